@@ -11,8 +11,7 @@ import click
 
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, make_adapter
-from pymllm.cli.choice import find_adapter_or_refuse, load_or_refuse
-from pymllm.cli.options import json_option
+from pymllm.cli import options
 from pymllm.cli.program import say
 from pymllm.errors import AdapterError
 from pymllm.history.files import Config
@@ -21,7 +20,7 @@ from pymllm.torch_extra import why_no_torch
 
 @click.command("adapters", short_help="List who can be examined.")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@json_option
+@options.json
 @click.option("-v", "--verbose", is_flag=True, help="List configurations and what each claims.")
 def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
     """List adapters: name, kind, what is adapted.
@@ -29,7 +28,7 @@ def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> No
     NAME is a name of the list or module:Class; by default all are listed.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    entries = [find_adapter_or_refuse(name, is_run=False) for name in dict.fromkeys(names)] or [
+    entries = [options.find_adapter_or_refuse(name, is_run=False) for name in dict.fromkeys(names)] or [
         *OWN,
         *PEERS,
         *FAULTY,
@@ -64,7 +63,7 @@ def _describe(entry: AdapterEntry) -> dict[str, Any]:
     reason = why_no_torch() if entry.is_of_torch else None
     if reason is not None:
         return {**described, "configurations": [], "problem": reason}
-    adapter_class = load_or_refuse(entry.name)
+    adapter_class = options.load_or_refuse(entry.name)
     described["kind"] = adapter_class.KIND
     try:
         configurations = [_claims(entry, dict(config)) for config in adapter_class.CONFIGURATIONS]

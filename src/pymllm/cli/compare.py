@@ -9,24 +9,23 @@ from typing import Any
 
 import click
 
-from pymllm.cli.options import command_option, names_of
-from pymllm.cli.program import escaped, say
-from pymllm.cli.store import keep_run, refuse_unwritable_folder, refuse_unwritable_store
-from pymllm.cli.tables import draw, make_table, problem_lines, say_document, violation_lines
-from pymllm.cli.verify import VerifyOptions, cut_short, played, run_options, save_programs, verify_command
+from pymllm.cli import options
+from pymllm.cli.program import escaped
+from pymllm.cli.store import keep_run
+from pymllm.cli.tables import draw, make_table, problem_lines, tell, violation_lines
+from pymllm.cli.verify import cut_short, heading, plan_search, played, save_programs, search, verify_command
 from pymllm.conformance.documents import CompareDocument, MatrixCell
 from pymllm.oracle.verdicts import Verdict
 from pymllm.text_file import cut
 
 _FEWEST = 2
-_OF_SEARCH = ("laws", "profile", "seed", "examples", "jobs", "timeout")
-_OF_RESULT = ("output", "store", "as_json", "progress")
+_SHARED = {"laws", "profile", "seed", "examples", "jobs", "timeout", "output", "store", "as_json", "progress"}
 """Options that mean here what they mean to ``pymllm verify``."""
 
 
 @click.command("compare", short_help="Put several implementations under the same search.")
 @click.argument("names", metavar="NAME NAME...", nargs=-1)
-@command_option(multiple=True)
+@options.command(multiple=True)
 def compare_command(
     names: tuple[str, ...],
     commands: tuple[str, ...],
@@ -34,7 +33,7 @@ def compare_command(
     store: Path | None,
     as_json: bool,
     progress: str,
-    **options: Any,
+    **chosen: Any,
 ) -> int:
     """Search several implementations from the same seed, and lay out which law holds of which.
 
@@ -46,28 +45,17 @@ def compare_command(
     Ends like `pymllm verify`: with 1 where a law is violated, with 3 where something is unknown. With
     --examples N all of them play N programs per machine and configuration, however fast they are.
     """
-    names = names_of(names, commands)
+    names = options.names_of(names, commands)
     if len(set(names)) < _FEWEST:
         got = f"{cut(names[0])} was named {len(names)} times" if len(names) > 1 else f"got {len(names)}"
         raise click.UsageError(f"compares {_FEWEST} different implementations or more; {got}.")
-    plan = VerifyOptions(adapters=names, **options)
-    plan.check()
-    refuse_unwritable_folder(output)
-    refuse_unwritable_store(store)
-    report = run_options(plan, progress)
+    report = search(plan_search(names, **chosen), progress)
     files = save_programs(report, output)
     document = report.comparison(files)
     keep_run(store, document, programs=files.programs.values())
-    if as_json:
-        say_document(document)
-    else:
-        say(make_text(document))
-    if report.interruption is not None:
-        raise report.interruption
-    return document.exit_status
+    return tell(document, make_text, as_json, report.interruption)
 
 
-_SHARED = {*_OF_SEARCH, *_OF_RESULT}
 compare_command.params += [option for option in verify_command.params if option.name in _SHARED]
 
 
@@ -84,14 +72,11 @@ def make_text(document: CompareDocument) -> str:
 
 
 def _heading(document: CompareDocument) -> str:
-    versions = "  ".join(f"{name} {version}" for name, version in document.versions.items())
-    amount = "" if document.examples is None else f", {document.examples:,} per machine and configuration"
     numbered = "".join(
         f"\n{number:3}  {escaped(quote(adapter.name))} ({adapter.kind or 'could not be loaded'})"
         for number, adapter in enumerate(document.adapters, 1)
     )
-    programs = f"programs of up to {document.acts_max} acts{amount}, seed {document.seed}"
-    return f"{versions}\nprofile {document.profile}: {programs}\n{numbered}\n"
+    return f"{heading(document)}\n{numbered}\n"
 
 
 def _shown(cell: MatrixCell | None) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pymllm.cli.options import json_option
-from pymllm.cli.program import escaped, say
-from pymllm.cli.tables import draw, make_table, say_document, terminal_width
+from pymllm.cli import options
+from pymllm.cli.program import escaped
+from pymllm.cli.tables import draw, make_table, tell
 from pymllm.conformance.documents import (
     FaultsDocument,
     JudgementDocument,
@@ -107,7 +107,7 @@ class DiffDocument(Document, frozen=True, kw_only=True, tag="pymllm.diff"):
     help="End with 1 where a law has a worse verdict, a finding is new or a fault is missed, or a figure is "
     "worse by more than its noise; any: for each of these, and for a situation that is no longer reached.",
 )
-@json_option
+@options.json
 def diff_command(before: Path, after: Path, fail_on: tuple[str, ...], as_json: bool) -> int:
     """Say what changed from the first RUN to the second: laws, findings, figures, situations, faults.
 
@@ -117,12 +117,7 @@ def diff_command(before: Path, after: Path, fail_on: tuple[str, ...], as_json: b
 
     Ends with 0, with 1 for what --fail-on names, and with 2 for bad input, such as runs of two kinds.
     """
-    document = compare_runs(read_facts(before), read_facts(after), fail_on)
-    if as_json:
-        say_document(document)
-    else:
-        say(make_text(document, terminal_width()))
-    return document.exit_status
+    return tell(compare_runs(read_facts(before), read_facts(after), fail_on), make_text, as_json)
 
 
 # -- what is known of a run --------------------------------------------------------------------------------
@@ -309,7 +304,7 @@ def _change(before: Facts, after: Facts, name: str) -> FigureChange:
 # -- as text -----------------------------------------------------------------------------------------------
 
 
-def make_text(document: DiffDocument, width: int | None = None) -> str:
+def make_text(document: DiffDocument) -> str:
     """Lay a comparison out as text: what is worse comes first, and one line at the end sums up."""
     from pymllm.report.quantities import show
 
@@ -331,7 +326,7 @@ def make_text(document: DiffDocument, width: int | None = None) -> str:
             values = show(row.before, row.unit), show(row.after, row.unit)
             table.add_row(escaped(row.name), *values, ratio, word)
         parts += ["", table]
-    return draw(*parts, "", _sum_up(it), width=width)
+    return draw(*parts, "", _sum_up(it), fits_terminal=True)
 
 
 def _lines(it: DiffDocument) -> Iterator[str]:

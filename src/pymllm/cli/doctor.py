@@ -8,22 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.cli.options import Amount, json_option, progress_option, store_option
-from pymllm.cli.program import complain, escaped, say
-from pymllm.cli.store import keep_run, refuse_unwritable_store
-from pymllm.cli.tables import progress_bar, say_document
+from pymllm.cli import options
+from pymllm.cli.options import Amount
+from pymllm.cli.program import complain, escaped
+from pymllm.cli.store import keep_run
+from pymllm.cli.tables import progress_bar, tell
 from pymllm.instrument.documents import Counter, Device, DoctorDocument, TorchFacts
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.text_file import cut
-
-if TYPE_CHECKING:
-    _FloatParam = click.ParamType[float]
-else:
-    _FloatParam = click.ParamType  # generic from click 8.4 on
 
 _LOOKS = 3  # at torch, NVML, and the rest
 _WIDTH = 26
@@ -34,26 +29,21 @@ _SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SHORTEST, _LONGEST = 0.1, 86_400.0
 
 
-class Duration(_FloatParam):
-    """A time from a tenth of a second to a day, in seconds: ``20s``, ``2m``, ``1.5h``, ``500ms``, ``20``."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read a number with an optional unit; a time out of bounds is refused."""
-        found = _DURATION.fullmatch(str(value).strip())
-        seconds = float(found[1]) * _SECONDS[found[2] or ""] if found else 0.0
-        if not _SHORTEST <= seconds <= _LONGEST:
-            self.fail(
-                f"{cut(str(value))!r} is no time in {_SHORTEST}s..24h; write 20s, 2m or 500ms.", param, ctx
-            )
-        return seconds
+def duration(value: object) -> float:
+    """Read a time from a tenth of a second to a day: ``20s``, ``2m``, ``1.5h``, ``500ms``, ``20`` seconds."""
+    found = _DURATION.fullmatch(str(value).strip())
+    seconds = float(found[1]) * _SECONDS[found[2] or ""] if found else 0.0
+    if not _SHORTEST <= seconds <= _LONGEST:
+        raise click.BadParameter(
+            f"{cut(str(value))!r} is no time in {_SHORTEST}s..24h; write 20s, 2m or 500ms."
+        )
+    return seconds
 
 
 @click.command("doctor", short_help="Show what this machine has, and whether it is sick.")
 @click.option(
     "--deadline",
-    type=Duration(),
+    type=duration,
     metavar="TIME",
     default="2m",
     show_default=True,
@@ -66,9 +56,9 @@ class Duration(_FloatParam):
     metavar="GIB",
     help="A GPU with less free memory is sick.",
 )
-@json_option
-@store_option
-@progress_option
+@options.json
+@options.store
+@options.progress
 def doctor_command(
     deadline: float,
     require_gpu: bool,
@@ -90,7 +80,6 @@ def doctor_command(
               is in trouble, a GPU was lost or has uncorrected ECC errors or rows that
               could not be remapped, or what --require-gpu or --min-free asks for is not there
     """
-    refuse_unwritable_store(store)
     from pymllm.instrument.machine_facts import look_at_machine  # and NVML: --help does without
 
     with progress_bar(progress, "loading torch, asking NVML", _LOOKS, "looks") as show:
@@ -104,10 +93,7 @@ def doctor_command(
         keep_run(store, document)
     elif store is not None:
         complain(f"--store {store}: nothing is kept, since a run says what NVML tells of the machine")
-    if as_json:
-        say_document(document)
-    else:
-        say(make_text(document))
+    tell(document, make_text, as_json)
     return _SICK if document.sick else 0
 
 

@@ -5,28 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.cli.options import (
-    OUTPUT_FILE,
-    SEED,
-    cabinet_option,
-    count_processes,
-    jobs_option,
-    json_option,
-    progress_option,
-    store_option,
-)
+from pymllm.cli import options
 from pymllm.cli.program import say
-from pymllm.cli.store import keep_run, refuse_missing_folder, refuse_own_input, refuse_unwritable_store
-from pymllm.cli.tables import draw, make_table, progress_bar, say_document, terminal_width
+from pymllm.cli.store import keep_run, refuse_own_input
+from pymllm.cli.tables import draw, make_table, progress_bar, tell
 from pymllm.conformance.documents import FaultRow, FaultsDocument
 from pymllm.errors import UsageError
 from pymllm.text_file import cut, write_text_file
@@ -43,35 +34,33 @@ _SHRINKS = 300
 
 @click.command("faults", short_help="Plant known faults and see each one caught.")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@cabinet_option(
+@options.cabinet(
     "Somebody's faults, a sequence of Fault; may be repeated. Without an ID only these are planted. "
     "By default there are those of this package."
 )
 @click.option("--full", is_flag=True, help="Five seeds, and the smallest program for each fault.")
-@click.option("--seed", type=SEED, metavar="N", default=0, show_default=True, help="The first seed.")
-@jobs_option
-@json_option
-@store_option
+@click.option("--seed", type=options.SEED, default=0, help="The first seed.")
+@options.jobs
+@options.json
+@options.store
 @click.option(
     "--page",
-    type=OUTPUT_FILE,
-    metavar="FILE",
+    type=options.OUTPUT_FILE,
     help="Write a page of Markdown, too; where there is one, its rows of other faults stay.",
 )
 @click.option(
     "--keep",
-    type=OUTPUT_FILE,
-    metavar="FILE",
+    type=options.OUTPUT_FILE,
     help="Keep each result there at once; what is there is not looked for again.",
 )
 @click.option("--list", "only_list", is_flag=True, help="List the faults with the laws that may catch each.")
-@progress_option
+@options.progress
 def faults_command(
     ids: tuple[str, ...],
     cabinets: tuple[str, ...],
     full: bool,
     seed: int,
-    jobs: int | None,
+    jobs: int,
     as_json: bool,
     store: Path | None,
     page: Path | None,
@@ -88,25 +77,33 @@ def faults_command(
     bad input. docs/verify.md explains the table.
     """
     if only_list:
-        _refuse_beside_list({"--json": as_json, "--store": store, "--page": page, "--keep": keep})
-    for name, path in (("--page", page), ("--keep", keep)):
-        refuse_missing_folder(name, path)
+        options.refuse_typed(
+            ("as_json", "store", "page", "keep"), "--list looks for no fault, so there is no result"
+        )
     refuse_own_input("--page", page, *([] if keep is None else [keep]))
-    refuse_unwritable_store(store)
     require_torch("pymllm faults")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     chosen = choose_faults(ids, cabinets)
     if only_list:
         say("\n".join(_lines(chosen)))
         return 0
-    kept = None if keep is None else _open(keep)
-    return look_and_tell(chosen, _plan(full, seed), jobs, progress, as_json, store, page, kept)
+    from pymllm.conformance.detection import HuntPlan
+    from pymllm.conformance.kept_results import KeptResults
+
+    try:
+        kept = None if keep is None else KeptResults(keep)
+    except UsageError as error:
+        raise click.UsageError(f"{error}.") from error
+    plan = HuntPlan((seed,))
+    if full:
+        plan = HuntPlan(tuple(range(seed, seed + _FULL_SEEDS)), shrinks=_SHRINKS)
+    return look_and_tell(chosen, plan, jobs, progress, as_json, store, page, kept)
 
 
 def look_and_tell(
     chosen: Sequence[Fault],
     plan: HuntPlan,
-    jobs: int | None,
+    jobs: int,
     progress: str,
     as_json: bool,
     store: Path | None,
@@ -117,10 +114,7 @@ def look_and_tell(
     """Look for faults, and say what became of them; the exit status."""
     from pymllm.conformance.faults_run import look_for_faults
 
-    def show(label: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]:
-        return progress_bar(progress, label, total, unit="")
-
-    report = look_for_faults(chosen, plan, count_processes(jobs), show, kept, hunter)
+    report = look_for_faults(chosen, plan, jobs, partial(progress_bar, progress, unit=""), kept, hunter)
     document = report.document()
     if page is not None and report.interruption is None:
         from pymllm.cli.faults_page import make_page
@@ -128,30 +122,12 @@ def look_and_tell(
         earlier = page.read_text(encoding="utf-8") if page.is_file() else ""
         write_text_file(page, make_page(document, datetime.now(tz=UTC).date(), earlier))
     keep_run(store, document)
-    if as_json:
-        say_document(document)
-    else:
-        say(make_text(document, terminal_width()))
-    if report.interruption is not None:
-        raise report.interruption
-    return document.exit_status
+    return tell(document, make_text, as_json, report.interruption)
 
 
-def refuse_beside_faults(options: Mapping[str, object]) -> None:
+def refuse_beside_faults(*names: str) -> None:
     """Refuse options of a command that mean nothing while faults are looked for."""
-    for name, value in options.items():
-        if value:
-            raise click.UsageError(
-                f"{name}: with --cabinet or --fault only faults are told of; leave it away."
-            )
-
-
-def _refuse_beside_list(options: Mapping[str, object]) -> None:
-    for name, value in options.items():
-        if value:
-            raise click.UsageError(
-                f"{name}: --list looks for no fault, so there is no result; leave it away."
-            )
+    options.refuse_typed(names, "with --cabinet or --fault only faults are told of")
 
 
 def choose_faults(
@@ -196,43 +172,23 @@ def _load(place: str) -> tuple[Fault, ...]:
     return faults
 
 
-def _open(path: Path) -> KeptResults:
-    from pymllm.conformance.kept_results import KeptResults
-
-    try:
-        return KeptResults(path)
-    except UsageError as error:
-        raise click.UsageError(f"{error}.") from error
-
-
 def _lines(faults: Sequence[Fault]) -> list[str]:
-    width = max(len(fault.id) for fault in faults)
-    laws = max(len(", ".join(fault.laws)) for fault in faults)
-    return [
-        f"{fault.id:{width}}  {', '.join(fault.laws):{laws}}  {fault.title}{_source(fault)}"
-        for fault in faults
-    ]
-
-
-def _source(fault: Fault) -> str:
     from pymllm.adapters.cabinet.bugs import bug_of
 
-    bug = bug_of(fault)
-    return "" if bug is None else f" ({bug.engine}: {bug.links[0]})"
-
-
-def _plan(full: bool, seed: int) -> HuntPlan:
-    from pymllm.conformance.detection import HuntPlan
-
-    if full:
-        return HuntPlan(tuple(range(seed, seed + _FULL_SEEDS)), shrinks=_SHRINKS)
-    return HuntPlan((seed,))
+    width = max(len(fault.id) for fault in faults)
+    laws = max(len(", ".join(fault.laws)) for fault in faults)
+    bugs = [bug_of(fault) for fault in faults]
+    sources = ["" if bug is None else f" ({bug.engine}: {bug.links[0]})" for bug in bugs]
+    return [
+        f"{fault.id:{width}}  {', '.join(fault.laws):{laws}}  {fault.title}{source}"
+        for fault, source in zip(faults, sources, strict=True)
+    ]
 
 
 # -- as text -----------------------------------------------------------------------------------------------
 
 
-def make_text(document: FaultsDocument, width: int | None = None) -> str:
+def make_text(document: FaultsDocument) -> str:
     """Lay a run out as text: first what was not caught as it should be."""
     columns = ["id", "fault", "caught", "law", "by the", "operations", "seconds"]
     columns += ["program"] if any(row.program is not None for row in document.faults) else []
@@ -249,7 +205,7 @@ def make_text(document: FaultsDocument, width: int | None = None) -> str:
                 for it in row.detections
                 if it.law in row.unlisted
             ]
-    return draw(table, *lines, "", _sum_up(document), width=width)
+    return draw(table, *lines, "", _sum_up(document), fits_terminal=True)
 
 
 def cells_of(row: FaultRow) -> list[str]:

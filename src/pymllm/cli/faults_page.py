@@ -101,12 +101,9 @@ def _linked(id: str) -> str:
 
 def _sum_up(rows: list[tuple[str, ...]]) -> str:
     caught = [row for row in rows if "**" not in row[0]]
-    by = ", ".join(f"{count} by the {name}" for name, count in _first_searchers(caught).most_common())
+    first = Counter(row[1].partition(",")[0] for row in caught)
+    by = ", ".join(f"{count} by the {name}" for name, count in first.most_common())
     return f"{len(caught)} of {len(rows)} faults caught by a law of their list" + (f" ({by})." if by else ".")
-
-
-def _first_searchers(rows: list[tuple[str, ...]]) -> Counter[str]:
-    return Counter(row[1].partition(",")[0] for row in rows)
 
 
 def _section(bug: Bug) -> str:

@@ -1,8 +1,4 @@
-"""``pymllm judge``: the recorded outcomes of a file, judged without the implementation.
-
-Neither torch nor Hypothesis is needed here: outcomes are judged where only the file is. What is known of one
-program, and how it is told, is the same for ``pymllm rerun``.
-"""
+"""``pymllm judge``: the recorded outcomes of a file, judged where only the file is, without torch."""
 
 from __future__ import annotations
 
@@ -11,10 +7,9 @@ from typing import Any, Literal
 
 import click
 
-from pymllm.cli.choice import read_program
-from pymllm.cli.options import json_option
-from pymllm.cli.program import complain, escaped, say
-from pymllm.cli.tables import explain, say_document
+from pymllm.cli import options
+from pymllm.cli.program import complain, escaped
+from pymllm.cli.tables import explain, tell
 from pymllm.conformance.documents import JudgedViolation, JudgementDocument
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import History
@@ -27,7 +22,7 @@ from pymllm.text_file import cut
 
 @click.command("judge", short_help="Judge the recorded outcomes of a program.")
 @click.argument("file", type=click.Path())
-@json_option
+@options.json
 def judge_command(file: str, as_json: bool) -> int:
     """Judge the outcomes that FILE has recorded, without running anything.
 
@@ -38,19 +33,10 @@ def judge_command(file: str, as_json: bool) -> int:
     Ends with 0 where no law is broken, with 1 where one is, with 2 for bad input, and with 3 where the
     program tests nothing.
     """
-    history = _without_unfinished(file, read_program(file))
+    history = _without_unfinished(file, options.read_program(file))
     judgement = _judge(file, history)
     _name_unknown_sizes(file, history)
-    return tell_judgement(judgement, as_json)
-
-
-def tell_judgement(judgement: JudgementDocument, as_json: bool) -> int:
-    """Print what is known of a program; the exit status."""
-    if as_json:
-        say_document(judgement)
-    else:
-        say(make_text(judgement))
-    return judgement.exit_status
+    return tell(judgement, make_text, as_json)
 
 
 def _without_unfinished(file: str, history: History) -> History:
@@ -94,10 +80,7 @@ def make_judgement(
     misfit: str | None = None,
     **more: Any,
 ) -> JudgementDocument:
-    """Return what is known of a program, as far as its history got.
-
-    Violated; unknown where it could not be carried on, or tested nothing; else holds.
-    """
+    """Return what is known of a program, as far as its history got; one that tested nothing is unknown."""
     verdict = Verdict.HOLDS if misfit is None and any(tests.values()) else Verdict.UNKNOWN
     found = None
     if violation is not None:

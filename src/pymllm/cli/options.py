@@ -1,29 +1,35 @@
-"""Options that several commands have, alike wherever they are found, and their kinds of values."""
+"""What several commands take, checked before anything runs: values, options, adapters, laws and files.
+
+A file may be anybody's. The adapter that it names is taken from it where that is a name of the registry,
+which nobody but this package fills; a module or a command in it is code that its author chose.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal, localcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from shlex import quote
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from pymllm.adapters.base import AdapterClass
 from pymllm.adapters.process.command_name import PREFIX
+from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, find_adapter
+from pymllm.cli.store import refuse_unwritable
+from pymllm.errors import AdapterError, ConversationError, UsageError
 from pymllm.history.config_limits import check_config
-from pymllm.history.files import Config
-from pymllm.text_file import cut, read_json
-
-if TYPE_CHECKING:
-    _IntParam = click.ParamType[int]
-    _FloatParam = click.ParamType[float]
-    _ConfigParam = click.ParamType[Config]
-else:
-    # Generic from click 8.4 on; older ones cannot be subscripted.
-    _IntParam = _FloatParam = _ConfigParam = click.ParamType
+from pymllm.history.files import Config, History, load_history
+from pymllm.oracle.laws import LAWS, Law, find_law
+from pymllm.text_file import cut, did_you_mean, read_json
+from pymllm.torch_extra import why_no_torch
 
 # -- kinds of values ---------------------------------------------------------------------------------------
 
@@ -35,70 +41,37 @@ _DIGITS = re.compile(r"[+-]?\d+(_\d+)*", re.ASCII)
 _DIGITS_MAX = 100
 
 
-class Whole(_IntParam):
-    """A whole number within bounds."""
+def whole(low: int, high: int) -> Callable[[object], int]:
+    """Return what reads a whole number; one below or above the bounds, however long, is refused with both."""
 
-    name = "integer"
-
-    def __init__(self, low: int, high: int) -> None:
-        self.low, self.high = low, high
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read digits; a number below or above the bounds, however long, is refused with both."""
+    def n(value: object) -> int:
         text = str(value).strip()
         # Python reads no number of thousands of digits, and says so in words of its own.
         if not _DIGITS.fullmatch(text):
-            self.fail(f"{cut(text)!r} is no whole number in {self.low}..{self.high}.", param, ctx)
+            raise click.BadParameter(f"{cut(text)!r} is no whole number in {low}..{high}.")
         number = int(text) if len(text) <= _DIGITS_MAX else None
-        if number is None or not self.low <= number <= self.high:
-            self.fail(f"{cut(text)} is not in the range {self.low}<=x<={self.high}.", param, ctx)
+        if number is None or not low <= number <= high:
+            raise click.BadParameter(f"{cut(text)} is not in the range {low}<=x<={high}.")
         return number
 
-
-class TokenCount(_IntParam):
-    """A number of tokens: ``200000``, ``200_000``, ``200k``, ``1.5M``, ``1Mi`` (1,048,576)."""
-
-    name = "tokens"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read a number with an optional factor; a result below 1 or beyond int32 is refused."""
-        text = str(value).strip()
-        found = _NUMBER.fullmatch(text) if len(text) <= _DIGITS_MAX else None
-        if found is None:
-            self.fail(
-                f"{cut(text)!r} is no number of tokens in 1..{_TOKENS_MAX}; write 200000, 200k, 1.5M or 1Mi.",
-                param,
-                ctx,
-            )
-        number, factor = found.groups(default="")
-        with localcontext(prec=2 * _DIGITS_MAX):  # no digit is lost
-            tokens = Decimal(re.sub("[_,]", "", number)) * _FACTORS[factor.lower()]
-        if tokens != int(tokens):
-            self.fail(f"{text!r} is {tokens} tokens, not a whole number.", param, ctx)
-        if not 1 <= tokens <= _TOKENS_MAX:
-            self.fail(f"{text!r} is {int(tokens)} tokens, not in 1..{_TOKENS_MAX}.", param, ctx)
-        return int(tokens)
+    return n
 
 
-# A trace's clock, up to 10**13 ms, must move by an iteration, and what it adds up to must fit a line.
-_MILLISECONDS_MIN, _MILLISECONDS_MAX = 0.01, 86_400_000
-
-
-class Milliseconds(_FloatParam):
-    """A time from ten microseconds to a day."""
-
-    name = "ms"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read a number; one below or above the bounds is refused."""
-        try:
-            milliseconds = float(str(value))
-        except ValueError:
-            milliseconds = math.nan
-        if not _MILLISECONDS_MIN <= milliseconds <= _MILLISECONDS_MAX:
-            bounds = f"{_MILLISECONDS_MIN}..{_MILLISECONDS_MAX}"
-            self.fail(f"{cut(str(value))!r} is no number of milliseconds in {bounds}.", param, ctx)
-        return milliseconds
+def tokens(value: object) -> int:
+    """Read a number of tokens: ``200000``, ``200_000``, ``200k``, ``1.5M``, ``1Mi`` (1,048,576)."""
+    text = str(value).strip()
+    found = _NUMBER.fullmatch(text) if len(text) <= _DIGITS_MAX else None
+    if found is None:
+        way = "write 200000, 200k, 1.5M or 1Mi."
+        raise click.BadParameter(f"{cut(text)!r} is no number of tokens in 1..{_TOKENS_MAX}; {way}")
+    number, factor = found.groups(default="")
+    with localcontext(prec=2 * _DIGITS_MAX):  # no digit is lost
+        count = Decimal(re.sub("[_,]", "", number)) * _FACTORS[factor.lower()]
+    if count != int(count):
+        raise click.BadParameter(f"{text!r} is {count} tokens, not a whole number.")
+    if not 1 <= count <= _TOKENS_MAX:
+        raise click.BadParameter(f"{text!r} is {int(count)} tokens, not in 1..{_TOKENS_MAX}.")
+    return int(count)
 
 
 class Amount(click.FloatRange):
@@ -117,43 +90,45 @@ class Amount(click.FloatRange):
         return float(super().convert(number, param, ctx))
 
 
-class AdapterConfig(_ConfigParam):
-    """What an adapter is built with: a JSON object of integers, strings, true, false and null."""
-
-    name = "json"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Config:
-        """Read a JSON object."""
-        if isinstance(value, dict):
-            return value
-        text = str(value)
-        try:
-            config: Any = read_json(text)
-            if not isinstance(config, dict):
-                raise ValueError(f"it is {cut(text)}; it must be an object")
-            for key, each in config.items():
-                if not isinstance(each, int | str | None):
-                    wanted = "an integer, a string, true, false or null"
-                    raise ValueError(f"{cut(key)} is {cut(repr(each))}; it must be {wanted}")
-            check_config(config)
-        except ValueError as error:
-            self.fail(f"{cut(repr(value))}: {error}.", param, ctx)
-        return dict(config)
+def json_object(value: object) -> Config:
+    """Read what an adapter is built with: a JSON object of integers, strings, true, false and null."""
+    if isinstance(value, dict):
+        return value
+    try:
+        config: Any = read_json(str(value))
+        if not isinstance(config, dict):
+            raise ValueError(f"it is {cut(str(value))}; it must be an object")
+        for key, each in config.items():
+            if not isinstance(each, int | str | None):
+                wanted = "an integer, a string, true, false or null"
+                raise ValueError(f"{cut(key)} is {cut(repr(each))}; it must be {wanted}")
+        check_config(config)
+    except ValueError as error:
+        raise click.BadParameter(f"{cut(repr(value))}: {error}.") from None
+    return dict(config)
 
 
-SEED = Whole(0, 2**63 - 1)
-TOKENS = TokenCount()
-MILLISECONDS = Milliseconds()
-CONFIG = AdapterConfig()
-OUTPUT_FILE = click.Path(dir_okay=False, path_type=Path)
+class OutputFile(click.Path):
+    """A file to write, in a folder that is there."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse a file whose folder is missing, before the work that fills it."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.absolute().parent.is_dir():
+            self.fail(f"{path}: there is no folder {path.parent}; make it first.", param, ctx)
+        return path
+
+
+SEED = whole(0, 2**63 - 1)
+OUTPUT_FILE = OutputFile()
 OUTPUT_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 # -- options -----------------------------------------------------------------------------------------------
 
-DEFAULT_TIMEOUT = 30.0
-"""Seconds that one call of an adapter may take."""
-
-adapters_option = click.option(
+adapters = click.option(
     "--adapter",
     "adapters",
     metavar="NAME",
@@ -161,42 +136,34 @@ adapters_option = click.option(
     show_default="all of our own classes",
     help="A name of `pymllm adapters`, or module:Class; may be repeated.",
 )
-adapter_option = click.option(
+adapter = click.option(
     "--adapter",
     metavar="NAME",
     show_default="the one that the file names, if `pymllm adapters` has it",
     help="A name of `pymllm adapters`, or module:Class.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
-progress_option = click.option(
+json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+progress = click.option(
     "--progress",
     type=click.Choice(["auto", "on", "off"]),
     default="auto",
-    show_default=True,
     help="Bar on standard error; auto shows it on a terminal.",
 )
-jobs_option = click.option(
+jobs = click.option(
     "--jobs",
-    type=Whole(1, 1024),
-    metavar="N",
+    type=whole(1, 1024),
     show_default="the number of processors",
+    callback=lambda context, param, jobs: jobs or len(os.sched_getaffinity(0)),
     help="Processes; what is examined never runs in this one.",
 )
-timeout_option = click.option(
+timeout = click.option(
     "--timeout",
     type=Amount(0, 1_000_000),
     metavar="SECONDS",
-    default=DEFAULT_TIMEOUT,
-    show_default=True,
+    default=30.0,
     help="Most for one call of an adapter: what takes longer hangs. 0: no limit.",
 )
-store_option = click.option(
-    "--store",
-    type=OUTPUT_FOLDER,
-    metavar="FOLDER",
-    help="Keep the result in this store of runs, too, for pymllm report.",
-)
-planted_option = click.option(
+planted = click.option(
     "--fault",
     "faults",
     metavar="ID",
@@ -205,12 +172,36 @@ planted_option = click.option(
 )
 
 
-def cabinet_option(help: str) -> Callable[[Any], Any]:
+def _demand_writable(context: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
+    """Refuse a folder that was typed; whoever works in a read-only one may not want the files by default."""
+    if folder is not None and context.get_parameter_source(str(param.name)) is not ParameterSource.DEFAULT:
+        refuse_unwritable(param.opts[0], folder)
+    return folder
+
+
+store = click.option(
+    "--store",
+    type=OUTPUT_FOLDER,
+    metavar="FOLDER",
+    callback=_demand_writable,
+    help="Keep the result in this store of runs, too, for pymllm report.",
+)
+programs = click.option(
+    "--output",
+    type=OUTPUT_FOLDER,
+    metavar="FOLDER",
+    default="runs",
+    callback=_demand_writable,
+    help="Where programs that break a law are written.",
+)
+
+
+def cabinet(help: str) -> Callable[[Any], Any]:
     """Return the option that names somebody's faults."""
     return click.option("--cabinet", "cabinets", metavar="MODULE:TABLE", multiple=True, help=help)
 
 
-def command_option(*, multiple: bool) -> Callable[[Any], Any]:
+def command(*, multiple: bool) -> Callable[[Any], Any]:
     """Return the option for a command that takes adapters, one or several of them."""
     return click.option(
         "--command",
@@ -228,6 +219,125 @@ def names_of(adapters: Sequence[str], commands: Sequence[str]) -> tuple[str, ...
     return (*adapters, *(f"{PREFIX}{command}" for command in commands))
 
 
-def count_processes(jobs: int | None) -> int:
-    """Return how many processes a command uses: without ``--jobs`` the processors it may run on."""
-    return jobs or len(os.sched_getaffinity(0))
+def refuse_typed(names: Iterable[str], why: str) -> None:
+    """Refuse those of some parameters of a command that were typed, and would be ignored: say why."""
+    context = click.get_current_context()
+    for param in context.command.params:
+        is_typed = context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+        if param.name in names and is_typed:
+            raise click.UsageError(f"{param.opts[0]}: {why}; leave it away.")
+
+
+# -- adapters and laws ------------------------------------------------------------------------------------
+
+
+def find_adapter_or_refuse(name: str, *, is_run: bool = True) -> AdapterEntry:
+    """Return the entry of an adapter, or refuse with the nearest names, or with what it needs to run."""
+    try:
+        entry = find_adapter(name)
+    except UsageError as error:
+        raise click.UsageError(f"{error}.") from None
+    _refuse_without_torch(entry)
+    missing = entry.find_missing() if is_run else None
+    if missing is not None:
+        raise click.UsageError(f"{missing}.")
+    if ":" in name and not name.startswith(PREFIX) and "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return entry
+
+
+def find_adapters_or_own(names: Iterable[str]) -> tuple[AdapterEntry, ...]:
+    """Return the entries of some adapters, each once; without any, those of all of our own classes."""
+    found = tuple(find_adapter_or_refuse(name) for name in dict.fromkeys(names))
+    if not found:
+        _refuse_without_torch(*OWN)
+    return found or OWN
+
+
+def _refuse_without_torch(*entries: AdapterEntry) -> None:
+    reason = why_no_torch()
+    names = [entry.name for entry in entries if entry.is_of_torch]
+    if reason is not None and names:
+        subject = f"adapter {names[0]}" if len(names) == 1 else f"each of {', '.join(names)}"
+        raise click.UsageError(f"{subject} {reason}")
+
+
+def load_or_refuse(name: str) -> AdapterClass:
+    """Import the class of an adapter that was found, in a process that examines it: this runs its code."""
+    from pymllm.conformance.adapter_calls import load_class  # not before names are found
+
+    try:
+        return load_class(find_adapter(name))
+    except AdapterError as error:
+        if ":" not in name or isinstance(error, ConversationError):
+            raise
+        raise click.UsageError(f"{error}.") from None
+
+
+def find_law_or_refuse(id: str) -> Law:
+    """Return a law; `click.UsageError` for an id that is none."""
+    try:
+        return find_law(id)
+    except ValueError:
+        nearest = did_you_mean(id.upper(), [law.id for law in LAWS], 3)
+        raise click.UsageError(
+            f"no law {cut(id)!r}{nearest}; pymllm verify --verbose lists those of an adapter, "
+            "docs/laws.md all."
+        ) from None
+
+
+# -- what a file names ------------------------------------------------------------------------------------
+
+_LONGEST_SHOWN = 200  # of a name that is shown
+_LONGEST_FILE_NAME = 100
+
+
+def is_of_registry(name: str) -> bool:
+    """Tell whether a name can be taken from a file: what it loads comes with this package or is installed."""
+    return any(entry.name == name for entry in (*OWN, *PEERS, *FAULTY))
+
+
+def adapter_of_file(file: str, named: str, given: str | None) -> str:
+    """Return the adapter that a file is to be run on."""
+    if given is not None:
+        return given
+    if is_of_registry(named):
+        return named
+    if ":" not in named:
+        find_adapter_or_refuse(named)  # which knows the names that are near
+    if len(named) > _LONGEST_SHOWN:
+        named, way = f"{named[:_LONGEST_SHOWN]}...", "--adapter or --command"
+    elif named.startswith(PREFIX):
+        way = f"--command {quote(named.removeprefix(PREFIX))}"
+    else:
+        way = f"--adapter {quote(named)}"
+    raise click.UsageError(
+        f"{file}: names the adapter {named!r}; from a file only the names of `pymllm adapters` count, "
+        f"anything else needs --adapter or --command. Where you trust what it runs, add {way}."
+    )
+
+
+def read_program(file: str) -> History:
+    """Read a history; `click.UsageError` where the file cannot be read, `TraceError` where it is none."""
+    try:
+        return load_history(Path(file))
+    except OSError as error:
+        raise click.UsageError(f"{file}: cannot be read: {error.strerror or error}") from None
+
+
+def read_program_for(file: str, adapter: str | None, command: str | None) -> tuple[History, str]:
+    """Read a history, and return it with the name of the adapter that it is to be run on."""
+    if adapter is not None and command is not None:
+        raise click.UsageError("--adapter and --command name one each; give one of them.")
+    history = read_program(file)
+    given = adapter if command is None else f"{PREFIX}{command}"
+    return history, find_adapter_or_refuse(adapter_of_file(file, history.header.adapter, given)).name
+
+
+def file_name_of(name: str) -> str:
+    """Make a name that may be a whole command one of a file; long ones end in a digest of all of them."""
+    safe = re.sub(r"[^\w.-]+", "-", name)
+    if len(safe) <= _LONGEST_FILE_NAME:
+        return safe
+    digest = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
+    return f"{safe[:_LONGEST_FILE_NAME]}-{digest[:8]}"

@@ -23,8 +23,9 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -49,23 +50,13 @@ class Terminated(KeyboardInterrupt):
 
 
 class Program(click.Group):
-    """A group of commands whose statuses are those of this module's table.
+    """A group of commands that end with the statuses above; a command returns its own, or ``None`` for 0."""
 
-    A command returns its own status, or ``None`` for 0.
-    """
-
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run a command and exit with its status; without ``standalone_mode`` return and raise instead."""
-        if not standalone_mode:
-            return super().main(args, prog_name, complete_var, False, **extra)
-        sys.exit(self._status(args, prog_name, complete_var, **extra))
+        run: Any = super().main
+        run = partial(run, *args, standalone_mode=False, **extra)
+        return run() if not standalone_mode else sys.exit(self._status(run))
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -83,9 +74,7 @@ class Program(click.Group):
         except KeyboardInterrupt as interruption:
             raise click.Abort from interruption
 
-    def _status(
-        self, args: Sequence[str] | None, prog_name: str | None, complete_var: str | None, **extra: Any
-    ) -> int:
+    def _status(self, run: Callable[[], int | None]) -> int:
         """Run a command to its end, whatever that is, and tell what is to be told."""
         _occupy_standard_descriptors()
         if sys.stdout is None:
@@ -93,7 +82,7 @@ class Program(click.Group):
             return _USAGE
         try:
             with _terminable():
-                status = super().main(args, prog_name, complete_var, False, **extra)
+                status = run()
         except (click.ClickException, TraceError) as error:
             complain(_one_line(error))
             status = _USAGE
@@ -112,20 +101,14 @@ class Program(click.Group):
             complain(f"cannot write the result: {error.strerror or error}")
             status = _USAGE
         except Exception as error:
-            status = _refused_without_torch(error)
-            if not status:
+            reason = why_no_torch()
+            if reason is not None and isinstance(error, ModuleNotFoundError) and error.name in PACKAGES:
+                complain(f"this command {reason}")
+                status = _USAGE
+            else:
                 _tell(traceback.format_exc())
                 status = _BUG
         return status or 0
-
-
-def _refused_without_torch(error: Exception) -> int:
-    """Say that a command needs torch, where that is why it ended; 0 where it is not."""
-    reason = why_no_torch()
-    if reason is None or not isinstance(error, ModuleNotFoundError) or error.name not in PACKAGES:
-        return 0
-    complain(f"this command {reason}")
-    return _USAGE
 
 
 @contextmanager
@@ -167,7 +150,7 @@ def _last_lines_of(error: AdapterError) -> str:
     """Save what is left of a conversation that came to an end, and say where."""
     if not isinstance(error, ConversationError):
         return ""
-    from pymllm.cli.choice import file_name_of
+    from pymllm.cli.options import file_name_of
     from pymllm.cli.store import save_text
 
     path = save_text(error.conversation, Path("runs") / f"{file_name_of(error.adapter)}-conversation.txt")
@@ -213,7 +196,10 @@ def _let_go_of(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-@click.group(cls=Program, invoke_without_command=True, context_settings={"max_content_width": 100})
+SETTINGS = {"max_content_width": 100, "show_default": True}
+
+
+@click.group(cls=Program, invoke_without_command=True, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="pymllm", message="%(prog)s %(version)s")
 @click.pass_context
 def main(context: click.Context) -> None:

@@ -11,20 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pymllm.cli.options import (
-    MILLISECONDS,
-    SEED,
-    TOKENS,
-    Whole,
-    count_processes,
-    jobs_option,
-    json_option,
-    progress_option,
-    store_option,
-)
-from pymllm.cli.program import complain, escaped, say
-from pymllm.cli.store import keep_run, refuse_unwritable_store
-from pymllm.cli.tables import draw, make_table, progress_bar, say_document, terminal_width
+from pymllm.cli import options
+from pymllm.cli.program import complain, escaped
+from pymllm.cli.store import keep_run
+from pymllm.cli.tables import draw, make_table, progress_bar, tell
 from pymllm.conformance.documents import CacheTime, CeilingRow, ReplayConfig, ReplayDocument, ReplayRun
 from pymllm.conformance.replay_plan import ReplayPlan
 from pymllm.errors import UsageError
@@ -47,16 +37,12 @@ _ENGINE_ONLY = (
     "iteration_ms",
     "content_check",
 )
-_TRACE_ONLY = ("block_tokens",)
 
 # Slots are int32 numbers, so no count of tokens is larger, and a pool has a page of padding besides one at
-# least. Rows and requests are bounded by what a machine holds.
-_TOKENS = Whole(1, 2**31 - 1)
-_PAGE = Whole(1, 2**30 - 1)
-_CHECKS = Whole(0, 2**31 - 1)
-_ROWS = Whole(1, 65_536)
-_STATES = Whole(0, 1_048_576)
-_REQUESTS = Whole(1, 1_000_000)
+# least. Rows and requests are bounded by what a machine holds; a trace's clock, up to 10**13 ms, must move by
+# an iteration, and what it adds up to must fit a line.
+_TOKENS = options.whole(1, 2**31 - 1)
+_ITERATION = options.Amount(0.01, 86_400_000)
 
 
 @click.command("replay", short_help="Replay a trace or a named workload through the real caches.")
@@ -67,74 +53,51 @@ _REQUESTS = Whole(1, 1_000_000)
     metavar="NAME",
     multiple=True,
     default=("radix",),
-    show_default="radix",
     help="radix, chunk, mamba or blocks; give it twice to compare.",
 )
 @click.option(
     "--mode",
     type=click.Choice(["engine", "serial"]),
     default="engine",
-    show_default=True,
     help="A simulated engine, or one request after another with nothing but cache and allocator.",
 )
 @click.option(
     "--requests",
-    type=_REQUESTS,
-    metavar="N",
+    type=options.whole(1, 1_000_000),
     show_default="all of a trace, 200 of a named workload",
     help="Replay the first N requests only.",
 )
-@click.option(
-    "--seed", type=SEED, metavar="N", default=0, show_default=True, help="Seed of a named workload."
-)
-@click.option(
-    "--block-tokens",
-    type=_TOKENS,
-    metavar="N",
-    default=512,
-    show_default=True,
-    help="Tokens per block of a trace's hash_ids.",
-)
+@click.option("--seed", type=options.SEED, default=0, help="Seed of a named workload.")
+@click.option("--block-tokens", type=_TOKENS, default=512, help="Tokens per block of a trace's hash_ids.")
 @click.option(
     "--page-size",
     "page_sizes",
-    type=_PAGE,
-    metavar="N",
+    type=options.whole(1, 2**30 - 1),
     multiple=True,
     default=(1,),
-    show_default="1",
     help="Tokens per KV page, or per block; give it twice to compare.",
 )
-@click.option(
-    "--window", type=_TOKENS, metavar="N", help="Sliding attention window in tokens.  [default: none]"
-)
+@click.option("--window", type=_TOKENS, show_default="none", help="Sliding attention window in tokens.")
 @click.option(
     "--capacity",
     "capacities",
-    type=TOKENS,
-    metavar="TOKENS",
+    type=options.tokens,
     multiple=True,
     show_default="1M for a trace, a named workload's own",
     help="KV slots, such as 200k or 1M, rounded down to whole pages; several make a curve.",
 )
 @click.option(
-    "--swa-capacity",
-    type=TOKENS,
-    metavar="TOKENS",
-    show_default="as --capacity",
-    help="Slots of the window half.",
+    "--swa-capacity", type=options.tokens, show_default="as --capacity", help="Slots of the window half."
 )
 @click.option(
     "--track-slots",
-    type=_STATES,
-    metavar="N",
+    type=options.whole(0, 1_048_576),
     show_default="4 per running request",
     help="States that --cache mamba or blocks may keep.",
 )
 @click.option(
     "--mamba-chunk-size",
     type=_TOKENS,
-    metavar="N",
     show_default="128",
     help="With --cache blocks: a state exists after every N-th token computed.",
 )
@@ -145,28 +108,11 @@ _REQUESTS = Whole(1, 1_000_000)
     help="With --cache blocks: what becomes of blocks that nobody references.",
 )
 @click.option(
-    "--max-running",
-    type=_ROWS,
-    metavar="N",
-    default=256,
-    show_default=True,
-    help="Most requests that run at one time.",
+    "--max-running", type=options.whole(1, 65_536), default=256, help="Most requests that run at one time."
 )
+@click.option("--chunk", type=_TOKENS, default=8192, help="Prompt tokens computed per iteration.")
 @click.option(
-    "--chunk",
-    type=_TOKENS,
-    metavar="N",
-    default=8192,
-    show_default=True,
-    help="Prompt tokens computed per iteration.",
-)
-@click.option(
-    "--iteration-ms",
-    type=MILLISECONDS,
-    metavar="MS",
-    default=50.0,
-    show_default=True,
-    help="Virtual time of one iteration.",
+    "--iteration-ms", type=_ITERATION, metavar="MS", default=50.0, help="Virtual time of one iteration."
 )
 @click.option(
     "--content-check/--no-content-check",
@@ -176,28 +122,23 @@ _REQUESTS = Whole(1, 1_000_000)
 )
 @click.option(
     "--check-every",
-    type=_CHECKS,
-    metavar="N",
+    type=options.whole(0, 2**31 - 1),
     default=0,
-    show_default=True,
     help="Walk all invariants after every N-th cache operation; 0 never.",
 )
-@jobs_option
-@json_option
-@store_option
-@progress_option
-@click.pass_context
+@options.jobs
+@options.json
+@options.store
+@options.progress
 def replay_command(
-    context: click.Context,
-    /,
     *,
     page_sizes: tuple[int, ...],
     capacities: tuple[int, ...],
-    jobs: int | None,
+    jobs: int,
     as_json: bool,
     store: Path | None,
     progress: str,
-    **options: Any,
+    **chosen: Any,
 ) -> int:
     """Replay requests through a cache and its pools, and say what came of it.
 
@@ -213,38 +154,32 @@ def replay_command(
     explained in docs/replay.md.
     """
     plans = [
-        ReplayPlan(page_size=page_size, capacity=capacity, **options)
+        ReplayPlan(page_size=page_size, capacity=capacity, **chosen)
         for page_size, capacity in itertools.product(
             _each_once("--page-size", page_sizes), _each_once("--capacity", capacities) or (None,)
         )
     ]
     show = partial(progress_bar, progress)
+    if plans[0].mode == "serial":
+        options.refuse_typed(_ENGINE_ONLY, "a serial replay has no engine")
+    if plans[0].is_named:
+        options.refuse_typed(("block_tokens",), "a named workload has its own")
     try:
         for plan in plans:
             plan.check()
-            _refuse_options_without_meaning(context, plan)
-        refuse_unwritable_store(store)
         # Not at the top: this loads torch, which --help and a mistyped option can do without.
         from pymllm.conformance.replays import ReplayGrid, run_grid, run_plan
 
-        result = run_plan(plans[0], show) if len(plans) == 1 else run_grid(plans, count_processes(jobs), show)
+        result = run_plan(plans[0], show) if len(plans) == 1 else run_grid(plans, jobs, show)
     except UsageError as error:
         raise click.UsageError(str(error)) from error
-    document, interruption = result.document, result.interruption
-    if interruption is None:  # a figure of half a trace is no point of a trend
+    document, found = result.document, result.document.violation
+    if result.interruption is None:  # a figure of half a trace is no point of a trend
         keep_run(store, document)
-    found = document.violation
-    if as_json:
-        say_document(document)
-        if found is not None:
-            complain(f"{found.law} is violated by {found.cache}: {found.message}")
-    elif isinstance(result, ReplayGrid):
-        say(make_curves(result))
-    else:
-        width = terminal_width()
-        say(make_text(result, width=width, styled=width is not None))
-    if interruption is not None:
-        raise interruption
+    if as_json and found is not None:
+        complain(f"{found.law} is violated by {found.cache}: {found.message}")
+    text = make_curves(result) if isinstance(result, ReplayGrid) else make_text(result)
+    tell(document, lambda _: text, as_json, result.interruption)
     return 0 if found is None else 1
 
 
@@ -256,26 +191,14 @@ def _each_once(option: str, values: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def _refuse_options_without_meaning(context: click.Context, plan: ReplayPlan) -> None:
-    """Refuse options that were typed but would be ignored."""
-    useless = {name: "a serial replay has no engine" for name in _ENGINE_ONLY if plan.mode == "serial"}
-    useless |= {name: "a named workload has its own" for name in _TRACE_ONLY if plan.is_named}
-    for param in context.command.params:
-        source = context.get_parameter_source(str(param.name))
-        if param.name in useless and source is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(
-                f"{param.opts[0]} has no effect here: {useless[param.name]}; leave it out."
-            )
-
-
 # -- one replay as text --------------------------------------------------------------------------------------
 
 _Rows = list[tuple[str, str]]
 _Sections = list[tuple[str, _Rows]]
 
 
-def make_text(result: Replayed, *, width: int | None = None, styled: bool = False) -> str:
-    """Lay a replay out as text; without a width nothing is wrapped or cut."""
+def make_text(result: Replayed) -> str:
+    """Lay a replay out as text; outside of a terminal nothing is wrapped or cut."""
     document = result.document
     parts: list[str | Table | tuple[str, str]] = [_heading(document)]
     if document.runs:
@@ -285,7 +208,7 @@ def make_text(result: Replayed, *, width: int | None = None, styled: bool = Fals
         parts.append((f"{found.law}  VIOLATED by {found.cache}\n    {found.message}", "bold"))
     if document.interrupted:
         parts.append((_how_far(result), "bold"))
-    return draw(*parts, width=width, styled=styled)
+    return draw(*parts, fits_terminal=True)
 
 
 def _heading(document: ReplayDocument) -> str:
@@ -376,7 +299,10 @@ def _memory(it: ReplayRun, plan: ReplayPlan) -> _Rows:
         rows.append(("evicted window halves", _count(it.evicted_swa_tokens)))
     if plan.mode != "serial":
         rows.append(("peak tokens held", _count(it.peak_tokens_held)))
-    rows += [("peak tokens stored", _count(it.peak_tokens_stored)), ("peak memory of the process", memory)]
+    rows += [
+        ("peak tokens stored", _count(it.peak_tokens_stored)),
+        ("peak memory of the process", memory),
+    ]
     if plan.has_states:
         rows += [
             (label, _count(count, "state", none="no states"))
@@ -440,10 +366,7 @@ _UNKNOWN = "-"
 
 
 def make_curves(grid: ReplayGrid) -> str:
-    """Lay a grid out as text, a table of hit rates over capacity for each page size.
-
-    Each violation is named below. A table says how many requests are left out where any are.
-    """
+    """Lay a grid out as text, a table of hit rates over capacity for each page size, violations below."""
     parts = [_heading(grid.document)]
     for page_size in dict.fromkeys(page_size for page_size, _ in _points(grid)):
         parts.append(f"\ntoken hit rate, pages of {page_size:,}\n\n{_curve(grid, page_size)}")
@@ -480,38 +403,27 @@ def _curve(grid: ReplayGrid, page_size: int) -> str:
     ]
     if not any(row[-1] != "0" for row in rows):
         head, rows = head[:-1], [row[:-1] for row in rows]
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    lines = (
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)
-    )
-    return "".join(f"{line}\n" for line in lines)
+    table = make_table(*head, right=head, gap=2)
+    for row in rows:
+        table.add_row(*row)
+    return draw(table)
 
 
 def _row(
     grid: ReplayGrid, point: tuple[int, int], ceiling: CeilingRow | None, caches: Sequence[str]
 ) -> tuple[str, ...]:
-    here = {one.plan.caches[0]: one for one in grid.results if _point_of(one) == point}
-    evicted = [run.evicted_tokens for one in here.values() for run in one.document.runs]
-    belady, unlimited = (
-        (None, None) if ceiling is None else (ceiling.belady_hit_rate, ceiling.unlimited_hit_rate)
-    )
+    here = {one.plan.caches[0]: one.document.runs for one in grid.results if _point_of(one) == point}
+    runs = [run for found in here.values() for run in found]
+    rates = {cache: _percent(it[0].token_hit_rate) if it else "violated" for cache, it in here.items()}
+    belady, unlimited = (ceiling.belady_hit_rate, ceiling.unlimited_hit_rate) if ceiling else (None, None)
     return (
         f"{point[1]:,}",
-        *(_rate(here[cache]) if cache in here else _UNKNOWN for cache in caches),
+        *(rates.get(cache, _UNKNOWN) for cache in caches),
         _UNKNOWN if belady is None else _percent(belady),
         _UNKNOWN if unlimited is None else _percent(unlimited),
-        f"{max(evicted, default=0):,}",
-        f"{max((_left_out(run) for one in here.values() for run in one.document.runs), default=0):,}",
+        f"{max((run.evicted_tokens for run in runs), default=0):,}",
+        f"{max((run.skipped or run.rejected or 0 for run in runs), default=0):,}",
     )
-
-
-def _left_out(run: ReplayRun) -> int:
-    """Count the requests that are in no rate, since they are too long for this capacity."""
-    return run.skipped or run.rejected or 0
-
-
-def _rate(result: Replayed) -> str:
-    return _percent(result.document.runs[0].token_hit_rate) if result.document.runs else "violated"
 
 
 def _percent(rate: float) -> str:

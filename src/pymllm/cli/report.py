@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pymllm.cli import options
 from pymllm.cli.program import complain, escaped, say
-from pymllm.cli.store import refuse_missing_folder, refuse_own_input, refuse_run_or_program
+from pymllm.cli.store import refuse_own_input, refuse_run_or_program
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
 
@@ -25,23 +26,19 @@ FORMATS = ("html", "summary", "github-action-benchmark", "bencher", "openmetrics
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
+    type=options.OUTPUT_FILE,
     show_default="report.html for the page, standard output for a feed",
     help="Where it is written.",
 )
-@click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="html", show_default=True, help="What is made."
-)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="html", help="What is made.")
 @click.option(
     "--better",
     type=click.Choice(("smaller", "bigger")),
     default="smaller",
-    show_default=True,
     help="Of github-action-benchmark: figures that are better when they are smaller, or bigger.",
 )
 @click.option("--trend", metavar="NAME", help="Print figures over time: those with this in their name.")
-@click.option("--title", metavar="TEXT", default="pymllm", show_default=True, help="Head line of the page.")
+@click.option("--title", metavar="TEXT", default="pymllm", help="Head line of the page.")
 def report_command(
     runs: tuple[Path, ...], output: Path | None, form: str, better: str, trend: str | None, title: str
 ) -> None:
@@ -55,7 +52,6 @@ def report_command(
     """
     if output is None and form == "html" and trend is None:
         output = Path("report.html")
-    refuse_missing_folder("--output", output)
     refuse_own_input("--output", output, *runs)
     refuse_run_or_program("--output", output)
     from pymllm.report.loading import load_runs
@@ -66,11 +62,11 @@ def report_command(
         raise click.UsageError(f"{error.filename}: {error.strerror}.") from None
     refuse_own_input("--output", output, *(it.source for it in loaded.skipped))
     _tell_of_gaps(loaded)
-    if trend is not None:
-        say(_trend(loaded, trend))
-        return
-    text = _make(loaded, form, better, title)
-    if output is None:
+    try:
+        text = _make(loaded, form, better, title) if trend is None else _trend(loaded, trend)
+    except UsageError as error:
+        raise click.UsageError(f"{error}.") from error
+    if output is None or trend is not None:
         say(text)
         return
     try:
@@ -82,6 +78,10 @@ def report_command(
 
 
 def _make(loaded: LoadedRuns, form: str, better: str, title: str) -> str:
+    if form == "html":
+        from pymllm.report.page import make_page
+
+        return make_page(loaded, title)
     if form == "summary":
         from pymllm.report.summary import make_summary
 
@@ -90,18 +90,11 @@ def _make(loaded: LoadedRuns, form: str, better: str, title: str) -> str:
         from pymllm.report.metric_feeds import make_bencher_feed, make_openmetrics
 
         return make_bencher_feed(loaded.runs) if form == "bencher" else make_openmetrics(loaded.runs)
-    if form in ("github-action-benchmark", "junit", "badge"):
-        from pymllm.report.feeds import make_action_feed, make_badge, make_junit
+    from pymllm.report.feeds import make_action_feed, make_badge, make_junit
 
-        if form == "github-action-benchmark":
-            return make_action_feed(loaded.runs, better)
-        return make_junit(loaded.runs) if form == "junit" else make_badge(loaded.runs)
-    from pymllm.report.page import make_page
-
-    try:
-        return make_page(loaded, title)
-    except UsageError as error:
-        raise click.UsageError(f"{error}.") from error
+    if form == "github-action-benchmark":
+        return make_action_feed(loaded.runs, better)
+    return make_junit(loaded.runs) if form == "junit" else make_badge(loaded.runs)
 
 
 def _tell_of_gaps(loaded: LoadedRuns) -> None:
@@ -116,7 +109,4 @@ def _tell_of_gaps(loaded: LoadedRuns) -> None:
 def _trend(loaded: LoadedRuns, name: str) -> str:
     from pymllm.report.trends import make_text
 
-    try:
-        return "\n".join(map(escaped, make_text(loaded.runs, name).split("\n")))
-    except UsageError as error:
-        raise click.UsageError(f"{error}.") from error
+    return "\n".join(map(escaped, make_text(loaded.runs, name).split("\n")))

@@ -10,23 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.adapters.base import Adapter
-from pymllm.cli.choice import (
-    adapter_of_file,
-    find_adapter_or_refuse,
-    given_adapter,
-    load_or_refuse,
-    read_program,
-)
-from pymllm.cli.judge import make_judgement, tell_judgement
-from pymllm.cli.options import (
-    CONFIG,
-    OUTPUT_FILE,
-    adapter_option,
-    command_option,
-    json_option,
-    timeout_option,
-)
+from pymllm.cli import options
+from pymllm.cli.judge import make_judgement, make_text
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program, save_text
+from pymllm.cli.tables import tell
 from pymllm.conformance.documents import JudgementDocument, OperationRow
 from pymllm.errors import AdapterError, UsageError
 from pymllm.history.files import Config, History
@@ -52,7 +39,7 @@ class _Task:
         """Run it, and return what it came to, with the times of its operations."""
         from pymllm.conformance.rerun import rerun_history
 
-        load_or_refuse(self.adapter)
+        options.load_or_refuse(self.adapter)
         result = rerun_history(self.history, self.adapter, self.config, self._wrap)
         if self.timing is None:
             return result, None
@@ -71,30 +58,28 @@ class _Task:
 
 @click.command("rerun", short_help="Run a recorded program again, on any implementation.")
 @click.argument("file", type=click.Path())
-@adapter_option
-@command_option(multiple=False)
+@options.adapter
+@options.command(multiple=False)
 @click.option(
     "--config",
-    type=CONFIG,
+    type=options.json_object,
     metavar="JSON",
     show_default="the file's",
     help="What to build, such as '{\"page_size\": 4}'.",
 )
 @click.option(
     "--record",
-    type=OUTPUT_FILE,
-    metavar="FILE",
+    type=options.OUTPUT_FILE,
     help="Write what happens to FILE, while it happens: a program that `pymllm rerun` reads.",
 )
 @click.option("--timing", is_flag=True, help="Show how long each operation took.")
 @click.option(
     "--picture",
-    type=OUTPUT_FILE,
-    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
     help="Draw the operations, who has which slot, and the tree into FILE, as SVG.",
 )
-@timeout_option
-@json_option
+@options.timeout
+@options.json
 def rerun_command(
     file: str,
     adapter: str | None,
@@ -115,12 +100,10 @@ def rerun_command(
     Ends with 0 where no law is broken, with 1 where one is, with 2 for bad input, and with 3 where nothing
     can be said: the adapter could not be asked, or made choices that the program does not fit.
     """
-    given = given_adapter(adapter, command)
     refuse_own_input("--record", record, file)
     refuse_own_input("--picture", picture, file)
     refuse_run_or_program("--picture", picture)
-    history = read_program(file)
-    name = find_adapter_or_refuse(adapter_of_file(file, history.header.adapter, given)).name
+    history, name = options.read_program_for(file, adapter, command)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: --help and a mistyped option can do without.
     from pymllm.conformance.worker_process import Lost
@@ -140,7 +123,7 @@ def rerun_command(
         from pymllm.report.picture import draw_program
 
         save_text(draw_program(answer[0].history, answer[0].violation), picture)
-    return tell_judgement(judgement_of(file, name, *answer), as_json)
+    return tell(judgement_of(file, name, *answer), make_text, as_json)
 
 
 def judgement_of(

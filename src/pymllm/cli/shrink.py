@@ -6,34 +6,19 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pymllm.cli.choice import (
-    adapter_of_file,
-    find_adapter_or_refuse,
-    find_law_or_refuse,
-    given_adapter,
-    load_or_refuse,
-    read_program,
-)
+from pymllm.cli import options
 from pymllm.cli.judge import make_text as make_judgement_text
-from pymllm.cli.options import (
-    OUTPUT_FILE,
-    Amount,
-    adapter_option,
-    command_option,
-    json_option,
-    progress_option,
-    timeout_option,
-)
 from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.rerun import judgement_of
-from pymllm.cli.store import refuse_missing_folder, refuse_own_input, save_program
-from pymllm.cli.tables import explain, mistake_lines, program_lines, progress_bar, say_document
+from pymllm.cli.store import refuse_own_input, save_program
+from pymllm.cli.tables import explain, mistake_lines, program_lines, progress_bar, tell
 from pymllm.conformance.documents import ProgramSize, ShrinkDocument
 from pymllm.errors import AdapterError, UsageError
 from pymllm.history.files import History
@@ -43,18 +28,17 @@ if TYPE_CHECKING:
     from pymllm.conformance.acting import FoundViolation
     from pymllm.conformance.shrink_run import ShrinkRun, ShrinkTask
 
-_SECONDS = 60.0
 _MOST_PRINTED = 100
 
 
 @click.command("shrink", short_help="Make a recorded program that breaks a law as small as possible.")
 @click.argument("file", type=click.Path())
-@adapter_option
-@command_option(multiple=False)
+@options.adapter
+@options.command(multiple=False)
 @click.option(
     "-o",
     "--output",
-    type=OUTPUT_FILE,
+    type=options.OUTPUT_FILE,
     metavar="OUT",
     show_default="FILE's name with .short.jsonl",
     help="Where the small program is written.",
@@ -69,15 +53,14 @@ _MOST_PRINTED = 100
 )
 @click.option(
     "--seconds",
-    type=Amount(0.0, 1_000_000.0, min_open=True),
+    type=options.Amount(0.0, 1_000_000.0, min_open=True),
     metavar="S",
-    default=_SECONDS,
-    show_default=True,
+    default=60.0,
     help="After which the smallest so far will do.",
 )
-@timeout_option
-@json_option
-@progress_option
+@options.timeout
+@options.json
+@options.progress
 def shrink_command(
     file: str,
     adapter: str | None,
@@ -100,22 +83,17 @@ def shrink_command(
     What an engine does wrong, its operations alone do not show. A file of such a failure has the acts of the
     machine that drove the engine, too, and they are played and left out instead.
     """
-    given = given_adapter(adapter, command)
-    history = read_program(file)
+    history, name = options.read_program_for(file, adapter, command)
     target = output or _beside(Path(file))
     refuse_own_input("--output", target, file)
-    name = find_adapter_or_refuse(adapter_of_file(file, history.header.adapter, given)).name
-    wanted = tuple(find_law_or_refuse(law).id for law in laws)
-    refuse_missing_folder("--output", target)
+    wanted = tuple(options.find_law_or_refuse(law).id for law in laws)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     from pymllm.conformance.shrink_run import ShrinkTask
 
     run, interruption = _run(file, ShrinkTask(history, name, wanted, seconds), timeout, progress)
     if run.best is not None:
-        _tell(file, run, wanted, target, as_json)
-        if interruption is not None:
-            raise interruption
+        _tell(file, run, wanted, target, as_json, interruption)
         return 1
     if history.header.scenario is not None:
         say(f"{escaped(file)}: its acts, played again on {escaped(name)}, break no law")
@@ -176,7 +154,7 @@ def _carry_out(task: ShrinkTask) -> ShrinkRun:
     """Make a program smaller, in a process that may end over it."""
     from pymllm.conformance.shrink_run import run_shrink
 
-    load_or_refuse(task.adapter)
+    options.load_or_refuse(task.adapter)
     return run_shrink(task)
 
 
@@ -192,7 +170,14 @@ def _seen_again(run: ShrinkRun, timeout: float) -> ShrinkRun:
         return run
 
 
-def _tell(file: str, run: ShrinkRun, laws: tuple[str, ...], target: Path, as_json: bool) -> None:
+def _tell(
+    file: str,
+    run: ShrinkRun,
+    laws: tuple[str, ...],
+    target: Path,
+    as_json: bool,
+    interruption: KeyboardInterrupt | None,
+) -> None:
     """Write the smallest program, and say what it is."""
     from pymllm.conformance.acting import with_scenario
     from pymllm.conformance.runner import versions
@@ -206,10 +191,7 @@ def _tell(file: str, run: ShrinkRun, laws: tuple[str, ...], target: Path, as_jso
     header = replace(best.history.header, versions=versions(), note=str(best.violation))
     best = replace(best, history=with_scenario(History(header, best.history.steps), best.scenario))
     document = make_document(file, save_program(best.history, target), replace(run, best=best))
-    if as_json:
-        say_document(document)
-    else:
-        say(make_text(document, best.history))
+    tell(document, partial(make_text, history=best.history), as_json, interruption)
 
 
 def make_document(file: str, output: str | None, run: ShrinkRun) -> ShrinkDocument:

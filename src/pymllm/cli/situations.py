@@ -7,10 +7,8 @@ from pathlib import Path
 
 import click
 
-from pymllm.cli.options import OUTPUT_FILE, json_option
-from pymllm.cli.program import say
-from pymllm.cli.store import refuse_missing_folder
-from pymllm.cli.tables import say_document
+from pymllm.cli import options
+from pymllm.cli.tables import tell
 from pymllm.conformance.documents import SituationsDocument, WorthReaching
 from pymllm.history.operations import KINDS
 from pymllm.oracle.situation import Situation
@@ -44,26 +42,26 @@ _TITLES = {
 
 @click.command("situations", short_help="List the states that a search must reach.")
 @click.option("--kind", type=click.Choice(KINDS), help="Only those of one kind of implementation.")
-@json_option
-@click.option("--page", type=OUTPUT_FILE, metavar="FILE", help="Write all of them as Markdown, too.")
+@options.json
+@click.option("--page", type=options.OUTPUT_FILE, help="Write all of them as Markdown, too.")
 def situations_command(kind: str | None, as_json: bool, page: Path | None) -> None:
     """List situations: states worth reaching, with the laws that are at stake in each.
 
     Judges count them while programs run; pymllm verify tells which were reached, and --strict demands it.
     docs/situations.md has the whole table.
     """
-    refuse_missing_folder("--page", page)
     chosen = [one for one in SITUATIONS if kind in (None, one.kind)]
     if page is not None:
         write_text_file(page, make_page(SITUATIONS))
-    if as_json:
-        say_document(make_document(chosen))
-        return
+    tell(make_document(chosen), lambda _: _list(chosen), as_json)
+
+
+def _list(chosen: Sequence[Situation]) -> str:
     kinds = [f"{one.kind}, engine" if one.of_engine else one.kind for one in chosen]
     laws = [", ".join(one.laws) for one in chosen]
     widths = max(map(len, kinds)), max(map(len, laws))
     rows = zip(kinds, laws, chosen, strict=True)
-    say("\n".join(f"{kind:{widths[0]}}  {ids:{widths[1]}}  {one.name}" for kind, ids, one in rows))
+    return "\n".join(f"{kind:{widths[0]}}  {ids:{widths[1]}}  {one.name}" for kind, ids, one in rows)
 
 
 def make_document(situations: Sequence[Situation]) -> SituationsDocument:

@@ -33,11 +33,7 @@ _SECONDS_BETWEEN_ESTIMATES = 30.0
 
 @contextmanager
 def soak_display(mode: str) -> Iterator[Callable[[Totals], None] | None]:
-    """Show how far a campaign is.
-
-    A table where standard error is a terminal; elsewhere, with ``on``, a line every ten seconds. No thread
-    draws: it would take the processor from what is being played.
-    """
+    """Show how far a campaign is, without a thread, which would take the processor from what is played."""
     if not shows_progress(mode):
         yield None
         return
@@ -55,30 +51,19 @@ def soak_display(mode: str) -> Iterator[Callable[[Totals], None] | None]:
 def _now_and_then(pause: float, tell: Callable[[Totals, float, str], None]) -> Callable[[Totals], None]:
     """Return a function that passes totals on, with the seconds so far and what is known of memory."""
     start = told = time.monotonic()
-    memory = _MemoryWords()
+    memory, due = "", 0.0
 
     def look(totals: Totals) -> None:
-        nonlocal told
+        nonlocal told, memory, due
         now = time.monotonic()
-        if now - told >= pause:
-            tell(totals, now - start, memory.at(now - start, totals))
-            told = now
+        if now - told < pause:
+            return
+        if now - start >= due:  # an estimate takes tenths of a second
+            memory, due = describe_drifts(totals.memory.estimate()), now - start + _SECONDS_BETWEEN_ESTIMATES
+        tell(totals, now - start, memory)
+        told = now
 
     return look
-
-
-class _MemoryWords:
-    """What is known of how memory grows, looked at now and then: an estimate takes tenths of a second."""
-
-    def __init__(self) -> None:
-        self._words, self._due = "", 0.0
-
-    def at(self, seconds: float, totals: Totals) -> str:
-        """Return it, after so many seconds."""
-        if seconds >= self._due:
-            self._due = seconds + _SECONDS_BETWEEN_ESTIMATES
-            self._words = describe_drifts(totals.memory.estimate())
-        return self._words
 
 
 def describe_drifts(drifts: Sequence[Drift]) -> str:
@@ -91,11 +76,11 @@ def describe_drifts(drifts: Sequence[Drift]) -> str:
 
 def describe_progress(totals: Totals, seconds: float, memory: str = "") -> str:
     """Say in one line how far a campaign is."""
-    laws = set[str]().union(*(it.exercised for it in totals.adapters.values()))
     failures = sum(len(it.failures) for it in totals.adapters.values())
+    rate = f"{totals.operations / seconds:,.0f}/s" if seconds else "-"
     return (
-        f"{time_of(seconds)}  {totals.operations:,} operations  {_rate(totals.operations, seconds)}  "
-        f"{len(laws)} laws tested  situations {_situations(totals)}  "
+        f"{time_of(seconds)}  {totals.operations:,} operations  {rate}  "
+        f"{_laws(totals)} laws tested  situations {_situations(totals)}  "
         f"memory {amount_of_bytes(totals.memory.peak)}{memory and f' ({memory})'}  {failures} failures"
     )
 
@@ -118,14 +103,14 @@ def progress_table(totals: Totals, seconds: float, memory: str = "") -> Table:
     return table
 
 
+def _laws(totals: Totals) -> int:
+    return len(set[str]().union(*(it.exercised for it in totals.adapters.values())))
+
+
 def _situations(totals: Totals) -> str:
     expected = sum(len(it.expected) for it in totals.adapters.values())
     missing = sum(len(it.missing) for it in totals.adapters.values())
     return f"{expected - missing} of {expected}"
-
-
-def _rate(operations: int, seconds: float) -> str:
-    return f"{operations / seconds:,.0f}/s" if seconds else "-"
 
 
 # -- at its end --------------------------------------------------------------------------------------------
@@ -134,29 +119,25 @@ _PROGRAM_LINES_MAX = 40
 _UNFINISHED = "    a small one; time was up (pymllm shrink goes on from it)"
 
 
-def make_text(report: SoakReport, *, strict: bool = False, width: int | None = None) -> str:
+def make_text(report: SoakReport, *, strict: bool = False, fits_terminal: bool = False) -> str:
     """Lay a report out as text."""
     notes = map(escaped, _notes(report, strict))  # a ledger may be anybody's
     end = f"\n{_sum_up(report, strict=strict)}"
-    return draw(
-        _heading(report), _adapter_table(report), "", _drift_table(report.drifts), *notes, end, width=width
-    )
+    tables = _adapter_table(report), "", _drift_table(report.drifts)
+    return draw(_heading(report), *tables, *notes, end, fits_terminal=fits_terminal)
 
 
 def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
     """Say in one line how it ended."""
     totals = report.totals
     adapters = totals.adapters.values()
-    laws = set[str]().union(*(it.exercised for it in adapters))
-    expected = sum(len(it.expected) for it in adapters)
-    missing = sum(len(it.missing) for it in adapters)
     broken = sum(1 for it in adapters for law in it.failures if law)
     problems = sum(1 for it in adapters for law in it.failures if not law) + len(report.refused)
     words = [
         f"{totals.operations:,} operations in {totals.runs:,} runs",
         f"{time_of(totals.cpu)} of CPU time",
-        f"{len(laws)} laws tested, {broken} broken",
-        f"{expected - missing} of {expected} situations reached",
+        f"{_laws(totals)} laws tested, {broken} broken",
+        f"{_situations(totals)} situations reached",
     ]
     words += [f"{problems} problems"] if problems else []
     words += [f"{len(report.conflicts)} conflicts"] if report.conflicts else []

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from pymllm.cli.program import WORDS, complain
 from pymllm.history.files import History, dump_history
@@ -35,17 +34,8 @@ def refuse_unwritable(option: str, folder: Path) -> None:
         raise click.UsageError(f"{option} {folder}: cannot write in {at}: {reason}.") from None
 
 
-def refuse_missing_folder(option: str, path: Path | None) -> None:
-    """Refuse a file, where one was asked for, whose folder is not there."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise click.UsageError(f"{option} {path}: there is no folder {path.parent}; make it first.")
-
-
 def refuse_own_input(option: str, path: Path | None, *inputs: str | Path) -> None:
-    """Refuse a file to write, where one was asked for, that is one of those read, under whatever name.
-
-    What is no file, such as a pipe or a terminal, may be both.
-    """
+    """Refuse a file to write that is one of those read, under whatever name; a pipe or terminal may be."""
     for it in inputs:
         if path is not None and _are_one_file(path, Path(it)):
             raise click.UsageError(f"{option} {path}: this is {it}, which is read; name another one.")
@@ -64,18 +54,6 @@ def refuse_run_or_program(option: str, path: Path | None) -> None:
 
     if path is not None and is_run_or_program(path):
         raise click.UsageError(f"{option} {path}: there is a run or a program in it; name another one.")
-
-
-def refuse_unwritable_store(store: Path | None) -> None:
-    """Refuse a store that could not take a run, where one was asked for."""
-    if store is not None:
-        refuse_unwritable("--store", store)
-
-
-def refuse_unwritable_folder(output: Path) -> None:
-    """Refuse a given folder that could not take a program after minutes of search; none is made yet."""
-    if click.get_current_context().get_parameter_source("output") is not ParameterSource.DEFAULT:
-        refuse_unwritable("--output", output)  # whoever searches in a read-only folder may not want files
 
 
 def save_text(text: str, path: Path) -> str | None:
@@ -104,9 +82,8 @@ def keep_run(
 ) -> None:
     """Keep a document, with more records and the programs that it names, and say on standard error where.
 
-    Programs must lie in ``folders``, from which their names count; by default they lie wherever their names
-    say, which is for a command that has just written them itself. A store that cannot be written is
-    complained of, and the command goes on: its result matters more.
+    Programs must lie in ``folders``; by default wherever their names say, for a command that has just written
+    them. A store that cannot be written is complained of: the result matters more.
     """
     if store is None:
         return

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from shlex import quote
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pymllm.cli.program import escaped, say
 from pymllm.conformance.documents import AdapterRow, VerifyDocument, ViolationRow
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # rich is loaded by what is drawn, and not by --help.
 
+_D = TypeVar("_D", bound=Document)
 _ENOUGH = 10_000  # A table is only as wide as its contents, so this is no width at all.
 _SECONDS_BETWEEN_DRAWS = 0.1
 
@@ -31,6 +32,22 @@ _SECONDS_BETWEEN_DRAWS = 0.1
 def say_document(document: Document) -> None:
     """Print a document as JSON."""
     say(json.dumps(document.plain(), indent=2))
+
+
+def tell(
+    document: _D,
+    make_text: Callable[[_D], str],
+    as_json: bool,
+    interruption: KeyboardInterrupt | None = None,
+) -> int:
+    """Print a document as text or as JSON, and return its exit status; what cut it short goes on."""
+    if as_json:
+        say_document(document)
+    else:
+        say(make_text(document))
+    if interruption is not None:
+        raise interruption
+    return int(getattr(document, "exit_status", 0))
 
 
 # -- tables ------------------------------------------------------------------------------------------------
@@ -51,15 +68,17 @@ def make_table(*columns: str, right: Sequence[str] = (), gap: int = 3) -> Table:
     return table
 
 
-def draw(*parts: RenderableType | tuple[str, str], width: int | None = None, styled: bool = False) -> str:
+def draw(*parts: RenderableType | tuple[str, str], fits_terminal: bool = False) -> str:
     """Return tables and texts as lines, the last one ended; a text may come with a style, such as bold.
 
-    Texts are never wrapped, tables only to a width. ``styled`` writes bold as a terminal's. The blanks with
-    which a table pads its last column are left out.
+    On a terminal that it is to fit, tables are as wide as that, and bold is bold. Texts are never wrapped,
+    and blanks at the end of a line are left out.
     """
     from rich.console import Console
     from rich.text import Text
 
+    width = terminal_width() if fits_terminal else None
+    styled = width is not None
     console: Console = Console(
         file=io.StringIO(),
         width=width or _ENOUGH,
@@ -91,11 +110,7 @@ def shows_progress(mode: str) -> bool:
 def progress_bar(
     mode: str, label: str, total: int, unit: str = "requests"
 ) -> Iterator[Callable[[int], None] | None]:
-    """Show how far a run is, and remove the bar at its end; the function that is given takes the number done.
-
-    No thread redraws the bar: it would take the processor from what is being timed. It is drawn once at
-    the start and then by the calls themselves, at most ten times a second.
-    """
+    """Show how far a run is, without a thread, which would take the processor from what is being timed."""
     if not shows_progress(mode):
         yield None
         return

@@ -5,48 +5,21 @@ from __future__ import annotations
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import click
-from click.core import ParameterSource
 
 from pymllm.adapters.process.command_name import PREFIX
-from pymllm.adapters.registry import AdapterEntry
-from pymllm.cli.choice import file_name_of, find_adapters_or_own, find_law_or_refuse
+from pymllm.cli import options
 from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
-from pymllm.cli.options import (
-    DEFAULT_TIMEOUT,
-    OUTPUT_FILE,
-    OUTPUT_FOLDER,
-    SEED,
-    Whole,
-    adapters_option,
-    cabinet_option,
-    command_option,
-    count_processes,
-    jobs_option,
-    json_option,
-    names_of,
-    planted_option,
-    progress_option,
-    store_option,
-    timeout_option,
-)
 from pymllm.cli.program import complain, escaped, say
-from pymllm.cli.store import (
-    keep_run,
-    refuse_missing_folder,
-    refuse_unwritable_folder,
-    refuse_unwritable_store,
-    save_program,
-    save_text,
-)
+from pymllm.cli.store import keep_run, save_program, save_text
 from pymllm.cli.tables import (
     draw,
     make_table,
@@ -54,13 +27,19 @@ from pymllm.cli.tables import (
     program_lines,
     progress_bar,
     say_document,
-    terminal_width,
+    tell,
     violation_lines,
 )
-from pymllm.conformance.documents import AdapterRow, LawRow, SituationRow, VerifyDocument
+from pymllm.conformance.documents import (
+    AdapterRow,
+    LawRow,
+    ProgramRow,
+    ProtocolDocument,
+    SituationRow,
+    VerifyDocument,
+)
 from pymllm.errors import UsageError
 from pymllm.history.files import History
-from pymllm.oracle.laws import Law
 from pymllm.oracle.verdicts import Verdict
 from pymllm.text_file import write_text_file
 from pymllm.torch_extra import require_torch
@@ -88,8 +67,8 @@ _UNFINISHED = "    a small one; the search for smaller ones was cut short (--pro
 
 
 @click.command("verify", short_help="Search implementations for programs that break a law.")
-@adapters_option
-@command_option(multiple=True)
+@options.adapters
+@options.command(multiple=True)
 @click.option(
     "--law",
     "laws",
@@ -102,47 +81,36 @@ _UNFINISHED = "    a small one; the search for smaller ones was cut short (--pro
     "--profile",
     type=click.Choice(PROFILE_NAMES),
     default="ci",
-    show_default=True,
     help="dev: seconds. ci: half a minute on two cores. deep: hours.",
 )
-@click.option(
-    "--seed", type=SEED, metavar="N", show_default="0; deep draws one", help="Seed of every choice."
-)
+@click.option("--seed", type=options.SEED, show_default="0; deep draws one", help="Seed of every choice.")
 @click.option(
     "--examples",
-    type=Whole(1, 10_000_000),
-    metavar="N",
+    type=options.whole(1, 10_000_000),
     show_default="as many as the profile promises",
     help="Programs per machine and configuration, the same everywhere. A law that none of them tests is "
     "unknown: with 1 that is most laws; what breaks seldom needs hundreds.",
 )
-@jobs_option
-@timeout_option
+@options.jobs
+@options.timeout
 @click.option(
     "--strict", is_flag=True, help="Fail where a situation was never reached or a search was cut short, too."
 )
-@click.option(
-    "--output",
-    type=OUTPUT_FOLDER,
-    metavar="DIR",
-    default="runs",
-    show_default=True,
-    help="Where programs that break a law are written.",
-)
-@json_option
-@click.option("--junit", type=OUTPUT_FILE, metavar="FILE", help="Write the verdicts as JUnit XML, too.")
-@store_option
+@options.programs
+@options.json
+@click.option("--junit", type=options.OUTPUT_FILE, help="Write the verdicts as JUnit XML, too.")
+@options.store
 @click.option(
     "--check-protocol",
     is_flag=True,
     help="Only talk with each --command for a moment, and tell what is wrong with its answers.",
 )
-@cabinet_option(
+@options.cabinet(
     "Plant each fault of this table, and see whether this very search catches it; may be repeated."
 )
-@planted_option
+@options.planted
 @click.option("-v", "--verbose", is_flag=True, help="List every law of every adapter, and every machine.")
-@progress_option
+@options.progress
 def verify_command(
     output: Path,
     as_json: bool,
@@ -154,7 +122,8 @@ def verify_command(
     check_protocol: bool,
     cabinets: tuple[str, ...],
     faults: tuple[str, ...],
-    **options: Any,
+    adapters: tuple[str, ...],
+    **chosen: Any,
 ) -> int:
     """Search implementations for programs that break a law.
 
@@ -171,98 +140,65 @@ def verify_command(
     With --cabinet or --fault it plants one fault after the other and searches its adapters in the same way.
     Ends with 0 where every fault was caught by a law of its list, else with 1.
     """
-    options["adapters"] = names_of(options["adapters"], commands)
-    plan = VerifyOptions(**options)
-    plan.check()
+    names = options.names_of(adapters, commands)
     if check_protocol:
-        return _check_protocols(plan, output, as_json, junit is not None or store is not None)
+        options.refuse_typed(("junit", "store"), "--check-protocol judges no laws")
+        return check_protocols(names, chosen["timeout"], output, as_json)
     if cabinets or faults:
-        is_moved = click.get_current_context().get_parameter_source("output") is not ParameterSource.DEFAULT
-        refuse_beside_faults(
-            {"--output": is_moved, "--junit": junit, "--strict": plan.strict, "--verbose": verbose}
-        )
-        return _look_for_faults(plan, cabinets, faults, as_json, store, progress)
-    refuse_missing_folder("--junit", junit)
-    refuse_unwritable_store(store)
-    refuse_unwritable_folder(output)
-    report = run_options(plan, progress)
+        refuse_beside_faults("output", "junit", "strict", "verbose")
+        require_torch("pymllm verify --cabinet")
+    plan = plan_search(names, **chosen)
+    if cabinets or faults:
+        from pymllm.conformance.command_hunts import hunt_by_verify
+        from pymllm.conformance.detection import HuntPlan
+
+        planted = choose_faults(faults, cabinets, names)
+        hunt, hunter = HuntPlan((plan.seed,), shrinks=plan.profile.shrinks), partial(hunt_by_verify, plan)
+        return look_and_tell(planted, hunt, plan.jobs, progress, as_json, store, hunter=hunter)
+    report = search(plan, progress)
     files = save_programs(report, output)
     document = report.document(files)
     if junit is not None:
         write_text_file(junit, make_junit(document))
     keep_run(store, document, programs=files.programs.values())
     if as_json:
-        say_document(document)
         _complain_of(document)
-    else:
-        width = terminal_width()
-        say(make_text(document, verbose=verbose, width=width, styled=width is not None))
-    if report.interruption is not None:
-        raise report.interruption
-    return document.exit_status
+    return tell(document, partial(make_text, verbose=verbose), as_json, report.interruption)
 
 
 # -- what to do --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyOptions:
-    """The options of one ``pymllm verify``, as given; ``None`` where a default depends on the rest."""
+def plan_search(
+    names: Sequence[str],
+    laws: Sequence[str],
+    profile: str,
+    seed: int | None,
+    examples: int | None,
+    jobs: int,
+    timeout: float,
+    strict: bool = False,
+) -> VerifyPlan:
+    """Return the search that options ask for; names that do not exist are refused with those that do."""
+    adapters = options.find_adapters_or_own(names)
+    found = tuple(dict.fromkeys(options.find_law_or_refuse(id) for id in laws))
+    # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
+    from pymllm.conformance.machines import PROFILES
+    from pymllm.conformance.search_tasks import VerifyPlan
 
-    adapters: tuple[str, ...]
-    laws: tuple[str, ...]
-    profile: str
-    seed: int | None
-    examples: int | None
-    jobs: int | None
-    timeout: float = DEFAULT_TIMEOUT
-    strict: bool = False
-
-    def check(self) -> None:
-        """Refuse names that do not exist, and say what there is."""
-        self.find_adapters()
-        self.find_laws()
-
-    def find_adapters(self) -> tuple[AdapterEntry, ...]:
-        """Return the adapters, each once, by default all of ours."""
-        return find_adapters_or_own(self.adapters)
-
-    def find_laws(self) -> tuple[Law, ...]:
-        """Return the laws, each once."""
-        return tuple(dict.fromkeys(find_law_or_refuse(id) for id in self.laws))
-
-    def settle(self) -> VerifyPlan:
-        """Fill in the defaults; a seed is drawn where the profile has none."""
-        # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
-        from pymllm.conformance.machines import PROFILES
-        from pymllm.conformance.search_tasks import VerifyPlan
-
-        profile = PROFILES[self.profile]
-        seed = profile.seed if self.seed is None else self.seed
-        return VerifyPlan(
-            self.find_adapters(),
-            self.find_laws(),
-            profile,
-            secrets.randbelow(_SEED_STOP) if seed is None else seed,
-            self.examples,
-            count_processes(self.jobs),
-            self.timeout,
-            self.strict,
-        )
+    depth = PROFILES[profile]
+    seed = depth.seed if seed is None else seed
+    seed = secrets.randbelow(_SEED_STOP) if seed is None else seed
+    return VerifyPlan(adapters, found, depth, seed, examples, jobs, timeout, strict)
 
 
-def run_options(options: VerifyOptions, progress: str) -> VerifyReport:
+def search(plan: VerifyPlan, progress: str) -> VerifyReport:
     """Verify behind a progress bar; `click.UsageError` where no adapter can test a law, or be imported."""
-
-    def show(label: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]:
-        return progress_bar(progress, label, total, unit="")
-
-    plan = options.settle()
     from pymllm.conformance.runner import verify
 
     try:
-        return verify(plan, show)
+        return verify(plan, partial(progress_bar, progress, unit=""))
     except UsageError as error:
         raise click.UsageError(f"{error}.") from error
 
@@ -273,22 +209,21 @@ def save_programs(report: VerifyReport, folder: Path) -> SavedFiles:
 
     files = SavedFiles()
     for adapter in report.adapters:
-        name, seed = file_name_of(adapter.name), report.seed
+        name, seed = options.file_name_of(adapter.name), report.seed
         for finding in adapter.findings:
             history = _annotated(finding.history, report, str(finding.violation))
             path = save_program(history, folder / f"{name}-{finding.law}-{seed}.jsonl")
             if path is not None:
                 files.programs[adapter.name, finding.law] = path
         for place, problem in enumerate(adapter.problems):
-            begin = folder / f"{name}-crash{place + 1}-{seed}"
+            begin = f"{name}-crash{place + 1}-{seed}"
             if problem.history is not None:
                 history = _annotated(problem.history, report, problem.message)
-                path = save_program(history, begin.with_name(f"{begin.name}.jsonl"))
+                path = save_program(history, folder / f"{begin}.jsonl")
                 if path is not None:
                     files.crashes[adapter.name, place] = path
             if problem.conversation is not None:
-                text = problem.conversation.text
-                path = save_text(text, begin.with_name(f"{begin.name}-conversation.txt"))
+                path = save_text(problem.conversation.text, folder / f"{begin}-conversation.txt")
                 if path is not None:
                     files.conversations[adapter.name, place] = path
     return files
@@ -298,47 +233,15 @@ def _annotated(history: History, report: VerifyReport, note: str) -> History:
     return History(replace(history.header, versions=report.versions, note=note), history.steps)
 
 
-def _look_for_faults(
-    options: VerifyOptions,
-    cabinets: Sequence[str],
-    faults: Sequence[str],
-    as_json: bool,
-    store: Path | None,
-    progress: str,
-) -> int:
-    """Verify with one fault after the other in place."""
-    require_torch("pymllm verify --cabinet")
-    refuse_unwritable_store(store)
-    chosen = choose_faults(faults, cabinets, options.adapters)
-    plan = options.settle()
-    from pymllm.conformance.command_hunts import hunt_by_verify
-    from pymllm.conformance.detection import HuntPlan
-
-    hunt = HuntPlan((plan.seed,), shrinks=plan.profile.shrinks)
-    hunter = partial(hunt_by_verify, plan)
-    return look_and_tell(chosen, hunt, options.jobs, progress, as_json, store, hunter=hunter)
-
-
-def _check_protocols(plan: VerifyOptions, output: Path, as_json: bool, is_more_asked: bool) -> int:
-    if not plan.adapters or not all(name.startswith(PREFIX) for name in plan.adapters):
-        raise click.UsageError("--check-protocol is about programs; give them with --command.")
-    if is_more_asked:
-        raise click.UsageError("--check-protocol judges no laws; leave --junit and --store out.")
-    from pymllm.cli.check_protocol import check_protocols
-
-    names = tuple(entry.name for entry in plan.find_adapters())
-    return check_protocols(names, plan.timeout, output, as_json)
-
-
 # -- as text -----------------------------------------------------------------------------------------------
 
 
-def make_text(
-    document: VerifyDocument, *, verbose: bool = False, width: int | None = None, styled: bool = False
-) -> str:
+def make_text(document: VerifyDocument, *, verbose: bool = False) -> str:
     """Lay a verification out as text; ``verbose`` has every situation, adapter and machine, too."""
     it = document
-    parts: list[RenderableType | tuple[str, str]] = [_heading(it), _law_table(it.laws, it.adapters)]
+    processes = "1 process" if it.jobs == 1 else f"{it.jobs} processes"
+    parts: list[RenderableType | tuple[str, str]] = [f"{heading(it)}, {processes}\n"]
+    parts.append(_law_table(it.laws, it.adapters))
     if it.invariants:
         parts += ["", _invariant_table(it)]
     if it.situations:
@@ -356,7 +259,7 @@ def make_text(
         if id(violation) in firsts:
             parts.append(f"    program{'' if violation.smallest else _UNFINISHED}")
             parts += program_lines(violation.program)
-    return draw(*parts, (f"\n{_sum_up(it)}", "bold"), width=width, styled=styled)
+    return draw(*parts, (f"\n{_sum_up(it)}", "bold"), fits_terminal=True)
 
 
 def _sum_up(document: VerifyDocument) -> str:
@@ -387,14 +290,12 @@ def cut_short(document: VerifyDocument) -> str:
     return f"; {failed}CUT SHORT: time was up, {amount}"
 
 
-def _heading(document: VerifyDocument) -> str:
+def heading(document: VerifyDocument) -> str:
+    """Say what was searched with, and how far programs go."""
     versions = "  ".join(f"{name} {version}" for name, version in document.versions.items())
     amount = "" if document.examples is None else f", {document.examples:,} per machine and configuration"
-    processes = "1 process" if document.jobs == 1 else f"{document.jobs} processes"
-    return (
-        f"{versions}\nprofile {document.profile}: programs of up to {document.acts_max} acts{amount}, "
-        f"seed {document.seed}, {processes}\n"
-    )
+    programs = f"programs of up to {document.acts_max} acts{amount}, seed {document.seed}"
+    return f"{versions}\nprofile {document.profile}: {programs}"
 
 
 def _law_table(laws: Iterable[LawRow], adapters: Sequence[AdapterRow]) -> Table:
@@ -482,21 +383,89 @@ def _complain_of(document: VerifyDocument) -> None:
 
 
 def make_junit(document: VerifyDocument) -> str:
-    """Write the verdicts as JUnit XML: one suite per adapter, one case per law.
-
-    A violated law is a failure, an unknown one an error, one that is not claimed is skipped. Where it is
-    strict, a situation that was never reached is a failure in a suite of its own.
-    """
+    """Write the verdicts as JUnit XML: a suite for each adapter, and a strict search's situations as one."""
     from pymllm.report.feeds import add_search, add_suite, make_case, make_xml
 
     root = ElementTree.Element("testsuites", name="pymllm verify", time=f"{document.seconds:.3f}")
     for adapter in document.adapters:
         add_search(root, adapter)
     if document.strict and document.situations:
-        rows = [make_case(row.machine, row.name, *_unmet(row)) for row in document.situations]
-        add_suite(root, "situations", 0.0, rows)
+        cases = [
+            make_case(
+                it.machine,
+                it.name,
+                "failure" if it.unmet else None,
+                f"never reached with {', '.join(it.unmet)}",
+            )
+            for it in document.situations
+        ]
+        add_suite(root, "situations", 0.0, cases)
     return make_xml(root)
 
 
-def _unmet(row: SituationRow) -> tuple[str, ...]:
-    return ("failure", f"never reached with {', '.join(row.unmet)}") if row.unmet else ()
+# -- a conversation with a program ---------------------------------------------------------------------------
+
+_MISTAKES_SHOWN = 20
+
+
+def check_protocols(names: Sequence[str], timeout: float, folder: Path, as_json: bool = False) -> int:
+    """Have a short conversation with each of some programs, tell of it, and keep those with a mistake."""
+    if not names or not all(name.startswith(PREFIX) for name in names):
+        raise click.UsageError("--check-protocol is about programs; give them with --command.")
+    options.find_adapters_or_own(names)
+    from pymllm.conformance.protocol_check import check_protocol
+    from pymllm.conformance.time_limit import time_limit
+
+    rows = []
+    for name in dict.fromkeys(names):
+        with time_limit(timeout):
+            report = check_protocol(name)
+        path = None
+        if report.problems:
+            path = save_text(report.conversation, folder / f"{options.file_name_of(name)}-protocol.txt")
+        rows.append(report.row(path))
+        if not as_json:
+            say(make_protocol_text(rows[-1]))
+    verdict = Verdict.UNKNOWN if any(row.problems for row in rows) else Verdict.HOLDS
+    status = verdict.exit_status
+    if as_json:
+        say_document(ProtocolDocument(verdict=verdict, exit_status=status, programs=tuple(rows)))
+    return status
+
+
+def make_protocol_text(row: ProgramRow) -> str:
+    """Lay a conversation out as text."""
+    table = make_table("line", "said", "answered", "", right=("line",))
+    for it in row.exchanges:
+        table.add_row(str(it.line), it.said, it.answered, "ok" if it.problem is None else "WRONG")
+    lines = []
+    for it in [exchange for exchange in row.exchanges if exchange.problem is not None][:_MISTAKES_SHOWN]:
+        lines += [
+            "",
+            f"line {it.line}, the answer to {it.said}",
+            f"    wrong  {escaped(it.problem or '')}",
+            f"    do     {it.advice}",
+        ]
+    return draw(escaped(_program(row)), table, *lines, "", *_next_lines(row)).removesuffix("\n")
+
+
+def _program(row: ProgramRow) -> str:
+    it = row.program
+    if it is None:
+        return f"{row.name}: no hello"
+    return f"{it.name} {it.version} in {it.language}: {it.kind}, protocol {it.protocol}"
+
+
+def _next_lines(row: ProgramRow) -> list[str]:
+    command = quote(row.name.removeprefix(PREFIX))
+    if not row.problems:
+        return [f"{row.answers} answers, all as they must be", f"next: pymllm verify --command {command}"]
+    left_out = row.problems - _MISTAKES_SHOWN
+    lines = [f"and {left_out} more"] if left_out > 0 else []
+    if row.conversation is not None:
+        lines.append(f"the last lines of the conversation are in {row.conversation}")
+    return [
+        *lines,
+        f"{row.problems} wrong in {row.answers} answers",
+        f"next: mend the first one, then pymllm verify --command {command} --check-protocol",
+    ]

@@ -1,4 +1,4 @@
-"""What the report reads of documents: the records that commands return, and those that others write.
+"""What the report reads of documents, ledgers and benchmark files.
 
 Logs of GPU memory and results of GPU benchmarks are written on machines that have no msgspec, so their
 records are here: as few of the fields as are shown.
@@ -6,12 +6,17 @@ records are here: as few of the fields as are shown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from pymllm.conformance.documents import DOCUMENTS as OF_COMMANDS
 from pymllm.conformance.documents import (
     CompareDocument,
     FaultsDocument,
@@ -20,11 +25,19 @@ from pymllm.conformance.documents import (
     SoakDocument,
     VerifyDocument,
 )
+from pymllm.conformance.soak.drift import Drift, DriftVerdict
+from pymllm.conformance.soak.ledger import merge_ledgers
+from pymllm.conformance.soak.records import RunRecord
+from pymllm.conformance.soak.totals import Totals
 from pymllm.instrument.documents import DoctorDocument
 from pymllm.instrument.peer_comparison import PeerComparison
 from pymllm.instrument.reading import Reading
+from pymllm.oracle.verdicts import Verdict
+from pymllm.report.records import Curve, Figure, Gpu, Histogram, Machine, RunHeader, make_machine
 from pymllm.report.store import read_as
 from pymllm.text_file import cut
+
+# -- documents -----------------------------------------------------------------------------------------------
 
 
 class LimitOfTest(Struct, frozen=True):
@@ -129,24 +142,20 @@ class GpuBenchmarksDocument(Struct, frozen=True):
     results: tuple[GpuCase, ...]
 
 
-AnyDocument = (
-    VerifyDocument
-    | FaultsDocument
-    | SoakDocument
-    | SituationsDocument
-    | ReplayDocument
-    | DoctorDocument
-    | GpuMemoryDocument
-    | PeerComparison
-    | GpuBenchmarksDocument
-)
+AnyDocument = Any
+"""A record of one of these kinds."""
 
 _SHOWN = (
-    VerifyDocument, CompareDocument, FaultsDocument, SoakDocument, SituationsDocument, ReplayDocument,
+    VerifyDocument,
+    CompareDocument,
+    FaultsDocument,
+    SoakDocument,
+    SituationsDocument,
+    ReplayDocument,
     DoctorDocument,
-)  # fmt: skip
+)
 DOCUMENTS: dict[str, type[AnyDocument]] = {
-    **{name: kind for name, kind in OF_COMMANDS.items() if kind in _SHOWN},
+    **{str(kind.__struct_config__.tag): kind for kind in _SHOWN},
     "pymllm.gpu-memory": GpuMemoryDocument,
     "pymllm.peers": PeerComparison,
     "pymllm.gpu-benchmarks": GpuBenchmarksDocument,
@@ -158,11 +167,7 @@ VERSION = 1
 
 
 def read_document(plain: Mapping[str, Any]) -> AnyDocument:
-    """Read what the report shows of a document, as JSON has it.
-
-    `ValueError` where it is none that a report shows, of a version that is not read here, or not whole:
-    which.
-    """
+    """Read what the report shows of a document; `ValueError` says why where that is nothing."""
     named = plain.get("schema")
     kind = DOCUMENTS.get(named) if isinstance(named, str) else None
     if kind is None:
@@ -171,3 +176,209 @@ def read_document(plain: Mapping[str, Any]) -> AnyDocument:
         found = cut(repr(plain.get("version")))
         raise ValueError(f"version {found} of {named}; this version of pymllm reads {VERSION}")
     return read_as(kind, plain, str(named))
+
+
+# -- the ledger of a soak ------------------------------------------------------------------------------------
+
+_POINTS = 240
+_PROCESSES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What a ledger comes to."""
+
+    document: SoakDocument
+    curves: tuple[Curve, ...]  # memory of each process
+    version: str | None  # of the package, where all campaigns were of one
+    versions: Mapping[str, str]  # of the packages involved
+
+
+def read_ledger_file(*paths: Path) -> Ledger:
+    """Read a ledger, or several as one; errors as of `pymllm.conformance.soak.ledger.read_ledger`."""
+    headers, runs, conflicts = merge_ledgers(paths)
+    totals = Totals(headers)
+    ordered = sorted(runs, key=lambda run: (run.memory.process, run.memory.operations))
+    for run in ordered:
+        totals.add(run)
+    drifts = totals.memory.estimate()
+    is_unknown = totals.has_problems or not totals.runs
+    verdict = Verdict.UNKNOWN if is_unknown else Verdict.HOLDS
+    document = SoakDocument(
+        verdict=Verdict.VIOLATED if totals.has_violations or conflicts else verdict,
+        interrupted=False,
+        seconds=sum(run.seconds for run in runs),
+        runs=totals.runs,
+        operations=totals.operations,
+        cpu_seconds=totals.cpu,
+        peak_bytes=totals.memory.peak,
+        adapters=tuple(it.row() for it in totals.adapters.values()),
+        drifts=tuple(it.row() for it in drifts),
+        conflicts=tuple(map(str, conflicts)),
+    )
+    versions = {header.version for header in headers}
+    version = versions.pop() if len(versions) == 1 else None
+    return Ledger(document, memory_curves(ordered, drifts), version, headers[0].versions)
+
+
+def memory_curves(runs: Iterable[RunRecord], drifts: Sequence[Drift]) -> tuple[Curve, ...]:
+    """Draw the memory that the first 16 processes of a campaign share with nobody, over their operations."""
+    points: dict[str, list[tuple[int, int]]] = {}
+    for run in runs:
+        if run.memory.process:
+            points.setdefault(run.memory.process, []).append((run.memory.operations, run.memory.uss))
+    verdict = next((it.verdict for it in drifts if it.measure == "uss"), DriftVerdict.TOO_SHORT)
+    good = {DriftVerdict.FLAT: True, DriftVerdict.GROWS: False}.get(verdict)
+    plot = "memory of a soak's processes, shared with nobody"
+    curves = []
+    for number, series in enumerate(list(points.values())[:_PROCESSES], 1):
+        stride = -(-len(series) // _POINTS)
+        x, y = zip(*series[::-1][::stride][::-1], strict=True)
+        at = tuple(map(float, x))
+        name = f"process {number}"
+        curves.append(Curve(name, "bytes", "operations", at, y, plot, None, verdict.value, good))
+    return tuple(curves)
+
+
+# -- what pytest-benchmark writes ----------------------------------------------------------------------------
+
+_TIMES = {"ns": "ns", "us": "us", "ms": "ms", "s": "s", "seconds": "s"}
+BUCKETS_PER_DOUBLING = 8
+_LOWEST = -160  # a picosecond
+
+
+def is_benchmark_file(plain: Mapping[str, Any]) -> bool:
+    """Tell whether JSON is pytest-benchmark's."""
+    return isinstance(plain.get("benchmarks"), list) and isinstance(plain.get("machine_info"), dict)
+
+
+def read_benchmark_file(plain: Mapping[str, Any]) -> tuple[RunHeader, tuple[Figure | Histogram, ...]]:
+    """Read a file of pytest-benchmark; `ValueError` where something is missing or of another type.
+
+    Of each benchmark there are the median with its quartiles, every number of its ``extra_info`` but the
+    median, and a histogram where the file has samples; ``extra_info["code"]`` is its code's hash.
+    """
+    try:
+        commit = plain.get("commit_info") or {}
+        header = RunHeader(
+            kind="benchmark",
+            time=time_of(str(plain["datetime"])),
+            machine=machine_of(plain["machine_info"]),
+            pymllm=str(plain["machine_info"].get("pymllm", "not recorded")),
+            commit=commit.get("id"),
+            modified=bool(commit.get("dirty")),
+            versions=_versions(plain),
+        )
+        records = tuple(record for benchmark in plain["benchmarks"] for record in _records(benchmark))
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"no whole file of pytest-benchmark: {type(error).__name__}: {error}") from error
+    return header, records
+
+
+def time_of(text: str) -> str:
+    """Return a time with an offset, such as pytest-benchmark's, as that of a run, in UTC."""
+    return utc(datetime.fromisoformat(text))
+
+
+def utc(at: datetime) -> str:
+    """Write a time as that of a run, to the second."""
+    return at.astimezone(UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
+
+
+def machine_of(info: Mapping[str, Any]) -> Machine:
+    """Read a machine off what pytest-benchmark knows of it, and what benchmarks/conftest.py adds."""
+    cpu = info.get("cpu") or {}
+    is_told = "usable_cores" in info
+    processor = info.get("processor") if is_told else cpu.get("brand_raw")
+    gpus = sorted(key for key in info if re.fullmatch(r"gpu_\d+", key))
+    return make_machine(
+        processor=str(processor or info.get("processor") or info.get("machine")),
+        cores=int(info.get("usable_cores") or cpu.get("count") or 1),
+        memory=None,
+        system=_system(info),
+        gpus=tuple(_gpu(str(info[key])) for key in gpus if not str(info[key]).startswith("unknown")),
+        gpu_reason=None if gpus else str(info.get("nvml", "the file does not tell")),
+        name=info.get("machine_name"),
+    )
+
+
+def machine_of_gpu(told: GpuMachine) -> Machine:
+    """Return what the results of a GPU's benchmarks tell of their machine: the GPU."""
+    gpu = Gpu(told.device, told.memory_bytes, told.driver)
+    return make_machine("not recorded", 0, None, "not recorded", (gpu,))
+
+
+def _gpu(told: str) -> Gpu:
+    """Read a GPU off a line such as "Some GPU, driver 580.1, graphics up to 1980 MHz"."""
+    found = re.fullmatch(r"(.+?)(?:, driver ([^,]+).*)?", told)
+    assert found is not None  # it matches everything
+    return Gpu(found[1], None, found[2])
+
+
+def _system(info: Mapping[str, Any]) -> str:
+    """Return system and architecture, which a platform has in its name: Linux-6.18-x86_64-with-glibc2.36."""
+    if "system" in info and "machine" in info:
+        return f"{info['system']} {info['machine']}"
+    platform = str(info.get("platform", "unknown"))
+    architecture = re.search(r"-([^-]+)-with-", platform)
+    return f"{platform.split('-')[0]} {architecture[1] if architecture else ''}".strip()
+
+
+def _versions(plain: Mapping[str, Any]) -> dict[str, str]:
+    info = plain["machine_info"]
+    found = {name: info.get(name) for name in ("torch", "numpy", "driver")}
+    found |= {"python": info.get("python_version"), "pytest-benchmark": plain.get("version")}
+    return {name: str(version) for name, version in found.items() if version is not None}
+
+
+def _records(benchmark: Mapping[str, Any]) -> Iterator[Figure | Histogram]:
+    name, stats = str(benchmark["fullname"]), benchmark["stats"]
+    extra = benchmark.get("extra_info") or {}
+    code = extra.get("code")
+    code = None if code is None else str(code)
+    value, low, high = (float(stats[key]) for key in ("median", "q1", "q3"))
+    yield Figure(f"{name}: median", value, "s", "smaller", low, high, code=code, plot=name)
+    for key, value in extra.items():
+        if not key.startswith("p50") and isinstance(value, int | float) and not isinstance(value, bool):
+            yield Figure(f"{name}: {_words(key)}", value, unit_of(key), better_of(key), code=code, plot=name)
+    samples = stats.get("data")
+    if samples:
+        yield _histogram(name, [float(sample) for sample in samples], code)
+
+
+def unit_of(key: str) -> str:
+    """Return the unit that a name such as ``p99_us`` or ``peak_bytes`` ends in; ``""`` where it has none."""
+    words = re.split(r"[_ ]", key.lower())
+    last = words[-1]
+    if "per" in words[1:]:
+        return "/".join((words[words.index("per") - 1], _TIMES.get("s" if last == "second" else last, last)))
+    return _TIMES.get(last, last if last in ("bytes", "tokens", "operations", "nodes") else "")
+
+
+def better_of(key: str) -> str | None:
+    """Return which way a figure with a name such as ``p99_us`` is better; ``None`` where it is a fact."""
+    words = re.split(r"[_ ]", key.lower())
+    if words[-1] == "rate" or "per" in words[1:]:
+        return "bigger"
+    return "smaller" if words[-1] in (*_TIMES, "bytes") else None
+
+
+def _words(key: str) -> str:
+    """Leave the unit out of a name: it stands beside the number."""
+    words = key.split("_")
+    return " ".join(words[:-1] if len(words) > 1 and words[-1] in _TIMES else words)
+
+
+def _histogram(name: str, samples: list[float], code: str | None) -> Histogram:
+    """Count samples, in seconds, in buckets that grow by a tenth each, in microseconds."""
+    counts = Counter(bucket_of(sample * 1e6) for sample in samples)
+    places = range(min(counts), max(counts) + 1)
+    ends = tuple(round(2 ** (place / BUCKETS_PER_DOUBLING), 6) for place in places)
+    return Histogram(name, "us", ends, tuple(counts[place] for place in places), name, code)
+
+
+def bucket_of(value: float) -> int:
+    """Return the place of the bucket whose end is the first one not below; no time at all has the lowest."""
+    if value <= 0:
+        return _LOWEST
+    return max(_LOWEST, math.ceil(math.log2(value) * BUCKETS_PER_DOUBLING - 1e-9))

@@ -21,18 +21,14 @@ from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import Run
 from pymllm.report.metric_feeds import name_each, place_of
 from pymllm.report.quantities import show
-from pymllm.report.sections.laws import newest_searches
+from pymllm.report.sections.searches import newest_searches
 from pymllm.report.trends import Trend, find_trends
 
 # -- shields.io ----------------------------------------------------------------------------------------------
 
 
 def make_badge(runs: Sequence[Run], label: str = "laws") -> str:
-    """Sum the laws of every implementation up in the JSON that shields.io's endpoint badge reads.
-
-    Red where a law is violated, yellow where one is unknown, green where all that apply hold, and grey where
-    nothing was searched. Each implementation counts as its newest search found it.
-    """
+    """Sum the laws of all implementations up for shields.io's endpoint badge, by their newest searches."""
     searches = newest_searches(runs)
     counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
     order = (Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.HOLDS)
@@ -103,12 +99,7 @@ _OUTCOMES = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
 def make_junit(runs: Sequence[Run]) -> str:
-    """Write the verdicts as JUnit XML, for whatever shows the tests of a build.
-
-    A suite for each implementation that was searched, as its newest run found it, one for faults, and one for
-    each implementation that was soaked, in each run. A violated law, a missed fault and a run that broke a
-    law are failures, what is unknown is an error, and what is not claimed is skipped.
-    """
+    """Write verdicts as JUnit XML: a suite for each implementation searched or soaked, and for faults."""
     root = ElementTree.Element("testsuites", name="pymllm report")
     for it in newest_searches(runs):
         add_search(root, it.adapter)
@@ -165,10 +156,7 @@ def _soak_cases(adapter: SoakedAdapter) -> Iterator[ElementTree.Element]:
 def make_case(
     suite: str, name: str, outcome: str | None = None, message: str = "", text: str = ""
 ) -> ElementTree.Element:
-    """Make a case, with what is said of its outcome in short and in full.
-
-    The outcome is ``"failure"``, ``"error"`` or ``"skipped"``; ``None`` where it passed.
-    """
+    """Make a case; its outcome is ``"failure"``, ``"error"``, ``"skipped"``, or ``None`` where it passed."""
     case = ElementTree.Element("testcase", classname=_clean(suite), name=_clean(name))
     if outcome is not None:
         said = ElementTree.SubElement(case, outcome, message=_clean(message))

@@ -1,7 +1,4 @@
-"""Finding runs in files and folders, whatever wrote them, and reading each as the same thing.
-
-`load_runs` reads whatever there is; `pymllm.report.store.read_run` a file of a store alone.
-"""
+"""Finding runs in files and folders, whatever wrote them, and reading each as the same thing."""
 
 from __future__ import annotations
 
@@ -10,22 +7,25 @@ import os
 import re
 import stat
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pymllm.errors import TraceError
 from pymllm.instrument.peer_comparison import PeerComparison
-from pymllm.report.benchmark_file import (
+from pymllm.report.documents import (
+    AnyDocument,
+    GpuBenchmarksDocument,
     is_benchmark_file,
     machine_of,
     machine_of_gpu,
     read_benchmark_file,
+    read_document,
+    read_ledger_file,
     time_of,
+    utc,
 )
-from pymllm.report.documents import AnyDocument, GpuBenchmarksDocument, read_document
-from pymllm.report.ledger_file import read_ledger_file
 from pymllm.report.program_files import files_of, open_regular, read_programs
 from pymllm.report.quantities import show_time
 from pymllm.report.records import Curve, Document, Figure, Histogram, Machine, Program, Record, RunHeader
@@ -102,12 +102,10 @@ def grouped(items: Iterable[_Made], key: Callable[[_Made], _Key]) -> dict[_Key, 
 
 
 def load_runs(paths: Iterable[Path]) -> LoadedRuns:
-    """Read every run in some files and folders.
+    """Read every run in some files, which must be runs, and folders, which are searched to their bottom.
 
-    A file must be a run: of a store, a document that a command printed, a ledger, a log of GPU memory, or
-    what pytest-benchmark wrote. In a folder, and the folders in it, those files are looked for; no link that
-    leads out of it is followed. `TraceError` where a file that was named is no run, or a folder has none;
-    `OSError` where one that was named cannot be read.
+    No link that leads out of a folder is followed. `TraceError` where a file that was named is no run, or a
+    folder has none; `OSError` where one that was named cannot be read.
     """
     runs: dict[str, Run] = {}
     skipped: list[Skipped] = []
@@ -140,12 +138,10 @@ def load_runs(paths: Iterable[Path]) -> LoadedRuns:
 
 
 def _files_of(path: Path) -> Iterator[Path | Skipped]:
-    """Yield the files that are runs, and what is none although it is called one or lies out of reach.
-
-    A link may lead anywhere, to a device or to a file that is nobody's business on a page: what leads out of
-    the folder is not opened, and told.
-    """
+    """Yield the files that are runs, and what is to be told of: a link out of the folder is never opened."""
     if not path.is_dir():
+        if path.exists() and not path.is_file():  # who opens a pipe waits for its writer
+            raise TraceError(str(path), None, "is no regular file, and only those are read; copy it into one")
         yield path
         return
     root = os.path.realpath(path)
@@ -210,53 +206,46 @@ def _looks_like_a_run(file: str) -> bool:
 
 def _read_file(path: Path) -> Run:
     text = read_text_file(path, errors="replace")
-    first = _json_or_none(text.split("\n", 1)[0])
-    form = first.get("format") if isinstance(first, dict) else None
+    try:
+        first = read_json(text.split("\n", 1)[0])
+    except ValueError:
+        first = None
+    first = first if isinstance(first, dict) else {}
+    form = first.get("format")
     if form == "pymllm-run":
         return _of_store(path)
     if form == "pymllm-soak":
-        return _of_ledger(path, text)
+        ledger = read_ledger_file(path)
+        run = _beside_programs(path, text, "soak", (ledger.document,))
+        return replace(run, pymllm=ledger.version, versions=ledger.versions, curves=ledger.curves)
     if form == "pymllm-history":
         raise TraceError(str(path), None, "this is a program; pymllm rerun and pymllm judge take it")
-    if isinstance(first, dict) and first.get("schema") == "pymllm.gpu-memory":
-        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-        return _of_documents(path, text, [_parsed(path, number, line) for number, line in lines])
     if not text.strip():
         raise TraceError(str(path), None, "empty, so no run")
-    plain = _parsed(path, None, text)
-    if isinstance(plain, dict) and is_benchmark_file(plain):
-        header, records = _or_trace_error(path, lambda: read_benchmark_file(plain))
-        return _of_records(path, _digest(text), header, records)
-    if isinstance(plain, dict) and "schema" in plain:
-        return _of_documents(path, text, [plain])
-    why = "no run: neither a document with a schema, nor a file of a store or of pytest-benchmark"
-    raise TraceError(str(path), None, why)
-
-
-def _json_or_none(line: str) -> Any:
     try:
-        return read_json(line)
-    except ValueError:
-        return None
-
-
-def _parsed(path: Path, number: int | None, text: str) -> Any:
-    try:
-        return read_json(text)
-    except NotJSONError as error:
-        raise TraceError(str(path), number or error.line, str(error)) from None
+        if first.get("schema") == "pymllm.gpu-memory":
+            return _of_documents(path, text, list(_lines_of(path, text)))
+        plain = read_json(text)
+        if isinstance(plain, dict) and is_benchmark_file(plain):
+            return _of_records(path, _digest(text), *read_benchmark_file(plain))
+        if isinstance(plain, dict) and "schema" in plain:
+            return _of_documents(path, text, [plain])
+        why = "no run: neither a document with a schema, nor a file of a store or of pytest-benchmark"
+        raise TraceError(str(path), None, why)
+    except TraceError:
+        raise
     except ValueError as error:
-        raise TraceError(str(path), number, str(error)) from None
+        line = error.line if isinstance(error, NotJSONError) else None
+        raise TraceError(str(path), line, str(error)) from None
 
 
-def _or_trace_error(path: Path, make: Callable[[], _Made]) -> _Made:
-    try:
-        return make()
-    except ValueError as error:
-        raise TraceError(str(path), None, str(error)) from None
-
-
-# -- one function for each form of file ----------------------------------------------------------------------
+def _lines_of(path: Path, text: str) -> Iterator[Any]:
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            if line.strip():
+                yield read_json(line)
+        except ValueError as error:
+            raise TraceError(str(path), number, str(error)) from None
 
 
 def _of_store(path: Path) -> Run:
@@ -279,17 +268,11 @@ def _of_records(path: Path, identity: str, header: RunHeader, records: Sequence[
         replace(it, code=header.code) if isinstance(it, Figure | Histogram) and not it.code else it
         for it in records
     ]
+    of_header = {it.name: getattr(header, it.name) for it in fields(header) if it.name != "code"}
     return Run(
         str(path),
         identity,
-        header.kind,
-        header.time,
-        header.machine,
-        header.pymllm,
-        header.commit,
-        header.modified,
-        header.command,
-        header.versions,
+        **of_header,
         figures=tuple(it for it in coded if isinstance(it, Figure)),
         curves=tuple(it for it in coded if isinstance(it, Curve)),
         histograms=tuple(it for it in coded if isinstance(it, Histogram)),
@@ -297,57 +280,46 @@ def _of_records(path: Path, identity: str, header: RunHeader, records: Sequence[
     )
 
 
-def _of_ledger(path: Path, text: str) -> Run:
-    ledger = read_ledger_file(path)
-    run = _beside_programs(path, text, "soak", (ledger.document,))
-    return replace(run, pymllm=ledger.version, versions=ledger.versions, curves=ledger.curves)
-
-
 def _of_documents(path: Path, text: str, plains: Sequence[Any]) -> Run:
-    """Make a run of documents alone, which say neither when nor where they were made."""
+    """Make a run of documents alone, of which few say when or where they were made."""
     if not all(isinstance(plain, dict) for plain in plains):
-        raise TraceError(str(path), None, "each line must be an object")
-    documents = _or_trace_error(path, lambda: tuple(read_document(plain) for plain in plains))
+        raise ValueError("each line must be an object")
+    documents = tuple(read_document(plain) for plain in plains)
     versions = plains[0].get("versions")
     versions = versions if isinstance(versions, dict) else {}
     run = _beside_programs(path, text, str(plains[0]["schema"]).removeprefix("pymllm."), documents)
     run = replace(run, pymllm=versions.get("pymllm"), versions=versions)
-    return _or_trace_error(path, lambda: _told_by(documents[0], run))
+    match documents[0]:
+        case PeerComparison(machine=machine):
+            return replace(run, machine=machine_of(machine))
+        case GpuBenchmarksDocument() as it:
+            commit, _, modified = (it.commit or "").partition("-")
+            return replace(
+                run,
+                time=time_of(it.date),
+                time_is_of_file=False,
+                machine=machine_of_gpu(it.machine),
+                pymllm=it.pymllm,
+                commit=commit or None,
+                modified=bool(modified),
+                versions={"python": it.machine.python, "torch": it.machine.torch},
+            )
+    return run
 
 
 def _beside_programs(path: Path, text: str, kind: str, documents: tuple[AnyDocument, ...]) -> Run:
     """Make a run of a file alone, with the programs beside it that its documents name."""
-    written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     programs = read_programs((name for it in documents for name in files_of(it)), path.parent)
     return Run(
         str(path),
         _digest(text),
         kind,
-        written.isoformat(timespec="seconds").removesuffix("+00:00") + "Z",
+        utc(datetime.fromtimestamp(path.stat().st_mtime, UTC)),
         time_is_of_file=True,
         documents=documents,
         programs=programs.lines,
         unread=programs.left_out,
     )
-
-
-def _told_by(document: AnyDocument, run: Run) -> Run:
-    """Add what a few documents tell of when and where they were made."""
-    if isinstance(document, PeerComparison):
-        return replace(run, machine=machine_of(document.machine))
-    if isinstance(document, GpuBenchmarksDocument):
-        commit, _, modified = (document.commit or "").partition("-")
-        return replace(
-            run,
-            time=time_of(document.date),
-            time_is_of_file=False,
-            machine=machine_of_gpu(document.machine),
-            pymllm=document.pymllm,
-            commit=commit or None,
-            modified=bool(modified),
-            versions={"python": document.machine.python, "torch": document.machine.torch},
-        )
-    return run
 
 
 def _digest(text: str) -> str:

@@ -22,22 +22,12 @@ def look_at_this_machine() -> Machine:
     GPUs are those that NVML tells of, whether torch sees them or not. Cost: NVML is opened, tens of
     milliseconds; no CUDA.
     """
-    gpus, reason = _gpus()
-    return make_machine(
-        processor=find_processor(),
-        cores=len(os.sched_getaffinity(0)),
-        memory=_memory(),
-        system=f"{platform.system()} {platform.machine()}",
-        gpus=gpus,
-        gpu_reason=reason,
-        name=os.environ.get("PYMLLM_MACHINE") or None,
-    )
-
-
-def _memory() -> int | None:
+    memory = None
     with suppress(ValueError, OSError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return None
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    name, cores = os.environ.get("PYMLLM_MACHINE") or None, len(os.sched_getaffinity(0))
+    system = f"{platform.system()} {platform.machine()}"
+    return make_machine(find_processor(), cores, memory, system, *_gpus(), name)
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str | None]:

@@ -12,7 +12,7 @@ from pymllm.conformance.documents import FaultsDocument, SoakDocument
 from pymllm.instrument.openmetrics import Family, Sample, make_text
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import Run, documents_of
-from pymllm.report.sections.laws import newest_searches
+from pymllm.report.sections.searches import newest_searches
 from pymllm.report.trends import Trend, find_trends
 
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

@@ -18,11 +18,7 @@ INSTALL = "pip install 'pymllm[report]'"
 
 
 def make_page(loaded: LoadedRuns, title: str = "pymllm", now: datetime | None = None) -> str:
-    """Make the page, by default now: HTML that opens offline, 5 MB.
-
-    Styles, scripts, Plotly and the programs of violations are in it. `UsageError` where Plotly or jinja2 is
-    not installed; it says what brings them.
-    """
+    """Make the page, HTML of 5 MB that opens offline; `UsageError` where Plotly or jinja2 is missing."""
     environment, plotly = _load_packages()
     sections = make_sections(loaded)
     plots = {
@@ -37,7 +33,7 @@ def make_page(loaded: LoadedRuns, title: str = "pymllm", now: datetime | None = 
         tiles=[(tile, section.id) for section in sections for tile in section.tiles],
         runs=loaded.runs,
         machines={run.machine.fingerprint for run in loaded.runs if run.machine is not None},
-        plots=_script_safe(json.dumps(plots, allow_nan=False)),
+        plots=json.dumps(plots, allow_nan=False).replace("<", "\\u003c"),  # no string ends its element
         plotly=plotly,
         palette=PALETTE,
         style=_asset("page.css"),
@@ -65,8 +61,3 @@ def _load_packages() -> tuple[Any, str]:
 
 def _asset(name: str) -> str:
     return (files("pymllm.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-def _script_safe(text: str) -> str:
-    """Write JSON so that no string in it can end the element that it stands in."""
-    return text.replace("<", "\\u003c")

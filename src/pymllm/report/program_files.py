@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -37,12 +37,11 @@ class _LeftOutError(Exception):
 
 def files_of(document: AnyDocument) -> list[str]:
     """Return the names of the programs' files, as a document has them; short programs for long ones."""
+    named: list[str | None] = []
     if isinstance(document, VerifyDocument):
         named = [it.file for adapter in document.adapters for it in adapter.violations]
     elif isinstance(document, SoakDocument):
         named = [it.short or it.file for adapter in document.adapters for it in adapter.failures]
-    else:
-        named = []
     return [name for name in named if name is not None]
 
 
@@ -64,15 +63,15 @@ def read_programs(names: Iterable[str], *folders: Path) -> FoundPrograms:
             left -= len(content)
         except _LeftOutError as reason:
             reasons.setdefault(str(reason), []).append(name)
-    told = (_tell(reason, left_out) for reason, left_out in reasons.items())
+    told = []
+    for said, (first, *others) in reasons.items():
+        first = first if len(first) <= 200 else f"{first[:200]}..."
+        told.append(f"program {first}{f' and {len(others):,} more' if others else ''}: {said}")
     return FoundPrograms(programs, tuple(told))
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a file that is one, without a link at its end; `OSError` where it is none, or cannot be opened.
-
-    A device may have no end, and who opens a pipe waits for its writer.
-    """
+    """Open a file that is one, without a link at its end: a device may have no end, a pipe no writer."""
     if stat.S_ISREG(os.stat(path).st_mode):  # to open a device may be to do something
         file = open(os.open(path, _CAREFULLY), "rb")  # noqa: SIM115  # the caller closes it
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # still
@@ -81,18 +80,12 @@ def open_regular(path: str | Path) -> BinaryIO:
     raise OSError(errno.EINVAL, "is no regular file", str(path))
 
 
-def _tell(reason: str, names: list[str]) -> str:
-    first = names[0] if len(names[0]) <= 200 else f"{names[0][:200]}..."
-    return f"program {first}{f' and {len(names) - 1:,} more' if names[1:] else ''}: {reason}"
-
-
 def _find(name: str, roots: list[str], named: list[str]) -> str:
-    """Return the path of a program without a link in it; nothing outside of the roots is looked at.
-
-    ``named`` has the roots under the names by which they are known, too.
-    """
+    """Return the path of a program without a link in it; ``named`` are the roots as they are known, too."""
     reason = "is not in the folder of the run"
-    for path in _places(name, roots):
+    inside = [os.path.join(root, name) for root in roots]
+    beside = [os.path.join(root, os.path.basename(name)) for root in roots]
+    for path in (*inside, os.path.abspath(name), *beside):
         # The name first, by its words alone: to follow it may be to ask another machine.
         if not _is_inside(os.path.normpath(path), named):
             continue
@@ -104,12 +97,6 @@ def _find(name: str, roots: list[str], named: list[str]) -> str:
             return real
         reason = "leads out of the folder of the run"
     raise _LeftOutError(reason)
-
-
-def _places(name: str, roots: list[str]) -> Iterator[str]:
-    yield from (os.path.join(root, name) for root in roots)
-    yield os.path.abspath(name)
-    yield from (os.path.join(root, os.path.basename(name)) for root in roots)
 
 
 def _is_inside(path: str, roots: list[str]) -> bool:
@@ -131,10 +118,9 @@ def _read(path: str, left: int) -> bytes:
 
 def _lines_of(content: bytes) -> tuple[str, ...]:
     try:
-        text = content.decode("utf-8")
+        lines = tuple(content.decode("utf-8").rstrip("\n").split("\n"))
     except UnicodeDecodeError:
-        raise _LeftOutError("is no program") from None
-    lines = tuple(text.rstrip("\n").split("\n"))
+        lines = ("",)
     if f'"{FORMAT}"' not in lines[0]:
         raise _LeftOutError("is no program")
     return lines

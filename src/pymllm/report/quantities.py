@@ -90,11 +90,7 @@ def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
 
 
 def log_ticks(values: Iterable[float], unit: str) -> dict[str, list[Any]]:
-    """Return places and texts for a logarithmic axis of Plotly: 1, 2 and 5 of each power of ten.
-
-    Over more than three powers of ten only their ones, so that the texts do not run into each other. What is
-    not above zero has no place on it.
-    """
+    """Return places and texts of a logarithmic axis: 1, 2 and 5 of each power of ten, or only ones."""
     positive = [value for value in values if value > 0]
     if not positive:
         return {}

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,9 +70,8 @@ def make_header(
 def write_run(folder: Path, header: RunHeader, records: Iterable[Record]) -> Path:
     """Keep a run in a store, which is made if there is none, and return its file.
 
-    The file's name is made of kind, time and contents, so that stores can be copied into each other.
-    `ValueError` where there is no record, or one holds what JSON has no number for; `OSError` where the file
-    cannot be written: then there is none, not a part of one.
+    Kind, time and contents name it. `ValueError` where there is no record, or one with what is no number of
+    JSON; `OSError` where the file cannot be written: then there is none, not a part of one.
     """
     lines = [dump_record(record) for record in records]
     if not lines:
@@ -126,17 +125,14 @@ def read_run(path: Path) -> StoredRun:
     lines = text.rstrip("\n").split("\n")
     if lines == [""]:
         raise TraceError(str(path), None, "empty; a run begins with its header")
-    header = _read(read_header, path, 1, lines[0])
-    found = [_read(read_record, path, number, line) for number, line in enumerate(lines[1:], 2)]
-    records = tuple(record for record in found if record is not None)
-    return StoredRun(header, records, _identity(lines), len(found) - len(records))
-
-
-def _read(read: Callable[[str], _Made], path: Path, number: int, line: str) -> _Made:
-    try:
-        return read(line)
-    except ValueError as error:
-        raise TraceError(str(path), number, str(error)) from None
+    found: list[Any] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(read_record(line) if found else read_header(line))
+        except ValueError as error:
+            raise TraceError(str(path), number, str(error)) from None
+    records = tuple(record for record in found[1:] if record is not None)
+    return StoredRun(found[0], records, _identity(lines), len(found) - 1 - len(records))
 
 
 def _identity(lines: Iterable[str]) -> str:

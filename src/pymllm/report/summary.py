@@ -11,7 +11,7 @@ from pymllm.conformance.documents import FaultsDocument, SoakDocument
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import show, show_share
-from pymllm.report.sections.laws import Searched, newest_searches
+from pymllm.report.sections.searches import Searched, newest_searches
 from pymllm.report.trends import Trend, find_trends
 from pymllm.text_file import cut
 

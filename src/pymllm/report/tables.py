@@ -33,10 +33,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its head, and what stands in it for each thing that the table lists.
-
-    Numbers stand on the right, and words such as a time are never broken.
-    """
+    """A column: numbers stand on the right, and words such as a time are never broken."""
 
     name: str
     of: Callable[[Any], Cell | str]
@@ -63,9 +60,11 @@ def number(name: str, of: Callable[[Any], Cell | str], hint: str | None = None) 
 
 def make_table(caption: str, items: Iterable[Any], columns: Sequence[Column], folded: bool = False) -> Table:
     """List some things, a row each."""
-    rows = tuple(tuple(_cell(column.of(item)) for column in columns) for item in items)
+    made = ([column.of(item) for column in columns] for item in items)
+    rows = tuple(tuple(Cell(it) if isinstance(it, str) else it for it in row) for row in made)
     return Table(caption, tuple(columns), rows, folded)
 
 
-def _cell(made: Cell | str) -> Cell:
-    return Cell(made) if isinstance(made, str) else made
+def or_quiet(value: Any, show: Callable[[Any], str], missing: str) -> Cell:
+    """Make a cell of a value, or of the words that there is none."""
+    return Cell(missing, QUIET) if value is None else Cell(show(value))

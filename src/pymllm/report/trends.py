@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from pymllm.conformance.documents import (
     FaultsDocument,
@@ -66,12 +66,9 @@ def change(before: Point, after: Point) -> float | None:
 
 
 def find_trends(runs: Sequence[Run]) -> list[Trend]:
-    """Put the figures of all runs, which are in order of time, on lines.
-
-    They come by name, those of one name beside each other. A run without a machine makes a line of its own
-    for each figure: it is compared with nothing, not even with another that has none.
-    """
-    points = (Point(run, figure) for run in runs for figure in _all_figures(run) if figure.value is not None)
+    """Put the figures of all runs, in order of time, on lines; without a machine it is compared with none."""
+    figures = ((run, (*run.figures, *chain(*map(figures_of, run.documents)))) for run in runs)
+    points = (Point(run, it) for run, found in figures for it in found if it.value is not None)
     return sorted(map(_trend, grouped(points, _key).values()), key=lambda trend: (trend.name, trend.unit))
 
 
@@ -84,12 +81,6 @@ def _key(point: Point) -> tuple[str, ...]:
 def _trend(points: Sequence[Point]) -> Trend:
     first, run = points[0].figure, points[0].run
     return Trend(first.name, first.unit, first.better, run.machine, first.code, tuple(points))
-
-
-def _all_figures(run: Run) -> Iterator[Figure]:
-    yield from run.figures
-    for document in run.documents:
-        yield from figures_of(document)
 
 
 # -- figures of documents ------------------------------------------------------------------------------------
@@ -175,10 +166,7 @@ def _peer_figures(document: PeerComparison) -> Iterator[Figure]:
 
 
 def make_text(runs: Sequence[Run], name: str) -> str:
-    """Lay out the figures that have a name, or part of one in upper or lower case, a paragraph for each line.
-
-    `UsageError` where no figure has it; it names the nearest ones.
-    """
+    """Lay out the figures that have a text in their name, a paragraph for each line; or say what there is."""
     trends = find_trends(runs)
     chosen = [trend for trend in trends if name.lower() in trend.name.lower()]
     if not chosen:

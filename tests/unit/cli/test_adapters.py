@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-
-from click.testing import CliRunner, Result
+from functools import partial
 
 from pymllm.adapters.registry import FAULTY, OWN, PEERS
-from pymllm.cli import main
+from tests.unit.cli.typed import typed
 
-
-def adapters(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["adapters", *arguments], catch_exceptions=False)
+adapters = partial(typed, "adapters")
 
 
 def test_all_of_the_registry_are_listed() -> None:
@@ -45,13 +42,3 @@ def test_the_document_has_the_same(tiny: str) -> None:
         "config": {"max_reqs": 2, "max_context_len": 3},
         "capabilities": ["pool", "zeroed_rows"],
     }
-
-
-def test_who_is_not_there_is_named() -> None:
-    """2 for a name that does not exist, and so for a class that does not."""
-    result = adapters("raddix")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "no adapter 'raddix'" in result.stderr
-    result = adapters("no_such_module_here:Cache")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("pymllm: adapter no_such_module_here:Cache: cannot import")

@@ -13,8 +13,9 @@ from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator, ValidationError
 
 from pymllm.cli import main
-from pymllm.cli.check_protocol import check_protocols, make_text
 from pymllm.cli.schema import make_schema
+from pymllm.cli.verify import check_protocols
+from pymllm.cli.verify import make_protocol_text as make_text
 from pymllm.conformance.documents import Exchange
 from pymllm.conformance.protocol_check import ProtocolReport
 from pymllm.errors import AdapterError
@@ -67,24 +68,6 @@ def test_a_document_has_all_of_them(tmp_path: Path, tiny_program: Callable[..., 
     assert [row["conversation"] for row in document["programs"]] == [str(path), None]
     alone = check(tmp_path, "--command", right, "--json")
     assert (alone.exit_code, json.loads(alone.stdout)["verdict"]) == (0, "holds")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "--check-protocol is about programs"),
-        (["--adapter", "radix"], "--check-protocol is about programs"),
-        (["--command", "x", "--junit", "x.xml"], "judges no laws"),
-        (["--command", "'"], "no closing quotation"),
-    ],
-)
-def test_what_makes_no_sense_is_one_line_and_status_2(
-    tmp_path: Path, arguments: list[str], words: str
-) -> None:
-    """X1: before anything is started."""
-    result = check(tmp_path, *arguments)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert words in result.stderr
 
 
 def test_what_cannot_be_started_is_an_error(tmp_path: Path) -> None:

@@ -59,24 +59,6 @@ def test_a_program_stands_beside_ours(tmp_path: Path) -> None:
         assert (row[1], row[3]) == ("holds", "holds")
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (["rows"], "compares 2 different implementations or more; got 1."),
-        (["rows", "rows"], "compares 2 different implementations or more; rows was named 2 times."),
-        (["rows", "sglang-radixx"], "did you mean sglang-radix or"),
-        (["--command", "cat"], "compares 2 different implementations or more; got 1."),
-        (["rows", "--command", "no-such-program-here"], "no-such-program-here"),
-    ],
-)
-def test_bad_names_are_refused_in_one_line(names: list[str], message: str, tmp_path: Path) -> None:
-    """2, before anything is searched."""
-    result = compare(tmp_path, *names)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
 FILES = SavedFiles(
     {("my.rows:Rows", "P2"): "runs/P2.jsonl"},
     {("my.rows:Rows", 0): "runs/crash.jsonl"},

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from msgspec.structs import replace
 
 from pymllm.cli import main
-from pymllm.cli.doctor import Duration, make_text
+from pymllm.cli.doctor import duration, make_text
 from pymllm.cli.schema import make_schema
 from pymllm.instrument.documents import Counter, Device, DoctorDocument, TorchFacts
 from tests.fake_nvml.machine import GIB, FakeNvml
@@ -131,7 +131,7 @@ def test_the_status_says_whether_the_machine_is_sick(
 )
 def test_times_are_read(text: str, seconds: float) -> None:
     """With a unit, or in seconds as other limits."""
-    assert Duration().convert(text, None, None) == seconds
+    assert duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "20x", "-1s", "0s", "25h", "nan", "1e3", "9" * 5000])

@@ -1,39 +1,29 @@
-"""Options that several commands have, and their kinds of values."""
+"""What several commands take: options and their kinds of values, adapters, laws, files."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from pymllm.cli.options import (
-    CONFIG,
-    DEFAULT_TIMEOUT,
-    MILLISECONDS,
-    TOKENS,
-    Amount,
-    Whole,
-    command_option,
-    count_processes,
-    jobs_option,
-    json_option,
-    names_of,
-    progress_option,
-    timeout_option,
-)
-from pymllm.cli.program import main
+from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry
+from pymllm.cli import main, options
+from pymllm.errors import AdapterError, ConversationError
+from pymllm.text_file import did_you_mean
 
 
-# from test_options
 @click.command()
-@jobs_option
-@json_option
-@progress_option
-@timeout_option
-def command(jobs: int | None, as_json: bool, progress: str, timeout: float) -> None:
+@options.jobs
+@options.json
+@options.progress
+@options.timeout
+def command(jobs: int, as_json: bool, progress: str, timeout: float) -> None:
     """Print what came of the options."""
     click.echo(f"{jobs} {as_json} {progress} {timeout}")
 
@@ -41,7 +31,7 @@ def command(jobs: int | None, as_json: bool, progress: str, timeout: float) -> N
 @pytest.mark.parametrize(
     ("arguments", "values"),
     [
-        ([], f"None False auto {DEFAULT_TIMEOUT}"),
+        ([], f"{len(os.sched_getaffinity(0))} False auto 30.0"),
         (["--jobs", "3", "--json", "--progress", "off", "--timeout", "0"], "3 True off 0.0"),
     ],
 )
@@ -58,13 +48,7 @@ def test_a_value_that_means_nothing_is_refused(arguments: list[str]) -> None:
     """X1: no processes, an unknown mode, a time before now or none at all."""
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 2
-    assert "None" not in result.output
-
-
-def test_processes_are_those_given_or_one_for_each_processor() -> None:
-    """X1: whatever is not given is found out, within what this process may use."""
-    assert count_processes(5) == 5
-    assert count_processes(None) == len(os.sched_getaffinity(0))
+    assert "Invalid value" in result.output or "Error" in result.output
 
 
 def test_an_option_reads_the_same_in_every_command() -> None:
@@ -84,9 +68,8 @@ def test_an_option_reads_the_same_in_every_command() -> None:
     assert min(shared.values()) >= 2
 
 
-# from test_values
 @pytest.mark.parametrize(
-    ("text", "tokens"),
+    ("text", "count"),
     [
         ("1", 1),
         ("200000", 200_000),
@@ -102,9 +85,9 @@ def test_an_option_reads_the_same_in_every_command() -> None:
         ("2147483647", 2**31 - 1),
     ],
 )
-def test_token_counts_are_read_as_written(text: str, tokens: int) -> None:
+def test_token_counts_are_read_as_written(text: str, count: int) -> None:
     """k, M and G are decimal, Ki, Mi and Gi binary; case does not matter."""
-    assert TOKENS.convert(text, None, None) == tokens
+    assert options.tokens(text) == count
 
 
 @pytest.mark.parametrize(
@@ -125,33 +108,16 @@ def test_token_counts_are_read_as_written(text: str, tokens: int) -> None:
 def test_other_token_counts_are_refused(text: str, words: str) -> None:
     """X1: the message names the value and the bound."""
     with pytest.raises(click.BadParameter) as caught:
-        TOKENS.convert(text, None, None)
+        options.tokens(text)
     assert words in caught.value.message
-
-
-@pytest.mark.parametrize(
-    ("text", "milliseconds"), [("12.5", 12.5), ("0.01", 0.01), ("86400000", 86_400_000.0)]
-)
-def test_milliseconds_reach_from_a_hundredth_to_a_day(text: str, milliseconds: float) -> None:
-    """Both bounds are inside."""
-    assert MILLISECONDS.convert(text, None, None) == milliseconds
-
-
-@pytest.mark.parametrize("text", ["0", "0.009", "-1", "nan", "inf", "soon", "86400001", "1e300", "1e308"])
-def test_other_milliseconds_are_refused(text: str) -> None:
-    """X1: a virtual clock that stands still never ends, and one that adds up to infinity is no JSON."""
-    with pytest.raises(
-        click.BadParameter, match=rf"'{text}' is no number of milliseconds in 0\.01\.\.86400000"
-    ):
-        MILLISECONDS.convert(text, None, None)
 
 
 @pytest.mark.parametrize("text", ["nan", "NaN", "-0.1", "10.1", "inf", "much", "1e5000", "9" * 5000])
 def test_an_amount_is_a_number_within_its_bounds(text: str) -> None:
     """X1: no bound is above or below what is no number; what was typed is said, and no more than is read."""
-    assert Amount(0, 10).convert("2.5", None, None) == 2.5
+    assert options.Amount(0, 10).convert("2.5", None, None) == 2.5
     with pytest.raises(click.BadParameter) as caught:
-        Amount(0, 10).convert(text, None, None)
+        options.Amount(0, 10).convert(text, None, None)
     assert text[:57] in caught.value.message
     assert len(caught.value.message) < 150
 
@@ -159,15 +125,9 @@ def test_an_amount_is_a_number_within_its_bounds(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "1.0", "1e3", "1e5000", "x", "-1", "11", "9" * 5000, "٣"])
 def test_a_whole_number_is_within_its_bounds(text: str) -> None:
     """X1: the value, cut, and both bounds; Python's words about digits are none of ours."""
-    assert [Whole(0, 10).convert(good, None, None) for good in ("0", " 10 ", "+7", "1_0", 3)] == [
-        0,
-        10,
-        7,
-        10,
-        3,
-    ]
+    assert [options.whole(0, 10)(good) for good in ("0", " 10 ", "+7", "1_0", 3)] == [0, 10, 7, 10, 3]
     with pytest.raises(click.BadParameter) as caught:
-        Whole(0, 10).convert(text, None, None)
+        options.whole(0, 10)(text)
     shown = text if len(text) < 60 else f"{text[:57]}..."
     is_number = text.lstrip("-").isdecimal() and text.isascii()
     assert caught.value.message == (
@@ -177,9 +137,9 @@ def test_a_whole_number_is_within_its_bounds(text: str) -> None:
 
 def test_a_configuration_is_a_json_object() -> None:
     """Integers, strings, booleans and null, by name; one that was read stays."""
-    config = CONFIG.convert('{"page_size": 4, "store": "host", "sorted": true, "window": null}', None, None)
+    config = options.json_object('{"page_size": 4, "store": "host", "sorted": true, "window": null}')
     assert config == {"page_size": 4, "store": "host", "sorted": True, "window": None}
-    assert CONFIG.convert(config, None, None) is config
+    assert options.json_object(config) is config
 
 
 @pytest.mark.parametrize(
@@ -195,25 +155,24 @@ def test_a_configuration_is_a_json_object() -> None:
 def test_what_is_no_configuration_is_refused(text: str, words: str) -> None:
     """X1: the message names the value and what it must be."""
     with pytest.raises(click.BadParameter, match=words):
-        CONFIG.convert(text, None, None)
+        options.json_object(text)
 
 
-# from test_command_option
 def test_a_command_is_an_adapter_by_its_name() -> None:
     """After those that have one already."""
-    assert names_of(["radix"], ["./a 1", "b"]) == ("radix", "command:./a 1", "command:b")
+    assert options.names_of(["radix"], ["./a 1", "b"]) == ("radix", "command:./a 1", "command:b")
 
 
 def test_one_or_several_can_be_given() -> None:
     """As the command takes."""
 
     @click.command()
-    @command_option(multiple=True)
+    @options.command(multiple=True)
     def several(commands: tuple[str, ...]) -> None:
         click.echo(commands)
 
     @click.command()
-    @command_option(multiple=False)
+    @options.command(multiple=False)
     def one(command: str | None) -> None:
         click.echo(command)
 
@@ -225,21 +184,115 @@ def test_one_or_several_can_be_given() -> None:
     assert "docs/protocol.md" in run(one, "--help")
 
 
-def test_verify_takes_programs_beside_adapters(tiny_program: Callable[..., str]) -> None:
-    """X1: one that is not there is one line and status 2."""
-    from pymllm.cli import main
+# -- adapters, laws and files --------------------------------------------------------------------------------
 
-    arguments = [
-        "verify",
-        "--adapter",
-        "hashes",
-        "--command",
-        "no-such-program",
-        "--jobs",
-        "1",
-        "--examples",
-        "1",
-    ]
-    result = CliRunner().invoke(main, arguments)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert "'no-such-program' cannot be started: No such file or directory" in result.stderr
+
+def test_a_name_of_the_registry_is_taken_from_the_file() -> None:
+    """Ours, peers' and faulty ones."""
+    for entry in (*OWN, *PEERS, *FAULTY):
+        assert options.is_of_registry(entry.name)
+        assert options.adapter_of_file("x", entry.name, None) == entry.name
+
+
+@pytest.mark.parametrize(
+    ("named", "way"),
+    [
+        ("os:path", "Where you trust what it runs, add --adapter os:path."),
+        ("pymllm.adapters.own_pools:Rows", "add --adapter pymllm.adapters.own_pools:Rows."),
+        ("command:rm -rf x", "add --command 'rm -rf x'."),
+        ("command:", "add --command ''."),
+        ("a:$(touch x)", "add --adapter 'a:$(touch x)'."),
+    ],
+)
+def test_code_is_not(named: str, way: str) -> None:
+    """Unless the user names it, or something else."""
+    assert not options.is_of_registry(named)
+    with pytest.raises(click.UsageError) as caught:
+        options.adapter_of_file("x.jsonl", named, None)
+    assert str(caught.value).startswith(
+        f"x.jsonl: names the adapter {named!r}; from a file only the names of "
+    )
+    assert str(caught.value).endswith(way)
+    assert options.adapter_of_file("x.jsonl", named, named) == named
+    assert options.adapter_of_file("x.jsonl", named, "rows") == "rows"
+
+
+def test_a_name_that_there_is_not_is_told_with_the_nearest() -> None:
+    """As where the user types it."""
+    with pytest.raises(click.UsageError, match=r"no adapter 'radixx'.*did you mean radix"):
+        options.adapter_of_file("x.jsonl", "radixx", None)
+
+
+def test_one_adapter_is_named_by_one_option() -> None:
+    """A command is the name of a program behind its prefix."""
+    with pytest.raises(click.UsageError, match="give one of them"):
+        options.read_program_for("x.jsonl", "rows", "./x")
+
+
+def test_a_name_keeps_what_a_file_may_be_called() -> None:
+    """No folder, no space, no quote."""
+    assert options.file_name_of("radix-window") == "radix-window"
+    assert options.file_name_of("my.rows:Rows") == "my.rows-Rows"
+    assert options.file_name_of("command:./a 'b c' --x=1") == "command-.-a-b-c---x-1"
+
+
+def test_long_names_are_cut_and_stay_apart() -> None:
+    """A file's name has an end; two commands may differ in their last word."""
+    one, other = (options.file_name_of(f"command:{'x' * 400} {last}") for last in (1, 2))
+    assert one != other
+    assert max(len(one), len(other)) < 120
+    assert options.file_name_of(f"{'x' * 400}\udcff") != one
+
+
+def test_the_nearest_names_are_asked_for() -> None:
+    """Some of them, the nearest first; none where all are far."""
+    assert did_you_mean("radxi", ["rows", "radix"]) == " (did you mean radix?)"
+    assert (
+        did_you_mean("slots", ["swa-slots", "token-slots"], 2) == " (did you mean swa-slots or token-slots?)"
+    )
+    assert did_you_mean("zzz", ["rows"]) == ""
+    assert did_you_mean("rows" * 1000, ["rows"]) == ""
+
+
+def test_a_missing_package_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: before anything is loaded."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sglang" else find(name))
+    with pytest.raises(
+        click.UsageError, match=r"sglang-swa needs sglang, .*; tox -e peers-older installs it"
+    ):
+        options.find_adapters_or_own(("rows", "sglang-swa"))
+
+
+def test_a_module_is_looked_for_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As python -m does; once, and not for names of the registry, nor for programs."""
+    monkeypatch.chdir(tmp_path)
+    elsewhere = [entry for entry in sys.path if entry]
+    monkeypatch.setattr(sys, "path", [*elsewhere])
+    options.find_adapter_or_refuse("radix")
+    options.find_adapter_or_refuse("command:./x")
+    assert sys.path == elsewhere
+    for _ in "ab":
+        assert options.find_adapter_or_refuse("mine:Cache").place == "mine:Cache"
+    assert sys.path == [str(tmp_path), *elsewhere]
+
+
+def test_a_class_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: as a name is that the registry does not have; of its own names each has its class."""
+    assert options.load_or_refuse("hashes").KIND == "hashes"
+    with pytest.raises(click.UsageError, match=r"adapter json:Nobody: json has no class 'Nobody'\."):
+        options.load_or_refuse("json:Nobody")
+    broken = AdapterEntry("hashes", "json:Nobody", "")
+    monkeypatch.setattr("pymllm.cli.options.find_adapter", lambda name: broken)
+    with pytest.raises(AdapterError, match="json has no class"):
+        options.load_or_refuse("hashes")
+
+
+def test_a_program_that_does_not_speak_is_no_bad_input(tiny_program: Callable[..., str]) -> None:
+    """It is there, so its end is a verdict; one that is not there is bad input."""
+    with pytest.raises(ConversationError, match="status 3"):
+        options.load_or_refuse(f"command:{tiny_program('hello', 'status-3')}")
+    with pytest.raises(click.UsageError, match="cannot be started"):
+        options.load_or_refuse("command:no-such-program-anywhere")

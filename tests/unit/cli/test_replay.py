@@ -11,15 +11,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 from msgspec import structs
 
-from pymllm.cli import main
+from pymllm.cli import tables
 from pymllm.cli.replay import make_curves, make_text
 from pymllm.cli.schema import make_schema
 from pymllm.conformance.documents import CacheTime, ReplayViolation
@@ -29,13 +29,13 @@ from pymllm.errors import InvariantViolation
 from pymllm.workloads.synthetic import make_requests
 from pymllm.workloads.trace_file import write_trace
 from tests.child_processes import interrupt, left_of
+from tests.unit.cli.typed import refused, typed
 from tests.unit.conformance.test_replays import BASE, points
 
 NO_REQUEST = "the file holds no request; expected one JSON object per line\n"
 
 
-def replay(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["replay", *arguments], catch_exceptions=False)
+replay = partial(typed, "replay")
 
 
 @pytest.fixture
@@ -102,70 +102,9 @@ def test_a_broken_law_ends_with_1_and_its_name(monkeypatch: pytest.MonkeyPatch) 
     assert result.stdout.endswith("E3  VIOLATED by radix\n    one slot is gone\n")
     result = replay("chat", "--requests", "2", "--json")
     assert result.exit_code == 1
-    assert json.loads(result.stdout)["violation"] == {
-        "cache": "radix",
-        "law": "E3",
-        "message": "one slot is gone",
-    }
+    said = {"cache": "radix", "law": "E3", "message": "one slot is gone"}
+    assert json.loads(result.stdout)["violation"] == said
     assert result.stderr == "pymllm: E3 is violated by radix: one slot is gone\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["chatt"], "'chatt' is no file and no workload (did you mean chat?)"),
-        (["no/such/file"], "'no/such/file' is no file and no workload"),
-        ([""], "'' is no file"),
-        (["."], ".: cannot be read: Is a directory"),
-        ([], "Missing argument 'TRACE|NAME'"),
-        (["chat", "agent"], "unexpected extra argument"),
-        (["chat", "--cash", "radix"], "No such option '--cash'"),
-        (["chat", "--cache", "radx"], "no cache 'radx' (did you mean radix?)"),
-        (["chat", "--mode", "cereal"], "'cereal' is not one of"),
-        (["chat", "--requests", "0"], "--requests': 0 is not in the range 1<="),
-        (["chat", "--requests", "many"], "'many' is no whole number in"),
-        (["chat", "--seed", "-1"], "-1 is not in the range"),
-        (["chat", "--page-size", "0"], "--page-size': 0 is not in the range"),
-        (["chat", "--window", "0"], "--window': 0 is not in the range"),
-        (["chat", "--window", "-5"], "--window': -5 is not in the range"),
-        (["chat", "--capacity", "lots"], "--capacity': 'lots' is no number of tokens"),
-        (["chat", "--capacity", "15", "--page-size", "16"], "--capacity 15 holds no page of 16"),
-        (["chat", "--page-size", "10000"], "--capacity 8192 holds no page of 10000"),
-        (["chat", "--swa-capacity", "1k"], "give --window too"),
-        (["chat", "--max-running", "0"], "--max-running': 0 is not in the range"),
-        (["chat", "--chunk", "0"], "--chunk': 0 is not in the range"),
-        (["chat", "--iteration-ms", "0"], "'0' is no number of milliseconds in 0.01..86400000"),
-        (["chat", "--iteration-ms", "1e308", "--json"], "'1e308' is no number of milliseconds in"),
-        (["chat", "--requests", "1000001"], "--requests': 1000001 is not in the range 1<=x<=1000000"),
-        (["chat", "--window", "9223372036854775808"], "is not in the range 1<=x<=2147483647"),
-        (["chat", "--max-running", "9" * 21], "is not in the range 1<=x<=65536"),
-        (["chat", "--page-size", "1073741824"], "is not in the range 1<=x<=1073741823"),
-        (["chat", "--chunk", "2147483648"], "--chunk': 2147483648 is not in the range 1<=x<=2147483647"),
-        (["chat", "--check-every", "2147483648"], "is not in the range 0<=x<=2147483647"),
-        (["t", "--block-tokens", "2147483648"], "--block-tokens': 2147483648 is not in the range 1<=x<="),
-        (["adversarial", "--capacity", "1G"], "--capacity 1000000000 is too much for adversarial"),
-        (["chat", "--check-every", "-1"], "--check-every': -1 is not in the range"),
-        (["chat", "--block-tokens", "16"], "--block-tokens has no effect here: a named workload has its own"),
-        (
-            ["chat", "--mode", "serial", "--window", "4"],
-            "--window has no effect here: a serial replay has no",
-        ),
-        (["chat", "--mode", "serial", "--no-content-check"], "--content-check has no effect here"),
-        (["chat", "--cache", "blocks", "--eviction-policy", "ref_zero"], "'ref_zero' is not one of"),
-        (["chat", "--cache", "blocks", "--mamba-chunk-size", "0"], "0 is not in the range 1<="),
-        (["chat", "--cache", "blocks", "--mode", "serial"], "--cache blocks caches the states of an engine"),
-        (["chat", "--cache", "block"], "no cache 'block' (did you mean blocks?)"),
-        (["chat", "--mamba-chunk-size", "64"], "give --cache blocks too"),
-        (["chat", "--progress", "maybe"], "'maybe' is not one of"),
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(arguments: list[str], words: str) -> None:
-    """X1: the line names the value, the bound and what to do; there is no traceback and no output."""
-    result = replay(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("pymllm: ")
-    assert result.stderr.count("\n") == 1
-    assert words in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -184,11 +123,7 @@ def test_a_bad_trace_is_one_line_and_status_2(tmp_path: Path, content: bytes, wo
     """X1: the file and the line are named."""
     path = tmp_path / "bad.jsonl"
     path.write_bytes(content)
-    result = replay(str(path))
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"pymllm: {path}")
-    assert words in result.stderr
-    assert result.stderr.count("\n") == 1
+    refused("replay", path, words=f"{path}{words}" if words.startswith(":") else words)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
@@ -203,25 +138,16 @@ def test_an_unreadable_file_is_one_line_and_status_2(tmp_path: Path) -> None:
 def test_a_newline_in_a_name_breaks_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """X1: a file may be called anything; messages stay one line, and the table's heading too."""
     monkeypatch.setenv("COLUMNS", "300")  # or the bar shortens the name
-    path = tmp_path / "two\nlines \x1b[1m.jsonl"
+    (tmp_path / "[").mkdir()  # what looks like markup is none
+    path = tmp_path / "[" / "b]two\nlines \x1b[1m.jsonl"
     path.write_bytes(b"")
-    assert replay(str(path)).stderr == f"pymllm: {tmp_path}/two\\nlines \\x1b[1m.jsonl: " + NO_REQUEST
+    name = f"{tmp_path}/[/b]two\\nlines \\x1b[1m.jsonl"
+    assert replay(str(path)).stderr == f"pymllm: {name}: " + NO_REQUEST
     write_trace(path, make_requests("chat", 3))
     result = replay(str(path), "--block-tokens", "16", "--progress", "on")
     assert result.exit_code == 0
-    assert f"engine replay of {tmp_path}/two\\nlines \\x1b[1m.jsonl: 3 requests\n" in result.stdout
-    assert "two\\nlines" in result.stderr
-
-
-def test_a_name_like_markup_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bar shows what it was given; "[/b]" would otherwise close what nobody opened."""
-    monkeypatch.setenv("COLUMNS", "300")  # or the bar shortens the name
-    folder = tmp_path / "["
-    folder.mkdir()
-    write_trace(folder / "b].jsonl", make_requests("chat", 3))
-    result = replay(str(folder / "b].jsonl"), "--block-tokens", "16", "--progress", "on")
-    assert result.exit_code == 0
-    assert "[/b].jsonl" in result.stderr
+    assert f"engine replay of {name}: 3 requests\n" in result.stdout
+    assert "[/b]two\\nlines" in result.stderr
 
 
 def run_replay(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
@@ -244,13 +170,6 @@ def test_standard_input_without_a_request_is_named() -> None:
     done = run_replay("-", stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode() == "pymllm: standard input: " + NO_REQUEST
-
-
-def test_a_terminal_gets_a_styled_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bold headings, and as wide as the terminal."""
-    monkeypatch.setattr("pymllm.cli.replay.terminal_width", lambda: 80)
-    result = CliRunner().invoke(main, ["replay", "chat", "--requests", "2"], color=True)
-    assert "\x1b[1m" in result.stdout
 
 
 def test_the_bar_leaves_the_document_alone() -> None:
@@ -436,13 +355,8 @@ def test_the_document_says_what_it_is() -> None:
     document = document_of(RECORDED)
     assert (document["schema"], document["version"]) == ("pymllm.replay", 1)
     assert document["violation"] is None
-    assert document["workload"] == {
-        "name": "chat",
-        "kind": "named",
-        "requests": 5,
-        "seed": 0,
-        "block_tokens": None,
-    }
+    played = {"name": "chat", "kind": "named", "requests": 5, "seed": 0, "block_tokens": None}
+    assert document["workload"] == played
     assert document["asked"] == {"capacity": 5000, "swa_capacity": None}
     assert document["runs"][0]["config"]["capacity"] == 4992
 
@@ -553,6 +467,8 @@ def test_every_promised_figure_has_its_row_and_unit(windowed: Replayed) -> None:
     )
     text = make_text(with_(windowed, runs=(report,)))
     assert "engine replay of chat: 12 requests, seed 9" in text
+    assert text.startswith("pymllm ")
+    assert "torch" in text.splitlines()[0]  # a figure without its versions cannot be compared
     expected = {
         "requests": "12",
         "finished": "12",
@@ -575,13 +491,6 @@ def test_every_promised_figure_has_its_row_and_unit(windowed: Replayed) -> None:
         "virtual time of an iteration": "50 ms",
     }
     assert {label: value_of(text, label) for label in expected} == expected
-
-
-def test_versions_head_the_table(windowed: Replayed) -> None:
-    """A figure without its versions cannot be compared."""
-    first = make_text(windowed).splitlines()[0]
-    assert first.startswith("pymllm ")
-    assert "torch" in first
 
 
 def test_what_does_not_apply_says_so() -> None:
@@ -679,17 +588,14 @@ def test_a_pipe_gets_plain_lines_of_at_most_80_columns(windowed: Replayed) -> No
     assert text.endswith("\n")
 
 
-def test_a_narrow_terminal_cuts_no_number(windowed: Replayed) -> None:
-    """Long cells go on in the next line."""
-    text = make_text(windowed, width=40)
+def test_a_narrow_terminal_cuts_no_number(windowed: Replayed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long cells go on in the next line; headings are bold."""
+    monkeypatch.setattr(tables, "terminal_width", lambda: 40)
+    text = make_text(windowed)
     [report] = windowed.document.runs
     assert "..." not in text
     assert f"{report.prompt_tokens:,}" in text
-
-
-def test_a_terminal_gets_bold_headings(windowed: Replayed) -> None:
-    """Styles are for terminals only."""
-    assert "\x1b[1m" in make_text(windowed, width=100, styled=True)
+    assert "\x1b[1m" in text
 
 
 def test_a_broken_law_stands_below_what_ran(windowed: Replayed) -> None:

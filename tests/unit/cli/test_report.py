@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner, Result
 
-from pymllm.cli import main
 from pymllm.cli.report import FORMATS
 from pymllm.report.records import Document, Figure
 from pymllm.report.store import write_run
+from tests.unit.cli.typed import refused, typed
 from tests.unit.report import samples
 from tests.unit.report.samples import HEADER
 
@@ -26,8 +26,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["report", *map(str, arguments)], catch_exceptions=False)
+run = partial(typed, "report")
 
 
 def test_a_page_is_written_where_it_is_asked_for(store: Path, tmp_path: Path) -> None:
@@ -63,33 +62,9 @@ def test_a_trend_is_printed(store: Path) -> None:
     result = run(store, "--trend", "mat")
     assert result.exit_code == 0
     assert result.output.startswith("match (smaller is better)\n")
+    refused("report", store, "--trend", "nothing", words="no figure has 'nothing' in its name; there are")
     write_run(store, HEADER, [Figure("clear\x1b[2J", 1.0, "s")])
     assert run(store, "--trend", "clear").output.startswith("clear\\x1b[2J\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((), "Missing argument 'RUNS...'"),
-        (("nowhere",), "'nowhere' does not exist"),
-        (("empty",), "empty: no run in this folder; pymllm verify --store FOLDER puts one there"),
-        (("x.json",), "x.json:1: not JSON"),
-        (("store", "-o", "nowhere/x.html"), "there is no folder nowhere; make it first."),
-        (("store", "--trend", "nothing"), "no figure has 'nothing' in its name; there are"),
-        (("store", "--format", "pdf"), "'pdf' is not one of 'html'"),
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
-) -> None:
-    """With what would do."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "x.json").write_text("{", encoding="utf-8")
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert said in result.stderr
-    assert result.stderr.count("\n") == 1
 
 
 def test_no_run_is_written_over(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 
-from pymllm.cli import main
 from pymllm.cli.schema import make_schema
 from pymllm.conformance.program import run_program
 from pymllm.history.files import Header, History, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
+from tests.unit.cli.typed import refused, typed
 
 PROGRAM = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
-
-
 PROGRAMS = Path(__file__).parents[3] / "docs" / "specification" / "programs"
 
-
-def rerun(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["rerun", *arguments], catch_exceptions=False)
+rerun = partial(typed, "rerun")
 
 
 @pytest.fixture
@@ -78,9 +74,7 @@ def test_what_happens_is_recorded_and_timed(file: str, tmp_path: Path) -> None:
 def test_a_recording_that_cannot_be_written_is_told_in_a_line(file: str, tmp_path: Path) -> None:
     """Before anything runs, and the file that is read stays as it was."""
     before = Path(file).read_bytes()
-    result = rerun(file, "--record", str(tmp_path / "missing" / "a.jsonl"))
-    assert result.exit_code == 2
-    assert "No such file or directory" in result.stderr
+    refused("rerun", file, "--record", tmp_path / "missing" / "a.jsonl", words="there is no folder")
     (tmp_path / "link").symlink_to(file)
     (tmp_path / "twin").hardlink_to(file)
     for name in ("a.jsonl", "./../" + tmp_path.name + "/a.jsonl", "link", "twin"):
@@ -207,6 +201,5 @@ def test_a_picture_is_drawn_on_request(tmp_path: Path) -> None:
     done = rerun(str(program), "--adapter", "faulty-locked-victims", "--picture", str(picture))
     assert done.exit_code == 1
     assert "faulty-locked-victims violates R6" in picture.read_text(encoding="utf-8")
-    refused = rerun(str(program), "--picture", str(program))
-    assert (refused.exit_code, program.read_text(encoding="utf-8")) == (2, kept)
-    assert "this is" in refused.output
+    refused("rerun", program, "--picture", program, words="this is")
+    assert program.read_text(encoding="utf-8") == kept

@@ -19,10 +19,3 @@ def test_a_schema_is_printed_and_is_one(name: str) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert json.loads(result.stdout) == make_schema(name)
     Draft202012Validator.check_schema(make_schema(name))
-
-
-def test_an_unknown_name_is_one_line_and_status_2() -> None:
-    """X1: what there is is named."""
-    result = CliRunner().invoke(main, ["schema", "trace"])
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert "'history', 'judgement', 'ledger'" in result.stderr

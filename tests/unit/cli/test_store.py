@@ -7,10 +7,8 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
-from pymllm.cli import main
-from pymllm.cli.store import keep_run, refuse_own_input, refuse_unwritable, refuse_unwritable_store, save_text
+from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.conformance.documents import (
     CompareDocument,
     FaultsDocument,
@@ -21,10 +19,7 @@ from pymllm.conformance.documents import (
 )
 from pymllm.instrument.documents import DoctorDocument
 from pymllm.report.loading import Run, load_runs
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, list(map(str, arguments)), catch_exceptions=False, prog_name="pymllm")
+from tests.unit.cli.typed import typed
 
 
 def only(store: Path) -> Run:
@@ -47,7 +42,7 @@ def test_a_command_keeps_its_result(
 ) -> None:
     """Whole, with what was typed, machine and versions; and the output is what it is without."""
     monkeypatch.chdir(tmp_path)
-    result = run(*arguments, "--store", "kept")
+    result = typed(*arguments, "--store", "kept")
     found = only(tmp_path / "kept")
     assert (found.kind, type(found.documents[0])) == (kind, document)
     assert found.command == f"pymllm {' '.join(arguments)} --store kept"
@@ -62,7 +57,7 @@ def test_a_verification_keeps_the_programs_of_its_violations(
 ) -> None:
     """So that a store is complete by itself."""
     monkeypatch.chdir(tmp_path)
-    result = run(
+    result = typed(
         "verify", "--adapter", "faulty-row-zero", "--examples", "20", "--jobs", "1", "--store", "my store"
     )
     assert result.exit_code == 1
@@ -83,7 +78,7 @@ def test_a_soak_keeps_the_course_of_its_memory_and_its_programs(
     """The ledger may be on another machine by then."""
     monkeypatch.chdir(tmp_path)
     arguments = ["--adapter", "faulty-slot-zero", "--operations", "500", "--seed", "1", "--jobs", "1"]
-    assert run("soak", *arguments, "--store", "kept").exit_code == 1
+    assert typed("soak", *arguments, "--store", "kept").exit_code == 1
     found = only(tmp_path / "kept")
     assert found.curves
     assert found.programs
@@ -94,18 +89,6 @@ def test_a_soak_that_is_merged_from_ledgers_is_no_run(tmp_path: Path) -> None:
     """Its ledgers are; nothing is kept without being asked for."""
     keep_run(None, SituationsDocument(situations=()))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_store_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
-    """In one line."""
-    blocked = tmp_path / "file"
-    blocked.touch()
-    result = run("verify", "--adapter", "rows", "--store", blocked / "store")
-    assert result.exit_code == 2
-    assert f"--store {blocked / 'store'}: cannot write in {blocked}" in result.stderr
-    with pytest.raises(click.UsageError, match="--other"):
-        refuse_unwritable("--other", blocked / "x")
-    refuse_unwritable_store(None)
 
 
 def test_a_file_that_is_read_is_not_written(tmp_path: Path) -> None:
@@ -135,17 +118,10 @@ def test_a_store_that_fills_up_meanwhile_costs_no_result(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "mkdir", fail)
-    result = run("doctor", "--store", tmp_path / "kept")
+    result = typed("doctor", "--store", tmp_path / "kept")
     assert result.exit_code == 0
     assert "kept: cannot be written: No space left on device" in result.stderr
     assert "Python" in result.stdout
-
-
-def test_a_conversation_is_checked_without_a_store() -> None:
-    """It has no document."""
-    result = run("verify", "--command", "x", "--check-protocol", "--store", "kept")
-    assert result.exit_code == 2
-    assert "leave --junit and --store out" in result.stderr
 
 
 def test_a_conversation_is_written_and_its_folder_made(tmp_path: Path) -> None:

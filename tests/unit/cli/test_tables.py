@@ -15,16 +15,18 @@ from pymllm.cli.tables import draw, make_table, progress_bar
 def test_only_a_styled_one_writes_a_terminal_s_codes(styled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is bold is bold there, and nowhere else."""
     monkeypatch.setenv("TERM", "xterm")
-    assert draw(("bold", "bold"), styled=styled) == ("\x1b[1mbold\x1b[0m\n" if styled else "bold\n")
+    monkeypatch.setattr(tables, "terminal_width", lambda: 20)
+    assert draw(("bold", "bold"), fits_terminal=styled) == ("\x1b[1mbold\x1b[0m\n" if styled else "bold\n")
 
 
-def test_nothing_is_wrapped_or_read_into_what_is_told() -> None:
+def test_nothing_is_wrapped_or_read_into_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brackets and colons of a message are its own; a table folds where there is a width, and only there."""
+    monkeypatch.setattr(tables, "terminal_width", lambda: 20)
     words = "word " * 1000 + "[bold] :smile:"
-    assert draw(words, width=20) == f"{words}\n"
+    assert draw(words, fits_terminal=True) == f"{words}\n"
     table = make_table("one", "two", right=("two",))
     table.add_row("word " * 9, "2")
-    assert (draw(table).count("\n"), draw(table, width=20).count("\n")) == (2, 4)
+    assert (draw(table).count("\n"), draw(table, fits_terminal=True).count("\n")) == (2, 4)
 
 
 @pytest.mark.parametrize("mode", ["off", "auto"])

@@ -7,20 +7,21 @@ import json
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from jsonschema import Draft202012Validator, ValidationError
 
 from pymllm.adapters.registry import OWN
-from pymllm.cli import main
+from pymllm.cli import main, tables
 from pymllm.cli.program import Terminated
 from pymllm.cli.schema import make_schema
 from pymllm.cli.tables import explain
-from pymllm.cli.verify import PROFILE_NAMES, VerifyOptions, make_junit, make_text, save_programs
+from pymllm.cli.verify import PROFILE_NAMES, make_junit, make_text, plan_search, save_programs
 from pymllm.conformance.machines import CI, DEEP, DEV, PROFILES
 from pymllm.conformance.results import SavedFiles, VerifyReport
 from pymllm.conformance.worker_process import Task
@@ -28,12 +29,12 @@ from pymllm.history.files import load_history
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import find_law
 from tests.child_processes import interrupt, left_of
+from tests.unit.cli.typed import typed
 
 FEW = ("--examples", "12", "--jobs", "1", "--profile", "dev")
 
 
-def verify(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["verify", *arguments], catch_exceptions=False)
+verify = partial(typed, "verify")
 
 
 @pytest.fixture(autouse=True)
@@ -153,17 +154,6 @@ def test_an_interrupt_prints_what_is_known(
     assert Path("runs/tiny_adapters-KeepsEntries-P2-0.jsonl").exists()
 
 
-def test_verbose_lists_every_adapter_and_machine(tiny: str) -> None:
-    """Each law of each, and how fast each machine was."""
-    result = verify("--adapter", "rows", "--adapter", f"{tiny}:TinyRows", "-v", *FEW)
-    assert result.stdout.count("P2    a freed row is zero, and is freed once") == 3
-    lines = [line.split() for line in result.stdout.splitlines()]
-    assert [line[:3] for line in lines if line[1:2] == ["RowMachine"]] == [
-        ["rows", "RowMachine", "2"],
-        [f"{tiny}:TinyRows", "RowMachine", "2"],
-    ]
-
-
 def test_a_situation_at_zero_fails_with_strict() -> None:
     """No law is broken, and yet it ends with 1 and names what was never reached, as a document, too."""
     few = ("--adapter", "rows", "--law", "P1", "--profile", "dev", "--examples", "4", "--jobs", "1")
@@ -243,57 +233,6 @@ def test_verdicts_are_written_as_junit(tiny: str) -> None:
     suite = ElementTree.parse("out.xml").getroot().find("testsuite")
     assert suite is not None
     assert suite.get("failures") == "1"
-
-
-def test_a_terminal_gets_a_styled_table(monkeypatch: pytest.MonkeyPatch, tiny: str) -> None:
-    """Bold is what somebody has to look at, and it is as wide as the terminal."""
-    monkeypatch.setattr("pymllm.cli.verify.terminal_width", lambda: 80)
-    arguments = ["verify", "--adapter", f"{tiny}:KeepsEntries", *FEW]
-    result = CliRunner().invoke(main, arguments, color=True)
-    assert "\x1b[1m" in result.stdout
-
-
-def test_the_bar_leaves_the_document_alone(tiny: str) -> None:
-    """Progress is on standard error, the document on standard output."""
-    result = verify("--adapter", f"{tiny}:TinyRows", "--progress", "on", "--json", *FEW)
-    assert json.loads(result.stdout)["verdict"] == "holds"
-    assert "searches" in result.stderr
-    assert "2/2" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--adapter", "raddix"], "no adapter 'raddix' (did you mean radix?); pymllm adapters lists"),
-        (["--adapter", "zzz"], "no adapter 'zzz'; "),
-        (["--law", "qq" * 999], f"no law '{'q' * 57}...'; pymllm verify"),
-        (["--law", "Q9"], "no law 'Q9'; pymllm verify --verbose lists"),
-        (["--law", "r11"], "(did you mean R1 or R10?)"),
-        (["--adapter", "rows", "--law", "S4", "--jobs", "1"], "no adapter asked for can test S4"),
-        (["--profile", "soak"], "'soak' is not one of 'dev', 'ci', 'deep'"),
-        (["--seed", "-1"], "-1 is not in the range"),
-        (["--examples", "0"], "0 is not in the range"),
-        (["--timeout", "-1"], "-1.0 is not in the range"),
-        (
-            ["--adapter", "no_such_module_here:X", "--jobs", "1"],
-            "adapter no_such_module_here:X: cannot import",
-        ),
-        (["--adapter", "json:Nobody", "--jobs", "1"], "adapter json:Nobody: json has no class 'Nobody'"),
-        (["--jobs", "0"], "0 is not in the range"),
-        (["--junit", "no/such/out.xml"], "there is no folder no/such; make it first"),
-        (["--junit", "."], "is a directory"),
-        (["--output", "/proc/x"], "--output /proc/x: cannot write in /proc: "),
-        (["--output", "/dev/null/x"], "--output /dev/null/x: cannot write in /dev/null: "),
-        (["radix"], "unexpected extra argument"),
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(arguments: list[str], words: str) -> None:
-    """X1: the line names the value and what there is; nothing was run."""
-    result = verify(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("pymllm: ")
-    assert result.stderr.count("\n") == 1
-    assert words in result.stderr
 
 
 def test_a_folder_that_nobody_asked_for_may_be_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,43 +354,14 @@ def test_a_fault_is_chosen_by_its_id(tiny: str) -> None:
     assert (result.exit_code, result.stdout.splitlines()[1].split()[0]) == (0, "B116")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--strict",), "--strict: with --cabinet or --fault only faults are told of"),
-        (("--output", "there"), "--output: with --cabinet or --fault only faults are told of"),
-        (("--fault", "B999"), "no fault 'B999'"),
-        (
-            ("--adapter", "hashes"),
-            "none of 2 faults is about hashes; they are about tiny_adapters:TinyRows, ",
-        ),
-        (("--cabinet", "nowhere:TABLE"), "cannot import nowhere"),
-    ],
-)
-def test_what_means_nothing_beside_faults_is_refused(
-    tiny: str, arguments: tuple[str, ...], words: str
-) -> None:
-    """X1: one line, and nothing is planted."""
-    result = verify("--cabinet", "tiny_cabinet:TABLE", *arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert words in result.stderr
-
-
 # -- what to do --------------------------------------------------------------------------------------------
 
 
-def options(profile: str = "ci", seed: int | None = None, **more: Any) -> VerifyOptions:
-    return VerifyOptions(
-        **{"adapters": (), "laws": (), "examples": None, "jobs": None, **more}, profile=profile, seed=seed
-    )
-
-
 def test_defaults_are_settled() -> None:
-    """Our classes, all laws, the profile's seed and a process for each processor; what was given stays."""
-    plan = options().settle()
+    """Our classes, all laws and the profile's seed; what was given stays."""
+    plan = plan_search((), (), "ci", None, None, 2, 30.0)
     assert (plan.adapters, plan.laws, plan.profile, plan.seed, plan.examples) == (OWN, (), CI, 0, None)
-    assert plan.jobs >= 1
-    plan = options("deep", 7, adapters=("radix", "rows", "radix"), laws=("r6", "R6", "A1"), jobs=3).settle()
+    plan = plan_search(("radix", "rows", "radix"), ("r6", "R6", "A1"), "deep", 7, None, 3, 30.0)
     assert [entry.name for entry in plan.adapters] == ["radix", "rows"]
     assert (plan.laws, plan.profile, plan.seed, plan.jobs) == ((find_law("R6"), find_law("A1")), DEEP, 7, 3)
 
@@ -662,12 +572,13 @@ def test_a_number_of_programs_and_a_single_process_are_said(report: VerifyReport
     assert "40 acts, 1,000 per machine and configuration, seed 41, 1 process\n" in text_of(report)
 
 
-def test_a_terminal_has_bold_and_a_width(report: VerifyReport) -> None:
+def test_a_terminal_has_bold_and_a_width(report: VerifyReport, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables fold into the columns that there are; without a terminal nothing is cut."""
-    narrow = text_of(report, width=60, styled=True)
-    assert "\x1b[1m" in narrow
-    assert "\x1b" not in text_of(report)
-    assert len(narrow.splitlines()) > len(text_of(report).splitlines())
+    plain = text_of(report)
+    monkeypatch.setattr(tables, "terminal_width", lambda: 60)
+    assert "\x1b[1m" in text_of(report)
+    assert "\x1b" not in plain
+    assert len(text_of(report).splitlines()) > len(plain.splitlines())
 
 
 def test_a_name_between_colons_stays_as_it_is(report: VerifyReport) -> None:
@@ -683,13 +594,8 @@ def test_the_document_has_what_the_table_has(report: VerifyReport) -> None:
     document = json.loads(json.dumps(report.document(FILES).plain()))
     assert (document["schema"], document["version"]) == ("pymllm.verify", 1)
     assert (document["verdict"], document["exit_status"]) == ("violated", 1)
-    assert {row["id"]: row["verdict"] for row in document["laws"]} == {
-        "X1": "not claimed",
-        "P1": "holds",
-        "P2": "violated",
-        "P3": "violated",
-        "E5": "unknown",
-    }
+    verdicts = {"X1": "not claimed", "P1": "holds", "P2": "violated", "P3": "violated", "E5": "unknown"}
+    assert {row["id"]: row["verdict"] for row in document["laws"]} == verdicts
     assert document["invariants"] == [
         {"name": "slot 0 is never handed out", "laws": ["P1"], "verdict": "holds"}
     ]
@@ -698,54 +604,28 @@ def test_the_document_has_what_the_table_has(report: VerifyReport) -> None:
     assert broken["violations"][0]["program"].startswith("from pymllm.conformance.program import run_program")
     assert (broken["violations"][0]["step"], broken["violations"][0]["config"]) == (2, {"max_reqs": 3})
     assert [row["rerun_shows_it"] for row in broken["violations"]] == [True, False]
-    assert broken["problems"] == [
-        {
-            "message": "it stumbled\nover its feet",
-            "file": "runs/crash.jsonl",
-            "ended": None,
-            "conversation": None,
-        }
-    ]
-    assert gone["problems"][0] | {"message": ""} == {
-        "message": "",
-        "file": None,
-        "ended": "hung",
-        "conversation": "runs/said.txt",
-    }
+    crash = {"file": "runs/crash.jsonl", "ended": None, "conversation": None}
+    assert broken["problems"] == [{"message": "it stumbled\nover its feet", **crash}]
+    hung = {"file": None, "ended": "hung", "conversation": "runs/said.txt"}
+    assert gone["problems"] == [{"message": gone["problems"][0]["message"], **hung}]
     assert broken["machines"][0]["steps_per_second"] == 2000.0
     assert (fine["verdict"], fine["problems"]) == ("unknown", [])
     assert (gone["kind"], gone["laws"]) == (None, [])
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("verdict",), "fine"),
-        (("version",), 2),
-        (("laws", 0, "verdict"), None),
-        (("adapters", 0, "kind"), "cache"),
-        (("adapters", 0, "violations", 0, "judge_shows_it"), 1),
-        (("surprise",), 1),
-    ],
-)
-def test_the_schema_refuses_another_document(
-    report: VerifyReport, place: tuple[str | int, ...], value: object
-) -> None:
+def test_the_schema_refuses_another_document(report: VerifyReport) -> None:
     """It keeps to it, and nothing else does."""
     document = json.loads(json.dumps(report.document(FILES).plain()))
     validator = Draft202012Validator(make_schema("verify"))
     validator.validate(document)
-    *path, last = place
-    inner: object = document
-    for key in path:
-        inner = inner[key]  # type: ignore[index]
-    inner[last] = value  # type: ignore[index]
-    with pytest.raises(ValidationError):
-        validator.validate(document)
+    adapter = {**document["adapters"][0], "kind": "cache"}
+    for change in ({"verdict": "fine"}, {"version": 2}, {"surprise": 1}, {"adapters": [adapter]}):
+        with pytest.raises(ValidationError):
+            validator.validate({**document, **change})
 
 
 def test_every_verdict_has_its_element(report: VerifyReport) -> None:
-    """A failure for violated, an error for unknown, skipped for not claimed, nothing for holds."""
+    """A failure with its program for violated, an error with why for unknown, skipped for not claimed."""
     broken, fine, gone = ElementTree.fromstring(make_junit(report.document())).findall("testsuite")
     kinds = {
         str(case.get("name")).split()[0]: [element.tag for element in case]
@@ -759,16 +639,11 @@ def test_every_verdict_has_its_element(report: VerifyReport) -> None:
     } == {("my.rows:Rows", "4", "2"), ("rows", "3", "0"), ("gone:Cache", "1", "0")}
     assert [suite.get("errors") for suite in (broken, fine, gone)] == ["0", "1", "1"]
     assert broken.get("skipped") == "1"
-
-
-def test_a_failure_has_the_program(report: VerifyReport) -> None:
-    """Characters that XML does not have are replaced."""
-    suite = ElementTree.fromstring(make_junit(report.document())).find("testsuite")
-    assert suite is not None
-    failure = suite.findall("testcase")[1].find("failure")
-    assert failure is not None
-    assert failure.get("message") == "P2: row 1\nposition 3: expected 0, observed 7?"
+    (failure,) = broken[1]
+    assert failure.get("message") == "P2: row 1\nposition 3: expected 0, observed 7?"  # what XML has not
     assert "run_program(" in str(failure.text)
+    messages = [error.get("message") for suite in (fine, gone) for error in suite.iter("error")]
+    assert messages == ["no program tested it", "cannot import gone"]
 
 
 def test_situations_have_a_suite_where_the_report_is_strict(report: VerifyReport) -> None:
@@ -784,13 +659,6 @@ def test_situations_have_a_suite_where_the_report_is_strict(report: VerifyReport
     reached = dataclasses.replace(strict, adapters=report.adapters[:1])
     suite = ElementTree.fromstring(make_junit(reached.document())).findall("testsuite")[-1]
     assert [len(case) for case in suite.findall("testcase")] == [0, 1]
-
-
-def test_an_error_says_why(report: VerifyReport) -> None:
-    """No program tested it, or the adapter could not be examined."""
-    _, fine, gone = ElementTree.fromstring(make_junit(report.document())).findall("testsuite")
-    messages = [error.get("message") for suite in (fine, gone) for error in suite.iter("error")]
-    assert messages == ["no program tested it", "cannot import gone"]
 
 
 def test_what_is_not_known_is_left_out() -> None:

@@ -14,15 +14,17 @@ from pymllm.conformance.soak.ledger import Ledger
 from pymllm.conformance.soak.records import Failure, RunRecord
 from pymllm.errors import TraceError
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.benchmark_file import (
+from pymllm.report.documents import (
+    DOCUMENTS,
     better_of,
     is_benchmark_file,
     machine_of,
+    memory_curves,
     read_benchmark_file,
+    read_document,
+    read_ledger_file,
     unit_of,
 )
-from pymllm.report.documents import DOCUMENTS, read_document
-from pymllm.report.ledger_file import memory_curves, read_ledger_file
 from pymllm.report.program_files import files_of, open_regular, read_programs
 from pymllm.report.records import Figure, Gpu, Histogram, make_machine
 from tests.unit.conformance.soak.test_records import HEADER, RECORD
@@ -87,17 +89,13 @@ def test_a_curve_of_a_device_has_a_time_for_each_value() -> None:
 
 def runs(count: int, process: str = "p1") -> list[RunRecord]:
     memory = RECORD.memory
-    return [
-        replace(
-            RECORD,
-            number=number,
-            seed=number,
-            failure=None,
-            memory=replace(
-                memory, process=process, operations=number * 100, uss=(50 << 20) + number, is_first=False
-            ),
-        )
+    memories = (
+        replace(memory, process=process, operations=number * 100, uss=(50 << 20) + number, is_first=False)
         for number in range(1, count + 1)
+    )
+    return [
+        replace(RECORD, number=number, seed=number, failure=None, memory=it)
+        for number, it in enumerate(memories, 1)
     ]
 
 
@@ -173,21 +171,13 @@ NAME = "benchmarks/bench_x.py::test_hit[p1]"
 def test_a_benchmark_becomes_figures_and_a_histogram() -> None:
     """The median with its quartiles, what is noted beside it, and the samples."""
     header, records = read_benchmark_file(samples.benchmark_file())
-    assert (header.kind, header.time, header.commit, header.modified) == (
-        "benchmark",
-        "2026-11-21T15:03:11Z",
-        "ab" * 20,
-        True,
-    )
+    assert (header.kind, header.time) == ("benchmark", "2026-11-21T15:03:11Z")
+    assert (header.commit, header.modified) == ("ab" * 20, True)
     assert header.versions == {"python": "3.11.7", "pytest-benchmark": "5.3.1"}
     median, p99, nodes, rate, histogram = records
     assert isinstance(median, Figure)
-    assert (median.name, median.value, median.unit, median.better) == (
-        f"{NAME}: median",
-        2e-5,
-        "s",
-        "smaller",
-    )
+    assert (median.name, median.value) == (f"{NAME}: median", 2e-5)
+    assert (median.unit, median.better) == ("s", "smaller")
     assert median.low == pytest.approx(1.8e-5)
     assert median.code == "c0de"
     assert p99 == Figure(f"{NAME}: p99", 80.0, "us", "smaller", code="c0de", plot=NAME)
@@ -268,17 +258,12 @@ def test_a_machine_that_tells_little_is_known_by_that(
 @pytest.mark.parametrize(
     ("key", "unit", "better"),
     [
-        ("p99_us", "us", "smaller"),
-        ("seconds", "s", "smaller"),
-        ("peak_bytes", "bytes", "smaller"),
-        ("hit_rate", "", "bigger"),
-        ("operations_per_second", "operations/s", "bigger"),
-        ("tokens_per_op", "tokens/op", "bigger"),
-        ("hit_tokens", "tokens", None),
-        ("nodes", "nodes", None),
+        ("p99_us", "us", "smaller"), ("seconds", "s", "smaller"), ("peak_bytes", "bytes", "smaller"),
+        ("hit_rate", "", "bigger"), ("operations_per_second", "operations/s", "bigger"),
+        ("tokens_per_op", "tokens/op", "bigger"), ("hit_tokens", "tokens", None), ("nodes", "nodes", None),
         ("pieces", "", None),
     ],
-)
+)  # fmt: skip
 def test_unit_and_direction_follow_from_a_name(key: str, unit: str, better: str | None) -> None:
     """What is neither a duration, nor bytes, nor a rate is a fact."""
     assert (unit_of(key), better_of(key)) == (unit, better)
@@ -370,13 +355,9 @@ def test_what_is_no_program_of_the_run_is_left_out_and_told(run: Path, name: str
     put(Path(f"{run}-2") / "x.jsonl")
     (run / "bytes").write_bytes(b"\xff\xfe")
     (run / "deep").mkdir()
-    for link, target in (
-        ("link-out", "../outside.jsonl"),
-        ("folder-out", ".."),
-        ("link-to-zero", "/dev/zero"),
-    ):
+    links = {"link-out": "../outside.jsonl", "folder-out": "..", "link-to-zero": "/dev/zero", "loop": "loop"}
+    for link, target in links.items():
         (run / link).symlink_to(target)
-    (run / "loop").symlink_to("loop")
     os.mkfifo(run / "pipe")
     name = name.format(folder=run)
     found = read_programs([name], run)

@@ -82,11 +82,8 @@ def test_each_direction_is_an_array_of_its_own() -> None:
 
 def test_figures_of_two_machines_or_codes_have_two_names() -> None:
     """The action knows a figure by its name alone, and would compare them."""
-    runs = [
-        *days(FIGURE, replace(FIGURE, code=None)),
-        *days(FIGURE, machine=OTHER),
-        *days(FIGURE, machine=None),
-    ]
+    runs = [*days(FIGURE, replace(FIGURE, code=None)), *days(FIGURE, machine=OTHER)]
+    runs += days(FIGURE, machine=None)
     names = {entry["name"] for entry in feed(runs)}
     here = samples.MACHINE.fingerprint
     assert names == {

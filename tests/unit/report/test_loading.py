@@ -35,12 +35,8 @@ def test_a_run_of_a_store_is_read_whole(tmp_path: Path) -> None:
     ]
     path = write_run(tmp_path, HEADER, records)
     (run,) = load_runs([tmp_path]).runs
-    assert (run.source, run.kind, run.time, run.machine) == (
-        str(path),
-        HEADER.kind,
-        HEADER.time,
-        HEADER.machine,
-    )
+    assert (run.source, run.kind, run.time) == (str(path), HEADER.kind, HEADER.time)
+    assert run.machine == HEADER.machine
     assert (run.commit, run.modified, run.time_is_of_file) == (HEADER.commit, True, False)
     assert [type(it) for it in run.documents] == [VerifyDocument]
     assert [it.code for it in run.figures] == ["c0de", "other"]
@@ -57,10 +53,9 @@ def test_what_a_run_has_beyond_this_version_is_told(tmp_path: Path) -> None:
         file.write('{"record": "smell"}\n')
     (run,) = load_runs([path]).runs
     assert run.documents == ()
-    assert [said[:30] for said in run.unread] == [
-        "version 9 of pymllm.verify; th",
-        "1 records of kinds that this v",
-    ]
+    version, kinds = run.unread
+    assert version.startswith("version 9 of pymllm.verify; ")
+    assert kinds.startswith("1 records of kinds that this version")
 
 
 def test_each_form_of_file_is_read(tmp_path: Path) -> None:
@@ -75,20 +70,12 @@ def test_each_form_of_file_is_read(tmp_path: Path) -> None:
     samples.write(tmp_path / "package.json", {"name": "x"})
     (tmp_path / "notes.txt").write_text('"schema": "pymllm.verify"', encoding="utf-8")
     loaded = load_runs([tmp_path])
-    assert sorted(run.kind for run in loaded.runs) == [
-        "benchmark",
-        "faults",
-        "gpu-memory",
-        "peers",
-        "soak",
-        "verify",
-    ]
+    kinds = " ".join(sorted(run.kind for run in loaded.runs))
+    assert kinds == "benchmark faults gpu-memory peers soak verify"
     assert (loaded.skipped, loaded.copies) == ((), 0)
     by_kind = {run.kind: run for run in loaded.runs}
-    assert [it.test for it in by_kind["gpu-memory"].documents if isinstance(it, GpuMemoryDocument)] == [
-        "a",
-        "b",
-    ]
+    logged = by_kind["gpu-memory"].documents
+    assert [it.test for it in logged if isinstance(it, GpuMemoryDocument)] == ["a", "b"]
     assert isinstance(by_kind["soak"].documents[0], SoakDocument)
     assert by_kind["soak"].pymllm == CAMPAIGN.version
     assert by_kind["benchmark"].commit == "ab" * 20
@@ -214,12 +201,12 @@ def test_nothing_that_is_called_a_run_vanishes(tmp_path: Path) -> None:
     """Whatever became of it: a store with a gap is not a smaller store."""
     store = tmp_path / "store"
     whole = write_run(store, HEADER, EACH[:1]).read_bytes()
-    for name, content in (
-        ("binary", b"\x7fELF\0\xff"),
-        ("cut", whole[:30]),
-        ("empty", b""),
-        ("text", b"hello\n"),
-    ):
+    for name, content in {
+        "binary": b"\x7fELF\0\xff",
+        "cut": whole[:30],
+        "empty": b"",
+        "text": b"hello\n",
+    }.items():
         (store / f"{name}.run.jsonl").write_bytes(content)
     (store / "folder.run.jsonl").mkdir()
     (store / "folder.run.jsonl" / "inner.run.jsonl").write_bytes(whole + b"\n")
@@ -231,6 +218,9 @@ def test_nothing_that_is_called_a_run_vanishes(tmp_path: Path) -> None:
     os.mkfifo(store / "pipe.json")
     loaded = load_runs([store])
     assert (len(loaded.runs), loaded.copies) == (1, 1)
+    for pipe in (store / "pipe.json", Path("/dev/null")):
+        with pytest.raises(TraceError, match="is no regular file, and only those are read"):
+            load_runs([pipe])
     told = {Path(it.source).name.removesuffix(".run.jsonl"): it.reason for it in loaded.skipped}
     assert sorted(told) == sorted(
         ["binary", "cut", "empty", "text", "folder", "link", "loop", "pipe", "zero"]
@@ -311,16 +301,9 @@ def test_an_empty_folder_is_an_error_whatever_another_has(tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     samples.write(tmp_path / "old" / "old.json", samples.verify() | {"version": 0})
     assert len(load_runs([tmp_path / "old"]).skipped) == 1
-    with pytest.raises(TraceError, match="no run in this folder"):
+    why = "no run in this folder; pymllm verify --store FOLDER puts one there"
+    with pytest.raises(TraceError, match=why):
         load_runs([tmp_path / "old", tmp_path / "empty"])
-
-
-def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
-    """It says how one gets there."""
-    with pytest.raises(
-        TraceError, match="no run in this folder; pymllm verify --store FOLDER puts one there"
-    ):
-        load_runs([tmp_path])
 
 
 def test_programs_of_a_store_are_those_of_its_records(tmp_path: Path) -> None:

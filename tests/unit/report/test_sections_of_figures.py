@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 
 from pymllm.report.records import Curve, Figure, Histogram
-from pymllm.report.sections.gpu import make_gpu_section
-from pymllm.report.sections.hit_rate import make_hit_rate_section
-from pymllm.report.sections.latency import make_latency_section, quantile
-from pymllm.report.sections.memory import make_memory_section
-from pymllm.report.sections.peers import make_peers_section
-from pymllm.report.sections.trends import make_trends_section
+from pymllm.report.sections.figures import make_gpu_section, make_peers_section, make_trends_section
+from pymllm.report.sections.machines import make_memory_section
+from pymllm.report.sections.replays import make_hit_rate_section, make_latency_section, quantile
 from tests.unit.report import samples
 from tests.unit.report.looking import look
 from tests.unit.report.test_trends import FIGURE, OTHER, days

@@ -11,11 +11,9 @@ from pymllm.oracle.situations import SITUATIONS
 from pymllm.report.loading import LoadedRuns, Skipped
 from pymllm.report.quantities import machine_name
 from pymllm.report.records import Curve, make_machine
-from pymllm.report.sections.faults import make_faults_section
-from pymllm.report.sections.laws import make_laws_section
+from pymllm.report.sections.campaigns import make_faults_section, make_soak_section
 from pymllm.report.sections.machines import BRINGS, make_machines_section, make_runs_section
-from pymllm.report.sections.situations import make_situations_section
-from pymllm.report.sections.soak import make_soak_section
+from pymllm.report.sections.searches import make_laws_section, make_situations_section
 from tests.unit.report import samples
 from tests.unit.report.looking import Look, look
 from tests.unit.report.test_trends import OTHER

@@ -78,15 +78,8 @@ def test_buckets_are_in_order() -> None:
 
 def test_a_fingerprint_is_of_what_speed_depends_on() -> None:
     """Not of drivers, nor of memory, nor of why no GPU was seen."""
-    same = make_machine(
-        "Some Processor",
-        8,
-        64 << 30,
-        "Linux x86_64",
-        (Gpu("Some GPU", None, "590.2"),),
-        "?",
-        "rack 3",
-    )
+    gpus = (Gpu("Some GPU", None, "590.2"),)
+    same = make_machine("Some Processor", 8, 64 << 30, "Linux x86_64", gpus, "?", "rack 3")
     assert same.fingerprint == MACHINE.fingerprint
     plain: dict[str, Any] = {
         "processor": "Some Processor", "cores": 8, "memory": 32 << 30, "system": "Linux x86_64",

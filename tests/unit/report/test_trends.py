@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -79,15 +80,8 @@ def test_documents_have_figures_too() -> None:
     """What is worth following of each."""
     names = {
         figure.name: (figure.value, figure.unit, figure.better)
-        for plain in (
-            samples.verify(),
-            samples.faults(),
-            samples.soak(),
-            samples.replay(),
-            samples.peers(),
-            samples.gpu_benchmarks(),
-        )
-        for figure in figures_of(read_document(plain))
+        for make in ("verify", "faults", "soak", "replay", "peers", "gpu_benchmarks")
+        for figure in figures_of(read_document(getattr(samples, make)()))
     }
     replayed = "replay chat seed 0, 200 requests, engine: radix, page 16, 8,192 slots"
     assert names == {
@@ -111,21 +105,13 @@ def test_documents_have_figures_too() -> None:
 
 def test_searches_of_other_lengths_are_not_compared() -> None:
     """Neither by examples, by profile nor by processes, nor a few faults with all of them."""
-    documents = (
-        samples.verify(),
-        samples.verify(examples=5),
-        samples.verify(examples=2000),
-        samples.verify(profile="dev"),
-        samples.verify(jobs=2),
-        samples.faults(),
-        samples.faults(samples.fault("B01", samples.detection(0, "machine", 5))),
-    )
-    runs = [samples.run(plain) for plain in documents]
-    trends = find_trends(runs)
+    others: list[dict[str, Any]] = [{}, {"examples": 5}, {"examples": 2000}, {"profile": "dev"}, {"jobs": 2}]
+    few = samples.faults(samples.fault("B01", samples.detection(0, "machine", 5)))
+    documents = [*(samples.verify(**it) for it in others), samples.faults(), few]
+    trends = find_trends([samples.run(plain) for plain in documents])
     assert {len(trend.points) for trend in trends} == {1}
-    assert "verify rows, RowMachine, 2,000 examples, 1 process: steps judged" in {
-        trend.name for trend in trends
-    }
+    name = "verify rows, RowMachine, 2,000 examples, 1 process: steps judged"
+    assert name in {trend.name for trend in trends}
 
 
 def test_what_did_not_run_has_no_speed() -> None:

@@ -1,4 +1,4 @@
-"""The sections of a page, one module each, in the order of the page."""
+"""The sections of a page, by what they are about."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ from collections.abc import Callable, Sequence
 
 from pymllm.report.blocks import Section
 from pymllm.report.loading import LoadedRuns, Run
-from pymllm.report.sections.faults import make_faults_section
-from pymllm.report.sections.gpu import make_gpu_section
-from pymllm.report.sections.hit_rate import make_hit_rate_section
-from pymllm.report.sections.latency import make_latency_section
-from pymllm.report.sections.laws import make_laws_section
-from pymllm.report.sections.machines import make_machines_section, make_runs_section
-from pymllm.report.sections.memory import make_memory_section
-from pymllm.report.sections.peers import make_peers_section
-from pymllm.report.sections.situations import make_situations_section
-from pymllm.report.sections.soak import make_soak_section
-from pymllm.report.sections.trends import make_trends_section
+from pymllm.report.sections.campaigns import make_faults_section, make_soak_section
+from pymllm.report.sections.figures import make_gpu_section, make_peers_section, make_trends_section
+from pymllm.report.sections.machines import make_machines_section, make_memory_section, make_runs_section
+from pymllm.report.sections.replays import make_hit_rate_section, make_latency_section
+from pymllm.report.sections.searches import make_laws_section, make_situations_section
 
 SECTIONS: tuple[Callable[[Sequence[Run]], Section | None], ...] = (
     make_laws_section,

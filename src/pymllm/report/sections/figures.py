@@ -1,0 +1,319 @@
+"""Figures over time, beside those of peers, and on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from pymllm.instrument.peer_comparison import OURS, PeerComparison, ScenarioRow
+from pymllm.report.blocks import Block, Section, Tile
+from pymllm.report.documents import GpuBenchmarksDocument, GpuCase
+from pymllm.report.loading import Run, documents_of, grouped
+from pymllm.report.plots import PALETTE, Choice, Plot, legend, log_axis, scatter
+from pymllm.report.quantities import machine_name, scale_of, show, show_count, show_time
+from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number
+from pymllm.report.trends import Point, Trend, find_trends
+
+# -- trends --------------------------------------------------------------------------------------------------
+
+
+_FOLDED = 40
+
+
+def make_trends_section(runs: Sequence[Run]) -> Section | None:
+    """Lay out the trends of figures that are better one way or the other; ``None`` where there is none."""
+    trends = [trend for trend in find_trends(runs) if trend.better is not None]
+    if not trends:
+        return None
+    machines = len({trend.machine.fingerprint for trend in trends if trend.machine is not None})
+    figures = show_count(len({trend.name for trend in trends}))
+    on = "figures on 1 machine" if machines == 1 else f"figures on {machines} machines"
+    return Section(
+        "trends",
+        "Trends by benchmark and machine",
+        "A line is one figure on one machine, measured by one version of the benchmark's code: figures of "
+        "other machines and of edited benchmarks are drawn as lines of their own and compared with nothing. "
+        "The change is that from the point before to the newest one, and says nothing of noise. A whisker "
+        "is the spread that the benchmark wrote down (of pytest-benchmark, its quartiles).",
+        [_plot(trends), _table(trends)],
+        [Tile(figures, on)],
+    )
+
+
+def _plot(trends: Sequence[Trend]) -> Plot:
+    by_name = list(grouped(trends, lambda trend: trend.name).items())
+    # What has a history comes first, and of that medians: the longest of many samples tells of the machine.
+    by_name.sort(key=lambda item: (-max(len(it.points) for it in item[1]), not item[0].endswith("median")))
+    return Plot(
+        "plot-trends",
+        "A figure over time",
+        "The values of the chosen figure over time, a line for each machine and each version of the "
+        "benchmark's code.",
+        [_choice(name, its) for name, its in by_name],
+        "figure",
+    )
+
+
+def _choice(name: str, trends: Sequence[Trend]) -> Choice:
+    unit, better = trends[0].unit, trends[0].better
+    scale, shown = scale_of((point.value for trend in trends for point in trend.points), unit)
+    layout = {
+        "xaxis": {"title": {"text": "time (UTC)"}, "type": "date", "range": _days_around(trends)},
+        "yaxis": {"title": {"text": f"{shown or 'number'}, {better} is better"}, "rangemode": "tozero"},
+        "height": 420,
+        **legend(),
+    }
+    return Choice(name, [_line(trend, scale) for trend in trends], layout)
+
+
+def _days_around(trends: Sequence[Trend]) -> list[str]:
+    """Leave some room beside the first and the last point; half a day beside a single one."""
+    times = [datetime.fromisoformat(point.run.time) for trend in trends for point in trend.points]
+    room = max((max(times) - min(times)) / 20, timedelta(hours=1))
+    if len(set(times)) == 1:
+        room = timedelta(hours=12)
+    return [(min(times) - room).isoformat(), (max(times) + room).isoformat()]
+
+
+def _line(trend: Trend, scale: float) -> dict[str, Any]:
+    points = trend.points
+    code = "" if trend.code is None else f", code {trend.code}"
+    line = scatter(
+        f"{machine_name(trend.machine)}{code}",
+        [point.run.time for point in points],
+        [point.value * scale for point in points],
+        text=["<br>".join(_facts_of(point)) for point in points],
+        hovertemplate="%{text}<extra>%{fullData.name}</extra>",
+    )
+    if any(point.figure.low is not None and point.figure.high is not None for point in points):
+        line["error_y"] = {
+            "type": "data",
+            "symmetric": False,
+            "array": [_beyond(point.value, point.figure.high) * scale for point in points],
+            "arrayminus": [_beyond(point.figure.low, point.value) * scale for point in points],
+            "thickness": 1,
+        }
+    return line
+
+
+def _beyond(low: float | None, high: float | None) -> float:
+    return 0.0 if low is None or high is None else max(0.0, high - low)
+
+
+def _facts_of(point: Point) -> Iterator[str]:
+    yield show(point.value, point.figure.unit)
+    yield f"{show_time(point.run.time)} UTC"
+    if point.run.commit is not None:
+        yield f"commit {point.run.commit[:12]}{', modified' if point.run.modified else ''}"
+    versions = point.run.versions
+    yield from (f"{name} {versions[name]}" for name in ("python", "torch", "driver") if name in versions)
+
+
+def _table(trends: Sequence[Trend]) -> Table:
+    columns = [
+        Column("figure", lambda it: it.name),
+        Column("machine", lambda it: machine_name(it.machine)),
+        Column("code", lambda it: Cell(it.code or "no hash", None if it.code else QUIET)),
+        Column("better", lambda it: str(it.better)),
+        number("points", lambda it: show_count(len(it.points))),
+        number("newest", lambda it: show(it.points[-1].value, it.unit)),
+        number("change", _change),
+        Column("over time", _spark),
+    ]
+    return make_table("Figures", trends, columns, folded=len(trends) > _FOLDED)
+
+
+def _change(trend: Trend) -> Cell:
+    if trend.change is None:
+        return Cell("nothing before" if len(trend.points) < 2 else "from zero", QUIET)
+    better = trend.is_better
+    word = "" if better is None else " better" if better else " worse"
+    return Cell(f"{trend.change * 100:+.1f} %{word}", None if better is None else GOOD if better else BAD)
+
+
+def _spark(trend: Trend) -> Cell:
+    values = tuple(point.value for point in trend.points)
+    if len(values) < 2:
+        return Cell("one point", QUIET)
+    return Cell("", spark=values, hint=f"{len(values)} points")
+
+
+# -- peers ---------------------------------------------------------------------------------------------------
+
+
+_GREY = ("limit", "target")  # nobody who took part
+_TONES = {"ahead": GOOD, "level": None, "behind": BAD, "alone": QUIET}
+_SYMBOLS = {OURS: "circle", "limit": "line-ns-open", "target": "diamond-open"}
+
+
+def make_peers_section(runs: Sequence[Run]) -> Section | None:
+    """Lay out each comparison with peers, the newest first; ``None`` where there is none."""
+    found = [(it, run) for it, run in documents_of(reversed(runs), PeerComparison) if it.scenarios]
+    if not found:
+        return None
+    verdicts = [row.verdict for row in found[0][0].scenarios]
+    compared = len(verdicts) - verdicts.count("alone")
+    ahead = f"{verdicts.count('ahead')} of {compared}"
+    blocks: list[Block] = [_peer_plot(found)]
+    for document, run in found:
+        blocks += [_scenarios(document, run), _contenders(document)]
+    return Section(
+        "peers",
+        "Ours against peers, limit and target",
+        "Each scenario is played by ours and by every peer that could be installed, in rounds that take "
+        "turns in one process or side by side. The ratio is ours to the best peer, below 1 where ours takes "
+        "less, with its interval of confidence; it is what carries over to other machines. The limit is "
+        "what this machine needs to touch the same bytes, measured in the same run; the target is a promise "
+        "about one machine. Each table is one run.",
+        blocks,
+        [Tile(ahead, "scenarios ahead of every peer")] if compared else (),
+    )
+
+
+def _ours(row: ScenarioRow) -> float | None:
+    return next((it.value for it in row.standings if it.contender == OURS), None)
+
+
+def _peer_plot(found: Sequence[tuple[PeerComparison, Run]]) -> Plot:
+    return Plot(
+        "plot-peers",
+        "Everybody as a multiple of ours",
+        "For each scenario, how many times as long as ours each peer, the limit and the target take, on a "
+        "logarithmic scale; what lies to the left of 1 is quicker than ours.",
+        [_peer_choice(document, run) for document, run in found],
+        "run",
+    )
+
+
+def _peer_choice(document: PeerComparison, run: Run) -> Choice:
+    marks: dict[str, list[tuple[str, float, str]]] = {}
+    for row in document.scenarios:
+        ours = _ours(row)
+        if not ours:
+            continue
+        others = [(standing.contender, standing.value) for standing in row.standings]
+        for who, value in (*others, ("limit", row.limit), ("target", row.target)):
+            if value > 0:
+                mark = f"{row.id} {row.title}", value / ours, show(value, row.unit)
+                marks.setdefault(who, []).append(mark)
+    contenders = [who for who in marks if who not in _GREY]
+    colors = dict.fromkeys(marks, PALETTE[-1])
+    colors |= {who: PALETTE[place % (len(PALETTE) - 1)] for place, who in enumerate(contenders)}
+    traces = [
+        scatter(
+            who,
+            [ratio for _, ratio, _ in places],
+            [name for name, _, _ in places],
+            mode="markers",
+            text=[text for _, _, text in places],
+            marker={"size": 11, "symbol": _SYMBOLS.get(who, "square"), "color": colors[who]},
+            hovertemplate="%{y}<br>%{text}, %{x:.3g} times ours<extra>%{fullData.name}</extra>",
+        )
+        for who, places in marks.items()
+    ]
+    one = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}
+    layout = {
+        "xaxis": log_axis("times ours", [ratio for places in marks.values() for _, ratio, _ in places]),
+        "yaxis": {"automargin": True, "autorange": "reversed"},
+        "height": 170 + 34 * len(document.scenarios),
+        **legend(above=True),
+        "shapes": [{**one, "line": {"dash": "dot", "width": 1}}],
+    }
+    note = "What lies to the left of 1 is quicker than ours."
+    return Choice(run.hint, traces, layout, note)
+
+
+def _scenarios(document: PeerComparison, run: Run) -> Table:
+    columns = [
+        Column("scenario", lambda it: Cell(f"{it.id} {it.title}", hint=f"{it.statistic}; code {it.code}")),
+        number("ours", lambda it: show(_ours(it), it.unit)),
+        number("best peer", _best_peer),
+        number("ratio", _ratio),
+        Column("verdict", lambda it: Cell(it.verdict, _TONES.get(it.verdict))),
+        Column("limit", lambda it: f"{show(it.limit, it.unit)} ({it.limit_of})"),
+        number("target", _target),
+    ]
+    caption = f"{show_time(run.time)} UTC: {document.slice}, {document.clock} time"
+    return make_table(caption, document.scenarios, columns)
+
+
+def _best_peer(row: ScenarioRow) -> Cell:
+    best = next((it for it in row.standings if it.contender == row.best_peer), None)
+    return (
+        Cell("no peer", QUIET) if best is None else Cell(f"{show(best.value, row.unit)} ({best.contender})")
+    )
+
+
+def _ratio(row: ScenarioRow) -> Cell:
+    it = row.ratio
+    if it is None:
+        return Cell("no peer", QUIET)
+    text = f"{show_count(it.value)} ({show_count(it.low)} to {show_count(it.high)})"
+    return Cell(text, hint=f"{it.confidence:.0%} over {it.rounds} rounds")
+
+
+def _target(row: ScenarioRow) -> Cell:
+    word = "reached" if row.reached else "not reached"
+    return Cell(f"{show(row.target, row.unit)}, {word}", GOOD if row.reached else UNKNOWN)
+
+
+def _contenders(document: PeerComparison) -> Table:
+    columns = [
+        Column("contender", lambda it: it.name),
+        Column("package", lambda it: f"{it.package} {it.version or ''}".strip()),
+        Column("why not", lambda it: Cell(it.reason or "took part", UNKNOWN if it.reason else GOOD)),
+    ]
+    return make_table("Who could take part", document.contenders, columns, folded=True)
+
+
+# -- gpu -----------------------------------------------------------------------------------------------------
+
+
+def make_gpu_section(runs: Sequence[Run]) -> Section | None:
+    """Lay out the results of each run on a GPU, the newest first; ``None`` where there is none."""
+    found = [(it, run) for it, run in documents_of(reversed(runs), GpuBenchmarksDocument) if it.results]
+    if not found:
+        return None
+    goals = [goal for case in found[0][0].results for goal in case.goals]
+    met = sum(goal.is_met for goal in goals)
+    tone = GOOD if met == len(goals) else UNKNOWN
+    return Section(
+        "gpu",
+        "GPU benchmarks",
+        "Times between two events on the device, medians over samples, with everybody taking turns in one "
+        "run: ours, torch's own calls, and a plain copy of as many bytes, which is what the card can do. "
+        "The speed is that at which ours moves the bytes of the case. A goal is a ratio of two of these "
+        "times.",
+        [_gpu_table(document, run) for document, run in found],
+        [Tile(f"{met} of {len(goals)}", "goals met on the GPU", tone)] if goals else (),
+    )
+
+
+def _gpu_table(document: GpuBenchmarksDocument, run: Run) -> Table:
+    machine = document.machine
+    driver = machine.driver or "unknown"
+    columns = [
+        Column("case", lambda it: it.name),
+        Column("sizes and types", lambda it: ", ".join(f"{key} {value}" for key, value in it.case.items())),
+        Column("mode", lambda it: it.mode),
+        Column(
+            "times, median",
+            lambda it: ", ".join(f"{who} {show(time.median_us, 'us')}" for who, time in it.times.items()),
+        ),
+        number("speed of ours", lambda it: f"{show_count(round(it.gigabytes_per_second, 1))} GB/s"),
+        Column("goals", _goals),
+    ]
+    caption = f"{show_time(run.time)} UTC: {machine.device}, driver {driver}, torch {machine.torch}"
+    return make_table(caption, document.results, columns)
+
+
+def _goals(it: GpuCase) -> Cell:
+    if not it.goals:
+        return Cell("none", QUIET)
+    words = "; ".join(
+        f"{'✓ met' if goal.is_met else '✗ missed'}: {goal.what} {show_count(goal.value)}, "
+        f"{'at least' if goal.is_least else 'at most'} {show_count(goal.bound)}"
+        for goal in it.goals
+    )
+    return Cell(words, GOOD if all(goal.is_met for goal in it.goals) else UNKNOWN)

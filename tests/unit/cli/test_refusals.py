@@ -1,0 +1,136 @@
+"""Bad input of every command: one line, status 2, nothing done."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.typed import refused
+
+LINES = [
+    ("reply", "'reply'"),
+    ("adapters raddix", "no adapter 'raddix'"),
+    ("adapters no_such_module_here:Cache", "adapter no_such_module_here:Cache: cannot import"),
+    ("compare rows", "compares 2 different implementations or more; got 1."),
+    ("compare rows rows", "compares 2 different implementations or more; rows was named 2 times."),
+    ("compare rows sglang-radixx", "did you mean sglang-radix or"),
+    ("compare --command cat", "compares 2 different implementations or more; got 1."),
+    ("compare rows --command no-such-program-here", "no-such-program-here"),
+    ("faults B999", "no fault 'B999'"),
+    ("faults --cabinet nowhere:TABLE", "cannot import nowhere"),
+    ("faults --cabinet tiny_cabinet:TABLE B01 b998", "no fault 'b998'"),
+    ("faults --page no/such/folder/faults.md", "there is no folder"),
+    ("faults --keep no/such/folder/results.jsonl", "there is no folder"),
+    ("faults --list --json", "--json: --list looks for no fault"),
+    ("faults --list --page faults.md", "--page: --list looks for no fault"),
+    ("faults --list --keep kept", "--keep: --list looks for no fault"),
+    ("faults --list --store runs", "--store: --list looks for no fault"),
+    ("judge no/such.jsonl", "no/such.jsonl: cannot be read: No such file or directory"),
+    ("judge /dev/zero", "/dev/zero:1: longer than 16,777,216 bytes, the most of a line"),
+    ("replay chatt", "'chatt' is no file and no workload (did you mean chat?)"),
+    ("replay no/such/file", "'no/such/file' is no file and no workload"),
+    ("replay ''", "'' is no file"),
+    ("replay .", ".: cannot be read: Is a directory"),
+    ("replay", "Missing argument 'TRACE|NAME'"),
+    ("replay chat agent", "unexpected extra argument"),
+    ("replay chat --cash radix", "No such option '--cash'"),
+    ("replay chat --cache radx", "no cache 'radx' (did you mean radix?)"),
+    ("replay chat --cache block", "no cache 'block' (did you mean blocks?)"),
+    ("replay chat --mode cereal", "'cereal' is not one of"),
+    ("replay chat --requests many", "'many' is no whole number in"),
+    ("replay chat --requests 1000001", "--requests': 1000001 is not in the range 1<=x<=1000000"),
+    ("replay chat --page-size 0", "--page-size': 0 is not in the range"),
+    ("replay chat --page-size 1073741824", "is not in the range 1<=x<=1073741823"),
+    ("replay chat --page-size 10000", "--capacity 8192 holds no page of 10000"),
+    ("replay chat --window 9223372036854775808", "is not in the range 1<=x<=2147483647"),
+    ("replay chat --capacity lots", "--capacity': 'lots' is no number of tokens"),
+    ("replay chat --capacity 15 --page-size 16", "--capacity 15 holds no page of 16"),
+    ("replay chat --capacity 2k --page-size 1 --page-size 4000", "2000 holds no page of 4000 tokens"),
+    ("replay adversarial --capacity 1G", "--capacity 1000000000 is too much for adversarial"),
+    ("replay chat --swa-capacity 1k", "give --window too"),
+    ("replay chat --max-running 65537", "is not in the range 1<=x<=65536"),
+    ("replay chat --chunk 2147483648", "--chunk': 2147483648 is not in the range 1<=x<=2147483647"),
+    ("replay chat --iteration-ms 0", "0.0 is not in the range 0.01<=x<=86400000"),
+    ("replay chat --iteration-ms 1e308 --json", "1e+308 is not in the range"),
+    ("replay chat --check-every 2147483648", "is not in the range 0<=x<=2147483647"),
+    ("replay t --block-tokens 2147483648", "--block-tokens': 2147483648 is not in the range 1<=x<="),
+    ("replay chat --block-tokens 16", "--block-tokens: a named workload has its own; leave it away"),
+    ("replay chat --mode serial --window 4", "--window: a serial replay has no engine; leave it away"),
+    ("replay chat --mode serial --no-content-check", "--content-check: a serial replay has no engine"),
+    ("replay chat --cache blocks --eviction-policy ref_zero", "'ref_zero' is not one of"),
+    ("replay chat --cache blocks --mode serial", "--cache blocks caches the states of an engine"),
+    ("replay chat --mamba-chunk-size 64", "give --cache blocks too"),
+    ("replay chat --progress maybe", "'maybe' is not one of"),
+    ("report", "Missing argument 'RUNS...'"),
+    ("report nowhere", "'nowhere' does not exist"),
+    ("report empty", "empty: no run in this folder; pymllm verify --store FOLDER puts one there"),
+    ("report x.json", "x.json:1: not JSON"),
+    ("report empty -o nowhere/x.html", "there is no folder nowhere; make it first."),
+    ("report empty --format pdf", "'pdf' is not one of 'html'"),
+    ("report pipe", "pipe: is no regular file, and only those are read"),
+    ("diff pipe x.json", "pipe: is no regular file, and only those are read"),
+    ("rerun none.jsonl", "none.jsonl: cannot be read"),
+    ("schema trace", "'history', 'judgement', 'ledger'"),
+    ("shrink none.jsonl", "none.jsonl: cannot be read"),
+    ("shrink none.jsonl --seconds 0", "0.0 is not in the range"),
+    ("shrink none.jsonl --output /no/such/folder/a.jsonl", "there is no folder /no/such/folder; make it"),
+    ("situations --kind cells", "'cells' is not one of"),
+    ("situations --page none/page.md", "there is no folder"),
+    ("soak --adapter nothing", "no adapter 'nothing'"),
+    ("soak --audit often", "is no rate; write every, off, or 1/64"),
+    ("soak --adapter nowhere:Rows --jobs 1", "cannot import nowhere"),
+    ("soak --adapter rows --machine SlotMachine --jobs 1", "driven by SlotMachine"),
+    ("soak --page no/folder/x.md", "there is no folder"),
+    ("soak --resume nothing-here", "there is no ledger.jsonl"),
+    ("soak --resume nothing-here --seed 0", "--seed: a campaign that goes on has its own"),
+    ("soak --resume nothing-here --audit off", "--audit: a campaign that goes on has its own"),
+    ("soak --resume nothing-here --adapter rows --config {}", "--config: a campaign that goes on has its"),
+    ("soak --fault B01 --output there", "--output: with --cabinet or --fault only faults are told of"),
+    ("soak merge", "Missing argument"),
+    ("soak merge nothing-here", "does not exist"),
+    ("verify --adapter raddix", "no adapter 'raddix' (did you mean radix?); pymllm adapters lists"),
+    ("verify --adapter zzz", "no adapter 'zzz'; "),
+    (f"verify --law {'qq' * 999}", f"no law '{'q' * 57}...'; pymllm verify"),
+    ("verify --law Q9", "no law 'Q9'; pymllm verify --verbose lists"),
+    ("verify --law r11", "(did you mean R1 or R10?)"),
+    ("verify --adapter rows --law S4 --jobs 1", "no adapter asked for can test S4"),
+    ("verify --profile soak", "'soak' is not one of 'dev', 'ci', 'deep'"),
+    ("verify --examples 0", "0 is not in the range"),
+    ("verify --timeout -1", "-1.0 is not in the range"),
+    ("verify --adapter json:Nobody --jobs 1", "adapter json:Nobody: json has no class 'Nobody'"),
+    ("verify --adapter hashes --command no-such-program --jobs 1", "'no-such-program' cannot be started: No"),
+    ("verify --jobs 0", "0 is not in the range"),
+    ("verify --junit no/such/out.xml", "no/such/out.xml: there is no folder no/such; make it first"),
+    ("verify --junit .", "is a directory"),
+    ("verify --output /proc/x", "--output /proc/x: cannot write in /proc: "),
+    ("verify --output /dev/null/x", "--output /dev/null/x: cannot write in /dev/null: "),
+    ("verify --adapter rows --store x.json/store", "--store x.json/store: cannot write in"),
+    ("verify radix", "unexpected extra argument"),
+    ("verify --fault B01 --strict", "--strict: with --cabinet or --fault only faults are told of"),
+    ("verify --fault B01 --output there", "--output: with --cabinet or --fault only faults are told of"),
+    ("verify --fault B999", "no fault 'B999'"),
+    ("verify --cabinet tiny_cabinet:TABLE --adapter hashes", "none of 2 faults is about hashes; they are"),
+    ("verify --cabinet nowhere:TABLE", "cannot import nowhere"),
+    ("verify --check-protocol", "--check-protocol is about programs"),
+    ("verify --check-protocol --adapter radix", "--check-protocol is about programs"),
+    ("verify --check-protocol --command x --junit x.xml", "--junit: --check-protocol judges no laws"),
+    ("verify --check-protocol --command x --store kept", "--store: --check-protocol judges no laws"),
+    ('verify --check-protocol --command "\'"', "no closing quotation"),
+]
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(("line", "words"), LINES, ids=[line[:60] for line, _ in LINES])
+def test_bad_input_is_one_line_and_status_2(
+    line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X1: the line names the value, the bound and what to do; nothing is written, and no pipe waited for."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "x.json").write_text("{", encoding="utf-8")
+    os.mkfifo(tmp_path / "pipe")
+    refused(*shlex.split(line), words=words)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "pipe", "x.json"]
