@@ -18,29 +18,16 @@ from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.conformance.soak.campaign import SoakPlan, soak
 from pymllm.errors import PymllmError
 
-__all__ = ["hunt_by_soak", "hunt_by_verify"]
-
 
 def hunt_by_verify(plan: VerifyPlan, task: HuntTask) -> FaultResult:
-    """Put a fault in place, verify its adapters as always, and take it out again.
-
-    Parameters
-    ----------
-    plan : VerifyPlan
-        Whose adapters and processes are not looked at: everything happens in this process.
-    task : HuntTask
-        The fault; of its plan nothing is looked at.
-    """
+    """Put a fault in place, verify its adapters in this process as a plan of verify says, and take it out."""
     return _hunt(task.fault, lambda start: _verified(plan, task.fault, start))
 
 
 def hunt_by_soak(plan: SoakPlan, task: HuntTask) -> FaultResult:
     """Put a fault in place, play a campaign on its adapters until one run fails, and take it out again.
 
-    Parameters
-    ----------
-    plan, task
-        As of `hunt_by_verify`. The ledger is thrown away.
+    The ledger is thrown away.
     """
     return _hunt(task.fault, lambda start: _soaked(plan, task.fault, start))
 

@@ -21,8 +21,6 @@ from pymllm.conformance.shrinker import shrink
 from pymllm.conformance.time_limit import TookTooLong, deadline
 from pymllm.errors import PymllmError
 
-__all__ = ["FaultResult", "HuntPlan", "HuntTask", "hunt"]
-
 _FIRST_TURN = 2_000
 _LATER_TURNS = 4
 """Each turn is so many times as long as the one before: only the stubborn get much."""
@@ -32,24 +30,13 @@ _SHRUNK_EXAMPLES = 200
 
 @dataclass(frozen=True, slots=True)
 class HuntPlan:
-    """How thoroughly to look.
+    """How thoroughly to look."""
 
-    Parameters
-    ----------
-    seeds : tuple of int
-        The fault is looked for from each.
-    operations : int
-        Most operations of each searcher from one seed.
-    shrinks : int
-        Most programs to play while the shortest that was found is made smaller; 0 leaves it as it is.
-    seconds : float
-        A fault that takes more processor time than this from one seed has hung something.
-    """
-
-    seeds: tuple[int, ...] = (0,)
-    operations: int = 100_000
+    seeds: tuple[int, ...] = (0,)  # the fault is looked for from each
+    operations: int = 100_000  # most operations of each searcher from one seed
+    # most programs to play while the shortest that was found is made smaller; 0 leaves it as it is
     shrinks: int = 0
-    seconds: float = 60.0
+    seconds: float = 60.0  # a fault that takes more processor time than this from one seed has hung something
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +49,12 @@ class HuntTask:
 
 @dataclass(frozen=True, slots=True)
 class FaultResult:
-    """What became of one fault.
+    """What became of one fault."""
 
-    Parameters
-    ----------
-    fault : Fault
-        As given.
-    detections : tuple of Detection
-        One for each seed from which it was caught.
-    problems : tuple of str
-        Why it was not, or could not be looked for.
-    seconds : float
-        For everything, shrinking included.
-    """
-
-    fault: Fault
-    detections: tuple[Detection, ...]
-    problems: tuple[str, ...]
-    seconds: float
+    fault: Fault  # as given
+    detections: tuple[Detection, ...]  # one for each seed from which it was caught
+    problems: tuple[str, ...]  # why it was not, or could not be looked for
+    seconds: float  # for everything, shrinking included
 
     @property
     def is_caught(self) -> bool:
@@ -142,14 +117,7 @@ class FaultResult:
 def hunt(task: HuntTask) -> FaultResult:
     """Put a fault in place, look for it from each seed, and take it out again.
 
-    Parameters
-    ----------
-    task : HuntTask
-        The fault and the plan.
-
-    Notes
-    -----
-    The functions that the fault edits are wrong in this process meanwhile: do not run two at once in one.
+    The functions that it edits are wrong in this process meanwhile: do not run two at once in one.
     """
     start = time.monotonic()
     fault, plan = task.fault, task.plan

@@ -15,38 +15,19 @@ from pymllm.conformance.runner import Progress, versions
 from pymllm.conformance.worker_process import Lost
 from pymllm.conformance.workers import Workers
 
-__all__ = ["FaultsReport", "look_for_faults"]
-
 
 @dataclass(frozen=True, slots=True)
 class FaultsReport:
-    """What became of all of them.
+    """What became of all of them."""
 
-    Parameters
-    ----------
-    plan : HuntPlan
-        How they were looked for.
-    jobs : int
-        In how many processes.
-    versions : dict
-        Of what took part.
-    results : tuple of FaultResult
-        In the order of the faults.
-    seconds : float
-        For everything.
-    interruption : KeyboardInterrupt or None
-        What ended the search early; what was not looked for until then is not caught.
-    kept : int
-        How many results are of an earlier run; ``seconds`` are without them.
-    """
-
-    plan: HuntPlan
-    jobs: int
-    versions: dict[str, str]
-    results: tuple[FaultResult, ...]
-    seconds: float
+    plan: HuntPlan  # how they were looked for
+    jobs: int  # in how many processes
+    versions: dict[str, str]  # of what took part
+    results: tuple[FaultResult, ...]  # in the order of the faults
+    seconds: float  # for everything
+    # what ended the search early; what was not looked for until then is not caught
     interruption: KeyboardInterrupt | None = None
-    kept: int = 0
+    kept: int = 0  # how many results are of an earlier run; ``seconds`` are without them
 
     @property
     def missed(self) -> tuple[FaultResult, ...]:
@@ -81,32 +62,10 @@ def look_for_faults(
     kept: KeptResults | None = None,
     hunter: Callable[[HuntTask], FaultResult] | None = None,
 ) -> FaultsReport:
-    """Put each fault in place and look for it.
+    """Put each fault in place and look for it with ``hunter``, by default `hunt`, in other processes.
 
-    Parameters
-    ----------
-    faults : sequence of Fault
-        Each with an id of its own.
-    plan : HuntPlan
-        How thoroughly.
-    jobs : int
-        Processes beside this one.
-    progress : callable, optional
-        As of `pymllm.conformance.runner.Progress`.
-    kept : KeptResults, optional
-        What it has is not looked for again; what is found is kept there at once.
-    hunter : callable, optional
-        Looks for a fault in a process beside this one; `hunt` by default.
-
-    Returns
-    -------
-    FaultsReport
-        The same, times aside, for every number of jobs.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        It came before anything was known.
+    The report is the same, times aside, for every number of jobs. What ``kept`` has is not looked for again,
+    and what is found is kept there at once. `KeyboardInterrupt`: it came before anything was known.
     """
     start = time.monotonic()
     show = progress or (lambda label, total: nullcontext())

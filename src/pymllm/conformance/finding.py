@@ -11,35 +11,17 @@ from pymllm.errors import InvariantViolation, PymllmError
 from pymllm.history.files import History
 from pymllm.oracle.judge import judge_steps
 
-__all__ = ["Finding", "make_finding", "pick_smallest"]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one search found of one law.
+    """What one search found of one law."""
 
-    Parameters
-    ----------
-    violation : InvariantViolation
-        The law, what was expected and what was observed.
-    history : History
-        The smallest program that was seen to break it, ending with the step that does.
-    is_rerun : bool
-        Whether running the history again breaks the law again.
-    is_judged : bool
-        Whether its outcomes alone show it, without the implementation.
-    is_unfinished : bool
-        Whether the search for a smaller program was cut short.
-    mistakes : tuple of str
-        As of `pymllm.conformance.acting.FoundViolation`.
-    """
-
-    violation: InvariantViolation
-    history: History
-    is_rerun: bool
-    is_judged: bool
-    is_unfinished: bool = False
-    mistakes: tuple[str, ...] = ()
+    violation: InvariantViolation  # the law, what was expected and what was observed
+    history: History  # the smallest program that was seen to break it, ending with the step that does
+    is_rerun: bool  # whether running the history again breaks the law again
+    is_judged: bool  # whether its outcomes alone show it, without the implementation
+    is_unfinished: bool = False  # whether the search for a smaller program was cut short
+    mistakes: tuple[str, ...] = ()  # as of `pymllm.conformance.acting.FoundViolation`
 
     @property
     def law(self) -> str:
@@ -53,15 +35,8 @@ class Finding:
 
 
 def make_finding(found: FoundViolation) -> Finding:
-    """Try in which ways a violation can be seen again.
+    """Try in which ways a violation of a machine can be seen again.
 
-    Parameters
-    ----------
-    found : FoundViolation
-        Of a machine.
-
-    Notes
-    -----
     An engine that drives a cache and an adapter that looks inside both see what outcomes alone do not
     show; a cache that does not do the same twice may show nothing the second time. Where the operations do
     not show it, the history has the acts, where a machine played any.

@@ -17,8 +17,6 @@ from pymllm.errors import TraceError, UsageError
 from pymllm.instrument.provenance import build_version
 from pymllm.text_file import read_json, read_lines
 
-__all__ = ["KeptResults"]
-
 
 class _Line(Struct, frozen=True, forbid_unknown_fields=True):
     key: str
@@ -33,20 +31,11 @@ _LOOKED_AT = 65_536
 
 
 class KeptResults:
-    """A file of JSON lines, one for each fault that was looked for.
+    """A file of JSON lines, one for each fault that was looked for; it is made where there is none.
 
     A line counts only for the same fault, looked for in the same way, by the same source: after a change of
     the package everything is looked for again, and after one of somebody's adapter or class his faults are.
-
-    Parameters
-    ----------
-    path : Path
-        The file; it is made where there is none.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read or written, or has something else in it, which stays as it is.
+    `UsageError`: the file cannot be read or written, or has something else in it, which stays as it is.
     """
 
     def __init__(self, path: Path) -> None:

@@ -104,30 +104,10 @@ def _refuse(law: str, different: tuple[Step, Outcome], how: str) -> None:
 def run_program(
     adapter: str, config: Config, operations: Sequence[Operation] | Mapping[int, Operation]
 ) -> History:
-    """Run a program on an adapter.
+    """Run a program, a sequence numbered from 1 or a mapping, on an adapter; every step with its outcome.
 
-    Parameters
-    ----------
-    adapter : str
-        Registry name or ``module:Class``.
-    config : dict
-        What to build.
-    operations : sequence of Operation, or mapping from step number
-        In order; a sequence is numbered from 1.
-
-    Returns
-    -------
-    History
-        Every step with its outcome.
-
-    Raises
-    ------
-    InvariantViolation
-        The program breaks a law on this adapter.
-    ProgramError
-        The program makes no sense.
-    AdapterError
-        The adapter cannot be loaded, built or asked.
+    `InvariantViolation`: it breaks a law on this adapter. `ProgramError`: it makes no sense.
+    `AdapterError`: the adapter cannot be loaded, built or asked.
     """
     numbered = operations if isinstance(operations, Mapping) else dict(enumerate(operations, 1))
     examiner = Examiner(build_adapter(adapter, dict(config)))

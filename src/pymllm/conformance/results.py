@@ -36,20 +36,6 @@ from pymllm.oracle.laws import INVARIANTS, LAWS, Law, laws_of
 from pymllm.oracle.situations import SITUATIONS, expected_names
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
 
-__all__ = [
-    "AdapterResult",
-    "LawResult",
-    "MachineResult",
-    "SavedFiles",
-    "SearchedConfiguration",
-    "VerifyReport",
-    "find_missing",
-    "judge_adapter",
-    "leave_unknown",
-    "merge_laws",
-    "merge_situations",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class SearchedConfiguration:
@@ -77,24 +63,12 @@ class SearchedConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class LawResult:
-    """What is known of a law.
+    """What is known of a law."""
 
-    Parameters
-    ----------
-    law : Law
-        The law.
-    verdict : Verdict
-        What is known.
-    exercised : int
-        Tests by the oracle that could have failed.
-    audited : int
-        Walks of the implementation from inside that looked at it.
-    """
-
-    law: Law
-    verdict: Verdict
-    exercised: int
-    audited: int
+    law: Law  # the law
+    verdict: Verdict  # what is known
+    exercised: int  # tests by the oracle that could have failed
+    audited: int  # walks of the implementation from inside that looked at it
 
     def row(self) -> LawRow:
         """Return what a document says of it."""
@@ -104,17 +78,11 @@ class LawResult:
 
 @dataclass(frozen=True, slots=True)
 class SavedFiles:
-    """Where programs were written; what could not be is missing.
+    """Where programs were written; what could not be is missing."""
 
-    Parameters
-    ----------
-    programs : dict
-        File by adapter and law.
-    crashes, conversations : dict
-        By adapter and place among its problems: the program, and the last lines that it said.
-    """
-
-    programs: dict[tuple[str, str], str] = field(default_factory=dict)
+    programs: dict[tuple[str, str], str] = field(default_factory=dict)  # file by adapter and law
+    # crashes, conversations: by adapter and place among its problems: the program, and the last lines that it
+    # said
     crashes: dict[tuple[str, int], str] = field(default_factory=dict)
     conversations: dict[tuple[str, int], str] = field(default_factory=dict)
 
@@ -167,30 +135,15 @@ class MachineResult:
 
 @dataclass(frozen=True, slots=True)
 class AdapterResult:
-    """What is known of an adapter.
+    """What is known of an adapter."""
 
-    Parameters
-    ----------
-    name : str
-        As it was asked for.
-    kind : str or None
-        ``None`` where it could not be loaded.
-    problems : tuple of Crash
-        Why something is unknown: the adapter could not be examined, or a search ended early.
-    laws : tuple of LawResult
-        In the specification's order; empty where the kind is not known.
-    machines : tuple of MachineResult
-        What was done.
-    findings : tuple of Finding
-        The smallest program for each broken law, the smallest of all first.
-    """
-
-    name: str
-    kind: str | None
+    name: str  # as it was asked for
+    kind: str | None  # ``None`` where it could not be loaded
+    # why something is unknown: the adapter could not be examined, or a search ended early
     problems: tuple[Crash, ...]
-    laws: tuple[LawResult, ...]
-    machines: tuple[MachineResult, ...]
-    findings: tuple[Finding, ...]
+    laws: tuple[LawResult, ...]  # in the specification's order; empty where the kind is not known
+    machines: tuple[MachineResult, ...]  # what was done
+    findings: tuple[Finding, ...]  # the smallest program for each broken law, the smallest of all first
 
     @property
     def verdict(self) -> Verdict:
@@ -241,41 +194,18 @@ class AdapterResult:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """Everything that a run of ``pymllm verify`` has to tell.
+    """Everything that a run of ``pymllm verify`` has to tell."""
 
-    Parameters
-    ----------
-    profile : str
-        Name of the profile.
-    seed : int
-        Where all choices came from.
-    examples : int or None
-        Programs per machine and configuration; ``None`` where time decided.
-    jobs : int
-        Processes.
-    steps : int
-        Most acts of a program.
-    versions : dict
-        Of whatever the result depends on, by name.
-    adapters : tuple of AdapterResult
-        In the order asked for.
-    seconds : float
-        The whole run took.
-    interruption : KeyboardInterrupt or None
-        What ended it early.
-    is_strict : bool
-        Whether a situation that was never reached counts as a failure, and a search that was cut short.
-    """
-
-    profile: str
-    seed: int
-    examples: int | None
-    jobs: int
-    steps: int
-    versions: dict[str, str]
-    adapters: tuple[AdapterResult, ...]
-    seconds: float
-    interruption: KeyboardInterrupt | None = None
+    profile: str  # name of the profile
+    seed: int  # where all choices came from
+    examples: int | None  # programs per machine and configuration; ``None`` where time decided
+    jobs: int  # processes
+    steps: int  # most acts of a program
+    versions: dict[str, str]  # of whatever the result depends on, by name
+    adapters: tuple[AdapterResult, ...]  # in the order asked for
+    seconds: float  # the whole run took
+    interruption: KeyboardInterrupt | None = None  # what ended it early
+    # whether a situation that was never reached counts as a failure, and a search that was cut short
     is_strict: bool = False
 
     @property
@@ -368,16 +298,7 @@ def judge_adapter(
 ) -> AdapterResult:
     """Put together what the searches of one adapter came to.
 
-    Parameters
-    ----------
-    smoke : SmokeReport
-        Of the adapter.
-    searches : sequence of SearchedConfiguration
-        All of this adapter.
-    wanted : collection of Law, optional
-        Rows to keep; broken laws are kept in any case.
-    refined : iterable of Finding, optional
-        Smaller programs for laws that a search found broken.
+    With ``wanted`` laws, rows of these alone, and of broken ones; ``refined`` has smaller programs for these.
     """
     found = [finding for search in searches for finding in search.result.found]
     findings = pick_smallest([*refined, *found])

@@ -18,70 +18,38 @@ from pymllm.conformance.worker_process import tell
 from pymllm.errors import UsageError
 from pymllm.history.files import History
 
-__all__ = ["ShrinkRun", "ShrinkTask", "run_shrink", "shows_again"]
-
 _BETWEEN_WORDS = 0.5  # Seconds: a long program takes some time to be told.
 
 
 @dataclass(frozen=True, slots=True)
 class ShrinkTask:
-    """What to make smaller.
+    """What to make smaller."""
 
-    Parameters
-    ----------
-    history : History
-        The program.
-    adapter : str
-        Registry name, ``module:Class`` or ``command:PROGRAM ARGS``.
-    laws : tuple of str
-        As of `Shrinker`; empty for the one that the program breaks.
-    seconds : float
-        After which the best so far will do.
-    """
-
-    history: History
-    adapter: str
-    laws: tuple[str, ...]
-    seconds: float
+    history: History  # the program
+    adapter: str  # registry name, ``module:Class`` or ``command:PROGRAM ARGS``
+    laws: tuple[str, ...]  # as of `Shrinker`; empty for the one that the program breaks
+    seconds: float  # after which the best so far will do
 
 
 @dataclass(frozen=True, slots=True)
 class ShrinkRun:
-    """What is known of it by now.
+    """What is known of it by now."""
 
-    Parameters
-    ----------
-    result : RerunResult or None
-        Of the operations as they were; ``None`` where they make no sense, and acts may show why.
-    before, best : FoundViolation or None
-        What was seen again, and the smallest program so far; ``None`` where no law is broken.
-    plays : int
-        Programs that were run for it.
-    seconds : float
-        That they took.
-    misfits : dict of str to int
-        As of `pymllm.conformance.shrink_trials.ShrinkBudget`.
-    is_rerun : bool
-        Whether the operations of the smallest, run again, break its law; known at the end only.
-    """
-
+    # of the operations as they were; ``None`` where they make no sense, and acts may show why
     result: RerunResult | None
+    # before, best: what was seen again, and the smallest program so far; ``None`` where no law is broken
     before: FoundViolation | None = None
     best: FoundViolation | None = None
-    plays: int = 0
-    seconds: float = 0.0
+    plays: int = 0  # programs that were run for it
+    seconds: float = 0.0  # that they took
+    # as of `pymllm.conformance.shrink_trials.ShrinkBudget`
     misfits: dict[str, int] = field(default_factory=dict)
+    # whether the operations of the smallest, run again, break its law; known at the end only
     is_rerun: bool = False
 
 
 def run_shrink(task: ShrinkTask) -> ShrinkRun:
-    """Run a program again and, where it breaks a law, look for the smallest that does.
-
-    Raises
-    ------
-    UsageError, AdapterError
-        As of `rerun_history`.
-    """
+    """Run a program again and, where it breaks a law, look for the smallest; raises as `rerun_history`."""
     scenario = find_scenario(task.history.header)
     result = _rerun(task, has_acts=scenario is not None)
     before = _see_again(task, result, scenario)

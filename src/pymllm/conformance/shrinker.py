@@ -69,27 +69,12 @@ def shrink(
     laws: Collection[str] | None = None,
     on_progress: Callable[[ShrinkProgress], None] | None = None,
 ) -> FoundViolation:
-    """Return the smallest program that was found to break the same law.
+    """Return the smallest program that was found to break the same law, or one of ``laws``.
 
-    Parameters
-    ----------
-    found : FoundViolation
-        Comes back as it is where running it again does not break the law.
-    seconds : float or None
-        After which the best so far is returned; ``None`` for as long as it takes.
-    plays : int or None
-        Most programs to try: what is found does not depend on the machine then.
-    laws : collection of str, optional
-        Ids of laws; by default only the one that was broken.
-    on_progress : callable, optional
-        Called before each program that is played.
-
-    Returns
-    -------
-    FoundViolation
-        Its history has outcomes, is numbered from 1, ends with the step that breaks the law, and is never
-        larger than the one given. Marked as unfinished where ``found`` is, where there were more programs
-        to try, or the adapter hung.
+    It ends with the step that breaks the law, is numbered from 1, has outcomes, and is never larger than the
+    one given, which comes back where running it again breaks no law. After ``seconds`` the best so far is
+    returned; with ``plays``, the most programs to try, what is found does not depend on the machine. Marked
+    as unfinished where ``found`` is, where there were more programs to try, or the adapter hung.
     """
     shrinker = Shrinker(found, seconds=seconds, plays=plays, laws=laws, on_progress=on_progress)
     shrinker.run()

@@ -14,21 +14,8 @@ import msgspec
 from msgspec import Struct, field
 
 from pymllm.history.files import Config
+from pymllm.history.schema import schema_of
 from pymllm.text_file import cut, read_json
-
-__all__ = [
-    "FORMAT",
-    "SCHEMA",
-    "CampaignHeader",
-    "Failure",
-    "Memory",
-    "Place",
-    "RunRecord",
-    "Shares",
-    "ledger_schema",
-    "read_line",
-    "write_line",
-]
 
 FORMAT = "pymllm-soak"
 SCHEMA = 1
@@ -54,22 +41,13 @@ class Place(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a campaign is: with it, each of its runs can be told by its number.
 
-    Attributes
-    ----------
-    version : str
-        As of `pymllm.instrument.provenance.build_version`.
-    versions : dict
-        Of the packages involved.
-    seed : int
-        Of every choice.
-    operations : int or None
-        After so many operations it ends; ``None`` where time decides.
-    longest : int
-        Most operations of one run, but for the act that it ends with.
-    audit : int
-        A walk from inside after so many operations; 0 for none.
-    places : tuple of Place
-        In the order of adapters, configurations, machines and sizes.
+    - ``version``: As of `pymllm.instrument.provenance.build_version`.
+    - ``versions``: Of the packages involved.
+    - ``seed``: Of every choice.
+    - ``operations``: After so many operations it ends; ``None`` where time decides.
+    - ``longest``: Most operations of one run, but for the act that it ends with.
+    - ``audit``: A walk from inside after so many operations; 0 for none.
+    - ``places``: In the order of adapters, configurations, machines and sizes.
     """
 
     version: str
@@ -88,14 +66,9 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 class Failure(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A broken law, or a problem with the adapter where ``law`` is ``None``.
 
-    Attributes
-    ----------
-    law : str or None
-        Its id.
-    message, expected, observed
-        Of the violation.
-    step : int
-        Of the run's program.
+    - ``law``: Its id.
+    - ``message``, ``expected``, ``observed``: Of the violation.
+    - ``step``: Of the run's program.
     """
 
     law: str | None
@@ -108,18 +81,12 @@ class Failure(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
 class Shares(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """CPU seconds of a run by what took them, estimated from every `clocks.EVERY`-th operation.
 
-    Attributes
-    ----------
-    adapter : float
-        Carrying operations out.
-    judge : float
-        Judging them.
-    walks : float
-        Walking the implementation from inside.
-    again : float
-        The end of a run: emptying everything, and playing parts of the program a second time.
-    driver : float
-        The rest: choosing acts, deriving operations, writing them down; and the simulated engine.
+    - ``adapter``: Carrying operations out.
+    - ``judge``: Judging them.
+    - ``walks``: Walking the implementation from inside.
+    - ``again``: The end of a run: emptying everything, and playing parts of the program a second time.
+    - ``driver``: The rest: choosing acts, deriving operations, writing them down; and the simulated
+      engine.
     """
 
     adapter: float = 0.0
@@ -132,21 +99,14 @@ class Shares(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 class Memory(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A process between two runs, when everything of the last one is gone.
 
-    Attributes
-    ----------
-    process : str
-        Tells processes apart, also those of other machines.
-    operations : int
-        It has carried out so far.
-    rss, uss : int
-        Resident memory, and that which it shares with nobody, in bytes.
-    blocks : int
-        Blocks of memory that Python objects are in.
-    is_first : bool
-        Whether the run was the first of its process at its place, so that modules and classes came with it.
-    malloc : int
-        Bytes that the C library has handed out, in which are tensors, arrays and long lists; 0 where it
-        cannot be asked.
+    - ``process``: Tells processes apart, also those of other machines.
+    - ``operations``: It has carried out so far.
+    - ``rss``, ``uss``: Resident memory, and that which it shares with nobody, in bytes.
+    - ``blocks``: Blocks of memory that Python objects are in.
+    - ``is_first``: Whether the run was the first of its process at its place, so that modules and classes
+      came with it.
+    - ``malloc``: Bytes that the C library has handed out, in which are tensors, arrays and long lists; 0
+      where it cannot be asked.
     """
 
     process: str = ""
@@ -161,36 +121,22 @@ class Memory(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One run that ended.
 
-    Attributes
-    ----------
-    number : int
-        Of the run in its campaign.
-    version, adapter, kind, config, machine, size
-        As of `CampaignHeader.version_at` and `Place`.
-    seed, limit : int
-        Of the run: from these two everything in it follows.
-    acts, operations : int
-        Played; operations go beyond the limit by an act and the end.
-    off : tuple of str
-        Acts that were switched off.
-    exercised, reached : dict
-        Tests by law, and situations by how often they were met.
-    sizes : dict
-        What the adapter told at the end.
-    digest : str
-        Of everything above and of a sample of the outcomes.
-    failure : Failure or None
-        How it failed, if it did.
-    audited : dict
-        Walks by law; measured, as is all below.
-    seconds, cpu : float
-        Wall-clock and processor time.
-    shares : Shares
-        Of the processor time.
-    memory : Memory
-        After it.
-    file, short : str or None
-        The program as it was played, and made small; relative to the campaign's folder.
+    - ``number``: Of the run in its campaign.
+    - ``version``, ``adapter``, ``kind``, ``config``, ``machine``, ``size``: As of
+      `CampaignHeader.version_at` and `Place`.
+    - ``seed``, ``limit``: Of the run: from these two everything in it follows.
+    - ``acts``, ``operations``: Played; operations go beyond the limit by an act and the end.
+    - ``off``: Acts that were switched off.
+    - ``exercised``, ``reached``: Tests by law, and situations by how often they were met.
+    - ``sizes``: What the adapter told at the end.
+    - ``digest``: Of everything above and of a sample of the outcomes.
+    - ``failure``: How it failed, if it did.
+    - ``audited``: Walks by law; measured, as is all below.
+    - ``seconds``, ``cpu``: Wall-clock and processor time.
+    - ``shares``: Of the processor time.
+    - ``memory``: After it.
+    - ``file``, ``short``: The program as it was played, and made small; relative to the campaign's
+      folder.
     """
 
     number: int
@@ -237,13 +183,7 @@ def write_line(record: CampaignHeader | RunRecord) -> str:
 
 
 def read_line(line: str) -> CampaignHeader | RunRecord:
-    """Read a line of a ledger.
-
-    Raises
-    ------
-    ValueError
-        It is none; says why.
-    """
+    """Read a line of a ledger; `ValueError` says why it is none."""
     plain = read_json(line)
     if not isinstance(plain, dict):
         raise ValueError("a line of a ledger is an object")
@@ -260,16 +200,12 @@ def read_line(line: str) -> CampaignHeader | RunRecord:
 
 def ledger_schema() -> dict[str, Any]:
     """Describe one line of a ledger, header or run, as a JSON schema."""
-    (header, run), parts = msgspec.json.schema_components(
-        [CampaignHeader, RunRecord], ref_template="#/$defs/{name}"
-    )
+    header = schema_of(CampaignHeader)
     opening = {"format": {"const": FORMAT}, "schema": {"const": SCHEMA}}
-    named = parts[CampaignHeader.__name__]
-    named["properties"] = {**opening, **named["properties"]}
-    named["required"] = [*opening, *named["required"]]
-    for part in parts.values():
-        for described in part["properties"].values():
-            described.pop("default", None)  # left out is what has its default
-    title = "One line of the ledger of pymllm soak"
-    schema = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": schema, "title": title, "oneOf": [header, run], "$defs": parts}
+    header["properties"] = {**opening, **header["properties"]}
+    header["required"] = [*opening, *header["required"]]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "One line of the ledger of pymllm soak",
+        "oneOf": [header, schema_of(RunRecord)],
+    }

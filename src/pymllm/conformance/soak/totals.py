@@ -14,8 +14,6 @@ from pymllm.history.files import Config, Header
 from pymllm.oracle.laws import laws_of
 from pymllm.oracle.situations import expected_situations
 
-__all__ = ["AdapterTotals", "FailureTotals", "Totals", "expected_at"]
-
 _SHARES = ("adapter", "judge", "walks", "again", "driver")
 
 
@@ -27,18 +25,10 @@ def expected_at(place: Place) -> frozenset[str]:
 
 @dataclass(slots=True)
 class FailureTotals:
-    """A law that runs of one adapter broke, or a problem with it.
+    """A law that runs of one adapter broke, or a problem with it."""
 
-    Parameters
-    ----------
-    first : RunRecord
-        The run that met it first.
-    runs : int
-        How many met it.
-    """
-
-    first: RunRecord
-    runs: int = 0
+    first: RunRecord  # the run that met it first
+    runs: int = 0  # how many met it
 
     def row(self) -> FailureRow:
         """Return what a document says of it."""
@@ -59,25 +49,15 @@ class FailureTotals:
 
 @dataclass(slots=True)
 class AdapterTotals:
-    """What is known of one adapter.
+    """What is known of one adapter."""
 
-    Parameters
-    ----------
-    name, kind : str
-        Of the adapter.
-    planned, played : set of str
-        Places of the campaigns, a machine on a configuration each, and those where runs were played.
-    expected : frozenset of str
-        Situations that they must reach.
-    laws : frozenset of str
-        That can be tested at some place.
-    """
-
-    name: str
+    name: str  # name, kind: of the adapter
     kind: str
+    # planned, played: places of the campaigns, a machine on a configuration each, and those where runs were
+    # played
     planned: set[str] = field(default_factory=set)
-    expected: frozenset[str] = frozenset()
-    laws: frozenset[str] = frozenset()
+    expected: frozenset[str] = frozenset()  # situations that they must reach
+    laws: frozenset[str] = frozenset()  # that can be tested at some place
     played: set[str] = field(default_factory=set)
     runs: int = 0
     operations: int = 0
@@ -160,15 +140,7 @@ def _place(config: Config, machine: str) -> str:
 
 
 class Totals:
-    """Sums over all runs of a campaign, or of several.
-
-    Attributes
-    ----------
-    adapters : dict
-        `AdapterTotals` by name.
-    memory : MemoryCourse
-        Of the processes that played.
-    """
+    """Sums over all runs of a campaign, or of several, by adapter, and the memory of those that played."""
 
     def __init__(self, headers: Iterable[CampaignHeader] = ()) -> None:
         self.adapters: dict[str, AdapterTotals] = {}
