@@ -114,8 +114,7 @@ def rerun_command(
     name = find_adapter_or_refuse(adapter_of_file(file, history.header.adapter, given)).name
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: --help and a mistyped option can do without.
-    from pymllm.conformance.worker_process import Lost
-    from pymllm.conformance.workers import ask
+    from pymllm.conformance.workers import Lost, ask
 
     try:
         answer = ask(_Task.carry_out, _Task(history, name, config, record, timing), timeout)

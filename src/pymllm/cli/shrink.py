@@ -41,7 +41,7 @@ from pymllm.oracle.laws import find_law
 
 if TYPE_CHECKING:
     from pymllm.conformance.acting import FoundViolation
-    from pymllm.conformance.shrink_run import ShrinkRun, ShrinkTask
+    from pymllm.conformance.shrinker import ShrinkRun, ShrinkTask
 
 _SECONDS = 60.0
 _MOST_PRINTED = 100
@@ -109,7 +109,7 @@ def shrink_command(
     refuse_missing_folder("--output", target)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
-    from pymllm.conformance.shrink_run import ShrinkTask
+    from pymllm.conformance.shrinker import ShrinkTask
 
     run, interruption = _run(file, ShrinkTask(history, name, wanted, seconds), timeout, progress)
     if run.best is not None:
@@ -138,8 +138,7 @@ def _run(
     file: str, task: ShrinkTask, timeout: float, progress: str
 ) -> tuple[ShrinkRun, KeyboardInterrupt | None]:
     """Have a program made smaller beside this process; an interrupt, or its end, leaves what it has told."""
-    from pymllm.conformance.worker_process import Lost
-    from pymllm.conformance.workers import ask
+    from pymllm.conformance.workers import Lost, ask
 
     told: ShrinkRun | None = None
     with ExitStack() as stack:
@@ -174,7 +173,7 @@ def _run(
 
 def _carry_out(task: ShrinkTask) -> ShrinkRun:
     """Make a program smaller, in a process that may end over it."""
-    from pymllm.conformance.shrink_run import run_shrink
+    from pymllm.conformance.shrinker import run_shrink
 
     load_or_refuse(task.adapter)
     return run_shrink(task)
@@ -182,7 +181,7 @@ def _carry_out(task: ShrinkTask) -> ShrinkRun:
 
 def _seen_again(run: ShrinkRun, timeout: float) -> ShrinkRun:
     """Find out whether what was told last shows its law again."""
-    from pymllm.conformance.shrink_run import shows_again
+    from pymllm.conformance.shrinker import shows_again
     from pymllm.conformance.workers import ask
 
     assert run.best is not None  # it was told
@@ -214,7 +213,7 @@ def _tell(file: str, run: ShrinkRun, laws: tuple[str, ...], target: Path, as_jso
 
 def make_document(file: str, output: str | None, run: ShrinkRun) -> ShrinkDocument:
     """Return the record of a program that was made smaller; ``output`` is where the small one was written."""
-    from pymllm.conformance.program_text import write_program
+    from pymllm.conformance.program import write_program
 
     assert run.best is not None
     assert run.before is not None

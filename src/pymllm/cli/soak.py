@@ -224,8 +224,8 @@ def _look_for_faults(
     require_torch("pymllm soak --cabinet")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     chosen = choose_faults(faults, cabinets, options.adapters)
-    from pymllm.conformance.command_hunts import hunt_by_soak
     from pymllm.conformance.detection import HuntPlan
+    from pymllm.conformance.faults_run import hunt_by_soak
 
     with TemporaryDirectory() as folder:  # nothing is in the way of a campaign whose ledger nobody keeps
         plan, _ = replace(options, output=Path(folder)).settle()

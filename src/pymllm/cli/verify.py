@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pymllm.conformance.results import SavedFiles, VerifyReport
-    from pymllm.conformance.search_tasks import VerifyPlan
+    from pymllm.conformance.runner import VerifyPlan
 
 PROFILE_NAMES = ("dev", "ci", "deep")
 """Keys of `pymllm.conformance.machines.PROFILES`."""
@@ -236,7 +236,7 @@ class VerifyOptions:
         # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
         from pymllm.conformance.machines import PROFILES
-        from pymllm.conformance.search_tasks import VerifyPlan
+        from pymllm.conformance.runner import VerifyPlan
 
         profile = PROFILES[self.profile]
         seed = profile.seed if self.seed is None else self.seed
@@ -311,8 +311,8 @@ def _look_for_faults(
     refuse_unwritable_store(store)
     chosen = choose_faults(faults, cabinets, options.adapters)
     plan = options.settle()
-    from pymllm.conformance.command_hunts import hunt_by_verify
     from pymllm.conformance.detection import HuntPlan
+    from pymllm.conformance.faults_run import hunt_by_verify
 
     hunt = HuntPlan((plan.seed,), shrinks=plan.profile.shrinks)
     hunter = partial(hunt_by_verify, plan)

@@ -22,10 +22,9 @@ from pymllm.adapters.base import Adapter, AdapterClass
 from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
 from pymllm.conformance.acting import ActingMachine, make_machine
 from pymllm.conformance.machines import CI, load_machine, machines_for
-from pymllm.conformance.program_text import write_program
+from pymllm.conformance.program import write_program
 from pymllm.conformance.results import AdapterResult
-from pymllm.conformance.runner import verify
-from pymllm.conformance.search_tasks import VerifyPlan
+from pymllm.conformance.runner import VerifyPlan, verify
 from pymllm.errors import UsageError
 from pymllm.history.files import Config
 from pymllm.oracle.verdicts import Verdict

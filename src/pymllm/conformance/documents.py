@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, field
 
 from pymllm.adapters.cabinet.fault import SEARCHERS
-from pymllm.conformance.soak.records import Failure
+from pymllm.conformance.soak.ledger import Failure
 from pymllm.history.files import Config
 from pymllm.history.operations import KINDS
 from pymllm.instrument.documents import DoctorDocument, Document, Row

@@ -26,10 +26,10 @@ from pymllm.conformance.documents import (
     VerifyDocument,
     ViolationRow,
 )
-from pymllm.conformance.finding import Finding, pick_smallest
 from pymllm.conformance.machines import MachineEntry, why_untested
-from pymllm.conformance.program_text import write_program
+from pymllm.conformance.program import write_program
 from pymllm.conformance.search import Crash, SearchResult
+from pymllm.conformance.shrinker import Finding, pick_smallest
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.history.files import Config
 from pymllm.oracle.laws import INVARIANTS, LAWS, Law, laws_of

@@ -24,8 +24,7 @@ from pymllm.conformance.adapter_calls import (
     ended_conversation,
 )
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.finding import Finding, make_finding
-from pymllm.conformance.shrinker import shrink
+from pymllm.conformance.shrinker import Finding, make_finding, shrink
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError
 from pymllm.history.files import History

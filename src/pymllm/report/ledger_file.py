@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymllm.conformance.documents import SoakDocument
-from pymllm.conformance.soak.drift import Drift, DriftVerdict
-from pymllm.conformance.soak.ledger import merge_ledgers
-from pymllm.conformance.soak.records import RunRecord
-from pymllm.conformance.soak.totals import Totals
+from pymllm.conformance.soak.ledger import RunRecord, merge_ledgers
+from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.records import Curve
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pymllm.conformance.adapter_calls import EndedConversation
-from pymllm.conformance.finding import Finding
 from pymllm.conformance.results import AdapterResult, LawResult, MachineResult, VerifyReport
 from pymllm.conformance.search import Crash
+from pymllm.conformance.shrinker import Finding
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import AllocRows, Clear

@@ -31,15 +31,13 @@ from pymllm.cli.soak_table import (
     soak_display,
     time_of,
 )
-from pymllm.conformance.finding import Finding
+from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak import campaign
 from pymllm.conformance.soak.campaign import SoakPlan, SoakReport
-from pymllm.conformance.soak.drift import Drift, DriftVerdict
-from pymllm.conformance.soak.ledger import FILE, Conflict
-from pymllm.conformance.soak.records import Failure
+from pymllm.conformance.soak.ledger import FILE, Conflict, Failure
 from pymllm.conformance.soak.schedule import seed_of
-from pymllm.conformance.soak.totals import Totals
+from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import AllocRows

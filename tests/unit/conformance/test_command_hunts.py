@@ -8,11 +8,10 @@ from functools import partial
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.adapters.cabinet.table import load_cabinet
 from pymllm.adapters.registry import find_adapter
-from pymllm.conformance.command_hunts import hunt_by_soak, hunt_by_verify
 from pymllm.conformance.detection import HuntPlan, HuntTask
-from pymllm.conformance.faults_run import look_for_faults
+from pymllm.conformance.faults_run import hunt_by_soak, hunt_by_verify, look_for_faults
 from pymllm.conformance.machines import DEV
-from pymllm.conformance.search_tasks import VerifyPlan
+from pymllm.conformance.runner import VerifyPlan
 from pymllm.conformance.soak.campaign import SoakPlan
 
 VERIFY = VerifyPlan((find_adapter("rows"),), (), DEV, seed=3, examples=15, jobs=1)

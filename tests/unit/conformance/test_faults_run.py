@@ -11,8 +11,7 @@ import pytest
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.adapters.cabinet.table import PLANTED, find_faults
 from pymllm.conformance.detection import HuntPlan
-from pymllm.conformance.faults_run import look_for_faults
-from pymllm.conformance.kept_results import KeptResults
+from pymllm.conformance.faults_run import KeptResults, look_for_faults
 
 PLAN = HuntPlan(operations=2_000)
 FAULTS = find_faults(["B116", "B107"], PLANTED)

@@ -7,8 +7,8 @@ import pytest
 from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.acting import FoundViolation
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.finding import Finding, make_finding, pick_smallest
 from pymllm.conformance.program import play_steps, run_program
+from pymllm.conformance.shrinker import Finding, make_finding, pick_smallest
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow

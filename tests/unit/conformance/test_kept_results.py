@@ -9,7 +9,7 @@ import pytest
 
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.conformance.detection import Detection, FaultResult, HuntPlan, HuntTask
-from pymllm.conformance.kept_results import KeptResults
+from pymllm.conformance.faults_run import KeptResults
 from pymllm.errors import UsageError
 
 FAULT = Fault("x", "is wrong", ("R1",), ("radix",))
@@ -35,7 +35,7 @@ def test_a_result_counts_only_for_what_it_is_of(path: Path, monkeypatch: pytest.
     kept = KeptResults(path)
     assert kept.find(HuntTask(replace(FAULT, laws=("R2",)), TASK.plan)) is None
     assert kept.find(HuntTask(FAULT, HuntPlan((1,)))) is None
-    monkeypatch.setattr("pymllm.conformance.kept_results.build_version", lambda: "another")
+    monkeypatch.setattr("pymllm.conformance.faults_run.build_version", lambda: "another")
     assert KeptResults(path).find(TASK) is None
 
 

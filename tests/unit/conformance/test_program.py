@@ -7,8 +7,14 @@ import pytest
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.adapters.own_pools import Rows
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.program import check_clears, check_refusals, check_twins, run_program
-from pymllm.conformance.program_text import write_program, write_record
+from pymllm.conformance.program import (
+    check_clears,
+    check_refusals,
+    check_twins,
+    run_program,
+    write_program,
+    write_record,
+)
 from pymllm.errors import AdapterError, InvariantViolation, OwnershipError, ProgramError, UsageError
 from pymllm.history.files import Config, Header, History, Step
 from pymllm.history.operations import (

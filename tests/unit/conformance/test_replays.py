@@ -13,8 +13,7 @@ import pytest
 from pymllm.conformance import replays
 from pymllm.conformance.replay_plan import NAMED_WORKLOADS, ReplayPlan, pick_name
 from pymllm.conformance.replays import ReplayGrid, find_ceiling, run_grid, run_plan, settle
-from pymllm.conformance.worker_process import Lost
-from pymllm.conformance.workers import Workers
+from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import InvariantViolation, TraceError, UsageError
 from pymllm.workloads.request import Request
 from pymllm.workloads.serial import SerialReport

@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 from pymllm.conformance.documents import SituationRow
-from pymllm.conformance.finding import Finding
 from pymllm.conformance.machines import MACHINES, MachineEntry
 from pymllm.conformance.results import (
     AdapterResult,
@@ -23,6 +22,7 @@ from pymllm.conformance.results import (
     merge_situations,
 )
 from pymllm.conformance.search import Crash, SearchResult
+from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step

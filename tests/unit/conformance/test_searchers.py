@@ -8,8 +8,8 @@ from pymllm.adapters.cabinet.fault import SEARCHERS, Fault
 from pymllm.adapters.cabinet.planting import Edit, planted
 from pymllm.adapters.cabinet.table import PLANTED, find_faults
 from pymllm.conformance.acting import ActingMachine
+from pymllm.conformance.detection import Searcher, make_searchers
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.conformance.searchers import Searcher, make_searchers
 
 ROWS = Fault("rows", "rows are dirty", ("P2",), ("faulty-dirty-rows",))
 
@@ -49,7 +49,7 @@ def test_every_program_has_a_seed_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     def note(machine: type[ActingMachine], seed: int, acts: int) -> None:
         seeds.append(seed)
 
-    monkeypatch.setattr("pymllm.conformance.searchers.drive", note)
+    monkeypatch.setattr("pymllm.conformance.detection.drive", note)
     for seed in range(3):
         searcher_of(Fault("x", "x", ("P1",), ("radix",)), "machine", seed).go_on(30)
     assert len(seeds) == len({*seeds}) == 90

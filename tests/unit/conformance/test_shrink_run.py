@@ -6,7 +6,7 @@ import pytest
 
 from pymllm.conformance import shrink_run
 from pymllm.conformance.program import run_program
-from pymllm.conformance.shrink_run import ShrinkRun, ShrinkTask, run_shrink, shows_again
+from pymllm.conformance.shrinker import ShrinkRun, ShrinkTask, run_shrink, shows_again
 from pymllm.errors import ProgramError
 from pymllm.history.files import History, Step
 from pymllm.history.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pymllm.conformance.soak.ledger import Ledger
-from pymllm.conformance.soak.records import Failure, RunRecord
+from pymllm.conformance.soak.ledger import Failure, Ledger, RunRecord
 from pymllm.errors import TraceError
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.benchmark_file import (

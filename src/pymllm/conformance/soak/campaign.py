@@ -17,20 +17,25 @@ from msgspec import structs
 
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.documents import CampaignRow, SoakDocument
-from pymllm.conformance.finding import Finding
 from pymllm.conformance.foreign_source import digest_adapter
 from pymllm.conformance.machines import MACHINES, missing_machines
 from pymllm.conformance.runner import versions
+from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
-from pymllm.conformance.soak.drift import Drift, DriftVerdict
-from pymllm.conformance.soak.ledger import FILE, Conflict, Ledger, merge_ledgers
+from pymllm.conformance.soak.ledger import (
+    FILE,
+    CampaignHeader,
+    Conflict,
+    Failure,
+    Ledger,
+    Place,
+    RunRecord,
+    merge_ledgers,
+)
 from pymllm.conformance.soak.player import PlayedRun, RunTask, play_run
-from pymllm.conformance.soak.records import CampaignHeader, Failure, Place, RunRecord
-from pymllm.conformance.soak.schedule import find_places_of, plan_runs
-from pymllm.conformance.soak.sizes import SIZES
-from pymllm.conformance.soak.totals import Totals
-from pymllm.conformance.worker_process import Lost
-from pymllm.conformance.workers import Workers
+from pymllm.conformance.soak.schedule import SIZES, find_places_of, plan_runs
+from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
+from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
 from pymllm.history.files import Config, History, write_history
 from pymllm.instrument.provenance import build_version

@@ -25,11 +25,10 @@ from msgspec import structs
 from pymllm.conformance.acting import ActingMachine, FoundViolation, acts_of, make_machine, with_scenario
 from pymllm.conformance.adapter_calls import close_adapter, describe_error
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.finding import Finding, make_finding
 from pymllm.conformance.machines import MACHINES, load_machine
-from pymllm.conformance.shrinker import shrink
-from pymllm.conformance.soak.records import Failure, Memory, Place, RunRecord, Shares
-from pymllm.conformance.soak.sizes import reach_of
+from pymllm.conformance.shrinker import Finding, make_finding, shrink
+from pymllm.conformance.soak.ledger import Failure, Memory, Place, RunRecord, Shares
+from pymllm.conformance.soak.schedule import reach_of
 from pymllm.conformance.soak.swarm import Swarm
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.files import Config, History, Step

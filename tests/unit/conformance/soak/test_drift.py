@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from pymllm.conformance.soak.drift import (
+from pymllm.conformance.soak.ledger import Memory
+from pymllm.conformance.soak.totals import (
     MEASURES,
     Drift,
     DriftVerdict,
     MemoryCourse,
     estimate_drift,
 )
-from pymllm.conformance.soak.records import Memory
 
 MIB = 1 << 20
 MALLOC = MEASURES[1]

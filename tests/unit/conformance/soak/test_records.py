@@ -7,7 +7,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from pymllm.conformance.soak.records import (
+from pymllm.conformance.soak.ledger import (
     CampaignHeader,
     Failure,
     Memory,

@@ -12,9 +12,16 @@ from msgspec.structs import replace
 from pymllm.adapters.registry import OWN, AdapterEntry, find_adapter, load_adapter, make_adapter
 from pymllm.conformance.machines import MACHINES
 from pymllm.conformance.smoke import SmokeFailure
-from pymllm.conformance.soak.records import CampaignHeader, Place
-from pymllm.conformance.soak.schedule import find_places, find_places_of, plan_runs
-from pymllm.conformance.soak.sizes import SIZES, grow, is_fit_for, reach_of
+from pymllm.conformance.soak.ledger import CampaignHeader, Place
+from pymllm.conformance.soak.schedule import (
+    SIZES,
+    find_places,
+    find_places_of,
+    grow,
+    is_fit_for,
+    plan_runs,
+    reach_of,
+)
 from pymllm.history.files import Config
 
 

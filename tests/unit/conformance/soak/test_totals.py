@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from pymllm.conformance.soak.records import Failure, Place, Shares
+from pymllm.conformance.soak.ledger import Failure, Place, Shares
 from pymllm.conformance.soak.totals import Totals, expected_at
 from tests.unit.conformance.soak.test_records import HEADER, RECORD
 
