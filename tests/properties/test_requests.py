@@ -105,8 +105,7 @@ def test_a_seeded_run_on_cuda_finds_nothing(config: Config) -> None:
 class SoundMachine(RequestMachine):
     """Neither misuse nor faults: what it does makes sense whatever fails later."""
 
-    can_refuse = False  # type: ignore[assignment]
-    can_fail = False  # type: ignore[assignment]
+    LEFT_OUT = frozenset({"refusals", "faults"})
 
 
 def corpus_program(config: Config, seed: int) -> list[tuple[int, Operation]]:

@@ -40,15 +40,14 @@ class BlockActs(PoolMachine):
 
     MALFORMED: ClassVar[Sequence[Malformed]] = tuple(Malformed(*call) for call in MALFORMED_BLOCKS)
 
+    judge: BlockJudge
+
     def begin(self) -> None:
         """Look at everything as long as it is new: a reset is to bring that back."""
-        judge = self.examiner.judge
-        assert isinstance(judge, BlockJudge)  # of the adapter's kind
-        self.judge = judge
         # Reading changes nothing, so that one walk after each act shows as much as one after each step.
         self._walks, self.examiner.audits_steps = self.examiner.audits_steps, False
         # A large pool takes long chains to fill, and more hashes, or all of them would be taken.
-        self._scale = 1 + judge.blocks.usable // 16
+        self._scale = 1 + self.judge.blocks.usable // 16
         self.observe()
 
     def observe(self) -> None:
@@ -70,11 +69,6 @@ class BlockActs(PoolMachine):
     def occupied(self) -> list[int]:
         """Referenced and cached blocks."""
         return self.judge.blocks.occupied
-
-    @property
-    def has_faults(self) -> bool:
-        """Whether the observer can be let raise."""
-        return "faults" in self.judge.claims
 
     @property
     def slots(self) -> BlockSlotModel:
@@ -198,7 +192,7 @@ class BlockActs(PoolMachine):
 
     # -- the observer --------------------------------------------------------------------------------------
 
-    @act("has_faults", call=(0, 1), start=PICK, room=(0, 3), evicts=(0, 1), weight=2)
+    @act("can_fail", call=(0, 1), start=PICK, room=(0, 3), evicts=(0, 1), weight=2)
     def disturb(self, call: int, start: int, room: int, evicts: int) -> None:
         """Let the observer of a release or of an eviction raise, or call the allocator."""
         blocks = self.judge.blocks

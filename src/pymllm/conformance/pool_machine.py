@@ -48,11 +48,6 @@ class PoolMachine(ActingMachine):
     # Calls that no caller may make; an adapter passes over those that it cannot make.
     MALFORMED: ClassVar[Sequence[Malformed]] = ()
 
-    @property
-    def can_refuse(self) -> bool:
-        """Whether misuse is refused, so that it can be tried."""
-        return "refusals" in self.examiner.adapter.capabilities
-
     def observe(self) -> None:
         """Read everything that the last operation could have changed."""
 
@@ -86,12 +81,7 @@ class BufferMachine(PoolMachine):
         *(Malformed("read_kv", wrong) for wrong in ("a float layer", "no layer")),
     )
 
-    @property
-    def judge(self) -> BufferJudge:
-        """The judge, who knows the sizes."""
-        judge = self.examiner.judge
-        assert isinstance(judge, BufferJudge)  # adapters of kind buffers are judged by no other
-        return judge
+    judge: BufferJudge
 
     def observe(self) -> None:
         """Read every layer."""

@@ -112,89 +112,33 @@ class PrefixCaller(ActingMachine):
 
     INSPECT_EVERY: ClassVar[int] = 1  # acts between two looks at the nodes, where the adapter shows them
 
+    judge: PrefixJudge
+
     def begin(self) -> None:
-        """Read the configuration once."""
-        assert isinstance(self.examiner.judge, PrefixJudge)
-        self.judge: PrefixJudge = self.examiner.judge
+        """Read once what there is, and what can be asked for."""
         self.model: PrefixModel = self.judge.model
         self.ledger: SlotLedger = self.judge.ledger
-        self.capabilities = self.examiner.adapter.capabilities
         self.spaces = spaces_of(self.capabilities)
         config = self.examiner.history.header.config
         self.page_size, self.window = self.model.page_size, self.model.window
         self.pool = str(config.get("pool", "none"))
         self.pool_slots = int(config.get("slots") or 0)
+        self.has_pool, self.has_halves = self.pool != "none", self.pool == "swa"
+        self.has_states, self.is_windowed = self.model.states is not None, self.window is not None
+        self.needs_state = self.has_states and "bare_inserts" not in self.capabilities  # with every key
+        self.can_evict = self.judge.can_follow_evictions  # or else nothing is
+        self.can_evict_windows = self.can_evict and self.is_windowed
+        self.can_evict_secondary = self.can_evict and (self.is_windowed or self.has_states)
+        self.can_fail_callback = self.can_fail and self.can_evict
+        self.can_fail_pool = self.can_fail and self.has_pool
+        self.can_fail_states = self.can_fail and self.has_states
+        self.can_fail_eviction = self.can_fail_callback and self.has_pool
         self.handles: list[Handle] = []  # the last that matches and inserts returned, stale ones included
         self.released: list[int] = []  # the last holds that were released, by the step of their `Lock`
         self._next_number = FIRST_NUMBER
         self._acts_until_look = self.INSPECT_EVERY
 
     # -- what there is -------------------------------------------------------------------------------------
-
-    @property
-    def has_pool(self) -> bool:
-        """Whether slots come from a pool."""
-        return self.pool != "none"
-
-    @property
-    def has_halves(self) -> bool:
-        """Whether slots have SWA halves."""
-        return self.pool == "swa"
-
-    @property
-    def has_states(self) -> bool:
-        """Whether states are kept beside KV."""
-        return self.model.states is not None
-
-    @property
-    def needs_state(self) -> bool:
-        """Whether every key comes with a state."""
-        return self.has_states and "bare_inserts" not in self.capabilities
-
-    @property
-    def is_windowed(self) -> bool:
-        """Whether there is a window."""
-        return self.window is not None
-
-    @property
-    def can_evict(self) -> bool:
-        """Whether the judge can follow an eviction; nothing is evicted otherwise."""
-        return self.judge.can_follow_evictions
-
-    @property
-    def is_refusing(self) -> bool:
-        """Whether misuse is refused."""
-        return "refusals" in self.capabilities
-
-    @property
-    def can_fail_callback(self) -> bool:
-        """Whether callbacks of an eviction can be made to fail."""
-        return self.can_evict and "faults" in self.capabilities
-
-    @property
-    def can_fail_pool(self) -> bool:
-        """Whether calls of a pool can be made to fail."""
-        return self.has_pool and "faults" in self.capabilities
-
-    @property
-    def can_fail_states(self) -> bool:
-        """Whether calls of the pool of states can be made to fail."""
-        return self.has_states and "faults" in self.capabilities
-
-    @property
-    def can_fail_eviction(self) -> bool:
-        """Whether calls of a pool in an eviction can be made to fail."""
-        return self.can_evict and self.can_fail_pool
-
-    @property
-    def can_evict_secondary(self) -> bool:
-        """Whether there is a second kind of memory, and the judge can follow what becomes of it."""
-        return self.can_evict and (self.is_windowed or self.has_states)
-
-    @property
-    def can_evict_windows(self) -> bool:
-        """Whether there are windows, and the judge can follow what becomes of them."""
-        return self.can_evict and self.is_windowed
 
     @property
     def holds(self) -> list[int]:
@@ -209,7 +153,7 @@ class PrefixCaller(ActingMachine):
     @property
     def stale(self) -> list[Handle]:
         """Handles of nodes that have left, where using one is refused."""
-        return [handle for handle in self.handles if self._is_stale(handle)] if self.is_refusing else []
+        return [handle for handle in self.handles if self._is_stale(handle)] if self.can_refuse else []
 
     def _is_stale(self, handle: Handle) -> bool:
         return self._birth(handle.path) != handle.birth

@@ -93,7 +93,7 @@ class StateActs(PrefixCaller):
     def insert_state_badly(self, pages: int, turn: int, style: int) -> None:
         """Hand over a state whose key is empty or not made of whole pages: an error (M1, X1)."""
         key = self.draw_key(pages, turn, turn, style)
-        if not self.is_refusing:
+        if not self.can_refuse:
             return
         if not len(key.tokens) % self.page_size:
             key = Key((), key.extra_key, key.form)
@@ -340,7 +340,7 @@ class PrefixMachine(StateActs):
         """Hold a node; every other time one whose window is dead, where that is refused."""
         dead = [handle for handle in self.live if not self.model.is_usable(handle.path)]
         usable = [handle for handle in self.live if handle not in dead and self._may_hold(handle.path)]
-        choices = dead if self.is_refusing and dead and pick % 2 else usable
+        choices = dead if self.can_refuse and dead and pick % 2 else usable
         if choices:
             self.lock(picked(choices, pick).step)
 
@@ -363,13 +363,13 @@ class PrefixMachine(StateActs):
     @looked_at(needs="holds", pick=PICK, other=PICK)
     def unlock_with_other_token(self, pick: int, other: int) -> None:
         """Release a hold with another's token, or with none."""
-        if self.is_windowed and self.is_refusing:
+        if self.is_windowed and self.can_refuse:
             self.do(Unlock(picked(self.holds, pick), token=picked([0, *self.holds], other)))
 
     @looked_at(needs="released", weight=2, pick=PICK)
     def unlock_again(self, pick: int) -> None:
         """Release a hold that was released before."""
-        if self.is_refusing:
+        if self.can_refuse:
             self.do(Unlock(picked(self.released, pick)))
 
     @looked_at(needs="live", pick=PICK)
@@ -378,7 +378,7 @@ class PrefixMachine(StateActs):
         handle = picked(self.live, pick)
         below = [lock for lock, hold in self.model.holds.items() if handle.path.covers(hold.path)]
         is_held = any(hold.path == handle.path for hold in self.model.holds.values())
-        if below and not is_held and self.is_refusing:
+        if below and not is_held and self.can_refuse:
             self.do(Unlock(below[pick % len(below)], at=handle.step))
 
     @looked_at(needs="stale", pick=PICK, way=(0, 2))
@@ -401,12 +401,12 @@ class PrefixMachine(StateActs):
 
     # -- bad arguments -------------------------------------------------------------------------------------
 
-    @looked_at(needs="is_refusing", weight=2, which=(0, len(MALFORMED) - 1))
+    @looked_at(needs="can_refuse", weight=2, which=(0, len(MALFORMED) - 1))
     def pass_nonsense(self, which: int) -> None:
         """Pass an argument that no caller may pass (X1)."""
         self.do(Malformed(*MALFORMED[which]))
 
-    @looked_at(needs="is_refusing", weight=2, pages=PAGES, turn=PAGES, style=STYLE, fault=(0, 10))
+    @looked_at(needs="can_refuse", weight=2, pages=PAGES, turn=PAGES, style=STYLE, fault=(0, 10))
     def insert_badly(self, pages: int, turn: int, style: int, fault: int) -> None:
         """Insert with one argument out of its domain: an error, and nothing has changed (X1)."""
         key = self.draw_key(pages, turn, turn, style)
@@ -439,7 +439,7 @@ class PrefixMachine(StateActs):
             ),  # halves are left
         ]
 
-    @looked_at(needs="is_refusing", weight=3, pages=PAGES, turn=PAGES, style=STYLE)
+    @looked_at(needs="can_refuse", weight=3, pages=PAGES, turn=PAGES, style=STYLE)
     def insert_without_halves(self, pages: int, turn: int, style: int) -> None:
         """Insert slots as alive whose SWA halves were given back: an error, and nothing has changed (X1)."""
         key = self.draw_key(pages, turn, turn, style)

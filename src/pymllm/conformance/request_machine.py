@@ -64,19 +64,13 @@ class RequestMachine(PoolMachine):
         for wrong in wrongs
     )
 
+    judge: RequestJudge
+
     def begin(self) -> None:
         """Measure the pieces."""
-        judge = self.examiner.judge
-        assert isinstance(judge, RequestJudge)  # adapters of kind requests are judged by no other
-        self.judge = judge
-        self.model: RequestModel = judge.model
+        self.model: RequestModel = self.judge.model
         self._size = self.model.block_size
         self._piece = math.lcm(self._size, self.model.chunk_size) if self.model.layers else self._size
-
-    @property
-    def can_fail(self) -> bool:
-        """Whether calls can be told to fail."""
-        return "faults" in self.examiner.adapter.capabilities
 
     @property
     def has_requests(self) -> bool:
@@ -90,7 +84,7 @@ class RequestMachine(PoolMachine):
 
     def observe(self) -> None:
         """Look at everything, where that can be seen."""
-        if "inspect" in self.examiner.adapter.capabilities:
+        if "inspect" in self.capabilities:
             self.do(Inspect())
 
     # -- requests in ---------------------------------------------------------------------------------------

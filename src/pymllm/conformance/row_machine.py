@@ -47,12 +47,7 @@ class RowMachine(PoolMachine):
         Malformed("write_entries", "three indices"),
     )
 
-    @property
-    def judge(self) -> RowJudge:
-        """The judge, who knows which rows are handed out."""
-        judge = self.examiner.judge
-        assert isinstance(judge, RowJudge)  # adapters of kind rows are judged by no other
-        return judge
+    judge: RowJudge
 
     @property
     def has_rows(self) -> bool:
@@ -202,12 +197,7 @@ class StateMachine(PoolMachine):
         *(Malformed("read_states", wrong) for wrong in ("a float layer", "no layer")),
     )
 
-    @property
-    def judge(self) -> StateJudge:
-        """The judge, who knows which track slots are handed out."""
-        judge = self.examiner.judge
-        assert isinstance(judge, StateJudge)  # adapters of kind states are judged by no other
-        return judge
+    judge: StateJudge
 
     @property
     def has_snapshots(self) -> bool:

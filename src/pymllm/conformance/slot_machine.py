@@ -50,11 +50,11 @@ class SlotMachine(PoolMachine):
         ),
     )
 
+    judge: SlotJudge
+
     def begin(self) -> None:
         """Look up what is claimed; misuse is left out where it is undefined."""
-        judge = self.examiner.judge
-        assert isinstance(judge, SlotJudge)  # of the adapter's kind
-        self.judge = judge
+        judge = self.judge
         self.page_size = judge.page_size
         self.grouped = "groups" in judge.claims
         self.is_group_strict = "group_errors" in judge.claims

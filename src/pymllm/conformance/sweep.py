@@ -35,10 +35,6 @@ from pymllm.history.outcomes import Failed, Outcome, Slots
 CORPUS_SEEDS = (0, 1)
 CORPUS_ACTS = 30
 """The corpus: so many acts from each of these seeds, on every configuration."""
-_FAILING_ACTS = frozenset(
-    {"can_fail", "has_faults", "can_fail_callback", "can_fail_pool", "can_fail_states", "can_fail_eviction"}
-)
-"""What the acts need that let calls fail, in any machine."""
 _ACTS_OF_AN_ENGINE = 5
 """An engine's act is so many times as long as another's, and what is left of a program is played on."""
 
@@ -70,8 +66,8 @@ class SweepReport:
 
 def _sound(machine: type[ActingMachine]) -> type[ActingMachine]:
     """Return the machine without the acts that let calls fail: a corpus is of sound programs."""
-    space: dict[str, Any] = {name: False for name in dir(machine) if name in _FAILING_ACTS}
-    return type(f"{machine.__name__}__sound", (machine,), {**space, "AUDIT": False})
+    space = {"LEFT_OUT": frozenset({"faults"}), "AUDIT": False}
+    return type(f"{machine.__name__}__sound", (machine,), space)
 
 
 def _drive_for(

@@ -243,7 +243,7 @@ class TestCapabilities:
         """Acts that make no sense are left away."""
         made = caller(pool=pool)
         assert (made.has_pool, made.has_halves, made.can_fail_pool) == expected
-        assert (made.can_evict_secondary, made.is_refusing, made.can_fail_callback) == (True, True, True)
+        assert (made.can_evict_secondary, made.can_refuse, made.can_fail_callback) == (True, True, True)
 
     def test_a_fault_is_armed(self) -> None:
         """X2: for the next operation."""

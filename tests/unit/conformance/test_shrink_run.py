@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.conformance import shrink_run
+from pymllm.conformance import shrinker
 from pymllm.conformance.program import run_program
 from pymllm.conformance.shrinker import ShrinkRun, ShrinkTask, run_shrink, shows_again
 from pymllm.errors import ProgramError
@@ -25,8 +25,8 @@ PROGRAM = [
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[ShrinkRun]:
     words: list[ShrinkRun] = []
-    monkeypatch.setattr(shrink_run, "tell", words.append)
-    monkeypatch.setattr(shrink_run, "_BETWEEN_WORDS", 0.0)
+    monkeypatch.setattr(shrinker, "tell", words.append)
+    monkeypatch.setattr(shrinker, "_BETWEEN_WORDS", 0.0)
     return words
 
 
@@ -58,8 +58,8 @@ def test_of_a_sound_adapter_there_is_the_rerun_alone(history: History, told: lis
 def test_words_are_seconds_apart(history: History, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long program takes some time to be told; the first comes at once."""
     words: list[ShrinkRun] = []
-    monkeypatch.setattr(shrink_run, "tell", words.append)
-    monkeypatch.setattr(shrink_run, "_BETWEEN_WORDS", 1e6)
+    monkeypatch.setattr(shrinker, "tell", words.append)
+    monkeypatch.setattr(shrinker, "_BETWEEN_WORDS", 1e6)
     assert run_shrink(ShrinkTask(history, f"{tiny}:KeepsEntries", (), 60.0)).plays > 1
     assert len(words) == 1
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.conformance import worker_process
+from pymllm.conformance import workers
 from pymllm.conformance.time_limit import AdapterCall, HungError
 from pymllm.conformance.workers import Lost, Raised, Task, WorkerProcess, Workers, ask, is_worker, tell
 from tests.child_processes import left_of
@@ -266,8 +266,8 @@ def obey(item: object) -> object:
     if item == "call":
         return Calling()
     if item == "garbage":
-        assert worker_process._STARTER is not None
-        os.write(worker_process._STARTER._link.fileno(), b"\0\0\0\4word")
+        assert workers._STARTER is not None
+        os.write(workers._STARTER._link.fileno(), b"\0\0\0\4word")
     if item == "real-time":
         os.kill(os.getpid(), signal.SIGRTMIN + 1)
     if item == "base":

@@ -32,8 +32,8 @@ from pymllm.conformance.soak.ledger import (
     RunRecord,
     merge_ledgers,
 )
-from pymllm.conformance.soak.player import PlayedRun, RunTask, play_run
-from pymllm.conformance.soak.schedule import SIZES, find_places_of, plan_runs
+from pymllm.conformance.soak.player import PlayedRun, play_run
+from pymllm.conformance.soak.schedule import SIZES, RunTask, find_places_of, plan_runs
 from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError

@@ -14,6 +14,7 @@ import hashlib
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.adapter_calls import build_adapter, closing
@@ -21,7 +22,6 @@ from pymllm.conformance.foreign_source import digest_adapter
 from pymllm.conformance.machines import MachineEntry, machines_for
 from pymllm.conformance.smoke import SmokeFailure, try_adapter
 from pymllm.conformance.soak.ledger import CampaignHeader, Place
-from pymllm.conformance.soak.player import RunTask
 from pymllm.errors import AdapterError, ProgramError, PymllmError
 from pymllm.history.config_limits import check_config
 from pymllm.history.files import Config
@@ -94,6 +94,26 @@ def reach_of(kind: str, config: Mapping[str, int | str | bool | None]) -> int:
 _SIZE_SHARES = {"tiny": 0.6, "medium": 0.3, "large": 0.1}
 _SHORTEST = 2_000
 _SHORTEST_EVER = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RunTask:
+    """A run to play."""
+
+    number: int  # of the run in its campaign
+    version: str  # as of `pymllm.instrument.provenance.build_version`
+    place: Place
+    seed: int  # of everything that is drawn. The same seed with a higher limit begins with the same program
+    limit: int  # operations after which no act begins
+    audit: int  # operations between two walks from inside; 0 for none
+    known: frozenset[str] = frozenset()  # laws of which there is a small program already
+
+    @property
+    def head(self) -> tuple[int, str, str, str, Config, str, str, int, int]:
+        """What the record of the run begins with."""
+        it = self.place
+        where = it.adapter, it.kind, it.config, it.machine, it.size
+        return self.number, self.version, *where, self.seed, self.limit
 
 
 def find_places(entry: AdapterEntry) -> tuple[Place, ...] | SmokeFailure:
