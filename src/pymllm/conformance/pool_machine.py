@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from pymllm.conformance.acting import ActingMachine, act
@@ -15,14 +15,17 @@ from pymllm.history.operations import (
     Key,
     Malformed,
     MoveKV,
+    Operation,
     PickToken,
     ReadKV,
     SliceKey,
+    Span,
     Token,
     WriteKV,
 )
-from pymllm.history.outcomes import Hashes
+from pymllm.history.outcomes import Hashes, Outcome
 from pymllm.oracle.buffer_judge import BufferJudge
+from pymllm.oracle.given_numbers import GivenNumbers
 
 SEED = (0, 9_999)
 INDEX_FORMS = ("int64", "int32", "int16", "uint8", "int64 strided", "int32 strided")
@@ -42,6 +45,17 @@ def pick(numbers: Sequence[int], start: int, count: int) -> list[int]:
     return turned if start % 2 else turned[::-1]
 
 
+def name_numbers(
+    numbers: Iterable[int], given: GivenNumbers, is_given: Callable[[int], bool]
+) -> tuple[Span, ...]:
+    """Name numbers that somebody has by the steps that gave them, others by themselves."""
+    return tuple(
+        span
+        for number in numbers
+        for span in (given.name((number,)) if is_given(number) else (Span(0, number, number + 1),))
+    )
+
+
 class PoolMachine(ActingMachine):
     """Misuse, and twins at the end: refused calls leave no trace, and what was cleared is as good as new."""
 
@@ -51,11 +65,16 @@ class PoolMachine(ActingMachine):
     def observe(self) -> None:
         """Read everything that the last operation could have changed."""
 
+    def ask(self, operation: Operation) -> Outcome:
+        """Carry an operation out, and read everything that it could have changed."""
+        outcome = self.do(operation)
+        self.observe()
+        return outcome
+
     @act(needs="can_refuse", which=(0, 63))
     def call_malformed(self, which: int) -> None:
         """Make a call that no caller may make."""
-        self.do(self.MALFORMED[which % len(self.MALFORMED)])
-        self.observe()
+        self.ask(self.MALFORMED[which % len(self.MALFORMED)])
 
     def end(self) -> None:
         """Run parts of the program on new adapters, now and then."""
@@ -100,8 +119,7 @@ class BufferMachine(PoolMachine):
         """Move rows inside the buffers, onto rows that move as well."""
         rows = self.judge.rows
         first, onto = first % rows, max(onto % rows, 1)
-        self.do(MoveKV(layer % self.judge.layers, first, onto, min(count, rows - first, rows - onto)))
-        self.observe()
+        self.ask(MoveKV(layer % self.judge.layers, first, onto, min(count, rows - first, rows - onto)))
 
     @act(needs="can_refuse", weight=3, tokens=(0, 3), twist=(0, 8), shape=(0, 3), seed=SEED)
     def write_badly(self, tokens: int, twist: int, shape: int, seed: int) -> None:
@@ -134,8 +152,7 @@ class BufferMachine(PoolMachine):
         self, layer: int, slots: list[int], keys: Rows, values: Rows, shape: int, source: random.Random
     ) -> None:
         form = index_form(source, slots)
-        self.do(WriteKV(layer, tuple(slots), keys, values, SHAPES[shape], form))
-        self.observe()
+        self.ask(WriteKV(layer, tuple(slots), keys, values, SHAPES[shape], form))
 
     def _slots(self, source: random.Random, tokens: int, padding: int) -> list[int]:
         """Choose slots at random, the last one often."""
@@ -148,9 +165,8 @@ class BufferMachine(PoolMachine):
         return slots
 
     def _contents(self, source: random.Random, count: int) -> tuple[Rows, Rows]:
-        return _rows(source, count, self.judge.widths["key"]), _rows(
-            source, count, self.judge.widths["value"]
-        )
+        widths = self.judge.widths
+        return _rows(source, count, widths["key"]), _rows(source, count, widths["value"])
 
 
 def _rows(source: random.Random, count: int, width: int) -> Rows:
@@ -192,15 +208,8 @@ class HashMachine(PoolMachine):
     def begin(self) -> None:
         """Start without a page to chain to."""
         self.last_digest: str | None = None
-
-    @property
-    def can_mix_widths(self) -> bool:
-        """Whether a page of several widths is refused."""
-        return self.can_refuse and self._has_bigrams
-
-    @property
-    def _has_bigrams(self) -> bool:
-        return "bigrams" in self.examiner.adapter.capabilities
+        self._has_bigrams = "bigrams" in self.capabilities
+        self.can_mix_widths = self.can_refuse and self._has_bigrams  # a page of several widths is refused
 
     # -- keys ----------------------------------------------------------------------------------------------
 

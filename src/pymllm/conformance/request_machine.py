@@ -92,8 +92,7 @@ class RequestMachine(PoolMachine):
     @act(weight=4, pieces=_PIECES, tail=_TAIL, turn=_PIECES, branch=_BRANCH, limit=_LIMIT)
     def add(self, pieces: int, tail: int, turn: int, branch: int, limit: int) -> None:
         """Let a request arrive whose prompt begins like others."""
-        self.do(AddRequest(self._prompt(pieces, tail, turn, branch), self._limit(limit)))
-        self.observe()
+        self.ask(AddRequest(self._prompt(pieces, tail, turn, branch), self._limit(limit)))
 
     @act(weight=2, pieces=_PIECES, turn=_PIECES, branch=_BRANCH, tail=_TAIL, apart=(0, 1))
     def add_two(self, pieces: int, turn: int, branch: int, tail: int, apart: int) -> None:
@@ -106,8 +105,7 @@ class RequestMachine(PoolMachine):
     def add_longest(self, turn: int, branch: int, short: int) -> None:
         """Let a request arrive that fills its row, or lacks little of it."""
         longest = min(self.model.max_blocks, self.model.blocks.usable) * self._size
-        self.do(AddRequest(self._tokens(longest - short, turn, branch)))
-        self.observe()
+        self.ask(AddRequest(self._tokens(longest - short, turn, branch)))
 
     @act(weight=3, needs="has_rivals", pick=_PICK, place=_PIECES, tail=_TAIL)
     def add_rival(self, pick: int, place: int, tail: int) -> None:
@@ -122,8 +120,7 @@ class RequestMachine(PoolMachine):
             rival = self.model.cold.find_rival((above or [nothing])[-1], block)
             longest = min(self.model.max_blocks, self.model.blocks.usable) * size
             if rival is not None:
-                self.do(AddRequest((*tokens[:start], *rival, *[1] * tail)[:longest]))
-                self.observe()
+                self.ask(AddRequest((*tokens[:start], *rival, *[1] * tail)[:longest]))
 
     def _prompt(self, pieces: int, tail: int, turn: int, branch: int) -> tuple[int, ...]:
         longest = min(self.model.max_blocks, self.model.blocks.usable) * self._size
@@ -161,8 +158,7 @@ class RequestMachine(PoolMachine):
         """Schedule a chunk for one of those that wait."""
         waiting = self.model.of(WAITING)
         if waiting:
-            self.do(ScheduleChunk(waiting[pick % len(waiting)].step, self._limit(limit)))
-            self.observe()
+            self.ask(ScheduleChunk(waiting[pick % len(waiting)].step, self._limit(limit)))
 
     @act(needs="has_requests", token=_TOKEN)
     def decode(self, token: int) -> None:
@@ -205,8 +201,7 @@ class RequestMachine(PoolMachine):
         """Set one of the requests aside."""
         awake = [each for each in self.model.served.values() if each.region != PAUSED]
         if awake:
-            self.do(Pause(awake[pick % len(awake)].step))
-            self.observe()
+            self.ask(Pause(awake[pick % len(awake)].step))
 
     @act(needs="has_requests", but=(0, 1))
     def pause_all(self, but: int) -> None:
@@ -220,21 +215,18 @@ class RequestMachine(PoolMachine):
         """Let one that is set aside go on."""
         paused = self.model.of(PAUSED)
         if paused:
-            self.do(Resume(paused[pick % len(paused)].step))
-            self.observe()
+            self.ask(Resume(paused[pick % len(paused)].step))
 
     @act(weight=3, needs="has_requests", pick=_PICK)
     def release(self, pick: int) -> None:
         """Let a request go, wherever it stands."""
-        self.do(Release(self._picked(pick).step))
-        self.observe()
+        self.ask(Release(self._picked(pick).step))
 
     @act(rare=(0, 7))
     def reset(self, rare: int) -> None:
         """Empty everything, now and then."""
         if not rare:
-            self.do(Reset())
-            self.observe()
+            self.ask(Reset())
 
     def _picked(self, pick: int) -> ServedRequest:
         served = [*self.model.served.values()]
@@ -292,8 +284,7 @@ class RequestMachine(PoolMachine):
     def add_too_long(self, beyond: int, branch: int) -> None:
         """Let a request arrive that can never fit."""
         longest = min(self.model.max_blocks, self.model.blocks.usable) * self._size
-        self.do(AddRequest(self._tokens(longest + beyond, 0, branch)))
-        self.observe()
+        self.ask(AddRequest(self._tokens(longest + beyond, 0, branch)))
 
     @act(needs="can_refuse", pick=_PICK, what=(0, 3))
     def misuse(self, pick: int, what: int) -> None:

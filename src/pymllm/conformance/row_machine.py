@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from pymllm.conformance.acting import act
-from pymllm.conformance.pool_machine import SEED, PoolMachine, index_form
+from pymllm.conformance.pool_machine import SEED, PoolMachine, index_form, name_numbers
 from pymllm.history.operations import (
     AllocRows,
     AllocTrack,
@@ -63,14 +63,12 @@ class RowMachine(PoolMachine):
     @act(count=(0, 4), weight=2)
     def admit(self, count: int) -> None:
         """Take rows."""
-        self.do(AllocRows(count))
-        self.observe()
+        self.ask(AllocRows(count))
 
     @act(needs="has_rows", pick=(0, 7))
     def finish(self, pick: int) -> None:
         """Give a row back."""
-        self.do(FreeRow(self._held_row(pick)))
-        self.observe()
+        self.ask(FreeRow(self._held_row(pick)))
 
     @act(needs="can_refuse", row=(-1, 7))
     def free_badly(self, row: int) -> None:
@@ -78,21 +76,18 @@ class RowMachine(PoolMachine):
         bound = self.judge.max_reqs + 2
         row = row if row < bound else row % bound
         if row not in self.judge.held:
-            self.do(FreeRow(_literal(row)))
-            self.observe()
+            self.ask(FreeRow(_literal(row)))
 
     @act(needs="can_refuse")
     def admit_fewer_than_none(self) -> None:
         """Ask for a negative number of rows."""
-        self.do(AllocRows(-1))
-        self.observe()
+        self.ask(AllocRows(-1))
 
     @act(chance=(0, 2))
     def clear(self, chance: int) -> None:
         """Take everything back, now and then."""
         if not chance:
-            self.do(Clear())
-            self.observe()
+            self.ask(Clear())
 
     # -- the table -----------------------------------------------------------------------------------------
 
@@ -127,8 +122,7 @@ class RowMachine(PoolMachine):
         self._write_row(row, start, stop, values, seed)
 
     def _write_row(self, row: Span, start: int, stop: int, values: tuple[int, ...], seed: int) -> None:
-        self.do(WriteRow(row, start, stop, values, index_form(random.Random(seed), values)))
-        self.observe()
+        self.ask(WriteRow(row, start, stop, values, index_form(random.Random(seed), values)))
 
     @act(weight=2, padding=(0, 3), seed=SEED)
     def decode(self, padding: int, seed: int) -> None:
@@ -159,19 +153,17 @@ class RowMachine(PoolMachine):
 
     def _write_entries(self, rows: list[int], positions: list[int], values: list[int], seed: int) -> None:
         form = index_form(random.Random(seed), [*rows, *positions, *values])
-        spans = tuple(span for row in rows for span in self._name(row))
-        self.do(WriteEntries(spans, tuple(positions), tuple(values), form))
-        self.observe()
+        self.ask(WriteEntries(self._names(rows), tuple(positions), tuple(values), form))
 
     # -- names ---------------------------------------------------------------------------------------------
 
     def _held_row(self, pick: int) -> Span:
         held = sorted(self.judge.held)
-        (span,) = self._name(held[pick % len(held)])
+        (span,) = self._names([held[pick % len(held)]])
         return span
 
-    def _name(self, row: int) -> tuple[Span, ...]:
-        return self.judge.given.name((row,)) if row in self.judge.held else (_literal(row),)
+    def _names(self, rows: Iterable[int]) -> tuple[Span, ...]:
+        return name_numbers(rows, self.judge.given, self.judge.held.__contains__)
 
 
 def _literal(row: int) -> Span:
@@ -214,31 +206,27 @@ class StateMachine(PoolMachine):
     @act()
     def alloc_track_slot(self) -> None:
         """Take a track slot."""
-        self.do(AllocTrack())
-        self.observe()
+        self.ask(AllocTrack())
 
     @act(needs="has_snapshots", pick=(0, 3))
     def free_track_slot(self, pick: int) -> None:
         """Give a track slot back."""
         held = sorted(self.judge.held)
         (span,) = self._names([held[pick % len(held)]])
-        self.do(FreeTrack(span))
-        self.observe()
+        self.ask(FreeTrack(span))
 
     @act(needs="can_refuse", slot=(-1, 6))
     def free_badly(self, slot: int) -> None:
         """Give back what is nobody's, or no track slot."""
         slot = min(slot, self.judge.rows)
         if slot not in self.judge.held:
-            self.do(FreeTrack(Span(0, slot, slot + 1)))
-            self.observe()
+            self.ask(FreeTrack(Span(0, slot, slot + 1)))
 
     @act(chance=(0, 2))
     def clear(self, chance: int) -> None:
         """Take everything back, now and then."""
         if not chance:
-            self.do(Clear())
-            self.observe()
+            self.ask(Clear())
 
     # -- states --------------------------------------------------------------------------------------------
 
@@ -277,8 +265,7 @@ class StateMachine(PoolMachine):
 
     def _copy(self, rows: list[int], targets: list[int], source: random.Random) -> None:
         form = index_form(source, [*rows, *targets])
-        self.do(CopyStates(self._names(rows), self._names(targets), form))
-        self.observe()
+        self.ask(CopyStates(self._names(rows), self._names(targets), form))
 
     @act(count=(0, 4), seed=SEED)
     def reset(self, count: int, seed: int) -> None:
@@ -294,8 +281,7 @@ class StateMachine(PoolMachine):
         self._reset([*source.choices(range(self.judge.rows), k=count), outside], source)
 
     def _reset(self, rows: list[int], source: random.Random) -> None:
-        self.do(ResetStates(self._names(rows), index_form(source, rows)))
-        self.observe()
+        self.ask(ResetStates(self._names(rows), index_form(source, rows)))
 
     @act(needs="can_refuse", beyond=(0, 1))
     def read_badly(self, beyond: int) -> None:
@@ -303,11 +289,4 @@ class StateMachine(PoolMachine):
         self.do(ReadStates(self.judge.layers if beyond else -1))
 
     def _names(self, rows: Iterable[int]) -> tuple[Span, ...]:
-        """Name track slots by the steps that gave them while they are held, other rows by themselves."""
-        return tuple(
-            span
-            for row in rows
-            for span in (
-                self.judge.given.name((row,)) if row in self.judge.held else (Span(0, row, row + 1),)
-            )
-        )
+        return name_numbers(rows, self.judge.given, self.judge.held.__contains__)
