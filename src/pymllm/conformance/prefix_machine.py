@@ -28,7 +28,6 @@ class StateActs(PrefixCaller):
     """Acts that make sense only where states are kept."""
 
     # -- states in -----------------------------------------------------------------------------------------
-
     @looked_at(needs="has_states", weight=6, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, keep=KEEP)
     def serve(self, pages: int, turn: int, other: int, style: int, keep: int) -> None:
         """Serve a request of a hybrid model: resume, compute, copy the state, hand both over, hold that."""
@@ -104,7 +103,6 @@ class StateActs(PrefixCaller):
         self.give_tracks_back()
 
     # -- track slots ---------------------------------------------------------------------------------------
-
     @looked_at(needs="has_states", quarters=(1, 4))
     def hoard_track_slots(self, quarters: int) -> None:
         """Keep free track slots in the caller's hands, some or all, so that the pool is short."""
@@ -118,7 +116,6 @@ class StateActs(PrefixCaller):
         self.give_tracks_back()
 
     # -- what fails ----------------------------------------------------------------------------------------
-
     @looked_at(needs="can_fail_states", weight=3, tokens=TOKENS, states=TOKENS, nth=NTH)
     def evict_refused_by_state_pool(self, tokens: int, states: int, nth: int) -> None:
         """Let the pool of states refuse one of an eviction's calls (X2)."""
@@ -134,7 +131,6 @@ class StateActs(PrefixCaller):
             self.do(Reset())
 
     # -- drawing small, deriving big -----------------------------------------------------------------------
-
     def _add_state(self, path: Path, style: int) -> None:
         state = self.snapshot()
         if self.model.stored(path)[-1:] == [path]:  # the snapshot may have evicted it
@@ -163,7 +159,6 @@ class PrefixMachine(StateActs):
     """Acts on a prefix cache; those that an adapter cannot carry out are left away."""
 
     # -- keys in and out -----------------------------------------------------------------------------------
-
     @looked_at(weight=4, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
     def match_key(self, pages: int, turn: int, other: int, style: int) -> None:
         """Look a key up."""
@@ -266,7 +261,6 @@ class PrefixMachine(StateActs):
             self.insert(key, None, style)
 
     # -- eviction ------------------------------------------------------------------------------------------
-
     @looked_at(needs="can_evict", weight=2, tokens=TOKENS, window_tokens=TOKENS)
     def evict(self, tokens: int, window_tokens: int) -> None:
         """Evict."""
@@ -289,7 +283,6 @@ class PrefixMachine(StateActs):
             self.do(Reset())
 
     # -- what fails ----------------------------------------------------------------------------------------
-
     @looked_at(needs="can_fail_callback", weight=2, tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
     def evict_with_failing_callback(self, tokens: int, window_tokens: int, nth: int) -> None:
         """Let callbacks of an eviction raise: the eviction is complete all the same (X2)."""
@@ -334,7 +327,6 @@ class PrefixMachine(StateActs):
             self.do(Reset())
 
     # -- holds ---------------------------------------------------------------------------------------------
-
     @looked_at(needs="live", weight=4, pick=PICK)
     def lock_node(self, pick: int) -> None:
         """Hold a node; every other time one whose window is dead, where that is refused."""
@@ -400,7 +392,6 @@ class PrefixMachine(StateActs):
             self.do(Hash(picked(named if named and pick % 2 else self.live, pick).step))
 
     # -- bad arguments -------------------------------------------------------------------------------------
-
     @looked_at(needs="can_refuse", weight=2, which=(0, len(MALFORMED) - 1))
     def pass_nonsense(self, which: int) -> None:
         """Pass an argument that no caller may pass (X1)."""
@@ -456,7 +447,6 @@ class PrefixMachine(StateActs):
             self.give_back(slots, style)
 
     # -- the caller's memory -------------------------------------------------------------------------------
-
     @looked_at(needs="has_pool", pages=(1, 6))
     def hoard_slots(self, pages: int) -> None:
         """Keep slots in the caller's hands, so that the pool is short."""
@@ -474,7 +464,6 @@ class PrefixMachine(StateActs):
         self.do(ReadHalves((Span(0, self.page_size, self.page_size + self.pool_slots),)))
 
     # -- drawing small, deriving big -----------------------------------------------------------------------
-
     def _evict(self, tokens: int, window_tokens: int) -> None:
         self.do(Evict(amount(tokens), amount(window_tokens)))
 

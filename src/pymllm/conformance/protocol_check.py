@@ -113,7 +113,6 @@ class _Check:
         self._clock = 0
 
     # -- the course ------------------------------------------------------------------------------------
-
     def run(self) -> None:
         """Say everything once."""
         try:
@@ -193,7 +192,6 @@ class _Check:
             self._blame(f"after bye there was {end}", "end with status 0 when bye comes")
 
     # -- operations ------------------------------------------------------------------------------------
-
     def _can_name(self, operation: Operation) -> bool:
         """Tell whether every number that it names was given, as some answer should have."""
         return all(len(self._given.get(span.step, ())) >= span.stop for span in spans_of(operation))
@@ -232,7 +230,6 @@ class _Check:
         return told.outcome.result
 
     # -- lines -----------------------------------------------------------------------------------------
-
     def _ask(self, request: Request, due: type[Any]) -> Any:
         self._say(request)
         return self._take(due, word_for(type(request)))

@@ -14,30 +14,19 @@ from itertools import combinations
 from typing import Any, Protocol
 
 from pymllm.conformance.acting import FoundViolation
+from pymllm.history import operations as ops
 from pymllm.history.files import Config, History
-from pymllm.history.operations import (
-    AddRequest,
-    Hash,
-    Key,
-    Lock,
-    Operation,
-    Pause,
-    Release,
-    Resume,
-    ScheduleChunk,
-    Span,
-    Unlock,
-)
+from pymllm.history.operations import Key, Operation, Span
 
 REFERENCES: dict[type, tuple[str, ...]] = {
     Span: ("step",),
-    Lock: ("of",),
-    Unlock: ("lock", "at", "token"),
-    Hash: ("of",),
-    ScheduleChunk: ("request",),
-    Pause: ("request",),
-    Resume: ("request",),
-    Release: ("request",),
+    ops.Lock: ("of",),
+    ops.Unlock: ("lock", "at", "token"),
+    ops.Hash: ("of",),
+    ops.ScheduleChunk: ("request",),
+    ops.Pause: ("request",),
+    ops.Resume: ("request",),
+    ops.Release: ("request",),
 }
 """Fields of operations, and of records in them, that name a step where they are neither ``None`` nor 0.
 
@@ -201,7 +190,7 @@ def _weigh_record(record: Any) -> tuple[int, int, int]:
         return 0, 0, 0
     values = [(getattr(record, field.name), field.default) for field in dataclasses.fields(record)]
     unusual = sum(value != default for value, default in values if default is not dataclasses.MISSING)
-    tokens = len(record.tokens) if isinstance(record, Key | AddRequest) else 0
+    tokens = len(record.tokens) if isinstance(record, Key | ops.AddRequest) else 0
     return _sum([_weigh_record(value) for value, _ in values], (tokens, unusual, 0))
 
 

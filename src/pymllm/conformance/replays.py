@@ -233,8 +233,6 @@ def _versions() -> dict[str, str]:
 
 
 # -- several sizes -------------------------------------------------------------------------------------------
-
-
 def run_grid(plans: Sequence[ReplayPlan], jobs: int, show: Show = _unseen) -> ReplayGrid:
     """Replay every plan with each of its caches.
 
