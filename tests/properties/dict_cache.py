@@ -13,21 +13,9 @@ from typing import ClassVar
 
 from pymllm.adapters.base import BaseAdapter
 from pymllm.errors import LockError, OwnershipError, ProgramError, StaleNodeError
+from pymllm.history import operations as ops
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    Alloc,
-    Evict,
-    Free,
-    FreeSWA,
-    Hash,
-    Insert,
-    Key,
-    Lock,
-    Match,
-    ReadHalves,
-    Reset,
-    Unlock,
-)
+from pymllm.history.operations import Key
 from pymllm.history.outcomes import (
     Done,
     Effect,
@@ -130,8 +118,7 @@ class DictCache(BaseAdapter):
         return found[1:]
 
     # -- pool ----------------------------------------------------------------------------------------------
-
-    def do_alloc(self, step: int, operation: Alloc) -> Result:
+    def do_alloc(self, step: int, operation: ops.Alloc) -> Result:
         """Hand out whole pages."""
         count = -(-operation.tokens // self.size)
         if count > len(self.free) or (self.pool == "swa" and count > len(self.swa_free)):
@@ -151,7 +138,7 @@ class DictCache(BaseAdapter):
         """Return each page once."""
         return list(dict.fromkeys(slot // self.size for slot in slots))
 
-    def do_free(self, step: int, operation: Free) -> Result:
+    def do_free(self, step: int, operation: ops.Free) -> Result:
         """Take pages back from the caller."""
         self.take_back(self.numbers(operation.slots))
         return Done()
@@ -160,7 +147,7 @@ class DictCache(BaseAdapter):
         self.take_halves(slots)
         self.free += self.pages(slots) if self.pool != "none" else []
 
-    def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
+    def do_free_swa(self, step: int, operation: ops.FreeSWA) -> Result:
         """Take halves back from the caller."""
         self.take_halves(self.numbers(operation.slots))
         return Done()
@@ -168,12 +155,11 @@ class DictCache(BaseAdapter):
     def take_halves(self, slots: Sequence[int]) -> None:
         self.swa_free += [self.halves.pop(page) for page in self.pages(slots) if page in self.halves]
 
-    def do_read_halves(self, step: int, operation: ReadHalves) -> Result:
+    def do_read_halves(self, step: int, operation: ops.ReadHalves) -> Result:
         """Translate slots."""
         return Slots((), tuple(self.half(slot) for slot in self.numbers(operation.slots)))
 
     # -- match and insert ----------------------------------------------------------------------------------
-
     def names(self, key: Key) -> list[object]:
         """Name each whole page within its parent; the first one also by its namespace."""
         tokens, size = key.tokens, self.size
@@ -201,7 +187,7 @@ class DictCache(BaseAdapter):
         for block in blocks:
             block.used = self.clock
 
-    def do_match(self, step: int, operation: Match) -> Result:
+    def do_match(self, step: int, operation: ops.Match) -> Result:
         """Find the longest usable prefix."""
         found = self.find(operation.key)
         while not self.usable([block.alive for block in found]):
@@ -211,7 +197,7 @@ class DictCache(BaseAdapter):
         slots = tuple(slot for block in found for slot in block.slots)
         return Matched(slots, len(slots), len(slots))
 
-    def do_insert(self, step: int, operation: Insert) -> Result:
+    def do_insert(self, step: int, operation: ops.Insert) -> Result:
         """Cache a key, page by page."""
         key, size = operation.key, self.size
         found, names, slots = self.find(key), self.names(key), self.read_slots(operation)
@@ -238,7 +224,7 @@ class DictCache(BaseAdapter):
         adopted += range(len(found), len(names))
         return Inserted(len(found) * size, ranges(adopted, size), len(names) * size)
 
-    def read_slots(self, operation: Insert) -> list[int]:
+    def read_slots(self, operation: ops.Insert) -> list[int]:
         if operation.slots is None:
             plain = [token for token in operation.key.tokens if isinstance(token, int)]
             if self.pool != "none" or len(plain) != len(operation.key.tokens):
@@ -254,7 +240,7 @@ class DictCache(BaseAdapter):
             raise ValueError("slots do not fit the key")
         return slots
 
-    def check_bounds(self, operation: Insert, cached: int) -> None:
+    def check_bounds(self, operation: ops.Insert, cached: int) -> None:
         length, low, dead = len(operation.key.tokens), operation.prev_prefix_len, operation.swa_evicted_seqlen
         fits = 0 <= low <= length and 0 <= dead <= length
         if self.window:
@@ -305,8 +291,7 @@ class DictCache(BaseAdapter):
         return block
 
     # -- evict and reset -----------------------------------------------------------------------------------
-
-    def do_evict(self, step: int, operation: Evict) -> Result:
+    def do_evict(self, step: int, operation: ops.Evict) -> Result:
         """Take the oldest page that may go, one after the other."""
         full, swa, gone = 0, 0, []
         while full < operation.tokens:
@@ -355,7 +340,7 @@ class DictCache(BaseAdapter):
                 self.take_back(each.slots)
         return taken
 
-    def do_reset(self, step: int, operation: Reset) -> Result:
+    def do_reset(self, step: int, operation: ops.Reset) -> Result:
         """Drop everything."""
         for block in self.blocks():
             block.gone = True
@@ -367,7 +352,6 @@ class DictCache(BaseAdapter):
         return Done()
 
     # -- holds and hashes ----------------------------------------------------------------------------------
-
     def block_of(self, step: int) -> Block:
         """Return the block that a step returned or held."""
         found = self.given.get(step) or self.held.get(step, (None,))[0]
@@ -381,7 +365,7 @@ class DictCache(BaseAdapter):
         pages = (self.window + self.size - 1) // self.size if isinstance(self.window, int) else 0
         return path[max(0, len(path) - pages) :] if pages else []
 
-    def do_lock(self, step: int, operation: Lock) -> Result:
+    def do_lock(self, step: int, operation: ops.Lock) -> Result:
         """Count a hold along the path, and along its window."""
         block = self.block_of(operation.of)
         path = block.path()
@@ -401,7 +385,7 @@ class DictCache(BaseAdapter):
         for block in covered:
             block.window_holds += by
 
-    def do_unlock(self, step: int, operation: Unlock) -> Result:
+    def do_unlock(self, step: int, operation: ops.Unlock) -> Result:
         """Count a hold out."""
         block = self.block_of(operation.lock if operation.at is None else operation.at)
         token = self.held[operation.lock if operation.token is None else operation.token or operation.lock][1]
@@ -414,7 +398,7 @@ class DictCache(BaseAdapter):
         self.count(block.path(), self.window_of(block.path()), -1)
         return Done()
 
-    def do_hash(self, step: int, operation: Hash) -> Result:
+    def do_hash(self, step: int, operation: ops.Hash) -> Result:
         """Chain the hashes of a path."""
         digests: list[str] = []
         prior = b""

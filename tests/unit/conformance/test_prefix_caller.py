@@ -22,20 +22,8 @@ from pymllm.conformance.prefix_caller import (
     spaces_of,
 )
 from pymllm.conformance.prefix_machine import PrefixMachine
-from pymllm.history.operations import (
-    Alloc,
-    Evict,
-    Fault,
-    Free,
-    FreeSWA,
-    FreeTrack,
-    Insert,
-    Inspect,
-    Key,
-    Operation,
-    Reset,
-    Span,
-)
+from pymllm.history import operations as ops
+from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import Failed
 from pymllm.oracle.prefix_pages import Space, path_of_key
 
@@ -126,14 +114,14 @@ class TestSlots:
         """A3: engines take whole pages and grow into them."""
         made = caller()
         assert made.allocate(3) == [2, 3, 4, 5]
-        assert asked(made, Alloc) == [Alloc(4)]
+        assert asked(made, ops.Alloc) == [ops.Alloc(4)]
 
     def test_what_is_missing_is_evicted(self) -> None:
         """R5, S3: as much as is missing of each half, and nothing where that is not enough."""
         made = caller(swa_slots=8)
         put(made, 1, 1, 2, 2, 3, 3)
         assert made.allocate(6) is not None
-        assert asked(made, Evict) == [Evict(0, 4)]
+        assert asked(made, ops.Evict) == [ops.Evict(0, 4)]
         assert made.allocate(24) is None
 
     def test_a_plain_pool_is_short_of_one_kind(self) -> None:
@@ -141,7 +129,7 @@ class TestSlots:
         made = caller(pool="token")
         put(made, 1, 1, 2, 2, 3, 3)
         assert made.allocate(8) is not None
-        assert asked(made, Evict) == [Evict(2, 2)]
+        assert asked(made, ops.Evict) == [ops.Evict(2, 2)]
 
     def test_without_a_pool_every_number_is_new(self) -> None:
         """R1: and none is a token id."""
@@ -160,7 +148,7 @@ class TestSlots:
         slots = made.allocate(6)
         made.insert(Key((1, 1, 2, 2, 9)), slots[:5], style=0)
         made.give_back(slots)
-        assert made.ledger.resolve(asked(made, Free)[-1].slots) == [slots[at] for at in (0, 1, 4, 5)]
+        assert made.ledger.resolve(asked(made, ops.Free)[-1].slots) == [slots[at] for at in (0, 1, 4, 5)]
         assert made.ledger.callers_slots() == []
 
     def test_halves_are_given_back_where_there_are_such(self) -> None:
@@ -170,7 +158,7 @@ class TestSlots:
         made.free_halves(slots[:2])
         made.free_halves([])
         assert [made.ledger.has_half(slot) for slot in slots] == [False, False, True, True]
-        assert len(asked(made, FreeSWA)) == 1
+        assert len(asked(made, ops.FreeSWA)) == 1
 
 
 class TestHandles:
@@ -188,7 +176,7 @@ class TestHandles:
         made = caller()
         step = put(made, 1, 1)
         root, _ = made.match(Key((9, 9)))
-        made.do(Evict(2))
+        made.do(ops.Evict(2))
         put(made, 1, 1)
         assert [handle.step for handle in made.stale] == [step]
         assert root in [handle.step for handle in made.live]
@@ -197,7 +185,7 @@ class TestHandles:
         """X1: what a stale node does there is not defined."""
         made = caller()
         put(made, 1, 1)
-        made.do(Reset())
+        made.do(ops.Reset())
         made.capabilities = frozenset()
         assert made.stale == []
 
@@ -208,7 +196,7 @@ class TestHandles:
         above, _ = made.match(Key((1, 1, 2, 2)))
         hold = made.lock(step)
         assert made.holds == [hold]
-        made.do(Evict(0, 4))
+        made.do(ops.Evict(0, 4))
         assert made.lock(above) is None
         made.unlock(hold)
         assert (made.holds, made.released) == ([], [hold])
@@ -223,7 +211,7 @@ class TestLooks:
         made.begin()
         for _ in range(6):
             made.look()
-        assert len(asked(made, Inspect)) == looks
+        assert len(asked(made, ops.Inspect)) == looks
 
     def test_who_shows_no_nodes_is_not_asked(self) -> None:
         """R10: not claimed, not tested."""
@@ -250,8 +238,8 @@ class TestCapabilities:
         made = caller()
         put(made, 1, 1)
         made.arm("free")
-        assert asked(made, Fault) == [Fault("free")]
-        assert made.do(Evict(2)).result.error == "InjectedFault"
+        assert asked(made, ops.Fault) == [ops.Fault("free")]
+        assert made.do(ops.Evict(2)).result.error == "InjectedFault"
 
 
 def test_at_the_end_everything_is_given_back() -> None:
@@ -262,7 +250,7 @@ def test_at_the_end_everything_is_given_back() -> None:
     made.teardown()
     assert made.ledger.sizes()["available_size"] == 12
     assert (made.holds, made.model.pages) == ([], {})
-    assert asked(made, Insert)
+    assert asked(made, ops.Insert)
 
 
 class TestEveryKeyWithItsState:
@@ -273,7 +261,7 @@ class TestEveryKeyWithItsState:
     def test_a_key_gets_a_state_and_is_cut_to_whole_pages(self, tiny: str) -> None:
         made = caller(f"{tiny}:NeedsStates", **self.CONFIG)
         step = put(made, 7, 7, 7)
-        (insert,) = asked(made, Insert)
+        (insert,) = asked(made, ops.Insert)
         assert (step, insert.key.tokens, insert.state is None) == (3, (7, 7), False)
         assert made.model.states.slots.keys() == set(made.model.pages)
 
@@ -281,27 +269,27 @@ class TestEveryKeyWithItsState:
         made = caller(f"{tiny}:NeedsStates", **self.CONFIG)
         slots = made.allocate(1)
         assert made.insert(Key((7,)), slots[:1], style=0) is not None
-        assert [insert.state for insert in asked(made, Insert)] == [None]
+        assert [insert.state for insert in asked(made, ops.Insert)] == [None]
 
     def test_a_state_that_is_there_already_is_given_back(self, tiny: str) -> None:
         made = caller(f"{tiny}:NeedsStates", **self.CONFIG)
         put(made, 7, 7)
         put(made, 7, 7)
-        assert len(asked(made, FreeTrack)) == 1
+        assert len(asked(made, ops.FreeTrack)) == 1
         assert made.judge.books.tracks.callers == set()
 
     def test_nothing_is_inserted_where_there_is_no_state(self, tiny: str) -> None:
         made = caller(f"{tiny}:NeedsStates", **self.CONFIG)
         PrefixMachine.hoard_track_slots(made, quarters=4)
         assert put(made, 7, 7) is None
-        assert asked(made, Insert) == []
+        assert asked(made, ops.Insert) == []
 
     def test_slots_that_the_search_for_a_state_evicts_are_not_inserted(self, tiny: str) -> None:
         made = caller(f"{tiny}:NeedsStates", **{**self.CONFIG, "track_slots": 1})
         put(made, 7, 7)
         slots = made.model.slots(path_of_key(Key((7, 7))))
         assert made.insert(Key((7, 7)), slots, style=0) is None
-        assert len(asked(made, Insert)) == 1
+        assert len(asked(made, ops.Insert)) == 1
         assert made.judge.books.tracks.callers == set()
 
     @pytest.mark.parametrize("seed", range(12))
@@ -315,7 +303,7 @@ class TestEveryKeyWithItsState:
         made = caller(f"{tiny}:NeedsStates", **self.CONFIG)
         put(made, 7, 7)
         put(made, 7, 7, 8, 8)
-        made.do(Evict(0, 1))
+        made.do(ops.Evict(0, 1))
         gone = [handle for handle in made.live if handle.path not in made.model.states]
         assert len(gone) == 1
         for pick in range(3):

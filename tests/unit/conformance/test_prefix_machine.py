@@ -11,24 +11,7 @@ from pymllm.adapters.own_caches import WindowedRadix
 from pymllm.conformance.acting import acts_of, drive, make_machine
 from pymllm.conformance.prefix_caller import TOKENS, PrefixCaller, amount, looked_at, picked
 from pymllm.conformance.prefix_machine import PrefixMachine, StateActs
-from pymllm.history.operations import (
-    Alloc,
-    AllocTrack,
-    Evict,
-    Fault,
-    Free,
-    FreeSWA,
-    FreeTrack,
-    Hash,
-    Insert,
-    Inspect,
-    Lock,
-    Malformed,
-    Match,
-    ReadHalves,
-    Reset,
-    Unlock,
-)
+from pymllm.history import operations as ops
 from pymllm.history.outcomes import Failed, Inserted, Matched, Unsupported
 
 CONFIG = {"page_size": 1, "window": None, "pool": "none", "slots": 8, "swa_slots": 8}
@@ -39,7 +22,7 @@ class _Resetting(PrefixCaller):
     def reset(self, times: int) -> None:
         """Reset once or twice."""
         for _ in range(times):
-            self.do(Reset())
+            self.do(ops.Reset())
 
 
 def test_nodes_are_looked_at_after_an_act() -> None:
@@ -48,7 +31,7 @@ def test_nodes_are_looked_at_after_an_act() -> None:
     _Resetting.reset(machine, times=2)
     done = [type(step.operation) for step in machine.examiner.history.steps]
     machine.teardown()
-    assert done == [Reset, Reset, Inspect]
+    assert done == [ops.Reset, ops.Reset, ops.Inspect]
 
 
 def test_what_is_drawn_and_needed_is_kept() -> None:
@@ -78,9 +61,9 @@ def types(machine: Any) -> Counter[type]:
     return Counter(type(step.operation) for step in machine.examiner.history.steps)
 
 
-def inserts(machine: Any) -> list[tuple[Insert, Any]]:
+def inserts(machine: Any) -> list[tuple[ops.Insert, Any]]:
     steps = machine.examiner.history.steps
-    return [(step.operation, step.outcome.result) for step in steps if isinstance(step.operation, Insert)]
+    return [(step.operation, step.outcome.result) for step in steps if isinstance(step.operation, ops.Insert)]
 
 
 def serve(machine: Any, pages: int = 4, keep: int = 1) -> None:
@@ -101,7 +84,7 @@ def test_a_request_is_matched_held_computed_and_handed_over(machine: Any) -> Non
     serve(machine, pages=4)
     serve(machine, pages=8)
     assert [operation.state is not None for operation, _ in inserts(machine)] == [True, True]
-    assert types(machine)[Lock] == 3
+    assert types(machine)[ops.Lock] == 3
     assert machine.judge.books.tracks.ends.slots.keys() == {
         path for path in machine.model.pages if len(path.tokens) in (4, 8)
     }
@@ -121,7 +104,7 @@ def test_a_request_may_evict_a_state_for_its_own(machine: Any) -> None:
     for pages in (4, 6, 8):
         serve(machine, pages=pages, keep=2)
     assert [operation.state is not None for operation, _ in inserts(machine)] == [True, True, True]
-    assert types(machine)[Evict] == 1
+    assert types(machine)[ops.Evict] == 1
 
 
 def test_a_state_may_come_later(machine: Any) -> None:
@@ -135,7 +118,7 @@ def test_a_state_may_come_later(machine: Any) -> None:
     PrefixMachine.add_state_to_stored(machine, pages=4, turn=1, other=1, style=0)
     assert [result.state_exists for _, result in inserts(machine)] == [False, False, True]
     assert machine.model.sizes()["mamba_protected_size"] == 1
-    assert types(machine)[AllocTrack] == 2
+    assert types(machine)[ops.AllocTrack] == 2
 
 
 def test_a_state_comes_under_several_holds(machine: Any) -> None:
@@ -155,7 +138,7 @@ def test_fresh_slots_bring_a_state_unmatched(machine: Any) -> None:
     PrefixMachine.insert_with_state(machine, pages=0, turn=1, other=1, style=0)
     PrefixMachine.insert_with_state(machine, pages=4, turn=1, other=1, style=0)
     assert [operation.state is not None for operation, _ in inserts(machine)] == [False, True]
-    assert not types(machine)[Match]
+    assert not types(machine)[ops.Match]
 
 
 @pytest.mark.parametrize("pages", [0, 4])
@@ -165,7 +148,7 @@ def test_a_bad_state_is_refused(machine: Any, pages: int) -> None:
     ((operation, result),) = inserts(machine)
     assert operation.state is not None
     assert isinstance(result, Failed)
-    assert types(machine)[FreeTrack] == 1
+    assert types(machine)[ops.FreeTrack] == 1
 
 
 def test_hoarded_track_slots_go_back(machine: Any) -> None:
@@ -183,10 +166,10 @@ def test_the_pool_of_states_is_let_fail(machine: Any) -> None:
     PrefixMachine.evict_refused_by_state_pool(machine, tokens=0, states=1, nth=1)
     assert machine.examiner.judge.evidence.reached["the state pool refuses an eviction"] == 1
     PrefixMachine.reset_refused_by_state_pool(machine, rare=1, nth=1)
-    assert not types(machine)[Reset]
+    assert not types(machine)[ops.Reset]
     PrefixMachine.reset_refused_by_state_pool(machine, rare=0, nth=1)
     assert machine.examiner.judge.evidence.reached["the state pool refuses a reset"] == 1
-    assert types(machine)[Fault] == 2
+    assert types(machine)[ops.Fault] == 2
 
 
 WINDOWED = {"page_size": 1, "window": 4, "pool": "swa", "slots": 24, "swa_slots": 18}
@@ -220,22 +203,26 @@ def test_runs_use_every_operation_that_is_carried_out(adapter: str, changes: dic
     """No act is idle: what an adapter can do is asked of it, and nothing else."""
     machine = make_machine(PrefixMachine, adapter, {**WINDOWED, **changes})
     steps = drive(machine, seed=3, steps=800).examiner.history.steps
-    expected = {Match, Insert, Evict, Lock, Unlock, Reset, Alloc, Free}
-    expected |= {AllocTrack, FreeTrack} if adapter == "mamba" else {FreeSWA, ReadHalves}
+    expected = {ops.Match, ops.Insert, ops.Evict, ops.Lock, ops.Unlock, ops.Reset, ops.Alloc, ops.Free}
+    expected |= {ops.AllocTrack, ops.FreeTrack} if adapter == "mamba" else {ops.FreeSWA, ops.ReadHalves}
     if adapter != "chunk":
-        expected |= {Hash, Inspect, Fault, Malformed}
+        expected |= {ops.Hash, ops.Inspect, ops.Fault, ops.Malformed}
     assert {type(step.operation) for step in steps} == expected
     unsupported = [step for step in steps if isinstance(step.outcome.result, Unsupported)]
-    assert {type(step.operation) for step in unsupported} <= {Malformed}
+    assert {type(step.operation) for step in unsupported} <= {ops.Malformed}
 
 
 def test_a_modest_adapter_is_not_asked_for_more() -> None:
     """X1: what is not claimed is not tested; the run finds nothing all the same."""
     steps = drive(modest_machine(), seed=1, steps=400).examiner.history.steps
-    assert not [step for step in steps if isinstance(step.operation, Hash | Inspect | Fault | Malformed)]
+    assert not [
+        step
+        for step in steps
+        if isinstance(step.operation, ops.Hash | ops.Inspect | ops.Fault | ops.Malformed)
+    ]
     assert not [step for step in steps if isinstance(step.outcome.result, Unsupported)]
-    assert {step.operation.key.extra_key for step in steps if isinstance(step.operation, Match)} == {None}
-    unlocks = [step.operation for step in steps if isinstance(step.operation, Unlock)]
+    assert {step.operation.key.extra_key for step in steps if isinstance(step.operation, ops.Match)} == {None}
+    unlocks = [step.operation for step in steps if isinstance(step.operation, ops.Unlock)]
     assert unlocks
     assert all(unlock.at is None and unlock.token is None for unlock in unlocks)
 

@@ -21,8 +21,6 @@ from pymllm.workloads.synthetic import WORKLOADS, make_requests
 from pymllm.workloads.trace_file import write_trace
 
 # -- plans -------------------------------------------------------------------------------------------------
-
-
 BASE = ReplayPlan(
     workload="chat",
     mode="engine",
@@ -116,8 +114,6 @@ def test_a_known_name_is_picked_and_another_refused() -> None:
 
 
 # -- runs --------------------------------------------------------------------------------------------------
-
-
 PLAYED = replace(
     BASE, requests=6, seed=3, block_tokens=16, capacity=5000, chunk=64, iteration_ms=20.0, content_check=False
 )
@@ -272,8 +268,6 @@ def test_versions_are_those_of_what_ran() -> None:
 
 
 # -- several sizes -----------------------------------------------------------------------------------------
-
-
 SERIAL = replace(
     BASE, mode="serial", caches=("radix", "chunk"), requests=30, page_size=1, max_running=8, chunk=64
 )

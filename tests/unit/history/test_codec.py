@@ -80,8 +80,6 @@ def test_a_name_is_the_class_in_snake_case() -> None:
 
 
 # -- what a record is ----------------------------------------------------------------------------------------
-
-
 def test_a_record_is_frozen_comparable_and_copyable() -> None:
     """Between processes too; and each has a dict of its own."""
     point = Point(1)
@@ -113,8 +111,6 @@ def test_the_functions_of_dataclasses_take_a_record() -> None:
 
 
 # -- writing -------------------------------------------------------------------------------------------------
-
-
 @given(drawings)
 def test_a_record_survives_the_way_through_json(drawing: Drawing) -> None:
     """Whatever a field may hold is written and read, and the line is the one of `json.dumps`."""
@@ -157,7 +153,6 @@ def test_a_line_is_spelled_as_json_dumps_spells_it(text: str, time: float | None
 
 
 # -- reading -------------------------------------------------------------------------------------------------
-
 GOOD: dict[str, Any] = {"points": [{"x": 1}], "corners": [1, "a"]}
 
 
@@ -273,8 +268,6 @@ def test_a_number_of_128_bits_is_read(number: int) -> None:
 
 
 # -- looking -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "drawing",
     [

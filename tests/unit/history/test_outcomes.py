@@ -9,22 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pymllm.history import outcomes as out
 from pymllm.history.codec import decode, encode
-from pymllm.history.outcomes import (
-    RESULTS,
-    BlockState,
-    ContextBlock,
-    ContextView,
-    Done,
-    Effect,
-    Failed,
-    Outcome,
-    Ran,
-    RequestRun,
-    RequestView,
-    Result,
-    Slots,
-)
+from pymllm.history.outcomes import RESULTS, Effect, Outcome, Result
 
 sizes = st.dictionaries(st.text(), st.integers(), max_size=2)
 numbers = st.lists(st.integers()).map(tuple)
@@ -35,8 +22,8 @@ outcomes = st.builds(
     st.lists(effects, max_size=2).map(tuple),
     sizes,
 )
-VIEW = RequestView(1, 0, "decode", (2, 3), 5, (11, 12), (1, 2))
-RUN = RequestRun(1, 0, (2, 3), 4, 2, ((4, 2),), (2,), True, (11, 12))
+VIEW = out.RequestView(1, 0, "decode", (2, 3), 5, (11, 12), (1, 2))
+RUN = out.RequestRun(1, 0, (2, 3), 4, 2, ((4, 2),), (2,), True, (11, 12))
 
 
 @given(outcomes)
@@ -48,16 +35,16 @@ def test_every_outcome_survives_the_way_through_json(outcome: Outcome) -> None:
 
 def test_an_outcome_says_only_what_there_is() -> None:
     """No effects, no sizes and no fields that have their default take any room."""
-    assert encode(Outcome(Slots((1,)))) == {"result": {"is": "slots", "slots": [1]}}
-    assert "dropped" not in encode(Outcome(Ran((RUN,))))["result"]
+    assert encode(Outcome(out.Slots((1,)))) == {"result": {"is": "slots", "slots": [1]}}
+    assert "dropped" not in encode(Outcome(out.Ran((RUN,))))["result"]
 
 
 @pytest.mark.parametrize(
     "result",
     [
         VIEW,
-        Ran((RUN,), (2,), (BlockState(2, 0),), (3,), "InjectedFault"),
-        ContextView((VIEW,), (ContextBlock(2, 1),)),
+        out.Ran((RUN,), (2,), (out.BlockState(2, 0),), (3,), "InjectedFault"),
+        out.ContextView((VIEW,), (out.ContextBlock(2, 1),)),
     ],
 )
 def test_an_answer_of_a_context_survives_the_way_through_json(result: Result) -> None:
@@ -84,8 +71,10 @@ def test_what_is_no_outcome_is_refused(plain: object) -> None:
 
 def test_the_message_of_an_error_is_for_people() -> None:
     """Two errors of one class are equal, whatever they say; it is kept all the same."""
-    assert Failed("ValueError", "no") == Failed("ValueError", "never") != Failed("TypeError", "no")
-    assert len({Failed("ValueError", "no"), Failed("ValueError")}) == 1
-    assert Outcome(Failed("ValueError", "no")) == Outcome(Failed("ValueError"))
-    assert Failed("ValueError") != Done()
-    assert decode(Result, encode(Failed("ValueError", "no"))).message == "no"
+    assert (
+        out.Failed("ValueError", "no") == out.Failed("ValueError", "never") != out.Failed("TypeError", "no")
+    )
+    assert len({out.Failed("ValueError", "no"), out.Failed("ValueError")}) == 1
+    assert Outcome(out.Failed("ValueError", "no")) == Outcome(out.Failed("ValueError"))
+    assert out.Failed("ValueError") != out.Done()
+    assert decode(Result, encode(out.Failed("ValueError", "no"))).message == "no"
