@@ -44,7 +44,7 @@ from pymllm.history.operations import AllocRows
 from pymllm.history.outcomes import Outcome, Slots
 from pymllm.report.records import Curve, Document, Program
 from pymllm.report.store import read_run
-from tests.unit.conformance.soak.test_records import HEADER, RECORD
+from tests.unit.conformance.soak.test_ledger import HEADER, RECORD
 
 SHORT = ("--adapter", "rows", "--operations", "400", "--longest", "200", "--seed", "3", "--jobs", "1")
 

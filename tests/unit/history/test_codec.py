@@ -1,9 +1,10 @@
-"""Records as plain data and as lines: nothing is lost on the way, and what does not fit is named."""
+"""Records as plain data, as lines and as schemas: nothing is lost, and what does not fit is named."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import json
 import math
 import pickle
@@ -16,8 +17,9 @@ from hypothesis import strategies as st
 
 from pymllm.history.codec import Record, decode, encode, fits, json_reader, name_of, snake_case, write_json
 from pymllm.history.files import Step
-from pymllm.history.operations import Evict, Insert, Inspect, Key, Match, Span
+from pymllm.history.operations import Evict, Fault, Insert, Inspect, Key, Match, Reset, Span, Unlock
 from pymllm.history.outcomes import Done, Effect, Hashes, Inspected, Matched, NodeView, Outcome, Slots
+from pymllm.history.schema import field_notes, schema_of
 
 
 class Point(Record, frozen=True):
@@ -299,3 +301,115 @@ def test_a_record_with_a_wrong_field_does_not_fit(drawing: Record) -> None:
 def test_a_record_fits_whatever_json_makes_of_it(time: float | None, name: str | int | None) -> None:
     """Also with what a file cannot keep."""
     assert fits(Outcome(Inspected((dataclasses.replace(NODE, last_access=time, extra_key=name),))))
+
+
+class Colour(enum.Enum):
+    """What a pen may have."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+class Dot(Record, frozen=True):
+    """A point.
+
+    - ``x``, ``y``: Each of `both`,
+      from 1.
+    """
+
+    x: int
+    y: int = 0
+
+
+class Sketch(Record, frozen=True):
+    """Points and how they look.
+
+    Not a picture.
+    """
+
+    points: tuple[Dot, ...]
+    corners: tuple[int, str]
+    scale: int | float = 1.0
+    title: str | None = None
+    is_closed: bool = False
+    colours: dict[str, Colour] | None = None
+
+
+class Figure(Record, frozen=True, tag_field="is", tag=snake_case):
+    """Is told apart."""
+
+
+class Disc(Figure, frozen=True):
+    """Round."""
+
+    radius: int
+
+
+class FreeLine(Figure, frozen=True):
+    """Anything else."""
+
+
+class Frame(Record, frozen=True):
+    """What is of one kind only needs no tag."""
+
+    circle: Disc
+    shapes: tuple[Disc | FreeLine, ...]
+
+
+def test_it_describes_every_field() -> None:
+    """What is read, and nothing more."""
+    number = {"type": "integer", "description": "Each of both, from 1."}
+    assert schema_of(Sketch) == {
+        "type": "object",
+        "description": "Points and how they look.",
+        "properties": {
+            "points": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "description": "A point.",
+                    "properties": {"x": number, "y": number},
+                    "required": ["x"],
+                    "additionalProperties": False,
+                },
+            },
+            "corners": {
+                "type": "array",
+                "prefixItems": [{"type": "integer"}, {"type": "string"}],
+                "minItems": 2,
+                "maxItems": 2,
+            },
+            "scale": {"type": "number"},
+            "title": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "is_closed": {"type": "boolean"},
+            "colours": {
+                "anyOf": [
+                    {"type": "object", "additionalProperties": {"enum": ["red", "blue"]}},
+                    {"type": "null"},
+                ]
+            },
+        },
+        "required": ["points", "corners"],
+        "additionalProperties": False,
+    }
+
+
+def test_kinds_are_told_apart_by_a_constant() -> None:
+    """Where there are several; what is of one kind only has none."""
+    circle, line = schema_of(Disc | FreeLine)["oneOf"]
+    assert circle == schema_of(Disc)
+    assert circle["properties"]["is"] == {"const": "circle"}
+    assert circle["required"] == ["is", "radius"]
+    assert line["properties"] == {"is": {"const": "free_line"}}
+    frame = schema_of(Frame)["properties"]
+    assert [*frame["circle"]["properties"]] == ["radius"]
+    assert frame["shapes"]["items"] == {"oneOf": [circle, line]}
+
+
+def test_operations_say_what_a_program_cannot_guess() -> None:
+    """Which calls may fail, and whose node is passed."""
+    assert "calls the cache or the allocator, which must be refused" in field_notes(Fault)["call"]
+    assert field_notes(Fault)["nth"] == "Which of these calls, from 1."
+    assert field_notes(Unlock)["at"] == "Passes the node of another Match, Insert or Lock instead."
+    assert field_notes(Insert)["prev_prefix_len"] == field_notes(Insert)["swa_evicted_seqlen"]
+    assert field_notes(Reset) == {}

@@ -24,7 +24,7 @@ from pymllm.report.documents import DOCUMENTS, read_document
 from pymllm.report.ledger_file import memory_curves, read_ledger_file
 from pymllm.report.program_files import files_of, open_regular, read_programs
 from pymllm.report.records import Figure, Gpu, Histogram, make_machine
-from tests.unit.conformance.soak.test_records import HEADER, RECORD
+from tests.unit.conformance.soak.test_ledger import HEADER, RECORD
 from tests.unit.report import samples
 
 # -- documents -------------------------------------------------------------------------------------------
