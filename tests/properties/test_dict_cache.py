@@ -467,7 +467,7 @@ def test_a_flat_cache_is_accepted(cache: type[DictCache]) -> None:
     met: Counter[str] = Counter()
     tested: Counter[str] = Counter()
     for config in cache.CONFIGURATIONS:
-        machine = make_machine(PrefixMachine, f"dict_cache:{cache.__name__}", dict(config))
+        machine = make_machine(PrefixMachine, f"test_dict_cache:{cache.__name__}", dict(config))
         examiner = drive(machine, seed=3, steps=400).examiner
         claimed = {law.id for law in laws_of("prefix") if law.is_claimed_by(examiner.adapter.capabilities)}
         assert set(examiner.judge.evidence.exercised) <= claimed
