@@ -13,7 +13,6 @@ its process ends the tests with it: ``pymllm verify`` runs adapters in processes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import Phase, settings
@@ -83,12 +82,9 @@ def cache_machine(
 
         machine.make_adapter = classmethod(make)  # type: ignore[assignment,method-assign]
     case: Any = machine.TestCase
-    case.settings = settings(case.settings, phases=_without_explaining(case.settings.phases))
+    phases = tuple(phase for phase in case.settings.phases if phase is not Phase.explain)
+    case.settings = settings(case.settings, phases=phases)
     return machine
-
-
-def _without_explaining(phases: Iterable[Phase]) -> tuple[Phase, ...]:
-    return tuple(phase for phase in phases if phase is not Phase.explain)
 
 
 def _place_of(adapter_class: AdapterClass) -> str:

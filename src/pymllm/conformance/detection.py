@@ -36,14 +36,6 @@ _ACTS = (40, 80, 160, 320)
 """Lengths of programs, in turn: what shows at once is found in a short one, other things need a long life."""
 
 
-def _seed_of(seed: int, number: int, place: int) -> int:
-    """Return a seed that no other program of any search has.
-
-    With one for all machines, each chooses nearly the same acts: what the first does not do, none does.
-    """
-    return (seed << 32) + (number << 8) + place
-
-
 @dataclass(frozen=True, slots=True)
 class Caught:
     """A program that breaks a law, and where."""
@@ -89,10 +81,13 @@ class Searcher(ABC):
         """Play the next program; what it has caught."""
 
     def _places(self) -> Iterator[tuple[int, type[ActingMachine], int]]:
-        """Yield the number of each turn, and the machines in turn, each with a seed of its own."""
+        """Yield the number of each turn, and the machines in turn, with a seed that no other program has.
+
+        With one for all machines, each chooses nearly the same acts: what the first does not do, none does.
+        """
         for number in itertools.count():
             for place, machine in enumerate(self._machines):
-                yield number, machine, _seed_of(self._seed, number, place)
+                yield number, machine, (self._seed << 32) + (number << 8) + place
 
     def _note_crash(self, error: Exception) -> None:
         """Keep an error that is no violation: whatever the fault has made of the code."""
@@ -168,7 +163,11 @@ def make_searchers(fault: Fault, seed: int) -> list[Searcher]:
     for name in fault.searchers:
         if not machines[name]:
             continue
-        made = [_make(place, seed, name in ("invariants", "sweep")) for place in machines[name]]
+        audit = name in ("invariants", "sweep")
+        made = [
+            make_machine(load_machine(entry), adapter, config, seed=seed, audit=audit)
+            for adapter, config, entry in machines[name]
+        ]
         searchers.append((SweepSearcher if name == "sweep" else MachineSearcher)(name, made, seed))
     return searchers
 
@@ -177,11 +176,6 @@ def _machines_of(name: str, config: Config) -> tuple[MachineEntry, ...]:
     adapter = make_adapter(name, dict(config))
     adapter.close()
     return machines_for(adapter.kind, adapter.capabilities)
-
-
-def _make(place: tuple[str, Config, MachineEntry], seed: int, audit: bool) -> type[ActingMachine]:
-    name, config, entry = place
-    return make_machine(load_machine(entry), name, config, seed=seed, audit=audit)
 
 
 _FIRST_TURN = 2_000

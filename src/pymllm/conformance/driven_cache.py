@@ -190,10 +190,8 @@ class DrivenStates:
 
     def name(self, row: int) -> Span:
         """Name the track slot behind a row by the step that gave it."""
-        return self._ledger.given.name((self._slot_of(row),))[0]
-
-    def _slot_of(self, row: int) -> int:
-        return next(slot for slot, place in self._row_of.items() if place == row)
+        slot = next(slot for slot, place in self._row_of.items() if place == row)
+        return self._ledger.given.name((slot,))[0]
 
     def cached_rows(self) -> list[int]:
         """Return the rows of all track slots that the cache has."""
@@ -226,13 +224,14 @@ class DrivenStates:
             return None
         (slot,) = result.slots
         # Rows of track slots that the cache has freed meanwhile are free as well.
-        owned = {other: row for other, row in self._row_of.items() if self._is_owned(other) and other != slot}
+        owned = {
+            other: row
+            for other, row in self._row_of.items()
+            if other != slot and self._ledger.owner(other) is not Owner.POOL
+        }
         row = next(row for row in self._track_rows if row not in owned.values())
         self._row_of = {**owned, slot: row}
         return row
-
-    def _is_owned(self, slot: int) -> bool:
-        return self._ledger.owner(slot) is not Owner.POOL
 
     def free_track_slot(self, slot: int) -> None:
         """Give the track slot behind a row back."""
@@ -244,14 +243,11 @@ class DrivenStates:
             self._carrier.do(ops.ReadStates(0), out.States, out.Unsupported)
         self._pool.copy_states(src_index, dst_index)
         if dst_index in self._track_rows:
-            numbers = self._numbers_of(dst_index)
-            self._carrier.do(ops.WriteState(0, self.name(dst_index), *numbers), out.Done, out.Unsupported)
-
-    def _numbers_of(self, row: int) -> tuple[int, int]:
-        """Return two numbers in -128 .. 127; those of two different states are most likely different."""
-        states = (self._pool.recurrent_state, self._pool.conv_state)
-        recurrent, conv = (int(state[:, row].long().sum()) % 256 - 128 for state in states)
-        return recurrent, conv
+            # In -128 .. 127; those of two different states are most likely different.
+            states = (self._pool.recurrent_state, self._pool.conv_state)
+            recurrent, conv = (int(state[:, dst_index].long().sum()) % 256 - 128 for state in states)
+            written = ops.WriteState(0, self.name(dst_index), recurrent, conv)
+            self._carrier.do(written, out.Done, out.Unsupported)
 
     def reset_states(self, req_pool_indices: int) -> None:
         """Zero a working state."""

@@ -52,15 +52,11 @@ def write_record(record: object) -> str:
         value = getattr(record, field.name)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             parts.append(write_record(value))
-        elif value != _default_of(field):
+        elif value != (
+            field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        ):
             parts.append(f"{field.name}={write_record(value)}")
     return f"{type(record).__name__}({', '.join(parts)})"
-
-
-def _default_of(field: dataclasses.Field[object]) -> object:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
 
 
 def _names_in(record: object) -> Iterator[str]:

@@ -147,7 +147,8 @@ def plan_bursts(
         for law in (row.law for row in result.laws if row.verdict is Verdict.UNKNOWN):
             for place in _pick_places(own, [found.could_test(law) for found in own], turn):
                 laws[place].append(law.id)
-        for machine, name in _unmet(result) if plan.is_strict and turn == 0 else ():
+        unmet = ((machine.name, name) for machine in result.machines for name in machine.unmet)
+        for machine, name in unmet if plan.is_strict and turn == 0 else ():
             able = [found.machine.name == machine and name in found.expected for found in own]
             for place in _pick_places(own, able, 0):
                 situations[place].append(name)
@@ -156,10 +157,6 @@ def plan_bursts(
             for place in sorted(laws.keys() | situations.keys())
         ]
     return bursts
-
-
-def _unmet(result: AdapterResult) -> list[tuple[str, str]]:
-    return [(machine.name, name) for machine in result.machines for name in machine.unmet]
 
 
 def _pick_places(own: Sequence[SearchedConfiguration], able: Sequence[bool], turn: int) -> set[int]:

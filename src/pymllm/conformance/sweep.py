@@ -108,14 +108,6 @@ def _failing_calls(step: int, outcome: Outcome) -> Iterator[Failure]:
             yield from (Failure(step, name, nth) for nth in range(1, count + 1))
 
 
-def _hoard_slots(played: ActingMachine, free: dict[str, int]) -> None:
-    played.do(ops.Alloc(free["available_size"]))
-
-
-def _hoard_rows(played: ActingMachine, free: dict[str, int]) -> None:
-    played.do(ops.AllocRows(free["available_size"]))
-
-
 def _hoard_tracks(played: ActingMachine, free: dict[str, int]) -> None:
     for _ in range(free.get("available_track_slots", 0)):
         played.do(ops.AllocTrack())
@@ -135,9 +127,9 @@ def _hoard_block_slots(played: ActingMachine, free: dict[str, int]) -> None:
             return
 
 
-_HOARDS: dict[type[Operation], Callable[[ActingMachine, dict[str, int]], None]] = {
-    ops.Alloc: _hoard_slots,
-    ops.AllocRows: _hoard_rows,
+_HOARDS: dict[type[Operation], Callable[[ActingMachine, dict[str, int]], object]] = {
+    ops.Alloc: lambda played, free: played.do(ops.Alloc(free["available_size"])),
+    ops.AllocRows: lambda played, free: played.do(ops.AllocRows(free["available_size"])),
     ops.AllocTrack: _hoard_tracks,
     ops.AllocBlocks: _hoard_blocks,
     ops.AllocSlots: _hoard_block_slots,

@@ -303,7 +303,8 @@ class _Campaign:
             if self._is_over or is_late:
                 return
             if task.number not in self._done:
-                yield replace(task, known=self._known_laws(task.place.adapter))
+                known = frozenset(law for name, law in self.findings if name == task.place.adapter)
+                yield replace(task, known=known)
 
     def _all_tasks(self) -> Iterator[RunTask]:
         header, run = self._header, self._plan.run
@@ -315,9 +316,6 @@ class _Campaign:
             limit = header.operations or header.longest
             yield RunTask(0, header.version_at(header.places[0]), header.places[0], run, limit, header.audit)
 
-    def _known_laws(self, adapter: str) -> frozenset[str]:
-        return frozenset(law for name, law in self.findings if name == adapter)
-
     def _tick(self) -> None:
         self._show(self.totals)
 
@@ -327,7 +325,8 @@ class _Campaign:
         if record.failure is None or played.history is None:
             return record
         law = record.failure.law or "problem"
-        name = f"{_safe(record.adapter)}-{law}-{record.seed}"
+        adapter = re.sub(r"[^\w.-]+", "-", record.adapter)  # of a ``module:Class`` the name of a file
+        name = f"{adapter}-{law}-{record.seed}"
         note = f"{law}: {record.failure.message}"
         file = self._write(f"{name}.jsonl", played.history, note)
         short = None
@@ -354,11 +353,6 @@ def _lost(task: RunTask, answer: Lost) -> RunRecord:
     steps = answer.history.steps if answer.history is not None else []
     failure = Failure(None, answer.message, step=steps[-1].number if steps else 0)
     return RunRecord(*task.head, 0, len(steps), (), {}, {}, {}, "", failure)
-
-
-def _safe(name: str) -> str:
-    """Make a name that may be ``module:Class`` one of a file."""
-    return re.sub(r"[^\w.-]+", "-", name)
 
 
 def find_ledgers(folders: Iterable[Path]) -> list[Path]:

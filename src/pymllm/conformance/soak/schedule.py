@@ -59,8 +59,11 @@ def grow(kind: str, config: Config, size: str) -> Config | None:
     # Without a pool nothing ever makes room: what a long key leaves behind stays.
     is_unbounded = size == "large" and config.get("pool") == "none"
     factors = {} if is_unbounded else _GROWTH.get(kind, {}).get(size, {})
-    grown = {key: _times(config[key], factor) for key, factor in factors.items() if key in config}
-    larger = {**config, **grown}
+    larger: Config = dict(config)
+    for key, factor in factors.items():
+        value = config.get(key)
+        if type(value) is int:
+            larger[key] = value * factor
     return larger if larger != config and _is_allowed(kind, larger) else None
 
 
@@ -76,10 +79,6 @@ def _is_allowed(kind: str, config: Config) -> bool:
 def is_fit_for(machine: MachineEntry, size: str) -> bool:
     """Tell whether a machine gets anywhere in configurations of a size."""
     return size != "large" or not machine.needs
-
-
-def _times(value: int | str | bool | None, factor: int) -> int | str | bool | None:
-    return value * factor if type(value) is int else value
 
 
 def reach_of(kind: str, config: Mapping[str, int | str | bool | None]) -> int:

@@ -13,11 +13,11 @@ import json
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pymllm.conformance.documents import DriftRow, FailureRow, SoakedAdapter
-from pymllm.conformance.soak.ledger import CampaignHeader, Memory, Place, RunRecord, Shares
+from pymllm.conformance.soak.ledger import CampaignHeader, Memory, Place, RunRecord
 from pymllm.history.files import Config, Header
 from pymllm.instrument.slope import estimate_slope
 from pymllm.oracle.laws import laws_of
@@ -127,17 +127,14 @@ class MemoryCourse:
 def _risen(course: Mapping[str, Sequence[float]], name: str) -> tuple[list[float], list[float]]:
     """Return operations, and what the floor had risen by after them, without first runs."""
     spent, risen = [0.0], [0.0]
-    floor, operations = list(_floor(course[name])), course["operations"]
+    # The least of each value and those after it.
+    floor = list(itertools.accumulate(reversed(course[name]), min))[::-1]
+    operations = course["operations"]
     for at in range(1, len(floor)):
         if not course["is_first"][at]:
             spent.append(spent[-1] + operations[at] - operations[at - 1])
             risen.append(risen[-1] + floor[at] - floor[at - 1])
     return spent[1:], risen[1:]
-
-
-def _floor(values: Sequence[float]) -> Iterator[float]:
-    """Give, for each value, the least of it and those after it."""
-    return reversed(list(itertools.accumulate(reversed(values), min)))
 
 
 def estimate_drift(measure: Measure, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Drift:
@@ -265,7 +262,7 @@ class AdapterTotals:
         self.operations += record.operations
         self.seconds += record.seconds
         self.cpu += record.cpu
-        self.cpu_by.update(_plain(record.shares))
+        self.cpu_by.update({name: getattr(record.shares, name) for name in _SHARES})
         self.exercised.update(record.exercised)
         self.audited.update(record.audited)
         self.reached.update(record.reached)
@@ -293,10 +290,6 @@ class AdapterTotals:
             missing_situations=tuple(self.missing),
             failures=tuple(it.row() for it in self.failures.values()),
         )
-
-
-def _plain(shares: Shares) -> dict[str, float]:
-    return {name: getattr(shares, name) for name in _SHARES}
 
 
 def _place(config: Config, machine: str) -> str:
