@@ -123,7 +123,7 @@ def _complaints(result: AdapterResult) -> list[str]:
     lines = [f"{result.name} could not be examined to the end: {it.message}" for it in result.problems]
     for finding in result.findings:
         lines += [f"{result.name} breaks {finding.violation}", write_program(finding.history)]
-    unknown = [row.law.id for row in result.laws if row.verdict is Verdict.UNKNOWN]
+    unknown = [row.id for row in result.laws if row.verdict is Verdict.UNKNOWN]
     if unknown:
         lines.append(f"{result.name}: no program tested {', '.join(unknown)}; give more examples")
     return lines

@@ -61,19 +61,9 @@ class SearchedConfiguration:
         return expected_names(kind, self.config, self.capabilities, of_engine=has_engine)
 
 
-@dataclass(frozen=True, slots=True)
-class LawResult:
-    """What is known of a law."""
-
-    law: Law  # the law
-    verdict: Verdict  # what is known
-    exercised: int  # tests by the oracle that could have failed
-    audited: int  # walks of the implementation from inside that looked at it
-
-    def row(self) -> LawRow:
-        """Return what a document says of it."""
-        law = self.law
-        return LawRow(law.id, law.sentence, law.source, self.verdict, self.exercised, self.audited)
+def law_row(law: Law, verdict: Verdict, tests: int = 0, walks: int = 0) -> LawRow:
+    """Say of a law what is known of it."""
+    return LawRow(law.id, law.sentence, law.source, verdict, tests, walks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +131,7 @@ class AdapterResult:
     kind: str | None  # ``None`` where it could not be loaded
     # why something is unknown: the adapter could not be examined, or a search ended early
     problems: tuple[Crash, ...]
-    laws: tuple[LawResult, ...]  # in the specification's order; empty where the kind is not known
+    laws: tuple[LawRow, ...]  # in the specification's order; empty where the kind is not known
     machines: tuple[MachineResult, ...]  # what was done
     findings: tuple[Finding, ...]  # the smallest program for each broken law, the smallest of all first
 
@@ -185,7 +175,7 @@ class AdapterResult:
             self.name,
             self.kind,
             self.verdict,
-            tuple(law.row() for law in self.laws),
+            self.laws,
             tuple(machine.row() for machine in self.machines),
             violations,
             problems,
@@ -209,14 +199,14 @@ class VerifyReport:
     is_strict: bool = False
 
     @property
-    def laws(self) -> tuple[LawResult, ...]:
+    def laws(self) -> tuple[LawRow, ...]:
         """What is known of each law over all adapters."""
         return merge_laws(self.adapters)
 
     @property
     def invariants(self) -> tuple[InvariantRow, ...]:
         """What is known of each invariant, as far as the laws that it is made of have rows."""
-        rows = {row.law.id: row.verdict for row in self.laws}
+        rows = {row.id: row.verdict for row in self.laws}
         return tuple(
             InvariantRow(name, known, merge_verdicts(rows[law] for law in known))
             for name, laws in INVARIANTS.items()
@@ -262,9 +252,9 @@ class VerifyReport:
     def comparison(self, files: SavedFiles | None = None) -> CompareDocument:
         """Return the same with a matrix of laws by adapter."""
         rows = []
-        for law in (row.law for row in self.laws):
-            own = ((it.name, row) for it in self.adapters for row in it.laws if row.law == law)
-            cells = (MatrixCell(name, row.verdict, row.exercised, row.audited) for name, row in own)
+        for law in self.laws:
+            own = ((it.name, row) for it in self.adapters for row in it.laws if row.id == law.id)
+            cells = (MatrixCell(name, row.verdict, row.tests, row.walks) for name, row in own)
             rows.append(MatrixRow(law.id, law.sentence, tuple(cells)))
         return CompareDocument(**self._fields(files), matrix=tuple(rows))
 
@@ -281,7 +271,7 @@ class VerifyReport:
             "exit_status": self.exit_status,
             "interrupted": self.interruption is not None,
             "strict": self.is_strict,
-            "laws": tuple(row.row() for row in self.laws),
+            "laws": self.laws,
             "invariants": self.invariants,
             "situations": self.situations,
             "adapters": tuple(adapter.row(files or SavedFiles()) for adapter in self.adapters),
@@ -333,7 +323,7 @@ def find_missing(smoke: SmokeReport, wanted: Collection[Law] = ()) -> tuple[str,
 def leave_unknown(smoke: SmokeFailure, wanted: Collection[Law] = ()) -> AdapterResult:
     """Say of an adapter that cannot be examined what is known: nothing; ``wanted`` as of `judge_adapter`."""
     applicable = laws_of(smoke.kind) if smoke.kind is not None else ()
-    laws = tuple(LawResult(law, Verdict.UNKNOWN, 0, 0) for law in applicable if not wanted or law in wanted)
+    laws = tuple(law_row(law, Verdict.UNKNOWN) for law in applicable if not wanted or law in wanted)
     return AdapterResult(
         smoke.name, smoke.kind, (Crash(smoke.message, None, smoke.conversation),), laws, (), ()
     )
@@ -341,7 +331,7 @@ def leave_unknown(smoke: SmokeFailure, wanted: Collection[Law] = ()) -> AdapterR
 
 def _judge_law(
     law: Law, smoke: SmokeReport, searches: Sequence[SearchedConfiguration], is_broken: bool
-) -> LawResult:
+) -> LawRow:
     able = [search for search in searches if search.could_test(law)]
     exercised = sum(search.result.exercised[law.id] for search in searches)
     audited = sum(search.result.audited[law.id] for search in searches)
@@ -353,7 +343,7 @@ def _judge_law(
         verdict = Verdict.HOLDS
     else:
         verdict = Verdict.UNKNOWN
-    return LawResult(law, verdict, exercised, audited)
+    return law_row(law, verdict, exercised, audited)
 
 
 def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineResult, ...]:
@@ -380,16 +370,16 @@ def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineRes
     return tuple(summed)
 
 
-def merge_laws(adapters: Iterable[AdapterResult]) -> tuple[LawResult, ...]:
+def merge_laws(adapters: Iterable[AdapterResult]) -> tuple[LawRow, ...]:
     """Return what is known of each law that some adapter's table has, over all of them."""
     rows = [result for adapter in adapters for result in adapter.laws]
     merged = []
     for law in LAWS:
-        same = [row for row in rows if row.law == law]
+        same = [row for row in rows if row.id == law.id]
         if same:
             verdict = merge_verdicts(row.verdict for row in same)
-            counts = sum(row.exercised for row in same), sum(row.audited for row in same)
-            merged.append(LawResult(law, verdict, *counts))
+            counts = sum(row.tests for row in same), sum(row.walks for row in same)
+            merged.append(law_row(law, verdict, *counts))
     return tuple(merged)
 
 

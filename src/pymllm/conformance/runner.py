@@ -28,7 +28,7 @@ from pymllm.conformance.smoke import SmokeFailure, SmokeReport, try_adapter
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
 from pymllm.history.files import Config
-from pymllm.oracle.laws import Law
+from pymllm.oracle.laws import Law, find_law
 from pymllm.oracle.verdicts import Verdict
 
 _FULL_PRICE = 12  # configurations of one adapter; more than that share the time of so many
@@ -144,7 +144,7 @@ def plan_bursts(
         if result.findings:
             continue
         laws, situations = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
-        for law in (row.law for row in result.laws if row.verdict is Verdict.UNKNOWN):
+        for law in (find_law(row.id) for row in result.laws if row.verdict is Verdict.UNKNOWN):
             for place in _pick_places(own, [found.could_test(law) for found in own], turn):
                 laws[place].append(law.id)
         unmet = ((machine.name, name) for machine in result.machines for name in machine.unmet)
