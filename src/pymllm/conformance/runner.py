@@ -266,7 +266,9 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
     with Workers(plan.jobs, plan.timeout) as workers:
         with show("smoke tests", len(plan.adapters)) as done:
             smokes = workers.map(try_adapter, plan.adapters, done)
-        _refuse_missing(smokes)
+        for smoke in smokes:
+            if isinstance(smoke, SmokeFailure):
+                smoke.refuse_missing()
         sane = [smoke for smoke in smokes if isinstance(smoke, SmokeReport)]
         tasks = plan_searches(sane, plan)
         if sane and not tasks:
@@ -296,12 +298,6 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
         workers.interruption,
         plan.is_strict,
     )
-
-
-def _refuse_missing(smokes: Sequence[SmokeReport | SmokeFailure | Lost]) -> None:
-    for smoke in smokes:
-        if isinstance(smoke, SmokeFailure) and smoke.is_missing and ":" in smoke.name:
-            raise UsageError(f"adapter {smoke.name}: {smoke.message}")
 
 
 def _search_all(

@@ -236,8 +236,7 @@ def _begin(plan: SoakPlan, workers: Workers) -> tuple[CampaignHeader, tuple[Smok
         if isinstance(answer, Lost):
             refused.append(SmokeFailure(entry.name, None, answer.message))
         elif isinstance(answer, SmokeFailure):
-            if answer.is_missing and ":" in answer.name:
-                raise UsageError(f"adapter {answer.name}: {answer.message}")
+            answer.refuse_missing()
             refused.append(answer)
         else:
             places += [place for place in answer if plan.machine in (None, place.machine)]
