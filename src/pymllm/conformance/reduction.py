@@ -33,12 +33,10 @@ REFERENCES: dict[type, tuple[str, ...]] = {
 The other operations that have a ``request`` mean a row of the context, which is the caller's.
 """
 
-_FIELDS: dict[type, tuple[str, ...]] = {}
-
 
 def references(record: Any) -> Iterator[int]:
     """Yield the number of each step that an operation refers to, repeats included."""
-    kind = type(record)
+    kind: Any = type(record)
     if kind is tuple:
         for item in record:
             if type(item) is int:
@@ -54,7 +52,7 @@ def references(record: Any) -> Iterator[int]:
 
 def renumbered(record: Any, number_of: Callable[[int], int]) -> Any:
     """Return an operation with another number for each step that it refers to."""
-    kind = type(record)
+    kind: Any = type(record)
     if kind is tuple:
         if not record or type(record[0]) is int:
             return record
@@ -68,12 +66,11 @@ def renumbered(record: Any, number_of: Callable[[int], int]) -> Any:
     return dataclasses.replace(record, **changes) if changes else record
 
 
+@functools.cache
 def _fields_with_records(kind: type) -> tuple[str, ...]:
     """Return the fields of a record class that hold spans, one or many."""
-    if kind not in _FIELDS:
-        fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-        _FIELDS[kind] = tuple(field.name for field in fields if "Span" in str(field.type))
-    return _FIELDS[kind]
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return tuple(field.name for field in fields if "Span" in str(field.type))
 
 
 def without(operations: Sequence[Operation], dropped: Collection[int]) -> tuple[Operation, ...]:

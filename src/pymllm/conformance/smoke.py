@@ -36,7 +36,7 @@ from pymllm.history import outcomes as out
 from pymllm.history.codec import decode, encode
 from pymllm.history.files import Config
 from pymllm.history.operations import Key, Operation, Span
-from pymllm.history.outcomes import Effect, Failed, Outcome, Result, Unsupported
+from pymllm.history.outcomes import Effect, Outcome, Result
 from pymllm.oracle.judge import make_judge
 
 _ANSWERS: dict[str, tuple[type, ...]] = {
@@ -317,12 +317,12 @@ def find_fault(outcome: Outcome, step: SampleStep) -> str | None:
 
 def _find_wrong_result(result: Result, step: SampleStep) -> str | None:
     if not step.is_claimed:
-        if isinstance(result, Unsupported):
+        if isinstance(result, out.Unsupported):
             return None
         return f"answered {result}, although it claims no {step.needs!r}; it must be Unsupported"
-    if isinstance(result, Unsupported):
+    if isinstance(result, out.Unsupported):
         return f"is unsupported ({result.what}), although everything that it needs is claimed"
-    if isinstance(result, Failed):
+    if isinstance(result, out.Failed):
         return f"the simplest legal call failed with {result.error}: {result.message}"
     legal = LEGAL_RESULTS[type(step.operation)]
     if not isinstance(result, legal):

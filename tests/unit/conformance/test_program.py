@@ -21,7 +21,7 @@ from pymllm.conformance.rerun import rerun_history
 from pymllm.errors import AdapterError, InvariantViolation, OwnershipError, ProgramError, UsageError
 from pymllm.history import operations as ops
 from pymllm.history.files import Config, Header, History, Step
-from pymllm.history.operations import AllocRows, FreeRow, Key, Merge, Operation, ReadRows, Span, WriteRow
+from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import INJECTED, Done, Effect, Evicted, NoRoom, Outcome, Slots
 
 CONFIG = {"max_reqs": 3, "max_context_len": 4}
@@ -335,7 +335,12 @@ def test_what_was_reset_does_what_is_new() -> None:
 
 @pytest.fixture
 def history(tiny: str) -> History:
-    program = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
+    program = [
+        ops.AllocRows(1),
+        ops.WriteRow(Span(1, 0, 1), 0, 1, (7,)),
+        ops.FreeRow(Span(1, 0, 1)),
+        ops.ReadRows(),
+    ]
     return run_program(f"{tiny}:TinyRows", CONFIG, program)
 
 
@@ -378,7 +383,7 @@ def test_a_program_that_was_never_run_has_no_differences(history: History, tiny:
 
 def test_a_program_that_does_not_fit_is_no_ones_fault(history: History, tiny: str) -> None:
     """It was recorded where two rows were given; here there are none, so nothing can be said of the rest."""
-    steps = [Step(1, AllocRows(2), history.steps[0].outcome), Step(5, FreeRow(Span(1, 0, 1)))]
+    steps = [Step(1, ops.AllocRows(2), history.steps[0].outcome), Step(5, ops.FreeRow(Span(1, 0, 1)))]
     result = rerun_history(
         History(history.header, steps), f"{tiny}:TinyRows", {"max_reqs": 1, "max_context_len": 4}
     )
@@ -390,9 +395,9 @@ def test_a_program_that_does_not_fit_is_no_ones_fault(history: History, tiny: st
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
-        ([Step(4, FreeRow(Span(1, 0, 1)))], "step 4: step 1 gave 0"),
-        ([Step(1, AllocRows(4), Outcome(NoRoom(), (), {"size": 3, "available_size": 3})),
-          Step(2, FreeRow(Span(1, 0, 1)))], "step 2: step 1 gave 0"),
+        ([Step(4, ops.FreeRow(Span(1, 0, 1)))], "step 4: step 1 gave 0"),
+        ([Step(1, ops.AllocRows(4), Outcome(NoRoom(), (), {"size": 3, "available_size": 3})),
+          Step(2, ops.FreeRow(Span(1, 0, 1)))], "step 2: step 1 gave 0"),
     ],
 )  # fmt: skip
 def test_a_program_without_sense_is_refused(
@@ -409,4 +414,4 @@ def test_an_adapter_of_another_kind_is_refused(history: History, tiny: str) -> N
         rerun_history(history, "token-slots")
     header = dataclasses.replace(history.header, kind="slots")
     with pytest.raises(UsageError, match="a program for slots"):
-        rerun_history(History(header, [Step(1, Merge())]), f"{tiny}:TinyRows")
+        rerun_history(History(header, [Step(1, ops.Merge())]), f"{tiny}:TinyRows")
