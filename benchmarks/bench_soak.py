@@ -17,8 +17,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from pymllm.adapters.registry import OWN, load_adapter, make_adapter
 from pymllm.conformance.machines import machines_for
-from pymllm.conformance.soak.player import RunTask, play_run
-from pymllm.conformance.soak.records import Place
+from pymllm.conformance.soak.ledger import Place
+from pymllm.conformance.soak.player import play_run
+from pymllm.conformance.soak.schedule import RunTask
 
 SEED, LIMIT, WALK_EVERY = 6, 4_000, 256
 

@@ -23,8 +23,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pymllm.adapters.registry import OWN, AdapterEntry
 from pymllm.conformance import examiner
+from pymllm.conformance.soak.ledger import CampaignHeader
 from pymllm.conformance.soak.player import play_run
-from pymllm.conformance.soak.records import CampaignHeader
 from pymllm.conformance.soak.schedule import find_places, plan_runs
 from pymllm.oracle.judge import Judge
 from pymllm.workloads.engine_loop import EngineLoop

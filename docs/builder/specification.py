@@ -17,7 +17,7 @@ if str(ROOT / "src") not in sys.path:
 
 from pymllm.adapters.cabinet.fault import Fault  # noqa: E402
 from pymllm.adapters.cabinet.table import PLANTED  # noqa: E402
-from pymllm.conformance.program_text import write_record  # noqa: E402
+from pymllm.conformance.program import write_record  # noqa: E402
 from pymllm.errors import InvariantViolation  # noqa: E402
 from pymllm.history.files import History, Step, load_history  # noqa: E402
 from pymllm.oracle.judge import judge_steps  # noqa: E402

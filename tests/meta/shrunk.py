@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.adapters.cabinet.planting import planted
 from pymllm.adapters.cabinet.table import find_faults, own_cabinet
-from pymllm.conformance.searchers import make_searchers
+from pymllm.conformance.detection import make_searchers
 from pymllm.conformance.shrinker import Shrinker
 
 SHORT = 12

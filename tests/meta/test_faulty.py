@@ -9,9 +9,9 @@ from faulty_page import PAGE, render
 from faulty_table import CAUGHT, class_of, look_for
 
 from pymllm.adapters.registry import FAULTY, find_adapter
-from pymllm.conformance.finding import Finding
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.conformance.rerun import rerun_history
+from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeReport, try_adapter
 from pymllm.oracle.laws import INVARIANTS
 

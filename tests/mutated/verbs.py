@@ -58,7 +58,6 @@ def warm_up() -> None:
             "conformance.runner",
         ),
         *(
-            "conformance.kept_results",
             "conformance.machines",
             "conformance.protocol_check",
             "conformance.shrinker",

@@ -56,7 +56,6 @@ class LRUListMachine(RuleBasedStateMachine):
         return any(number in self.models[other] for other in same_mode)
 
     # -- what a cache does -----------------------------------------------------------------------------
-
     @rule(name=each_list, number=each_node)
     def insert(self, name: str, number: int) -> None:
         if self.is_taken(name, number):
@@ -111,7 +110,6 @@ class LRUListMachine(RuleBasedStateMachine):
             self.models[name].clear()
 
     # -- what changes around the lists -----------------------------------------------------------------
-
     @rule(number=st.integers(1, NODES - 1), parent=each_node)
     def hang_elsewhere(self, number: int, parent: int) -> None:
         if number not in self.path_from(parent):
@@ -122,7 +120,6 @@ class LRUListMachine(RuleBasedStateMachine):
         self.nodes[number].full_lock_ref, self.nodes[number].mamba_lock_ref = full, mamba
 
     # -- misuse ----------------------------------------------------------------------------------------
-
     @rule(name=each_list, of=each_list, end=st.sampled_from(["head", "tail"]))
     def use_a_sentinel(self, name: str, of: str, end: str) -> None:
         """A sentinel is no member, neither of its own list nor of another of the same mode."""
@@ -135,7 +132,6 @@ class LRUListMachine(RuleBasedStateMachine):
                 call(sentinel)
 
     # -- comparison ------------------------------------------------------------------------------------
-
     @invariant()
     def compare(self) -> None:
         for name in LISTS:

@@ -15,17 +15,9 @@ from pymllm.adapters.own_requests import Requests
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.request_machine import RequestMachine
+from pymllm.history import operations as ops
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    AddRequest,
-    Fault,
-    Operation,
-    Pause,
-    Release,
-    Resume,
-    RunStep,
-    ScheduleChunk,
-)
+from pymllm.history.operations import Operation
 from pymllm.history.outcomes import RequestView
 from pymllm.oracle.request_judge import RequestJudge
 from pymllm.oracle.situations import expected_situations
@@ -100,19 +92,16 @@ def test_a_seeded_run_on_cuda_finds_nothing(config: Config) -> None:
 
 
 # -- every allocation fails once -----------------------------------------------------------------------------
-
-
 class SoundMachine(RequestMachine):
     """Neither misuse nor faults: what it does makes sense whatever fails later."""
 
-    can_refuse = False  # type: ignore[assignment]
-    can_fail = False  # type: ignore[assignment]
+    LEFT_OUT = frozenset({"refusals", "faults"})
 
 
 def corpus_program(config: Config, seed: int) -> list[tuple[int, Operation]]:
     """The operations of a driven program that ask for something, with the numbers of their steps."""
     machine = drive(make_machine(SoundMachine, "requests", config, audit=False), seed, 9)
-    wanted = (AddRequest, ScheduleChunk, RunStep, Pause, Resume, Release)
+    wanted = (ops.AddRequest, ops.ScheduleChunk, ops.RunStep, ops.Pause, ops.Resume, ops.Release)
     return [
         (step.number, step.operation)
         for step in machine.examiner.history.steps
@@ -132,7 +121,9 @@ class Sweep:
         self.named: dict[int, int] = {}
         self.calls_made: list[Counter[str]] = []
 
-    def play(self, program: list[tuple[int, Operation]], at: int = -1, fault: Fault | None = None) -> None:
+    def play(
+        self, program: list[tuple[int, Operation]], at: int = -1, fault: ops.Fault | None = None
+    ) -> None:
         """Play it, with the fault before one operation, and let go of every request at the end."""
         for place, (number, operation) in enumerate(program):
             before = self.adapter.calls.made.copy()
@@ -141,7 +132,7 @@ class Sweep:
                 if place == at and fault is not None:
                     self.examiner.do(fault)
                 result = self.examiner.do(told).result
-                if isinstance(result, RequestView) and isinstance(told, AddRequest):
+                if isinstance(result, RequestView) and isinstance(told, ops.AddRequest):
                     self.named[number] = result.request
                 self._let_go([each.step for each in self.model.served.values() if each.is_spoiled])
             self.calls_made.append(self.adapter.calls.made - before)
@@ -150,15 +141,19 @@ class Sweep:
 
     def _let_go(self, steps: list[int]) -> None:
         for step in steps:
-            self.examiner.do(Release(step))
+            self.examiner.do(ops.Release(step))
 
     def _renamed(self, operation: Operation) -> Operation | None:
         """The operation with the request as it is called here; nothing where it makes no sense any more."""
-        if isinstance(operation, AddRequest | RunStep):
+        if isinstance(operation, ops.AddRequest | ops.RunStep):
             return operation
-        assert isinstance(operation, ScheduleChunk | Pause | Resume | Release)
+        assert isinstance(operation, ops.ScheduleChunk | ops.Pause | ops.Resume | ops.Release)
         request = self.model.served.get(self.named.get(operation.request, 0))
-        able = {ScheduleChunk: {"waiting"}, Resume: {"paused"}, Pause: {"waiting", "decode", "prefill"}}
+        able = {
+            ops.ScheduleChunk: {"waiting"},
+            ops.Resume: {"paused"},
+            ops.Pause: {"waiting", "decode", "prefill"},
+        }
         if request is None or request.region not in able.get(type(operation), {request.region}):
             return None
         return replace(operation, request=request.step)
@@ -176,6 +171,6 @@ def test_whichever_allocation_fails_what_was_asked_is_done_or_undone(policy: str
     for place, calls in enumerate(sound.calls_made):
         for call, times in calls.items():
             for nth in range(1, times + 1):
-                Sweep(config).play(program, place, Fault(call, nth))
+                Sweep(config).play(program, place, ops.Fault(call, nth))
                 met[call] += 1
     assert set(met) == set(FAILING_CALLS)

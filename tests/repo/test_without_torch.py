@@ -25,8 +25,7 @@ OF_TORCH = re.compile(
     r"pymllm\.(torch_needed$|(mem_cache|core|invariants|workloads)(\.|$)"
     r"|adapters\.((own|faulty)_\w+|sglang\.(?!package)\w+)$"
     r"|adapters\.(exact_forward|failing_calls|key_forms)$"
-    r"|conformance\.(replays|driven_cache|lifecycle_machine|sweep|searchers|detection|faults_run|kept_results"
-    r"|command_hunts)$)"
+    r"|conformance\.(replays|driven_cache|lifecycle_machine|sweep|detection|faults_run)$)"
 )
 REFUSE = """
 import sys

@@ -44,8 +44,7 @@ def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> No
 def _describe_all(entries: Sequence[AdapterEntry]) -> list[dict[str, Any]]:
     """Describe adapters, in a process beside this one: to build one runs code of whoever wrote it."""
     # Not at the top: --help and a mistyped option can do without.
-    from pymllm.conformance.worker_process import Lost
-    from pymllm.conformance.workers import Workers
+    from pymllm.conformance.workers import Lost, Workers
 
     found = []
     with Workers(1) as workers:

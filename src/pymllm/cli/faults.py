@@ -26,7 +26,7 @@ from pymllm.torch_extra import require_torch
 if TYPE_CHECKING:
     from pymllm.adapters.cabinet.fault import Fault
     from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask
-    from pymllm.conformance.kept_results import KeptResults
+    from pymllm.conformance.faults_run import KeptResults
 
 _FULL_SEEDS = 5
 _SHRINKS = 300
@@ -88,7 +88,7 @@ def faults_command(
         say("\n".join(_lines(chosen)))
         return 0
     from pymllm.conformance.detection import HuntPlan
-    from pymllm.conformance.kept_results import KeptResults
+    from pymllm.conformance.faults_run import KeptResults
 
     try:
         kept = None if keep is None else KeptResults(keep)
@@ -163,8 +163,7 @@ def choose_faults(
 def _load(place: str) -> tuple[Fault, ...]:
     """Read somebody's table in a process beside this one: its module may do anything when it is imported."""
     from pymllm.adapters.cabinet.table import load_cabinet
-    from pymllm.conformance.worker_process import Lost
-    from pymllm.conformance.workers import ask
+    from pymllm.conformance.workers import Lost, ask
 
     faults = ask(load_cabinet, place)
     if isinstance(faults, Lost):

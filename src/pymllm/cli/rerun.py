@@ -106,8 +106,7 @@ def rerun_command(
     history, name = options.read_program_for(file, adapter, command)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: --help and a mistyped option can do without.
-    from pymllm.conformance.worker_process import Lost
-    from pymllm.conformance.workers import ask
+    from pymllm.conformance.workers import Lost, ask
 
     try:
         answer = ask(_Task.carry_out, _Task(history, name, config, record, timing), timeout)

@@ -17,7 +17,7 @@ from pymllm.instrument.documents import Document
 _OF_LINES = {
     "gpu-memory": ("a line of pytest --gpu-memory-log", "pymllm.testing.memory_text:gpu_memory_schema"),
     "history": ("a line of a program's file", "pymllm.history.files:history_schema"),
-    "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.records:ledger_schema"),
+    "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.ledger:ledger_schema"),
     "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
     "protocol": ("a line said to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
     "run": ("a line of a run in a store", "pymllm.report.store:run_schema"),

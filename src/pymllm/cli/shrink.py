@@ -26,7 +26,7 @@ from pymllm.oracle.laws import find_law
 
 if TYPE_CHECKING:
     from pymllm.conformance.acting import FoundViolation
-    from pymllm.conformance.shrink_run import ShrinkRun, ShrinkTask
+    from pymllm.conformance.shrinker import ShrinkRun, ShrinkTask
 
 _MOST_PRINTED = 100
 
@@ -89,7 +89,7 @@ def shrink_command(
     wanted = tuple(options.find_law_or_refuse(law).id for law in laws)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
-    from pymllm.conformance.shrink_run import ShrinkTask
+    from pymllm.conformance.shrinker import ShrinkTask
 
     run, interruption = _run(file, ShrinkTask(history, name, wanted, seconds), timeout, progress)
     if run.best is not None:
@@ -116,8 +116,7 @@ def _run(
     file: str, task: ShrinkTask, timeout: float, progress: str
 ) -> tuple[ShrinkRun, KeyboardInterrupt | None]:
     """Have a program made smaller beside this process; an interrupt, or its end, leaves what it has told."""
-    from pymllm.conformance.worker_process import Lost
-    from pymllm.conformance.workers import ask
+    from pymllm.conformance.workers import Lost, ask
 
     told: ShrinkRun | None = None
     with ExitStack() as stack:
@@ -152,7 +151,7 @@ def _run(
 
 def _carry_out(task: ShrinkTask) -> ShrinkRun:
     """Make a program smaller, in a process that may end over it."""
-    from pymllm.conformance.shrink_run import run_shrink
+    from pymllm.conformance.shrinker import run_shrink
 
     options.load_or_refuse(task.adapter)
     return run_shrink(task)
@@ -160,7 +159,7 @@ def _carry_out(task: ShrinkTask) -> ShrinkRun:
 
 def _seen_again(run: ShrinkRun, timeout: float) -> ShrinkRun:
     """Find out whether what was told last shows its law again."""
-    from pymllm.conformance.shrink_run import shows_again
+    from pymllm.conformance.shrinker import shows_again
     from pymllm.conformance.workers import ask
 
     assert run.best is not None  # it was told
@@ -196,7 +195,7 @@ def _tell(
 
 def make_document(file: str, output: str | None, run: ShrinkRun) -> ShrinkDocument:
     """Return the record of a program that was made smaller; ``output`` is where the small one was written."""
-    from pymllm.conformance.program_text import write_program
+    from pymllm.conformance.program import write_program
 
     assert run.best is not None
     assert run.before is not None

@@ -182,8 +182,8 @@ def _look_for_faults(
     """Play a campaign with one fault after the other in place."""
     require_torch("pymllm soak --cabinet")
     chosen = choose_faults(faults, cabinets, asked.adapters)
-    from pymllm.conformance.command_hunts import hunt_by_soak
     from pymllm.conformance.detection import HuntPlan
+    from pymllm.conformance.faults_run import hunt_by_soak
 
     with TemporaryDirectory() as folder:  # nothing is in the way of a campaign whose ledger nobody keeps
         plan, _ = replace(asked, output=Path(folder)).settle()

@@ -16,12 +16,11 @@ from rich.table import Table
 
 from pymllm.cli.program import escaped
 from pymllm.cli.tables import draw, explain, make_table, mistake_lines, program_lines, shows_progress
-from pymllm.conformance.program_text import write_program
+from pymllm.conformance.program import write_program
 from pymllm.conformance.soak.campaign import SoakReport
-from pymllm.conformance.soak.drift import Drift
-from pymllm.conformance.soak.records import CampaignHeader, RunRecord
+from pymllm.conformance.soak.ledger import CampaignHeader, RunRecord
 from pymllm.conformance.soak.schedule import seed_of
-from pymllm.conformance.soak.totals import AdapterTotals, Totals
+from pymllm.conformance.soak.totals import AdapterTotals, Drift, Totals
 from pymllm.oracle.laws import find_law
 
 # -- while it runs -----------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pymllm.conformance.results import SavedFiles, VerifyReport
-    from pymllm.conformance.search_tasks import VerifyPlan
+    from pymllm.conformance.runner import VerifyPlan
 
 PROFILE_NAMES = ("dev", "ci", "deep")
 """Keys of `pymllm.conformance.machines.PROFILES`."""
@@ -149,8 +149,8 @@ def verify_command(
         require_torch("pymllm verify --cabinet")
     plan = plan_search(names, **chosen)
     if cabinets or faults:
-        from pymllm.conformance.command_hunts import hunt_by_verify
         from pymllm.conformance.detection import HuntPlan
+        from pymllm.conformance.faults_run import hunt_by_verify
 
         planted = choose_faults(faults, cabinets, names)
         hunt, hunter = HuntPlan((plan.seed,), shrinks=plan.profile.shrinks), partial(hunt_by_verify, plan)
@@ -185,7 +185,7 @@ def plan_search(
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     from pymllm.conformance.machines import PROFILES
-    from pymllm.conformance.search_tasks import VerifyPlan
+    from pymllm.conformance.runner import VerifyPlan
 
     depth = PROFILES[profile]
     seed = depth.seed if seed is None else seed

@@ -132,6 +132,8 @@ class ActingMachine(RuleBasedStateMachine):
     SEED: ClassVar[int | None] = None
     AUDIT: ClassVar[bool] = True  # whether to walk the implementation from inside after every step
     REPLAY_EVERY: ClassVar[int] = 8
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset()  # capabilities that no use is made of
+    judge: Any  # the one of the adapter's kind
     # The last violation that any run met; after Hypothesis has shrunk, the smallest.
     found: ClassVar[FoundViolation | None] = None
     steps_run: ClassVar[int] = 0  # operations and programs so far
@@ -145,6 +147,10 @@ class ActingMachine(RuleBasedStateMachine):
         self._noted: list[tuple[str, dict[str, int]]] = []
         self.is_acting = False
         self.examiner = Examiner(self.make_adapter(), seed=self.SEED, audit=self.AUDIT)
+        self.judge = self.examiner.judge
+        self.capabilities = self.examiner.adapter.capabilities - self.LEFT_OUT
+        self.can_refuse = "refusals" in self.capabilities  # misuse, so that it can be tried
+        self.can_fail = "faults" in self.capabilities  # calls can be let fail
         self.begin()
 
     @classmethod

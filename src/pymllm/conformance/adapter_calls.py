@@ -18,7 +18,7 @@ from typing import TypeVar
 from pymllm.adapters.base import Adapter, AdapterClass
 from pymllm.adapters.registry import AdapterEntry, find_adapter, load_adapter, make_adapter
 from pymllm.conformance.time_limit import AdapterCall, HungError, TookTooLong
-from pymllm.conformance.worker_process import is_worker
+from pymllm.conformance.workers import is_worker
 from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError
 from pymllm.history.config_limits import check_config
 from pymllm.history.files import Config, History, Step

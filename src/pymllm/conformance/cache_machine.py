@@ -13,7 +13,6 @@ its process ends the tests with it: ``pymllm verify`` runs adapters in processes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import Phase, settings
@@ -22,10 +21,9 @@ from pymllm.adapters.base import Adapter, AdapterClass
 from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
 from pymllm.conformance.acting import ActingMachine, make_machine
 from pymllm.conformance.machines import CI, load_machine, machines_for
-from pymllm.conformance.program_text import write_program
+from pymllm.conformance.program import write_program
 from pymllm.conformance.results import AdapterResult
-from pymllm.conformance.runner import verify
-from pymllm.conformance.search_tasks import VerifyPlan
+from pymllm.conformance.runner import VerifyPlan, verify
 from pymllm.errors import UsageError
 from pymllm.history.files import Config
 from pymllm.oracle.verdicts import Verdict
@@ -84,12 +82,9 @@ def cache_machine(
 
         machine.make_adapter = classmethod(make)  # type: ignore[assignment,method-assign]
     case: Any = machine.TestCase
-    case.settings = settings(case.settings, phases=_without_explaining(case.settings.phases))
+    phases = tuple(phase for phase in case.settings.phases if phase is not Phase.explain)
+    case.settings = settings(case.settings, phases=phases)
     return machine
-
-
-def _without_explaining(phases: Iterable[Phase]) -> tuple[Phase, ...]:
-    return tuple(phase for phase in phases if phase is not Phase.explain)
 
 
 def _place_of(adapter_class: AdapterClass) -> str:
@@ -128,7 +123,7 @@ def _complaints(result: AdapterResult) -> list[str]:
     lines = [f"{result.name} could not be examined to the end: {it.message}" for it in result.problems]
     for finding in result.findings:
         lines += [f"{result.name} breaks {finding.violation}", write_program(finding.history)]
-    unknown = [row.law.id for row in result.laws if row.verdict is Verdict.UNKNOWN]
+    unknown = [row.id for row in result.laws if row.verdict is Verdict.UNKNOWN]
     if unknown:
         lines.append(f"{result.name}: no program tested {', '.join(unknown)}; give more examples")
     return lines

@@ -1,9 +1,15 @@
-"""One fault put in place and looked for: caught or not, by whom, by which law, after how much."""
+"""One fault put in place and looked for: caught or not, by whom, by which law, after how much.
+
+Each searcher plays programs on its adapters until one breaks a law, and can go on later. What is found
+follows from the seed alone, and never from how fast a machine is.
+"""
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -12,16 +18,165 @@ from msgspec import structs
 from pymllm.adapters.cabinet.bugs import bug_of
 from pymllm.adapters.cabinet.fault import ANY, Fault
 from pymllm.adapters.cabinet.planting import StaleEditError, planted
-from pymllm.conformance.acting import make_machine
+from pymllm.adapters.faulty import configured
+from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
+from pymllm.conformance.acting import ActingMachine, FoundViolation, drive, make_machine
 from pymllm.conformance.documents import BugRow, Detection, FaultRow
+from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
+from pymllm.conformance.machines import MachineEntry, load_machine, machines_for
 from pymllm.conformance.search import SearchPlan, search
-from pymllm.conformance.searchers import Caught, Searcher, make_searchers
 from pymllm.conformance.shrinker import shrink
+from pymllm.conformance.sweep import CORPUS_ACTS, sweep_runs
 from pymllm.conformance.time_limit import TookTooLong, deadline
-from pymllm.errors import PymllmError
+from pymllm.errors import InvariantViolation, PymllmError
+from pymllm.history.files import Config
 
-__all__ = ["FaultResult", "HuntPlan", "HuntTask", "hunt"]
+_ACTS = (40, 80, 160, 320)
+"""Lengths of programs, in turn: what shows at once is found in a short one, other things need a long life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """A program that breaks a law, and where."""
+
+    found: FoundViolation  # the program as it was played, and the violation
+    adapter: str  # adapter, config: on whom
+    config: Config
+    machine: type[ActingMachine]  # that played it
+    is_inside: bool  # whether a walk from inside saw it, and not the outcome of an operation
+
+
+class Searcher(ABC):
+    """One way to look for a fault: plays on machines, each program from a seed of its own."""
+
+    def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
+        self.name = name  # one of `pymllm.adapters.cabinet.fault.SEARCHERS`
+        self.crash: str | None = None  # the first error that was no violation
+        self._seed = seed
+        self._machines = machines
+
+    @property
+    def operations(self) -> int:
+        """Operations carried out so far."""
+        return sum(machine.steps_run for machine in self._machines)
+
+    def go_on(self, operations: int) -> Caught | None:
+        """Play on until so many operations were carried out in all, or something is caught.
+
+        A program that ends with any other error than a violation says nothing; the next one is played, and
+        one operation is counted at least, so that there is an end to it.
+        """
+        spent = self.operations
+        while spent < operations:
+            before = self.operations
+            caught = self._play()
+            if caught is not None:
+                return caught
+            spent += max(1, self.operations - before)
+        return None
+
+    @abstractmethod
+    def _play(self) -> Caught | None:
+        """Play the next program; what it has caught."""
+
+    def _places(self) -> Iterator[tuple[int, type[ActingMachine], int]]:
+        """Yield the number of each turn, and the machines in turn, with a seed that no other program has.
+
+        With one for all machines, each chooses nearly the same acts: what the first does not do, none does.
+        """
+        for number in itertools.count():
+            for place, machine in enumerate(self._machines):
+                yield number, machine, (self._seed << 32) + (number << 8) + place
+
+    def _note_crash(self, error: Exception) -> None:
+        """Keep an error that is no violation: whatever the fault has made of the code."""
+        self.crash = self.crash or f"{type(error).__name__}: {error}"
+
+    def _caught(self, machine: type[ActingMachine], *, is_inside: bool) -> Caught:
+        assert machine.found is not None  # every violation passes through the machine
+        return Caught(machine.found, machine.ADAPTER, machine.CONFIG, machine, is_inside)
+
+
+class MachineSearcher(Searcher):
+    """Drives machines in turn."""
+
+    def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
+        super().__init__(name, machines, seed)
+        self._is_inside = False
+        self._turns = self._places()
+        for machine in machines:
+            machine.on_end = self._note
+
+    def _note(self, examiner: Examiner) -> None:
+        self._is_inside = examiner.is_found_inside
+
+    def _play(self) -> Caught | None:
+        number, machine, seed = next(self._turns)
+        try:
+            drive(machine, seed, _ACTS[number % len(_ACTS)])
+        except InvariantViolation:
+            return self._caught(machine, is_inside=self._is_inside)
+        except Exception as error:
+            self._note_crash(error)
+        return None
+
+
+class SweepSearcher(Searcher):
+    """Sweeps over one machine after the other."""
+
+    def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
+        super().__init__(name, machines, seed)
+        self._runs = self._sweep()
+
+    def _play(self) -> Caught | None:
+        return next(self._runs)
+
+    def _sweep(self) -> Iterator[Caught | None]:
+        """Play failing program after failing program; what each has caught."""
+        for _, machine, seed in self._places():
+            try:
+                for _ in sweep_runs(machine, (seed,), CORPUS_ACTS):
+                    yield None
+            except InvariantViolation:
+                yield self._caught(machine, is_inside=False)
+            except Exception as error:
+                self._note_crash(error)
+                yield None
+
+
+def make_searchers(fault: Fault, seed: int) -> list[Searcher]:
+    """Make those that are to look for a fault, and that can: without an engine to drive, no life cycles."""
+    places = [
+        (name, dict(config), entry)
+        for name in fault.adapters
+        for config in configured(load_adapter(find_adapter(name)).CONFIGURATIONS, **fault.settings)
+        for entry in _machines_of(name, config)
+    ]
+    machines = {
+        "machine": [place for place in places if not place[2].needs],
+        "life-cycle machine": [place for place in places if place[2].needs],
+        "invariants": places,
+        "sweep": places,
+    }
+    searchers: list[Searcher] = []
+    for name in fault.searchers:
+        if not machines[name]:
+            continue
+        audit = name in ("invariants", "sweep")
+        made = [
+            make_machine(load_machine(entry), adapter, config, seed=seed, audit=audit)
+            for adapter, config, entry in machines[name]
+        ]
+        searchers.append((SweepSearcher if name == "sweep" else MachineSearcher)(name, made, seed))
+    return searchers
+
+
+def _machines_of(name: str, config: Config) -> tuple[MachineEntry, ...]:
+    adapter = make_adapter(name, dict(config))
+    adapter.close()
+    return machines_for(adapter.kind, adapter.capabilities)
+
 
 _FIRST_TURN = 2_000
 _LATER_TURNS = 4
@@ -32,24 +187,13 @@ _SHRUNK_EXAMPLES = 200
 
 @dataclass(frozen=True, slots=True)
 class HuntPlan:
-    """How thoroughly to look.
+    """How thoroughly to look."""
 
-    Parameters
-    ----------
-    seeds : tuple of int
-        The fault is looked for from each.
-    operations : int
-        Most operations of each searcher from one seed.
-    shrinks : int
-        Most programs to play while the shortest that was found is made smaller; 0 leaves it as it is.
-    seconds : float
-        A fault that takes more processor time than this from one seed has hung something.
-    """
-
-    seeds: tuple[int, ...] = (0,)
-    operations: int = 100_000
+    seeds: tuple[int, ...] = (0,)  # the fault is looked for from each
+    operations: int = 100_000  # most operations of each searcher from one seed
+    # most programs to play while the shortest that was found is made smaller; 0 leaves it as it is
     shrinks: int = 0
-    seconds: float = 60.0
+    seconds: float = 60.0  # a fault that takes more processor time than this from one seed has hung something
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +206,12 @@ class HuntTask:
 
 @dataclass(frozen=True, slots=True)
 class FaultResult:
-    """What became of one fault.
+    """What became of one fault."""
 
-    Parameters
-    ----------
-    fault : Fault
-        As given.
-    detections : tuple of Detection
-        One for each seed from which it was caught.
-    problems : tuple of str
-        Why it was not, or could not be looked for.
-    seconds : float
-        For everything, shrinking included.
-    """
-
-    fault: Fault
-    detections: tuple[Detection, ...]
-    problems: tuple[str, ...]
-    seconds: float
+    fault: Fault  # as given
+    detections: tuple[Detection, ...]  # one for each seed from which it was caught
+    problems: tuple[str, ...]  # why it was not, or could not be looked for
+    seconds: float  # for everything, shrinking included
 
     @property
     def is_caught(self) -> bool:
@@ -142,14 +274,7 @@ class FaultResult:
 def hunt(task: HuntTask) -> FaultResult:
     """Put a fault in place, look for it from each seed, and take it out again.
 
-    Parameters
-    ----------
-    task : HuntTask
-        The fault and the plan.
-
-    Notes
-    -----
-    The functions that the fault edits are wrong in this process meanwhile: do not run two at once in one.
+    The functions that it edits are wrong in this process meanwhile: do not run two at once in one.
     """
     start = time.monotonic()
     fault, plan = task.fault, task.plan

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, field
 
 from pymllm.adapters.cabinet.fault import SEARCHERS
-from pymllm.conformance.soak.records import Failure
+from pymllm.conformance.soak.ledger import Failure
 from pymllm.history.files import Config
 from pymllm.history.operations import KINDS
 from pymllm.instrument.documents import DoctorDocument, Document, Row
@@ -25,8 +25,6 @@ Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
 
 
 # -- verify and compare --------------------------------------------------------------------------------------
-
-
 class LawRow(Row, frozen=True):
     """What is known of a law: tests by the oracle, walks from inside."""
 
@@ -166,8 +164,6 @@ class CompareDocument(VerifyDocument, frozen=True, kw_only=True, tag="pymllm.com
 
 
 # -- judge, rerun and shrink ---------------------------------------------------------------------------------
-
-
 class OperationRow(Row, frozen=True):
     """How long an operation took, in microseconds; refusals are kept apart."""
 
@@ -252,7 +248,6 @@ class ShrinkDocument(Document, frozen=True, kw_only=True, tag="pymllm.shrink"):
 
 
 # -- faults ------------------------------------------------------------------------------------------------
-
 VERIFICATION = "verification"
 """Who caught a fault where `verify --cabinet` did, beside `pymllm.adapters.cabinet.fault.SEARCHERS`."""
 CAMPAIGN = "campaign"
@@ -320,8 +315,6 @@ class FaultsDocument(Document, frozen=True, kw_only=True, tag="pymllm.faults"):
 
 
 # -- soak ----------------------------------------------------------------------------------------------------
-
-
 class CampaignRow(Row, frozen=True):
     """A campaign: what to type to play it again."""
 
@@ -405,8 +398,6 @@ class SoakDocument(Document, frozen=True, kw_only=True, tag="pymllm.soak"):
 
 
 # -- replay --------------------------------------------------------------------------------------------------
-
-
 class WorkloadRow(Row, frozen=True, kw_only=True):
     """What was replayed: one of our own workloads by its name, or a trace."""
 
@@ -567,8 +558,6 @@ class ReplayDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay"):
 
 
 # -- situations ----------------------------------------------------------------------------------------------
-
-
 class WorthReaching(Row, frozen=True, kw_only=True):
     """A situation: what is at stake, the capabilities it needs, and what a configuration must be like."""
 
@@ -588,8 +577,6 @@ class SituationsDocument(Document, frozen=True, kw_only=True, tag="pymllm.situat
 
 
 # -- conversations with programs -----------------------------------------------------------------------------
-
-
 class Exchange(Row, frozen=True, omit_defaults=True):
     """One message and its answer; ``line`` counts from 1 what the program wrote.
 
@@ -640,7 +627,6 @@ class ProtocolDocument(Document, frozen=True, kw_only=True, tag="pymllm.protocol
 
 
 # -- all of them ---------------------------------------------------------------------------------------------
-
 AnyDocument = (
     VerifyDocument
     | CompareDocument

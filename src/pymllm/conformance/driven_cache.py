@@ -14,38 +14,11 @@ import numpy as np
 import torch
 
 from pymllm.errors import AdapterError, UsageError
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
 from pymllm.history.files import Header
-from pymllm.history.operations import (
-    Alloc,
-    AllocTrack,
-    Evict,
-    Free,
-    FreeSWA,
-    FreeTrack,
-    Insert,
-    Key,
-    Lock,
-    Match,
-    Operation,
-    ReadStates,
-    Reset,
-    Span,
-    Unlock,
-    WriteState,
-)
-from pymllm.history.outcomes import (
-    Done,
-    Evicted,
-    Failed,
-    Inserted,
-    Locked,
-    Matched,
-    NoRoom,
-    Outcome,
-    Slots,
-    States,
-    Unsupported,
-)
+from pymllm.history.operations import Key, Operation, Span
+from pymllm.history.outcomes import Outcome
 from pymllm.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     EvictResult,
@@ -89,7 +62,7 @@ class Carrier:
         if isinstance(result, kinds):
             self.asked = None
             return result
-        if isinstance(result, Failed):
+        if isinstance(result, out.Failed):
             raise UsageError(f"{operation} was refused: {result.error}: {result.message}")
         raise AdapterError("driven by the engine", f"{operation} was answered by {result}")
 
@@ -132,12 +105,12 @@ class DrivenCache(BasePrefixCache):
 
     def reset(self) -> None:
         """Empty the cache."""
-        self._carrier.do(Reset(), Done)
+        self._carrier.do(ops.Reset(), out.Done)
 
     def match_prefix(self, key: RadixKey) -> MatchResult:
         """Match a key; the indices are int64 on the CPU."""
         wanted = self._key(key)
-        result = self._carrier.do(Match(wanted), Matched)
+        result = self._carrier.do(ops.Match(wanted), out.Matched)
         step = self._carrier.steps
         self._paths[step] = path_of_key(wanted).upto(result.prefix_len)
         self._states[step] = result.state
@@ -153,24 +126,24 @@ class DrivenCache(BasePrefixCache):
         slots = None if value is None else self._carrier.judge.ledger.name(value.tolist())
         row = kwargs.pop("mamba_value", None)
         state = None if row is None or self.states is None else self.states.name(int(row))
-        result = self._carrier.do(Insert(wanted, slots, state=state, **kwargs), Inserted)
+        result = self._carrier.do(ops.Insert(wanted, slots, state=state, **kwargs), out.Inserted)
         step = self._carrier.steps
         self._paths[step] = self._carrier.judge.model.whole(path_of_key(wanted))
         return InsertResult(result.prefix_len, step, result.state_exists, result.adopted)
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
         """Evict."""
-        result = self._carrier.do(Evict(num_tokens, swa_num_tokens), Evicted)
+        result = self._carrier.do(ops.Evict(num_tokens, swa_num_tokens), out.Evicted)
         return EvictResult(result.full, result.swa, result.states)
 
     def inc_lock_ref(self, node: int) -> int:
         """Take a hold; the token is the step of its `Lock`."""
-        self._carrier.do(Lock(node), Locked)
+        self._carrier.do(ops.Lock(node), out.Locked)
         return self._carrier.steps
 
     def dec_lock_ref(self, node: int, **kwargs: Any) -> None:
         """Release the hold whose token is ``swa_boundary_id``; ``node`` follows from it."""
-        self._carrier.do(Unlock(kwargs["swa_boundary_id"]), Done)
+        self._carrier.do(ops.Unlock(kwargs["swa_boundary_id"]), out.Done)
 
     def evictable_size(self) -> int:
         """Count the cached tokens that no hold protects."""
@@ -211,24 +184,20 @@ class DrivenStates:
         self._row_of: dict[int, int] = {}
 
     # -- rows and track slots ----------------------------------------------------------------------------
-
     def row_of(self, slot: int) -> int:
         """Return the row of one of the adapter's track slots that is not free."""
         return self._row_of[slot]
 
     def name(self, row: int) -> Span:
         """Name the track slot behind a row by the step that gave it."""
-        return self._ledger.given.name((self._slot_of(row),))[0]
-
-    def _slot_of(self, row: int) -> int:
-        return next(slot for slot, place in self._row_of.items() if place == row)
+        slot = next(slot for slot, place in self._row_of.items() if place == row)
+        return self._ledger.given.name((slot,))[0]
 
     def cached_rows(self) -> list[int]:
         """Return the rows of all track slots that the cache has."""
         return [self._row_of[slot] for slot in self._ledger.ends.slots.values()]
 
     # -- what an engine asks of a pool of states -----------------------------------------------------------
-
     @property
     def max_track_slots(self) -> int:
         """Track slots that there are."""
@@ -250,37 +219,35 @@ class DrivenStates:
 
     def alloc_track_slot(self) -> int | None:
         """Take a track slot and return its row, or ``None``."""
-        result = self._carrier.do(AllocTrack(), Slots, NoRoom)
-        if not isinstance(result, Slots):
+        result = self._carrier.do(ops.AllocTrack(), out.Slots, out.NoRoom)
+        if not isinstance(result, out.Slots):
             return None
         (slot,) = result.slots
         # Rows of track slots that the cache has freed meanwhile are free as well.
-        owned = {other: row for other, row in self._row_of.items() if self._is_owned(other) and other != slot}
+        owned = {
+            other: row
+            for other, row in self._row_of.items()
+            if other != slot and self._ledger.owner(other) is not Owner.POOL
+        }
         row = next(row for row in self._track_rows if row not in owned.values())
         self._row_of = {**owned, slot: row}
         return row
 
-    def _is_owned(self, slot: int) -> bool:
-        return self._ledger.owner(slot) is not Owner.POOL
-
     def free_track_slot(self, slot: int) -> None:
         """Give the track slot behind a row back."""
-        self._carrier.do(FreeTrack(self.name(slot)), Done)
+        self._carrier.do(ops.FreeTrack(self.name(slot)), out.Done)
 
     def copy_states(self, src_index: int, dst_index: int) -> None:
         """Copy a row to another; to or from a track slot by way of the adapter's memory."""
         if src_index in self._track_rows:
-            self._carrier.do(ReadStates(0), States, Unsupported)
+            self._carrier.do(ops.ReadStates(0), out.States, out.Unsupported)
         self._pool.copy_states(src_index, dst_index)
         if dst_index in self._track_rows:
-            numbers = self._numbers_of(dst_index)
-            self._carrier.do(WriteState(0, self.name(dst_index), *numbers), Done, Unsupported)
-
-    def _numbers_of(self, row: int) -> tuple[int, int]:
-        """Return two numbers in -128 .. 127; those of two different states are most likely different."""
-        states = (self._pool.recurrent_state, self._pool.conv_state)
-        recurrent, conv = (int(state[:, row].long().sum()) % 256 - 128 for state in states)
-        return recurrent, conv
+            # In -128 .. 127; those of two different states are most likely different.
+            states = (self._pool.recurrent_state, self._pool.conv_state)
+            recurrent, conv = (int(state[:, dst_index].long().sum()) % 256 - 128 for state in states)
+            written = ops.WriteState(0, self.name(dst_index), recurrent, conv)
+            self._carrier.do(written, out.Done, out.Unsupported)
 
     def reset_states(self, req_pool_indices: int) -> None:
         """Zero a working state."""
@@ -305,16 +272,16 @@ class DrivenAllocator:
         """Hand out slots, int32 on the CPU, or ``None``."""
         if need_size and self.refuses is not None and self.refuses():
             return None
-        result = self._carrier.do(Alloc(need_size), Slots, NoRoom)
-        return _tensor_of(result.slots, np.int32) if isinstance(result, Slots) else None
+        result = self._carrier.do(ops.Alloc(need_size), out.Slots, out.NoRoom)
+        return _tensor_of(result.slots, np.int32) if isinstance(result, out.Slots) else None
 
     def free(self, indices: torch.Tensor) -> None:
         """Take slots back."""
-        self._carrier.do(Free(self._name(indices)), Done)
+        self._carrier.do(ops.Free(self._name(indices)), out.Done)
 
     def free_swa(self, indices: torch.Tensor) -> None:
         """Take the SWA halves of slots back."""
-        self._carrier.do(FreeSWA(self._name(indices)), Done)
+        self._carrier.do(ops.FreeSWA(self._name(indices)), out.Done)
 
     def _name(self, indices: torch.Tensor) -> tuple[Span, ...]:
         return self._ledger.name(indices.flatten().tolist())

@@ -1,52 +1,127 @@
-"""The whole of ``pymllm faults``: every fault put in place and looked for, several at a time in processes."""
+"""The whole of ``pymllm faults``: every fault put in place and looked for, several at a time in processes.
+
+What became of a fault is kept in a file as soon as it is known: a run that dies goes on where it was. Faults
+can also be looked for as ``pymllm verify`` and ``pymllm soak`` look: whether the usual search catches them.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+from msgspec import Struct
 
 from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.planting import StaleEditError, planted
+from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask, hunt
-from pymllm.conformance.documents import FaultsDocument
-from pymllm.conformance.kept_results import KeptResults
-from pymllm.conformance.runner import Progress, versions
-from pymllm.conformance.worker_process import Lost
-from pymllm.conformance.workers import Workers
+from pymllm.conformance.documents import CAMPAIGN, VERIFICATION, Detection, FaultsDocument
+from pymllm.conformance.foreign_source import digest_adapter, digest_modules
+from pymllm.conformance.runner import Progress, VerifyPlan, verify, versions
+from pymllm.conformance.soak.campaign import SoakPlan, soak
+from pymllm.conformance.workers import Lost, Workers
+from pymllm.errors import PymllmError, TraceError, UsageError
+from pymllm.instrument.provenance import build_version
+from pymllm.text_file import read_json, read_lines
 
-__all__ = ["FaultsReport", "look_for_faults"]
+
+class _Line(Struct, frozen=True, forbid_unknown_fields=True):
+    key: str
+    id: str
+    detections: tuple[Detection, ...]
+    problems: tuple[str, ...]
+    seconds: float
+
+
+_BEGINNING = b'{"key": '
+_LOOKED_AT = 65_536
+
+
+class KeptResults:
+    """A file of JSON lines, one for each fault that was looked for; it is made where there is none.
+
+    A line counts only for the same fault, looked for in the same way, by the same source: after a change of
+    the package everything is looked for again, and after one of somebody's adapter or class his faults are.
+    `UsageError`: the file cannot be read or written, or has something else in it, which stays as it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._version = build_version()
+        self._lines: dict[str, _Line] = {}
+        _refuse_another(path)
+        try:
+            last = ""
+            for _, last in read_lines(path) if path.exists() else ():
+                line = _read(last)
+                if line is not None:
+                    self._lines[line.key] = line
+            with path.open("a", encoding="utf-8") as file:
+                file.write("\n" if last and not last.endswith("\n") else "")
+        except TraceError as error:
+            raise UsageError(f"results cannot be kept in {error}") from None
+        except OSError as error:
+            raise UsageError(f"results cannot be kept in {path}: {error}") from error
+
+    def find(self, task: HuntTask) -> FaultResult | None:
+        """Return what became of a fault, if that is known."""
+        line = self._lines.get(self._key_of(task))
+        if line is None:
+            return None
+        return FaultResult(task.fault, line.detections, line.problems, line.seconds)
+
+    def keep(self, task: HuntTask, result: FaultResult) -> None:
+        """Write down what became of a fault."""
+        line = _Line(self._key_of(task), task.fault.id, result.detections, result.problems, result.seconds)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(msgspec.to_builtins(line)) + "\n")
+
+    def _key_of(self, task: HuntTask) -> str:
+        edited = digest_modules([module for edit in task.fault.edits for module in edit.modules])
+        sources = [edited, *map(digest_adapter, task.fault.adapters)]
+        return hashlib.sha256(f"{self._version} {sources} {task!r}".encode()).hexdigest()
+
+
+def _read(text: str) -> _Line | None:
+    """Read a line; ``None`` for one that whoever wrote it did not finish."""
+    try:
+        return msgspec.convert(read_json(text), _Line)
+    except ValueError:
+        return None
+
+
+def _refuse_another(path: Path) -> None:
+    """Refuse a file that is somebody's: a name that was mistyped would have lines put behind it."""
+    if not path.is_file():
+        if path.exists() and not path.is_dir():  # of which the system tells
+            raise UsageError(f"results cannot be kept in {path}: it is no regular file")
+        return
+    whole: list[bytes] = []
+    with suppress(OSError), path.open("rb") as file:
+        whole = file.read(_LOOKED_AT).split(b"\n")[:-1]  # whoever wrote the last line may have died
+    if whole and not any(line.startswith(_BEGINNING) for line in whole):
+        raise UsageError(f"{path}: no line of it is a result of faults; name another file to keep them in")
 
 
 @dataclass(frozen=True, slots=True)
 class FaultsReport:
-    """What became of all of them.
+    """What became of all of them."""
 
-    Parameters
-    ----------
-    plan : HuntPlan
-        How they were looked for.
-    jobs : int
-        In how many processes.
-    versions : dict
-        Of what took part.
-    results : tuple of FaultResult
-        In the order of the faults.
-    seconds : float
-        For everything.
-    interruption : KeyboardInterrupt or None
-        What ended the search early; what was not looked for until then is not caught.
-    kept : int
-        How many results are of an earlier run; ``seconds`` are without them.
-    """
-
-    plan: HuntPlan
-    jobs: int
-    versions: dict[str, str]
-    results: tuple[FaultResult, ...]
-    seconds: float
+    plan: HuntPlan  # how they were looked for
+    jobs: int  # in how many processes
+    versions: dict[str, str]  # of what took part
+    results: tuple[FaultResult, ...]  # in the order of the faults
+    seconds: float  # for everything
+    # what ended the search early; what was not looked for until then is not caught
     interruption: KeyboardInterrupt | None = None
-    kept: int = 0
+    kept: int = 0  # how many results are of an earlier run; ``seconds`` are without them
 
     @property
     def missed(self) -> tuple[FaultResult, ...]:
@@ -81,32 +156,10 @@ def look_for_faults(
     kept: KeptResults | None = None,
     hunter: Callable[[HuntTask], FaultResult] | None = None,
 ) -> FaultsReport:
-    """Put each fault in place and look for it.
+    """Put each fault in place and look for it with ``hunter``, by default `hunt`, in other processes.
 
-    Parameters
-    ----------
-    faults : sequence of Fault
-        Each with an id of its own.
-    plan : HuntPlan
-        How thoroughly.
-    jobs : int
-        Processes beside this one.
-    progress : callable, optional
-        As of `pymllm.conformance.runner.Progress`.
-    kept : KeptResults, optional
-        What it has is not looked for again; what is found is kept there at once.
-    hunter : callable, optional
-        Looks for a fault in a process beside this one; `hunt` by default.
-
-    Returns
-    -------
-    FaultsReport
-        The same, times aside, for every number of jobs.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        It came before anything was known.
+    The report is the same, times aside, for every number of jobs. What ``kept`` has is not looked for again,
+    and what is found is kept there at once. `KeyboardInterrupt`: it came before anything was known.
     """
     start = time.monotonic()
     show = progress or (lambda label, total: nullcontext())
@@ -135,3 +188,99 @@ def look_for_faults(
 
 def _result_of(fault: Fault, answer: FaultResult | Lost) -> FaultResult:
     return FaultResult(fault, (), (answer.message,), 0.0) if isinstance(answer, Lost) else answer
+
+
+def hunt_by_verify(plan: VerifyPlan, task: HuntTask) -> FaultResult:
+    """Put a fault in place, verify its adapters in this process as a plan of verify says, and take it out."""
+    return _hunt(task.fault, lambda start: _verified(plan, task.fault, start))
+
+
+def hunt_by_soak(plan: SoakPlan, task: HuntTask) -> FaultResult:
+    """Put a fault in place, play a campaign on its adapters until one run fails, and take it out again.
+
+    The ledger is thrown away.
+    """
+    return _hunt(task.fault, lambda start: _soaked(plan, task.fault, start))
+
+
+def _hunt(fault: Fault, look: Callable[[float], Detection | str]) -> FaultResult:
+    start = time.monotonic()
+    try:
+        with planted(fault.edits):
+            seen = look(start)
+    except StaleEditError as error:
+        seen = f"cannot be planted: {error}"
+    except PymllmError as error:
+        seen = f"cannot be examined: {error}"
+    seconds = time.monotonic() - start
+    if isinstance(seen, str):
+        return FaultResult(fault, (), (seen,), seconds)
+    return FaultResult(fault, (seen,), (), seconds)
+
+
+def _verified(plan: VerifyPlan, fault: Fault, start: float) -> Detection | str:
+    adapters = tuple(map(find_adapter, fault.adapters))
+    report = verify(replace(plan, adapters=adapters, jobs=0))
+    steps = sum(machine.steps for adapter in report.adapters for machine in adapter.machines)
+    found = [
+        Detection(
+            plan.seed,
+            finding.law,
+            finding.violation.message,
+            VERIFICATION,
+            adapter.name,
+            finding.history.header.config,
+            steps,
+            time.monotonic() - start,
+            len(finding.history),
+        )
+        for adapter in report.adapters
+        for finding in adapter.findings
+    ]
+    if found:
+        return _most_telling(fault, found)
+    played = f"{report.programs:,} of {report.promised:,} programs, {steps:,} steps"
+    problems = (problem.message for adapter in report.adapters for problem in adapter.problems)
+    return _missed(plan.seed, played, problems)
+
+
+def _soaked(plan: SoakPlan, fault: Fault, start: float) -> Detection | str:
+    adapters = tuple(map(find_adapter, fault.adapters))
+    with TemporaryDirectory() as folder:
+        report = soak(replace(plan, adapters=adapters, jobs=0, stops_on_failure=True), Path(folder) / "soak")
+    found, problems = [], [smoke.message for smoke in report.refused]
+    for name, adapter in report.totals.adapters.items():
+        for law, failures in adapter.failures.items():
+            record, failure = failures.first, failures.first.failure
+            if failure is None or not law:
+                problems += [failure.message] if failure is not None else []
+                continue
+            finding = (report.findings or {}).get((name, law))
+            found.append(
+                Detection(
+                    record.seed,
+                    law,
+                    failure.message,
+                    CAMPAIGN,
+                    name,
+                    record.config,
+                    report.totals.operations,
+                    time.monotonic() - start,
+                    None if finding is None else len(finding.history),
+                )
+            )
+    if found:
+        return _most_telling(fault, found)
+    return _missed(
+        plan.seed, f"{report.totals.operations:,} operations in {report.totals.runs:,} runs", problems
+    )
+
+
+def _most_telling(fault: Fault, found: list[Detection]) -> Detection:
+    """Choose one by a law of the fault's list, if there is one; an adapter's shortest program comes first."""
+    return next((it for it in found if fault.may_be_caught_by(it.law)), found[0])
+
+
+def _missed(seed: int, played: str, problems: Iterable[str]) -> str:
+    besides = "".join(f"; met {problem}" for problem in dict.fromkeys(problems))
+    return f"seed {seed}: not caught; played {played}{besides}"

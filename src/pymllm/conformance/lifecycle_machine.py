@@ -20,18 +20,8 @@ from pymllm.conformance.driven_cache import (
     make_driven_pools,
 )
 from pymllm.errors import AdapterError, InvariantViolation, UsageError
-from pymllm.history.operations import (
-    Alloc,
-    AllocTrack,
-    Evict,
-    Free,
-    FreeSWA,
-    FreeTrack,
-    Insert,
-    Operation,
-    Reset,
-    Unlock,
-)
+from pymllm.history import operations as ops
+from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Evicted, NoRoom, Outcome, Slots
 from pymllm.mem_cache.memory_pool import ReqToTokenPool
 from pymllm.oracle.prefix_judge import PrefixJudge
@@ -215,28 +205,30 @@ class LifecycleNotes:
     def note_operation(self, operation: Operation, outcome: Outcome) -> None:
         """Count what an operation of the engine met."""
         result = outcome.result
-        if isinstance(operation, Evict) and isinstance(result, Evicted) and result.full + result.swa:
+        if isinstance(operation, ops.Evict) and isinstance(result, Evicted) and result.full + result.swa:
             self._meet("an eviction makes room")
             self._meet("an eviction makes room for a prompt just admitted", self._admitted)
             self._meet("an eviction for slots takes a state along", operation.tokens and result.states)
-        self._meet("halves behind a window are returned", isinstance(operation, FreeSWA))
+        self._meet("halves behind a window are returned", isinstance(operation, ops.FreeSWA))
         if self._has_just_evicted:
-            self._meet("evicting is not enough", isinstance(operation, Alloc) and isinstance(result, NoRoom))
+            self._meet(
+                "evicting is not enough", isinstance(operation, ops.Alloc) and isinstance(result, NoRoom)
+            )
             self._meet(
                 "an eviction makes room for a snapshot",
-                isinstance(operation, AllocTrack) and isinstance(result, Slots),
+                isinstance(operation, ops.AllocTrack) and isinstance(result, Slots),
             )
-        if isinstance(operation, Insert) and operation.state is not None:
+        if isinstance(operation, ops.Insert) and operation.state is not None:
             path = path_of_key(operation.key)
             self._meet("a snapshot is taken where prompts part", path in self._partings)
-        self._has_just_evicted = isinstance(operation, Evict)
+        self._has_just_evicted = isinstance(operation, ops.Evict)
 
 
 T = TypeVar("T")
 
 _LAWS_OF_CALLS: dict[type[Operation], str] = {
-    **dict.fromkeys((Free, FreeSWA, FreeTrack, Unlock), "E3"),
-    Alloc: "E4",
+    **dict.fromkeys((ops.Free, ops.FreeSWA, ops.FreeTrack, ops.Unlock), "E3"),
+    ops.Alloc: "E4",
 }
 """What an engine breaks with a call that no caller may make; the others name what is not its own, E2."""
 _MOST_WAITING = 6
@@ -254,7 +246,6 @@ class LifecycleMachine(ActingMachine):
     """
 
     # -- setting up ------------------------------------------------------------------------------------
-
     def begin(self) -> None:
         """Start an engine over the adapter."""
         judge, header = self.examiner.judge, self.examiner.history.header
@@ -289,13 +280,12 @@ class LifecycleMachine(ActingMachine):
 
     def _carry(self, operation: Operation) -> Outcome:
         outcome = self.do(operation)
-        if self._is_engines_turn and isinstance(operation, Reset):
+        if self._is_engines_turn and isinstance(operation, ops.Reset):
             raise InvariantViolation("R3", "the engine emptied the cache, though nobody asked for it")
         self._notes.note_operation(operation, outcome)
         return outcome
 
     # -- the engine ------------------------------------------------------------------------------------
-
     @act(weight=5, times=(1, 4))
     def step(self, times: int) -> None:
         """Let the engine go on for a few iterations."""
@@ -369,7 +359,6 @@ class LifecycleMachine(ActingMachine):
             raise InvariantViolation(law, f"the engine did what no caller may: {error}") from error
 
     # -- requests --------------------------------------------------------------------------------------
-
     @act(
         needs="may_ask",
         weight=4,
@@ -459,7 +448,6 @@ class LifecycleMachine(ActingMachine):
         ]
 
     # -- the end ---------------------------------------------------------------------------------------
-
     def end(self) -> None:
         """Let everything finish, and empty the cache: the pool is whole again."""
         if not self._is_intact:

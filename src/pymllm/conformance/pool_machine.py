@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from pymllm.conformance.acting import ActingMachine, act
 from pymllm.conformance.program import check_twins
-from pymllm.history.operations import (
-    HashBytes,
-    HashInt64,
-    HashPage,
-    Key,
-    Malformed,
-    MoveKV,
-    PickToken,
-    ReadKV,
-    SliceKey,
-    Token,
-    WriteKV,
-)
-from pymllm.history.outcomes import Hashes
+from pymllm.history import operations as ops
+from pymllm.history.operations import Key, Operation, Span, Token
+from pymllm.history.outcomes import Hashes, Outcome
 from pymllm.oracle.buffer_judge import BufferJudge
+from pymllm.oracle.given_numbers import GivenNumbers
 
 SEED = (0, 9_999)
 INDEX_FORMS = ("int64", "int32", "int16", "uint8", "int64 strided", "int32 strided")
@@ -42,25 +32,36 @@ def pick(numbers: Sequence[int], start: int, count: int) -> list[int]:
     return turned if start % 2 else turned[::-1]
 
 
+def name_numbers(
+    numbers: Iterable[int], given: GivenNumbers, is_given: Callable[[int], bool]
+) -> tuple[Span, ...]:
+    """Name numbers that somebody has by the steps that gave them, others by themselves."""
+    return tuple(
+        span
+        for number in numbers
+        for span in (given.name((number,)) if is_given(number) else (Span(0, number, number + 1),))
+    )
+
+
 class PoolMachine(ActingMachine):
     """Misuse, and twins at the end: refused calls leave no trace, and what was cleared is as good as new."""
 
     # Calls that no caller may make; an adapter passes over those that it cannot make.
-    MALFORMED: ClassVar[Sequence[Malformed]] = ()
-
-    @property
-    def can_refuse(self) -> bool:
-        """Whether misuse is refused, so that it can be tried."""
-        return "refusals" in self.examiner.adapter.capabilities
+    MALFORMED: ClassVar[Sequence[ops.Malformed]] = ()
 
     def observe(self) -> None:
         """Read everything that the last operation could have changed."""
 
+    def ask(self, operation: Operation) -> Outcome:
+        """Carry an operation out, and read everything that it could have changed."""
+        outcome = self.do(operation)
+        self.observe()
+        return outcome
+
     @act(needs="can_refuse", which=(0, 63))
     def call_malformed(self, which: int) -> None:
         """Make a call that no caller may make."""
-        self.do(self.MALFORMED[which % len(self.MALFORMED)])
-        self.observe()
+        self.ask(self.MALFORMED[which % len(self.MALFORMED)])
 
     def end(self) -> None:
         """Run parts of the program on new adapters, now and then."""
@@ -76,27 +77,22 @@ SHAPES = ("heads", "flat", "strided", "batch")
 class BufferMachine(PoolMachine):
     """Drives the buffers of every layer (P3, X1, E5)."""
 
-    MALFORMED: ClassVar[tuple[Malformed, ...]] = (
-        *(Malformed("write_kv", f"{part} of another dtype") for part in ("keys", "values")),
-        *(Malformed("write_kv", f"keys {wrong}") for wrong in ("on another device", "of one dimension")),
-        *(Malformed("write_kv", wrong) for wrong in ("one element for a key", "one value for all slots")),
-        *(Malformed("write_kv", f"{kind} indices") for kind in ("float", "bool")),
-        *(Malformed("write_kv", f"a list of {what}") for what in ("keys", "indices")),
-        *(Malformed("write_kv", f"a {kind} layer") for kind in ("float", "bool")),
-        *(Malformed("read_kv", wrong) for wrong in ("a float layer", "no layer")),
+    MALFORMED: ClassVar[tuple[ops.Malformed, ...]] = (
+        *(ops.Malformed("write_kv", f"{part} of another dtype") for part in ("keys", "values")),
+        *(ops.Malformed("write_kv", f"keys {wrong}") for wrong in ("on another device", "of one dimension")),
+        *(ops.Malformed("write_kv", wrong) for wrong in ("one element for a key", "one value for all slots")),
+        *(ops.Malformed("write_kv", f"{kind} indices") for kind in ("float", "bool")),
+        *(ops.Malformed("write_kv", f"a list of {what}") for what in ("keys", "indices")),
+        *(ops.Malformed("write_kv", f"a {kind} layer") for kind in ("float", "bool")),
+        *(ops.Malformed("read_kv", wrong) for wrong in ("a float layer", "no layer")),
     )
 
-    @property
-    def judge(self) -> BufferJudge:
-        """The judge, who knows the sizes."""
-        judge = self.examiner.judge
-        assert isinstance(judge, BufferJudge)  # adapters of kind buffers are judged by no other
-        return judge
+    judge: BufferJudge
 
     def observe(self) -> None:
         """Read every layer."""
         for layer in range(self.judge.layers):
-            self.do(ReadKV(layer))
+            self.do(ops.ReadKV(layer))
 
     @act(weight=3, layer=(0, 2), tokens=(0, 4), padding=(0, 3), shape=(0, 3), seed=SEED)
     def write(self, layer: int, tokens: int, padding: int, shape: int, seed: int) -> None:
@@ -110,8 +106,7 @@ class BufferMachine(PoolMachine):
         """Move rows inside the buffers, onto rows that move as well."""
         rows = self.judge.rows
         first, onto = first % rows, max(onto % rows, 1)
-        self.do(MoveKV(layer % self.judge.layers, first, onto, min(count, rows - first, rows - onto)))
-        self.observe()
+        self.ask(ops.MoveKV(layer % self.judge.layers, first, onto, min(count, rows - first, rows - onto)))
 
     @act(needs="can_refuse", weight=3, tokens=(0, 3), twist=(0, 8), shape=(0, 3), seed=SEED)
     def write_badly(self, tokens: int, twist: int, shape: int, seed: int) -> None:
@@ -138,14 +133,13 @@ class BufferMachine(PoolMachine):
     @act(needs="can_refuse", beyond=(0, 1))
     def read_badly(self, beyond: int) -> None:
         """Ask for a layer that is not there."""
-        self.do(ReadKV(self.judge.layers if beyond else -1))
+        self.do(ops.ReadKV(self.judge.layers if beyond else -1))
 
     def _write(
         self, layer: int, slots: list[int], keys: Rows, values: Rows, shape: int, source: random.Random
     ) -> None:
         form = index_form(source, slots)
-        self.do(WriteKV(layer, tuple(slots), keys, values, SHAPES[shape], form))
-        self.observe()
+        self.ask(ops.WriteKV(layer, tuple(slots), keys, values, SHAPES[shape], form))
 
     def _slots(self, source: random.Random, tokens: int, padding: int) -> list[int]:
         """Choose slots at random, the last one often."""
@@ -158,9 +152,8 @@ class BufferMachine(PoolMachine):
         return slots
 
     def _contents(self, source: random.Random, count: int) -> tuple[Rows, Rows]:
-        return _rows(source, count, self.judge.widths["key"]), _rows(
-            source, count, self.judge.widths["value"]
-        )
+        widths = self.judge.widths
+        return _rows(source, count, widths["key"]), _rows(source, count, widths["value"])
 
 
 def _rows(source: random.Random, count: int, width: int) -> Rows:
@@ -181,58 +174,49 @@ _EDGES = (0, 1, 255, 256, 65_535, 65_536, 2**31 - 1, 2**31, 2**32 - 1)
 class HashMachine(PoolMachine):
     """Drives `RadixKey` and the hash functions (K1, H1, X1)."""
 
-    MALFORMED: ClassVar[tuple[Malformed, ...]] = (
-        *(Malformed("slice_key", wrong) for wrong in ("a float start", "a float namespace")),
-        *(Malformed("slice_key", wrong) for wrong in ("a bool namespace", "a tuple as namespace")),
-        *(Malformed("pick_token", wrong) for wrong in ("a float index", "no index")),
-        *(Malformed("hash_page", wrong) for wrong in ("float tokens", "a float array", "a bool array")),
-        *(Malformed("hash_page", wrong) for wrong in ("a string of tokens", "a number of tokens")),
+    MALFORMED: ClassVar[tuple[ops.Malformed, ...]] = (
+        *(ops.Malformed("slice_key", wrong) for wrong in ("a float start", "a float namespace")),
+        *(ops.Malformed("slice_key", wrong) for wrong in ("a bool namespace", "a tuple as namespace")),
+        *(ops.Malformed("pick_token", wrong) for wrong in ("a float index", "no index")),
+        *(ops.Malformed("hash_page", wrong) for wrong in ("float tokens", "a float array", "a bool array")),
+        *(ops.Malformed("hash_page", wrong) for wrong in ("a string of tokens", "a number of tokens")),
         *(
-            Malformed("hash_page", wrong)
+            ops.Malformed("hash_page", wrong)
             for wrong in ("three dimensions", "empty tuples", "a number as prior")
         ),
         *(
-            Malformed("hash_page", wrong)
+            ops.Malformed("hash_page", wrong)
             for wrong in ("two dimensions", "a list of lists", "tuples of one number")
         ),
-        *(Malformed("hash_int64", wrong) for wrong in ("a number", "bytes")),
-        *(Malformed("hash_bytes", wrong) for wrong in ("a string", "a number")),
+        *(ops.Malformed("hash_int64", wrong) for wrong in ("a number", "bytes")),
+        *(ops.Malformed("hash_bytes", wrong) for wrong in ("a string", "a number")),
     )
 
     def begin(self) -> None:
         """Start without a page to chain to."""
         self.last_digest: str | None = None
-
-    @property
-    def can_mix_widths(self) -> bool:
-        """Whether a page of several widths is refused."""
-        return self.can_refuse and self._has_bigrams
-
-    @property
-    def _has_bigrams(self) -> bool:
-        return "bigrams" in self.examiner.adapter.capabilities
+        self._has_bigrams = "bigrams" in self.capabilities
+        self.can_mix_widths = self.can_refuse and self._has_bigrams  # a page of several widths is refused
 
     # -- keys ----------------------------------------------------------------------------------------------
-
     @act(weight=2, count=(0, 5), form=(0, 9), start=(-7, 7), stop=(-7, 7), seed=SEED)
     def slice_key(self, count: int, form: int, start: int, stop: int, seed: int) -> None:
         """Slice a key; -7 stands for an end left out."""
         key = self._key(count, form, seed)
-        self.do(SliceKey(key, None if start == -7 else start, None if stop == -7 else stop))
+        self.do(ops.SliceKey(key, None if start == -7 else start, None if stop == -7 else stop))
 
     @act(weight=2, count=(1, 5), form=(0, 9), at=(-6, 6), seed=SEED)
     def pick_token(self, count: int, form: int, at: int, seed: int) -> None:
         """Take one token of a key, or ask for one that is not there."""
         if self.can_refuse or -count <= at < count:
-            self.do(PickToken(self._key(count, form, seed), at))
+            self.do(ops.PickToken(self._key(count, form, seed), at))
 
     # -- hashes --------------------------------------------------------------------------------------------
-
     @act(weight=3, count=(0, 5), form=(0, 9), is_chained=(0, 1), seed=SEED)
     def hash_page(self, count: int, form: int, is_chained: int, seed: int) -> None:
         """Hash a page, alone or after the last one."""
         prior = self.last_digest if is_chained else None
-        result = self.do(HashPage(self._key(count, form, seed), prior)).result
+        result = self.do(ops.HashPage(self._key(count, form, seed), prior)).result
         if isinstance(result, Hashes):
             self.last_digest = result.digests[0]
 
@@ -244,30 +228,30 @@ class HashMachine(PoolMachine):
         prior = {0: "no digest", 1: "abc"}.get(wrong)
         if wrong > 1:
             tokens = (*tokens, {2: -1, 3: 2**32, 4: 2**40}[wrong])
-        self.do(HashPage(Key(tokens, None, _LARGE_FORMS[form]), prior))
+        self.do(ops.HashPage(Key(tokens, None, _LARGE_FORMS[form]), prior))
 
     @act(needs="can_mix_widths", first=(0, 3), second=(0, 3))
     def hash_a_mixed_page(self, first: int, second: int) -> None:
         """Hash a page whose tokens have different widths, numbers among them, or are tuples of one number."""
         if first != second or first == 3:
             token: tuple[Token, ...] = (5, (5, 6), (5, 6, 7), (5,))
-            self.do(HashPage(Key((token[first], token[second]))))
+            self.do(ops.HashPage(Key((token[first], token[second]))))
 
     @act(digits=(16, 64), seed=SEED)
     def hash_int64(self, digits: int, seed: int) -> None:
         """Turn a digest, or only its beginning, into a number."""
         digest = f"{random.Random(seed).getrandbits(256):064x}"
-        self.do(HashInt64((digest.upper() if seed % 3 == 0 else digest)[:digits]))
+        self.do(ops.HashInt64((digest.upper() if seed % 3 == 0 else digest)[:digits]))
 
     @act(needs="can_refuse", digits=(0, 15), is_hex=(0, 1))
     def hash_int64_badly(self, digits: int, is_hex: int) -> None:
         """Turn something too short, or not hexadecimal, into a number."""
-        self.do(HashInt64("7" * digits if is_hex else "7" * digits + "-" * 8 + "7" * 8))
+        self.do(ops.HashInt64("7" * digits if is_hex else "7" * digits + "-" * 8 + "7" * 8))
 
     @act(count=(0, 8), seed=SEED)
     def hash_bytes(self, count: int, seed: int) -> None:
         """Hash some bytes."""
-        self.do(HashBytes(random.Random(seed).randbytes(count).hex()))
+        self.do(ops.HashBytes(random.Random(seed).randbytes(count).hex()))
 
     def _key(self, count: int, form: int, seed: int) -> Key:
         """Make a key, in a container that can hold its tokens."""

@@ -11,24 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pymllm.conformance.acting import ActingMachine, act
-from pymllm.history.operations import (
-    Alloc,
-    AllocTrack,
-    Evict,
-    Fault,
-    Free,
-    FreeSWA,
-    FreeTrack,
-    Insert,
-    Inspect,
-    Key,
-    Lock,
-    Match,
-    Operation,
-    Span,
-    Token,
-    Unlock,
-)
+from pymllm.history import operations as ops
+from pymllm.history.operations import Key, Operation, Span, Token
 from pymllm.history.outcomes import Inserted, Locked, Matched, NoRoom, Result, Slots
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.oracle.prefix_model import Path, PrefixModel, path_of_key
@@ -112,90 +96,33 @@ class PrefixCaller(ActingMachine):
 
     INSPECT_EVERY: ClassVar[int] = 1  # acts between two looks at the nodes, where the adapter shows them
 
+    judge: PrefixJudge
+
     def begin(self) -> None:
-        """Read the configuration once."""
-        assert isinstance(self.examiner.judge, PrefixJudge)
-        self.judge: PrefixJudge = self.examiner.judge
+        """Read once what there is, and what can be asked for."""
         self.model: PrefixModel = self.judge.model
         self.ledger: SlotLedger = self.judge.ledger
-        self.capabilities = self.examiner.adapter.capabilities
         self.spaces = spaces_of(self.capabilities)
         config = self.examiner.history.header.config
         self.page_size, self.window = self.model.page_size, self.model.window
         self.pool = str(config.get("pool", "none"))
         self.pool_slots = int(config.get("slots") or 0)
+        self.has_pool, self.has_halves = self.pool != "none", self.pool == "swa"
+        self.has_states, self.is_windowed = self.model.states is not None, self.window is not None
+        self.needs_state = self.has_states and "bare_inserts" not in self.capabilities  # with every key
+        self.can_evict = self.judge.can_follow_evictions  # or else nothing is
+        self.can_evict_windows = self.can_evict and self.is_windowed
+        self.can_evict_secondary = self.can_evict and (self.is_windowed or self.has_states)
+        self.can_fail_callback = self.can_fail and self.can_evict
+        self.can_fail_pool = self.can_fail and self.has_pool
+        self.can_fail_states = self.can_fail and self.has_states
+        self.can_fail_eviction = self.can_fail_callback and self.has_pool
         self.handles: list[Handle] = []  # the last that matches and inserts returned, stale ones included
         self.released: list[int] = []  # the last holds that were released, by the step of their `Lock`
         self._next_number = FIRST_NUMBER
         self._acts_until_look = self.INSPECT_EVERY
 
     # -- what there is -------------------------------------------------------------------------------------
-
-    @property
-    def has_pool(self) -> bool:
-        """Whether slots come from a pool."""
-        return self.pool != "none"
-
-    @property
-    def has_halves(self) -> bool:
-        """Whether slots have SWA halves."""
-        return self.pool == "swa"
-
-    @property
-    def has_states(self) -> bool:
-        """Whether states are kept beside KV."""
-        return self.model.states is not None
-
-    @property
-    def needs_state(self) -> bool:
-        """Whether every key comes with a state."""
-        return self.has_states and "bare_inserts" not in self.capabilities
-
-    @property
-    def is_windowed(self) -> bool:
-        """Whether there is a window."""
-        return self.window is not None
-
-    @property
-    def can_evict(self) -> bool:
-        """Whether the judge can follow an eviction; nothing is evicted otherwise."""
-        return self.judge.can_follow_evictions
-
-    @property
-    def is_refusing(self) -> bool:
-        """Whether misuse is refused."""
-        return "refusals" in self.capabilities
-
-    @property
-    def can_fail_callback(self) -> bool:
-        """Whether callbacks of an eviction can be made to fail."""
-        return self.can_evict and "faults" in self.capabilities
-
-    @property
-    def can_fail_pool(self) -> bool:
-        """Whether calls of a pool can be made to fail."""
-        return self.has_pool and "faults" in self.capabilities
-
-    @property
-    def can_fail_states(self) -> bool:
-        """Whether calls of the pool of states can be made to fail."""
-        return self.has_states and "faults" in self.capabilities
-
-    @property
-    def can_fail_eviction(self) -> bool:
-        """Whether calls of a pool in an eviction can be made to fail."""
-        return self.can_evict and self.can_fail_pool
-
-    @property
-    def can_evict_secondary(self) -> bool:
-        """Whether there is a second kind of memory, and the judge can follow what becomes of it."""
-        return self.can_evict and (self.is_windowed or self.has_states)
-
-    @property
-    def can_evict_windows(self) -> bool:
-        """Whether there are windows, and the judge can follow what becomes of them."""
-        return self.can_evict and self.is_windowed
-
     @property
     def holds(self) -> list[int]:
         """Outstanding holds, by the step of their `Lock`."""
@@ -209,7 +136,7 @@ class PrefixCaller(ActingMachine):
     @property
     def stale(self) -> list[Handle]:
         """Handles of nodes that have left, where using one is refused."""
-        return [handle for handle in self.handles if self._is_stale(handle)] if self.is_refusing else []
+        return [handle for handle in self.handles if self._is_stale(handle)] if self.can_refuse else []
 
     def _is_stale(self, handle: Handle) -> bool:
         return self._birth(handle.path) != handle.birth
@@ -219,7 +146,6 @@ class PrefixCaller(ActingMachine):
         return page.birth if page is not None else 0
 
     # -- steps ---------------------------------------------------------------------------------------------
-
     def take(self, operation: Operation) -> tuple[int, Result]:
         """Carry an operation out and have it judged; return its number and its result."""
         number = self.examiner.next_step
@@ -230,11 +156,11 @@ class PrefixCaller(ActingMachine):
         self._acts_until_look -= 1
         if self._acts_until_look <= 0 and "inspect" in self.capabilities:
             self._acts_until_look = self.INSPECT_EVERY
-            self.do(Inspect())
+            self.do(ops.Inspect())
 
     def match(self, key: Key) -> tuple[int, tuple[int, ...]]:
         """Match a key; return the step and the slots."""
-        step, result = self.take(Match(key))
+        step, result = self.take(ops.Match(key))
         assert isinstance(result, Matched)
         self._keep_handle(step, path_of_key(key).upto(result.prefix_len))
         return step, result.slots
@@ -258,7 +184,7 @@ class PrefixCaller(ActingMachine):
             protected = evicted = 0  # nothing that a state could belong to
         spans = None if slots is None else self.spans(slots)
         form = INSERT_FORMS[style % len(INSERT_FORMS)]
-        step, result = self.take(Insert(key, spans, protected, evicted, form, state))
+        step, result = self.take(ops.Insert(key, spans, protected, evicted, form, state))
         if isinstance(result, Inserted) and result.node_len is not None:
             self._keep_handle(step, path_of_key(key).upto(result.node_len))
         return step if isinstance(result, Inserted) else None
@@ -279,24 +205,24 @@ class PrefixCaller(ActingMachine):
         """Free the track slot of a state that no insert has taken."""
         tracks = self.judge.books.tracks
         if tracks is not None and tracks.given.resolve((state,))[0] in tracks.callers:
-            self.do(FreeTrack(state))
+            self.do(ops.FreeTrack(state))
 
     def _keep_handle(self, step: int, path: Path) -> None:
         self.handles = [*self.handles[1 - KEPT :], Handle(step, path, self._birth(path))]
 
     def lock(self, step: int) -> int | None:
         """Hold the node of a step; return the number of the hold, or nothing where it was refused."""
-        number, result = self.take(Lock(step))
+        number, result = self.take(ops.Lock(step))
         return number if isinstance(result, Locked) else None
 
     def unlock(self, lock: int) -> None:
         """Release a hold with its own token."""
-        self.do(Unlock(lock))
+        self.do(ops.Unlock(lock))
         self.released = [*self.released[1 - KEPT :], lock]
 
     def arm(self, call: str, nth: int = 1) -> None:
         """Let the next operation meet a failing call."""
-        self.do(Fault(call, nth))
+        self.do(ops.Fault(call, nth))
 
     def draw_key(self, pages: int, turn: int, other: int, style: int) -> Key:
         """Derive a key from small numbers."""
@@ -305,7 +231,6 @@ class PrefixCaller(ActingMachine):
         return make_key(self.page_size, pages, (turn, other), style, self.spaces)
 
     # -- slots ---------------------------------------------------------------------------------------------
-
     def spans(self, slots: Sequence[int]) -> tuple[Span, ...]:
         """Name slots by the steps that gave them; numbers are named by themselves."""
         return self.ledger.name(slots)
@@ -318,12 +243,12 @@ class PrefixCaller(ActingMachine):
             return list(range(self._next_number - need, self._next_number))
         slots = self._alloc(need)
         if slots is None and self.can_evict:
-            self.do(Evict(*self._shortage(need)))
+            self.do(ops.Evict(*self._shortage(need)))
             slots = self._alloc(need)
         return slots
 
     def _alloc(self, need: int) -> list[int] | None:
-        _, result = self.take(Alloc(need))
+        _, result = self.take(ops.Alloc(need))
         return list(result.slots) if isinstance(result, Slots) else None
 
     def _shortage(self, need: int) -> tuple[int, int]:
@@ -337,7 +262,7 @@ class PrefixCaller(ActingMachine):
     def free_halves(self, slots: Sequence[int], style: int = 0) -> None:
         """Give SWA halves back, as an engine does once they are outside every window."""
         if self.has_halves and slots:
-            self.do(FreeSWA(self.spans(slots), FREE_FORMS[style % len(FREE_FORMS)]))
+            self.do(ops.FreeSWA(self.spans(slots), FREE_FORMS[style % len(FREE_FORMS)]))
 
     def give_back(self, slots: Iterable[int], style: int = 0) -> None:
         """Free those of the slots that are still the caller's."""
@@ -345,16 +270,15 @@ class PrefixCaller(ActingMachine):
             return
         mine = [slot for slot in slots if self.ledger.owner(slot) is Owner.CALLER]
         if mine:
-            self.do(Free(self.spans(mine), FREE_FORMS[style % len(FREE_FORMS)]))
+            self.do(ops.Free(self.spans(mine), FREE_FORMS[style % len(FREE_FORMS)]))
 
     # -- states --------------------------------------------------------------------------------------------
-
     def snapshot(self, *, is_evicting: bool = True) -> Span | None:
         """Take a track slot for a copy of the working state, evicting a state if need be, or nothing."""
-        step, result = self.take(AllocTrack())
+        step, result = self.take(ops.AllocTrack())
         if isinstance(result, NoRoom) and is_evicting and self.can_evict:
-            self.do(Evict(0, 1))
-            step, result = self.take(AllocTrack())
+            self.do(ops.Evict(0, 1))
+            step, result = self.take(ops.AllocTrack())
         return Span(step, 0, 1) if isinstance(result, Slots) else None
 
     def give_tracks_back(self) -> None:
@@ -362,10 +286,9 @@ class PrefixCaller(ActingMachine):
         tracks = self.judge.books.tracks
         if tracks is not None:
             for span in [tracks.given.name((slot,))[0] for slot in sorted(tracks.callers)]:
-                self.do(FreeTrack(span))
+                self.do(ops.FreeTrack(span))
 
     # -- the end -------------------------------------------------------------------------------------------
-
     def end(self) -> None:
         """Release and evict everything: the pools are whole again (R5, A2, M7)."""
         for lock in self.holds:
@@ -373,7 +296,7 @@ class PrefixCaller(ActingMachine):
         self.give_back(self.ledger.callers_slots())
         self.give_tracks_back()
         if self.can_evict:
-            self.do(Evict(self.model.sizes()["total_size"], 0))
+            self.do(ops.Evict(self.model.sizes()["total_size"], 0))
         self.look()
 
 

@@ -28,7 +28,6 @@ class StateActs(PrefixCaller):
     """Acts that make sense only where states are kept."""
 
     # -- states in -----------------------------------------------------------------------------------------
-
     @looked_at(needs="has_states", weight=6, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, keep=KEEP)
     def serve(self, pages: int, turn: int, other: int, style: int, keep: int) -> None:
         """Serve a request of a hybrid model: resume, compute, copy the state, hand both over, hold that."""
@@ -93,7 +92,7 @@ class StateActs(PrefixCaller):
     def insert_state_badly(self, pages: int, turn: int, style: int) -> None:
         """Hand over a state whose key is empty or not made of whole pages: an error (M1, X1)."""
         key = self.draw_key(pages, turn, turn, style)
-        if not self.is_refusing:
+        if not self.can_refuse:
             return
         if not len(key.tokens) % self.page_size:
             key = Key((), key.extra_key, key.form)
@@ -104,7 +103,6 @@ class StateActs(PrefixCaller):
         self.give_tracks_back()
 
     # -- track slots ---------------------------------------------------------------------------------------
-
     @looked_at(needs="has_states", quarters=(1, 4))
     def hoard_track_slots(self, quarters: int) -> None:
         """Keep free track slots in the caller's hands, some or all, so that the pool is short."""
@@ -118,7 +116,6 @@ class StateActs(PrefixCaller):
         self.give_tracks_back()
 
     # -- what fails ----------------------------------------------------------------------------------------
-
     @looked_at(needs="can_fail_states", weight=3, tokens=TOKENS, states=TOKENS, nth=NTH)
     def evict_refused_by_state_pool(self, tokens: int, states: int, nth: int) -> None:
         """Let the pool of states refuse one of an eviction's calls (X2)."""
@@ -134,7 +131,6 @@ class StateActs(PrefixCaller):
             self.do(Reset())
 
     # -- drawing small, deriving big -----------------------------------------------------------------------
-
     def _add_state(self, path: Path, style: int) -> None:
         state = self.snapshot()
         if self.model.stored(path)[-1:] == [path]:  # the snapshot may have evicted it
@@ -163,7 +159,6 @@ class PrefixMachine(StateActs):
     """Acts on a prefix cache; those that an adapter cannot carry out are left away."""
 
     # -- keys in and out -----------------------------------------------------------------------------------
-
     @looked_at(weight=4, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
     def match_key(self, pages: int, turn: int, other: int, style: int) -> None:
         """Look a key up."""
@@ -266,7 +261,6 @@ class PrefixMachine(StateActs):
             self.insert(key, None, style)
 
     # -- eviction ------------------------------------------------------------------------------------------
-
     @looked_at(needs="can_evict", weight=2, tokens=TOKENS, window_tokens=TOKENS)
     def evict(self, tokens: int, window_tokens: int) -> None:
         """Evict."""
@@ -289,7 +283,6 @@ class PrefixMachine(StateActs):
             self.do(Reset())
 
     # -- what fails ----------------------------------------------------------------------------------------
-
     @looked_at(needs="can_fail_callback", weight=2, tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
     def evict_with_failing_callback(self, tokens: int, window_tokens: int, nth: int) -> None:
         """Let callbacks of an eviction raise: the eviction is complete all the same (X2)."""
@@ -334,13 +327,12 @@ class PrefixMachine(StateActs):
             self.do(Reset())
 
     # -- holds ---------------------------------------------------------------------------------------------
-
     @looked_at(needs="live", weight=4, pick=PICK)
     def lock_node(self, pick: int) -> None:
         """Hold a node; every other time one whose window is dead, where that is refused."""
         dead = [handle for handle in self.live if not self.model.is_usable(handle.path)]
         usable = [handle for handle in self.live if handle not in dead and self._may_hold(handle.path)]
-        choices = dead if self.is_refusing and dead and pick % 2 else usable
+        choices = dead if self.can_refuse and dead and pick % 2 else usable
         if choices:
             self.lock(picked(choices, pick).step)
 
@@ -363,13 +355,13 @@ class PrefixMachine(StateActs):
     @looked_at(needs="holds", pick=PICK, other=PICK)
     def unlock_with_other_token(self, pick: int, other: int) -> None:
         """Release a hold with another's token, or with none."""
-        if self.is_windowed and self.is_refusing:
+        if self.is_windowed and self.can_refuse:
             self.do(Unlock(picked(self.holds, pick), token=picked([0, *self.holds], other)))
 
     @looked_at(needs="released", weight=2, pick=PICK)
     def unlock_again(self, pick: int) -> None:
         """Release a hold that was released before."""
-        if self.is_refusing:
+        if self.can_refuse:
             self.do(Unlock(picked(self.released, pick)))
 
     @looked_at(needs="live", pick=PICK)
@@ -378,7 +370,7 @@ class PrefixMachine(StateActs):
         handle = picked(self.live, pick)
         below = [lock for lock, hold in self.model.holds.items() if handle.path.covers(hold.path)]
         is_held = any(hold.path == handle.path for hold in self.model.holds.values())
-        if below and not is_held and self.is_refusing:
+        if below and not is_held and self.can_refuse:
             self.do(Unlock(below[pick % len(below)], at=handle.step))
 
     @looked_at(needs="stale", pick=PICK, way=(0, 2))
@@ -400,13 +392,12 @@ class PrefixMachine(StateActs):
             self.do(Hash(picked(named if named and pick % 2 else self.live, pick).step))
 
     # -- bad arguments -------------------------------------------------------------------------------------
-
-    @looked_at(needs="is_refusing", weight=2, which=(0, len(MALFORMED) - 1))
+    @looked_at(needs="can_refuse", weight=2, which=(0, len(MALFORMED) - 1))
     def pass_nonsense(self, which: int) -> None:
         """Pass an argument that no caller may pass (X1)."""
         self.do(Malformed(*MALFORMED[which]))
 
-    @looked_at(needs="is_refusing", weight=2, pages=PAGES, turn=PAGES, style=STYLE, fault=(0, 10))
+    @looked_at(needs="can_refuse", weight=2, pages=PAGES, turn=PAGES, style=STYLE, fault=(0, 10))
     def insert_badly(self, pages: int, turn: int, style: int, fault: int) -> None:
         """Insert with one argument out of its domain: an error, and nothing has changed (X1)."""
         key = self.draw_key(pages, turn, turn, style)
@@ -439,7 +430,7 @@ class PrefixMachine(StateActs):
             ),  # halves are left
         ]
 
-    @looked_at(needs="is_refusing", weight=3, pages=PAGES, turn=PAGES, style=STYLE)
+    @looked_at(needs="can_refuse", weight=3, pages=PAGES, turn=PAGES, style=STYLE)
     def insert_without_halves(self, pages: int, turn: int, style: int) -> None:
         """Insert slots as alive whose SWA halves were given back: an error, and nothing has changed (X1)."""
         key = self.draw_key(pages, turn, turn, style)
@@ -456,7 +447,6 @@ class PrefixMachine(StateActs):
             self.give_back(slots, style)
 
     # -- the caller's memory -------------------------------------------------------------------------------
-
     @looked_at(needs="has_pool", pages=(1, 6))
     def hoard_slots(self, pages: int) -> None:
         """Keep slots in the caller's hands, so that the pool is short."""
@@ -474,7 +464,6 @@ class PrefixMachine(StateActs):
         self.do(ReadHalves((Span(0, self.page_size, self.page_size + self.pool_slots),)))
 
     # -- drawing small, deriving big -----------------------------------------------------------------------
-
     def _evict(self, tokens: int, window_tokens: int) -> None:
         self.do(Evict(amount(tokens), amount(window_tokens)))
 

@@ -1,8 +1,12 @@
-"""Run a program that was written down: each step judged, and the end run again, in part and as a whole."""
+"""A program that was written down: as Python that one can paste, and run again with each step judged.
+
+The end is run again, too, in part and as a whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from pymllm.adapters.base import Adapter
@@ -12,6 +16,67 @@ from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import Config, History, Step
 from pymllm.history.operations import Clear, Fault, Operation, Reset
 from pymllm.history.outcomes import INJECTED, Failed, NoRoom, Outcome
+
+_COMMENT_MAX = 160
+
+
+def write_program(history: History) -> str:
+    """Write a history as a Python program that needs this package and the adapter, outcomes as comments."""
+    names = sorted({name for step in history.steps for name in _names_in(step.operation)})
+    numbers = [step.number for step in history.steps]
+    is_numbered = numbers == list(range(1, len(numbers) + 1))
+    opening, closing = ("[", "]") if is_numbered else ("{", "}")
+    lines = ["from pymllm.conformance.program import run_program"]
+    if names:
+        lines.append(f"from pymllm.history.operations import {', '.join(names)}")
+    lines += ["", "run_program(", f"    {history.header.adapter!r},", f"    {history.header.config!r},"]
+    lines.append(f"    {opening}")
+    for step in history.steps:
+        number = "" if is_numbered else f"{step.number}: "
+        lines.append(f"        {number}{write_record(step.operation)},  # {_comment(step)}")
+    lines += [f"    {closing},", ")"]
+    return "\n".join(lines) + "\n"
+
+
+def write_record(record: object) -> str:
+    """Write a record, or what a field of one holds, as a Python expression without its defaults."""
+    if isinstance(record, tuple):
+        items = ", ".join(write_record(item) for item in record)
+        return f"({items},)" if len(record) == 1 else f"({items})"
+    if isinstance(record, dict):
+        return "{" + ", ".join(f"{key!r}: {write_record(value)}" for key, value in record.items()) + "}"
+    if not dataclasses.is_dataclass(record):
+        return repr(record)
+    parts = []
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            parts.append(write_record(value))
+        elif value != (
+            field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        ):
+            parts.append(f"{field.name}={write_record(value)}")
+    return f"{type(record).__name__}({', '.join(parts)})"
+
+
+def _names_in(record: object) -> Iterator[str]:
+    """Names of the record classes that an expression for the record needs."""
+    if isinstance(record, tuple):
+        for item in record:
+            yield from _names_in(item)
+    elif dataclasses.is_dataclass(record):
+        yield type(record).__name__
+        for field in dataclasses.fields(record):
+            yield from _names_in(getattr(record, field.name))
+
+
+def _comment(step: Step) -> str:
+    if step.outcome is None:
+        return f"{step.number}: not run"
+    effects = "".join(f", {write_record(effect)}" for effect in step.outcome.effects)
+    text = f"{step.number}: {write_record(step.outcome.result)}{effects}"
+    return text if len(text) <= _COMMENT_MAX else f"{text[: _COMMENT_MAX - 3]}..."
+
 
 _TWINNED = ("slots", "rows", "buffers", "states", "hashes", "blocks", "requests")
 """Kinds of which every step that was refused or found no room must have changed nothing."""
@@ -104,30 +169,10 @@ def _refuse(law: str, different: tuple[Step, Outcome], how: str) -> None:
 def run_program(
     adapter: str, config: Config, operations: Sequence[Operation] | Mapping[int, Operation]
 ) -> History:
-    """Run a program on an adapter.
+    """Run a program, a sequence numbered from 1 or a mapping, on an adapter; every step with its outcome.
 
-    Parameters
-    ----------
-    adapter : str
-        Registry name or ``module:Class``.
-    config : dict
-        What to build.
-    operations : sequence of Operation, or mapping from step number
-        In order; a sequence is numbered from 1.
-
-    Returns
-    -------
-    History
-        Every step with its outcome.
-
-    Raises
-    ------
-    InvariantViolation
-        The program breaks a law on this adapter.
-    ProgramError
-        The program makes no sense.
-    AdapterError
-        The adapter cannot be loaded, built or asked.
+    `InvariantViolation`: it breaks a law on this adapter. `ProgramError`: it makes no sense.
+    `AdapterError`: the adapter cannot be loaded, built or asked.
     """
     numbered = operations if isinstance(operations, Mapping) else dict(enumerate(operations, 1))
     examiner = Examiner(build_adapter(adapter, dict(config)))

@@ -50,8 +50,6 @@ from pymllm.history.operations import Malformed, Operation, Span
 from pymllm.history.outcomes import Failed, Matched, Result, Slots, Unsupported
 from pymllm.oracle.judge import make_judge
 
-__all__ = ["ProtocolReport", "check_protocol"]
-
 _ADVICE = {
     "crashed": "run it by hand and type the lines of the conversation; standard error stands at their end",
     "ended": "go on reading until bye comes, or the end of standard input",
@@ -70,24 +68,12 @@ _SMOKE_ADVICE = "docs/protocol.md says what each operation may answer; claim onl
 
 @dataclass(frozen=True, slots=True)
 class ProtocolReport:
-    """What came of a conversation.
+    """What came of a conversation."""
 
-    Parameters
-    ----------
-    name : str
-        Of the adapter: ``command:PROGRAM ARGS``.
-    program : Program or None
-        As it introduced itself.
-    exchanges : tuple of Exchange
-        In order; one that is wrong in several ways stands there several times.
-    conversation : str
-        The last lines, for a file.
-    """
-
-    name: str
-    program: Program | None
-    exchanges: tuple[Exchange, ...]
-    conversation: str
+    name: str  # of the adapter: ``command:PROGRAM ARGS``
+    program: Program | None  # as it introduced itself
+    exchanges: tuple[Exchange, ...]  # in order; one that is wrong in several ways stands there several times
+    conversation: str  # the last lines, for a file
 
     @property
     def answers(self) -> int:
@@ -127,7 +113,6 @@ class _Check:
         self._clock = 0
 
     # -- the course ------------------------------------------------------------------------------------
-
     def run(self) -> None:
         """Say everything once."""
         try:
@@ -207,7 +192,6 @@ class _Check:
             self._blame(f"after bye there was {end}", "end with status 0 when bye comes")
 
     # -- operations ------------------------------------------------------------------------------------
-
     def _can_name(self, operation: Operation) -> bool:
         """Tell whether every number that it names was given, as some answer should have."""
         return all(len(self._given.get(span.step, ())) >= span.stop for span in spans_of(operation))
@@ -246,7 +230,6 @@ class _Check:
         return told.outcome.result
 
     # -- lines -----------------------------------------------------------------------------------------
-
     def _ask(self, request: Request, due: type[Any]) -> Any:
         self._say(request)
         return self._take(due, word_for(type(request)))
@@ -302,20 +285,7 @@ def _name_of(answer: Answer) -> str:
 
 
 def check_protocol(name: str) -> ProtocolReport:
-    """Have a short conversation with a program.
-
-    Parameters
-    ----------
-    name : str
-        ``command:PROGRAM ARGS``.
-
-    Raises
-    ------
-    UsageError
-        It names no program.
-    AdapterError
-        The program cannot be started.
-    """
+    """Have a short conversation with ``command:PROGRAM ARGS``; one that cannot be started is refused."""
     command = split_command(name)
     check = _Check(open_channel(name, command, LINE_LIMIT))
     try:

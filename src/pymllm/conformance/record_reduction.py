@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -82,41 +82,35 @@ def merge_tokens(reduction: Reduction) -> None:
     """Let the tokens of all keys count from 1, then let two be one: families, and branches of a family."""
     tokens = _tokens(reduction.operations)
     ranks = {token: rank for rank, token in enumerate(tokens, 1)}
-    reduction.attempt(_with_tokens(reduction.operations, lambda token: ranks.get(token, token)))
+    reduction.attempt(_with_tokens(reduction.operations, ranks))
     is_merging = True
     while is_merging:
         tokens = _tokens(reduction.operations)
         pairs = [(gone, kept) for gone in reversed(tokens) for kept in tokens if kept < gone]
-        is_merging = any(reduction.attempt(_merged(reduction.operations, *pair)) for pair in pairs)
-
-
-def _merged(operations: Sequence[Operation], gone: int, kept: int) -> tuple[Operation, ...]:
-    return _with_tokens(operations, lambda token: kept if token == gone else token)
+        is_merging = any(
+            reduction.attempt(_with_tokens(reduction.operations, {gone: kept})) for gone, kept in pairs
+        )
 
 
 def _tokens(operations: Sequence[Operation]) -> list[int]:
     """Return the numbers that stand in keys, in ascending order."""
     keys = [key for operation in operations if (key := _key_of(operation)) is not None]
-    return sorted({number for key in keys for token in key.tokens for number in _numbers(token)})
+    tokens = (token if isinstance(token, tuple) else (token,) for key in keys for token in key.tokens)
+    return sorted({number for token in tokens for number in token})
 
 
-def _numbers(token: Token) -> tuple[int, ...]:
-    return token if isinstance(token, tuple) else (token,)
+def _with_tokens(operations: Sequence[Any], others: dict[int, int]) -> tuple[Operation, ...]:
+    def changed(token: Token) -> Token:
+        if isinstance(token, tuple):
+            return tuple(others.get(number, number) for number in token)
+        return others.get(token, token)
 
-
-def _with_tokens(operations: Sequence[Operation], change: Callable[[int], int]) -> tuple[Operation, ...]:
-    return tuple(_with_token_changed(operation, change) for operation in operations)
-
-
-def _with_token_changed(operation: Any, change: Callable[[int], int]) -> Any:
-    key = _key_of(operation)
-    if key is None:
-        return operation
-    tokens = tuple(
-        tuple(change(number) for number in token) if isinstance(token, tuple) else change(token)
-        for token in key.tokens
+    return tuple(
+        operation
+        if (key := _key_of(operation)) is None
+        else replace(operation, key=replace(key, tokens=tuple(map(changed, key.tokens))))
+        for operation in operations
     )
-    return replace(operation, key=replace(key, tokens=tokens))
 
 
 def cut_spans(spans: Sequence[Span], start: int, stop: int) -> tuple[Span, ...]:

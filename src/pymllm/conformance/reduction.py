@@ -14,42 +14,29 @@ from itertools import combinations
 from typing import Any, Protocol
 
 from pymllm.conformance.acting import FoundViolation
+from pymllm.history import operations as ops
 from pymllm.history.files import Config, History
-from pymllm.history.operations import (
-    AddRequest,
-    Hash,
-    Key,
-    Lock,
-    Operation,
-    Pause,
-    Release,
-    Resume,
-    ScheduleChunk,
-    Span,
-    Unlock,
-)
+from pymllm.history.operations import Key, Operation, Span
 
 REFERENCES: dict[type, tuple[str, ...]] = {
     Span: ("step",),
-    Lock: ("of",),
-    Unlock: ("lock", "at", "token"),
-    Hash: ("of",),
-    ScheduleChunk: ("request",),
-    Pause: ("request",),
-    Resume: ("request",),
-    Release: ("request",),
+    ops.Lock: ("of",),
+    ops.Unlock: ("lock", "at", "token"),
+    ops.Hash: ("of",),
+    ops.ScheduleChunk: ("request",),
+    ops.Pause: ("request",),
+    ops.Resume: ("request",),
+    ops.Release: ("request",),
 }
 """Fields of operations, and of records in them, that name a step where they are neither ``None`` nor 0.
 
 The other operations that have a ``request`` mean a row of the context, which is the caller's.
 """
 
-_FIELDS: dict[type, tuple[str, ...]] = {}
-
 
 def references(record: Any) -> Iterator[int]:
     """Yield the number of each step that an operation refers to, repeats included."""
-    kind = type(record)
+    kind: Any = type(record)
     if kind is tuple:
         for item in record:
             if type(item) is int:
@@ -65,7 +52,7 @@ def references(record: Any) -> Iterator[int]:
 
 def renumbered(record: Any, number_of: Callable[[int], int]) -> Any:
     """Return an operation with another number for each step that it refers to."""
-    kind = type(record)
+    kind: Any = type(record)
     if kind is tuple:
         if not record or type(record[0]) is int:
             return record
@@ -79,12 +66,11 @@ def renumbered(record: Any, number_of: Callable[[int], int]) -> Any:
     return dataclasses.replace(record, **changes) if changes else record
 
 
+@functools.cache
 def _fields_with_records(kind: type) -> tuple[str, ...]:
     """Return the fields of a record class that hold spans, one or many."""
-    if kind not in _FIELDS:
-        fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-        _FIELDS[kind] = tuple(field.name for field in fields if "Span" in str(field.type))
-    return _FIELDS[kind]
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return tuple(field.name for field in fields if "Span" in str(field.type))
 
 
 def without(operations: Sequence[Operation], dropped: Collection[int]) -> tuple[Operation, ...]:
@@ -201,7 +187,7 @@ def _weigh_record(record: Any) -> tuple[int, int, int]:
         return 0, 0, 0
     values = [(getattr(record, field.name), field.default) for field in dataclasses.fields(record)]
     unusual = sum(value != default for value, default in values if default is not dataclasses.MISSING)
-    tokens = len(record.tokens) if isinstance(record, Key | AddRequest) else 0
+    tokens = len(record.tokens) if isinstance(record, Key | ops.AddRequest) else 0
     return _sum([_weigh_record(value) for value, _ in values], (tokens, unusual, 0))
 
 

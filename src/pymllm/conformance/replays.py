@@ -23,8 +23,7 @@ from pymllm.conformance.documents import (
     WorkloadRow,
 )
 from pymllm.conformance.replay_plan import ReplayPlan, pick_name
-from pymllm.conformance.worker_process import Lost
-from pymllm.conformance.workers import Workers
+from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import InvariantViolation, UsageError
 from pymllm.workloads.block_engine import BlockEngine
 from pymllm.workloads.ceiling import HitCeiling, belady_hit_tokens
@@ -234,8 +233,6 @@ def _versions() -> dict[str, str]:
 
 
 # -- several sizes -------------------------------------------------------------------------------------------
-
-
 def run_grid(plans: Sequence[ReplayPlan], jobs: int, show: Show = _unseen) -> ReplayGrid:
     """Replay every plan with each of its caches.
 

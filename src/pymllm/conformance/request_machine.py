@@ -7,19 +7,8 @@ from typing import ClassVar
 
 from pymllm.conformance.acting import act
 from pymllm.conformance.pool_machine import PoolMachine
-from pymllm.history.operations import (
-    AddRequest,
-    Fault,
-    Inspect,
-    Malformed,
-    Operation,
-    Pause,
-    Release,
-    Reset,
-    Resume,
-    RunStep,
-    ScheduleChunk,
-)
+from pymllm.history import operations as ops
+from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Failed, Outcome
 from pymllm.oracle.cold_runs import Prefix
 from pymllm.oracle.request_judge import RequestJudge
@@ -41,8 +30,8 @@ class RequestMachine(PoolMachine):
     prompts share, which each leaves at some piece for one of a few branches, and a tail that ends anywhere.
     """
 
-    MALFORMED: ClassVar[tuple[Malformed, ...]] = tuple(
-        Malformed(call, wrong)
+    MALFORMED: ClassVar[tuple[ops.Malformed, ...]] = tuple(
+        ops.Malformed(call, wrong)
         for call, wrongs in {
             "add_request": (
                 "no tokens",
@@ -64,19 +53,13 @@ class RequestMachine(PoolMachine):
         for wrong in wrongs
     )
 
+    judge: RequestJudge
+
     def begin(self) -> None:
         """Measure the pieces."""
-        judge = self.examiner.judge
-        assert isinstance(judge, RequestJudge)  # adapters of kind requests are judged by no other
-        self.judge = judge
-        self.model: RequestModel = judge.model
+        self.model: RequestModel = self.judge.model
         self._size = self.model.block_size
         self._piece = math.lcm(self._size, self.model.chunk_size) if self.model.layers else self._size
-
-    @property
-    def can_fail(self) -> bool:
-        """Whether calls can be told to fail."""
-        return "faults" in self.examiner.adapter.capabilities
 
     @property
     def has_requests(self) -> bool:
@@ -90,30 +73,27 @@ class RequestMachine(PoolMachine):
 
     def observe(self) -> None:
         """Look at everything, where that can be seen."""
-        if "inspect" in self.examiner.adapter.capabilities:
-            self.do(Inspect())
+        if "inspect" in self.capabilities:
+            self.do(ops.Inspect())
 
     # -- requests in ---------------------------------------------------------------------------------------
-
     @act(weight=4, pieces=_PIECES, tail=_TAIL, turn=_PIECES, branch=_BRANCH, limit=_LIMIT)
     def add(self, pieces: int, tail: int, turn: int, branch: int, limit: int) -> None:
         """Let a request arrive whose prompt begins like others."""
-        self.do(AddRequest(self._prompt(pieces, tail, turn, branch), self._limit(limit)))
-        self.observe()
+        self.ask(ops.AddRequest(self._prompt(pieces, tail, turn, branch), self._limit(limit)))
 
     @act(weight=2, pieces=_PIECES, turn=_PIECES, branch=_BRANCH, tail=_TAIL, apart=(0, 1))
     def add_two(self, pieces: int, turn: int, branch: int, tail: int, apart: int) -> None:
         """Let two requests arrive and compute at a time, the same blocks or others."""
         for each in (0, 1):
-            self.do(AddRequest(self._prompt(pieces, tail + each, turn, branch + each * apart)))
+            self.do(ops.AddRequest(self._prompt(pieces, tail + each, turn, branch + each * apart)))
         self._step((1,), 1)
 
     @act(weight=2, turn=_PIECES, branch=_BRANCH, short=(0, 2))
     def add_longest(self, turn: int, branch: int, short: int) -> None:
         """Let a request arrive that fills its row, or lacks little of it."""
         longest = min(self.model.max_blocks, self.model.blocks.usable) * self._size
-        self.do(AddRequest(self._tokens(longest - short, turn, branch)))
-        self.observe()
+        self.ask(ops.AddRequest(self._tokens(longest - short, turn, branch)))
 
     @act(weight=3, needs="has_rivals", pick=_PICK, place=_PIECES, tail=_TAIL)
     def add_rival(self, pick: int, place: int, tail: int) -> None:
@@ -128,8 +108,7 @@ class RequestMachine(PoolMachine):
             rival = self.model.cold.find_rival((above or [nothing])[-1], block)
             longest = min(self.model.max_blocks, self.model.blocks.usable) * size
             if rival is not None:
-                self.do(AddRequest((*tokens[:start], *rival, *[1] * tail)[:longest]))
-                self.observe()
+                self.ask(ops.AddRequest((*tokens[:start], *rival, *[1] * tail)[:longest]))
 
     def _prompt(self, pieces: int, tail: int, turn: int, branch: int) -> tuple[int, ...]:
         longest = min(self.model.max_blocks, self.model.blocks.usable) * self._size
@@ -154,7 +133,6 @@ class RequestMachine(PoolMachine):
         return limits[limit]
 
     # -- steps ---------------------------------------------------------------------------------------------
-
     @act(weight=7, limit=_LIMIT, token=_TOKEN, times=(1, 4))
     def serve(self, limit: int, token: int, times: int) -> None:
         """Let everybody go on: schedule a chunk for each that waits, and compute."""
@@ -167,8 +145,7 @@ class RequestMachine(PoolMachine):
         """Schedule a chunk for one of those that wait."""
         waiting = self.model.of(WAITING)
         if waiting:
-            self.do(ScheduleChunk(waiting[pick % len(waiting)].step, self._limit(limit)))
-            self.observe()
+            self.ask(ops.ScheduleChunk(waiting[pick % len(waiting)].step, self._limit(limit)))
 
     @act(needs="has_requests", token=_TOKEN)
     def decode(self, token: int) -> None:
@@ -177,18 +154,18 @@ class RequestMachine(PoolMachine):
 
     def _schedule(self, limit: int) -> None:
         for request in self.model.of(WAITING):
-            self.do(ScheduleChunk(request.step, self._limit(limit)))
+            self.do(ops.ScheduleChunk(request.step, self._limit(limit)))
 
     def _step(self, next_tokens: tuple[int, ...], times: int) -> None:
         for _ in range(times):
             self._spare_refusals()
-            self._make_way(self.do(RunStep(next_tokens)))
+            self._make_way(self.do(ops.RunStep(next_tokens)))
         self.observe()
 
     def _spare_refusals(self) -> None:
         """Release requests that are as long as they may be, where a step with them is not refused."""
         for request in () if self.can_refuse else self._longest():
-            self.do(Release(request.step))
+            self.do(ops.Release(request.step))
 
     def _longest(self) -> list[ServedRequest]:
         decoding = [each for each in self.model.of(DECODE) if len(each.blocks) == self.model.max_blocks]
@@ -202,23 +179,21 @@ class RequestMachine(PoolMachine):
         if isinstance(outcome.result, Failed):
             spoiled = self._longest() or [*self.model.served.values()][:1]
         for request in spoiled:
-            self.do(Release(request.step))
+            self.do(ops.Release(request.step))
 
     # -- set aside, and out --------------------------------------------------------------------------------
-
     @act(weight=2, needs="has_requests", pick=_PICK)
     def pause(self, pick: int) -> None:
         """Set one of the requests aside."""
         awake = [each for each in self.model.served.values() if each.region != PAUSED]
         if awake:
-            self.do(Pause(awake[pick % len(awake)].step))
-            self.observe()
+            self.ask(ops.Pause(awake[pick % len(awake)].step))
 
     @act(needs="has_requests", but=(0, 1))
     def pause_all(self, but: int) -> None:
         """Set all aside, the youngest first, until they would keep too many blocks, or all but the oldest."""
         for request in [each for each in self.model.served.values() if each.region != PAUSED][but:][::-1]:
-            self.do(Pause(request.step))
+            self.do(ops.Pause(request.step))
         self.observe()
 
     @act(weight=2, needs="has_requests", pick=_PICK)
@@ -226,33 +201,31 @@ class RequestMachine(PoolMachine):
         """Let one that is set aside go on."""
         paused = self.model.of(PAUSED)
         if paused:
-            self.do(Resume(paused[pick % len(paused)].step))
-            self.observe()
+            self.ask(ops.Resume(paused[pick % len(paused)].step))
 
     @act(weight=3, needs="has_requests", pick=_PICK)
     def release(self, pick: int) -> None:
         """Let a request go, wherever it stands."""
-        self.do(Release(self._picked(pick).step))
-        self.observe()
+        self.ask(ops.Release(self._picked(pick).step))
 
     @act(rare=(0, 7))
     def reset(self, rare: int) -> None:
         """Empty everything, now and then."""
         if not rare:
-            self.do(Reset())
-            self.observe()
+            self.ask(ops.Reset())
 
     def _picked(self, pick: int) -> ServedRequest:
         served = [*self.model.served.values()]
         return served[pick % len(served)]
 
     # -- what fails ----------------------------------------------------------------------------------------
-
     @act(weight=2, needs="can_fail", call=(0, 1), pieces=_PIECES, tail=_TAIL, branch=_BRANCH)
     def add_and_fail(self, call: int, pieces: int, tail: int, branch: int) -> None:
         """Let the allocation of a new request's blocks fail, or the copy of its state (X2)."""
         self._fail(
-            _FAULTS[call * 2 + branch % 2 * (1 - call)], 1, AddRequest(self._prompt(pieces, tail, 3, branch))
+            _FAULTS[call * 2 + branch % 2 * (1 - call)],
+            1,
+            ops.AddRequest(self._prompt(pieces, tail, 3, branch)),
         )
 
     @act(weight=4, needs="can_fail", call=(0, 1), pick=_PICK)
@@ -262,7 +235,7 @@ class RequestMachine(PoolMachine):
             self._add_aligned(pick, 1)
         waiting = self._lacking() or self.model.of(WAITING)
         if waiting:
-            self._fail(_FAULTS[call], 1, ScheduleChunk(waiting[pick % len(waiting)].step))
+            self._fail(_FAULTS[call], 1, ops.ScheduleChunk(waiting[pick % len(waiting)].step))
 
     def _lacking(self) -> list[ServedRequest]:
         """Return those that wait and need blocks for the rest of their prompts."""
@@ -275,51 +248,48 @@ class RequestMachine(PoolMachine):
         if call < 2:
             self._add_aligned(pieces, None)  # its first decode needs a block
         elif call < 5:
-            self.do(AddRequest(self._prompt(pieces, 0, 3, nth)))  # its prompt's end leaves a state
+            self.do(ops.AddRequest(self._prompt(pieces, 0, 3, nth)))  # its prompt's end leaves a state
         self._schedule(0)
         self._spare_refusals()
-        self._fail(_FAULTS[call], nth if call == 5 else 1, RunStep())
+        self._fail(_FAULTS[call], nth if call == 5 else 1, ops.RunStep())
 
     def _add_aligned(self, pieces: int, limit: int | None) -> None:
         """Let a request arrive whose prompt ends with a block, and compute once."""
-        self.do(AddRequest(self._prompt(pieces % 3, 4, 3, 2), limit))
+        self.do(ops.AddRequest(self._prompt(pieces % 3, 4, 3, 2), limit))
         self._step((1,), 1)
 
     def _fail(self, call: str, nth: int, operation: Operation) -> None:
-        self.do(Fault(call, nth))
+        self.do(ops.Fault(call, nth))
         outcome = self.do(operation)
         self.observe()
-        if isinstance(operation, RunStep):
+        if isinstance(operation, ops.RunStep):
             self._make_way(outcome)
 
     # -- misuse --------------------------------------------------------------------------------------------
-
     @act(needs="can_refuse", beyond=(1, 2), branch=_BRANCH)
     def add_too_long(self, beyond: int, branch: int) -> None:
         """Let a request arrive that can never fit."""
         longest = min(self.model.max_blocks, self.model.blocks.usable) * self._size
-        self.do(AddRequest(self._tokens(longest + beyond, 0, branch)))
-        self.observe()
+        self.ask(ops.AddRequest(self._tokens(longest + beyond, 0, branch)))
 
     @act(needs="can_refuse", pick=_PICK, what=(0, 3))
     def misuse(self, pick: int, what: int) -> None:
         """Ask of a request what it cannot do where it stands, or of one that is gone."""
         served = self.model.served.values()
         kind, steps = (
-            (Release, sorted(self.model.gone)),
-            (ScheduleChunk, [each.step for each in served if each.region != WAITING]),
-            (Pause, [each.step for each in self.model.of(PAUSED)]),
-            (Resume, [each.step for each in served if each.region != PAUSED]),
+            (ops.Release, sorted(self.model.gone)),
+            (ops.ScheduleChunk, [each.step for each in served if each.region != WAITING]),
+            (ops.Pause, [each.step for each in self.model.of(PAUSED)]),
+            (ops.Resume, [each.step for each in served if each.region != PAUSED]),
         )[what]
         if steps:
             self.do(kind(steps[pick % len(steps)]))
         self.observe()
 
     # -- the end -------------------------------------------------------------------------------------------
-
     def end(self) -> None:
         """Let every request go: the pool has everything again; now and then run parts of it all once more."""
         for step in [*self.model.served]:
-            self.do(Release(step))
+            self.do(ops.Release(step))
         self.observe()
         super().end()

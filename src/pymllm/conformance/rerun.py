@@ -15,32 +15,18 @@ from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import Config, History, Step
 from pymllm.history.operations import Operation
 
-__all__ = ["RerunResult", "rerun_history"]
-
 
 @dataclass(frozen=True, slots=True)
 class RerunResult:
-    """What a rerun came to.
+    """What a rerun came to."""
 
-    Parameters
-    ----------
-    history : History
-        The steps carried out, the last one a violating one included.
-    exercised, audited : Counter of str
-        Tests by law, from outside and from inside.
-    violation : InvariantViolation or None
-        What ended it.
-    misfit : str or None
-        Why the rest could not be carried out: the program depends on choices that were made otherwise here.
-    differences : tuple of (Step, Step)
-        Steps as they were recorded and as they are now, where the two outcomes differ.
-    """
-
-    history: History
-    exercised: Counter[str]
+    history: History  # the steps carried out, the last one a violating one included
+    exercised: Counter[str]  # exercised, audited: tests by law, from outside and from inside
     audited: Counter[str]
-    violation: InvariantViolation | None
+    violation: InvariantViolation | None  # what ended it
+    # why the rest could not be carried out: the program depends on choices that were made otherwise here
     misfit: str | None
+    # steps as they were recorded and as they are now, where the two outcomes differ
     differences: tuple[tuple[Step, Step], ...]
 
 
@@ -50,25 +36,12 @@ def rerun_history(
     config: Config | None = None,
     wrap: Callable[[Adapter], Adapter] | None = None,
 ) -> RerunResult:
-    """Run the operations of a history, whatever outcomes it has.
+    """Run the operations of a history, whatever outcomes it has, on an adapter of its kind.
 
-    Parameters
-    ----------
-    history : History
-        As `pymllm.history.files.load_history` reads it.
-    adapter : str
-        Registry name or ``module:Class``, of the history's kind.
-    config : dict, optional
-        By default the history's.
-    wrap : callable, optional
-        Puts instruments around the adapter, such as `pymllm.instrument.recorder.Recorder`; closed with it.
-
-    Raises
-    ------
-    UsageError
-        There is no such adapter, it is of another kind, or (`ProgramError`) the program makes no sense.
-    AdapterError
-        It cannot be loaded, built or asked.
+    ``config`` is the history's if left out; ``wrap`` puts instruments around the adapter, such as a
+    `pymllm.instrument.recorder.Recorder`, which are closed with it. `UsageError`: no such adapter, it
+    is of another kind, or (`ProgramError`) the program makes no sense. `AdapterError`: it cannot be loaded,
+    built or asked.
     """
     kind = load_adapter(find_adapter(adapter)).KIND
     if kind != history.header.kind:

@@ -26,29 +26,15 @@ from pymllm.conformance.documents import (
     VerifyDocument,
     ViolationRow,
 )
-from pymllm.conformance.finding import Finding, pick_smallest
 from pymllm.conformance.machines import MachineEntry, why_untested
-from pymllm.conformance.program_text import write_program
+from pymllm.conformance.program import write_program
 from pymllm.conformance.search import Crash, SearchResult
+from pymllm.conformance.shrinker import Finding, pick_smallest
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.history.files import Config
 from pymllm.oracle.laws import INVARIANTS, LAWS, Law, laws_of
 from pymllm.oracle.situations import SITUATIONS, expected_names
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
-
-__all__ = [
-    "AdapterResult",
-    "LawResult",
-    "MachineResult",
-    "SavedFiles",
-    "SearchedConfiguration",
-    "VerifyReport",
-    "find_missing",
-    "judge_adapter",
-    "leave_unknown",
-    "merge_laws",
-    "merge_situations",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,46 +61,18 @@ class SearchedConfiguration:
         return expected_names(kind, self.config, self.capabilities, of_engine=has_engine)
 
 
-@dataclass(frozen=True, slots=True)
-class LawResult:
-    """What is known of a law.
-
-    Parameters
-    ----------
-    law : Law
-        The law.
-    verdict : Verdict
-        What is known.
-    exercised : int
-        Tests by the oracle that could have failed.
-    audited : int
-        Walks of the implementation from inside that looked at it.
-    """
-
-    law: Law
-    verdict: Verdict
-    exercised: int
-    audited: int
-
-    def row(self) -> LawRow:
-        """Return what a document says of it."""
-        law = self.law
-        return LawRow(law.id, law.sentence, law.source, self.verdict, self.exercised, self.audited)
+def law_row(law: Law, verdict: Verdict, tests: int = 0, walks: int = 0) -> LawRow:
+    """Say of a law what is known of it."""
+    return LawRow(law.id, law.sentence, law.source, verdict, tests, walks)
 
 
 @dataclass(frozen=True, slots=True)
 class SavedFiles:
-    """Where programs were written; what could not be is missing.
+    """Where programs were written; what could not be is missing."""
 
-    Parameters
-    ----------
-    programs : dict
-        File by adapter and law.
-    crashes, conversations : dict
-        By adapter and place among its problems: the program, and the last lines that it said.
-    """
-
-    programs: dict[tuple[str, str], str] = field(default_factory=dict)
+    programs: dict[tuple[str, str], str] = field(default_factory=dict)  # file by adapter and law
+    # crashes, conversations: by adapter and place among its problems: the program, and the last lines that it
+    # said
     crashes: dict[tuple[str, int], str] = field(default_factory=dict)
     conversations: dict[tuple[str, int], str] = field(default_factory=dict)
 
@@ -167,30 +125,15 @@ class MachineResult:
 
 @dataclass(frozen=True, slots=True)
 class AdapterResult:
-    """What is known of an adapter.
+    """What is known of an adapter."""
 
-    Parameters
-    ----------
-    name : str
-        As it was asked for.
-    kind : str or None
-        ``None`` where it could not be loaded.
-    problems : tuple of Crash
-        Why something is unknown: the adapter could not be examined, or a search ended early.
-    laws : tuple of LawResult
-        In the specification's order; empty where the kind is not known.
-    machines : tuple of MachineResult
-        What was done.
-    findings : tuple of Finding
-        The smallest program for each broken law, the smallest of all first.
-    """
-
-    name: str
-    kind: str | None
+    name: str  # as it was asked for
+    kind: str | None  # ``None`` where it could not be loaded
+    # why something is unknown: the adapter could not be examined, or a search ended early
     problems: tuple[Crash, ...]
-    laws: tuple[LawResult, ...]
-    machines: tuple[MachineResult, ...]
-    findings: tuple[Finding, ...]
+    laws: tuple[LawRow, ...]  # in the specification's order; empty where the kind is not known
+    machines: tuple[MachineResult, ...]  # what was done
+    findings: tuple[Finding, ...]  # the smallest program for each broken law, the smallest of all first
 
     @property
     def verdict(self) -> Verdict:
@@ -232,7 +175,7 @@ class AdapterResult:
             self.name,
             self.kind,
             self.verdict,
-            tuple(law.row() for law in self.laws),
+            self.laws,
             tuple(machine.row() for machine in self.machines),
             violations,
             problems,
@@ -241,52 +184,29 @@ class AdapterResult:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """Everything that a run of ``pymllm verify`` has to tell.
+    """Everything that a run of ``pymllm verify`` has to tell."""
 
-    Parameters
-    ----------
-    profile : str
-        Name of the profile.
-    seed : int
-        Where all choices came from.
-    examples : int or None
-        Programs per machine and configuration; ``None`` where time decided.
-    jobs : int
-        Processes.
-    steps : int
-        Most acts of a program.
-    versions : dict
-        Of whatever the result depends on, by name.
-    adapters : tuple of AdapterResult
-        In the order asked for.
-    seconds : float
-        The whole run took.
-    interruption : KeyboardInterrupt or None
-        What ended it early.
-    is_strict : bool
-        Whether a situation that was never reached counts as a failure, and a search that was cut short.
-    """
-
-    profile: str
-    seed: int
-    examples: int | None
-    jobs: int
-    steps: int
-    versions: dict[str, str]
-    adapters: tuple[AdapterResult, ...]
-    seconds: float
-    interruption: KeyboardInterrupt | None = None
+    profile: str  # name of the profile
+    seed: int  # where all choices came from
+    examples: int | None  # programs per machine and configuration; ``None`` where time decided
+    jobs: int  # processes
+    steps: int  # most acts of a program
+    versions: dict[str, str]  # of whatever the result depends on, by name
+    adapters: tuple[AdapterResult, ...]  # in the order asked for
+    seconds: float  # the whole run took
+    interruption: KeyboardInterrupt | None = None  # what ended it early
+    # whether a situation that was never reached counts as a failure, and a search that was cut short
     is_strict: bool = False
 
     @property
-    def laws(self) -> tuple[LawResult, ...]:
+    def laws(self) -> tuple[LawRow, ...]:
         """What is known of each law over all adapters."""
         return merge_laws(self.adapters)
 
     @property
     def invariants(self) -> tuple[InvariantRow, ...]:
         """What is known of each invariant, as far as the laws that it is made of have rows."""
-        rows = {row.law.id: row.verdict for row in self.laws}
+        rows = {row.id: row.verdict for row in self.laws}
         return tuple(
             InvariantRow(name, known, merge_verdicts(rows[law] for law in known))
             for name, laws in INVARIANTS.items()
@@ -332,9 +252,9 @@ class VerifyReport:
     def comparison(self, files: SavedFiles | None = None) -> CompareDocument:
         """Return the same with a matrix of laws by adapter."""
         rows = []
-        for law in (row.law for row in self.laws):
-            own = ((it.name, row) for it in self.adapters for row in it.laws if row.law == law)
-            cells = (MatrixCell(name, row.verdict, row.exercised, row.audited) for name, row in own)
+        for law in self.laws:
+            own = ((it.name, row) for it in self.adapters for row in it.laws if row.id == law.id)
+            cells = (MatrixCell(name, row.verdict, row.tests, row.walks) for name, row in own)
             rows.append(MatrixRow(law.id, law.sentence, tuple(cells)))
         return CompareDocument(**self._fields(files), matrix=tuple(rows))
 
@@ -351,7 +271,7 @@ class VerifyReport:
             "exit_status": self.exit_status,
             "interrupted": self.interruption is not None,
             "strict": self.is_strict,
-            "laws": tuple(row.row() for row in self.laws),
+            "laws": self.laws,
             "invariants": self.invariants,
             "situations": self.situations,
             "adapters": tuple(adapter.row(files or SavedFiles()) for adapter in self.adapters),
@@ -368,16 +288,7 @@ def judge_adapter(
 ) -> AdapterResult:
     """Put together what the searches of one adapter came to.
 
-    Parameters
-    ----------
-    smoke : SmokeReport
-        Of the adapter.
-    searches : sequence of SearchedConfiguration
-        All of this adapter.
-    wanted : collection of Law, optional
-        Rows to keep; broken laws are kept in any case.
-    refined : iterable of Finding, optional
-        Smaller programs for laws that a search found broken.
+    With ``wanted`` laws, rows of these alone, and of broken ones; ``refined`` has smaller programs for these.
     """
     found = [finding for search in searches for finding in search.result.found]
     findings = pick_smallest([*refined, *found])
@@ -412,7 +323,7 @@ def find_missing(smoke: SmokeReport, wanted: Collection[Law] = ()) -> tuple[str,
 def leave_unknown(smoke: SmokeFailure, wanted: Collection[Law] = ()) -> AdapterResult:
     """Say of an adapter that cannot be examined what is known: nothing; ``wanted`` as of `judge_adapter`."""
     applicable = laws_of(smoke.kind) if smoke.kind is not None else ()
-    laws = tuple(LawResult(law, Verdict.UNKNOWN, 0, 0) for law in applicable if not wanted or law in wanted)
+    laws = tuple(law_row(law, Verdict.UNKNOWN) for law in applicable if not wanted or law in wanted)
     return AdapterResult(
         smoke.name, smoke.kind, (Crash(smoke.message, None, smoke.conversation),), laws, (), ()
     )
@@ -420,7 +331,7 @@ def leave_unknown(smoke: SmokeFailure, wanted: Collection[Law] = ()) -> AdapterR
 
 def _judge_law(
     law: Law, smoke: SmokeReport, searches: Sequence[SearchedConfiguration], is_broken: bool
-) -> LawResult:
+) -> LawRow:
     able = [search for search in searches if search.could_test(law)]
     exercised = sum(search.result.exercised[law.id] for search in searches)
     audited = sum(search.result.audited[law.id] for search in searches)
@@ -432,7 +343,7 @@ def _judge_law(
         verdict = Verdict.HOLDS
     else:
         verdict = Verdict.UNKNOWN
-    return LawResult(law, verdict, exercised, audited)
+    return law_row(law, verdict, exercised, audited)
 
 
 def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineResult, ...]:
@@ -459,16 +370,16 @@ def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineRes
     return tuple(summed)
 
 
-def merge_laws(adapters: Iterable[AdapterResult]) -> tuple[LawResult, ...]:
+def merge_laws(adapters: Iterable[AdapterResult]) -> tuple[LawRow, ...]:
     """Return what is known of each law that some adapter's table has, over all of them."""
     rows = [result for adapter in adapters for result in adapter.laws]
     merged = []
     for law in LAWS:
-        same = [row for row in rows if row.law == law]
+        same = [row for row in rows if row.id == law.id]
         if same:
             verdict = merge_verdicts(row.verdict for row in same)
-            counts = sum(row.exercised for row in same), sum(row.audited for row in same)
-            merged.append(LawResult(law, verdict, *counts))
+            counts = sum(row.tests for row in same), sum(row.walks for row in same)
+            merged.append(law_row(law, verdict, *counts))
     return tuple(merged)
 
 

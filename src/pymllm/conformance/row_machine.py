@@ -7,23 +7,9 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from pymllm.conformance.acting import act
-from pymllm.conformance.pool_machine import SEED, PoolMachine, index_form
-from pymllm.history.operations import (
-    AllocRows,
-    AllocTrack,
-    Clear,
-    CopyStates,
-    FreeRow,
-    FreeTrack,
-    Malformed,
-    ReadRows,
-    ReadStates,
-    ResetStates,
-    Span,
-    WriteEntries,
-    WriteRow,
-    WriteState,
-)
+from pymllm.conformance.pool_machine import SEED, PoolMachine, index_form, name_numbers
+from pymllm.history import operations as ops
+from pymllm.history.operations import Span
 from pymllm.oracle.row_judge import RowJudge
 from pymllm.oracle.state_judge import StateJudge
 
@@ -33,26 +19,21 @@ _LARGEST = 2**31 - 1
 class RowMachine(PoolMachine):
     """Drives a table of request rows (P1, P2, P3, X1, X4, X7, E5)."""
 
-    MALFORMED: ClassVar[tuple[Malformed, ...]] = (
-        *(Malformed("alloc_rows", wrong) for wrong in ("a float count", "a bool count", "no count")),
-        *(Malformed("free_row", wrong) for wrong in ("a float row", "a bool row", "a list of rows")),
+    MALFORMED: ClassVar[tuple[ops.Malformed, ...]] = (
+        *(ops.Malformed("alloc_rows", wrong) for wrong in ("a float count", "a bool count", "no count")),
+        *(ops.Malformed("free_row", wrong) for wrong in ("a float row", "a bool row", "a list of rows")),
         *(
-            Malformed("write_row", wrong)
+            ops.Malformed("write_row", wrong)
             for wrong in ("a float row", "a bool row", "a float end", "no index")
         ),
-        *(Malformed("write_row", f"{kind} values") for kind in ("float", "bool")),
-        *(Malformed("write_row", wrong) for wrong in ("values of two dimensions", "a stepped slice")),
-        *(Malformed("write_entries", f"{kind} rows") for kind in ("float", "bool")),
-        *(Malformed("write_entries", f"float {what}") for what in ("positions", "values")),
-        Malformed("write_entries", "three indices"),
+        *(ops.Malformed("write_row", f"{kind} values") for kind in ("float", "bool")),
+        *(ops.Malformed("write_row", wrong) for wrong in ("values of two dimensions", "a stepped slice")),
+        *(ops.Malformed("write_entries", f"{kind} rows") for kind in ("float", "bool")),
+        *(ops.Malformed("write_entries", f"float {what}") for what in ("positions", "values")),
+        ops.Malformed("write_entries", "three indices"),
     )
 
-    @property
-    def judge(self) -> RowJudge:
-        """The judge, who knows which rows are handed out."""
-        judge = self.examiner.judge
-        assert isinstance(judge, RowJudge)  # adapters of kind rows are judged by no other
-        return judge
+    judge: RowJudge
 
     @property
     def has_rows(self) -> bool:
@@ -61,21 +42,18 @@ class RowMachine(PoolMachine):
 
     def observe(self) -> None:
         """Read the table."""
-        self.do(ReadRows())
+        self.do(ops.ReadRows())
 
     # -- requests come and go ------------------------------------------------------------------------------
-
     @act(count=(0, 4), weight=2)
     def admit(self, count: int) -> None:
         """Take rows."""
-        self.do(AllocRows(count))
-        self.observe()
+        self.ask(ops.AllocRows(count))
 
     @act(needs="has_rows", pick=(0, 7))
     def finish(self, pick: int) -> None:
         """Give a row back."""
-        self.do(FreeRow(self._held_row(pick)))
-        self.observe()
+        self.ask(ops.FreeRow(self._held_row(pick)))
 
     @act(needs="can_refuse", row=(-1, 7))
     def free_badly(self, row: int) -> None:
@@ -83,24 +61,20 @@ class RowMachine(PoolMachine):
         bound = self.judge.max_reqs + 2
         row = row if row < bound else row % bound
         if row not in self.judge.held:
-            self.do(FreeRow(_literal(row)))
-            self.observe()
+            self.ask(ops.FreeRow(_literal(row)))
 
     @act(needs="can_refuse")
     def admit_fewer_than_none(self) -> None:
         """Ask for a negative number of rows."""
-        self.do(AllocRows(-1))
-        self.observe()
+        self.ask(ops.AllocRows(-1))
 
     @act(chance=(0, 2))
     def clear(self, chance: int) -> None:
         """Take everything back, now and then."""
         if not chance:
-            self.do(Clear())
-            self.observe()
+            self.ask(ops.Clear())
 
     # -- the table -----------------------------------------------------------------------------------------
-
     @act(needs="has_rows", weight=3, pick=(0, 7), start=(0, 7), length=(0, 7), seed=SEED)
     def write_stretch(self, pick: int, start: int, length: int, seed: int) -> None:
         """Write where a request's tokens are."""
@@ -132,8 +106,7 @@ class RowMachine(PoolMachine):
         self._write_row(row, start, stop, values, seed)
 
     def _write_row(self, row: Span, start: int, stop: int, values: tuple[int, ...], seed: int) -> None:
-        self.do(WriteRow(row, start, stop, values, index_form(random.Random(seed), values)))
-        self.observe()
+        self.ask(ops.WriteRow(row, start, stop, values, index_form(random.Random(seed), values)))
 
     @act(weight=2, padding=(0, 3), seed=SEED)
     def decode(self, padding: int, seed: int) -> None:
@@ -164,19 +137,16 @@ class RowMachine(PoolMachine):
 
     def _write_entries(self, rows: list[int], positions: list[int], values: list[int], seed: int) -> None:
         form = index_form(random.Random(seed), [*rows, *positions, *values])
-        spans = tuple(span for row in rows for span in self._name(row))
-        self.do(WriteEntries(spans, tuple(positions), tuple(values), form))
-        self.observe()
+        self.ask(ops.WriteEntries(self._names(rows), tuple(positions), tuple(values), form))
 
     # -- names ---------------------------------------------------------------------------------------------
-
     def _held_row(self, pick: int) -> Span:
         held = sorted(self.judge.held)
-        (span,) = self._name(held[pick % len(held)])
+        (span,) = self._names([held[pick % len(held)]])
         return span
 
-    def _name(self, row: int) -> tuple[Span, ...]:
-        return self.judge.given.name((row,)) if row in self.judge.held else (_literal(row),)
+    def _names(self, rows: Iterable[int]) -> tuple[Span, ...]:
+        return name_numbers(rows, self.judge.given, self.judge.held.__contains__)
 
 
 def _literal(row: int) -> Span:
@@ -192,22 +162,17 @@ def _values(count: int, seed: int) -> tuple[int, ...]:
 class StateMachine(PoolMachine):
     """Drives the states of every layer (P4, P5, X1, X4, X7)."""
 
-    MALFORMED: ClassVar[tuple[Malformed, ...]] = (
-        *(Malformed("free_track", wrong) for wrong in ("a float slot", "a bool slot", "no slot")),
+    MALFORMED: ClassVar[tuple[ops.Malformed, ...]] = (
+        *(ops.Malformed("free_track", wrong) for wrong in ("a float slot", "a bool slot", "no slot")),
         *(
-            Malformed("copy_states", wrong)
+            ops.Malformed("copy_states", wrong)
             for wrong in ("float rows", "bool rows", "float targets", "no target")
         ),
-        *(Malformed("reset_states", wrong) for wrong in ("float rows", "bool rows", "a string")),
-        *(Malformed("read_states", wrong) for wrong in ("a float layer", "no layer")),
+        *(ops.Malformed("reset_states", wrong) for wrong in ("float rows", "bool rows", "a string")),
+        *(ops.Malformed("read_states", wrong) for wrong in ("a float layer", "no layer")),
     )
 
-    @property
-    def judge(self) -> StateJudge:
-        """The judge, who knows which track slots are handed out."""
-        judge = self.examiner.judge
-        assert isinstance(judge, StateJudge)  # adapters of kind states are judged by no other
-        return judge
+    judge: StateJudge
 
     @property
     def has_snapshots(self) -> bool:
@@ -217,41 +182,35 @@ class StateMachine(PoolMachine):
     def observe(self) -> None:
         """Read every layer."""
         for layer in range(self.judge.layers):
-            self.do(ReadStates(layer))
+            self.do(ops.ReadStates(layer))
 
     # -- track slots ---------------------------------------------------------------------------------------
-
     @act()
     def alloc_track_slot(self) -> None:
         """Take a track slot."""
-        self.do(AllocTrack())
-        self.observe()
+        self.ask(ops.AllocTrack())
 
     @act(needs="has_snapshots", pick=(0, 3))
     def free_track_slot(self, pick: int) -> None:
         """Give a track slot back."""
         held = sorted(self.judge.held)
         (span,) = self._names([held[pick % len(held)]])
-        self.do(FreeTrack(span))
-        self.observe()
+        self.ask(ops.FreeTrack(span))
 
     @act(needs="can_refuse", slot=(-1, 6))
     def free_badly(self, slot: int) -> None:
         """Give back what is nobody's, or no track slot."""
         slot = min(slot, self.judge.rows)
         if slot not in self.judge.held:
-            self.do(FreeTrack(Span(0, slot, slot + 1)))
-            self.observe()
+            self.ask(ops.FreeTrack(Span(0, slot, slot + 1)))
 
     @act(chance=(0, 2))
     def clear(self, chance: int) -> None:
         """Take everything back, now and then."""
         if not chance:
-            self.do(Clear())
-            self.observe()
+            self.ask(ops.Clear())
 
     # -- states --------------------------------------------------------------------------------------------
-
     @act(weight=3, row=(0, 6), seed=SEED)
     def advance(self, row: int, seed: int) -> None:
         """Write a row in every layer, as a forward pass does."""
@@ -260,7 +219,7 @@ class StateMachine(PoolMachine):
         largest_ramp = 24 // max(self.judge.widths.values())  # the last element is still below 128
         for layer in range(self.judge.layers):
             recurrent, conv = source.randrange(-128, 104), source.randrange(-128, 104)
-            self.do(WriteState(layer, span, recurrent, conv, source.randint(0, largest_ramp)))
+            self.do(ops.WriteState(layer, span, recurrent, conv, source.randint(0, largest_ramp)))
         self.observe()
 
     @act(weight=3, count=(1, 4), padding=(0, 2), seed=SEED)
@@ -287,8 +246,7 @@ class StateMachine(PoolMachine):
 
     def _copy(self, rows: list[int], targets: list[int], source: random.Random) -> None:
         form = index_form(source, [*rows, *targets])
-        self.do(CopyStates(self._names(rows), self._names(targets), form))
-        self.observe()
+        self.ask(ops.CopyStates(self._names(rows), self._names(targets), form))
 
     @act(count=(0, 4), seed=SEED)
     def reset(self, count: int, seed: int) -> None:
@@ -304,20 +262,12 @@ class StateMachine(PoolMachine):
         self._reset([*source.choices(range(self.judge.rows), k=count), outside], source)
 
     def _reset(self, rows: list[int], source: random.Random) -> None:
-        self.do(ResetStates(self._names(rows), index_form(source, rows)))
-        self.observe()
+        self.ask(ops.ResetStates(self._names(rows), index_form(source, rows)))
 
     @act(needs="can_refuse", beyond=(0, 1))
     def read_badly(self, beyond: int) -> None:
         """Ask for a layer that is not there."""
-        self.do(ReadStates(self.judge.layers if beyond else -1))
+        self.do(ops.ReadStates(self.judge.layers if beyond else -1))
 
     def _names(self, rows: Iterable[int]) -> tuple[Span, ...]:
-        """Name track slots by the steps that gave them while they are held, other rows by themselves."""
-        return tuple(
-            span
-            for row in rows
-            for span in (
-                self.judge.given.name((row,)) if row in self.judge.held else (Span(0, row, row + 1),)
-            )
-        )
+        return name_numbers(rows, self.judge.given, self.judge.held.__contains__)

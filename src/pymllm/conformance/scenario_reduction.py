@@ -67,7 +67,6 @@ class ScenarioReduction:
         return self.found.scenario.acts
 
     # -- what is tried -------------------------------------------------------------------------------------
-
     def _drop_acts(self) -> None:
         length = max(len(self._acts) // 2, 1)
         while length:
@@ -125,7 +124,6 @@ class ScenarioReduction:
             self._attempt({key: _draw_size(source, value) for key, value in self._config.items()}, acts)
 
     # -- how -----------------------------------------------------------------------------------------------
-
     def _attempt(self, config: Config, acts: Acts) -> bool:
         key = hash((tuple(config.items()), acts))
         if key in self._tried:

@@ -24,8 +24,7 @@ from pymllm.conformance.adapter_calls import (
     ended_conversation,
 )
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.finding import Finding, make_finding
-from pymllm.conformance.shrinker import shrink
+from pymllm.conformance.shrinker import Finding, make_finding, shrink
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError
 from pymllm.history.files import History
@@ -259,13 +258,12 @@ def burst(
     smaller.
     """
     watch = _Watch(machine, plan)
-    is_done = functools.partial(_is_everything_met, watch, laws, situations)
+
+    def is_done() -> bool:
+        return all(watch.exercised[law] for law in laws) and all(watch.reached[name] for name in situations)
+
     _drive_on(watch, machine, plan.seed, plan.steps, is_done)
     return dataclasses.replace(watch.result(), missing=0)  # what it has not met is told by its name
-
-
-def _is_everything_met(watch: _Watch, laws: Collection[str], situations: Collection[str]) -> bool:
-    return all(watch.exercised[law] for law in laws) and all(watch.reached[name] for name in situations)
 
 
 def _drive_on(

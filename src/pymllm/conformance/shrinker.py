@@ -1,11 +1,17 @@
-"""The smallest program that breaks a law: delta debugging over a history, each candidate run again."""
+"""The smallest program that breaks a law: delta debugging over a history, each candidate run again.
+
+It comes with who can see the law broken again. A recorded program is made smaller in a process that may end
+over it; what is found on the way is told at once, so that neither an adapter that ends its process nor a user
+who has waited long enough loses any of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
 
-from pymllm.conformance.acting import FoundViolation
+from pymllm.conformance.acting import FoundViolation, Scenario, find_scenario, with_scenario
 from pymllm.conformance.record_reduction import (
     lower_numbers,
     make_usual,
@@ -26,10 +32,80 @@ from pymllm.conformance.reduction import (
     keep_end,
     renumbered,
 )
-from pymllm.conformance.scenario_reduction import ScenarioReduction
+from pymllm.conformance.rerun import RerunResult, rerun_history
+from pymllm.conformance.scenario_reduction import ScenarioReduction, play_scenario
 from pymllm.conformance.shrink_trials import Look, OutOfBudgetError, ShrinkBudget, Trials
+from pymllm.conformance.workers import tell
+from pymllm.errors import InvariantViolation, PymllmError, UsageError
 from pymllm.history.files import History
 from pymllm.history.operations import Operation
+from pymllm.oracle.judge import judge_steps
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one search found of one law."""
+
+    violation: InvariantViolation  # the law, what was expected and what was observed
+    history: History  # the smallest program that was seen to break it, ending with the step that does
+    is_rerun: bool  # whether running the history again breaks the law again
+    is_judged: bool  # whether its outcomes alone show it, without the implementation
+    is_unfinished: bool = False  # whether the search for a smaller program was cut short
+    mistakes: tuple[str, ...] = ()  # as of `pymllm.conformance.acting.FoundViolation`
+
+    @property
+    def law(self) -> str:
+        """Id of the law."""
+        return self.violation.law
+
+    @property
+    def step(self) -> int:
+        """Number of the last step; 0 where there is none."""
+        return self.history.steps[-1].number if self.history.steps else 0
+
+
+def make_finding(found: FoundViolation) -> Finding:
+    """Try in which ways a violation of a machine can be seen again.
+
+    An engine that drives a cache and an adapter that looks inside both see what outcomes alone do not
+    show; a cache that does not do the same twice may show nothing the second time. Where the operations do
+    not show it, the history has the acts, where a machine played any.
+    """
+    law = found.violation.law
+    is_rerun = _is_rerun(found.history, law)
+    return Finding(
+        found.violation,
+        with_scenario(found.history, None if is_rerun else found.scenario),
+        is_rerun,
+        _is_judged(found.history, law),
+        found.is_unfinished,
+        found.mistakes,
+    )
+
+
+def pick_smallest(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Keep the smallest program for each law, the smallest of all first."""
+    kept: dict[str, Finding] = {}
+    for finding in sorted(findings, key=lambda finding: (len(finding.history), finding.is_unfinished)):
+        kept.setdefault(finding.law, finding)
+    return tuple(kept.values())
+
+
+def _is_rerun(history: History, law: str) -> bool:
+    try:
+        violation = rerun_history(history, history.header.adapter).violation
+    except PymllmError:
+        return False
+    return violation is not None and violation.law == law
+
+
+def _is_judged(history: History, law: str) -> bool:
+    try:
+        _, found = judge_steps(history.header, history.steps)
+    except PymllmError:
+        return False
+    return found is not None and found[1].law == law
+
 
 _PASSES = (
     drop_kinds,
@@ -69,27 +145,12 @@ def shrink(
     laws: Collection[str] | None = None,
     on_progress: Callable[[ShrinkProgress], None] | None = None,
 ) -> FoundViolation:
-    """Return the smallest program that was found to break the same law.
+    """Return the smallest program that was found to break the same law, or one of ``laws``.
 
-    Parameters
-    ----------
-    found : FoundViolation
-        Comes back as it is where running it again does not break the law.
-    seconds : float or None
-        After which the best so far is returned; ``None`` for as long as it takes.
-    plays : int or None
-        Most programs to try: what is found does not depend on the machine then.
-    laws : collection of str, optional
-        Ids of laws; by default only the one that was broken.
-    on_progress : callable, optional
-        Called before each program that is played.
-
-    Returns
-    -------
-    FoundViolation
-        Its history has outcomes, is numbered from 1, ends with the step that breaks the law, and is never
-        larger than the one given. Marked as unfinished where ``found`` is, where there were more programs
-        to try, or the adapter hung.
+    It ends with the step that breaks the law, is numbered from 1, has outcomes, and is never larger than the
+    one given, which comes back where running it again breaks no law. After ``seconds`` the best so far is
+    returned; with ``plays``, the most programs to try, what is found does not depend on the machine. Marked
+    as unfinished where ``found`` is, where there were more programs to try, or the adapter hung.
     """
     shrinker = Shrinker(found, seconds=seconds, plays=plays, laws=laws, on_progress=on_progress)
     shrinker.run()
@@ -210,3 +271,85 @@ def _numbered(history: History) -> Program:
         renumbered(step.operation, lambda number: numbers.get(number, number)) for step in history.steps
     ]
     return Program(dict(history.header.config), tuple(operations))
+
+
+_BETWEEN_WORDS = 0.5  # Seconds: a long program takes some time to be told.
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkTask:
+    """What to make smaller."""
+
+    history: History  # the program
+    adapter: str  # registry name, ``module:Class`` or ``command:PROGRAM ARGS``
+    laws: tuple[str, ...]  # as of `Shrinker`; empty for the one that the program breaks
+    seconds: float  # after which the best so far will do
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkRun:
+    """What is known of it by now."""
+
+    # of the operations as they were; ``None`` where they make no sense, and acts may show why
+    result: RerunResult | None
+    # before, best: what was seen again, and the smallest program so far; ``None`` where no law is broken
+    before: FoundViolation | None = None
+    best: FoundViolation | None = None
+    plays: int = 0  # programs that were run for it
+    seconds: float = 0.0  # that they took
+    # as of `pymllm.conformance.shrink_trials.ShrinkBudget`
+    misfits: dict[str, int] = field(default_factory=dict)
+    # whether the operations of the smallest, run again, break its law; known at the end only
+    is_rerun: bool = False
+
+
+def run_shrink(task: ShrinkTask) -> ShrinkRun:
+    """Run a program again and, where it breaks a law, look for the smallest; raises as `rerun_history`."""
+    scenario = find_scenario(task.history.header)
+    result = _rerun(task, has_acts=scenario is not None)
+    before = _see_again(task, result, scenario)
+    if before is None:
+        return ShrinkRun(result)
+    told = -_BETWEEN_WORDS
+
+    def say(*_: object) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _BETWEEN_WORDS:
+            tell(known())
+            told = time.monotonic()
+
+    def known() -> ShrinkRun:
+        budget = shrinker.budget
+        misfits = dict(sorted(budget.misfits.items()))
+        return ShrinkRun(result, before, shrinker.best, budget.plays, budget.seconds, misfits)
+
+    shrinker = Shrinker(before, seconds=task.seconds, laws=task.laws or None, on_progress=say)
+    say()
+    shrinker.run()
+    run = known()
+    return replace(run, is_rerun=shows_again(shrinker.best))
+
+
+def shows_again(found: FoundViolation) -> bool:
+    """Whether the operations of a program, run again, break its law."""
+    return make_finding(found).is_rerun
+
+
+def _rerun(task: ShrinkTask, *, has_acts: bool) -> RerunResult | None:
+    try:
+        return rerun_history(task.history, task.adapter)
+    except UsageError:
+        if has_acts:  # no caller may do what an engine did wrong
+            return None
+        raise
+
+
+def _see_again(
+    task: ShrinkTask, result: RerunResult | None, scenario: Scenario | None
+) -> FoundViolation | None:
+    """Take the violation of the operations, or else that of the acts."""
+    if result is not None and result.violation is not None:
+        return FoundViolation(result.history, result.violation, scenario=scenario)
+    if scenario is None:
+        return None
+    return play_scenario(scenario, replace(task.history.header, adapter=task.adapter))

@@ -8,20 +8,8 @@ from typing import ClassVar
 
 from pymllm.conformance.acting import act
 from pymllm.conformance.pool_machine import PoolMachine, pick
-from pymllm.history.operations import (
-    Alloc,
-    BeginGroup,
-    Clear,
-    EndGroup,
-    Free,
-    FreeSWA,
-    Malformed,
-    Merge,
-    MoveSWA,
-    Operation,
-    ReadHalves,
-    Span,
-)
+from pymllm.history import operations as ops
+from pymllm.history.operations import Operation, Span
 from pymllm.oracle.slot_judge import SlotJudge
 
 PICK = (0, 20)
@@ -41,20 +29,20 @@ FORMS = (
 class SlotMachine(PoolMachine):
     """Drives any slot allocator; what it knows of pages and slots it asks the judge."""
 
-    MALFORMED: ClassVar[Sequence[Malformed]] = (
-        *(Malformed("alloc", wrong) for wrong in ("negative size", "float size", "bool size")),
+    MALFORMED: ClassVar[Sequence[ops.Malformed]] = (
+        *(ops.Malformed("alloc", wrong) for wrong in ("negative size", "float size", "bool size")),
         *(
-            Malformed(call, wrong)
+            ops.Malformed(call, wrong)
             for call in ("free", "free_swa", "move_swa", "read_halves")
             for wrong in ("float indices", "bool indices", "bfloat16 indices", "a list", "None")
         ),
     )
 
+    judge: SlotJudge
+
     def begin(self) -> None:
         """Look up what is claimed; misuse is left out where it is undefined."""
-        judge = self.examiner.judge
-        assert isinstance(judge, SlotJudge)  # of the adapter's kind
-        self.judge = judge
+        judge = self.judge
         self.page_size = judge.page_size
         self.grouped = "groups" in judge.claims
         self.is_group_strict = "group_errors" in judge.claims
@@ -66,13 +54,13 @@ class SlotMachine(PoolMachine):
     def end(self) -> None:
         """Empty the pool, give everything back and empty it again: what is free shows when it is taken."""
         if self.judge.full.group_open:
-            self.do(EndGroup())
+            self.do(ops.EndGroup())
         for _ in range(2):
             while self.judge.pool.free_count:
                 self.alloc_all(but=0)
                 if self.judge.window is not None:
-                    self.do(FreeSWA(self._spans(self.judge.window.alive)))
-            self.do(Free(self._spans(self.held)))
+                    self.do(ops.FreeSWA(self._spans(self.judge.window.alive)))
+            self.do(ops.Free(self._spans(self.held)))
         super().end()
 
     @property
@@ -106,60 +94,59 @@ class SlotMachine(PoolMachine):
         return self.judge.window.alive if self.judge.window is not None else []
 
     # -- well-behaved acts ---------------------------------------------------------------------------------
-
     @act(pages=(0, 3), short=(0, 3), weight=3)
     def alloc(self, pages: int, short: int) -> None:
         """Allocate whole pages, or a little less."""
-        self.do(Alloc(max(0, pages * self.page_size - short % self.page_size)))
+        self.do(ops.Alloc(max(0, pages * self.page_size - short % self.page_size)))
 
     @act(but=(0, 3))
     def alloc_all(self, but: int) -> None:
         """Allocate all that is free, or leave a few pages."""
-        self.do(Alloc(max(0, self.judge.pool.free_count - but) * self.page_size))
+        self.do(ops.Alloc(max(0, self.judge.pool.free_count - but) * self.page_size))
 
     @act(extra=(1, 3), then=(0, 2))
     def alloc_too_much(self, extra: int, then: int) -> None:
         """Ask for more than there is, then perhaps for less: the order must be what it was (X4)."""
-        self.do(Alloc(self.judge.pool.free_count * self.page_size + extra))
+        self.do(ops.Alloc(self.judge.pool.free_count * self.page_size + extra))
         self._show_order(then)
 
     @act("has_held", start=PICK, count=(1, 5), naming=(0, 4), form=(0, 7), weight=3)
     def free(self, start: int, count: int, naming: int, form: int) -> None:
         """Free some pages that are held, named in some way."""
         pages = pick(self.held, start, count)
-        self.do(Free(self._spans(pages, naming), self._forms[form % len(self._forms)]))
+        self.do(ops.Free(self._spans(pages, naming), self._forms[form % len(self._forms)]))
 
     @act(form=(0, 8))
     def free_nothing(self, form: int) -> None:
         """Free no slots: of some integer dtype, or floats, as an empty tensor has by default."""
-        self.do(Free((), "float32" if form == 8 else self._forms[form % len(self._forms)]))
+        self.do(ops.Free((), "float32" if form == 8 else self._forms[form % len(self._forms)]))
 
     @act()
     def merge(self) -> None:
         """Merge by request."""
-        self.do(Merge())
+        self.do(ops.Merge())
 
     @act("can_begin_group")
     def begin_group(self) -> None:
         """Open a group, or try to open a second one."""
-        self.do(BeginGroup())
+        self.do(ops.BeginGroup())
 
     @act("can_end_group")
     def end_group(self) -> None:
         """Close the group, or try to close one that is not open."""
-        self.do(EndGroup())
+        self.do(ops.EndGroup())
 
     @act(often=(0, 3))
     def clear(self, often: int) -> None:
         """Clear, one time in four: what is left behaves like a new allocator (X7)."""
         if not often:
-            self.do(Clear())
+            self.do(ops.Clear())
 
     @act("has_alive", start=PICK, count=(1, 5), naming=(0, 4), form=(0, 7), weight=2)
     def free_swa(self, start: int, count: int, naming: int, form: int) -> None:
         """Free the halves of some pages that have them."""
         pages = pick(self.alive, start, count)
-        self.do(FreeSWA(self._spans(pages, naming), self._forms[form % len(self._forms)]))
+        self.do(ops.FreeSWA(self._spans(pages, naming), self._forms[form % len(self._forms)]))
 
     @act("has_alive", start=PICK, count=(1, 4), other=PICK, backwards=(0, 1), weight=2)
     def move_swa(self, start: int, count: int, other: int, backwards: int) -> None:
@@ -171,22 +158,21 @@ class SlotMachine(PoolMachine):
             [slot for slots, count in zip(side, shared, strict=True) for slot in slots[:count]]
             for side in (source, target)
         ]
-        self.do(MoveSWA(*(self._name(side[::-1] if backwards else side) for side in sides)))
+        self.do(ops.MoveSWA(*(self._name(side[::-1] if backwards else side) for side in sides)))
 
     @act("windowed", start=PICK, count=(0, 12))
     def read_halves(self, start: int, count: int) -> None:
         """Read the halves of held slots; of padding and free ones, too, where nobody is asked for."""
         held = pick(self.held, start, count)
         everything = Span(0, 0, (self.judge.full.pages + 1) * self.page_size)
-        self.do(ReadHalves(self._spans(held) if count else (everything,)))
+        self.do(ops.ReadHalves(self._spans(held) if count else (everything,)))
 
     # -- misuse, where it is refused -----------------------------------------------------------------------
-
     @act("can_refuse", start=PICK, count=(0, 3), place=PICK, fault=(0, 5), then=(0, 2))
     def free_wrong(self, start: int, count: int, place: int, fault: int, then: int) -> None:
         """Free one slot that is nobody's among others that are: refused, all of it (X1, A5)."""
         good = self._slots_of(pick(self.held, start, count))
-        self._spoil(Free, good, place, fault)
+        self._spoil(ops.Free, good, place, fault)
         self._show_order(then)
 
     @act("checked_window", start=PICK, count=(0, 3), place=PICK, fault=(0, 6))
@@ -194,9 +180,9 @@ class SlotMachine(PoolMachine):
         """Free the half of one slot that has none among others that have: refused, all of it."""
         good = self._slots_of(pick(self.alive, start, count))
         if fault < 6:
-            self._spoil(FreeSWA, good, place, fault)
+            self._spoil(ops.FreeSWA, good, place, fault)
         elif gone := self._gone(place, 1):
-            self.do(FreeSWA(self._name(good + self._slots_of(gone))))
+            self.do(ops.FreeSWA(self._name(good + self._slots_of(gone))))
 
     @act("checked_window", start=PICK, other=PICK, fault=(0, 5))
     def move_wrong(self, start: int, other: int, fault: int) -> None:
@@ -216,21 +202,23 @@ class SlotMachine(PoolMachine):
             return
         if fault == 5 and (self.page_size == 1 or len(source) != len(target)):
             return
-        self.do(MoveSWA(self._name(source), self._name(target)))
+        self.do(ops.MoveSWA(self._name(source), self._name(target)))
 
     @act("checked_window", start=PICK, fault=(0, 2))
     def read_wrong(self, start: int, fault: int) -> None:
         """Read the half of a slot that is outside the pool among others that are not."""
         past = (self.judge.full.pages + 1) * self.page_size
         outside = (-1, past, past + self.page_size)[fault]
-        self.do(ReadHalves((*self._spans(pick(self.held, start, 1)), Span(0, outside, outside + 1))))
+        self.do(ops.ReadHalves((*self._spans(pick(self.held, start, 1)), Span(0, outside, outside + 1))))
 
     def _show_order(self, pages: int) -> None:
         """Allocate a little, perhaps: what was refused or failed must have left the order alone."""
         if pages:
-            self.do(Alloc(min(pages, self.judge.pool.free_count) * self.page_size))
+            self.do(ops.Alloc(min(pages, self.judge.pool.free_count) * self.page_size))
 
-    def _spoil(self, operation: type[Free | FreeSWA], good: list[int], place: int, fault: int) -> None:
+    def _spoil(
+        self, operation: type[ops.Free | ops.FreeSWA], good: list[int], place: int, fault: int
+    ) -> None:
         bad = self._bad_slot(fault, good)
         if bad is not None:
             at = place % (len(good) + 1)
@@ -251,7 +239,6 @@ class SlotMachine(PoolMachine):
         return candidates[0] if candidates else None
 
     # -- naming --------------------------------------------------------------------------------------------
-
     def _gone(self, start: int, count: int) -> list[int]:
         """Pick some held pages without a half."""
         window = self.judge.window

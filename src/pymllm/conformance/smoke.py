@@ -9,7 +9,7 @@ JSON keeps; and the simplest legal calls on something new do not fail.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from pymllm.adapters.base import CAPABILITIES, Adapter, header_of
@@ -23,19 +23,20 @@ from pymllm.conformance.adapter_calls import (
     load_class,
 )
 from pymllm.conformance.time_limit import HungError
-from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError, PymllmError
+from pymllm.errors import (
+    AdapterError,
+    ConversationError,
+    InvariantViolation,
+    ProgramError,
+    PymllmError,
+    UsageError,
+)
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.codec import decode, encode
 from pymllm.history.files import Config
 from pymllm.history.operations import Key, Operation, Span
-from pymllm.history.outcomes import (
-    Effect,
-    Failed,
-    Outcome,
-    Result,
-    Unsupported,
-)
+from pymllm.history.outcomes import Effect, Outcome, Result
 from pymllm.oracle.judge import make_judge
 
 _ANSWERS: dict[str, tuple[type, ...]] = {
@@ -106,35 +107,11 @@ def _slots(config: Config, capabilities: Collection[str]) -> _Steps:
     ]
 
 
-def _rows(config: Config, capabilities: Collection[str]) -> _Steps:
-    return [
-        (None, ops.AllocRows(1)),
-        (None, ops.ReadRows()),
-        (None, ops.FreeRow(Span(1, 0, 1))),
-        (None, ops.Clear()),
-    ]
-
-
-def _buffers(config: Config, capabilities: Collection[str]) -> _Steps:
-    return [(None, ops.ReadKV(0))]
-
-
 def _states(config: Config, capabilities: Collection[str]) -> _Steps:
     steps: _Steps = [(None, ops.ReadStates(0))]
     if _number(config, "track_slots", 0):
         steps += [(None, ops.AllocTrack()), (None, ops.FreeTrack(Span(2, 0, 1)))]
     return steps
-
-
-def _hashes(config: Config, capabilities: Collection[str]) -> _Steps:
-    key = Key((1, 2))
-    return [
-        (None, ops.SliceKey(key, 0, 1)),
-        (None, ops.PickToken(key, 1)),
-        (None, ops.HashPage(key)),
-        (None, ops.HashInt64("00" * 32)),
-        (None, ops.HashBytes("00")),
-    ]
 
 
 def _prefix(config: Config, capabilities: Collection[str]) -> _Steps:
@@ -203,12 +180,15 @@ def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
     ]
 
 
-_SAMPLES = {
+_ROWS = (ops.AllocRows(1), ops.ReadRows(), ops.FreeRow(Span(1, 0, 1)), ops.Clear())
+_KEYS = (ops.SliceKey(Key((1, 2)), 0, 1), ops.PickToken(Key((1, 2)), 1), ops.HashPage(Key((1, 2))))
+_HASHES = (*_KEYS, ops.HashInt64("00" * 32), ops.HashBytes("00"))
+_SAMPLES: dict[str, Callable[[Config, Collection[str]], _Steps]] = {
     "slots": _slots,
-    "rows": _rows,
-    "buffers": _buffers,
+    "rows": lambda config, capabilities: [(None, operation) for operation in _ROWS],
+    "buffers": lambda config, capabilities: [(None, ops.ReadKV(0))],
     "states": _states,
-    "hashes": _hashes,
+    "hashes": lambda config, capabilities: [(None, operation) for operation in _HASHES],
     "prefix": _prefix,
     "blocks": _blocks,
     "requests": _requests,
@@ -234,6 +214,11 @@ class SmokeFailure:
     message: str
     is_missing: bool = False  # whether there is no such adapter to load
     conversation: EndedConversation | None = None  # the one that came to an end by it
+
+    def refuse_missing(self) -> None:
+        """Raise `UsageError` where there is no such class as ``module:Class`` names."""
+        if self.is_missing and ":" in self.name:
+            raise UsageError(f"adapter {self.name}: {self.message}")
 
 
 def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
@@ -332,12 +317,12 @@ def find_fault(outcome: Outcome, step: SampleStep) -> str | None:
 
 def _find_wrong_result(result: Result, step: SampleStep) -> str | None:
     if not step.is_claimed:
-        if isinstance(result, Unsupported):
+        if isinstance(result, out.Unsupported):
             return None
         return f"answered {result}, although it claims no {step.needs!r}; it must be Unsupported"
-    if isinstance(result, Unsupported):
+    if isinstance(result, out.Unsupported):
         return f"is unsupported ({result.what}), although everything that it needs is claimed"
-    if isinstance(result, Failed):
+    if isinstance(result, out.Failed):
         return f"the simplest legal call failed with {result.error}: {result.message}"
     legal = LEGAL_RESULTS[type(step.operation)]
     if not isinstance(result, legal):

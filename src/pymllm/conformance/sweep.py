@@ -16,29 +16,14 @@ from typing import Any, ClassVar
 from pymllm.conformance.acting import ActingMachine, drive
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
+from pymllm.history import operations as ops
 from pymllm.history.files import History
-from pymllm.history.operations import (
-    AddRequest,
-    Alloc,
-    AllocBlocks,
-    AllocRows,
-    AllocSlots,
-    AllocTrack,
-    Fault,
-    Operation,
-    RunStep,
-    ScheduleChunk,
-    Span,
-)
+from pymllm.history.operations import Operation, Span
 from pymllm.history.outcomes import Failed, Outcome, Slots
 
 CORPUS_SEEDS = (0, 1)
 CORPUS_ACTS = 30
 """The corpus: so many acts from each of these seeds, on every configuration."""
-_FAILING_ACTS = frozenset(
-    {"can_fail", "has_faults", "can_fail_callback", "can_fail_pool", "can_fail_states", "can_fail_eviction"}
-)
-"""What the acts need that let calls fail, in any machine."""
 _ACTS_OF_AN_ENGINE = 5
 """An engine's act is so many times as long as another's, and what is left of a program is played on."""
 
@@ -66,12 +51,10 @@ class SweepReport:
 
 
 # -- machines in which calls fail ----------------------------------------------------------------------------
-
-
 def _sound(machine: type[ActingMachine]) -> type[ActingMachine]:
     """Return the machine without the acts that let calls fail: a corpus is of sound programs."""
-    space: dict[str, Any] = {name: False for name in dir(machine) if name in _FAILING_ACTS}
-    return type(f"{machine.__name__}__sound", (machine,), {**space, "AUDIT": False})
+    space = {"LEFT_OUT": frozenset({"faults"}), "AUDIT": False}
+    return type(f"{machine.__name__}__sound", (machine,), space)
 
 
 def _drive_for(
@@ -107,8 +90,6 @@ class _ShortOfMemory:
 
 
 # -- what can fail -------------------------------------------------------------------------------------------
-
-
 def failures_of(history: History) -> Iterator[Failure]:
     """Yield every call of a program, in which none failed, that can be let fail, in order."""
     claimed = history.header.capabilities
@@ -127,21 +108,13 @@ def _failing_calls(step: int, outcome: Outcome) -> Iterator[Failure]:
             yield from (Failure(step, name, nth) for nth in range(1, count + 1))
 
 
-def _hoard_slots(played: ActingMachine, free: dict[str, int]) -> None:
-    played.do(Alloc(free["available_size"]))
-
-
-def _hoard_rows(played: ActingMachine, free: dict[str, int]) -> None:
-    played.do(AllocRows(free["available_size"]))
-
-
 def _hoard_tracks(played: ActingMachine, free: dict[str, int]) -> None:
     for _ in range(free.get("available_track_slots", 0)):
-        played.do(AllocTrack())
+        played.do(ops.AllocTrack())
 
 
 def _hoard_blocks(played: ActingMachine, free: dict[str, int]) -> None:
-    played.do(AllocBlocks(free["pool_avail"] + free["evictable_blocks"]))
+    played.do(ops.AllocBlocks(free["pool_avail"] + free["evictable_blocks"]))
 
 
 def _hoard_block_slots(played: ActingMachine, free: dict[str, int]) -> None:
@@ -150,24 +123,24 @@ def _hoard_block_slots(played: ActingMachine, free: dict[str, int]) -> None:
     taken = played.examiner.history.steps[-1]
     held = taken.outcome.result if taken.outcome is not None else None
     for at in range(len(held.slots) if isinstance(held, Slots) else 0):
-        if isinstance(played.do(AllocSlots((Span(taken.number, at, at + 1),))).result, Failed):
+        if isinstance(played.do(ops.AllocSlots((Span(taken.number, at, at + 1),))).result, Failed):
             return
 
 
-_HOARDS: dict[type[Operation], Callable[[ActingMachine, dict[str, int]], None]] = {
-    Alloc: _hoard_slots,
-    AllocRows: _hoard_rows,
-    AllocTrack: _hoard_tracks,
-    AllocBlocks: _hoard_blocks,
-    AllocSlots: _hoard_block_slots,
+_HOARDS: dict[type[Operation], Callable[[ActingMachine, dict[str, int]], object]] = {
+    ops.Alloc: lambda played, free: played.do(ops.Alloc(free["available_size"])),
+    ops.AllocRows: lambda played, free: played.do(ops.AllocRows(free["available_size"])),
+    ops.AllocTrack: _hoard_tracks,
+    ops.AllocBlocks: _hoard_blocks,
+    ops.AllocSlots: _hoard_block_slots,
 }
 """What takes everything, so that the allocation finds nothing."""
 
 _BLOCKS = ("allocate_blocks", "no_blocks")
 _INNER_CALLS: dict[type[Operation], tuple[str, ...]] = {
-    AddRequest: (*_BLOCKS, "restore_state"),
-    ScheduleChunk: _BLOCKS,
-    RunStep: (*_BLOCKS, "allocate_slots", "store_states", "forward"),
+    ops.AddRequest: (*_BLOCKS, "restore_state"),
+    ops.ScheduleChunk: _BLOCKS,
+    ops.RunStep: (*_BLOCKS, "allocate_slots", "store_states", "forward"),
 }
 """Calls inside a context, by the operations that may make them; no outcome tells how many there were."""
 _BEYOND = 10**6
@@ -188,8 +161,6 @@ def inner_calls_of(history: History) -> Iterator[tuple[int, list[str]]]:
 
 
 # -- sweeping ------------------------------------------------------------------------------------------------
-
-
 def sweep(machine: type[ActingMachine], seeds: Sequence[int], acts: int) -> SweepReport:
     """Let every call of a corpus fail, one program from each seed, and have all that comes of it judged.
 
@@ -233,7 +204,7 @@ def _sweep_inside(
 def _struck(examiner: Examiner) -> Outcome | None:
     """Return what came of the operation in which a call was to fail."""
     steps = examiner.history.steps
-    armed = next(at for at, step in enumerate(steps) if isinstance(step.operation, Fault))
+    armed = next(at for at, step in enumerate(steps) if isinstance(step.operation, ops.Fault))
     return steps[armed + 1].outcome
 
 
@@ -260,7 +231,7 @@ def _let_fail(played: ActingMachine, operation: Operation, failure: Failure) -> 
         free = last[0].outcome.sizes if last and last[0].outcome is not None else {}
         _HOARDS[type(operation)](played, free or played.examiner.adapter.sizes())  # type: ignore[attr-defined]
     else:
-        played.do(Fault(failure.call, failure.nth))
+        played.do(ops.Fault(failure.call, failure.nth))
     played.do(operation)
 
 

@@ -109,7 +109,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     """Let no call take longer than this; 0 for no limit, nor is there one outside of the main thread.
 
     What the interpreter cannot interrupt, such as native code in a loop, hears no alarm; a process that
-    carries out tasks for another one is ended then (`pymllm.conformance.worker_process`).
+    carries out tasks for another one is ended then (`pymllm.conformance.workers`).
     """
     with answer_limit(seconds), _alarm(seconds):
         yield

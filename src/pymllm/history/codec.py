@@ -60,9 +60,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     __dataclass_fields__ = _DataclassFields()
 
 
-# -- writing -------------------------------------------------------------------------------------------------
-
-
+# -- writing --
 def encode(record: Any) -> Any:
     """Return a record, or what a field of one holds, as numbers, strings, lists and dicts of its own."""
     return _with_lists(msgspec.to_builtins(lean(record)))
@@ -170,9 +168,7 @@ def fits(record: Record) -> bool:
         return False
 
 
-# -- reading -------------------------------------------------------------------------------------------------
-
-
+# -- reading --
 def decode(kind: Any, plain: Any, where: str = "") -> Any:
     """Return plain data, as `encode` makes it or as JSON reads it, as a value of a type.
 

@@ -6,7 +6,8 @@ the judge's model, and the implementation itself. Small ones find more: what is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pymllm.errors import ProgramError
@@ -50,8 +51,9 @@ def check_config(config: Mapping[str, Any], kind: str | None = None) -> None:
             )
         if not -INTEGER_LIMIT <= value < INTEGER_LIMIT:
             raise ProgramError(f"the configuration's {_cut(key)} is {_told(value)}; an integer has 64 bits")
-    for what, keys, limit in _PRODUCTS.get(kind or "", ()):
-        total = _total(config, keys)
+    sizes = Counter({key: max(0, value) for key, value in config.items() if type(value) is int})
+    for what, total_of, limit in _TOTALS.get(kind or "", ()):
+        total = total_of(sizes)
         if total > limit:
             raise ProgramError(
                 f"the configuration has {_told(total)} {what}; at most it has {limit:,}: {_WAY_OUT}"
@@ -66,29 +68,30 @@ def _cut(key: str) -> str:
     return key if len(key) <= 40 else f"{key[:37]}..."
 
 
-Sum = tuple[tuple[str, ...], ...]
-"""Products to be added up; of a key that is missing, or no number, nothing comes."""
-
-_PRODUCTS: Mapping[str, tuple[tuple[str, tuple[Sum, ...], int], ...]] = {
+_TOTALS: Mapping[str, tuple[tuple[str, Callable[[Counter[str]], int], int], ...]] = {
     "slots": (
-        ("slots", ((("pages",),), (("page_size",),)), _SLOTS),
-        ("window slots", ((("swa_pages",),), (("page_size",),)), _SLOTS),
+        ("slots", lambda of: of["pages"] * of["page_size"], _SLOTS),
+        ("window slots", lambda of: of["swa_pages"] * of["page_size"], _SLOTS),
     ),
-    "rows": (("entries of its table", ((("max_reqs",),), (("max_context_len",),)), ELEMENTS_LIMIT),),
+    "rows": (("entries of its table", lambda of: of["max_reqs"] * of["max_context_len"], ELEMENTS_LIMIT),),
     "buffers": (
         (
             "numbers in its buffers",
-            ((("layers",),), (("size",), ("page_size",)), (("k_heads", "k_dim"), ("v_heads", "v_dim"))),
+            lambda of: (
+                of["layers"]
+                * (of["size"] + of["page_size"])
+                * (of["k_heads"] * of["k_dim"] + of["v_heads"] * of["v_dim"])
+            ),
             ELEMENTS_LIMIT,
         ),
     ),
     "states": (
         (
             "numbers in its states",
-            (
-                (("layers",),),
-                (("max_reqs",), ("track_slots",)),
-                (("v_heads", "v_dim", "k_dim"), ("conv_dim", "kernel")),
+            lambda of: (
+                of["layers"]
+                * (of["max_reqs"] + of["track_slots"])
+                * (of["v_heads"] * of["v_dim"] * of["k_dim"] + of["conv_dim"] * of["kernel"])
             ),
             ELEMENTS_LIMIT,
         ),
@@ -96,41 +99,28 @@ _PRODUCTS: Mapping[str, tuple[tuple[str, tuple[Sum, ...], int], ...]] = {
     "blocks": (
         (
             "numbers in its states",
-            (
-                (("layers",),),
-                (("slots",), ("requests",)),
-                (("ssm_heads", "ssm_dim"), ("conv_dim", "conv_width")),
+            lambda of: (
+                of["layers"]
+                * (of["slots"] + of["requests"])
+                * (of["ssm_heads"] * of["ssm_dim"] + of["conv_dim"] * of["conv_width"])
             ),
             ELEMENTS_LIMIT,
         ),
-        ("tokens in its blocks", ((("blocks",),), (("block_size",),)), _SLOTS),
+        ("tokens in its blocks", lambda of: of["blocks"] * of["block_size"], _SLOTS),
     ),
     "requests": (
         (
             "numbers in its states",
-            ((("layers",),), (("mamba_slots",), ("max_requests",)), (("conv_width",), ("ssm_width",))),
+            lambda of: (
+                of["layers"] * (of["mamba_slots"] + of["max_requests"]) * (of["conv_width"] + of["ssm_width"])
+            ),
             ELEMENTS_LIMIT,
         ),
-        ("tokens in its blocks", ((("num_blocks",),), (("block_size",),)), _SLOTS),
-        ("entries of its table", ((("max_requests",),), (("max_blocks",),)), _SLOTS),
+        ("tokens in its blocks", lambda of: of["num_blocks"] * of["block_size"], _SLOTS),
+        ("entries of its table", lambda of: of["max_requests"] * of["max_blocks"], _SLOTS),
     ),
 }
-"""By kind: what several keys come to together, the factors, each a sum of products, and the limit."""
-
-
-def _total(config: Mapping[str, Any], factors: tuple[Sum, ...]) -> int:
-    total = 1
-    for factor in factors:
-        total *= sum(_product(config, keys) for keys in factor)
-    return total
-
-
-def _product(config: Mapping[str, Any], keys: tuple[str, ...]) -> int:
-    product = 1
-    for key in keys:
-        value = config.get(key)
-        product *= max(0, value) if type(value) is int else 0
-    return product
+"""By kind: what several keys come to together, and the limit; a key that is missing, or no number, is 0."""
 
 
 def config_schema() -> dict[str, Any]:

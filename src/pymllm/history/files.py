@@ -44,9 +44,8 @@ class PlayedAct(Record, frozen=True):
 
 
 class PlayedActs(Record, frozen=True):
-    """What a machine was told to do, where its operations came of that.
+    """What a machine, named by its class, was told to do, where its operations came of that.
 
-    - ``machine``: Name of its class, of the history's kind.
     - ``audit``: Whether the implementation was walked from inside after every step.
     """
 
@@ -58,14 +57,12 @@ class PlayedActs(Record, frozen=True):
 class Header(Record, frozen=True):
     """What a history is of.
 
-    - ``kind``: One of `pymllm.history.operations.KINDS`.
     - ``config``: What the adapter was built with.
     - ``capabilities``: What it claims, sorted.
     - ``seed``: Of the search that found the program.
     - ``versions``: Of the packages involved.
     - ``note``: Why it was kept, such as the violated law.
-    - ``scenario``: The acts that led to the operations: what an engine does wrong, its calls alone do not
-      show, and whoever plays these sees it again.
+    - ``scenario``: The acts behind the operations, which show again what an engine does wrong.
     """
 
     adapter: str
@@ -111,11 +108,6 @@ def dump_header(header: Header) -> str:
 def dump_step(step: Step) -> str:
     """Write the line of a step, without its end."""
     return write_json(step)
-
-
-def dump_outcome(outcome: Outcome) -> str:
-    """Write what the line of a step ends in, in the place of its last brace, once it was run."""
-    return f', "outcome": {write_json(outcome)}}}'
 
 
 def write_history(history: History, path: Path) -> None:

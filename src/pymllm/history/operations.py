@@ -1,11 +1,9 @@
 """What can be asked of an implementation: the only language between the rooms.
 
-An operation is a frozen record of plain data. Operations are numbered from 1 within a program, and
-whatever an implementation chose is named by the step that chose it, so that a program runs on any
-adapter: nodes by the `Match` or `Insert` that returned them, holds by their `Lock`, slots by a `Span` of
-the step that handed them out.
-
-Which operations an adapter must understand depends on its kind (`OPERATIONS_OF`).
+Operations are frozen records of plain data, numbered from 1 within a program. What an implementation chose is
+named by the step that chose it, so that a program runs on any adapter: nodes by the `Match` or `Insert` that
+returned them, holds by their `Lock`, slots by a `Span` of the step that handed them out. Which of them an
+adapter must understand depends on its kind (`OPERATIONS_OF`).
 """
 
 from __future__ import annotations
@@ -19,13 +17,12 @@ class _Operation(Record, frozen=True, tag_field="op", tag=snake_case):
     """Is told apart by ``op``."""
 
 
-# -- keys ----------------------------------------------------------------------------------------------------
-
+# -- keys --
 Token = int | tuple[int, ...]
 """One element of a key: a token id, or a tuple of them (bigrams)."""
 
 KEY_FORMS = ("list", "tuple", "array", "int32", "int64", "tensor32", "tensor64")
-"""The containers that a key may be handed over in."""
+"""The containers that a key may be handed over in; ``int32`` and ``int64`` are NumPy's."""
 
 
 class Key(Record, frozen=True):
@@ -33,8 +30,7 @@ class Key(Record, frozen=True):
 
     - ``tokens``: Token ids, or equally long tuples of them.
     - ``extra_key``: Namespace.
-    - ``form``: The container that the adapter hands over, one of `KEY_FORMS` (``int32`` and ``int64`` are
-      NumPy's); an adapter that has only one ignores it.
+    - ``form``: The container that is handed over, of `KEY_FORMS`; an adapter that has only one ignores it.
     """
 
     tokens: tuple[Token, ...]
@@ -42,8 +38,7 @@ class Key(Record, frozen=True):
     form: str = "list"
 
 
-# -- spans ---------------------------------------------------------------------------------------------------
-
+# -- spans --
 SPAN_LIMIT: Final = 1_000_000
 """Most numbers that the spans of one list may stand for; who needs more has a broken hand."""
 
@@ -51,8 +46,7 @@ SPAN_LIMIT: Final = 1_000_000
 class Span(Record, frozen=True):
     """Some of the numbers (slots, rows, blocks) that a step gave, by their place in its answer.
 
-    - ``step``: Number of the step. Step 0 stands for the numbers themselves: ``Span(0, 4, 8)`` is 4, 5, 6,
-      7, whoever they belong to.
+    - ``step``: Its number; 0 stands for the numbers themselves, so that ``Span(0, 4, 7)`` is 4, 5, 6.
     - ``start``, ``stop``: Half-open range of places, ``0 <= start <= stop``.
     """
 
@@ -61,9 +55,7 @@ class Span(Record, frozen=True):
     stop: int
 
 
-# -- blocks --------------------------------------------------------------------------------------------------
-
-
+# -- blocks --
 class AllocBlocks(_Operation, frozen=True):
     """Take blocks with one reference each (C1); answered by `Slots` or `NoRoom`."""
 
@@ -71,30 +63,24 @@ class AllocBlocks(_Operation, frozen=True):
 
 
 class RetainBlocks(_Operation, frozen=True):
-    """Add a reference to each block for each time that it is named (C1).
-
-    ``form`` is the container that is handed over, as of `Key`.
-    """
+    """Add a reference to each block for each time that it is named (C1); ``form`` as of `Key`."""
 
     blocks: tuple[Span, ...]
     form: str = "list"
 
 
 class ReleaseBlocks(_Operation, frozen=True):
-    """Take a reference from each block for each time that it is named (C1); ``form`` as of `RetainBlocks`."""
+    """Take a reference from each block for each time that it is named (C1); ``form`` as of `Key`."""
 
     blocks: tuple[Span, ...]
     form: str = "list"
 
 
 class RegisterBlocks(_Operation, frozen=True):
-    """Make the content of blocks known under hashes (C3).
+    """Make the content of blocks, each after its parent, known under hashes (C3); ``form`` as of `Key`.
 
-    - ``blocks``: Each after its parent.
     - ``hashes``: One for each, ``1 .. 2**63 - 1``.
-    - ``parents``: The hash of each one's parent, 0 for a first block; ``None``: each follows the one before
-      it.
-    - ``form``: As of `RetainBlocks`.
+    - ``parents``: The hash of each one's parent, 0 for a first block; ``None``: each follows the last one.
     """
 
     blocks: tuple[Span, ...]
@@ -104,7 +90,7 @@ class RegisterBlocks(_Operation, frozen=True):
 
 
 class StampBlocks(_Operation, frozen=True):
-    """Let the stamps of blocks be the clock's (X3); ``form`` as of `RetainBlocks`."""
+    """Let the stamps of blocks be the clock's (X3); ``form`` as of `Key`."""
 
     blocks: tuple[Span, ...]
     form: str = "list"
@@ -116,9 +102,7 @@ class SetClock(_Operation, frozen=True):
     clock: int
 
 
-# -- slots of states -----------------------------------------------------------------------------------------
-
-
+# -- slots of states --
 class AllocSlots(_Operation, frozen=True):
     """Get a slot for each block, repeats included (C5, C6); answered by `Slots`, as many as blocks."""
 
@@ -145,9 +129,8 @@ class NameStates(_Operation, frozen=True):
 
 
 class DropStates(_Operation, frozen=True):
-    """Free the slots of blocks and forget their hashes (C4).
+    """Free the slots of blocks, where they have one, and forget their hashes (C4).
 
-    - ``blocks``: With or without a slot; repeats are nothing special.
     - ``how``: ``"one by one"``, ``"batch"``, or ``"deregistered"``: as an observer of the block allocator.
     - ``hashes``: What a ``"deregistered"`` names beside them; those of other blocks stay.
     """
@@ -157,14 +140,9 @@ class DropStates(_Operation, frozen=True):
     hashes: tuple[int, ...] = ()
 
 
-# -- states --------------------------------------------------------------------------------------------------
-
-
+# -- states --
 class StoreState(_Operation, frozen=True):
-    """Write the state of one layer into the slot of a block (C7); numbers as of `WriteState`.
-
-    ``recurrent`` is the first element of the SSM state, and ``block`` names exactly one.
-    """
+    """Write the state of one layer into the slot of exactly one block (C7); numbers as of `WriteState`."""
 
     block: Span
     layer: int
@@ -203,8 +181,7 @@ class ReadLive(_Operation, frozen=True):
     layer: int
 
 
-# -- buffer operations ---------------------------------------------------------------------------------------
-
+# -- buffer operations --
 SHAPES = ("flat", "heads", "strided", "batch")
 """The shapes that rows of keys and values may be written in."""
 
@@ -213,9 +190,8 @@ class WriteKV(_Operation, frozen=True):
     """Write rows of keys and values (P3).
 
     - ``slots``: One per row; 0 takes padding.
-    - ``keys``, ``values``: One row of integers for each slot, as long as a row of the buffer, each in -128
-      .. 127: an adapter stores them as numbers or as the bit patterns of its dtype, and reads them back
-      likewise.
+    - ``keys``, ``values``: As many rows, each as long as one of the buffer, of integers in -128 .. 127, kept
+      as numbers or as the bit patterns of a dtype, and read back likewise.
     - ``shape``: ``"flat"`` is ``[n, heads * dim]``, ``"heads"`` ``[n, heads, dim]``, ``"strided"`` the same
       with gaps in memory, ``"batch"`` ``[1, n, heads, dim]`` with slots ``[1, n]``.
     - ``form``: That of the slots, as of `Free`; a batch's are a row as they are.
@@ -230,10 +206,7 @@ class WriteKV(_Operation, frozen=True):
 
 
 class MoveKV(_Operation, frozen=True):
-    """Write rows that are views of the layer's own buffers, all read before one is written (P3).
-
-    ``count`` rows from ``source`` on go to as many from ``target`` on.
-    """
+    """Write ``count`` rows that are views of the layer's own buffers, all read before one is written (P3)."""
 
     layer: int
     source: int
@@ -247,9 +220,7 @@ class ReadKV(_Operation, frozen=True):
     layer: int
 
 
-# -- hash operations -----------------------------------------------------------------------------------------
-
-
+# -- hash operations --
 class SliceKey(_Operation, frozen=True):
     """Slice a key (K1); answered by `Tokens`."""
 
@@ -284,9 +255,7 @@ class HashBytes(_Operation, frozen=True):
     data: str
 
 
-# -- prefix operations ---------------------------------------------------------------------------------------
-
-
+# -- prefix operations --
 class Match(_Operation, frozen=True):
     """Find the longest usable cached prefix (R2); answered by `Matched`."""
 
@@ -296,12 +265,10 @@ class Match(_Operation, frozen=True):
 class Insert(_Operation, frozen=True):
     """Cache a key (R3, R4, S7); answered by `Inserted`.
 
-    - ``key``: The key, an unaligned tail included.
-    - ``slots``: One slot per token; ``None`` lets a cache without a pool store the token ids (R1).
+    - ``slots``: One per token; ``None`` lets a cache without a pool store the token ids (R1).
     - ``prev_prefix_len``, ``swa_evicted_seqlen``: As in the documented interface.
     - ``form``: As of `Free`.
-    - ``state``: The track slot with the state after the key's last token (M1): exactly one, of an
-      `AllocTrack`.
+    - ``state``: The track slot with the state after the key's last token (M1): one, of an `AllocTrack`.
     """
 
     key: Key
@@ -313,9 +280,9 @@ class Insert(_Operation, frozen=True):
 
 
 class Evict(_Operation, frozen=True):
-    """Evict ``tokens`` and, of the second kind of memory, ``secondary``; answered by `Evicted`.
+    """Evict tokens (R5); answered by `Evicted`.
 
-    The second kind is counted in tokens of the window's half (S3), or in states (M5); laws: R5, S3, M5.
+    - ``secondary``: Of the second kind of memory: tokens of the window's half (S3), or states (M5).
     """
 
     tokens: int
@@ -329,9 +296,8 @@ class Lock(_Operation, frozen=True):
 
 
 class Unlock(_Operation, frozen=True):
-    """Release a hold (R6, S5).
+    """Release the hold of a `Lock` (R6, S5).
 
-    - ``lock``: The step of its `Lock`.
     - ``at``: Passes the node of another `Match`, `Insert` or `Lock` instead.
     - ``token``: Passes the token of another `Lock` instead; 0 passes none at all.
     """
@@ -342,16 +308,12 @@ class Unlock(_Operation, frozen=True):
 
 
 class Hash(_Operation, frozen=True):
-    """Compute the page hashes of the node that step ``of`` returned (H2, H3); answered by `Hashes`.
-
-    Those of its whole path, from the root.
-    """
+    """Compute the page hashes of the path to the node of step ``of`` (H2, H3); answered by `Hashes`."""
 
     of: int
 
 
-# -- request operations --------------------------------------------------------------------------------------
-
+# -- request operations --
 KV_FACTOR = 1_000_003
 KV_PRIME = 2**31 - 1
 CONV_PRIME = 251
@@ -361,10 +323,9 @@ SSM_PRIME = 16_777_213
 
 
 class AddRequest(_Operation, frozen=True):
-    """Take up a request and schedule its first chunk (C3, E4); answered by `RequestView` or `NoRoom`.
+    """Take up a prompt and schedule its first chunk (C3, E4); answered by `RequestView` or `NoRoom`.
 
-    - ``tokens``: The prompt.
-    - ``limit``: The most tokens to compute in the first chunk; ``None`` for all.
+    - ``limit``: The most tokens to compute in it; ``None`` for all.
     """
 
     tokens: tuple[int, ...]
@@ -381,8 +342,8 @@ class ScheduleChunk(_Operation, frozen=True):
 class RunStep(_Operation, frozen=True):
     """Compute all scheduled chunks, and a token of each decoding request; answered by `Ran`.
 
-    - ``next_tokens``: One at least: what is sampled by the requests that sample, in the order in which they
-      were added, from the start again where there are more of them.
+    - ``next_tokens``: One at least: what the requests that sample get, in the order in which they were added,
+      from the start again where there are more of them.
     """
 
     next_tokens: tuple[int, ...] = (1,)
@@ -406,9 +367,7 @@ class Release(_Operation, frozen=True):
     request: int
 
 
-# -- row operations ------------------------------------------------------------------------------------------
-
-
+# -- row operations --
 class AllocRows(_Operation, frozen=True):
     """Take rows for requests, all or none (P1); answered by `Slots` or `NoRoom`."""
 
@@ -432,10 +391,7 @@ class WriteRow(_Operation, frozen=True):
 
 
 class WriteEntries(_Operation, frozen=True):
-    """Write one value into one position of each row named; row 0 takes padding (P2, E5).
-
-    ``form`` is that of all three, as of `Free`.
-    """
+    """Write a value into a position of each row; row 0 takes padding (P2, E5); ``form`` is that of all."""
 
     rows: tuple[Span, ...]
     positions: tuple[int, ...]
@@ -447,9 +403,7 @@ class ReadRows(_Operation, frozen=True):
     """Read the whole table; answered by `Table`."""
 
 
-# -- slot operations -----------------------------------------------------------------------------------------
-
-
+# -- slot operations --
 class Alloc(_Operation, frozen=True):
     """Take slots (A3); answered by `Slots` or `NoRoom`."""
 
@@ -495,9 +449,7 @@ class EndGroup(_Operation, frozen=True):
     """Carry out the frees since `BeginGroup` (A6)."""
 
 
-# -- state operations ----------------------------------------------------------------------------------------
-
-
+# -- state operations --
 class AllocTrack(_Operation, frozen=True):
     """Take one track slot (P5); answered by `Slots` or `NoRoom`."""
 
@@ -511,9 +463,7 @@ class FreeTrack(_Operation, frozen=True):
 class WriteState(_Operation, frozen=True):
     """Write a state through a layer's views, each of the two parts with integers of its own.
 
-    Under a prefix cache the slot is the caller's: a snapshot that is handed over by a later `Insert`.
-
-    - ``slot``: Exactly one row or track slot.
+    - ``slot``: Exactly one row or track slot; of a prefix cache, one that a later `Insert` hands over.
     - ``recurrent``, ``conv``: The first element of each part.
     - ``ramp``: Each further element, in the order of memory, is larger by this. All are in -128 .. 127 and
       stored as in `WriteKV`.
@@ -550,7 +500,7 @@ class ReadStates(_Operation, frozen=True):
 class Malformed(_Operation, frozen=True):
     """Call something with an argument that no caller may pass; must be refused, and change nothing (X1).
 
-    - ``call``: Name of the operation that is spoiled, such as ``"free"``.
+    - ``call``: Name of an operation, such as ``"free"``.
     - ``wrong``: What is wrong with it; the adapter makes the argument, or answers that it cannot.
     """
 
@@ -561,12 +511,11 @@ class Malformed(_Operation, frozen=True):
 class Fault(_Operation, frozen=True):
     """Let a call fail that the next operation makes; forgotten if that operation does not get so far.
 
-    - ``call``: ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, or ``"free_state"`` of the pool of
-      states (it raises and takes nothing), ``"callback"`` (the eviction callback raises, or the observer of
-      blocks) or ``"reenter"`` (it calls the cache or the allocator, which must be refused, X6). Of a
-      context: ``"allocate_blocks"`` (raises), ``"no_blocks"`` (the same answers ``None``),
-      ``"allocate_slots"``, ``"store_states"`` (what copies into slots), ``"restore_state"`` and
-      ``"forward"`` (raises at the nth request).
+    - ``call``: ``"free"``, ``"free_swa"``, ``"move_swa"`` of the pool, ``"free_state"`` of the pool of states
+      (it raises and takes nothing), ``"callback"`` (the eviction callback raises, or the observer of blocks),
+      ``"reenter"`` (it calls the cache or the allocator, which must be refused, X6). Of a context:
+      ``"allocate_blocks"`` (raises), ``"no_blocks"`` (the same answers ``None``), ``"allocate_slots"``,
+      ``"store_states"`` (what copies into slots), ``"restore_state"``, ``"forward"`` (at the nth request).
     - ``nth``: Which of these calls, from 1.
     """
 
@@ -585,7 +534,7 @@ class Reset(_Operation, frozen=True):
 class Inspect(_Operation, frozen=True):
     """Look at every node, where the implementation has nodes to show; answered by `Inspected`.
 
-    Of blocks: at all documented views; answered by `BlockBooks`.
+    Of blocks, at all documented views; answered by `BlockBooks`.
     """
 
 
@@ -628,4 +577,3 @@ KINDS = tuple(OPERATIONS_OF)
 """Slot allocators, rows, KV buffers, state pools, keys and hashes, prefix caches, blocks, requests."""
 
 OPERATIONS: tuple[type, ...] = tuple(dict.fromkeys(op for group in OPERATIONS_OF.values() for op in group))
-"""Every operation once."""

@@ -14,20 +14,17 @@ class _Result(Record, frozen=True, tag_field="is", tag=snake_case):
     """Is told apart by ``is``."""
 
 
-# -- request outcomes ----------------------------------------------------------------------------------------
-
-
+# -- request outcomes --
 class RequestView(_Result, frozen=True):
     """One request between two steps.
 
     - ``request``: The step that added it.
     - ``row``: Its row of the context.
     - ``region``: ``"paused"``, ``"decode"``, ``"prefill"`` (a chunk is scheduled) or ``"waiting"``.
-    - ``blocks``: Its blocks, in order, as the table of the context has them.
+    - ``blocks``: In order, as the table of the context has them.
     - ``finished``: ``finished_chunk_token_count``.
     - ``kv``: What each block holds, in all of its places, as `pymllm.history.operations` sums it up.
-    - ``state``: Its live state: conv elements of all layers, then SSM elements; empty without recurrent
-      layers.
+    - ``state``: Its live one: conv elements of all layers, then SSM ones; empty without recurrent layers.
     """
 
     request: int
@@ -44,8 +41,7 @@ class RequestRun(Record, frozen=True):
 
     - ``request``, ``row``, ``blocks``: As of `RequestView`.
     - ``start``, ``count``: The tokens computed.
-    - ``writes``: Where their KV went: for each block that they reach into, the first slot and how many
-      follow on.
+    - ``writes``: Where their KV went: of each block reached, the first slot and how many follow on.
     - ``offsets``: After how many of them a state was extracted.
     - ``is_sampled``: Whether a next token was chosen.
     - ``kv``: What each block held in its places before ``start + count``, once this request had written.
@@ -74,13 +70,11 @@ class BlockState(Record, frozen=True):
 class Ran(_Result, frozen=True):
     """Answer of a step.
 
-    - ``requests``: In the order of the batch; where the forward pass failed, the requests that it had come
-      to.
+    - ``requests``: In the order of the batch; where the forward pass failed, those that it had come to.
     - ``registered``: Blocks that have a hash now and had none before.
     - ``kept``: Blocks that have a cached state now and had none, or had another slot.
     - ``dropped``: Blocks that have no cached state any more.
-    - ``error``: What the step raised once the forward pass had begun, by the name of its class; ``""`` for
-      nothing.
+    - ``error``: The class of what the step raised once the forward pass had begun; ``""`` for nothing.
     """
 
     requests: tuple[RequestRun, ...]
@@ -127,9 +121,8 @@ SIZE_NAMES = frozenset(
 )
 """Every size and counter that a judge knows; another one would be judged by nobody."""
 
-# -- what the caller saw -------------------------------------------------------------------------------------
 
-
+# -- what the caller saw --
 class Done(_Result, frozen=True):
     """Nothing to tell."""
 
@@ -167,8 +160,7 @@ class Slots(_Result, frozen=True):
 class Matched(_Result, frozen=True):
     """Answer of a match.
 
-    - ``node_len``: Length of ``last_node``'s path, where it can be told; -1 where that spells no prefix of
-      the key.
+    - ``node_len``: Length of ``last_node``'s path, if it can be told; -1 where that is no prefix of the key.
     - ``dtype``: That of the indices; an implementation whose indices have none leaves it.
     - ``state``: The track slot to restore from, ``last_node``'s; ``None`` where it has none.
     - ``branching``: ``mamba_branching_seqlen``.
@@ -254,7 +246,7 @@ class States(_Result, frozen=True):
 class NodeView(Record, frozen=True):
     """One node of a tree, as its documented attributes tell; the root is left out.
 
-    - ``parent``: Its parent's id; ``None`` for a child of the root.
+    - ``parent``: ``None`` for a child of the root.
     - ``tokens``, ``extra_key``, ``slots``: Its part of the key, the namespace, and its slots.
     - ``is_alive``: Whether it is no tombstone.
     - ``lock_ref``, ``swa_lock_ref``, ``hit_count``: As documented; ``None`` where there is no such count.
@@ -308,8 +300,7 @@ class BlockBooks(_Result, frozen=True):
     - ``refs``, ``hashes``, ``stamps``: ``block_ref_counts``, ``block_hashes`` and ``block_timestamps``, the
       dummy's included.
     - ``block_of_hash``: ``kv_hash_to_block_id``, ascending.
-    - ``slot_of_block``, ``block_of_slot``: ``block_to_slot`` and ``slot_to_block``; empty without slots, as
-      all that follows.
+    - ``slot_of_block``, ``block_of_slot``: ``block_to_slot`` and ``slot_to_block``; empty without slots.
     - ``free_slots``: ``free_slots[:free_count]``, in order.
     - ``block_of_state``: ``hash_to_block_id``, ascending.
     """
@@ -331,11 +322,9 @@ Result = (
 )  # fmt: skip
 
 RESULTS: tuple[type, ...] = typing.get_args(Result)
-"""Every kind of answer."""
-
-# -- what the pools saw --------------------------------------------------------------------------------------
 
 
+# -- what the pools saw --
 class Effect(Record, frozen=True):
     """One call that an operation made and that was carried out.
 
@@ -344,9 +333,8 @@ class Effect(Record, frozen=True):
     - ``slots``: Slots named; the sources of a move. Of a callback: the blocks named, none for a node.
     - ``target``: The targets of a move; the hashes that a callback names, ascending.
     - ``node``: Of a callback: the node's id.
-    - ``note``: Of a callback that called the cache (`Fault`): the error that it met, or ``""`` if none; for
-      others ``""``. Where the callback could read sizes, ``sizes`` has them.
-    - ``sizes``: What the sizes were inside the callback.
+    - ``note``: Of a callback that called the cache (`Fault`): the error that it met, or ``""`` for none.
+    - ``sizes``: Of a callback that could read them: what they were inside it.
     """
 
     call: str
@@ -362,8 +350,8 @@ class Outcome(Record, frozen=True):
 
     - ``result``: What the caller got.
     - ``effects``: What the pools and callbacks saw, in order.
-    - ``sizes``: Every size and counter afterwards, in tokens, by its documented name (``"evictable_size"``,
-      ``"available_size"`` ...); what the adapter cannot tell is left out.
+    - ``sizes``: Every size and counter afterwards, in tokens, by its documented name
+      (``"evictable_size"``); what the adapter cannot tell is left out.
     """
 
     result: Result

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pymllm.adapters.base import Adapter, header_of
 from pymllm.errors import ProgramError
-from pymllm.history.files import Step, dump_header, dump_outcome, dump_step
+from pymllm.history.codec import write_json
+from pymllm.history.files import Step, dump_header, dump_step
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
 
@@ -138,7 +139,8 @@ class Recorder(AdapterWrapper):
             self._end = after
             raise
         try:
-            self._end = self._write(dump_outcome(outcome), after - len(_STEP_ENDS), keep=after)
+            rest = f', "outcome": {write_json(outcome)}}}'  # in the place of the step's last brace
+            self._end = self._write(rest, after - len(_STEP_ENDS), keep=after)
         except OSError:  # whatever came now would stand behind a step whose outcome is lost
             with suppress(OSError):
                 os.pwrite(self._file, _STEP_ENDS, after - len(_STEP_ENDS))

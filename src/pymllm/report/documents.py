@@ -25,10 +25,8 @@ from pymllm.conformance.documents import (
     SoakDocument,
     VerifyDocument,
 )
-from pymllm.conformance.soak.drift import Drift, DriftVerdict
-from pymllm.conformance.soak.ledger import merge_ledgers
-from pymllm.conformance.soak.records import RunRecord
-from pymllm.conformance.soak.totals import Totals
+from pymllm.conformance.soak.ledger import RunRecord, merge_ledgers
+from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
 from pymllm.instrument.documents import DoctorDocument
 from pymllm.instrument.peer_comparison import PeerComparison
 from pymllm.instrument.reading import Reading

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pymllm.conformance.adapter_calls import EndedConversation
-from pymllm.conformance.finding import Finding
-from pymllm.conformance.results import AdapterResult, LawResult, MachineResult, VerifyReport
+from pymllm.conformance.documents import LawRow
+from pymllm.conformance.results import AdapterResult, MachineResult, VerifyReport, law_row
 from pymllm.conformance.search import Crash
+from pymllm.conformance.shrinker import Finding
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import AllocRows, Clear
@@ -18,8 +19,8 @@ from pymllm.oracle.verdicts import Verdict
 SAID = EndedConversation("hung", "> hello\n")
 
 
-def law(id: str, verdict: Verdict, exercised: int = 0, audited: int = 0) -> LawResult:
-    return LawResult(find_law(id), verdict, exercised, audited)
+def law(id: str, verdict: Verdict, exercised: int = 0, audited: int = 0) -> LawRow:
+    return law_row(find_law(id), verdict, exercised, audited)
 
 
 def finding(law: str, steps: int, *, is_rerun: bool = True, is_judged: bool = True) -> Finding:

@@ -26,7 +26,7 @@ from pymllm.conformance.documents import ShrinkDocument
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.program import play_steps, run_program
-from pymllm.conformance.shrink_run import ShrinkRun, shows_again
+from pymllm.conformance.shrinker import ShrinkRun, shows_again
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, PlayedActs, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow

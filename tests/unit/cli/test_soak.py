@@ -30,15 +30,13 @@ from pymllm.cli.soak_table import (
     progress_table,
     soak_display,
 )
-from pymllm.conformance.finding import Finding
+from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak import campaign
 from pymllm.conformance.soak.campaign import SoakPlan, SoakReport
-from pymllm.conformance.soak.drift import Drift, DriftVerdict
-from pymllm.conformance.soak.ledger import FILE, Conflict
-from pymllm.conformance.soak.records import Failure
+from pymllm.conformance.soak.ledger import FILE, Conflict, Failure
 from pymllm.conformance.soak.schedule import seed_of
-from pymllm.conformance.soak.totals import Totals
+from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import AllocRows
@@ -46,7 +44,7 @@ from pymllm.history.outcomes import Outcome, Slots
 from pymllm.report.records import Curve, Document, Program
 from pymllm.report.store import read_run
 from tests.unit.cli.typed import refused, typed
-from tests.unit.conformance.soak.test_records import HEADER, RECORD
+from tests.unit.conformance.soak.test_ledger import HEADER, RECORD
 
 SHORT = ("--adapter", "rows", "--operations", "400", "--longest", "200", "--seed", "3", "--jobs", "1")
 

@@ -24,7 +24,7 @@ from pymllm.cli.tables import explain
 from pymllm.cli.verify import PROFILE_NAMES, make_junit, make_text, plan_search, save_programs
 from pymllm.conformance.machines import CI, DEEP, DEV, PROFILES
 from pymllm.conformance.results import SavedFiles, VerifyReport
-from pymllm.conformance.worker_process import Task
+from pymllm.conformance.workers import Task
 from pymllm.history.files import load_history
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import find_law

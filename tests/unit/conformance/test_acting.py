@@ -1,16 +1,20 @@
-"""Machines whose acts take small integers: played by Hypothesis, from a seed, or from what was noted."""
+"""Machines whose acts take small integers, by whom they are played, and which there are."""
 
 from __future__ import annotations
 
 import dataclasses
 import pickle
 import random
+import subprocess
+import sys
+import unittest
 from itertools import pairwise
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from pymllm.adapters.own_caches import WindowedRadix
 from pymllm.conformance.acting import (
     ActingMachine,
     ActPlayer,
@@ -23,12 +27,28 @@ from pymllm.conformance.acting import (
     make_machine,
     with_scenario,
 )
+from pymllm.conformance.cache_machine import cache_machine, check_adapter
 from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.lifecycle_machine import LifecycleMachine
+from pymllm.conformance.machines import (
+    CI,
+    DEEP,
+    DEV,
+    MACHINES,
+    MachineEntry,
+    load_machine,
+    machines_for,
+    missing_machines,
+    why_untested,
+)
+from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.errors import AdapterError, InvariantViolation, ProgramError, UsageError
 from pymllm.history.files import History, PlayedActs, dump_history, read_history
-from pymllm.history.operations import Alloc, Free, Span
+from pymllm.history.operations import KINDS, Alloc, Free, Span
 from pymllm.history.outcomes import NoRoom
+from pymllm.oracle.laws import find_law
+from tests.unit.tiny_adapters import KeepsEntries, TinyRows
 
 CONFIG: dict[str, int | str | bool | None] = {
     "page_size": 1,
@@ -260,3 +280,139 @@ def test_acts_that_nobody_can_play_are_refused(tiny: str, played: PlayedActs, me
     header = dataclasses.replace(failing(tiny).history.header, scenario=played)
     with pytest.raises(ProgramError, match=message):
         find_scenario(header)
+
+
+def test_every_kind_has_a_machine() -> None:
+    """What can be adapted can be examined."""
+    assert set(MACHINES) == set(KINDS)
+    assert all(MACHINES.values())
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entries in MACHINES.values() for entry in entries], ids=lambda entry: entry.name
+)
+def test_every_machine_is_there(entry: MachineEntry) -> None:
+    """The registry names classes that exist, with a share of the time each."""
+    machine = load_machine(entry)
+    assert issubclass(machine, ActingMachine)
+    assert machine.__name__ == entry.name
+    assert entry.weight > 0
+    assert entry.pace >= entry.driven_pace > 0
+
+
+def test_the_engine_drives_only_what_can_be_driven() -> None:
+    """A cache without a pool has no life cycle."""
+    names = [entry.name for entry in machines_for("prefix", {"pool"})]
+    assert names == ["PrefixMachine"]
+    names = [entry.name for entry in machines_for("prefix", {"pool", "engine"})]
+    assert names == ["PrefixMachine", "LifecycleMachine"]
+
+
+def test_only_machines_that_can_test_a_law_are_chosen() -> None:
+    """E3 needs the engine; R6 is tested by both."""
+    claims = {"pool", "engine"}
+    assert [it.name for it in machines_for("prefix", claims, [find_law("E3")])] == ["LifecycleMachine"]
+    assert len(machines_for("prefix", claims, [find_law("R6")])) == 2
+    assert len(machines_for("prefix", claims, [find_law("E3"), find_law("R6")])) == 2
+
+
+def test_without_torch_no_engine_is_driven_and_what_only_it_tests_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others search what they can; a law that they test, too, has lost nothing."""
+    claims = {"pool", "engine"}
+    laws = [find_law("E3"), find_law("R6")]
+    assert why_untested("prefix", claims, laws) == ()
+    assert missing_machines("prefix", claims) == ()
+    monkeypatch.setattr("pymllm.conformance.machines.why_no_torch", lambda: "needs what is not there")
+    assert [it.name for it in machines_for("prefix", claims)] == ["PrefixMachine"]
+    assert machines_for("prefix", claims, laws[:1]) == ()
+    assert why_untested("prefix", claims, laws) == ("LifecycleMachine needs what is not there",)
+    assert why_untested("prefix", claims, laws[1:]) == ()
+    assert why_untested("prefix", {"pool"}, laws[1:]) == ()
+    assert [it.name for it in missing_machines("prefix", claims)] == ["LifecycleMachine"]
+    assert missing_machines("prefix", {"pool"}) == ()
+
+
+def test_each_profile_looks_further_than_the_one_before() -> None:
+    """Whoever asks for more gets more of everything, and a new place each night."""
+    for less, more in ((DEV, CI), (CI, DEEP)):
+        assert less.steps < more.steps
+        assert less.examples < more.examples
+        assert less.seconds < more.seconds
+        assert less.shrinks < more.shrinks
+    assert (DEV.seed, CI.seed, DEEP.seed) == (0, 0, None)
+
+
+def test_the_numbers_can_be_read_before_anything_else() -> None:
+    """A test session reads them first; nothing heavy comes along."""
+    code = (
+        "import sys, pymllm.conformance.machines; print('hypothesis' in sys.modules, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_a_machine_has_a_name_of_its_own_for_each_adapter_and_configuration() -> None:
+    """Hypothesis files failing examples under it."""
+    small, large = TinyRows.CONFIGURATIONS
+    names = {
+        cache_machine(TinyRows).__name__,
+        cache_machine(TinyRows, dict(large)).__name__,
+        cache_machine("rows", dict(small)).__name__,
+    }
+    assert len(names) == 3
+    assert all(name.isidentifier() for name in names)
+
+
+def test_a_machine_is_of_the_adapters_kind_and_a_test_case() -> None:
+    """By class or by name; driven where an engine can drive."""
+    machine = cache_machine(TinyRows)
+    assert issubclass(machine, RowMachine)
+    assert issubclass(machine.TestCase, unittest.TestCase)
+    assert dict(machine.CONFIG) == dict(TinyRows.CONFIGURATIONS[0])
+    config = next(dict(it) for it in WindowedRadix.CONFIGURATIONS if it["pool"] == "swa")
+    assert issubclass(cache_machine("radix-window", config), PrefixMachine)
+    assert issubclass(cache_machine(WindowedRadix, config, driven=True), LifecycleMachine)
+    with pytest.raises(UsageError, match="no engine can drive rows"):
+        cache_machine("rows", driven=True)
+    with pytest.raises(AdapterError):
+        cache_machine("nowhere:Cache")
+
+
+def test_what_fails_is_shrunk_and_not_explained() -> None:
+    """Whatever else the profile has stays, and its length counts."""
+    chosen = cache_machine(TinyRows).TestCase.settings
+    assert set(settings.default.phases) - set(chosen.phases) == {Phase.explain}
+    assert Phase.shrink in chosen.phases
+    assert chosen.stateful_step_count == settings.default.stateful_step_count
+    assert chosen.max_examples == settings.default.max_examples
+
+
+def test_a_wrong_adapter_is_found_by_its_machine() -> None:
+    """P2: also a class that no module has at its top."""
+
+    class Local(KeepsEntries):
+        pass
+
+    with pytest.raises(InvariantViolation, match="P2"):
+        run_state_machine_as_test(cache_machine(Local))
+    run_state_machine_as_test(cache_machine(TinyRows))
+
+
+def test_one_call_examines_everything(tiny: str) -> None:
+    """P2: what is wrong is told with the smallest program; what holds is silent."""
+    check_adapter(f"{tiny}:TinyRows", examples=30)
+    with pytest.raises(AssertionError) as caught:
+        check_adapter(f"{tiny}:KeepsEntries", examples=10)
+    said = str(caught.value)
+    assert "tiny_adapters:KeepsEntries breaks P2" in said
+    assert "run_program(" in said
+
+
+def test_what_was_not_tested_or_examined_is_no_success(tiny: str) -> None:
+    """A law that no program tested is unknown, and so is everything of an adapter that breaks down."""
+    with pytest.raises(AssertionError, match=r"no program tested .*; give more examples"):
+        check_adapter(f"{tiny}:Bare", examples=1)
+    with pytest.raises(AssertionError, match="could not be examined to the end"):
+        check_adapter(f"{tiny}:LacksSetting")

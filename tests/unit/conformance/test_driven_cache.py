@@ -21,25 +21,9 @@ from pymllm.conformance.driven_cache import (
 )
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import AdapterError, UsageError
+from pymllm.history import operations as ops
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    Alloc,
-    AllocTrack,
-    Evict,
-    Free,
-    FreeSWA,
-    FreeTrack,
-    Insert,
-    Key,
-    Lock,
-    Match,
-    Operation,
-    ReadStates,
-    Reset,
-    Span,
-    Unlock,
-    WriteState,
-)
+from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Slots, Unsupported
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.oracle.prefix_judge import PrefixJudge
@@ -64,7 +48,7 @@ class Driven:
 
     def alloc(self, tokens: int) -> torch.Tensor:
         """Take slots."""
-        return torch.tensor(self.carrier.do(Alloc(tokens), Slots).slots)
+        return torch.tensor(self.carrier.do(ops.Alloc(tokens), Slots).slots)
 
     def save(self, token: int, working: int = 1) -> int:
         """Cache a token and the state of a working row, and return the row that the state is in."""
@@ -100,14 +84,14 @@ def test_each_call_is_one_operation_with_nodes_holds_and_slots_by_step() -> None
     cache.dec_lock_ref(found.last_node, swa_boundary_id=token)
     cache.reset()
     assert driven.operations() == [
-        Alloc(4),
-        Insert(Key((1, 2, 1), "a"), (Span(1, 0, 3),)),
-        Match(Key((1, 2, 3), "a")),
-        Lock(3),
-        Insert(Key((1, 2, 4), "a"), (Span(3, 0, 2), Span(1, 3, 4))),
-        Evict(9, 3),
-        Unlock(4),
-        Reset(),
+        ops.Alloc(4),
+        ops.Insert(Key((1, 2, 1), "a"), (Span(1, 0, 3),)),
+        ops.Match(Key((1, 2, 3), "a")),
+        ops.Lock(3),
+        ops.Insert(Key((1, 2, 4), "a"), (Span(3, 0, 2), Span(1, 3, 4))),
+        ops.Evict(9, 3),
+        ops.Unlock(4),
+        ops.Reset(),
     ]
 
 
@@ -118,7 +102,7 @@ def test_window_arguments_are_passed_on() -> None:
     driven.cache.insert(RadixKey(range(4)), slots[:4])
     driven.cache.insert(RadixKey(range(8)), slots, prev_prefix_len=4, swa_evicted_seqlen=0)
     last = driven.operations()[-1]
-    assert isinstance(last, Insert)
+    assert isinstance(last, ops.Insert)
     assert (last.prev_prefix_len, last.swa_evicted_seqlen) == (4, 0)
 
 
@@ -136,7 +120,7 @@ def test_without_slots_the_token_ids_are_stored() -> None:
     """R1: a cache without a pool is driven, too, though not by an engine."""
     driven = Driven(pool="none")
     assert driven.cache.insert(RadixKey([5, 6])).adopted == ((0, 2),)
-    assert driven.operations() == [Insert(Key((1, 2)))]
+    assert driven.operations() == [ops.Insert(Key((1, 2)))]
 
 
 def test_paths_of_nodes_are_those_that_the_answers_spell() -> None:
@@ -174,7 +158,7 @@ def test_rightly_refused_call_is_the_drivers_mistake() -> None:
     """X1: a judge that lets a refusal pass says that the caller made a mistake."""
     carrier = Carrier(answering(Failed("OwnershipError", "slot 3")), Driven().carrier.judge)
     with pytest.raises(UsageError, match=r"Free\(.*\) was refused: OwnershipError: slot 3"):
-        carrier.do(Free((Span(0, 3, 4),)), Done)
+        carrier.do(ops.Free((Span(0, 3, 4),)), Done)
 
 
 @pytest.mark.parametrize("result", [Unsupported("alloc"), NoRoom()])
@@ -182,7 +166,7 @@ def test_answer_of_another_kind_is_the_adapters_mistake(result: Unsupported | No
     """An adapter that claims to be fit for an engine must understand what an engine asks."""
     carrier = Carrier(answering(result), Driven().carrier.judge)
     with pytest.raises(AdapterError, match=r"Alloc\(tokens=1\) was answered by"):
-        carrier.do(Alloc(1), Slots)
+        carrier.do(ops.Alloc(1), Slots)
 
 
 @pytest.fixture
@@ -202,12 +186,12 @@ def test_a_snapshot_goes_into_the_adapters_memory_and_comes_from_there(driven: D
     assert driven.cache.state_of(found.last_node) == row
     states.copy_states(row, 2)
     assert driven.operations() == [
-        AllocTrack(),
-        WriteState(0, Span(1, 0, 1), 8 * 70 % 256 - 128, 4 * -3 % 256 - 128),
-        Alloc(1),
-        Insert(Key((1,)), (Span(3, 0, 1),), state=Span(1, 0, 1)),
-        Match(Key((1, 2))),
-        ReadStates(0),
+        ops.AllocTrack(),
+        ops.WriteState(0, Span(1, 0, 1), 8 * 70 % 256 - 128, 4 * -3 % 256 - 128),
+        ops.Alloc(1),
+        ops.Insert(Key((1,)), (Span(3, 0, 1),), state=Span(1, 0, 1)),
+        ops.Match(Key((1, 2))),
+        ops.ReadStates(0),
     ]
     assert torch.equal(states.recurrent_state[:, 2], states.recurrent_state[:, 1])
     assert torch.equal(states.conv_state[:, 2], states.conv_state[:, 1])
@@ -220,7 +204,7 @@ def test_track_slots_are_counted_and_given_back_as_the_adapter_has_them(driven: 
     assert rows == [3, 4, 5, None]
     assert (states.max_track_slots, states.available_track_slots()) == (3, 0)
     states.free_track_slot(4)
-    assert driven.operations()[-1] == FreeTrack(Span(2, 0, 1))
+    assert driven.operations()[-1] == ops.FreeTrack(Span(2, 0, 1))
     assert states.available_track_slots() == 1
     assert states.alloc_track_slot() == 4
 
@@ -229,7 +213,7 @@ def test_rows_of_states_that_the_cache_evicted_are_used_again(driven: Driven) ->
     """M7: whoever frees a track slot, its row goes to the next; those of others stay."""
     first, second = driven.save(7), driven.save(8)
     assert sorted(driven.states.cached_rows()) == [first, second]
-    driven.carrier.do(Evict(0, 1), object)
+    driven.carrier.do(ops.Evict(0, 1), object)
     assert driven.states.cached_rows() == [second]
     assert driven.states.alloc_track_slot() not in (None, second)
     assert driven.states.alloc_track_slot() not in (None, second)
@@ -285,10 +269,10 @@ def test_calls_of_the_pool_are_operations() -> None:
     allocator.free_swa(slots[[1, 3]].view(2, 1))
     allocator.free(slots[1:])
     assert driven.operations() == [
-        Alloc(4),
-        Alloc(1),
-        FreeSWA((Span(1, 1, 2), Span(1, 3, 4))),
-        Free((Span(1, 1, 4),)),
+        ops.Alloc(4),
+        ops.Alloc(1),
+        ops.FreeSWA((Span(1, 1, 2), Span(1, 3, 4))),
+        ops.Free((Span(1, 1, 4),)),
     ]
     assert (allocator.full_available_size(), allocator.swa_available_size()) == (5, 3)
     assert allocator.available_size() == 3

@@ -12,19 +12,9 @@ from pymllm.adapters.own_caches import WindowedRadix
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.errors import AdapterError, InvariantViolation
+from pymllm.history import operations as ops
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    AllocTrack,
-    Evict,
-    Insert,
-    Lock,
-    Match,
-    Operation,
-    ReadStates,
-    Reset,
-    Unlock,
-    WriteState,
-)
+from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome, Slots
 from pymllm.oracle.judge import judge_steps
 from pymllm.workloads.engine import Engine
@@ -58,8 +48,6 @@ def live_often(make: Callable[[], type[ActingMachine]], acts: int) -> None:
 
 
 # -- acts ----------------------------------------------------------------------------------------------------
-
-
 def test_requests_run_when_the_engine_goes_on() -> None:
     """E3: a prompt is matched, held, computed, cached, and its hold moves; in the end all is given back."""
     machine = machine_of()()
@@ -67,10 +55,10 @@ def test_requests_run_when_the_engine_goes_on() -> None:
     assert operations_of(machine) == []
     machine.step(1)
     kinds = {type(operation) for operation in operations_of(machine)}
-    assert {Match, Lock, Insert, Unlock} <= kinds
+    assert {ops.Match, ops.Lock, ops.Insert, ops.Unlock} <= kinds
     assert machine.is_at_rest
     machine.teardown()
-    assert isinstance(operations_of(machine)[-1], Evict)
+    assert isinstance(operations_of(machine)[-1], ops.Evict)
     assert machine.examiner.judge.model.pages == {}
 
 
@@ -156,10 +144,10 @@ def test_evicting_and_resetting_happen_around_the_engine() -> None:
     machine.ask(2, 0, 0, 0, 9, 0)
     machine.step(1)
     machine.evict(1, 2)
-    assert operations_of(machine)[-1] == Evict(2, 4)
+    assert operations_of(machine)[-1] == ops.Evict(2, 4)
     machine.settle(0)
     machine.flush()
-    assert operations_of(machine)[-1] == Reset()
+    assert operations_of(machine)[-1] == ops.Reset()
     machine.teardown()
 
 
@@ -167,7 +155,7 @@ def test_states_are_evicted_one_by_one() -> None:
     """M5: whatever the page size; only tokens come in pages."""
     machine: Any = make_machine(LifecycleMachine, "mamba", HYBRID)()
     machine.evict(1, 2)
-    assert operations_of(machine)[-1] == Evict(2, 2)
+    assert operations_of(machine)[-1] == ops.Evict(2, 2)
     machine.teardown()
 
 
@@ -197,8 +185,6 @@ def test_rare_acts_are_rare() -> None:
 
 
 # -- what comes of it ----------------------------------------------------------------------------------------
-
-
 def test_driven_program_is_a_history_like_any_other() -> None:
     """X3: it is judged again without the implementation, and replayed on another."""
     cls = machine_of()
@@ -219,8 +205,8 @@ def test_driven_hybrid_is_a_history_with_its_states() -> None:
     machine = drive(make_machine(LifecycleMachine, "mamba", {**HYBRID, "track_slots": 1}), 0, 60)
     operations, header = operations_of(machine), machine.examiner.history.header
     kinds = {type(operation) for operation in operations}
-    assert {AllocTrack, WriteState, ReadStates} <= kinds
-    assert any(isinstance(operation, Insert) and operation.state is not None for operation in operations)
+    assert {ops.AllocTrack, ops.WriteState, ops.ReadStates} <= kinds
+    assert any(isinstance(operation, ops.Insert) and operation.state is not None for operation in operations)
     evidence, found = judge_steps(header, machine.examiner.history.steps)
     assert found is None
     exercised = machine.examiner.judge.evidence.exercised
@@ -253,8 +239,6 @@ def test_namespaces_are_used_only_where_they_are_claimed() -> None:
 
 
 # -- violations ----------------------------------------------------------------------------------------------
-
-
 def test_what_the_engine_finds_is_kept_with_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """E3: here an engine that gives nothing back; the cache is sound, so no operation is to blame."""
     cls = machine_of()

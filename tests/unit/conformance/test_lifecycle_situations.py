@@ -218,8 +218,6 @@ def test_first_shortage_is_not_the_last_word(machine: Any, notes: LifecycleNotes
 
 
 # -- states --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def hybrid() -> Any:
     """Make a machine over a hybrid cache with three track slots."""

@@ -24,23 +24,8 @@ from pymllm.conformance.pool_machine import INDEX_FORMS, BufferMachine, HashMach
 from pymllm.conformance.request_machine import RequestMachine
 from pymllm.conformance.row_machine import RowMachine, StateMachine
 from pymllm.errors import InvariantViolation, OwnershipError
-from pymllm.history.operations import (
-    Alloc,
-    AllocSlots,
-    Clear,
-    EvictSlots,
-    Fault,
-    Free,
-    Inspect,
-    Merge,
-    MoveSWA,
-    Operation,
-    RegisterBlocks,
-    RestoreLive,
-    SaveLive,
-    Span,
-    StoreState,
-)
+from pymllm.history import operations as ops
+from pymllm.history.operations import Operation, Span
 from pymllm.history.outcomes import (
     BlockBooks,
     Done,
@@ -75,8 +60,6 @@ def reached_by(machine: ActingMachine) -> set[str]:
 
 
 # -- what is wrong -------------------------------------------------------------------------------------------
-
-
 class Rounding(KVBuffers):
     """Stores keys by way of a wider type, which quiets a NaN."""
 
@@ -329,7 +312,7 @@ class MovesNothing(SWASlots):
 
     def do_move_swa(self, step: int, operation: Any) -> Done:
         super().do_move_swa(step, operation)
-        return super().do_move_swa(step, MoveSWA(operation.target, operation.source))
+        return super().do_move_swa(step, ops.MoveSWA(operation.target, operation.source))
 
 
 class Unstamped(Blocks):
@@ -417,8 +400,6 @@ def test_a_wrong_class_breaks_its_law(adapter_class: Any, laws: str, seed: int) 
 
 
 # -- what machines do alike ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("machine", "known"),
     [
@@ -515,8 +496,6 @@ def test_twins_run_now_and_then_and_always_once_something_was_found() -> None:
 
 
 # -- hashes --------------------------------------------------------------------------------------------------
-
-
 class Hashless(KeysAndHashes):
     """Has keys and nothing else."""
 
@@ -548,8 +527,6 @@ def test_tuples_and_misuse_are_tried_only_where_they_are_claimed() -> None:
 
 
 # -- slots ---------------------------------------------------------------------------------------------------
-
-
 class PlainSlots(TokenSlots):
     """An allocator of which nothing is known but that it allocates: no order, no groups, no refusals."""
 
@@ -565,7 +542,7 @@ def test_a_machine_asks_for_what_is_claimed() -> None:
     evidence, steps = machine.examiner.judge.evidence, machine.examiner.history.steps
     assert expected_situations(machine.examiner.history.header) <= set(evidence.reached)
     assert {"A4", "A5", "A6", "A7", "X1"}.isdisjoint(evidence.exercised)
-    assert {type(step.operation) for step in steps} == {Alloc, Free, Merge, Clear}
+    assert {type(step.operation) for step in steps} == {ops.Alloc, ops.Free, ops.Merge, ops.Clear}
 
 
 def test_the_end_empties_the_pool_twice() -> None:
@@ -581,7 +558,7 @@ def test_the_end_empties_the_pool_twice() -> None:
 def test_bytes_name_slots_only_where_they_fit(large: bool) -> None:
     """A form that cannot hold a slot would be refused by torch, not by the allocator."""
     machine = drive(machine_of(TokenSlots, pages=300 if large else 12), seed=3, steps=200)
-    frees: list[Any] = [it for it in machine.examiner.history.steps if isinstance(it.operation, Free)]
+    frees: list[Any] = [it for it in machine.examiner.history.steps if isinstance(it.operation, ops.Free)]
     assert ("uint8" in {step.operation.form for step in frees}) is not large
     assert not any(isinstance(step.outcome.result, Unsupported) for step in frees)
 
@@ -594,13 +571,11 @@ def test_pick_goes_round_the_end() -> None:
 
 
 # -- blocks --------------------------------------------------------------------------------------------------
-
-
 def test_everything_is_looked_at_while_it_is_new_and_after_each_act() -> None:
     """C9: a reset is compared with that; and no act hides behind the next."""
     operations = operations_of(drive(machine_of(Blocks, slots=None), 3, 60))
-    assert isinstance(operations[0], Inspect)
-    assert sum(isinstance(operation, Inspect) for operation in operations) > len(operations) / 4
+    assert isinstance(operations[0], ops.Inspect)
+    assert sum(isinstance(operation, ops.Inspect) for operation in operations) > len(operations) / 4
 
 
 class PlainBlocks(Blocks):
@@ -613,7 +588,7 @@ class PlainBlocks(Blocks):
 def test_an_allocator_without_claims_is_driven_as_its_callers_may() -> None:
     """X1, X2: no misuse and no faults where they have no meaning."""
     machine = drive(machine_of(PlainBlocks, slots=None), 5, 300)
-    assert not any(isinstance(operation, Fault) for operation in operations_of(machine))
+    assert not any(isinstance(operation, ops.Fault) for operation in operations_of(machine))
     assert reached_by(machine) <= expected_situations(machine.examiner.history.header)
 
 
@@ -621,7 +596,7 @@ def test_a_parent_never_stands_after_its_child() -> None:
     """C3: such a call has no meaning, so the chain is registered as one instead."""
     machine = machine_of(Blocks, slots=None)()
     machine._register(machine.take_chain(2, 0, 1, 0), [5, 6], [6, 0])
-    assert operations_of(machine)[-1] == RegisterBlocks((Span(2, 0, 1), Span(2, 1, 2)), (5, 6))
+    assert operations_of(machine)[-1] == ops.RegisterBlocks((Span(2, 0, 1), Span(2, 1, 2)), (5, 6))
 
 
 class NoHands(Blocks):
@@ -638,8 +613,8 @@ def test_hoarding_ends_where_it_gets_nowhere() -> None:
     machine.release_all(but=0)
     machine.hoard_slots(often=0)
     operations = operations_of(machine)
-    assert sum(isinstance(operation, EvictSlots) for operation in operations) == 3
-    assert sum(isinstance(operation, AllocSlots) for operation in operations) == 4
+    assert sum(isinstance(operation, ops.EvictSlots) for operation in operations) == 3
+    assert sum(isinstance(operation, ops.AllocSlots) for operation in operations) == 4
 
 
 def test_an_older_slot_goes_before_a_younger_one() -> None:
@@ -659,4 +634,4 @@ def test_states_are_misused_in_every_way() -> None:
         machine.use_states_badly(1, twist)
     steps = machine.examiner.history.steps
     refused = [type(step.operation) for step in steps if isinstance(step.outcome.result, Failed)]
-    assert refused == [StoreState, StoreState, SaveLive, RestoreLive]
+    assert refused == [ops.StoreState, ops.StoreState, ops.SaveLive, ops.RestoreLive]

@@ -1,42 +1,35 @@
-"""Programs that were written down: run, written as Python, and run in part again on new adapters."""
+"""Programs that were written down: run and judged, recorded, and run again."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pytest
 
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.adapters.own_pools import Rows
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.program import check_clears, check_refusals, check_twins, run_program
-from pymllm.conformance.program_text import write_program, write_record
-from pymllm.errors import AdapterError, InvariantViolation, OwnershipError, ProgramError, UsageError
-from pymllm.history.files import Config, Header, History, Step
-from pymllm.history.operations import (
-    AllocBlocks,
-    AllocRows,
-    Clear,
-    Fault,
-    FreeRow,
-    Insert,
-    Key,
-    Merge,
-    Operation,
-    ReadRows,
-    ReleaseBlocks,
-    Reset,
-    RetainBlocks,
-    Span,
-    Unlock,
-    WriteRow,
+from pymllm.conformance.program import (
+    check_clears,
+    check_refusals,
+    check_twins,
+    run_program,
+    write_program,
+    write_record,
 )
+from pymllm.conformance.rerun import rerun_history
+from pymllm.errors import AdapterError, InvariantViolation, OwnershipError, ProgramError, UsageError
+from pymllm.history import operations as ops
+from pymllm.history.files import Config, Header, History, Step
+from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import INJECTED, Done, Effect, Evicted, NoRoom, Outcome, Slots
 
 CONFIG = {"max_reqs": 3, "max_context_len": 4}
 WRITE_AND_FREE = [
-    AllocRows(1),
-    WriteRow(Span(1, 0, 1), 0, 1, (7,)),
-    FreeRow(Span(1, 0, 1)),
-    ReadRows(),
+    ops.AllocRows(1),
+    ops.WriteRow(Span(1, 0, 1), 0, 1, (7,)),
+    ops.FreeRow(Span(1, 0, 1)),
+    ops.ReadRows(),
 ]
 
 
@@ -59,34 +52,34 @@ def test_a_broken_law_is_raised(tiny: str) -> None:
 
 def test_steps_may_have_numbers_of_their_own(tiny: str) -> None:
     """A program of which lines were dropped keeps its references."""
-    history = run_program(f"{tiny}:TinyRows", CONFIG, {3: AllocRows(1), 9: FreeRow(Span(3, 0, 1))})
+    history = run_program(f"{tiny}:TinyRows", CONFIG, {3: ops.AllocRows(1), 9: ops.FreeRow(Span(3, 0, 1))})
     assert [step.number for step in history.steps] == [3, 9]
 
 
 def test_the_whole_program_is_run_again(tiny: str) -> None:
     """X3: a second run with other outcomes is a violation, too."""
     with pytest.raises(InvariantViolation) as caught:
-        run_program(f"{tiny}:Moody", {"max_reqs": 60, "max_context_len": 1}, [AllocRows(50)])
+        run_program(f"{tiny}:Moody", {"max_reqs": 60, "max_context_len": 1}, [ops.AllocRows(50)])
     assert caught.value.law == "X3"
 
 
 def test_what_cannot_be_run_is_told(tiny: str) -> None:
     """X1: a program without sense, an adapter that does not exist, one that gives up."""
     with pytest.raises(ProgramError, match="step 1 gave 1"):
-        run_program(f"{tiny}:TinyRows", CONFIG, [AllocRows(1), FreeRow(Span(1, 1, 2))])
+        run_program(f"{tiny}:TinyRows", CONFIG, [ops.AllocRows(1), ops.FreeRow(Span(1, 1, 2))])
     with pytest.raises(UsageError, match="no adapter 'rowz'"):
         run_program("rowz", CONFIG, [])
     with pytest.raises(AdapterError, match="lost the connection"):
-        run_program(f"{tiny}:GivesUp", CONFIG, [AllocRows(2), AllocRows(1)])
+        run_program(f"{tiny}:GivesUp", CONFIG, [ops.AllocRows(2), ops.AllocRows(1)])
 
 
 @pytest.mark.parametrize(
     ("record", "text"),
     [
-        (Merge(), "Merge()"),
-        (Unlock(3, token=0), "Unlock(3, token=0)"),
+        (ops.Merge(), "Merge()"),
+        (ops.Unlock(3, token=0), "Unlock(3, token=0)"),
         (
-            Insert(Key(((1, 2),), "a"), (Span(1, 0, 1),)),
+            ops.Insert(Key(((1, 2),), "a"), (Span(1, 0, 1),)),
             "Insert(Key(((1, 2),), extra_key='a'), slots=(Span(1, 0, 1),))",
         ),
         (Effect("callback", node=3, sizes={"a": 1}), "Effect('callback', node=3, sizes={'a': 1})"),
@@ -96,15 +89,18 @@ def test_what_cannot_be_run_is_told(tiny: str) -> None:
 def test_a_record_is_written_without_its_defaults(record: object, text: str) -> None:
     """The text is an expression whose value is the record."""
     assert write_record(record) == text
-    assert eval(text, {kind.__name__: kind for kind in (Effect, Insert, Key, Merge, Span, Unlock)}) == record
+    assert (
+        eval(text, {kind.__name__: kind for kind in (Effect, ops.Insert, Key, ops.Merge, Span, ops.Unlock)})
+        == record
+    )
 
 
 def test_a_program_says_what_came_of_each_step() -> None:
     """One line per step, its outcome beside it."""
     steps = [
-        Step(1, AllocRows(2), Outcome(Slots((1, 2)))),
-        Step(2, FreeRow(Span(1, 0, 1)), Outcome(Evicted(4), (Effect("free", (4, 5)),))),
-        Step(3, WriteRow(Span(1, 1, 2), 0, 1, (7,)), Outcome(Slots(tuple(range(99))))),
+        Step(1, ops.AllocRows(2), Outcome(Slots((1, 2)))),
+        Step(2, ops.FreeRow(Span(1, 0, 1)), Outcome(Evicted(4), (Effect("free", (4, 5)),))),
+        Step(3, ops.WriteRow(Span(1, 1, 2), 0, 1, (7,)), Outcome(Slots(tuple(range(99))))),
     ]
     lines = write_program(History(Header("rows", "rows", {"max_reqs": 2}), steps)).splitlines()
     assert lines[:8] == [
@@ -124,7 +120,9 @@ def test_a_program_says_what_came_of_each_step() -> None:
 
 def test_numbers_with_gaps_are_written_down() -> None:
     """References stay right; a step that was not run says so."""
-    text = write_program(History(Header("rows", "rows"), [Step(4, AllocRows(2)), Step(7, AllocRows(1))]))
+    text = write_program(
+        History(Header("rows", "rows"), [Step(4, ops.AllocRows(2)), Step(7, ops.AllocRows(1))])
+    )
     assert (
         "    {\n        4: AllocRows(2),  # 4: not run\n        7: AllocRows(1),  # 7: not run\n    },\n"
         in text
@@ -140,7 +138,12 @@ def test_an_empty_program_is_a_program() -> None:
 
 def test_a_pasted_program_breaks_the_same_law(tiny: str) -> None:
     """P2: what is printed runs."""
-    program = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), AllocRows(0)]
+    program = [
+        ops.AllocRows(1),
+        ops.WriteRow(Span(1, 0, 1), 0, 1, (7,)),
+        ops.FreeRow(Span(1, 0, 1)),
+        ops.AllocRows(0),
+    ]
     history = run_program(f"{tiny}:TinyRows", {"max_reqs": 1, "max_context_len": 2}, program)
     text = write_program(history).replace("TinyRows", "KeepsEntries").replace("AllocRows(0)", "ReadRows()")
     text = text.replace("import AllocRows", "import AllocRows, ReadRows")
@@ -156,7 +159,7 @@ OUTSIDE = Span(0, 7, 8)
 class TurningRows(Rows):
     """Hands out the other end first, from the moment on that it was asked for too much."""
 
-    def do_alloc_rows(self, step: int, operation: AllocRows) -> Slots | NoRoom:
+    def do_alloc_rows(self, step: int, operation: ops.AllocRows) -> Slots | NoRoom:
         result = super().do_alloc_rows(step, operation)
         if isinstance(result, NoRoom):
             self.pool._free_rows.reverse()
@@ -166,7 +169,7 @@ class TurningRows(Rows):
 class SulkingRows(Rows):
     """The same, from the first refusal on."""
 
-    def do_free_row(self, step: int, operation: FreeRow) -> Done:
+    def do_free_row(self, step: int, operation: ops.FreeRow) -> Done:
         try:
             return super().do_free_row(step, operation)
         except OwnershipError:
@@ -177,7 +180,7 @@ class SulkingRows(Rows):
 class AgingRows(Rows):
     """The same, from the first clear on."""
 
-    def do_clear(self, step: int, operation: Clear) -> Done:
+    def do_clear(self, step: int, operation: ops.Clear) -> Done:
         done = super().do_clear(step, operation)
         self.pool._free_rows.reverse()
         return done
@@ -219,18 +222,21 @@ def counted(*operations: Operation) -> dict[str, int]:
 
 def test_an_alloc_without_room_must_not_turn_the_order() -> None:
     """X4: not even the order of what is handed out next."""
-    assert broken_law(TurningRows, AllocRows(4), AllocRows(1)) == "X4"
+    assert broken_law(TurningRows, ops.AllocRows(4), ops.AllocRows(1)) == "X4"
 
 
 def test_a_refusal_must_not_turn_the_order() -> None:
     """X1: bad input changes nothing, also nothing that shows only later."""
-    assert broken_law(SulkingRows, FreeRow(OUTSIDE), AllocRows(1)) == "X1"
+    assert broken_law(SulkingRows, ops.FreeRow(OUTSIDE), ops.AllocRows(1)) == "X1"
 
 
 def test_the_last_step_left_out_is_blamed() -> None:
     """X1, X4: whichever came before the difference."""
-    assert broken_law(SulkingRows, AllocRows(4), FreeRow(OUTSIDE), AllocRows(1)) == "X1"
-    assert broken_law(TurningRows, FreeRow(OUTSIDE), AllocRows(4), AllocRows(1), AllocRows(3)) == "X4"
+    assert broken_law(SulkingRows, ops.AllocRows(4), ops.FreeRow(OUTSIDE), ops.AllocRows(1)) == "X1"
+    assert (
+        broken_law(TurningRows, ops.FreeRow(OUTSIDE), ops.AllocRows(4), ops.AllocRows(1), ops.AllocRows(3))
+        == "X4"
+    )
 
 
 class CountingRows(Rows):
@@ -247,12 +253,12 @@ class CountingRows(Rows):
 
 def test_a_difference_before_all_that_was_left_out_is_no_trace_of_it() -> None:
     """X3: the same program did something else."""
-    assert broken_law(CountingRows, AllocRows(1), AllocRows(4)) == "X3"
+    assert broken_law(CountingRows, ops.AllocRows(1), ops.AllocRows(4)) == "X3"
 
 
 def test_only_kinds_whose_refusals_change_nothing_have_twins() -> None:
     """X4: a prefix cache may be refused after it did something, as by a pool that fails on purpose."""
-    examiner = examine(TurningRows, AllocRows(4), AllocRows(1))
+    examiner = examine(TurningRows, ops.AllocRows(4), ops.AllocRows(1))
     with pytest.raises(InvariantViolation, match="X4"):
         check_twins(examiner, lambda: TurningRows("x", ONE_ENTRY))
     examiner.adapter.kind = "prefix"
@@ -261,25 +267,29 @@ def test_only_kinds_whose_refusals_change_nothing_have_twins() -> None:
 
 def test_what_was_cleared_does_what_is_new() -> None:
     """X7: the same rows in the same order."""
-    assert broken_law(AgingRows, AllocRows(1), Clear(), AllocRows(1)) == "X7"
+    assert broken_law(AgingRows, ops.AllocRows(1), ops.Clear(), ops.AllocRows(1)) == "X7"
 
 
 def test_only_what_could_show_something_counts() -> None:
     """A program without a refusal, or without a clear, proves nothing of either."""
-    assert counted(AllocRows(1)) == {}
-    assert counted(AllocRows(4)) == {"X4": counted(AllocRows(4))["X4"]}
-    assert set(counted(FreeRow(OUTSIDE), AllocRows(4), Clear(), AllocRows(1))) == {"X1", "X4", "X7"}
+    assert counted(ops.AllocRows(1)) == {}
+    assert counted(ops.AllocRows(4)) == {"X4": counted(ops.AllocRows(4))["X4"]}
+    assert set(counted(ops.FreeRow(OUTSIDE), ops.AllocRows(4), ops.Clear(), ops.AllocRows(1))) == {
+        "X1",
+        "X4",
+        "X7",
+    }
 
 
 def test_a_step_that_names_what_was_cleared_ends_the_comparison() -> None:
     """X7: a new pool never gave it, so nothing can be said."""
-    clear_and_reuse = (AllocRows(1), Clear(), AllocRows(1), FreeRow(Span(1, 0, 1)))
+    clear_and_reuse = (ops.AllocRows(1), ops.Clear(), ops.AllocRows(1), ops.FreeRow(Span(1, 0, 1)))
     assert counted(*clear_and_reuse) == {}
 
 
 def test_what_is_not_claimed_is_not_compared() -> None:
     """X1, X4: an adapter without refusals and pool has neither law."""
-    examiner = examine(LooseRows, AllocRows(4), AllocRows(1))
+    examiner = examine(LooseRows, ops.AllocRows(4), ops.AllocRows(1))
     check_refusals(examiner, lambda: LooseRows("x", ONE_ENTRY))
     assert set(examiner.judge.evidence.exercised) == {"P1"}
 
@@ -293,12 +303,14 @@ def examine_blocks(adapter_class: type[Blocks], *operations: Operation) -> Exami
 
 def test_a_fault_is_left_out_with_its_step() -> None:
     """X1: else it would strike the step that follows; what raised for a fault did something, and stays."""
-    release = ReleaseBlocks((Span(1, 0, 1),))
-    refused = RetainBlocks((OUTSIDE,))
-    examiner = examine_blocks(Blocks, AllocBlocks(2), Fault("callback"), refused, release, AllocBlocks(1))
+    release = ops.ReleaseBlocks((Span(1, 0, 1),))
+    refused = ops.RetainBlocks((OUTSIDE,))
+    examiner = examine_blocks(
+        Blocks, ops.AllocBlocks(2), ops.Fault("callback"), refused, release, ops.AllocBlocks(1)
+    )
     check_twins(examiner, lambda: Blocks("x", dict(Blocks.CONFIGURATIONS[0])))
     assert set(examiner.judge.evidence.exercised) >= {"X1"}
-    struck = examine_blocks(Blocks, AllocBlocks(2), Fault("callback"), release, AllocBlocks(1))
+    struck = examine_blocks(Blocks, ops.AllocBlocks(2), ops.Fault("callback"), release, ops.AllocBlocks(1))
     assert struck.history.steps[2].outcome is not None
     assert getattr(struck.history.steps[2].outcome.result, "error", "") == INJECTED
     check_twins(struck, lambda: Blocks("x", dict(Blocks.CONFIGURATIONS[0])))
@@ -308,7 +320,7 @@ def test_a_fault_is_left_out_with_its_step() -> None:
 class AgingBlocks(Blocks):
     """Hands out the other end first, from the first reset on."""
 
-    def do_reset(self, step: int, operation: Reset) -> Done:
+    def do_reset(self, step: int, operation: ops.Reset) -> Done:
         done = super().do_reset(step, operation)
         self.pool._free[:] = self.pool._free[::-1].copy()
         return done
@@ -316,6 +328,90 @@ class AgingBlocks(Blocks):
 
 def test_what_was_reset_does_what_is_new() -> None:
     """X7: the same blocks in the same order, although any free one would be right."""
-    examiner = examine_blocks(AgingBlocks, AllocBlocks(1), Reset(), AllocBlocks(1))
+    examiner = examine_blocks(AgingBlocks, ops.AllocBlocks(1), ops.Reset(), ops.AllocBlocks(1))
     with pytest.raises(InvariantViolation, match="X7"):
         check_twins(examiner, lambda: AgingBlocks("x", dict(Blocks.CONFIGURATIONS[0])))
+
+
+@pytest.fixture
+def history(tiny: str) -> History:
+    program = [
+        ops.AllocRows(1),
+        ops.WriteRow(Span(1, 0, 1), 0, 1, (7,)),
+        ops.FreeRow(Span(1, 0, 1)),
+        ops.ReadRows(),
+    ]
+    return run_program(f"{tiny}:TinyRows", CONFIG, program)
+
+
+def test_the_same_again(history: History, tiny: str) -> None:
+    """Nothing differs, and laws were tested."""
+    result = rerun_history(history, f"{tiny}:TinyRows")
+    assert (result.violation, result.misfit, result.differences) == (None, None, ())
+    assert result.history.steps == history.steps
+    assert result.exercised["P1"] > 0
+    assert result.audited == {}
+
+
+def test_another_adapter_breaks_the_law(history: History, tiny: str) -> None:
+    """P2: the history ends with the step that shows it, whose outcome is not the recorded one."""
+    result = rerun_history(history, f"{tiny}:KeepsEntries")
+    assert result.violation is not None
+    assert result.violation.law == "P2"
+    assert len(result.history) == 4
+    assert [now.number for _, now in result.differences] == [4]
+
+
+def test_walks_from_inside_are_counted(history: History) -> None:
+    """Our own classes are looked at from inside, too."""
+    assert rerun_history(history, "rows").audited["P1"] == 4
+
+
+def test_another_configuration_can_be_chosen(history: History, tiny: str) -> None:
+    """What fails in one may hold in another."""
+    result = rerun_history(history, f"{tiny}:TinyRows", {"max_reqs": 1, "max_context_len": 2})
+    assert result.history.header.config == {"max_reqs": 1, "max_context_len": 2}
+    assert result.violation is None
+    assert [now.number for _, now in result.differences] == [1, 2, 3, 4]
+
+
+def test_a_program_that_was_never_run_has_no_differences(history: History, tiny: str) -> None:
+    """Outcomes may be missing."""
+    program = History(history.header, [Step(step.number, step.operation) for step in history.steps])
+    assert rerun_history(program, f"{tiny}:TinyRows").differences == ()
+
+
+def test_a_program_that_does_not_fit_is_no_ones_fault(history: History, tiny: str) -> None:
+    """It was recorded where two rows were given; here there are none, so nothing can be said of the rest."""
+    steps = [Step(1, ops.AllocRows(2), history.steps[0].outcome), Step(5, ops.FreeRow(Span(1, 0, 1)))]
+    result = rerun_history(
+        History(history.header, steps), f"{tiny}:TinyRows", {"max_reqs": 1, "max_context_len": 4}
+    )
+    assert result.misfit is not None
+    assert result.misfit.startswith("step 5: step 1 gave 0")
+    assert result.violation is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ([Step(4, ops.FreeRow(Span(1, 0, 1)))], "step 4: step 1 gave 0"),
+        ([Step(1, ops.AllocRows(4), Outcome(NoRoom(), (), {"size": 3, "available_size": 3})),
+          Step(2, ops.FreeRow(Span(1, 0, 1)))], "step 2: step 1 gave 0"),
+    ],
+)  # fmt: skip
+def test_a_program_without_sense_is_refused(
+    history: History, tiny: str, steps: list[Step], words: str
+) -> None:
+    """X1: nothing differs from what was recorded, so the program itself is wrong."""
+    with pytest.raises(ProgramError, match=words):
+        rerun_history(History(history.header, steps), f"{tiny}:TinyRows")
+
+
+def test_an_adapter_of_another_kind_is_refused(history: History, tiny: str) -> None:
+    """X1: the message names both kinds."""
+    with pytest.raises(UsageError, match="a program for rows; token-slots is of kind slots"):
+        rerun_history(history, "token-slots")
+    header = dataclasses.replace(history.header, kind="slots")
+    with pytest.raises(UsageError, match="a program for slots"):
+        rerun_history(History(header, [Step(1, ops.Merge())]), f"{tiny}:TinyRows")

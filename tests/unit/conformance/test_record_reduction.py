@@ -19,31 +19,14 @@ from pymllm.conformance.record_reduction import (
     untangle_inserts,
 )
 from pymllm.conformance.reduction import Program
+from pymllm.history import operations as ops
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    AddRequest,
-    Alloc,
-    AllocBlocks,
-    AllocTrack,
-    Evict,
-    Fault,
-    Free,
-    Insert,
-    Key,
-    Lock,
-    Match,
-    Operation,
-    RegisterBlocks,
-    ReleaseBlocks,
-    Span,
-    Unlock,
-    WriteKV,
-)
+from pymllm.history.operations import Key, Operation, Span
 from tests.unit.tiny_player import reduction_in, reduction_of
 
-TANGLED = Insert(Key((1, 2)), (Span(1, 0, 1), Span(2, 0, 1)))
+TANGLED = ops.Insert(Key((1, 2)), (Span(1, 0, 1), Span(2, 0, 1)))
 BLOCKS = tuple(Span(1, place, place + 1) for place in range(9))
-ROWS = WriteKV(0, (4, 5), ((1,), (2,)), ((3,), (4,)))
+ROWS = ops.WriteKV(0, (4, 5), ((1,), (2,)), ((3,), (4,)))
 PAGED: Config = {"page_size": 4, "slots": 48, "swa_slots": 36, "window": 6}
 
 
@@ -52,7 +35,7 @@ def tokens(operations: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def keys(*all_tokens: tuple[Any, ...]) -> list[Operation]:
-    return [Match(Key(each)) for each in all_tokens]
+    return [ops.Match(Key(each)) for each in all_tokens]
 
 
 def part_at_the_end(them: Sequence[Operation]) -> bool:
@@ -76,11 +59,11 @@ def are_all(count: int) -> Callable[[Sequence[Any]], object]:
         pytest.param(
             shorten_keys,
             [
-                *(Alloc(1), Alloc(3)),
-                Insert(Key((1, 2, 3, 4)), (Span(1, 0, 1), Span(2, 0, 3)), 3, 2),
+                *(ops.Alloc(1), ops.Alloc(3)),
+                ops.Insert(Key((1, 2, 3, 4)), (Span(1, 0, 1), Span(2, 0, 3)), 3, 2),
             ],
             lambda them: len(tokens(them)) == 1 and 4 in tokens(them)[0],
-            [Alloc(1), Alloc(3), Insert(Key((4,)), (Span(2, 2, 3),))],
+            [ops.Alloc(1), ops.Alloc(3), ops.Insert(Key((4,)), (Span(2, 2, 3),))],
             id="slots go with their tokens, and what is counted in them",
         ),
         pytest.param(
@@ -99,67 +82,67 @@ def are_all(count: int) -> Callable[[Sequence[Any]], object]:
             id="what must differ stays different",
         ),
         pytest.param(
-            *(shrink_allocations, [AllocBlocks(9), ReleaseBlocks((Span(1, 7, 8), Span(1, 2, 3)))]),
-            *(are_all(2), [AllocBlocks(2), ReleaseBlocks((Span(1, 1, 2), Span(1, 0, 1)))]),
+            *(shrink_allocations, [ops.AllocBlocks(9), ops.ReleaseBlocks((Span(1, 7, 8), Span(1, 2, 3)))]),
+            *(are_all(2), [ops.AllocBlocks(2), ops.ReleaseBlocks((Span(1, 1, 2), Span(1, 0, 1)))]),
             id="blocks are allocated one by one",
         ),
         pytest.param(
             untangle_inserts,
             [
-                *(Alloc(2), Match(Key((1, 2))), Alloc(1)),
+                *(ops.Alloc(2), ops.Match(Key((1, 2))), ops.Alloc(1)),
                 *(
-                    Insert(Key((1, 2, 3)), (Span(2, 0, 2), Span(3, 0, 1))),
-                    Insert(Key((1, 2)), (Span(1, 0, 2),)),
+                    ops.Insert(Key((1, 2, 3)), (Span(2, 0, 2), Span(3, 0, 1))),
+                    ops.Insert(Key((1, 2)), (Span(1, 0, 2),)),
                 ),
             ],
             are_all(5),
             [
-                *(Alloc(2), Match(Key((1, 2))), Alloc(3)),
-                *(Insert(Key((1, 2, 3)), (Span(3, 0, 3),)), Insert(Key((1, 2)), (Span(1, 0, 2),))),
+                *(ops.Alloc(2), ops.Match(Key((1, 2))), ops.Alloc(3)),
+                *(ops.Insert(Key((1, 2, 3)), (Span(3, 0, 3),)), ops.Insert(Key((1, 2)), (Span(1, 0, 2),))),
             ],
             id="inserts take their slots from one allocation",
         ),
         pytest.param(
-            *(untangle_inserts, [Alloc(1), Alloc(1), TANGLED, TANGLED]),
+            *(untangle_inserts, [ops.Alloc(1), ops.Alloc(1), TANGLED, TANGLED]),
             lambda them: len(them) == 4 and them[2] == TANGLED,
-            [Alloc(1), Alloc(2), TANGLED, Insert(Key((1, 2)), (Span(2, 0, 2),))],
+            [ops.Alloc(1), ops.Alloc(2), TANGLED, ops.Insert(Key((1, 2)), (Span(2, 0, 2),))],
             id="one insert is untangled where all cannot be",
         ),
         pytest.param(
-            *(make_usual, [Match(Key((1,), "a", "array")), Match(Key((2,), "b", "array"))]),
+            *(make_usual, [ops.Match(Key((1,), "a", "array")), ops.Match(Key((2,), "b", "array"))]),
             lambda them: {it.key.extra_key for it in them} in ({"a", "b"}, {None, "b"}),
-            [Match(Key((1,))), Match(Key((2,), "b"))],
+            [ops.Match(Key((1,))), ops.Match(Key((2,), "b"))],
             id="forms and namespaces become the usual ones, all at once or where that does",
         ),
         pytest.param(
-            *(make_usual, [Match(Key((1,))), Lock(1), Unlock(2, at=1, token=0)]),
+            *(make_usual, [ops.Match(Key((1,))), ops.Lock(1), ops.Unlock(2, at=1, token=0)]),
             lambda them: len(them) == 3 and them[2].token == 0,
-            [Match(Key((1,))), Lock(1), Unlock(2, token=0)],
+            [ops.Match(Key((1,))), ops.Lock(1), ops.Unlock(2, token=0)],
             id="another token or node is not passed without need",
         ),
         pytest.param(
-            *(lower_numbers, [Evict(100, 7), Fault("free", 9)], lambda them: them[0].tokens >= 37),
-            [Evict(37), Fault("free", 0)],
+            *(lower_numbers, [ops.Evict(100, 7), ops.Fault("free", 9)], lambda them: them[0].tokens >= 37),
+            [ops.Evict(37), ops.Fault("free", 0)],
             id="numbers go down as far as they can",
         ),
         pytest.param(
-            *(lower_numbers, [Evict(-100)], lambda them: them[0].tokens < 0, [Evict(-1)]),
+            *(lower_numbers, [ops.Evict(-100)], lambda them: them[0].tokens < 0, [ops.Evict(-1)]),
             id="negative numbers go up",
         ),
         pytest.param(
-            *(lower_numbers, [AllocBlocks(9), RegisterBlocks(BLOCKS, tuple(range(101, 110)))]),
+            *(lower_numbers, [ops.AllocBlocks(9), ops.RegisterBlocks(BLOCKS, tuple(range(101, 110)))]),
             lambda them: len(them) == 2 and Span(1, 4, 5) in them[1].blocks and len(them[1].hashes) > 0,
-            [AllocBlocks(0), RegisterBlocks((Span(1, 4, 5),), (1,))],
+            [ops.AllocBlocks(0), ops.RegisterBlocks((Span(1, 4, 5),), (1,))],
             id="rows lose items together",
         ),
         pytest.param(
-            *(lower_numbers, [AddRequest((9, 8, 9, 7))], lambda them: len(set(them[0].tokens)) >= 2),
-            [AddRequest((2, 1))],
+            *(lower_numbers, [ops.AddRequest((9, 8, 9, 7))], lambda them: len(set(them[0].tokens)) >= 2),
+            [ops.AddRequest((2, 1))],
             id="prompts get short and plain",
         ),
         pytest.param(
-            *(lower_numbers, [*keys((1,), (2,)), Lock(2), Free((Span(0, 1, 2),))], are_all(4)),
-            [*keys((1,), (2,)), Lock(2), Free((Span(0, 1, 2),))],
+            *(lower_numbers, [*keys((1,), (2,)), ops.Lock(2), ops.Free((Span(0, 1, 2),))], are_all(4)),
+            [*keys((1,), (2,)), ops.Lock(2), ops.Free((Span(0, 1, 2),))],
             id="references are no numbers",
         ),
     ],
@@ -205,17 +188,17 @@ def test_places_are_cut_over_all_spans(start: int, stop: int, left: tuple[Span, 
 
 def test_an_allocation_gives_what_is_named_and_no_more() -> None:
     """Whole pages; spans follow."""
-    operations = [Alloc(12), Insert(Key((1,) * 4), (Span(1, 4, 8),)), Free((Span(1, 10, 12),))]
+    operations = [ops.Alloc(12), ops.Insert(Key((1,) * 4), (Span(1, 4, 8),)), ops.Free((Span(1, 10, 12),))]
     reduction = reduction_of(operations, are_all(3), {"page_size": 4})
     shrink_allocations(reduction)
-    freed = Free((Span(1, 6, 8),))
-    assert reduction.operations == (Alloc(8), Insert(Key((1,) * 4), (Span(1, 0, 4),)), freed)
+    freed = ops.Free((Span(1, 6, 8),))
+    assert reduction.operations == (ops.Alloc(8), ops.Insert(Key((1,) * 4), (Span(1, 0, 4),)), freed)
 
 
 def test_each_number_of_a_pool_goes_down_as_far_as_it_can() -> None:
     """What is no number stays."""
     config = {"slots": 48, "window": None, "pool": "token", "caching": True, "track_slots": 3}
-    reduction = reduction_in([Alloc(1)], lambda it: int(it.config["slots"] or 0) >= 5, config)
+    reduction = reduction_in([ops.Alloc(1)], lambda it: int(it.config["slots"] or 0) >= 5, config)
     shrink_pools(reduction)
     assert reduction.program.config == {**config, "slots": 5, "track_slots": 1}
 
@@ -228,7 +211,7 @@ def test_a_pool_goes_down_page_by_page() -> None:
         tried.append(program.config)
         return program.config["page_size"] == 4 and int(program.config["slots"] or 0) >= 9
 
-    reduction = reduction_in([Alloc(1)], is_enough, PAGED)
+    reduction = reduction_in([ops.Alloc(1)], is_enough, PAGED)
     shrink_pools(reduction)
     assert reduction.program.config == {"page_size": 4, "slots": 12, "swa_slots": 4, "window": 1}
     assert len(tried) > 5
@@ -239,21 +222,25 @@ def test_a_page_becomes_a_token() -> None:
     """Keys, slots and what is counted in tokens with it; a track slot is one anyhow, and so is a number."""
     state = Span(2, 0, 1)
     operations = [
-        *(Alloc(8), AllocTrack(), Insert(Key((1, 1, 1, 1, 2, 2, 2, 2)), (Span(1, 0, 8),), 4, 4, state=state)),
-        *(Evict(5, 8), Free((Span(1, 4, 8),)), ROWS),
+        *(
+            ops.Alloc(8),
+            ops.AllocTrack(),
+            ops.Insert(Key((1, 1, 1, 1, 2, 2, 2, 2)), (Span(1, 0, 8),), 4, 4, state=state),
+        ),
+        *(ops.Evict(5, 8), ops.Free((Span(1, 4, 8),)), ROWS),
     ]
     reduction = reduction_of(operations, are_all(6), PAGED)
     shrink_pages(reduction)
     assert reduction.program.config == {"page_size": 1, "slots": 12, "swa_slots": 9, "window": 2}
     assert reduction.operations == (
-        *(Alloc(2), AllocTrack(), Insert(Key((1, 2)), (Span(1, 0, 2),), 1, 1, state=state)),
-        *(Evict(2, 2), Free((Span(1, 1, 2),)), ROWS),
+        *(ops.Alloc(2), ops.AllocTrack(), ops.Insert(Key((1, 2)), (Span(1, 0, 2),), 1, 1, state=state)),
+        *(ops.Evict(2, 2), ops.Free((Span(1, 1, 2),)), ROWS),
     )
 
 
 @pytest.mark.parametrize("config", [{"page_size": 1}, {}])
 def test_pages_of_one_stay(config: Config) -> None:
     """And so does what has no pages."""
-    reduction = reduction_of([Alloc(4)], lambda them: True, config)
+    reduction = reduction_of([ops.Alloc(4)], lambda them: True, config)
     shrink_pages(reduction)
-    assert reduction.operations == (Alloc(4),)
+    assert reduction.operations == (ops.Alloc(4),)

@@ -13,8 +13,7 @@ import pytest
 from pymllm.conformance import replays
 from pymllm.conformance.replay_plan import NAMED_WORKLOADS, ReplayPlan, pick_name
 from pymllm.conformance.replays import ReplayGrid, find_ceiling, run_grid, run_plan, settle
-from pymllm.conformance.worker_process import Lost
-from pymllm.conformance.workers import Workers
+from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import InvariantViolation, TraceError, UsageError
 from pymllm.workloads.request import Request
 from pymllm.workloads.serial import SerialReport
@@ -22,8 +21,6 @@ from pymllm.workloads.synthetic import WORKLOADS, make_requests
 from pymllm.workloads.trace_file import write_trace
 
 # -- plans -------------------------------------------------------------------------------------------------
-
-
 BASE = ReplayPlan(
     workload="chat",
     mode="engine",
@@ -117,8 +114,6 @@ def test_a_known_name_is_picked_and_another_refused() -> None:
 
 
 # -- runs --------------------------------------------------------------------------------------------------
-
-
 PLAYED = replace(
     BASE, requests=6, seed=3, block_tokens=16, capacity=5000, chunk=64, iteration_ms=20.0, content_check=False
 )
@@ -273,8 +268,6 @@ def test_versions_are_those_of_what_ran() -> None:
 
 
 # -- several sizes -----------------------------------------------------------------------------------------
-
-
 SERIAL = replace(
     BASE, mode="serial", caches=("radix", "chunk"), requests=30, page_size=1, max_running=8, chunk=64
 )

@@ -8,21 +8,21 @@ from collections import Counter
 import pytest
 
 from pymllm.conformance.documents import SituationRow
-from pymllm.conformance.finding import Finding
 from pymllm.conformance.machines import MACHINES, MachineEntry
 from pymllm.conformance.results import (
     AdapterResult,
-    LawResult,
     MachineResult,
     SearchedConfiguration,
     VerifyReport,
     find_missing,
     judge_adapter,
+    law_row,
     leave_unknown,
     merge_laws,
     merge_situations,
 )
 from pymllm.conformance.search import Crash, SearchResult
+from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step
@@ -52,7 +52,7 @@ def searched(
 
 
 def verdicts_of(result: AdapterResult) -> dict[str, Verdict]:
-    return {row.law.id: row.verdict for row in result.laws}
+    return {row.id: row.verdict for row in result.laws}
 
 
 def test_a_law_holds_where_one_configuration_tested_it() -> None:
@@ -65,8 +65,8 @@ def test_a_law_holds_where_one_configuration_tested_it() -> None:
         Verdict.UNKNOWN,
     )
     assert verdicts["X1"] is Verdict.NOT_CLAIMED  # needs refusals, which no configuration claims
-    (row,) = (row for row in result.laws if row.law.id == "P1")
-    assert (row.exercised, row.audited) == (5, 14)
+    (row,) = (row for row in result.laws if row.id == "P1")
+    assert (row.tests, row.walks) == (5, 14)
     assert result.verdict is Verdict.UNKNOWN
 
 
@@ -189,7 +189,7 @@ def test_a_situation_that_one_adapter_never_reached_is_named() -> None:
 @pytest.mark.parametrize(("is_strict", "status"), [(False, 0), (True, 1)])
 def test_a_situation_at_zero_fails_where_it_is_strict(is_strict: bool, status: int) -> None:
     """Elsewhere it is only told."""
-    holds = LawResult(find_law("P1"), Verdict.HOLDS, 1, 0)
+    holds = law_row(find_law("P1"), Verdict.HOLDS, 1, 0)
     adapters = (dataclasses.replace(reaching("one", {}, "row 0 is freed"), laws=(holds,)),)
     report = VerifyReport("ci", 0, None, 1, 40, {}, adapters, 1.0, is_strict=is_strict)
     assert (report.verdict, report.exit_status) == (Verdict.HOLDS, status)
@@ -218,7 +218,7 @@ def test_nothing_is_known_of_an_adapter_that_cannot_be_examined() -> None:
     """Its laws are unknown where its kind is known, none of them violated."""
     result = leave_unknown(SmokeFailure("tiny", "rows", "no way"))
     assert set(verdicts_of(result).values()) == {Verdict.UNKNOWN}
-    assert [row.law for row in result.laws] == list(laws_of("rows"))
+    assert [row.id for row in result.laws] == [law.id for law in laws_of("rows")]
     assert result.problems == (Crash("no way", None),)
     assert verdicts_of(leave_unknown(SmokeFailure("tiny", "rows", "no way"), [find_law("P1")])) == {
         "P1": Verdict.UNKNOWN
@@ -238,8 +238,8 @@ def test_over_adapters_the_heavier_verdict_prevails(searches: list[dict[str, int
     """A law that one adapter was never tested for is not said to hold."""
     results = tuple(judge_adapter(SMOKE, [searched(exercised)], [find_law("P1")]) for exercised in searches)
     (row,) = merge_laws(results)
-    assert (row.law.id, row.verdict) == ("P1", verdict)
-    assert row.exercised == sum(exercised.get("P1", 0) for exercised in searches)
+    assert (row.id, row.verdict) == ("P1", verdict)
+    assert row.tests == sum(exercised.get("P1", 0) for exercised in searches)
     report = VerifyReport("ci", 0, None, 1, 40, {}, results, 1.0)
     assert report.laws == (row,)
     assert report.verdict is verdict

@@ -14,13 +14,12 @@ from pymllm.adapters.cabinet.table import find_faults, own_cabinet
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance import machines
 from pymllm.conformance.acting import make_machine
-from pymllm.conformance.finding import Finding
 from pymllm.conformance.machines import CI, DEV, MACHINES, MachineEntry, load_machine
 from pymllm.conformance.results import SearchedConfiguration, VerifyReport
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.runner import RefineTask, plan_refining, refine, verify
+from pymllm.conformance.runner import RefineTask, VerifyPlan, plan_refining, refine, verify
 from pymllm.conformance.search import SearchPlan, SearchResult, search
-from pymllm.conformance.search_tasks import VerifyPlan
+from pymllm.conformance.shrinker import Finding
 from pymllm.errors import InvariantViolation, UsageError
 from pymllm.history.files import Config, Header, History, Step
 from pymllm.history.operations import Clear
@@ -188,7 +187,7 @@ def test_only_what_can_test_a_law_runs(tiny: str) -> None:
     """P1 is about rows; the laws of others are not asked for."""
     report = verify(plan_of(f"{tiny}:TinyRows", "hashes", laws=("P1",)))
     rows, hashes = report.adapters
-    assert [row.law.id for row in rows.laws] == ["P1"]
+    assert [row.id for row in rows.laws] == ["P1"]
     assert (hashes.laws, hashes.machines) == ((), ())
     assert report.verdict is Verdict.HOLDS
 
@@ -214,7 +213,7 @@ def test_a_search_that_is_cut_short_is_told(
 ) -> None:
     """What was tested holds all the same; only a strict run fails for it."""
     for name in ("_PATIENCE", "_PATIENCE_LEAST"):
-        monkeypatch.setattr(f"pymllm.conformance.search_tasks.{name}", 1e-9)
+        monkeypatch.setattr(f"pymllm.conformance.runner.{name}", 1e-9)
     law = ("P1",)
     report = verify(plan_of(f"{tiny}:TinyRows", examples=None, laws=law, jobs=0, is_strict=is_strict))
     assert report.verdict is Verdict.HOLDS

@@ -10,12 +10,12 @@ from collections import Counter
 import pytest
 
 from pymllm.conformance.acting import ActingMachine, act, make_machine
-from pymllm.conformance.finding import Finding
 from pymllm.conformance.machines import CI, MACHINES, Profile
 from pymllm.conformance.results import SearchedConfiguration
 from pymllm.conformance.row_machine import RowMachine
+from pymllm.conformance.runner import SearchTask, VerifyPlan, plan_bursts, plan_searches
 from pymllm.conformance.search import Crash, SearchPlan, SearchResult, burst, search
-from pymllm.conformance.search_tasks import SearchTask, VerifyPlan, plan_bursts, plan_searches
+from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeReport
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History

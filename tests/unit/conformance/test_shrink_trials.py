@@ -11,21 +11,8 @@ from pymllm.conformance.reduction import Program
 from pymllm.conformance.shrink_trials import Look, OutOfBudgetError, ShrinkBudget, Trials, makes_sense
 from pymllm.conformance.time_limit import time_limit
 from pymllm.errors import AdapterError, UsageError
-from pymllm.history.operations import (
-    Alloc,
-    AllocRows,
-    Free,
-    FreeRow,
-    FreeSWA,
-    Insert,
-    Key,
-    Match,
-    MoveSWA,
-    Operation,
-    ReadRows,
-    Span,
-    WriteRow,
-)
+from pymllm.history import operations as ops
+from pymllm.history.operations import Key, Operation, Span
 from pymllm.oracle.row_judge import RowJudge
 
 
@@ -121,9 +108,9 @@ def test_a_mistake_of_ours_is_told_with_its_place() -> None:
 
 CONFIG = {"page_size": 1, "window": 4, "pool": "swa", "slots": 24, "swa_slots": 18}
 DONE: list[Operation] = [
-    Alloc(4),  # 1
-    Insert(Key((1, 2)), (Span(1, 0, 2),)),  # 2
-    FreeSWA((Span(1, 2, 3),)),  # 3
+    ops.Alloc(4),  # 1
+    ops.Insert(Key((1, 2)), (Span(1, 0, 2),)),  # 2
+    ops.FreeSWA((Span(1, 2, 3),)),  # 3
 ]
 
 
@@ -138,12 +125,12 @@ def examiner() -> Examiner:
 @pytest.mark.parametrize(
     "operation",
     [
-        Free((Span(1, 2, 4),)),
-        FreeSWA((Span(1, 3, 4),)),
-        MoveSWA((Span(1, 3, 4),), (Span(1, 2, 3),)),
-        Insert(Key((1, 2, 3)), (Span(1, 0, 2), Span(1, 3, 4))),
-        Insert(Key((1, 2)), None),
-        Match(Key((5,))),
+        ops.Free((Span(1, 2, 4),)),
+        ops.FreeSWA((Span(1, 3, 4),)),
+        ops.MoveSWA((Span(1, 3, 4),), (Span(1, 2, 3),)),
+        ops.Insert(Key((1, 2, 3)), (Span(1, 0, 2), Span(1, 3, 4))),
+        ops.Insert(Key((1, 2)), None),
+        ops.Match(Key((5,))),
     ],
 )
 def test_what_is_the_callers_may_be_named(examiner: Examiner, operation: Operation) -> None:
@@ -154,15 +141,15 @@ def test_what_is_the_callers_may_be_named(examiner: Examiner, operation: Operati
 @pytest.mark.parametrize(
     "operation",
     [
-        Free((Span(1, 0, 1),)),
-        Free((Span(1, 2, 3), Span(1, 2, 3))),
-        Free((Span(0, 20, 21),)),
-        Free((Span(9, 0, 1),)),
-        FreeSWA((Span(1, 2, 3),)),
-        MoveSWA((Span(1, 2, 3),), (Span(1, 3, 4),)),
-        MoveSWA((Span(1, 3, 4),), (Span(1, 3, 4),)),
-        Insert(Key((2, 1)), (Span(1, 0, 2),)),
-        Insert(Key((8, 8)), (Span(1, 3, 4), Span(1, 3, 4))),
+        ops.Free((Span(1, 0, 1),)),
+        ops.Free((Span(1, 2, 3), Span(1, 2, 3))),
+        ops.Free((Span(0, 20, 21),)),
+        ops.Free((Span(9, 0, 1),)),
+        ops.FreeSWA((Span(1, 2, 3),)),
+        ops.MoveSWA((Span(1, 2, 3),), (Span(1, 3, 4),)),
+        ops.MoveSWA((Span(1, 3, 4),), (Span(1, 3, 4),)),
+        ops.Insert(Key((2, 1)), (Span(1, 0, 2),)),
+        ops.Insert(Key((8, 8)), (Span(1, 3, 4), Span(1, 3, 4))),
     ],
 )
 def test_what_is_not_may_not(examiner: Examiner, operation: Operation) -> None:
@@ -173,19 +160,19 @@ def test_what_is_not_may_not(examiner: Examiner, operation: Operation) -> None:
 def test_of_other_kinds_everything_is_let_pass() -> None:
     """Their judges say afterwards what made no sense."""
     rows = Examiner(make_adapter("rows", {"max_reqs": 1, "max_context_len": 1}))
-    assert makes_sense(rows.judge, ReadRows())
+    assert makes_sense(rows.judge, ops.ReadRows())
     config = {**CONFIG, "window": None, "pool": "none"}
     without = Examiner(make_adapter("radix", config))
-    assert makes_sense(without.judge, Insert(Key((1,)), (Span(0, 5, 6),)))
+    assert makes_sense(without.judge, ops.Insert(Key((1,)), (Span(0, 5, 6),)))
 
 
 ROWS = {"max_reqs": 3, "max_context_len": 4}
 RADIX = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
 BREAKING: tuple[Operation, ...] = (
-    AllocRows(1),
-    WriteRow(Span(1, 0, 1), 0, 1, (7,)),
-    FreeRow(Span(1, 0, 1)),
-    ReadRows(),
+    ops.AllocRows(1),
+    ops.WriteRow(Span(1, 0, 1), 0, 1, (7,)),
+    ops.FreeRow(Span(1, 0, 1)),
+    ops.ReadRows(),
 )
 
 
@@ -198,7 +185,7 @@ def trials_of(adapter: str, law: str, budget: ShrinkBudget | None = None) -> Tri
 def test_a_program_that_breaks_the_law_comes_back_up_to_the_step(tiny: str) -> None:
     """P2: with its outcomes and the seed; what comes later is left out."""
     trials = trials_of(f"{tiny}:KeepsEntries", "P2")
-    result = trials.play(Program(ROWS, (*BREAKING, ReadRows(), AllocRows(0))))
+    result = trials.play(Program(ROWS, (*BREAKING, ops.ReadRows(), ops.AllocRows(0))))
     assert result is not None
     program, found = result
     assert program.operations == BREAKING
@@ -216,23 +203,23 @@ def test_what_lost_its_sense_goes_along() -> None:
     """R5: a free of what the cache owns, an insert with more slots than the match gave, and what follows."""
     trials = trials_of("faulty-short-matches", "R2")
     operations: list[Operation] = [
-        Alloc(3),
-        Insert(Key((1, 2)), (Span(1, 0, 2),)),
-        Free((Span(1, 0, 2),)),
-        Match(Key((8,))),
-        Insert(Key((8, 9)), (Span(4, 0, 2),)),
-        Match(Key((1, 2))),
+        ops.Alloc(3),
+        ops.Insert(Key((1, 2)), (Span(1, 0, 2),)),
+        ops.Free((Span(1, 0, 2),)),
+        ops.Match(Key((8,))),
+        ops.Insert(Key((8, 9)), (Span(4, 0, 2),)),
+        ops.Match(Key((1, 2))),
     ]
     result = trials.play(Program({**RADIX}, tuple(operations)))
     assert result is not None
-    assert result[0].operations == (*operations[:2], Match(Key((8,))), Match(Key((1, 2))))
+    assert result[0].operations == (*operations[:2], ops.Match(Key((8,))), ops.Match(Key((1, 2))))
 
 
 def test_what_only_the_judge_sees_to_be_senseless_goes_along(tiny: str) -> None:
     """The adapter has done it then, so the program is begun again."""
     budget = ShrinkBudget()
     trials = trials_of(f"{tiny}:KeepsEntries", "P2", budget)
-    senseless = FreeRow(Span(0, 2, 3))  # nobody's, and the adapter refuses nothing
+    senseless = ops.FreeRow(Span(0, 2, 3))  # nobody's, and the adapter refuses nothing
     result = trials.play(Program(ROWS, (senseless, *_later(BREAKING))))
     assert result is not None
     assert result[0].operations == BREAKING
@@ -242,7 +229,7 @@ def test_what_only_the_judge_sees_to_be_senseless_goes_along(tiny: str) -> None:
 def _later(operations: tuple[Operation, ...]) -> list[Operation]:
     """Number a program that begins with an `AllocRows` from 2."""
     row = Span(2, 0, 1)
-    return [operations[0], WriteRow(row, 0, 1, (7,)), FreeRow(row), *operations[3:]]
+    return [operations[0], ops.WriteRow(row, 0, 1, (7,)), ops.FreeRow(row), *operations[3:]]
 
 
 def test_nothing_is_asked_twice(tiny: str) -> None:
@@ -257,7 +244,7 @@ def test_nothing_is_asked_twice(tiny: str) -> None:
 def test_the_end_is_judged_where_that_is_asked_for(tiny: str) -> None:
     """X3: rows handed out in another order the second time."""
     trials = trials_of(f"{tiny}:Moody", "X3")
-    program = Program(ROWS, tuple(AllocRows(1) for _ in range(3)))
+    program = Program(ROWS, tuple(ops.AllocRows(1) for _ in range(3)))
     assert trials.play(program) is None
     trials.look = Look.TO_THE_END
     assert any(trials.play(program) for _ in range(20))

@@ -1,4 +1,4 @@
-"""The smallest program that breaks a law, and the smallest scenario."""
+"""The smallest program that breaks a law, the smallest scenario, and who can see a violation again."""
 
 from __future__ import annotations
 
@@ -9,18 +9,30 @@ import pytest
 from pymllm.adapters.cabinet.planting import planted
 from pymllm.adapters.cabinet.table import own_cabinet
 from pymllm.adapters.registry import make_adapter
-from pymllm.conformance.acting import FoundViolation, drive, make_machine
+from pymllm.conformance import shrinker
+from pymllm.conformance.acting import ActingMachine, FoundViolation, drive, make_machine
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.conformance.program import play_steps
+from pymllm.conformance.program import play_steps, run_program
 from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.scenario_reduction import ScenarioReduction, play_scenario
 from pymllm.conformance.shrink_trials import OutOfBudgetError, ShrinkBudget
-from pymllm.conformance.shrinker import Shrinker, ShrinkProgress, shrink
+from pymllm.conformance.shrinker import (
+    Finding,
+    Shrinker,
+    ShrinkProgress,
+    ShrinkRun,
+    ShrinkTask,
+    make_finding,
+    pick_smallest,
+    run_shrink,
+    shows_again,
+    shrink,
+)
 from pymllm.conformance.time_limit import time_limit
-from pymllm.errors import InvariantViolation
-from pymllm.history.files import Header, History
+from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import (
     AllocRows,
     FreeRow,
@@ -29,6 +41,60 @@ from pymllm.history.operations import (
     Span,
     WriteRow,
 )
+
+SIZES = {"max_reqs": 3, "max_context_len": 4}
+DIRTY = [AllocRows(2), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
+
+
+def found_in_program(adapter: str, law: str) -> FoundViolation:
+    """What a machine would have kept: the program up to the step that an adapter is wrong in."""
+    examiner = Examiner(make_adapter(adapter, dict(SIZES)))
+    with pytest.raises(InvariantViolation) as caught:
+        play_steps(examiner, enumerate(DIRTY, 1))
+    assert caught.value.law == law
+    return FoundViolation(examiner.history, caught.value)
+
+
+def test_outcomes_alone_show_what_the_oracle_found(tiny: str) -> None:
+    """P2: with and without the implementation."""
+    finding = make_finding(found_in_program(f"{tiny}:KeepsEntries", "P2"))
+    assert (finding.law, finding.step, finding.is_rerun, finding.is_judged) == ("P2", 4, True, True)
+
+
+def test_what_was_seen_from_inside_needs_the_implementation(tiny: str) -> None:
+    """P1: outcomes are as they must be."""
+    finding = make_finding(found_in_program(f"{tiny}:WrongInside", "P1"))
+    assert (finding.step, finding.is_rerun, finding.is_judged) == (1, True, False)
+
+
+def test_what_needs_an_engine_is_not_seen_again(tiny: str) -> None:
+    """E3: neither way; nor does an adapter that is gone show anything."""
+    violation = InvariantViolation("E3", "one slot is gone")
+    history = run_program(f"{tiny}:TinyRows", SIZES, DIRTY)
+    finding = make_finding(FoundViolation(history, violation))
+    assert (finding.is_rerun, finding.is_judged) == (False, False)
+    gone = History(Header("gone", "rows", SIZES), history.steps)
+    assert not make_finding(FoundViolation(gone, violation)).is_rerun
+    senseless = History(Header(f"{tiny}:TinyRows", "rows", {}), [])
+    finding = make_finding(FoundViolation(senseless, violation))
+    assert (finding.step, finding.is_rerun, finding.is_judged) == (0, False, False)
+
+
+def test_the_smallest_program_of_each_law_is_kept() -> None:
+    """Smallest first; of two as small the one that came first."""
+
+    def finding(law: str, steps: int, seed: int = 0) -> Finding:
+        history = History(
+            Header("tiny", "rows", seed=seed), [Step(1 + at, ReadRows()) for at in range(steps)]
+        )
+        return Finding(InvariantViolation(law, "looked"), history, True, True)
+
+    first = finding("P2", 3, seed=1)
+    kept = pick_smallest([finding("P1", 4), first, finding("P2", 3, seed=2), finding("P1", 5)])
+    assert [(it.law, len(it.history)) for it in kept] == [("P2", 3), ("P1", 4)]
+    assert kept[0] is first
+    assert pick_smallest([]) == ()
+
 
 CONFIG = {"max_reqs": 3, "max_context_len": 4}
 LONG: list[Operation] = [
@@ -66,15 +132,9 @@ def test_only_what_is_needed_stays(tiny: str) -> None:
     assert short.violation.law == "P2"
     assert short.history.header.seed == 5
     assert short.history.header.config == {"max_reqs": 1, "max_context_len": 1}
-
-
-def test_the_small_program_breaks_the_law_again(tiny: str) -> None:
-    """P2: whoever runs it sees the same."""
-    short = shrink(found(f"{tiny}:KeepsEntries"), plays=1000)
     again = rerun_history(short.history, short.history.header.adapter)
     assert again.violation is not None
-    assert again.violation.law == "P2"
-    assert again.differences == ()
+    assert (again.violation.law, again.differences) == ("P2", ())
 
 
 def test_a_small_program_stays_as_it_is(tiny: str) -> None:
@@ -131,23 +191,6 @@ def test_what_only_a_look_inside_shows_is_looked_at_inside(tiny: str) -> None:
     assert operations_of(short) == [AllocRows(1), AllocRows(1)]
 
 
-def test_what_an_engine_does_wrong_is_made_small_by_its_acts() -> None:
-    """E2: its calls alone, run again, break no law."""
-    (fault,) = [fault for fault in own_cabinet() if fault.id == "B10"]
-    config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
-    machine = make_machine(LifecycleMachine, "radix", config, seed=0, audit=False)
-    with planted(fault.edits):
-        for seed in range(100):
-            try:
-                drive(machine, seed, 40)
-            except InvariantViolation:
-                break
-        assert machine.found is not None
-        short = shrink(machine.found, plays=100)
-    assert short.violation.law in fault.laws
-    assert len(short.history) <= 12
-
-
 def test_it_ends(tiny: str) -> None:
     """What was reached until then breaks the law all the same, and is numbered from 1."""
     lengths = [len(shrink(found(f"{tiny}:KeepsEntries"), plays=plays).history) for plays in (0, 12, 100)]
@@ -182,13 +225,12 @@ def test_a_program_that_hangs_ends_it(tiny: str) -> None:
     assert shrink(found(f"{tiny}:KeepsEntries"), plays=12).is_unfinished
 
 
-ROWS = {"max_reqs": 3, "max_context_len": 4}
 RADIX = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
 (ENGINES_FAULT,) = [fault for fault in own_cabinet() if fault.id == "B10"]
 
 
-def found_by_rows(adapter: str) -> FoundViolation:
-    machine = make_machine(RowMachine, adapter, ROWS, seed=3, audit=False)
+def found_by(machine: type[ActingMachine]) -> FoundViolation:
+    """Drive a machine from one seed after another until a law is broken."""
     for seed in range(100):
         try:
             drive(machine, seed, 40)
@@ -196,6 +238,10 @@ def found_by_rows(adapter: str) -> FoundViolation:
             break
     assert machine.found is not None
     return machine.found
+
+
+def found_by_rows(adapter: str) -> FoundViolation:
+    return found_by(make_machine(RowMachine, adapter, CONFIG, seed=3, audit=False))
 
 
 def test_acts_go_that_are_not_needed(tiny: str) -> None:
@@ -214,20 +260,18 @@ def test_acts_go_that_are_not_needed(tiny: str) -> None:
 
 
 def test_what_an_engine_does_wrong_is_found_in_a_small_pool() -> None:
-    """E2: its calls alone break no law, one request of two tokens does."""
+    """E2: its calls alone, run again, break no law; one request of two tokens does."""
     machine = make_machine(LifecycleMachine, "radix", RADIX, seed=0, audit=False)
     with planted(ENGINES_FAULT.edits):
-        for seed in range(100):
-            try:
-                drive(machine, seed, 40)
-            except InvariantViolation:
-                break
-        assert machine.found is not None
+        found = found_by(machine)
+        short = shrink(found, plays=100)
         budget = ShrinkBudget(plays=200)
-        reduction = ScenarioReduction(machine.found, ENGINES_FAULT.laws, budget)
+        reduction = ScenarioReduction(found, ENGINES_FAULT.laws, budget)
         assert reduction.begin()
         with budget.part(1.0):
             reduction.run()
+    assert short.violation.law in ENGINES_FAULT.laws
+    assert len(short.history) <= 12
     assert len(reduction.found.history) <= 12
     assert int(reduction.found.history.header.config["slots"] or 0) < 24
 
@@ -290,3 +334,63 @@ def test_it_ends_in_the_middle_of_a_scenario(tiny: str) -> None:
     with pytest.raises(OutOfBudgetError):
         reduction.begin()
     assert len(seen) == 3
+
+
+SMALL = {"max_reqs": 2, "max_context_len": 2}
+RECORDED = [
+    AllocRows(0),
+    ReadRows(),
+    AllocRows(1),
+    WriteRow(Span(3, 0, 1), 0, 1, (7,)),
+    FreeRow(Span(3, 0, 1)),
+    ReadRows(),
+]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[ShrinkRun]:
+    words: list[ShrinkRun] = []
+    monkeypatch.setattr(shrinker, "tell", words.append)
+    monkeypatch.setattr(shrinker, "_BETWEEN_WORDS", 0.0)
+    return words
+
+
+@pytest.fixture
+def history() -> History:
+    return run_program("rows", SMALL, RECORDED)
+
+
+def test_what_is_found_is_told_as_it_gets_smaller(history: History, tiny: str, told: list[ShrinkRun]) -> None:
+    """P2: first the program as it was; the answer is the smallest, and whether it shows the law again."""
+    run = run_shrink(ShrinkTask(history, f"{tiny}:KeepsEntries", (), 60.0))
+    lengths = [len(word.best.history) for word in told if word.best is not None]
+    assert (lengths[0], lengths) == (6, sorted(lengths, reverse=True))
+    assert run.before is not None
+    assert run.best is not None
+    assert (len(run.before.history), len(run.best.history), run.is_rerun) == (6, 4, True)
+    assert (run.best.violation.law, run.plays) == ("P2", told[-1].plays + 1)
+    assert shows_again(run.best)
+
+
+def test_of_a_sound_adapter_there_is_the_rerun_alone(history: History, told: list[ShrinkRun]) -> None:
+    """Nothing is told on the way."""
+    run = run_shrink(ShrinkTask(history, "rows", (), 60.0))
+    assert (run.before, run.best, told) == (None, None, [])
+    assert run.result is not None
+    assert run.result.violation is None
+
+
+def test_words_are_seconds_apart(history: History, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long program takes some time to be told; the first comes at once."""
+    words: list[ShrinkRun] = []
+    monkeypatch.setattr(shrinker, "tell", words.append)
+    monkeypatch.setattr(shrinker, "_BETWEEN_WORDS", 1e6)
+    assert run_shrink(ShrinkTask(history, f"{tiny}:KeepsEntries", (), 60.0)).plays > 1
+    assert len(words) == 1
+
+
+def test_a_program_without_sense_is_refused(history: History) -> None:
+    """It has no acts that could show why."""
+    steps = [Step(1, FreeRow(Span(7, 0, 1)))]
+    with pytest.raises(ProgramError, match="step 7"):
+        run_shrink(ShrinkTask(History(history.header, steps), "rows", (), 60.0))

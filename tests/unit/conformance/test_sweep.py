@@ -18,17 +18,8 @@ from pymllm.conformance.request_machine import RequestMachine
 from pymllm.conformance.row_machine import RowMachine, StateMachine
 from pymllm.conformance.sweep import Failure, failures_of, inner_calls_of, sweep, sweep_runs
 from pymllm.errors import InvariantViolation
+from pymllm.history import operations as ops
 from pymllm.history.files import Config, Header, History, Step
-from pymllm.history.operations import (
-    AddRequest,
-    Alloc,
-    AllocBlocks,
-    AllocSlots,
-    Evict,
-    Fault,
-    Inspect,
-    ScheduleChunk,
-)
 from pymllm.history.outcomes import Effect, Evicted, Failed, NoRoom, Outcome, Slots
 
 PREFIX: Config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
@@ -47,9 +38,9 @@ def test_every_call_and_every_allocation_of_a_program_can_fail() -> None:
     """X2, X4, X6: each once, a callback in two ways, and what finds no room by itself not at all."""
     effects = (Effect("free", (3,)), Effect("callback", node=1), Effect("callback", node=2))
     steps = [
-        Step(1, Alloc(4), Outcome(Slots((1, 2, 3, 4)))),
-        Step(2, Alloc(4), Outcome(NoRoom())),
-        Step(3, Evict(1), Outcome(Evicted(1, 1), effects)),
+        Step(1, ops.Alloc(4), Outcome(Slots((1, 2, 3, 4)))),
+        Step(2, ops.Alloc(4), Outcome(NoRoom())),
+        Step(3, ops.Evict(1), Outcome(Evicted(1, 1), effects)),
     ]
     history = History(Header("radix", "prefix", {}, ("faults", "callbacks", "pool")), steps)
     assert list(failures_of(history)) == [
@@ -78,7 +69,8 @@ def test_a_failing_program_ends_with_its_failure_and_what_is_given_back() -> Non
     machine = machine_of(PrefixMachine, "radix", PREFIX)
     runs = [examiner.history for examiner in sweep_runs(machine, (0,), 12)]
     armed = [
-        [at for at, step in enumerate(history.steps) if isinstance(step.operation, Fault)] for history in runs
+        [at for at, step in enumerate(history.steps) if isinstance(step.operation, ops.Fault)]
+        for history in runs
     ]
     assert all(len(places) <= 1 for places in armed)
     assert sum(map(len, armed)) > 5
@@ -103,7 +95,7 @@ def test_blocks_and_their_slots_run_out_in_turn() -> None:
     for examiner in sweep_runs(machine, (0, 1, 2), 30):
         last = [step for step in examiner.history.steps if isinstance(step.outcome.result, NoRoom | Failed)]
         seen.update(type(step.operation) for step in last)
-    assert min(seen[AllocBlocks], seen[AllocSlots]) > 0
+    assert min(seen[ops.AllocBlocks], seen[ops.AllocSlots]) > 0
 
 
 def test_every_call_inside_a_context_fails_in_turn() -> None:
@@ -118,12 +110,12 @@ def test_every_call_inside_a_context_fails_in_turn() -> None:
 
 
 def is_fault(step: Step) -> bool:
-    return isinstance(step.operation, Fault)
+    return isinstance(step.operation, ops.Fault)
 
 
 def test_calls_inside_a_context_are_looked_for_where_they_can_be_made() -> None:
     """X2: by operation, and those on states only where there are states."""
-    steps = [Step(1, AddRequest((1, 2))), Step(2, Inspect()), Step(3, ScheduleChunk(1))]
+    steps = [Step(1, ops.AddRequest((1, 2))), Step(2, ops.Inspect()), Step(3, ops.ScheduleChunk(1))]
     plain = History(Header("requests", "requests", {}, ("faults",)), steps)
     blocks = ["allocate_blocks", "no_blocks"]
     assert list(inner_calls_of(plain)) == [(1, blocks), (3, blocks)]

@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from pymllm.conformance import worker_process
+from pymllm.conformance import workers
 from pymllm.conformance.time_limit import AdapterCall, HungError
-from pymllm.conformance.worker_process import Lost, Raised, Task, WorkerProcess, is_worker, tell
-from pymllm.conformance.workers import Workers, ask
+from pymllm.conformance.workers import Lost, Raised, Task, WorkerProcess, Workers, ask, is_worker, tell
 from tests.child_processes import left_of
 
 
@@ -267,8 +266,8 @@ def obey(item: object) -> object:
     if item == "call":
         return Calling()
     if item == "garbage":
-        assert worker_process._STARTER is not None
-        os.write(worker_process._STARTER._link.fileno(), b"\0\0\0\4word")
+        assert workers._STARTER is not None
+        os.write(workers._STARTER._link.fileno(), b"\0\0\0\4word")
     if item == "real-time":
         os.kill(os.getpid(), signal.SIGRTMIN + 1)
     if item == "base":
@@ -368,7 +367,7 @@ def test_it_ends_once_its_starter_is_gone() -> None:
     """Even where that had no time to say so, and in the middle of a task."""
     code = (
         "import os, signal, time\n"
-        "from pymllm.conformance.worker_process import Task, WorkerProcess\n"
+        "from pymllm.conformance.workers import Task, WorkerProcess\n"
         "worker = WorkerProcess()\n"
         "worker.send(Task(time.sleep, 120, 0.0))\n"
         "time.sleep(1.5)\n"

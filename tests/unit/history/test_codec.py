@@ -1,9 +1,10 @@
-"""Records as plain data and as lines: nothing is lost on the way, and what does not fit is named."""
+"""Records as plain data, as lines and as schemas: nothing is lost, and what does not fit is named."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import json
 import math
 import pickle
@@ -16,8 +17,9 @@ from hypothesis import strategies as st
 
 from pymllm.history.codec import Record, decode, encode, fits, json_reader, name_of, snake_case, write_json
 from pymllm.history.files import Step
-from pymllm.history.operations import Evict, Insert, Inspect, Key, Match, Span
+from pymllm.history.operations import Evict, Fault, Insert, Inspect, Key, Match, Reset, Span, Unlock
 from pymllm.history.outcomes import Done, Effect, Hashes, Inspected, Matched, NodeView, Outcome, Slots
+from pymllm.history.schema import field_notes, schema_of
 
 
 class Point(Record, frozen=True):
@@ -80,8 +82,6 @@ def test_a_name_is_the_class_in_snake_case() -> None:
 
 
 # -- what a record is ----------------------------------------------------------------------------------------
-
-
 def test_a_record_is_frozen_comparable_and_copyable() -> None:
     """Between processes too; and each has a dict of its own."""
     point = Point(1)
@@ -113,8 +113,6 @@ def test_the_functions_of_dataclasses_take_a_record() -> None:
 
 
 # -- writing -------------------------------------------------------------------------------------------------
-
-
 @given(drawings)
 def test_a_record_survives_the_way_through_json(drawing: Drawing) -> None:
     """Whatever a field may hold is written and read, and the line is the one of `json.dumps`."""
@@ -157,7 +155,6 @@ def test_a_line_is_spelled_as_json_dumps_spells_it(text: str, time: float | None
 
 
 # -- reading -------------------------------------------------------------------------------------------------
-
 GOOD: dict[str, Any] = {"points": [{"x": 1}], "corners": [1, "a"]}
 
 
@@ -273,8 +270,6 @@ def test_a_number_of_128_bits_is_read(number: int) -> None:
 
 
 # -- looking -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "drawing",
     [
@@ -306,3 +301,101 @@ def test_a_record_with_a_wrong_field_does_not_fit(drawing: Record) -> None:
 def test_a_record_fits_whatever_json_makes_of_it(time: float | None, name: str | int | None) -> None:
     """Also with what a file cannot keep."""
     assert fits(Outcome(Inspected((dataclasses.replace(NODE, last_access=time, extra_key=name),))))
+
+
+class Colour(enum.Enum):
+    """What a pen may have."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+class Dot(Record, frozen=True):
+    """A point.
+
+    - ``x``, ``y``: Each of `both`,
+      from 1.
+    """
+
+    x: int
+    y: int = 0
+
+
+class Sketch(Record, frozen=True):
+    """Points and how they look.
+
+    Not a picture.
+    """
+
+    points: tuple[Dot, ...]
+    corners: tuple[int, str]
+    scale: int | float = 1.0
+    title: str | None = None
+    is_closed: bool = False
+    colours: dict[str, Colour] | None = None
+
+
+class Frame(Record, frozen=True):
+    """What is of one kind only needs no tag."""
+
+    circle: Circle
+    shapes: tuple[Circle | FreeSWA, ...]
+
+
+def test_it_describes_every_field() -> None:
+    """What is read, and nothing more."""
+    number = {"type": "integer", "description": "Each of both, from 1."}
+    assert schema_of(Sketch) == {
+        "type": "object",
+        "description": "Points and how they look.",
+        "properties": {
+            "points": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "description": "A point.",
+                    "properties": {"x": number, "y": number},
+                    "required": ["x"],
+                    "additionalProperties": False,
+                },
+            },
+            "corners": {
+                "type": "array",
+                "prefixItems": [{"type": "integer"}, {"type": "string"}],
+                "minItems": 2,
+                "maxItems": 2,
+            },
+            "scale": {"type": "number"},
+            "title": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "is_closed": {"type": "boolean"},
+            "colours": {
+                "anyOf": [
+                    {"type": "object", "additionalProperties": {"enum": ["red", "blue"]}},
+                    {"type": "null"},
+                ]
+            },
+        },
+        "required": ["points", "corners"],
+        "additionalProperties": False,
+    }
+
+
+def test_kinds_are_told_apart_by_a_constant() -> None:
+    """Where there are several; what is of one kind only has none."""
+    circle, line = schema_of(Circle | FreeSWA)["oneOf"]
+    assert circle == schema_of(Circle)
+    assert circle["properties"]["is"] == {"const": "circle"}
+    assert circle["required"] == ["is", "radius"]
+    assert line["properties"] == {"is": {"const": "free_swa"}, "style": {"type": "string"}}
+    frame = schema_of(Frame)["properties"]
+    assert [*frame["circle"]["properties"]] == ["radius"]
+    assert frame["shapes"]["items"] == {"oneOf": [circle, line]}
+
+
+def test_operations_say_what_a_program_cannot_guess() -> None:
+    """Which calls may fail, and whose node is passed."""
+    assert "calls the cache or the allocator, which must be refused" in field_notes(Fault)["call"]
+    assert field_notes(Fault)["nth"] == "Which of these calls, from 1."
+    assert field_notes(Unlock)["at"] == "Passes the node of another Match, Insert or Lock instead."
+    assert field_notes(Insert)["prev_prefix_len"] == field_notes(Insert)["swa_evicted_seqlen"]
+    assert field_notes(Reset) == {}

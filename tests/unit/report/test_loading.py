@@ -16,8 +16,8 @@ from pymllm.report.documents import GpuMemoryDocument
 from pymllm.report.loading import is_run_or_program, load_runs
 from pymllm.report.records import Document, Figure, Histogram, Program
 from pymllm.report.store import write_run
-from tests.unit.conformance.soak.test_records import HEADER as CAMPAIGN
-from tests.unit.conformance.soak.test_records import RECORD
+from tests.unit.conformance.soak.test_ledger import HEADER as CAMPAIGN
+from tests.unit.conformance.soak.test_ledger import RECORD
 from tests.unit.report import samples
 from tests.unit.report.samples import HEADER
 from tests.unit.report.test_documents import write as write_ledger

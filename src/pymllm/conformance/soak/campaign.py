@@ -17,20 +17,25 @@ from msgspec import structs
 
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.documents import CampaignRow, SoakDocument
-from pymllm.conformance.finding import Finding
 from pymllm.conformance.foreign_source import digest_adapter
 from pymllm.conformance.machines import MACHINES, missing_machines
 from pymllm.conformance.runner import versions
+from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
-from pymllm.conformance.soak.drift import Drift, DriftVerdict
-from pymllm.conformance.soak.ledger import FILE, Conflict, Ledger, merge_ledgers
-from pymllm.conformance.soak.player import PlayedRun, RunTask, play_run
-from pymllm.conformance.soak.records import CampaignHeader, Failure, Place, RunRecord
-from pymllm.conformance.soak.schedule import find_places_of, plan_runs
-from pymllm.conformance.soak.sizes import SIZES
-from pymllm.conformance.soak.totals import Totals
-from pymllm.conformance.worker_process import Lost
-from pymllm.conformance.workers import Workers
+from pymllm.conformance.soak.ledger import (
+    FILE,
+    CampaignHeader,
+    Conflict,
+    Failure,
+    Ledger,
+    Place,
+    RunRecord,
+    merge_ledgers,
+)
+from pymllm.conformance.soak.player import PlayedRun, play_run
+from pymllm.conformance.soak.schedule import SIZES, RunTask, find_places_of, plan_runs
+from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
+from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
 from pymllm.history.files import Config, History, write_history
 from pymllm.instrument.provenance import build_version
@@ -231,8 +236,7 @@ def _begin(plan: SoakPlan, workers: Workers) -> tuple[CampaignHeader, tuple[Smok
         if isinstance(answer, Lost):
             refused.append(SmokeFailure(entry.name, None, answer.message))
         elif isinstance(answer, SmokeFailure):
-            if answer.is_missing and ":" in answer.name:
-                raise UsageError(f"adapter {answer.name}: {answer.message}")
+            answer.refuse_missing()
             refused.append(answer)
         else:
             places += [place for place in answer if plan.machine in (None, place.machine)]
@@ -298,7 +302,8 @@ class _Campaign:
             if self._is_over or is_late:
                 return
             if task.number not in self._done:
-                yield replace(task, known=self._known_laws(task.place.adapter))
+                known = frozenset(law for name, law in self.findings if name == task.place.adapter)
+                yield replace(task, known=known)
 
     def _all_tasks(self) -> Iterator[RunTask]:
         header, run = self._header, self._plan.run
@@ -310,9 +315,6 @@ class _Campaign:
             limit = header.operations or header.longest
             yield RunTask(0, header.version_at(header.places[0]), header.places[0], run, limit, header.audit)
 
-    def _known_laws(self, adapter: str) -> frozenset[str]:
-        return frozenset(law for name, law in self.findings if name == adapter)
-
     def _tick(self) -> None:
         self._show(self.totals)
 
@@ -322,7 +324,8 @@ class _Campaign:
         if record.failure is None or played.history is None:
             return record
         law = record.failure.law or "problem"
-        name = f"{_safe(record.adapter)}-{law}-{record.seed}"
+        adapter = re.sub(r"[^\w.-]+", "-", record.adapter)  # of a ``module:Class`` the name of a file
+        name = f"{adapter}-{law}-{record.seed}"
         note = f"{law}: {record.failure.message}"
         file = self._write(f"{name}.jsonl", played.history, note)
         short = None
@@ -349,11 +352,6 @@ def _lost(task: RunTask, answer: Lost) -> RunRecord:
     steps = answer.history.steps if answer.history is not None else []
     failure = Failure(None, answer.message, step=steps[-1].number if steps else 0)
     return RunRecord(*task.head, 0, len(steps), (), {}, {}, {}, "", failure)
-
-
-def _safe(name: str) -> str:
-    """Make a name that may be ``module:Class`` one of a file."""
-    return re.sub(r"[^\w.-]+", "-", name)
 
 
 def find_ledgers(folders: Iterable[Path]) -> list[Path]:

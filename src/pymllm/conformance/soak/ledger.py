@@ -1,22 +1,224 @@
 """The file of a campaign: JSON lines that only grow, so that whatever ends a campaign leaves a whole ledger.
 
-Two ledgers in one file, one behind the other, are a ledger: headers stand where their runs begin, and a run
-that stands in it twice is counted once.
+A header, and one line for each run that ended, which has two halves. What was *played* follows from version,
+adapter, configuration, machine, seed and length, wherever it is played; two lines of one `key` with other
+contents mean that something is not deterministic (X3). What was *measured* (time, memory, walks from inside,
+files) is different each time. Two ledgers in one file, one behind the other, are a ledger: headers stand
+where their runs begin, and a run that stands in it twice is counted once.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from pymllm.conformance.soak.records import CampaignHeader, RunRecord, read_line, write_line
+import msgspec
+from msgspec import Struct, field
+
 from pymllm.errors import TraceError, UsageError
-from pymllm.text_file import read_lines
+from pymllm.history.files import Config
+from pymllm.history.schema import schema_of
+from pymllm.text_file import cut, read_json, read_lines
+
+FORMAT = "pymllm-soak"
+SCHEMA = 1
+"""Version of the format; a reader refuses any other."""
+
+
+class Place(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Where runs are played: a machine on a configuration of an adapter that claims something.
+
+    ``size`` is one of `pymllm.conformance.soak.schedule.SIZES`, ``source`` a digest of an adapter that is not
+    of this package (`pymllm.conformance.foreign_source`).
+    """
+
+    adapter: str
+    kind: str
+    config: Config
+    machine: str
+    size: str = "tiny"
+    capabilities: tuple[str, ...] = ()
+    source: str = ""
+
+
+class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a campaign is: with it, each of its runs can be told by its number.
+
+    - ``version``: As of `pymllm.instrument.provenance.build_version`.
+    - ``versions``: Of the packages involved.
+    - ``seed``: Of every choice.
+    - ``operations``: After so many operations it ends; ``None`` where time decides.
+    - ``longest``: Most operations of one run, but for the act that it ends with.
+    - ``audit``: A walk from inside after so many operations; 0 for none.
+    - ``places``: In the order of adapters, configurations, machines and sizes.
+    """
+
+    version: str
+    versions: dict[str, str]
+    seed: int
+    operations: int | None
+    longest: int
+    audit: int
+    places: tuple[Place, ...]
+
+    def version_at(self, place: Place) -> str:
+        """Return the version of runs at a place: the package's, and the adapter's where it is another's."""
+        return f"{self.version}.{place.source}" if place.source else self.version
+
+
+class Failure(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A broken law, or a problem with the adapter where ``law`` is ``None``.
+
+    - ``law``: Its id.
+    - ``message``, ``expected``, ``observed``: Of the violation.
+    - ``step``: Of the run's program.
+    """
+
+    law: str | None
+    message: str
+    expected: str | None = None
+    observed: str | None = None
+    step: int = 0
+
+
+class Shares(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """CPU seconds of a run by what took them, estimated from every `clocks.EVERY`-th operation.
+
+    - ``adapter``: Carrying operations out.
+    - ``judge``: Judging them.
+    - ``walks``: Walking the implementation from inside.
+    - ``again``: The end of a run: emptying everything, and playing parts of the program a second time.
+    - ``driver``: The rest: choosing acts, deriving operations, writing them down; and the simulated
+      engine.
+    """
+
+    adapter: float = 0.0
+    judge: float = 0.0
+    walks: float = 0.0
+    again: float = 0.0
+    driver: float = 0.0
+
+
+class Memory(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A process between two runs, when everything of the last one is gone.
+
+    - ``process``: Tells processes apart, also those of other machines.
+    - ``operations``: It has carried out so far.
+    - ``rss``, ``uss``: Resident memory, and that which it shares with nobody, in bytes.
+    - ``blocks``: Blocks of memory that Python objects are in.
+    - ``is_first``: Whether the run was the first of its process at its place, so that modules and classes
+      came with it.
+    - ``malloc``: Bytes that the C library has handed out, in which are tensors, arrays and long lists; 0
+      where it cannot be asked.
+    """
+
+    process: str = ""
+    operations: int = 0
+    rss: int = 0
+    uss: int = 0
+    blocks: int = 0
+    is_first: bool = False
+    malloc: int = 0
+
+
+class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One run that ended.
+
+    - ``number``: Of the run in its campaign.
+    - ``version``, ``adapter``, ``kind``, ``config``, ``machine``, ``size``: As of
+      `CampaignHeader.version_at` and `Place`.
+    - ``seed``, ``limit``: Of the run: from these two everything in it follows.
+    - ``acts``, ``operations``: Played; operations go beyond the limit by an act and the end.
+    - ``off``: Acts that were switched off.
+    - ``exercised``, ``reached``: Tests by law, and situations by how often they were met.
+    - ``sizes``: What the adapter told at the end.
+    - ``digest``: Of everything above and of a sample of the outcomes.
+    - ``failure``: How it failed, if it did.
+    - ``audited``: Walks by law; measured, as is all below.
+    - ``seconds``, ``cpu``: Wall-clock and processor time.
+    - ``shares``: Of the processor time.
+    - ``memory``: After it.
+    - ``file``, ``short``: The program as it was played, and made small; relative to the campaign's
+      folder.
+    """
+
+    number: int
+    version: str
+    adapter: str
+    kind: str
+    config: Config
+    machine: str
+    size: str
+    seed: int
+    limit: int
+    acts: int
+    operations: int
+    off: tuple[str, ...]
+    exercised: dict[str, int]
+    reached: dict[str, int]
+    sizes: dict[str, int]
+    digest: str
+    failure: Failure | None = None
+    audited: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    cpu: float = 0.0
+    shares: Shares = field(default_factory=Shares)
+    memory: Memory = field(default_factory=Memory)
+    file: str | None = None
+    short: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Say which run it is, in all campaigns there are."""
+        config = json.dumps(self.config, sort_keys=True)
+        return "|".join((self.version, self.adapter, config, self.machine, str(self.seed), str(self.limit)))
+
+    @property
+    def played(self) -> tuple[str, Failure | None]:
+        """Return what must be the same whenever this run is played."""
+        return self.digest, self.failure
+
+
+def write_line(record: CampaignHeader | RunRecord) -> str:
+    """Return a line of a ledger, without its end."""
+    opening = {"format": FORMAT, "schema": SCHEMA} if isinstance(record, CampaignHeader) else {}
+    return json.dumps({**opening, **msgspec.to_builtins(record)})
+
+
+def read_line(line: str) -> CampaignHeader | RunRecord:
+    """Read a line of a ledger; `ValueError` says why it is none."""
+    plain = read_json(line)
+    if not isinstance(plain, dict):
+        raise ValueError("a line of a ledger is an object")
+    is_header = "format" in plain
+    named, version = plain.pop("format", FORMAT), plain.pop("schema", SCHEMA)
+    if (named, version) != (FORMAT, SCHEMA):
+        found = f"format {cut(repr(named))}, schema {cut(repr(version))}"
+        raise ValueError(f"{found}; this version reads {FORMAT!r}, {SCHEMA}")
+    try:
+        return msgspec.convert(plain, CampaignHeader) if is_header else msgspec.convert(plain, RunRecord)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{'header' if is_header else 'run'}: {error}") from None
+
+
+def ledger_schema() -> dict[str, Any]:
+    """Describe one line of a ledger, header or run, as a JSON schema."""
+    header = schema_of(CampaignHeader)
+    opening = {"format": {"const": FORMAT}, "schema": {"const": SCHEMA}}
+    header["properties"] = {**opening, **header["properties"]}
+    header["required"] = [*opening, *header["required"]]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "One line of the ledger of pymllm soak",
+        "oneOf": [header, schema_of(RunRecord)],
+    }
+
 
 FILE = "ledger.jsonl"
 """Name of a ledger in the folder of its campaign."""

@@ -25,14 +25,13 @@ from msgspec import structs
 from pymllm.conformance.acting import ActingMachine, FoundViolation, acts_of, make_machine, with_scenario
 from pymllm.conformance.adapter_calls import close_adapter, describe_error
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.finding import Finding, make_finding
 from pymllm.conformance.machines import MACHINES, load_machine
-from pymllm.conformance.shrinker import shrink
-from pymllm.conformance.soak.records import Failure, Memory, Place, RunRecord, Shares
-from pymllm.conformance.soak.sizes import reach_of
+from pymllm.conformance.shrinker import Finding, make_finding, shrink
+from pymllm.conformance.soak.ledger import Failure, Memory, Place, RunRecord, Shares
+from pymllm.conformance.soak.schedule import RunTask, reach_of
 from pymllm.conformance.soak.swarm import Swarm
 from pymllm.errors import AdapterError, InvariantViolation
-from pymllm.history.files import Config, History, Step
+from pymllm.history.files import History, Step
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
 from pymllm.oracle.evidence import Evidence
@@ -188,26 +187,6 @@ _IDLE_MOST = 8  # acts for each operation: a machine whose acts do nothing must 
 _SAMPLE = 64  # one step in so many is part of the digest
 _LOOKS = (1, 4, 16, 64)  # acts between two looks at all nodes of a cache, drawn for each run
 _REPLAYS = 8  # one run in so many is played a second time (X3, X1, X4, X7)
-
-
-@dataclass(frozen=True, slots=True)
-class RunTask:
-    """A run to play."""
-
-    number: int  # of the run in its campaign
-    version: str  # as of `pymllm.instrument.provenance.build_version`
-    place: Place
-    seed: int  # of everything that is drawn. The same seed with a higher limit begins with the same program
-    limit: int  # operations after which no act begins
-    audit: int  # operations between two walks from inside; 0 for none
-    known: frozenset[str] = frozenset()  # laws of which there is a small program already
-
-    @property
-    def head(self) -> tuple[int, str, str, str, Config, str, str, int, int]:
-        """What the record of the run begins with."""
-        it = self.place
-        where = it.adapter, it.kind, it.config, it.machine, it.size
-        return self.number, self.version, *where, self.seed, self.limit
 
 
 @dataclass(frozen=True, slots=True)

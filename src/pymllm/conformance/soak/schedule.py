@@ -1,26 +1,118 @@
-"""Which run of a campaign is which: everything follows from the header and the run's number."""
+"""Which run of a campaign is which, and in which configurations: all follows from header and number.
+
+An adapter's own configurations are tiny, so that collisions and pressure are common. Beside them a soak plays
+some that are grown from them (`_GROWTH`), in which a program needs thousands of operations to fill a pool. An
+engine evicts a little at every step, and the judge looks at all that could have gone each time: machines that
+drive one stay out of large pools. What is read as a whole after every act, such as a table of rows, does not
+grow further: programs would do nothing else. Keys that a configuration lacks, or that are no number above 0
+there, are left alone.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.adapter_calls import build_adapter, closing
 from pymllm.conformance.foreign_source import digest_adapter
-from pymllm.conformance.machines import machines_for
+from pymllm.conformance.machines import MachineEntry, machines_for
 from pymllm.conformance.smoke import SmokeFailure, try_adapter
-from pymllm.conformance.soak.player import RunTask
-from pymllm.conformance.soak.records import CampaignHeader, Place
-from pymllm.conformance.soak.sizes import SIZES, grow, is_fit_for
-from pymllm.errors import AdapterError, PymllmError
+from pymllm.conformance.soak.ledger import CampaignHeader, Place
+from pymllm.errors import AdapterError, ProgramError, PymllmError
+from pymllm.history.config_limits import check_config
 from pymllm.history.files import Config
+
+SIZES: dict[str, int] = {"tiny": 1, "medium": 3, "large": 20}
+"""Each size, and by what the length of its runs is divided: their operations take longer."""
+
+_SLOTS = ("slots", "swa_slots")
+_GROWTH: dict[str, dict[str, dict[str, int]]] = {
+    "slots": {
+        "medium": {"pages": 16, "swa_pages": 16},
+        "large": {"pages": 256, "swa_pages": 256},
+    },
+    "rows": {"medium": {"max_reqs": 4, "max_context_len": 4}},
+    "buffers": {"medium": {"size": 4}},
+    "states": {"medium": {"max_reqs": 4, "track_slots": 4}},
+    "prefix": {
+        "medium": {**dict.fromkeys(_SLOTS, 8), "track_slots": 4},
+        "large": {**dict.fromkeys(_SLOTS, 64), "track_slots": 8},
+    },
+    "blocks": {"medium": {"blocks": 3, "slots": 3}},
+    "requests": {"medium": dict.fromkeys(("num_blocks", "max_blocks", "paused_limit", "max_requests"), 4)},
+}
+_CAPACITY: dict[str, tuple[str, str, int]] = {
+    "slots": ("pages", "", 12),
+    "prefix": ("slots", "page_size", 24),
+}
+"""The key that says how much fits, what it is divided by to count pages, and the pages of a tiny pool."""
+
+
+def grow(kind: str, config: Config, size: str) -> Config | None:
+    """Return an adapter's own configuration in a size of `SIZES`, ``None`` where the table has none."""
+    if size == "tiny":
+        return dict(config)
+    # Without a pool nothing ever makes room: what a long key leaves behind stays.
+    is_unbounded = size == "large" and config.get("pool") == "none"
+    factors = {} if is_unbounded else _GROWTH.get(kind, {}).get(size, {})
+    larger: Config = dict(config)
+    for key, factor in factors.items():
+        value = config.get(key)
+        if type(value) is int:
+            larger[key] = value * factor
+    return larger if larger != config and _is_allowed(kind, larger) else None
+
+
+def _is_allowed(kind: str, config: Config) -> bool:
+    """Tell whether what somebody declares may still be grown."""
+    try:
+        check_config(config, kind)
+    except ProgramError:
+        return False
+    return True
+
+
+def is_fit_for(machine: MachineEntry, size: str) -> bool:
+    """Tell whether a machine gets anywhere in configurations of a size."""
+    return size != "large" or not machine.needs
+
+
+def reach_of(kind: str, config: Mapping[str, int | str | bool | None]) -> int:
+    """Return how many times as long as in a tiny pool keys and allocations may be, at least 1."""
+    key, unit, tiny = _CAPACITY.get(kind, ("", "", 1))
+    capacity, per_page = config.get(key), config.get(unit, 1)
+    if type(capacity) is not int or type(per_page) is not int:
+        return 1
+    return max(1, capacity // max(per_page, 1) // tiny)
+
 
 _SIZE_SHARES = {"tiny": 0.6, "medium": 0.3, "large": 0.1}
 _SHORTEST = 2_000
 _SHORTEST_EVER = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RunTask:
+    """A run to play."""
+
+    number: int  # of the run in its campaign
+    version: str  # as of `pymllm.instrument.provenance.build_version`
+    place: Place
+    seed: int  # of everything that is drawn. The same seed with a higher limit begins with the same program
+    limit: int  # operations after which no act begins
+    audit: int  # operations between two walks from inside; 0 for none
+    known: frozenset[str] = frozenset()  # laws of which there is a small program already
+
+    @property
+    def head(self) -> tuple[int, str, str, str, Config, str, str, int, int]:
+        """What the record of the run begins with."""
+        it = self.place
+        where = it.adapter, it.kind, it.config, it.machine, it.size
+        return self.number, self.version, *where, self.seed, self.limit
 
 
 def find_places(entry: AdapterEntry) -> tuple[Place, ...] | SmokeFailure:

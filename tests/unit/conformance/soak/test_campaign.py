@@ -23,10 +23,9 @@ from pymllm.conformance.soak.campaign import (
     merge_campaigns,
     soak,
 )
-from pymllm.conformance.soak.drift import DriftVerdict
-from pymllm.conformance.soak.ledger import FILE, Ledger, merge_ledgers, read_ledger
-from pymllm.conformance.soak.records import Memory, RunRecord, Shares
-from pymllm.conformance.worker_process import Lost
+from pymllm.conformance.soak.ledger import FILE, Ledger, Memory, RunRecord, Shares, merge_ledgers, read_ledger
+from pymllm.conformance.soak.totals import DriftVerdict
+from pymllm.conformance.workers import Lost
 from pymllm.errors import UsageError
 from pymllm.history.files import load_history
 from pymllm.instrument.provenance import build_version

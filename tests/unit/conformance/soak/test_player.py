@@ -14,8 +14,9 @@ from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.soak import player
-from pymllm.conformance.soak.player import EVERY, Clocks, PlayedRun, RunTask, look_at_memory, play_run
-from pymllm.conformance.soak.records import Place, RunRecord
+from pymllm.conformance.soak.ledger import Place, RunRecord
+from pymllm.conformance.soak.player import EVERY, Clocks, PlayedRun, look_at_memory, play_run
+from pymllm.conformance.soak.schedule import RunTask
 from pymllm.history.files import Config
 from pymllm.history.operations import AllocRows, ReadRows
 

@@ -1,13 +1,152 @@
-"""Sums over runs."""
+"""What a campaign came to, and whether memory grew."""
 
 from __future__ import annotations
+
+import random
 
 import pytest
 from msgspec.structs import replace
 
-from pymllm.conformance.soak.records import Failure, Place, Shares
-from pymllm.conformance.soak.totals import Totals, expected_at
-from tests.unit.conformance.soak.test_records import HEADER, RECORD
+from pymllm.conformance.soak.ledger import Failure, Memory, Place, Shares
+from pymllm.conformance.soak.totals import (
+    MEASURES,
+    Drift,
+    DriftVerdict,
+    MemoryCourse,
+    Totals,
+    estimate_drift,
+    expected_at,
+)
+from tests.unit.conformance.soak.test_ledger import HEADER, RECORD
+
+MIB = 1 << 20
+MALLOC = MEASURES[1]
+
+
+def drift(slope: float, noise: float, samples: int = 60, processes: int = 1, seed: int = 0) -> Drift:
+    """Of samples every 10,000 operations on a line with a slope per million, with noise around it."""
+    source = random.Random(seed)
+    series = {
+        str(process): (
+            [10_000.0 * at for at in range(samples)],
+            [slope * at / 100 + source.uniform(-noise, noise) for at in range(samples)],
+        )
+        for process in range(processes)
+    }
+    return estimate_drift(MALLOC, series)
+
+
+def test_a_leak_grows_and_its_slope_is_found() -> None:
+    """Whatever the noise, as long as it is smaller than the growth."""
+    found = drift(50 * MIB, 2 * MIB)
+    assert found.verdict is DriftVerdict.GROWS
+    assert found.slope == pytest.approx(50 * MIB, rel=0.1)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.slope < found.high
+
+
+def test_noise_alone_is_flat_once_there_are_samples_enough() -> None:
+    """The spread narrows: with few samples nobody knows."""
+    assert drift(0, MIB / 2, 300).verdict is DriftVerdict.FLAT
+    assert drift(0, 40 * MIB, 12).verdict is DriftVerdict.TOO_SHORT
+
+
+def test_a_few_large_runs_do_not_move_the_slope() -> None:
+    """It is a median."""
+    series = [0.0] * 60
+    series[30] = series[45] = 500.0 * MIB
+    found = estimate_drift(MALLOC, {"p": ([10_000.0 * at for at in range(60)], series)})
+    assert found.slope == 0
+    assert found.verdict is DriftVerdict.FLAT
+
+
+def test_growth_that_adds_up_to_little_is_no_leak_yet() -> None:
+    """A judge never accuses the innocent: a few pages more after a second are none."""
+    found = drift(10 * MIB, 0, 40)
+    assert found.low == pytest.approx(10 * MIB)
+    assert found.verdict is DriftVerdict.TOO_SHORT
+
+
+def test_few_samples_say_nothing() -> None:
+    """Nor do those of which all were taken at once."""
+    found = drift(50 * MIB, 0, 9)
+    assert (found.verdict, found.slope, found.samples) == (DriftVerdict.TOO_SHORT, None, 7)
+    found = estimate_drift(MALLOC, {"p": ([0.0] * 40, [1.0] * 40)})
+    assert found.verdict is DriftVerdict.TOO_SHORT
+    assert estimate_drift(MALLOC, {}).samples == 0
+
+
+def test_several_processes_are_looked_at_each_by_itself() -> None:
+    """What one holds more than another is no growth."""
+    many = drift(150 * MIB, MIB, 20, 4)
+    assert (many.processes, many.samples) == (4, 60)
+    assert many.verdict is DriftVerdict.GROWS
+    lone = {"a": ([1.0, 2.0], [0.0, 1e12])}
+    assert estimate_drift(MALLOC, lone).processes == 0
+
+
+def test_long_courses_are_thinned_out() -> None:
+    """The number of pairs grows with the square of the samples."""
+    found = drift(50 * MIB, MIB, 4_000)
+    assert found.samples <= 256
+    assert found.slope == pytest.approx(50 * MIB, rel=0.1)
+
+
+def at_rest(operations: int, held: float, *, blocks: int = 100, is_first: bool = False) -> Memory:
+    """A sample of a process that holds so many bytes."""
+    return Memory("p", operations, int(held), int(held), blocks, is_first, int(held))
+
+
+def test_the_course_leaves_first_runs_out() -> None:
+    """Modules and classes come once; what grows in other runs is summed up."""
+    course = MemoryCourse()
+    for at in range(40):
+        is_first = at < 10
+        grown = 1000 * min(at + 1, 10) * MIB + 5 * max(0, at - 9) * MIB
+        course.add(at_rest(10_000 * (at + 1), grown, is_first=is_first))
+    blocks, malloc, uss, rss = course.estimate()
+    assert malloc.slope == uss.slope == rss.slope == pytest.approx(500 * MIB)
+    assert (malloc.verdict, blocks.verdict) == (DriftVerdict.GROWS, DriftVerdict.FLAT)
+    assert course.peak == (10_000 + 150) * MIB
+
+
+def test_what_a_run_leaves_behind_for_a_while_is_neither_growth_nor_the_opposite() -> None:
+    """Also where it came with a first run, which is left out, and went with another, which is not."""
+    course = MemoryCourse()
+    for at in range(80):
+        left = 300 * MIB if at % 10 in (3, 4) else 0
+        course.add(at_rest(10_000 * (at + 1), 200 * MIB + left, is_first=at % 10 == 3))
+    for found in course.estimate():
+        assert (found.slope, found.verdict) == (0, DriftVerdict.FLAT)
+
+
+def test_a_leak_is_seen_through_what_runs_leave_behind() -> None:
+    """The floor rises with it."""
+    course = MemoryCourse()
+    for at in range(80):
+        left = 300 * MIB if at % 3 == 0 else 0
+        course.add(at_rest(10_000 * (at + 1), 200 * MIB + left + 2 * at * MIB, blocks=1_000 * (at + 1)))
+    blocks, malloc, uss, _ = course.estimate()
+    assert blocks.verdict is malloc.verdict is uss.verdict is DriftVerdict.GROWS
+    assert malloc.slope == pytest.approx(200 * MIB, rel=0.1)
+
+
+def test_what_cannot_be_asked_is_no_measure() -> None:
+    """A library that does not say what it handed out."""
+    course = MemoryCourse()
+    for at in range(30):
+        course.add(Memory("p", 10_000 * at, 5 * MIB, 5 * MIB, 100))
+    assert [it.measure for it in course.estimate()] == ["blocks", "uss", "rss"]
+
+
+def test_runs_that_were_not_measured_are_no_samples() -> None:
+    """Those whose process died."""
+    course = MemoryCourse()
+    for _ in range(30):
+        course.add(Memory())
+    assert [it.samples for it in course.estimate()] == [0, 0, 0, 0]
+
 
 FINE = replace(RECORD, failure=None)
 
