@@ -562,18 +562,10 @@ OF_BOTH = [
 ]
 
 SLOTS = [
-    no_free(
-        OwnershipError,
-        f"slot 0 is padding and belongs to nobody: {OF_THE_POOL}",
-        ints(1, 0),
-    ),
+    no_free(OwnershipError, f"slot 0 is padding and belongs to nobody: {OF_THE_POOL}", ints(1, 0)),
     *(
-        no_free(
-            OwnershipError,
-            f"slot {slot} is outside the pool: {OF_THE_POOL}",
-            ints(1, slot),
-        )
-        for slot in (9, -1)
+        no_free(OwnershipError, f"slot {slot} is outside the pool: {OF_THE_POOL}", ints(*named))
+        for slot, named in ((9, (1, 9)), (-1, (-1, 1, 2)), (2**40, (1, 2**40, 2)))
     ),
     no_free(OwnershipError, f"slot 5 is not handed out: {ONCE}", ints(1, 5)),
     no_free(OwnershipError, "slot 2 is named more than once in one call: name each slot once", ints(1, 2, 2)),
@@ -619,20 +611,37 @@ HALVES = [
         ints(1, -1),
     ),
     no_move_swa(ValueError, "move_swa pairs slots one to one, got 2 src and 1 dst", ints(1, 2), ints(3)),
-    no_move_swa(OwnershipError, f"slot 5 is not handed out: {ONCE}", ints(5), ints(3)),
-    no_move_swa(OwnershipError, f"slot 5 is not handed out: {ONCE}", ints(1), ints(5)),
-    no_move_swa(OwnershipError, "slot 3 has no SWA half to move", ints(3), ints(4)),
-    no_move_swa(OwnershipError, "slot 2 has an SWA half: free_swa it before", ints(1), ints(2)),
+    *(
+        no_move_swa(OwnershipError, words, ints(*src), ints(*dst))
+        for src, dst, words in (
+            ((1, 3), (4, 4), "slot 4 is named more than once in one call: name each slot once"),
+            ((1, 1), (3, 4), "slot 1 is named more than once in one call: name each slot once"),
+            ((3, 1), (4, 4), "slot 4 is named more than once in one call: name each slot once"),
+            ((1, 3), (4, 3), "slot 3 has no SWA half to move"),
+            ((1, 2), (3, 1), "slot 1 has an SWA half: free_swa it before"),
+            ((1, 0), (3, 4), f"slot 0 is padding and belongs to nobody: {OF_THE_POOL}"),
+            ((1, 2), (3, 9), f"slot 9 is outside the pool: {OF_THE_POOL}"),
+            ((1, 8), (3, 4), f"slot 8 is not handed out: {ONCE}"),
+            ((1, 2), (3, 8), f"slot 8 is not handed out: {ONCE}"),
+        )
+    ),
 ]
 
+PAIRS = (
+    "src and dst do not pair pages of 2 slots: pass the slots of a page together, to one page, "
+    "in the same places"
+)
+
 HALF_PAGES = [
-    no_free_swa(OwnershipError, "page 2 has no SWA half any more: free_swa a slot once", ints(2, 4)),
-    no_move_swa(
-        ValueError,
-        "src and dst do not pair pages of 2 slots: pass the slots of a page together, to one page, "
-        "in the same places",
-        ints(2, 3),
-        ints(5, 4),
+    no_free_swa(OwnershipError, "page 4 has no SWA half any more: free_swa a slot once", ints(2, 8)),
+    *(
+        no_move_swa(ValueError, PAIRS, ints(*src), ints(*dst))
+        for src, dst in (
+            ((2, 3), (7, 6)),  # other places
+            ((2, 4), (6, 6)),  # two pages to one
+            ((2, 3), (6, 9)),  # one page to two
+            ((2, 4, 3), (6, 8, 9)),  # crossed
+        )
     ),
 ]
 
@@ -647,6 +656,7 @@ stores = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.notices("B91")
 @stores
 @all_refusals(OF_BOTH, SLOTS)
 @pytest.mark.parametrize("make", [make_tokens, make_pairs])
@@ -683,8 +693,8 @@ def test_a_refused_half_stays_where_it_is(store: dict[str, Any], refusal: Refusa
 def test_a_refused_page_of_halves_stays_where_it_is(store: dict[str, Any], refusal: Refusal) -> None:
     """X1, A7: with pages it is a page that has a half, or none."""
     pool = make_pairs(**store, page_size=2)
-    pool.alloc(4)
-    pool.free_swa(ints(4, 5))
+    pool.alloc(8)
+    pool.free_swa(ints(6, 7, 8, 9))
     check_refusal(pool, refusal)
 
 
