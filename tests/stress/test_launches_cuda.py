@@ -1,4 +1,4 @@
-"""What only a CUDA device can show: how many launches there are, none compiled late, no race, fixed places."""
+"""What only a CUDA device can show: so many launches, none compiled late, no race, fixed places."""
 
 from __future__ import annotations
 

@@ -41,8 +41,14 @@ no_number = refusal_by(hash_to_int64)
 no_key = refusal_by(RadixKey)
 
 KEYS = [
-    no_hash(TypeError, TOKENS[0].format("str"), "12"),
-    no_hash(TypeError, TOKENS[0].format("dict"), {1: 2}),
+    *(
+        no_hash(TypeError, TOKENS[0].format(type(tokens).__name__), tokens)
+        for tokens in (
+            *(None, 5, "12", b"abc", bytearray(b"abc"), memoryview(b"abc")),
+            *({1, 2}, frozenset({1}), {1: 2}, {1: 2}.keys(), range(3), iter([1, 2])),
+            *((token for token in [1, 2]), np.int64(5), np.float64(5.0)),
+        )
+    ),
     no_hash(TypeError, f"token_ids[1] has 2.0: {TOKENS[1]}", [1, 2.0]),
     no_hash(TypeError, f"token_ids[2] has 'x': {TOKENS[1]}", [0, 2**32 - 1, "x"]),
     no_hash(ValueError, f"token -1 {TOKENS[2]}", [0, 2**32 - 1, -1]),
@@ -51,11 +57,21 @@ KEYS = [
     no_hash(TypeError, f"token_ids[1] has None: {TOKENS[1]}", [(7, 9), (3, None)]),
     no_hash(TypeError, f"token_ids[1] has tensor(False): {TOKENS[1]}", [5, torch.tensor(False)]),
     no_hash(TypeError, f"token_ids[1] has (1, 2): {TOKENS[1]}", [1, (1, 2)]),
-    no_hash(
-        ValueError,
-        "token_ids[1] has (1, 2, 3) where token_ids[0] has a tuple of 2: one key has one token width, "
-        "give a key for each",
-        [(1, 2), (1, 2, 3)],
+    *(
+        no_hash(
+            ValueError,
+            f"token_ids[{at}] has {tokens[at]!r} where token_ids[0] has a tuple of {len(tokens[0])}: "
+            "one key has one token width, give a key for each",
+            tokens,
+        )
+        for at, tokens in (
+            (1, [(1, 2), (1, 2, 3)]),
+            (1, [(1, 2), (3,)]),
+            (2, [(1, 2), (5, 6), 3]),
+            (1, [(1, 2), [3, 4]]),
+            (1, [(1, 2), ()]),
+            (1, ((1, 2, 3), (1, 2))),
+        )
     ),
     no_hash(ValueError, f"token -1 {TOKENS[2]}", [1, -1]),
     no_hash(ValueError, f"token {2**32} {TOKENS[2]}", [1, 2**32]),
@@ -109,11 +125,14 @@ KEYS = [
     no_hash(ValueError, f"token_ids has shape (1, 40), {TOKENS[3]}", torch.zeros((1, 40), dtype=torch.int64)),
     no_hash(ValueError, f"token_ids has shape (), {TOKENS[3]}", np.array(5)),
     no_hash(TypeError, f"token_ids[0] has [7, 8]: {TOKENS[1]}{BATCH.format(0)}", [[7, 8]]),
-    no_hash(
-        ValueError,
-        "token_ids[0] has (7,): tuples have two integers or more, the width of a token; "
-        "give plain integers for a width of 1",
-        [(7,), (8,)],
+    *(
+        no_hash(
+            ValueError,
+            f"token_ids[0] has {tokens[0]!r}: tuples have two integers or more, the width of a token; "
+            "give plain integers for a width of 1",
+            tokens,
+        )
+        for tokens in ([(7,), (8,)], ((7,),), [()])
     ),
     no_hash(TypeError, "prior_hash is 5: give the hex digest of the page before, or None", [1], 5),
     *(
@@ -251,6 +270,7 @@ OF_ALL = [
     no_match(TypeError, f"key is a list: {WRAP}", [1]),
     Refusal(lambda cache: cache.insert((1, 2), ints(2, 3)), TypeError, f"key is a tuple: {WRAP}"),
     no_match(ValueError, f"token -3 {TOKENS[2]}", RadixKey([1, 2, -3])),
+    no_match(ValueError, f"token -5 {TOKENS[2]}", RadixKey(np.array([1, 2, -5]))),
     no_insert(
         ValueError,
         "value is None: give one slot per token (token ids stand in only for plain tokens without a pool)",
@@ -521,14 +541,6 @@ def test_a_reset_takes_its_nodes_apart(make: Callable[[], Cache]) -> None:
         check_refusal(cache, no_inc_lock_ref(StaleNodeError, words, node))
 
 
-def test_a_node_that_was_evicted_is_named() -> None:
-    """X1, R6: by its number in the cache."""
-    cache = make_plain()
-    node = last_of(cache)
-    cache.evict(99)
-    check_refusal(cache, no_inc_lock_ref(StaleNodeError, f"node 2 {STALE}", node))
-
-
 # -- calls from inside -----------------------------------------------------------------------------------
 
 ENTRIES: dict[str, Callable[[Cache], object]] = {
@@ -554,12 +566,17 @@ def words_from(cache: Cache, entry: str) -> str:
 def test_a_callback_may_not_call_the_cache(make: Callable[..., Cache], entry: str) -> None:
     """X1: the call is named, where it came from, what may be called there and when this may."""
     heard: list[str] = []
-    cache = make(on_node_evict=lambda node_id: heard.append(words_from(cache, entry)))
+    cache = make()
+    kept = cache.insert(RadixKey([7, 7]), cache.pool.alloc(2)).last_node
+    before = kept.last_access_time, kept.lock_ref
+    cache.on_node_evict = lambda node_id: heard.append(words_from(cache, entry))
     cache.evict(2)
     assert heard == [
         f"{entry} was called from on_node_evict: only sizes, hashes and pretty_print may be, "
         "do it after the cache has returned"
     ]
+    assert (kept.last_access_time, kept.lock_ref) == before
+    ENTRIES[entry](cache)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
