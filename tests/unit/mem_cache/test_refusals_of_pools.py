@@ -47,9 +47,12 @@ no_as_callback = refusal_by(arguments.as_callback)
 no_chunk_cache = refusal_by(ChunkCache)
 
 ARGUMENTS = [
-    no_as_int(TypeError, "row must be an int, got bool True", "row", True),
-    no_as_int(TypeError, "row must be an int, got float 1.5", "row", 1.5),
-    no_as_int(TypeError, "row must be an int, got Tensor tensor(True)", "row", torch.tensor(True)),
+    *(
+        no_as_int(TypeError, f"row must be an int, got {type(value).__name__} {value!r}", "row", value)
+        for value in (
+            *(True, np.True_, torch.tensor(True), 1.5, torch.tensor(1.0), torch.tensor([1, 2]), "1", None),
+        )
+    ),
     no_as_size(ValueError, "n must be at least 1, got 0", "n", 0),
     no_as_size(ValueError, "n must be at least 0, got -1", "n", -1, 0),
     no_as_size(TypeError, "n must be an int, got NoneType None", "n", None),
@@ -59,7 +62,10 @@ ARGUMENTS = [
     Refusal(lambda _: arguments.as_device(0), TypeError, NO_DEVICE),
     Refusal(lambda _: arguments.as_dtype("half"), TypeError, NO_DTYPE),
     no_as_row_dtype(TypeError, NO_DTYPE, "half", torch.device("cpu")),
-    no_as_row_dtype(ValueError, f"dtype torch.quint8 {PACKED}", torch.quint8, torch.device("cpu")),
+    *(
+        no_as_row_dtype(ValueError, f"dtype {dtype} {PACKED}", dtype, torch.device("cpu"))
+        for dtype in (torch.float4_e2m1fn_x2, torch.bits16, torch.quint8, torch.int7)
+    ),
     no_as_pool(
         TypeError,
         "token_to_kv_pool_allocator is [0, 0, 0, 0, 0, 0, ...], which has no method free" + A_POOL,
@@ -98,38 +104,48 @@ no_check_range = refusal_by(index_arguments.check_range)
 
 INDICES = [
     no_as_integers(
-        TypeError, "rows must have an integer dtype, got torch.float32", "rows", torch.tensor([1.0])
-    ),
-    no_as_integers(
         TypeError, "rows must be a dense tensor, got layout torch.sparse_coo", "rows", ints(1).to_sparse()
     ),
-    no_as_integers(TypeError, "rows must have an integer dtype, got float64", "rows", np.array([1.0])),
-    no_as_integers(TypeError, "rows must have an integer dtype, got <U1", "rows", np.array(["1"])),
-    no_as_index(TypeError, "rows must be a tensor, an array or a sequence of ints, got dict", "rows", {1: 2}),
-    no_as_index(TypeError, "rows must be a tensor, an array or a sequence of ints, got str", "rows", "12"),
-    no_as_index(TypeError, "rows must be a tensor, an array or a sequence of ints, got bytes", "rows", b"12"),
+    *(
+        refuse(TypeError, f"rows must have an integer dtype, got {numbers.dtype}", "rows", numbers)
+        for refuse in (no_as_integers, no_as_index)
+        for numbers in (
+            *(torch.tensor([True, False]), torch.tensor([1.0])),
+            *(np.array([True]), np.array([1.0]), np.array(["1"])),
+        )
+    ),
+    *(
+        no_as_index(
+            TypeError,
+            f"rows must be a tensor, an array or a sequence of ints, got {type(given).__name__}",
+            "rows",
+            given,
+        )
+        for given in ("12", b"12", None, 5, {1: 2})
+    ),
     no_as_index(TypeError, "rows must be an int, got float 2.0", "rows", [1, 2.0]),
+    no_as_index(TypeError, "rows must be an int, got bool True", "rows", [1, True]),
     *(
         no_as_index(
             ValueError, f"rows has {number}, which int64 does not have", "rows", [200, -200, number, 2**70]
         )
         for number in (2**63, -(2**63) - 1)
     ),
-    no_check_range(
-        IndexError,
-        "row 5 is outside 0..4 (2 of 3 are); shrink",
-        "row",
-        ints(0, 5, -1),
-        5,
-        "shrink",
-    ),
-    no_check_range(
-        IndexError,
-        "row -1 is outside 0..4 (1 of 1 are); shrink",
-        "row",
-        ints(-1).to(torch.int8),
-        5,
-        "shrink",
+    *(
+        no_check_range(
+            IndexError,
+            f"row {first} is outside 0..4 ({wrong} of {len(numbers)} are); shrink",
+            "row",
+            numbers,
+            5,
+            "shrink",
+        )
+        for first, wrong, numbers in (
+            (5, 2, ints(0, 5, -1)),
+            (-1, 2, ints(-1, 7)),
+            (2**63 - 1, 1, ints(2**63 - 1)),
+            (-1, 1, ints(-1).to(torch.int8)),
+        )
     ),
 ]
 
