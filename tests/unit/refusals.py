@@ -12,16 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-__all__ = [
-    "Refusal",
-    "all_refusals",
-    "check_refusal",
-    "picture",
-    "refusal_by",
-    "refusal_of",
-    "size_refusals",
-]
-
 
 class Refusal(NamedTuple):
     """A call on some object, the error that it must raise, and the error's whole message."""
@@ -59,15 +49,7 @@ def refusal_by(function: Callable[..., object]) -> Callable[..., Refusal]:
 
 
 def size_refusals(call: Callable[..., object], **lowest: int) -> Iterator[Refusal]:
-    """Refuse, for each size that a call takes by its name, what is no int and what is too small.
-
-    Parameters
-    ----------
-    call : callable
-        Takes the subject and the size; its other arguments are good ones.
-    lowest : int
-        For each size the smallest that makes sense.
-    """
+    """Refuse, for each size that a call takes by name, what is no int and what is below the smallest."""
     for name, minimum in lowest.items():
 
         def give(subject: Any, name: str = name, value: Any = "3") -> object:
