@@ -23,6 +23,7 @@ from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import LoadedRuns
 from pymllm.report.records import RECORDS
 from pymllm.report.sections import make_sections
+from tests.repo.tutorial import Reader
 from tests.unit.report.test_page import everything
 
 ROOT = Path(__file__).parents[2]
@@ -219,7 +220,7 @@ def test_ids_in_the_text_of_a_page_become_links() -> None:
 # -- what single pages say -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/report.md", "docs/instruments.md"])
+@pytest.mark.parametrize("page", ["docs/report.md", "docs/instruments.md"])
 def test_the_examples_of_a_page_run_as_shown(page: str) -> None:
     """A reader who copies them sees the same answers."""
     found = doctest.testfile(str(ROOT / page), module_relative=False, encoding="utf-8")
@@ -227,9 +228,21 @@ def test_the_examples_of_a_page_run_as_shown(page: str) -> None:
     assert found.failed == 0
 
 
-def test_the_readme_names_every_room() -> None:
-    """The table of rooms has a row for each folder of code, tests and pages."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_readme_says_what_happens(tmp_path: Path) -> None:
+    """A reader who copies its adapter and its command finds the bug that it shows."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert Reader(folder, tmp_path / "programs").play(ROOT / "README.md") == 1
+
+
+def test_the_readme_is_read_in_minutes() -> None:
+    """What needs more words has a page."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 700
+
+
+def test_the_layout_names_every_room() -> None:
+    """The table in CONTRIBUTING.md has a row for each folder of code, tests and pages."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     folders = [
         *(ROOT / "src" / "pymllm").iterdir(),
         *(ROOT / "tests").iterdir(),
