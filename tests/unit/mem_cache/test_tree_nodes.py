@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.mem_cache import MambaTreeNode, TreeNode
+from pymllm.mem_cache import MambaTreeNode, RadixKey, TreeNode
 from pymllm.mem_cache.base_tree_node import BaseTreeNode
 
 Kind = type[TreeNode] | type[MambaTreeNode]
@@ -56,6 +56,15 @@ def test_node_takes_no_other_field(kind: Kind) -> None:
     with pytest.raises(AttributeError):
         kind().lock_count = 1  # type: ignore[union-attr]
     assert not hasattr(kind(), "__dict__")
+
+
+def test_description_names_locks_and_tombstone() -> None:
+    """`describe` shows what a reader of the printed tree looks for."""
+    node = make_node(TreeNode, 7.0, 2)
+    node.key, node.lock_ref = RadixKey([5, 6], "lora"), 2
+    assert node.describe() == "#1 RadixKey(5, 6; extra_key='lora') last_access_time=7 lock_ref=2"
+    node.swa_lock_ref, node.swa_tombstone = 1, True
+    assert node.describe().endswith("lock_ref=2 tombstone swa_lock_ref=1")
 
 
 def test_a_new_node_holds_nothing() -> None:
@@ -113,6 +122,15 @@ def test_tree_and_cache_count_one_lock() -> None:
     assert node.full_lock_ref == 2
     node.full_lock_ref -= 1
     assert node.lock_ref == 1
+
+
+def test_description_names_locks_and_state() -> None:
+    """`describe` shows what a reader of the printed tree looks for, a state only where there is one."""
+    node = make_node(MambaTreeNode, 7.0, 2)
+    node.key, node.full_lock_ref = RadixKey([5, 6], "lora"), 2
+    assert node.describe() == "#1 RadixKey(5, 6; extra_key='lora') last_access_time=7 full_lock_ref=2"
+    node.mamba_value, node._track_slot, node.mamba_lock_ref = torch.tensor([9]), 9, 1
+    assert node.describe().endswith("full_lock_ref=2 state=9 mamba_lock_ref=1")
 
 
 def test_repr_of_a_node_with_a_state_is_short() -> None:
