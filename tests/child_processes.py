@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Interrupted", "children_of", "interrupt", "is_running", "left_of"]
-
 
 def is_running(process: int) -> bool:
     """Tell whether a process is neither gone nor a zombie, of which nobody has taken note yet."""

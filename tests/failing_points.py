@@ -31,8 +31,6 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import numpy as np
 import torch
 
-__all__ = ["ROOMS", "Failed", "Sweep", "points_of", "watched_places"]
-
 T = TypeVar("T")
 
 ROOMS: Final = ("pymllm.mem_cache", "pymllm.core")
@@ -63,21 +61,7 @@ _KERNELS: Final = "row_kernels"
 
 @dataclass(frozen=True, slots=True)
 class Failed(Generic[T]):
-    """A call in which one point failed.
-
-    Parameters
-    ----------
-    subject : object
-        What the call was made on, as the failure left it.
-    point : int
-        Which point failed, from 1.
-    where : str
-        Its file, line and what was done there.
-    error : BaseException or None
-        What came out of the call; None if it went on all the same.
-    result : object
-        What it returned then.
-    """
+    """A call in which one point failed, counted from 1: on what, where, what came out or was returned."""
 
     subject: T
     point: int
@@ -412,19 +396,9 @@ def _is_filled(cell: Any) -> bool:
 def watched_places(*more: ModuleType) -> Iterator[Counter[str]]:
     """Let functions tell of each failing point; yields how many functions of each module do.
 
-    Parameters
-    ----------
-    more : module
-        Those whose functions do so beside the modules of `ROOMS`.
-
-    Raises
-    ------
-    KeyError
-        A function is not found in the text of its module: it would pass unseen.
-
-    Notes
-    -----
-    Only what is imported already takes part. Leave it before another test runs: every place costs a call.
+    Those of the modules of `ROOMS` and of ``more`` take part, as far as they are imported; a function that
+    the text of its module does not have is a KeyError, for it would pass unseen. Leave it before another
+    test runs: every place costs a call.
     """
     before: list[tuple[FunctionType, CodeType]] = []
     of_rooms = [it for name, it in sorted(sys.modules.items()) if name.startswith(ROOMS)]
@@ -453,26 +427,9 @@ def watched_places(*more: ModuleType) -> Iterator[Counter[str]]:
 class Sweep(Generic[T]):
     """Makes a call again and again, and lets its first point fail, then its second, until none is left.
 
-    Parameters
-    ----------
-    make : callable
-        Makes what the call is made on, the same each time.
-    act : callable
-        Makes the call.
-    named : callable, optional
-        Objects of a subject whose methods, and functions which, are points when they are called: pools,
-        observers.
-    after : bool
-        Fail when the point is done, and not instead of it.
-    strict : bool
-        Take what NumPy does without memory that grows for a point, too.
-    error : type of BaseException
-        What a point raises.
-
-    Attributes
-    ----------
-    points : int
-        How many failed so far.
+    ``named`` gives what else is a point when it is called: functions, and the methods of objects, such as
+    pools and observers. A point fails instead of what it does, or ``after`` it; ``strict`` takes for one what
+    NumPy does without memory that grows, too. ``points`` counts those that failed so far.
     """
 
     def __init__(

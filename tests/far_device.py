@@ -17,8 +17,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-__all__ = ["DEVICE", "Apart", "far_device", "synchronisations"]
-
 DEVICE = torch.device("lazy", 0)
 Apart = tuple[torch.device, Callable[[], AbstractContextManager[list[str]]]]
 """A device that the host has to wait for, and how to collect a word for each time that it does."""

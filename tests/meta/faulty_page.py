@@ -14,8 +14,6 @@ from faulty_table import CAUGHT, Caught, class_of, look_for, save
 from pymllm.adapters.registry import FAULTY, AdapterEntry
 from pymllm.oracle.laws import find_law
 
-__all__ = ["PAGE", "render"]
-
 PAGE = Path(__file__).parents[2] / "docs" / "faulty.md"
 
 _SEEDS = range(4)

@@ -13,26 +13,12 @@ from pymllm.conformance.acting import ActingMachine, make_machine
 from pymllm.conformance.machines import MACHINES, load_machine
 from pymllm.conformance.search import SearchPlan, SearchResult, search
 
-__all__ = ["CAUGHT", "Caught", "class_of", "look_for", "machine_for", "save"]
-
 _TABLE = Path(__file__).with_name("faulty_programs.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """How a wrong implementation is caught.
-
-    Parameters
-    ----------
-    law : str
-        Id of the law that its smallest program breaks.
-    operations : int
-        Operations of that program.
-    also : list of str
-        Laws that other programs break, none of them smaller.
-    seed : int
-        Of the search.
-    """
+    """How a wrong implementation is caught: law and length of its smallest program, other laws, the seed."""
 
     law: str
     operations: int

@@ -16,8 +16,6 @@ from pymllm.conformance.rerun import rerun_history
 from pymllm.history.files import History, write_history
 from pymllm.oracle.laws import LAWS
 
-__all__ = ["PROGRAMS", "name_of"]
-
 PROGRAMS = Path(__file__).parents[2] / "docs" / "specification" / "programs"
 
 _TELLING = {

@@ -13,8 +13,6 @@ from types import CodeType, FunctionType
 
 from mutants import Change
 
-__all__ = ["Functions", "exchange", "find_codes", "find_functions", "find_lines", "name_place"]
-
 Functions = dict[str, list[FunctionType]]
 """By their place; there is more than one where a function was made more than once."""
 
@@ -49,10 +47,7 @@ def _all_codes(code: CodeType) -> Iterator[CodeType]:
 def find_codes(change: Change, path: Path) -> dict[str, CodeType]:
     """Return the changed code that a function is to have, by its place in the sound module.
 
-    Returns
-    -------
-    dict of str to CodeType
-        Nothing where no code tells: a parameter's default changed, or what the function takes from around it.
+    There is none where no code tells: a parameter's default changed, or what is taken from around it.
     """
     pairs = zip(
         _codes_of(change, path.read_text(encoding="utf-8"), path),

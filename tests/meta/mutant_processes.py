@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-__all__ = ["Task", "Tell", "limit", "run_each", "run_quietly"]
-
 _WALL = 20.0
 """A process may take so many times its limit by the clock on the wall, where it may wait for others."""
 
@@ -49,21 +47,9 @@ class _Running(NamedTuple):
 
 
 def run_each(tasks: Iterable[Task], jobs: int, show: Callable[[str, str], None]) -> None:
-    """Run tasks, each in a process of its own.
+    """Run tasks, each in a process of its own, and show what it said: nothing, words, or how it died.
 
-    Parameters
-    ----------
-    tasks : iterable of Task
-        Taken as processes end.
-    jobs : int
-        Most processes at a time.
-    show : callable
-        Is told each task's name and what its process said: nothing, or the words, or how it died.
-
-    Raises
-    ------
-    RuntimeError
-        A task raised.
+    A task that raises is a RuntimeError, and no verdict.
     """
     running: list[_Running] = []
     left = iter(tasks)
@@ -157,13 +143,7 @@ def limit(seconds: float, tell: Tell, words: str) -> None:
 
 
 def run_quietly(run: Callable[[], None]) -> None:
-    """Run something in a process of its own that prints only to stderr.
-
-    Raises
-    ------
-    SystemExit
-        It failed.
-    """
+    """Run something in a process of its own that prints only to stderr; exit if it failed."""
     pid = os.fork()
     if pid == 0:
         _silence(1)

@@ -13,18 +13,6 @@ import pytest
 from mutant_places import find_functions, find_lines
 from mutants import stamp
 
-__all__ = [
-    "IMPORT",
-    "Measuring",
-    "Reach",
-    "Sources",
-    "measure",
-    "merge",
-    "read_reach",
-    "stamp_sources",
-    "write_reach",
-]
-
 IMPORT = ""
 """Stands among tests for: before any of them, while modules were imported and tests collected."""
 
@@ -40,13 +28,7 @@ class Reach(NamedTuple):
 
 
 class Measuring:
-    """A plugin that has coverage.py note who enters what; its owner starts coverage.py before any import.
-
-    Parameters
-    ----------
-    noted : coverage.Coverage
-        That has been started.
-    """
+    """A plugin that has coverage.py note who enters what; its owner starts that before any import."""
 
     def __init__(self, noted: coverage.Coverage) -> None:
         self._noted = noted
@@ -62,22 +44,7 @@ class Measuring:
 
 
 def measure(folder: Path, rooms: Sequence[str], run: Callable[[Measuring], int]) -> Reach:
-    """Run tests once and note who enters what.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the package.
-    rooms : sequence of str
-        Folders in it whose functions matter.
-    run : callable
-        Runs the tests with the plugin and returns their exit status.
-
-    Raises
-    ------
-    SystemExit
-        A test fails: it would seem to notice every mutant.
-    """
+    """Run tests once and note who enters what; exit if one fails, for it would notice every mutant."""
     noted = coverage.Coverage(
         data_file=None, config_file=False, include=[f"{folder / room}/*" for room in rooms]
     )
@@ -112,15 +79,7 @@ class Sources(NamedTuple):
 
 
 def stamp_sources(root: Path, folders: Sequence[str]) -> Sources:
-    """Return the stamps of a package and of some folders of tests.
-
-    Parameters
-    ----------
-    root : Path
-        Of the repository.
-    folders : sequence of str
-        Of tests.
-    """
+    """Return the stamps of a repository's package and of some folders of tests."""
     tests = [path for folder in folders for path in (root / folder).rglob("*.py")]
     files = {path for path in tests if path.name.startswith("test_")}
     shared = [*(root / "tests").glob("*.py"), *(path for path in tests if path not in files)]

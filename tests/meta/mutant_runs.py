@@ -20,8 +20,6 @@ from mutant_processes import Task, Tell, limit, run_each, run_quietly
 from mutant_reach import IMPORT, Reach, measure, merge, read_reach, stamp_sources, write_reach
 from mutants import Change, find_path, install
 
-__all__ = ["Results", "Stage", "run_all", "stages_for"]
-
 _SECONDS = 5.0
 _TIMES = 5.0
 """A test may take so much more, and so many times, than what it takes without a mutant."""
@@ -44,13 +42,7 @@ Stage = tuple[str, ...]
 
 
 class Results:
-    """What became of mutants, kept in a file.
-
-    Parameters
-    ----------
-    path : Path
-        Read where it exists, written after every mutant.
-    """
+    """What became of mutants, read from a file where it exists and written after every mutant."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -108,23 +100,7 @@ def run_all(
     folder: Path,
     show: Callable[[str, str], None],
 ) -> None:
-    """Run the tests that matter on each mutant, and keep in a folder who noticed.
-
-    Parameters
-    ----------
-    root : Path
-        Of the repository.
-    changes : dict of str to Change
-        By name.
-    rooms : sequence of str
-        Whose unit tests take part.
-    jobs : int
-        Processes.
-    folder : Path
-        Of results.json, and of what is known of the tests.
-    show : callable
-        Is told each mutant's name, and who noticed it or nothing.
-    """
+    """Run the tests of some rooms that matter on each mutant; keep in a folder who noticed, and show it."""
     tests = [*(f"tests/unit/{room}" for room in rooms), "tests/properties"]
     reach = _find_reach(root, tests, rooms, folder / "reach.json")
     codes = {name: find_codes(change, find_path(root, change.module)) for name, change in changes.items()}

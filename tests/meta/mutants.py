@@ -24,8 +24,6 @@ from importlib.metadata import version
 from pathlib import Path
 from types import CodeType, ModuleType
 
-__all__ = ["Change", "find_path", "install", "make_mutants", "read_mutant", "stamp"]
-
 _SETTINGS = """
 [tool.mutmut]
 source_paths = ["src"]
@@ -37,40 +35,18 @@ _NO_TEST = "from pymllm.history.operations import *\n\n\ndef test_nothing() -> N
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one function.
-
-    Parameters
-    ----------
-    module : str
-        That has the function.
-    function : str
-        Its name, after its class's where it has one.
-    old, new : str
-        The lines that differ.
-    text : str
-        Of the whole module with the change.
-    """
+    """A change of one function of a module, which goes by its class's name, too."""
 
     module: str
     function: str
     old: str
     new: str
     text: str
+    """Of the whole module with the change."""
 
 
 def make_mutants(folder: Path, root: Path, only: Sequence[str]) -> list[str]:
-    """Let mutmut make all mutants of some files of a package in a folder, where they are not there already.
-
-    Returns
-    -------
-    list of str
-        mutmut's names for them.
-
-    Raises
-    ------
-    SystemExit
-        It made none.
-    """
+    """Let mutmut make all mutants of some files in a folder, where they are not there; return their names."""
     made = folder / "made.txt"
     stamped = f"{version('mutmut')} {stamp(root, (root / 'src').rglob('*.py'))} {' '.join(only)}"
     said = ""
@@ -115,15 +91,7 @@ def stamp(root: Path, paths: Iterable[Path]) -> int:
 
 
 def read_mutant(folder: Path, name: str) -> Change:
-    """Return the change that one of mutmut's mutants is.
-
-    Parameters
-    ----------
-    folder : Path
-        Of `make_mutants`.
-    name : str
-        Such as ``"pymllm.history.operations.x_cut__mutmut_3"``.
-    """
+    """Return the change that a mutant is, such as ``"pymllm.history.operations.x_cut__mutmut_3"``."""
     module, _, mangled = name.rpartition(".")
     path = find_path(folder, module).relative_to(folder)
     function = re.sub(r"__mutmut_\d+$", "", mangled)

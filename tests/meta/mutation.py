@@ -28,20 +28,6 @@ from typing import NamedTuple
 from mutant_runs import Results, run_all
 from mutants import Change, make_mutants, read_mutant
 
-__all__ = [
-    "Mutant",
-    "Score",
-    "explain",
-    "find_out",
-    "find_stale",
-    "main",
-    "make_page",
-    "reason_of",
-    "sample",
-    "score",
-    "sum_up",
-]
-
 ROOT = Path(__file__).parents[2]
 EXPLAINED = Path(__file__).with_name("mutants_explained.json")
 ROOMS = ("history", "oracle", "mem_cache", "core")
@@ -127,15 +113,7 @@ def sample(names: Sequence[str], seed: str, count: int) -> list[str]:
 
 
 def score(changes: dict[str, Change], noticed: dict[str, str]) -> Score:
-    """Sum up what became of a sample.
-
-    Parameters
-    ----------
-    changes : dict of str to Change
-        The sample.
-    noticed : dict of str to str
-        By the same names: who noticed, or nothing.
-    """
+    """Sum up what became of a sample of changes; by their names, who has noticed, or nothing."""
     reasons = explain()
     found = [Mutant(it.function, it.old, it.new) for name, it in changes.items() if not noticed[name]]
     explained = tuple(mutant for mutant in found if reason_of(mutant, reasons) is not None)

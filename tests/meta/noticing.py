@@ -20,8 +20,6 @@ from _pytest.runner import runtestprotocol
 from pymllm.adapters.cabinet.planting import Edit, StaleEditError, planted
 from pymllm.errors import InvariantViolation
 
-__all__ = ["NOTICED", "Outcome", "marked_files", "run_with_faults"]
-
 NOTICED = (AssertionError, pytest.fail.Exception, InvariantViolation)
 """What a test or a check raises when it has noticed something."""
 
@@ -32,18 +30,8 @@ ROOT = Path(__file__).parents[2]
 class Outcome:
     """What the tests did that are marked ``notices(FAULT, ..., when=PARAMETERS, shows_as=ERROR)``.
 
-    Parameters
-    ----------
-    tests : tuple of str
-        Their node ids.
-    passed : bool
-        There is one that passed, and none that failed.
-    error : BaseException or None
-        What the first failing one raised, or that an edit is stale.
-    docstring : str
-        That of the tests.
-    shows_as : type of BaseException or None
-        Where the class under test refuses what the fault does, its error; no error but this one counts then.
+    They ``passed`` if one did and none failed; ``error`` is what the first failing one raised, or that an
+    edit is stale. Where the class under test refuses what the fault does, only that counts: ``shows_as``.
     """
 
     tests: tuple[str, ...]
@@ -64,28 +52,10 @@ def run_with_faults(
     paths: Sequence[Path] = (),
     most_seconds: int = 30,
 ) -> dict[str, Outcome]:
-    """Run the tests that are marked for some faults, each with its fault in the code.
+    """Run the tests that are marked for some faults, each with its fault in the code; return what they did.
 
-    Parameters
-    ----------
-    faults : mapping of str to sequence of Edit
-        What to plant, by the name in the marks.
-    hypothesis_seed : str
-        The running session's: Hypothesis has one for the process.
-    paths : sequence of Path
-        Files of tests; by default all that have a mark.
-    most_seconds : int
-        What runs longer with one fault fails with a `TimeoutError`, since a fault may make a loop endless.
-
-    Returns
-    -------
-    dict of str to Outcome
-        By the same names.
-
-    Raises
-    ------
-    RuntimeError
-        A file is not there, or cannot be imported.
+    By default all files with a mark are collected. What runs too long fails with a `TimeoutError`, since a
+    fault may make a loop endless; a file that cannot be imported is a RuntimeError.
     """
     loop = _Loop(faults, most_seconds)
     options = [

@@ -39,21 +39,7 @@ request alone takes seven operations."""
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of the first failure of one fault.
-
-    Parameters
-    ----------
-    fault : str
-        Id.
-    law : str
-        That it broke; empty where nothing was found.
-    before, after : int
-        Operations of the first failure, and of what it was made.
-    seconds : float
-        That making it smaller took.
-    is_finished : bool
-        Whether there was nothing more to try.
-    """
+    """What became of the first failure of a fault: its law, operations before and after, the seconds."""
 
     fault: str
     law: str

@@ -48,26 +48,10 @@ from pymllm.history.outcomes import (
 )
 from pymllm.oracle.judge import judge_steps
 
-__all__ = ["SPOILS", "Spoil", "judge_spoiled", "record"]
-
 
 @dataclass(frozen=True, slots=True)
 class Spoil:
-    """One program, and what its last step may not have done.
-
-    Parameters
-    ----------
-    law : str
-        Id of the law that the outcome breaks.
-    adapter : str
-        Registry name of a sound adapter, built with the first of its configurations that fits.
-    config : dict
-        Settings that matter.
-    operations : tuple of Operation
-        The program.
-    spoil : callable
-        Makes a wrong outcome of the right one.
-    """
+    """A program on the first configuration of a sound adapter that fits, and a wrong outcome of its end."""
 
     law: str
     adapter: str

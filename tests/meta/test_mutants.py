@@ -15,7 +15,7 @@ import pytest
 from mutant_places import exchange, find_codes, find_functions, find_lines
 from mutant_processes import Task, Tell, limit, run_each
 from mutant_reach import IMPORT, Reach, Sources, merge, read_reach, stamp_sources, write_reach
-from mutant_runs import Results, stages_for
+from mutant_runs import stages_for
 from mutants import Change, read_mutant
 
 SOURCE = '''\
@@ -111,28 +111,13 @@ def test_a_score_leaves_out_what_nobody_can_kill(monkeypatch: pytest.MonkeyPatch
     assert "| `m.f` | `` old d `` | `` new \\| one `` | equal |" in page
 
 
-def test_equal_seeds_draw_equal_samples() -> None:
-    """In whatever order the names come."""
-    names = [f"name {number}" for number in range(50)]
-    drawn = mutation.sample(names, "seed", 10)
-    assert drawn == mutation.sample(names[::-1], "seed", 10)
-    assert drawn != mutation.sample(names, "another", 10)
-
-
 def test_a_sample_outlives_other_changes() -> None:
-    """A mutant that came or went elsewhere moves at most one place of a sample."""
+    """In whatever order names come; one that came or went elsewhere moves at most one place of a sample."""
     names = [f"name {number}" for number in range(50)]
     drawn = mutation.sample(names, "seed", 10)
+    assert drawn == mutation.sample(names[::-1], "seed", 10) != mutation.sample(names, "another", 10)
     assert set(drawn[:9]) <= set(mutation.sample([*names, "one more"], "seed", 10))
     assert drawn[1:] == mutation.sample([name for name in names if name != drawn[0]], "seed", 9)
-
-
-def test_results_are_kept(tmp_path: Path) -> None:
-    """A later run goes on with them."""
-    path = tmp_path / "results.json"
-    Results(path).note("a", "tests/unit/test_a.py")
-    Results(path).note("b", "")
-    assert Results(path).noticed == {"a": "tests/unit/test_a.py", "b": ""}
 
 
 def load(path: Path) -> ModuleType:

@@ -48,22 +48,9 @@ with open(sys.argv[1], "rb") as answers:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A kind of file and a command.
+    """A kind of file, good ones of it, and a command, in whose words ``@`` stands for the text of the file.
 
-    Parameters
-    ----------
-    verb : str
-        For the counts.
-    files : sequence of bytes
-        Good ones.
-    name : str
-        What the file is called, in a folder of its own.
-    words : sequence of str
-        The command; a ``@`` in a word stands for the text of the file.
-    allowed : sequence of int
-        Statuses besides 2.
-    weight : int
-        How often, beside the others.
+    Statuses besides 2 are allowed; ``weight`` is how often the case is taken, beside the others.
     """
 
     verb: str

@@ -11,27 +11,10 @@ from pymllm.mem_cache.memory_pool import GDNPool, TokenToKVPoolAllocator
 
 
 class RecordingHybrid:
-    """Write down the calls of both pools in their common order.
+    """Write down the calls of both pools in their common order, each with the slots that it named.
 
-    Parameters
-    ----------
-    slots : int
-        KV slots of the allocator.
-    track_slots : int
-        Track slots of the state pool, numbered from 2: it has one working row.
-    page_size : int
-        Tokens per KV page.
-    device : str or torch.device
-        Where both pools are.
-
-    Attributes
-    ----------
-    kv, states : pool
-        What to give a cache; everything but the recorded calls goes straight through.
-    calls : list of (str, list of int)
-        Calls that a pool took, in order, with the slots named.
-    takes : int or None
-        Calls that are still taken; from then on each is refused with `InjectedFault`. None refuses none.
+    ``takes`` is how many calls are still taken; from then on each is refused with `InjectedFault`. Track
+    slots count from 2: there is one working row.
     """
 
     def __init__(

@@ -20,17 +20,7 @@ HYBRID = {"pool": "token", "track_slots": 3}
 
 
 class ToldProgram:
-    """Runs operations on an adapter and keeps what they did.
-
-    Parameters
-    ----------
-    adapter : str
-        Registry name or ``module:Class``.
-    without : tuple of str
-        Capabilities that the header leaves out.
-    **config
-        What differs from `TINY`.
-    """
+    """Runs operations on an adapter, `TINY` but for changes and claims left out, and keeps what they did."""
 
     def __init__(self, adapter: str = "radix", without: tuple[str, ...] = (), **config: Any) -> None:
         self.adapter: Adapter = make_adapter(adapter, {**TINY, **config})
@@ -103,12 +93,7 @@ class ToldProgram:
     def words(self, number: int, **changes: Any) -> str:
         """Change one outcome and return what is said of it: law, what was looked at, and both sides.
 
-        Parameters
-        ----------
-        number : int
-            Of the step.
-        **changes
-            ``result``, ``effects``: another one; ``sizes``: some of them; otherwise fields of the result.
+        ``result`` and ``effects`` are replaced, ``sizes`` in part; other names are fields of the result.
         """
         violation = self._judge(self._changed(number, changes))[1]
         assert violation is not None

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["PLACES", "Late", "Store", "append_one", "play"]
-
 ROW = np.arange(6)
 TENSOR = torch.arange(6)
 

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import shlex
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from pymllm.adapters.cabinet.bugs import BUGS
+from pymllm.adapters.cabinet.table import PLANTED, own_cabinet
 from pymllm.cli import main
+from pymllm.cli.faults_page import print_anew, rows_of
+from pymllm.cli.report import FORMATS
+from pymllm.cli.situations import make_page
+from pymllm.conformance.machines import PROFILES
+from pymllm.oracle.situations import SITUATIONS
+from pymllm.oracle.verdicts import Verdict
+from pymllm.report.loading import LoadedRuns
+from pymllm.report.records import RECORDS
+from pymllm.report.sections import make_sections
+from tests.repo.tutorial import Reader
+from tests.unit.report.test_page import everything
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -26,15 +39,6 @@ MADE_IN = ("api/", "examples/")
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 
 PROMPTS = {"sh": "", "console": r"\$ "}
-
-
-@pytest.fixture(autouse=True)
-def _builder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let tests import what makes pages; each module goes by a plain name, so it is forgotten afterwards."""
-    monkeypatch.syspath_prepend(BUILDER)
-    yield
-    for path in BUILDER.glob("*.py"):
-        sys.modules.pop(path.stem, None)
 
 
 def anchors_of(page: Path) -> set[str]:
@@ -140,6 +144,7 @@ def test_every_page_that_the_site_names_is_there() -> None:
     assert [name for name in named if not (DOCS / name).exists() and not is_made(DOCS / name)] == []
 
 
+@pytest.mark.usefixtures("builder")
 def test_the_page_of_laws_is_that_of_the_registry() -> None:
     """After a change of laws, faults, situations or findings: python docs/builder/laws_page.py."""
     from laws_page import PAGE, make_laws_page
@@ -147,6 +152,7 @@ def test_the_page_of_laws_is_that_of_the_registry() -> None:
     assert PAGE.read_text(encoding="utf-8") == make_laws_page()
 
 
+@pytest.mark.usefixtures("builder")
 def test_the_page_of_commands_has_every_command_and_option() -> None:
     """Those of groups, too."""
     from commands_page import make_commands_page
@@ -159,6 +165,7 @@ def test_the_page_of_commands_has_every_command_and_option() -> None:
     assert "\n|    141 | whoever read the output closed it" in text
 
 
+@pytest.mark.usefixtures("builder")
 def test_each_public_module_has_a_page() -> None:
     """With the module's own first sentence where it is listed."""
     from api_pages import make_api_pages
@@ -175,6 +182,7 @@ def test_each_public_module_has_a_page() -> None:
     assert listed in pages["api/mem_cache/index.md"]
 
 
+@pytest.mark.usefixtures("builder")
 def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
     """Examples, and what stands at the root of the repository."""
     from repository_pages import make_repository_pages, with_site_links
@@ -194,6 +202,7 @@ def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
     )
 
 
+@pytest.mark.usefixtures("builder")
 def test_ids_in_the_text_of_a_page_become_links() -> None:
     """Where they are no code, no heading, no link already, and no part of another word."""
     from ids import with_ids
@@ -206,3 +215,158 @@ def test_ids_in_the_text_of_a_page_become_links() -> None:
     assert with_ids("<td>B79-requests</td>", "faults.html") == (
         '<td><a class="id" href="#b79-requests">B79-requests</a></td>'
     )
+
+
+# -- what single pages say -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["docs/report.md", "docs/instruments.md"])
+def test_the_examples_of_a_page_run_as_shown(page: str) -> None:
+    """A reader who copies them sees the same answers."""
+    found = doctest.testfile(str(ROOT / page), module_relative=False, encoding="utf-8")
+    assert found.attempted > 10
+    assert found.failed == 0
+
+
+def test_the_readme_says_what_happens(tmp_path: Path) -> None:
+    """A reader who copies its adapter and its command finds the bug that it shows."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert Reader(folder, tmp_path / "programs").play(ROOT / "README.md") == 1
+
+
+def test_the_readme_is_read_in_minutes() -> None:
+    """What needs more words has a page."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 700
+
+
+def test_the_layout_names_every_room() -> None:
+    """The table in CONTRIBUTING.md has a row for each folder of code, tests and pages."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    folders = [
+        *(ROOT / "src" / "pymllm").iterdir(),
+        *(ROOT / "tests").iterdir(),
+        ROOT / "benchmarks",
+        ROOT / "docs",
+    ]
+    for folder in folders:
+        if folder.is_dir() and not folder.name.startswith("__"):
+            assert f"`{folder.relative_to(ROOT)}/`" in text
+
+
+def test_the_page_of_situations_is_that_of_the_registry() -> None:
+    """After a change: pymllm situations --page docs/situations.md."""
+    assert (DOCS / "situations.md").read_text(encoding="utf-8") == make_page(SITUATIONS)
+
+
+FAULTS = (DOCS / "faults.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_faults_has_every_fault_and_what_caught_it() -> None:
+    """After a change of the cabinet: pymllm faults ID... --full --page docs/faults.md."""
+    found = rows_of(FAULTS)
+    cabinet = {fault.id: fault for fault in own_cabinet()}
+    assert list(found) == list(cabinet)
+    for id, fault in cabinet.items():
+        laws, searchers = found[id][:2]
+        assert set(laws.split(", ")) <= set(fault.laws)
+        assert searchers
+
+
+def test_the_texts_of_the_page_of_faults_are_those_of_the_source() -> None:
+    """After a change of a bug or of a plant: python docs/builder/faults_page.py."""
+    assert print_anew(FAULTS) == FAULTS
+
+
+def test_every_bug_has_a_place_to_link_to() -> None:
+    """Each system that it is planted in, too."""
+    suffixed = [fault.id for fault in PLANTED if fault.id != fault.entry]
+    places = [*(f"### {id}\n" for id in BUGS), *(f'<a id="{id.lower()}"></a>' for id in suffixed)]
+    assert [place for place in places if place not in FAULTS] == []
+
+
+VERIFY = (DOCS / "verify.md").read_text(encoding="utf-8")
+TABLE = """
+class RowTable:
+    def __init__(self, rows, columns):
+        self.size, self.free = rows, list(range(1, rows + 1))
+        self.cells = [[0] * columns for _ in range(rows + 1)]
+
+    def take(self, count):
+        if count > len(self.free):
+            return None
+        return [self.free.pop(0) for _ in range(count)]
+
+    def give_back(self, row):
+        self.cells[row] = [0] * len(self.cells[row])
+        self.free.append(row)
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "status"), [(("", ""), 0), (("self.cells[row] = [0] * len(self.cells[row])", "pass"), 1)]
+)
+def test_the_adapter_of_the_page_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], status: int
+) -> None:
+    """Whoever pastes it has something to start from; and it finds what is wrong with a table."""
+    example, *_ = re.findall(r"```python\n(.*?)```", VERIFY, flags=re.DOTALL)
+    name = f"page_adapter_{status}"
+    (tmp_path / f"{name}.py").write_text(example.replace("my_rows", f"{name}_rows"), encoding="utf-8")
+    (tmp_path / f"{name}_rows.py").write_text(TABLE.replace(*change), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = ["verify", "--adapter", f"{name}:MyRows", "--examples", "40", "--jobs", "1"]
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert result.exit_code == status, result.output
+
+
+def test_the_page_has_each_profile_with_its_length() -> None:
+    """Acts and seed."""
+    for profile in PROFILES.values():
+        (row,) = re.findall(rf"^\| `{profile.name}`.*$", VERIFY, flags=re.MULTILINE)
+        _, _, acts, _, seed, _ = (cell.strip() for cell in row.split("|"))
+        assert acts == str(profile.steps)
+        assert seed == ("drawn, and printed" if profile.seed is None else str(profile.seed))
+
+
+def test_the_page_has_each_verdict_with_its_status() -> None:
+    """Four verdicts, three statuses."""
+    for verdict in Verdict:
+        assert re.search(rf"^\| `{verdict.value}` \|", VERIFY, flags=re.MULTILINE | re.IGNORECASE)
+        assert re.search(rf"^\| {verdict.exit_status} \|", VERIFY, flags=re.MULTILINE)
+
+
+REPORT = (DOCS / "report.md").read_text(encoding="utf-8")
+
+
+def first_cells(head: str) -> list[str]:
+    """What stands in the first column of the table with this head."""
+    table = REPORT.split(head, 1)[1].split("\n\n", 1)[0]
+    return [line.split("|")[1].strip().strip("`") for line in table.splitlines()[2:]]
+
+
+def test_the_page_has_each_section_of_a_report() -> None:
+    """In its order, but for the list of the runs, which is told in words."""
+    titles = [section.title.lower() for section in make_sections(LoadedRuns(everything()))]
+    assert [title.lower() for title in first_cells("| section | what")] == titles[:-1]
+
+
+def test_the_page_has_each_kind_of_record_and_each_feed() -> None:
+    """And none that there is not."""
+    assert first_cells("| record | what") == list(RECORDS)
+    assert ["html", *first_cells("| `--format` | what")] == list(FORMATS)
+
+
+def test_the_page_names_each_command_that_keeps_its_result() -> None:
+    """And every command that it shows has the options that it is shown with."""
+    assert isinstance(main, click.Group)
+    keeping = {
+        name for name, command in main.commands.items() if any(it.name == "store" for it in command.params)
+    }
+    (told,) = re.findall(r"These commands write a run with `--store FOLDER`: (.*?)\.", REPORT)
+    assert set(re.findall(r"`(\w+)`", told)) == keeping
+    for line in re.findall(r"^pymllm (.*?)(?: +#.*)?$", REPORT, flags=re.MULTILINE):
+        words = line.split()
+        options = {option for it in main.commands[words[0]].params for option in it.opts}
+        assert {word for word in words if word.startswith("-")} <= options

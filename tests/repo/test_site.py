@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +13,7 @@ BUILDER = ROOT / "docs" / "builder"
 
 pytest.importorskip("mkdocs", reason="the site is built by tox -e docs, which installs MkDocs")
 griffe = pytest.importorskip("griffe", reason="docstrings are read by tox -e docs, which installs griffe")
+pytestmark = pytest.mark.usefixtures("builder")
 
 PART = '''"""A part: `Thing`, ``Thing``, `Thing.act`, `_hidden`, `nothing`::
 
@@ -37,15 +36,6 @@ class Thing:
 def _hidden():
     """Hide."""
 '''
-
-
-@pytest.fixture(autouse=True)
-def _builder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let tests import what makes pages; each module goes by a plain name, so it is forgotten afterwards."""
-    monkeypatch.syspath_prepend(BUILDER)
-    yield
-    for path in BUILDER.glob("*.py"):
-        sys.modules.pop(path.stem, None)
 
 
 def navigation() -> list[Any]:

@@ -78,7 +78,7 @@ def collect_gpu_tests(packages: Path, *places: str) -> str:
 def test_files_with_gpu_tests_need_no_other_package(bare_packages: Path) -> None:
     """Each is read as a whole, and has such a test."""
     output = collect_gpu_tests(bare_packages, *FILES)
-    assert "tests/stress/test_pools_cuda.py" in FILES
+    assert "tests/stress/test_launches_cuda.py" in FILES
     assert [file for file in FILES if f"{file}::" not in output] == []
     assert "SKIPPED" not in output
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,22 +27,13 @@ each_law = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.id)
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
-@pytest.fixture(autouse=True)
-def _builder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let a test import what prints the pages, by its plain name, and forget it afterwards."""
-    builder = ROOT / "docs" / "builder"
-    monkeypatch.syspath_prepend(builder)
-    yield
-    for path in builder.glob("*.py"):
-        sys.modules.pop(path.stem, None)
-
-
 def program(law: Law, verb: str) -> History:
     """One of a law's two programs: keeps or breaks."""
     return load_history(PROGRAMS / f"{law.id}-{verb}.jsonl")
 
 
 @each_page
+@pytest.mark.usefixtures("builder")
 def test_a_page_has_its_laws_as_they_are(page: Path) -> None:
     """After a change of laws, faults or programs: python docs/builder/specification.py."""
     from specification import make_page

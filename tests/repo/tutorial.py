@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Block", "Reader", "blocks_of", "commands_of"]
-
 ROOT = Path(__file__).parents[2]
 
 _FENCE = re.compile(
@@ -64,13 +62,7 @@ class Reader:
     status: int = 0
 
     def play(self, page: Path) -> int:
-        """Do everything that a page says; return how many answers were compared.
-
-        Raises
-        ------
-        AssertionError
-            Something answers otherwise than the page tells.
-        """
+        """Do all that a page says, assert that it answers so, and return how many answers were compared."""
         self._lay_programs_out()
         compared = 0
         for block in blocks_of(page):

@@ -6,8 +6,6 @@ import torch
 
 from pymllm.mem_cache.bit_view import bit_view
 
-__all__ = ["any_bits", "same_bits", "stamp"]
-
 _ODD = -7_046_029_254_386_353_131
 
 

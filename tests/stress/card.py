@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import psutil
 import torch
 
-__all__ = ["Card", "Lane", "Rounds"]
-
 Rounds = Callable[..., Iterator[int]]
 """``rounds(at_least, share=1.0)``: numbers of rounds, so many and on while the test has time."""
 

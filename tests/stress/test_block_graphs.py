@@ -188,7 +188,8 @@ class Server:
             if step.is_sampled:
                 step.req.tokens.append(token)
             if len(step.req.tokens) >= LONGEST or (step.is_sampled and self.draw.random() < 0.04):
-                self.context.release(step.req)
+                with self.card.never_waiting():
+                    self.context.release(step.req)
 
     def check(self, batch: ForwardBatch) -> None:
         """Compare the live states, and the cached ones of blocks that ended here, with those of cold runs."""

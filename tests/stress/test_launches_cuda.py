@@ -1,4 +1,4 @@
-"""What only a CUDA device can show of fused launches: how many there are, none compiled late, no race."""
+"""What only a CUDA device can show: so many launches, none compiled late, no race, fixed places."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ pytestmark = pytest.mark.gpu
 WIDTHS = {"model": (8, 128, 8, 128), "unequal": (2, 192, 4, 64), "narrow": (3, 5, 1, 1)}
 
 
-def launches_of(work: Callable[[], object]) -> int:
-    """Count kernels, copies and fills."""
-    work()  # what torch sets up once
+def launches_of(work: Callable[[], object], is_first: bool = False) -> int:
+    """Count kernels, copies and fills; those of work that has not run before only where that is asked for."""
+    if not is_first:
+        work()  # what torch sets up once
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         work()
@@ -168,29 +169,60 @@ def test_the_first_copy_of_states_can_be_captured(gdn: GDNPool) -> None:
         assert torch.equal(bits(gdn.recurrent_state), before)
 
 
-def make_slots(requests: int) -> tuple[DynamicInferenceContext, MambaSlotAllocator]:
+def test_captured_state_moves_follow_their_static_inputs() -> None:
+    """P5: snapshots and resets can be part of a graph."""
+    gdn = GDNPool(4, 3, 2, 4, 4, 6, 4, "cuda", max_track_slots=4)
+    src, dst = (torch.tensor(rows, device="cuda") for rows in ([1, 0], [5, 0]))
+
+    def work() -> None:
+        gdn.copy_states(src, dst)
+        gdn.reset_states(src)
+
+    work()
+    graph = captured(work)
+    gdn.recurrent_state.copy_(torch.arange(gdn.pool_size, device="cuda")[None, :, None, None, None])
+    src.copy_(torch.tensor([2, 3]))
+    dst.copy_(torch.tensor([8, 7]))
+    graph.replay()
+    assert gdn.recurrent_state[0, :, 0, 0, 0].tolist() == [0, 1, 0, 0, 4, 5, 6, 3, 2]
+
+
+def make_context(requests: int, blocks: int = 4) -> tuple[DynamicInferenceContext, MambaSlotAllocator]:
+    """An empty context for so many requests of at most so many blocks, and its slots."""
     context = DynamicInferenceContext(
         max_requests=requests,
-        num_blocks=4 * requests + 1,
-        max_blocks_per_request=4,
+        num_blocks=blocks * requests + 1,
+        max_blocks_per_request=blocks,
         block_size_tokens=4,
         mamba_chunk_size=2,
-        mamba_slots=requests,
+        mamba_slots=2 * requests,
         num_mamba_layers=3,
         conv_states_shape=(6, 3),
         ssm_states_shape=(2, 4, 4),
         conv_states_dtype=torch.bfloat16,
         device="cuda",
     )
-    for number in range(requests):
-        req = SimpleNamespace(prompt_tokens=[number, *range(7)], finished_chunk_token_count=0)
-        assert context.add_request(req)
-    context.begin_step()
     assert context.mamba_slot_allocator is not None
+    return context, context.mamba_slot_allocator
+
+
+def add(context: DynamicInferenceContext, count: int, stem: int = 0, length: int = 13) -> None:
+    """Add requests whose prompts differ from the first token on."""
+    for number in range(count):
+        prompt = [stem + number, *range(1, length)]
+        req = SimpleNamespace(prompt_tokens=prompt, finished_chunk_token_count=0)
+        assert context.add_request(req)
+
+
+def make_slots(requests: int) -> tuple[DynamicInferenceContext, MambaSlotAllocator]:
+    """A context whose requests compute, with numbers in the live states."""
+    context, slots = make_context(requests)
+    add(context, requests, length=8)
+    context.begin_step()
     for states in (context.mamba_conv_states, context.mamba_ssm_states):
         assert states is not None
         states.normal_()
-    return context, context.mamba_slot_allocator
+    return context, slots
 
 
 @pytest.mark.parametrize("count", [1, 2, 128])
@@ -235,6 +267,51 @@ def test_a_store_is_one_launch_and_two_uploads() -> None:
     assert launches_of(lambda: slots.restore_to_live(5, block)) == 1
     without_waiting(lambda: slots.store_from_live_batch(range(64), range(64)))
     without_waiting(lambda: slots.restore_to_live(5, block))
+
+
+@pytest.mark.parametrize(
+    "act", ["store_from_live_batch", "_copy_intermediate_to_cache", "commit", "restore", "offsets"]
+)
+def test_launches_do_not_depend_on_the_batch(act: str) -> None:
+    """Issue 5, C7: counted by the profiler, for two requests and for all of them; one can need fewer."""
+    counts = []
+    for count in (1, 2, 64):
+        context, slots = make_context(64, blocks=8)
+        add(context, count)
+        numbers = list(range(count))
+        if act in ("commit", "restore", "offsets"):
+            batch = context.begin_step()
+            context.kv_block_allocator.register_kv_block_hashes(
+                [step.blocks[2] for step in batch.requests], [n + 1 for n in numbers], [0] * count
+            )
+        if act == "restore":
+            slots.commit_intermediate_states()
+        work: dict[str, Callable[[], object]] = {
+            "store_from_live_batch": lambda s=slots, n=numbers: s.store_from_live_batch(n, n),
+            "_copy_intermediate_to_cache": lambda s=slots, n=numbers: s._copy_intermediate_to_cache(n, n),
+            "commit": slots.commit_intermediate_states,
+            "restore": lambda s=slots, c=context: s.restore_to_live(0, int(c.request_to_kv_block_ids[0, 2])),
+            "offsets": slots.get_intermediate_gpu_data,
+        }
+        counts.append(launches_of(work[act], is_first=True))
+    assert counts[1] == counts[2] >= counts[0] > 0
+
+
+def test_offsets_stay_where_a_graph_has_seen_them() -> None:
+    """Issue 5: addresses are those of the first step, through commits, resets and batches of any size."""
+    context, slots = make_context(64, blocks=8)
+    seen = set()
+    for stem, count in enumerate((1, 5, 64, 2)):
+        add(context, count, 100 * stem)
+        context.begin_step()
+        offsets, counts = slots.get_intermediate_gpu_data()
+        assert offsets is not None
+        assert counts is not None
+        assert (offsets.shape, counts.shape) == ((count, 3), (count,))
+        seen.add((offsets.data_ptr(), counts.data_ptr()))
+        context.commit_step([7] * count)
+        context.reset()
+    assert len(seen) == 1
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs a second CUDA device")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-
-__all__ = ["Refusal", "all_refusals", "check_refusal", "picture", "refused", "size_refusals"]
 
 
 class Refusal(NamedTuple):
@@ -27,21 +27,29 @@ def all_refusals(*tables: Iterable[Refusal]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("refusal", refusals, ids=[it.words[:70] for it in refusals])
 
 
-def refused(error: type[Exception], calls: dict[str, Callable[[Any], object]]) -> Iterator[Refusal]:
-    """Refuse each call with one kind of error and the words that it is named by."""
-    return (Refusal(call, error, words) for words, call in calls.items())
+def refusal_of(call: str | Callable[..., object]) -> Callable[..., Refusal]:
+    """Return what makes refusals of one call: error and words come first, then what the call is given.
+
+    A call is a method of the subject, by its name, or a function that takes the subject first.
+    """
+
+    def refuse(error: type[Exception], words: str, /, *given: Any, **named: Any) -> Refusal:
+        def ask(subject: Any) -> object:
+            act = attrgetter(call)(subject) if isinstance(call, str) else partial(call, subject)
+            return act(*given, **named)
+
+        return Refusal(ask, error, words)
+
+    return refuse
+
+
+def refusal_by(function: Callable[..., object]) -> Callable[..., Refusal]:
+    """Return what makes refusals of a function that needs no subject."""
+    return refusal_of(lambda _, *given, **named: function(*given, **named))
 
 
 def size_refusals(call: Callable[..., object], **lowest: int) -> Iterator[Refusal]:
-    """Refuse, for each size that a call takes by its name, what is no int and what is too small.
-
-    Parameters
-    ----------
-    call : callable
-        Takes the subject and the size; its other arguments are good ones.
-    lowest : int
-        For each size the smallest that makes sense.
-    """
+    """Refuse, for each size that a call takes by name, what is no int and what is below the smallest."""
     for name, minimum in lowest.items():
 
         def give(subject: Any, name: str = name, value: Any = "3") -> object:

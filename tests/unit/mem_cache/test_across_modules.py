@@ -56,15 +56,6 @@ def test_window_of_a_path_dies_from_its_beginning() -> None:
         assert cached(cache, 1, 2, 3, 4, 5, 6) == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.notices("B40")
-def test_held_node_loses_the_window_that_its_hold_does_not_cover() -> None:
-    """S3: a hold protects the full slots of a path, but of its window only the last tokens."""
-    cache = windowed_cache([1, 2, 3, 4, 5, 6])
-    cache.inc_lock_ref(cache.match_prefix(RadixKey([1, 2, 3, 4, 5, 6])).last_node)
-    assert cache.evict(0, 6) == EvictResult(0, 4)
-    assert cached(cache, 1, 2, 3, 4, 5, 6) == [1, 2, 3, 4, 5, 6]
-
-
 @pytest.mark.notices("B61")
 def test_node_above_tombstones_only_is_no_leaf() -> None:
     """S3, R9: what hangs below a dead child is alive, so the node above keeps its full slots."""

@@ -161,14 +161,6 @@ class TestChoice:
             (FREE, [1, 2, 3]),
         ]
 
-    @pytest.mark.parametrize("amount", [0, -1])
-    def test_nothing_asked_takes_nothing(self, amount: int) -> None:
-        """M5: m <= 0 takes no part."""
-        bench = Bench()
-        bench.put([1, 2])
-        assert bench.cache.evict(0, amount) == bench.cache.evict(amount, amount) == EvictResult()
-        assert bench.calls() == []
-
     def test_more_states_than_there_are_take_all(self) -> None:
         """M5: and not one token without a state."""
         bench = Bench()

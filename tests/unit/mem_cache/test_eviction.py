@@ -199,8 +199,9 @@ class TestWindowTokens:
         assert bench.calls() == [("free", 2)]
         assert bench.pool.swa_available_size() == 64
 
+    @pytest.mark.notices("B40")
     def test_held_windows_are_never_taken(self) -> None:
-        """S5, S6: the window of a hold stays alive, the rest of its path may lose its own."""
+        """S3, S5, S6: the window of a hold stays alive, the rest of its path may lose its own."""
         bench = Bench(window=2)
         node = bench.put([1, 2, 3, 4, 5])
         bench.cache.inc_lock_ref(node)

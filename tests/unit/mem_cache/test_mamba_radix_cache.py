@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -399,10 +398,6 @@ class TestLocks:
         assert node.full_lock_ref == 0
 
 
-def each_use(cache: MambaRadixCache) -> list[Callable[[Any], object]]:
-    return [cache.inc_lock_ref, cache.dec_lock_ref, cache.compute_node_hash]
-
-
 class TestRecencyAndIds:
     @pytest.mark.notices("B59")
     def test_lists_follow_the_recency(self, cache: MambaRadixCache) -> None:
@@ -440,20 +435,6 @@ class TestHashes:
         assert hybrid.compute_node_hash(upper) + hybrid.compute_node_hash(node) == whole
         check_mamba_radix_cache(hybrid)
 
-
-class TestFaults:
-    def test_refused_eviction_calls_nobody_back(
-        self, pooled: MambaRadixCache, pools: RecordingHybrid
-    ) -> None:
-        """X2: nothing was removed, though a state was taken."""
-        node = put_pooled(pooled, pools, [1] * 4)
-        pooled.on_node_evict = pytest.fail
-        pools.takes = 1
-        with pytest.raises(InjectedFault):
-            pooled.evict(4)
-        assert node.mamba_tombstone
-        assert state(pooled)[2:] == ((4, 0, 4), (0, 0))
-
     def test_pool_that_had_the_state_already_is_heard(
         self, pooled: MambaRadixCache, pools: RecordingHybrid
     ) -> None:
@@ -480,12 +461,6 @@ class TestReset:
         assert names == ["free_track_slot", "free_track_slot", "free"]
         assert (pools.kv.available_size(), pools.states.available_track_slots()) == (64, 8)
         assert state(pooled) == ([], [], (0, 0, 0), (0, 0))
-
-    def test_reset_without_pools_forgets(self, cache: MambaRadixCache) -> None:
-        """X7: slots and track slots are plain numbers then."""
-        put(cache, [1, 2], 50)
-        cache.reset()
-        assert state(cache) == ([], [], (0, 0, 0), (0, 0))
 
     @pytest.mark.parametrize("taken", range(3))
     def test_refused_reset_asks_for_everything_and_empties(

@@ -16,8 +16,6 @@ from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.memory_pool import make_full_attention_net_mem_pool, make_req_to_token_pool
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 
 
 def test_the_package_offers_exactly_the_names_of_its_documented_modules() -> None:
@@ -68,18 +66,11 @@ def test_the_row_factory_builds_a_table() -> None:
     assert pool.alloc(3) == [1, 2, 3]
 
 
-def test_pools_say_what_they_are() -> None:
-    """P1, A1: sizes, where they are, and how much is left."""
+def test_a_table_says_what_it_is() -> None:
+    """P1: sizes, where they are, and how much is left."""
     rows = ReqToTokenPool(3, 5, "cpu")
     rows.alloc(2)
     assert repr(rows) == "ReqToTokenPool(max_reqs=3, max_context_len=5, device='cpu', available=1)"
-    tokens = TokenToKVPoolAllocator(8, "cpu", 2)
-    tokens.alloc(3)
-    assert repr(tokens) == "TokenToKVPoolAllocator(size=8, page_size=2, device='cpu', available=4)"
-    pairs = SWATokenToKVPoolAllocator(8, 6, "cpu", 2)
-    pairs.alloc(1)
-    shown = "SWATokenToKVPoolAllocator(size=8, swa_size=6, page_size=2, device='cpu', available=6+4)"
-    assert repr(pairs) == shown
 
 
 @pytest.mark.parametrize(

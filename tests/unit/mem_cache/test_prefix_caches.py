@@ -356,34 +356,6 @@ class TestReentrancy:
         assert seen == [((3, 0, 3), 0, 0), 3]
         assert "3 tokens" in capsys.readouterr().out
 
-    @pytest.mark.parametrize(
-        "call",
-        [
-            lambda cache, node: cache.match_prefix(RadixKey([1])),
-            lambda cache, node: cache.insert(RadixKey([1])),
-            lambda cache, node: cache.evict(1),
-            lambda cache, node: cache.inc_lock_ref(node),
-            lambda cache, node: cache.dec_lock_ref(node),
-            lambda cache, node: cache.reset(),
-        ],
-        ids=["match_prefix", "insert", "evict", "inc_lock_ref", "dec_lock_ref", "reset"],
-    )
-    def test_any_other_call_from_a_callback_is_refused(self, kind: Kind, call: Callable[..., object]) -> None:
-        """X6: match_prefix included, because it splits and stamps."""
-        cache = kind()
-        kept = put(cache, [5, 6, 7])
-        put(cache, [1, 2])
-        cache.inc_lock_ref(kept)
-        before = kept.last_access_time, kept.lock_ref
-        cache.on_node_evict = lambda node_id: call(cache, kept)
-        with pytest.raises(RuntimeError, match="on_node_evict"):
-            cache.evict(1)
-        assert (kept.last_access_time, kept.lock_ref) == before
-        assert cache.total_size() == 3
-        cache.on_node_evict = None
-        call(cache, kept)
-        check(cache)
-
 
 class TestReset:
     def test_reset_cache_behaves_like_a_new_one(self, kind: Kind, cache: Cache) -> None:

@@ -19,7 +19,7 @@ from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 from pymllm.mem_cache.tree_node import TreeNode
-from tests.unit.refusals import Refusal, all_refusals, check_refusal
+from tests.unit.refusals import Refusal, all_refusals, check_refusal, refusal_by, refusal_of
 
 
 def ints(*numbers: int) -> torch.Tensor:
@@ -32,48 +32,55 @@ TOKENS = (
     "is outside 0 .. 2**32 - 1: fold larger ids into 32 bits first",
     "a key is one sequence: give one row of a batch (token_ids[0]), or all as one (token_ids.flatten()); "
     "tokens of several integers are a list of tuples (list(map(tuple, token_ids.tolist())))",
+    "tokens are integers, give an integer dtype",
 )
 BATCH = "; of a batch of prompts give one, as token_ids[{}]"
 
+no_hash = refusal_by(hash_token_ids)
+no_number = refusal_by(hash_to_int64)
+no_key = refusal_by(RadixKey)
+
 KEYS = [
-    Refusal(lambda _: hash_token_ids("12"), TypeError, TOKENS[0].format("str")),
-    Refusal(lambda _: hash_token_ids({1: 2}), TypeError, TOKENS[0].format("dict")),
-    Refusal(lambda _: hash_token_ids([1, 2.0]), TypeError, f"token_ids[1] has 2.0: {TOKENS[1]}"),
-    Refusal(lambda _: hash_token_ids([0, 2**32 - 1, "x"]), TypeError, f"token_ids[2] has 'x': {TOKENS[1]}"),
-    Refusal(lambda _: hash_token_ids([0, 2**32 - 1, -1]), ValueError, f"token -1 {TOKENS[2]}"),
-    Refusal(lambda _: hash_token_ids([7, 9, True]), TypeError, f"token_ids[2] has True: {TOKENS[1]}"),
-    Refusal(
-        lambda _: hash_token_ids([(7, 9), (3, False)]), TypeError, f"token_ids[1] has False: {TOKENS[1]}"
-    ),
-    Refusal(lambda _: hash_token_ids([(7, 9), (3, None)]), TypeError, f"token_ids[1] has None: {TOKENS[1]}"),
-    Refusal(
-        lambda _: hash_token_ids([5, torch.tensor(False)]),
-        TypeError,
-        f"token_ids[1] has tensor(False): {TOKENS[1]}",
-    ),
-    Refusal(lambda _: hash_token_ids([1, (1, 2)]), TypeError, f"token_ids[1] has (1, 2): {TOKENS[1]}"),
-    Refusal(
-        lambda _: hash_token_ids([(1, 2), (1, 2, 3)]),
-        ValueError,
-        "token_ids[1] has (1, 2, 3) where token_ids[0] has a tuple of 2: one key has one token width, "
-        "give a key for each",
-    ),
-    Refusal(lambda _: hash_token_ids([1, -1]), ValueError, f"token -1 {TOKENS[2]}"),
-    Refusal(lambda _: hash_token_ids([1, 2**32]), ValueError, f"token {2**32} {TOKENS[2]}"),
-    Refusal(lambda _: hash_token_ids([(1, 2), (3, 2**32)]), ValueError, f"token {2**32} {TOKENS[2]}"),
-    Refusal(lambda _: hash_token_ids(np.array([3, -2])), ValueError, f"token -2 {TOKENS[2]}"),
-    Refusal(
-        lambda _: hash_token_ids(np.array([3, 2**32, -2], dtype=np.int64)[::1]),
-        ValueError,
-        f"token {2**32} {TOKENS[2]}",
-    ),
-    Refusal(lambda _: hash_token_ids(ints(3, -2)), ValueError, f"token -2 {TOKENS[2]}"),
     *(
-        Refusal(
-            lambda _, numbers=numbers, dtype=dtype: hash_token_ids(np.array(numbers, dtype)[::-1]),
-            ValueError,
-            f"token {numbers[-2]} {TOKENS[2]}",
+        no_hash(TypeError, TOKENS[0].format(type(tokens).__name__), tokens)
+        for tokens in (
+            *(None, 5, "12", b"abc", bytearray(b"abc"), memoryview(b"abc")),
+            *({1, 2}, frozenset({1}), {1: 2}, {1: 2}.keys(), range(3), iter([1, 2])),
+            *((token for token in [1, 2]), np.int64(5), np.float64(5.0)),
         )
+    ),
+    no_hash(TypeError, f"token_ids[1] has 2.0: {TOKENS[1]}", [1, 2.0]),
+    no_hash(TypeError, f"token_ids[2] has 'x': {TOKENS[1]}", [0, 2**32 - 1, "x"]),
+    no_hash(ValueError, f"token -1 {TOKENS[2]}", [0, 2**32 - 1, -1]),
+    no_hash(TypeError, f"token_ids[2] has True: {TOKENS[1]}", [7, 9, True]),
+    no_hash(TypeError, f"token_ids[1] has False: {TOKENS[1]}", [(7, 9), (3, False)]),
+    no_hash(TypeError, f"token_ids[1] has None: {TOKENS[1]}", [(7, 9), (3, None)]),
+    no_hash(TypeError, f"token_ids[1] has tensor(False): {TOKENS[1]}", [5, torch.tensor(False)]),
+    no_hash(TypeError, f"token_ids[1] has (1, 2): {TOKENS[1]}", [1, (1, 2)]),
+    *(
+        no_hash(
+            ValueError,
+            f"token_ids[{at}] has {tokens[at]!r} where token_ids[0] has a tuple of {len(tokens[0])}: "
+            "one key has one token width, give a key for each",
+            tokens,
+        )
+        for at, tokens in (
+            (1, [(1, 2), (1, 2, 3)]),
+            (1, [(1, 2), (3,)]),
+            (2, [(1, 2), (5, 6), 3]),
+            (1, [(1, 2), [3, 4]]),
+            (1, [(1, 2), ()]),
+            (1, ((1, 2, 3), (1, 2))),
+        )
+    ),
+    no_hash(ValueError, f"token -1 {TOKENS[2]}", [1, -1]),
+    no_hash(ValueError, f"token {2**32} {TOKENS[2]}", [1, 2**32]),
+    no_hash(ValueError, f"token {2**32} {TOKENS[2]}", [(1, 2), (3, 2**32)]),
+    no_hash(ValueError, f"token -2 {TOKENS[2]}", np.array([3, -2])),
+    no_hash(ValueError, f"token {2**32} {TOKENS[2]}", np.array([3, 2**32, -2], dtype=np.int64)[::1]),
+    no_hash(ValueError, f"token -2 {TOKENS[2]}", ints(3, -2)),
+    *(
+        no_hash(ValueError, f"token {numbers[-2]} {TOKENS[2]}", np.array(numbers, dtype)[::-1])
         for numbers, dtype in (
             ([3, -2, 0], np.int8),
             ([3, -2, 0], np.int32),
@@ -83,95 +90,63 @@ KEYS = [
         )
     ),
     *(
-        Refusal(
-            lambda _, number=number: hash_token_ids(np.array([0, number, 2**33])),
-            ValueError,
-            f"token {number} {TOKENS[2]}",
-        )
+        no_hash(ValueError, f"token {number} {TOKENS[2]}", np.array([0, number, 2**33]))
         for number in (-2, 2**32)
     ),
-    Refusal(
-        lambda _: hash_token_ids(np.array([1.0])),
+    no_hash(TypeError, f"token_ids has dtype float64: {TOKENS[4]}", np.array([1.0])),
+    no_hash(
         TypeError,
-        "token_ids has dtype float64: tokens are integers, give an integer dtype",
+        f"token_ids has dtype bool: {TOKENS[4]}",
+        np.array([], dtype=bool),
     ),
-    Refusal(
-        lambda _: hash_token_ids(np.array([], dtype=bool)),
+    no_hash(
         TypeError,
-        "token_ids has dtype bool: tokens are integers, give an integer dtype",
+        f"token_ids has dtype torch.float32: {TOKENS[4]}",
+        torch.ones(1),
     ),
-    Refusal(
-        lambda _: hash_token_ids(torch.ones(1)),
+    no_hash(
         TypeError,
-        "token_ids has dtype torch.float32: tokens are integers, give an integer dtype",
+        f"token_ids has dtype torch.bool: {TOKENS[4]}",
+        torch.ones(0, dtype=torch.bool),
     ),
-    Refusal(
-        lambda _: hash_token_ids(torch.ones(0, dtype=torch.bool)),
-        TypeError,
-        "token_ids has dtype torch.bool: tokens are integers, give an integer dtype",
-    ),
-    Refusal(
-        lambda _: hash_token_ids(ints(1).to_sparse()),
+    no_hash(
         TypeError,
         "token_ids has layout torch.sparse_coo: give a dense tensor of integers",
+        ints(1).to_sparse(),
     ),
-    Refusal(
-        lambda _: hash_token_ids(ints(1).to("meta")),
+    no_hash(
         TypeError,
         "token_ids is on the meta device, which holds no numbers: give the tokens themselves",
+        ints(1).to("meta"),
     ),
-    Refusal(
-        lambda _: hash_token_ids([ints(7)]),
-        TypeError,
-        f"token_ids[0] has tensor([7]): {TOKENS[1]}{BATCH.format(0)}",
-    ),
-    Refusal(
-        lambda _: hash_token_ids([5, np.array([7])]),
-        TypeError,
-        f"token_ids[1] has array([7]): {TOKENS[1]}{BATCH.format(1)}",
-    ),
-    Refusal(
-        lambda _: hash_token_ids(np.zeros((1, 1, 1), int)),
-        ValueError,
-        f"token_ids has shape (1, 1, 1), {TOKENS[3]}",
-    ),
-    Refusal(
-        lambda _: hash_token_ids(torch.zeros((1, 40), dtype=torch.int64)),
-        ValueError,
-        f"token_ids has shape (1, 40), {TOKENS[3]}",
-    ),
-    Refusal(lambda _: hash_token_ids(np.array(5)), ValueError, f"token_ids has shape (), {TOKENS[3]}"),
-    Refusal(
-        lambda _: hash_token_ids([[7, 8]]),
-        TypeError,
-        f"token_ids[0] has [7, 8]: {TOKENS[1]}{BATCH.format(0)}",
-    ),
-    Refusal(
-        lambda _: hash_token_ids([(7,), (8,)]),
-        ValueError,
-        "token_ids[0] has (7,): tuples have two integers or more, the width of a token; "
-        "give plain integers for a width of 1",
-    ),
-    Refusal(
-        lambda _: hash_token_ids([1], 5),
-        TypeError,
-        "prior_hash is 5: give the hex digest of the page before, or None",
-    ),
+    no_hash(TypeError, f"token_ids[0] has tensor([7]): {TOKENS[1]}{BATCH.format(0)}", [ints(7)]),
+    no_hash(TypeError, f"token_ids[1] has array([7]): {TOKENS[1]}{BATCH.format(1)}", [5, np.array([7])]),
+    no_hash(ValueError, f"token_ids has shape (1, 1, 1), {TOKENS[3]}", np.zeros((1, 1, 1), int)),
+    no_hash(ValueError, f"token_ids has shape (1, 40), {TOKENS[3]}", torch.zeros((1, 40), dtype=torch.int64)),
+    no_hash(ValueError, f"token_ids has shape (), {TOKENS[3]}", np.array(5)),
+    no_hash(TypeError, f"token_ids[0] has [7, 8]: {TOKENS[1]}{BATCH.format(0)}", [[7, 8]]),
     *(
-        Refusal(
-            lambda _, prior=prior: hash_token_ids([1], prior),
+        no_hash(
+            ValueError,
+            f"token_ids[0] has {tokens[0]!r}: tuples have two integers or more, the width of a token; "
+            "give plain integers for a width of 1",
+            tokens,
+        )
+        for tokens in ([(7,), (8,)], ((7,),), [()])
+    ),
+    no_hash(TypeError, "prior_hash is 5: give the hex digest of the page before, or None", [1], 5),
+    *(
+        no_hash(
             ValueError,
             f"prior_hash is {prior!r}: give the hex digest of the page before, or None for a first page",
+            [1],
+            prior,
         )
         for prior in ("abc", "ab cd", " abcd", "not hex", "", "٣٣")
     ),
-    Refusal(lambda _: hash_to_int64(5), TypeError, "hex_str is 5: give a hex digest"),
+    no_number(TypeError, "hex_str is 5: give a hex digest", 5),
     *(
-        Refusal(
-            lambda _, digits=digits: hash_to_int64(digits),
-            ValueError,
-            f"hex_str is {digits!r}: give at least 16 hexadecimal digits",
-        )
+        no_number(ValueError, f"hex_str is {digits!r}: give at least 16 hexadecimal digits", digits)
         for digits in ("0" * 15, "0" * 14, "x" * 16)
     ),
     Refusal(
@@ -185,13 +160,14 @@ KEYS = [
         "index -3 is outside a key of 2 tokens; negative numbers count from its end",
     ),
     Refusal(lambda _: RadixKey([1, 2])["1"], TypeError, "index must be an int, got str '1'"),
-    Refusal(lambda _: RadixKey([1], True), TypeError, "extra_key is True: give None, a str or an int"),
-    Refusal(lambda _: RadixKey([1], b"a"), TypeError, "extra_key is b'a': give None, a str or an int"),
-    Refusal(
-        lambda _: RadixKey([1], "a\ud800"),
+    no_key(TypeError, "extra_key is True: give None, a str or an int", [1], True),
+    no_key(TypeError, "extra_key is b'a': give None, a str or an int", [1], b"a"),
+    no_key(
         ValueError,
         r"extra_key is 'a\ud800', whose character 1 is half of a surrogate pair: "
         "give text that UTF-8 can spell",
+        [1],
+        "a\ud800",
     ),
 ]
 
@@ -239,6 +215,8 @@ KINDS = [make_plain, make_window, make_states]
 NO_POOL = "is 5, which has no method {}: give a pool, or None"
 NO_CALLBACK = "on_node_evict is 5: give a function of a node id, or None"
 
+no_window = refusal_by(RadixCache)
+
 MADE = [
     refusal
     for kind in (RadixCache, MambaRadixCache)
@@ -260,16 +238,8 @@ MADE = [
         Refusal(lambda _, kind=kind: kind(on_node_evict=5), TypeError, NO_CALLBACK),
     )
 ] + [
-    Refusal(
-        lambda _: RadixCache(sliding_window_size="4"),
-        TypeError,
-        "sliding_window_size must be an int, got str '4'",
-    ),
-    Refusal(
-        lambda _: RadixCache(sliding_window_size=0),
-        ValueError,
-        "sliding_window_size must be at least 1, got 0",
-    ),
+    no_window(TypeError, "sliding_window_size must be an int, got str '4'", sliding_window_size="4"),
+    no_window(ValueError, "sliding_window_size must be at least 1, got 0", sliding_window_size=0),
     Refusal(
         lambda _: MambaRadixCache(mamba_pool=5), TypeError, f"mamba_pool {NO_POOL.format('free_track_slot')}"
     ),
@@ -286,56 +256,52 @@ def insert(cache: Cache, value: Any, tokens: Any = (1, 2, 3, 4), **options: Any)
     cache.insert(RadixKey(list(tokens)), value, **options)
 
 
+SLOTS = ints(10, 11, 12, 13)
 WRAP = "wrap the tokens in RadixKey(token_ids, extra_key)"
 
 NODE_CALLS = ("inc_lock_ref", "dec_lock_ref", "compute_node_hash")
 STALE = "is not in this cache: it was evicted, the cache was reset, or it is another's; match again"
 
+no_match = refusal_of("match_prefix")
+no_insert = refusal_of(insert)
+no_evict = refusal_of("evict")
+
 OF_ALL = [
-    Refusal(lambda cache: cache.match_prefix([1]), TypeError, f"key is a list: {WRAP}"),
+    no_match(TypeError, f"key is a list: {WRAP}", [1]),
     Refusal(lambda cache: cache.insert((1, 2), ints(2, 3)), TypeError, f"key is a tuple: {WRAP}"),
-    Refusal(lambda cache: cache.match_prefix(RadixKey([1, 2, -3])), ValueError, f"token -3 {TOKENS[2]}"),
-    Refusal(
-        lambda cache: insert(cache, None),
+    no_match(ValueError, f"token -3 {TOKENS[2]}", RadixKey([1, 2, -3])),
+    no_match(ValueError, f"token -5 {TOKENS[2]}", RadixKey(np.array([1, 2, -5]))),
+    no_insert(
         ValueError,
         "value is None: give one slot per token (token ids stand in only for plain tokens without a pool)",
+        None,
     ),
-    Refusal(
-        lambda cache: insert(cache, [10, 11, 12, 13]),
-        TypeError,
-        "value is a list: give a 1-D integer tensor of slots",
-    ),
-    Refusal(
-        lambda cache: insert(cache, torch.ones(4)),
-        TypeError,
-        "value has dtype torch.float32: slots are integers",
-    ),
-    Refusal(
-        lambda cache: insert(cache, ints(10, 11, 12, 13).to_sparse()),
+    no_insert(TypeError, "value is a list: give a 1-D integer tensor of slots", [10, 11, 12, 13]),
+    no_insert(TypeError, "value has dtype torch.float32: slots are integers", torch.ones(4)),
+    no_insert(
         TypeError,
         "value has layout torch.sparse_coo: give a dense tensor of slots",
+        SLOTS.to_sparse(),
     ),
-    Refusal(
-        lambda cache: insert(cache, ints(10, 11, 12, 13).to("meta")),
+    no_insert(
         TypeError,
         "value is on the meta device, which holds no numbers: give the slots themselves",
+        SLOTS.to("meta"),
     ),
-    Refusal(
-        lambda cache: insert(cache, ints(10, 11, 12)),
-        ValueError,
-        "value has shape (3,) for a key of 4 tokens: give one slot per token",
+    no_insert(
+        ValueError, "value has shape (3,) for a key of 4 tokens: give one slot per token", ints(10, 11, 12)
     ),
-    Refusal(
-        lambda cache: insert(cache, torch.tensor([10, 11, 2**63, 2**63 + 1], dtype=torch.uint64)),
+    no_insert(
         ValueError,
         f"value has slot {2**63}: slots are stored as int64, give numbers below 2**63",
+        torch.tensor([10, 11, 2**63, 2**63 + 1], dtype=torch.uint64),
     ),
     *(
-        Refusal(
-            lambda cache, slots=slots: insert(cache, ints(*slots)),
+        no_insert(
             ValueError,
             f"page {page} of the key has slots {slots[2 * page : 2 * page + 2]}: give one page of the pool, "
             "in order, starting at a multiple of 2",
+            ints(*slots),
         )
         for page, slots in (
             (1, [10, 11, 13, 14]),
@@ -344,13 +310,13 @@ OF_ALL = [
             (0, [10, 12, 13, 14]),
         )
     ),
-    Refusal(
-        lambda cache: insert(cache, ints(10, 11, 12, 13).view(2, 2)),
+    no_insert(
         ValueError,
         "value has shape (2, 2) for a key of 4 tokens: give one slot per token",
+        SLOTS.view(2, 2),
     ),
-    Refusal(lambda cache: cache.evict("1"), TypeError, "num_tokens must be an int, got str '1'"),
-    Refusal(lambda cache: cache.evict(0, "1"), TypeError, "swa_num_tokens must be an int, got str '1'"),
+    no_evict(TypeError, "num_tokens must be an int, got str '1'", "1"),
+    no_evict(TypeError, "swa_num_tokens must be an int, got str '1'", 0, "1"),
     *(
         Refusal(
             lambda cache, name=name: getattr(cache, name)(type(cache.root_node)()),
@@ -366,31 +332,24 @@ OF_ALL = [
     ),
 ]
 
+no_node_hash = refusal_of("compute_node_hash")
+
 PLAIN = [
     *(
-        Refusal(
-            lambda cache, name=name: getattr(cache, name)("root"),
-            TypeError,
-            "node is a str: give a TreeNode of this cache",
-        )
+        refusal_of(name)(TypeError, "node is a str: give a TreeNode of this cache", "root")
         for name in NODE_CALLS
     ),
-    Refusal(
-        lambda cache: cache.compute_node_hash(None), TypeError, "node is None: give a TreeNode of this cache"
-    ),
+    no_node_hash(TypeError, "node is None: give a TreeNode of this cache", None),
     *(
-        Refusal(
-            lambda cache, name=name: insert(cache, ints(10, 11, 12, 13), **{name: "1"}),
-            TypeError,
-            f"{name} must be an int, got str '1'",
-        )
+        no_insert(TypeError, f"{name} must be an int, got str '1'", SLOTS, **{name: "1"})
         for name in ("prev_prefix_len", "swa_evicted_seqlen")
     ),
     *(
-        Refusal(
-            lambda cache, name=name, length=length: insert(cache, ints(10, 11, 12, 13), **{name: length}),
+        no_insert(
             ValueError,
             f"{name} is {length}: give 0 .. 4, the length of the key",
+            SLOTS,
+            **{name: length},
         )
         for name in ("prev_prefix_len", "swa_evicted_seqlen")
         for length in (-1, 5)
@@ -398,85 +357,84 @@ PLAIN = [
 ]
 
 WINDOW = [
-    Refusal(
-        lambda cache: insert(cache, ints(10, 11, 12, 13), (1, 2, 8, 9), prev_prefix_len=4),
+    no_insert(
         ValueError,
         "prev_prefix_len is 4: give no more whole pages of 2 than are cached (2 tokens)",
+        SLOTS,
+        (1, 2, 8, 9),
+        prev_prefix_len=4,
     ),
-    Refusal(
-        lambda cache: insert(cache, ints(10, 11, 12, 13), swa_evicted_seqlen=3),
+    no_insert(
         ValueError,
         "swa_evicted_seqlen is 3: give whole pages of 2",
+        SLOTS,
+        swa_evicted_seqlen=3,
     ),
 ]
 
 STATES = [
     *(
-        Refusal(
-            lambda cache, name=name: getattr(cache, name)(TreeNode()),
-            TypeError,
-            "node is a TreeNode: give a MambaTreeNode of this cache",
-        )
+        refusal_of(name)(TypeError, "node is a TreeNode: give a MambaTreeNode of this cache", TreeNode())
         for name in NODE_CALLS
     ),
-    Refusal(
-        lambda cache: cache.compute_node_hash(None),
-        TypeError,
-        "node is None: give a MambaTreeNode of this cache",
-    ),
+    no_node_hash(TypeError, "node is None: give a MambaTreeNode of this cache", None),
     *(
-        Refusal(
-            lambda cache, tokens=tokens: insert(
-                cache, torch.arange(len(tokens)), tokens, mamba_value=ints(2)
-            ),
+        no_insert(
             ValueError,
             f"mamba_value comes with a key of {len(tokens)} tokens: "
             "a state belongs to the end of a key of whole pages of 2, at least one",
+            torch.arange(len(tokens)),
+            tokens,
+            mamba_value=ints(2),
         )
         for tokens in ((), (1,))
     ),
     *(
-        Refusal(
-            lambda cache, value=value: insert(cache, ints(10, 11, 12, 13), mamba_value=value),
+        no_insert(
             TypeError,
             f"mamba_value is {given}: give a 1-D integer tensor of one track slot, torch.tensor([slot])",
+            SLOTS,
+            mamba_value=value,
         )
         for value, given in ((2, "an int"), ([2], "a list"), (True, "a bool"))
     ),
-    Refusal(
-        lambda cache: insert(cache, ints(10, 11, 12, 13), mamba_value=torch.ones(1)),
+    no_insert(
         TypeError,
         "mamba_value has dtype torch.float32: track slots are integers",
+        SLOTS,
+        mamba_value=torch.ones(1),
     ),
     *(
-        Refusal(
-            lambda cache, value=value: insert(cache, ints(10, 11, 12, 13), mamba_value=value),
+        no_insert(
             ValueError,
             f"mamba_value has shape {tuple(value.shape)}: give exactly one track slot, shape (1,)",
+            SLOTS,
+            mamba_value=value,
         )
         for value in (torch.tensor(2), ints(), ints(2, 3), ints(2)[None])
     ),
-    Refusal(
-        lambda cache: insert(cache, ints(10, 11, 12, 13), mamba_value=ints(2).to("meta")),
+    no_insert(
         TypeError,
         "mamba_value is on the meta device: give a real track slot",
+        SLOTS,
+        mamba_value=ints(2).to("meta"),
     ),
     *(
-        Refusal(
-            lambda cache, slot=slot, dtype=dtype: insert(
-                cache, ints(10, 11, 12, 13), mamba_value=torch.tensor([slot], dtype=dtype)
-            ),
+        no_insert(
             OwnershipError,
             f"mamba_value is {slot}: track slots are in 1 .. 2**63 - 1",
+            SLOTS,
+            mamba_value=torch.tensor([slot], dtype=dtype),
         )
         for slot, dtype in ((0, torch.int64), (-1, torch.int32), (2**63, torch.uint64))
     ),
     *(
-        Refusal(
-            lambda cache, slot=slot: insert(cache, ints(10, 11, 12, 13), mamba_value=ints(slot)),
+        no_insert(
             OwnershipError,
             f"mamba_value is {slot}, which mamba_pool has not handed out: "
             "give what its alloc_track_slot returned",
+            SLOTS,
+            mamba_value=ints(slot),
         )
         for slot in (1, 4, 5, 2**40)
     ),
@@ -525,9 +483,7 @@ def test_a_window_half_that_should_be_gone_is_named() -> None:
         "free_swa it first"
     )
     tokens = (1, 2, 3, 4, 7, 7, 8, 8, 9, 9)
-    check_refusal(
-        cache, Refusal(lambda it: insert(it, slots, tokens, swa_evicted_seqlen=6), OwnershipError, words)
-    )
+    check_refusal(cache, no_insert(OwnershipError, words, slots, tokens, swa_evicted_seqlen=6))
 
 
 def test_a_window_half_that_should_be_there_is_named() -> None:
@@ -540,9 +496,10 @@ def test_a_window_half_that_should_be_there_is_named() -> None:
         "give 8 or more, and free_swa all halves before it"
     )
     tokens = (1, 2, 3, 4, 7, 7, 8, 8, 9, 9, 9, 9)
-    check_refusal(
-        cache, Refusal(lambda it: insert(it, slots, tokens, swa_evicted_seqlen=6), OwnershipError, words)
-    )
+    check_refusal(cache, no_insert(OwnershipError, words, slots, tokens, swa_evicted_seqlen=6))
+
+
+no_inc_lock_ref = refusal_of("inc_lock_ref")
 
 
 def test_a_hold_where_the_window_is_dead_is_refused() -> None:
@@ -555,7 +512,7 @@ def test_a_hold_where_the_window_is_dead_is_refused() -> None:
         f"node {node.id} ends in a window with freed KV (sliding_window_size=3): "
         "hold the last_node of a match or insert"
     )
-    check_refusal(cache, Refusal(lambda it: it.inc_lock_ref(node), ValueError, words))
+    check_refusal(cache, no_inc_lock_ref(ValueError, words, node))
 
 
 @pytest.mark.parametrize("token", [99, None, "1", True])
@@ -581,15 +538,7 @@ def test_a_reset_takes_its_nodes_apart(make: Callable[[], Cache]) -> None:
     for node in nodes:
         assert (node.children, node.parent, node.value) == ({}, None, None)
         words = f"node {node.id} {STALE}"
-        check_refusal(cache, Refusal(lambda it, node=node: it.inc_lock_ref(node), StaleNodeError, words))
-
-
-def test_a_node_that_was_evicted_is_named() -> None:
-    """X1, R6: by its number in the cache."""
-    cache = make_plain()
-    node = last_of(cache)
-    cache.evict(99)
-    check_refusal(cache, Refusal(lambda it: it.inc_lock_ref(node), StaleNodeError, f"node 2 {STALE}"))
+        check_refusal(cache, no_inc_lock_ref(StaleNodeError, words, node))
 
 
 # -- calls from inside -----------------------------------------------------------------------------------
@@ -617,12 +566,17 @@ def words_from(cache: Cache, entry: str) -> str:
 def test_a_callback_may_not_call_the_cache(make: Callable[..., Cache], entry: str) -> None:
     """X1: the call is named, where it came from, what may be called there and when this may."""
     heard: list[str] = []
-    cache = make(on_node_evict=lambda node_id: heard.append(words_from(cache, entry)))
+    cache = make()
+    kept = cache.insert(RadixKey([7, 7]), cache.pool.alloc(2)).last_node
+    before = kept.last_access_time, kept.lock_ref
+    cache.on_node_evict = lambda node_id: heard.append(words_from(cache, entry))
     cache.evict(2)
     assert heard == [
         f"{entry} was called from on_node_evict: only sizes, hashes and pretty_print may be, "
         "do it after the cache has returned"
     ]
+    assert (kept.last_access_time, kept.lock_ref) == before
+    ENTRIES[entry](cache)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -660,19 +614,14 @@ def numbered(number: int, parent: MambaTreeNode | None = None) -> MambaTreeNode:
 
 NO_NODE = "node is a str: give a MambaTreeNode"
 
+no_touch_node_and_parents_mru = refusal_of("touch_node_and_parents_mru")
+
 LISTS = [
+    *(refusal_of(name)(TypeError, NO_NODE, "5") for name in ("insert_mru", "remove", "touch_mru")),
+    no_touch_node_and_parents_mru(TypeError, NO_NODE, "5", numbered(1)),
+    no_touch_node_and_parents_mru(TypeError, NO_NODE, numbered(1), "5"),
     *(
-        Refusal(lambda nodes, name=name: getattr(nodes, name)("5"), TypeError, NO_NODE)
-        for name in ("insert_mru", "remove", "touch_mru")
-    ),
-    Refusal(lambda nodes: nodes.touch_node_and_parents_mru("5", numbered(1)), TypeError, NO_NODE),
-    Refusal(lambda nodes: nodes.touch_node_and_parents_mru(numbered(1), "5"), TypeError, NO_NODE),
-    *(
-        Refusal(
-            lambda nodes, name=name: getattr(nodes, name)(numbered(6)),
-            UsageError,
-            "node 6 is not in the list: insert_mru it first",
-        )
+        refusal_of(name)(UsageError, "node 6 is not in the list: insert_mru it first", numbered(6))
         for name in ("remove", "touch_mru")
     ),
     *(
@@ -689,10 +638,8 @@ LISTS = [
         UsageError,
         "node 5 is not in the list: insert_mru it first",
     ),
-    Refusal(
-        lambda nodes: nodes.touch_node_and_parents_mru(numbered(6, root := numbered(9)), root),
-        UsageError,
-        "node 6 is not in the list: insert_mru it first",
+    no_touch_node_and_parents_mru(
+        UsageError, "node 6 is not in the list: insert_mru it first", numbered(6, root := numbered(9)), root
     ),
     Refusal(
         lambda nodes: nodes.insert_mru(next(iter(nodes))),

@@ -17,7 +17,15 @@ from pymllm.mem_cache.kv_pool import KVPool
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
-from tests.unit.refusals import Refusal, all_refusals, check_refusal, picture, size_refusals
+from tests.unit.refusals import (
+    Refusal,
+    all_refusals,
+    check_refusal,
+    picture,
+    refusal_by,
+    refusal_of,
+    size_refusals,
+)
 
 
 def ints(*numbers: int) -> torch.Tensor:
@@ -27,130 +35,117 @@ def ints(*numbers: int) -> torch.Tensor:
 NO_DEVICE = "device must be a str or a torch.device, got int 0"
 NO_SWITCH = "check_bounds must be True, False or None, got int 1"
 NO_DTYPE = "dtype must be a torch.dtype, got str 'half'"
+A_POOL = ": give a pool, or None"
 PACKED = "cannot be stored: torch does not read its rows by index; keep its bytes in a pool of torch.uint8"
 
+no_as_int = refusal_by(arguments.as_int)
+no_as_size = refusal_by(arguments.as_size)
+no_as_row_dtype = refusal_by(arguments.as_row_dtype)
+no_as_pool = refusal_by(arguments.as_pool)
+no_as_page_size = refusal_by(arguments.as_page_size)
+no_as_callback = refusal_by(arguments.as_callback)
+no_chunk_cache = refusal_by(ChunkCache)
+
 ARGUMENTS = [
-    Refusal(lambda _: arguments.as_int("row", True), TypeError, "row must be an int, got bool True"),
-    Refusal(lambda _: arguments.as_int("row", 1.5), TypeError, "row must be an int, got float 1.5"),
-    Refusal(
-        lambda _: arguments.as_int("row", torch.tensor(True)),
-        TypeError,
-        "row must be an int, got Tensor tensor(True)",
+    *(
+        no_as_int(TypeError, f"row must be an int, got {type(value).__name__} {value!r}", "row", value)
+        for value in (
+            *(True, np.True_, torch.tensor(True), 1.5, torch.tensor(1.0), torch.tensor([1, 2]), "1", None),
+        )
     ),
-    Refusal(lambda _: arguments.as_size("n", 0), ValueError, "n must be at least 1, got 0"),
-    Refusal(lambda _: arguments.as_size("n", -1, 0), ValueError, "n must be at least 0, got -1"),
-    Refusal(lambda _: arguments.as_size("n", None), TypeError, "n must be an int, got NoneType None"),
-    Refusal(
-        lambda _: arguments.as_switch("fused", "on"),
-        TypeError,
-        "fused must be True, False or None, got str 'on'",
+    no_as_size(ValueError, "n must be at least 1, got 0", "n", 0),
+    no_as_size(ValueError, "n must be at least 0, got -1", "n", -1, 0),
+    no_as_size(TypeError, "n must be an int, got NoneType None", "n", None),
+    refusal_by(arguments.as_switch)(
+        TypeError, "fused must be True, False or None, got str 'on'", "fused", "on"
     ),
     Refusal(lambda _: arguments.as_device(0), TypeError, NO_DEVICE),
     Refusal(lambda _: arguments.as_dtype("half"), TypeError, NO_DTYPE),
-    Refusal(lambda _: arguments.as_row_dtype("half", torch.device("cpu")), TypeError, NO_DTYPE),
-    Refusal(
-        lambda _: arguments.as_row_dtype(torch.quint8, torch.device("cpu")),
-        ValueError,
-        f"dtype torch.quint8 {PACKED}",
+    no_as_row_dtype(TypeError, NO_DTYPE, "half", torch.device("cpu")),
+    *(
+        no_as_row_dtype(ValueError, f"dtype {dtype} {PACKED}", dtype, torch.device("cpu"))
+        for dtype in (torch.float4_e2m1fn_x2, torch.bits16, torch.quint8, torch.int7)
     ),
-    Refusal(
-        lambda _: arguments.as_pool([0] * 99),
+    no_as_pool(
         TypeError,
-        "token_to_kv_pool_allocator is [0, 0, 0, 0, 0, 0, ...], which has no method free: "
-        "give a pool, or None",
+        "token_to_kv_pool_allocator is [0, 0, 0, 0, 0, 0, ...], which has no method free" + A_POOL,
+        [0] * 99,
     ),
-    Refusal(
-        lambda _: arguments.as_pool(5, "mamba_pool", "free_track_slot"),
+    no_as_pool(
         TypeError,
-        "mamba_pool is 5, which has no method free_track_slot: give a pool, or None",
+        "mamba_pool is 5, which has no method free_track_slot" + A_POOL,
+        5,
+        "mamba_pool",
+        "free_track_slot",
     ),
-    Refusal(
-        lambda _: arguments.as_pool(SimpleNamespace(free=5)),
+    no_as_pool(
         TypeError,
-        "token_to_kv_pool_allocator is namespace(free=5), which has no method free: give a pool, or None",
+        "token_to_kv_pool_allocator is namespace(free=5), which has no method free" + A_POOL,
+        SimpleNamespace(free=5),
     ),
-    Refusal(
-        lambda _: arguments.as_page_size(8, SimpleNamespace(page_size=4)),
-        ValueError,
-        "page_size is 8, but the pool's is 4: give both the same",
+    no_as_page_size(
+        ValueError, "page_size is 8, but the pool's is 4: give both the same", 8, SimpleNamespace(page_size=4)
     ),
-    Refusal(lambda _: arguments.as_page_size("8", None), TypeError, "page_size must be an int, got str '8'"),
-    Refusal(
-        lambda _: arguments.as_callback(5),
-        TypeError,
-        "on_node_evict is 5: give a function of a node id, or None",
-    ),
-    Refusal(
-        lambda _: arguments.as_callback([0] * 99, "on_evict"),
+    no_as_page_size(TypeError, "page_size must be an int, got str '8'", "8", None),
+    no_as_callback(TypeError, "on_node_evict is 5: give a function of a node id, or None", 5),
+    no_as_callback(
         TypeError,
         "on_evict is [0, 0, 0, 0, 0, 0, ...]: give a function of a node id, or None",
+        [0] * 99,
+        "on_evict",
     ),
-    Refusal(
-        lambda _: ChunkCache(5),
-        TypeError,
-        "token_to_kv_pool_allocator is 5, which has no method free: give a pool, or None",
-    ),
-    Refusal(lambda _: ChunkCache(device=0), TypeError, NO_DEVICE),
+    no_chunk_cache(TypeError, "token_to_kv_pool_allocator is 5, which has no method free" + A_POOL, 5),
+    no_chunk_cache(TypeError, NO_DEVICE, device=0),
 ]
 
+no_as_integers = refusal_by(index_arguments.as_integers)
+no_as_index = refusal_by(index_arguments.as_index)
+no_check_range = refusal_by(index_arguments.check_range)
+
 INDICES = [
-    Refusal(
-        lambda _: index_arguments.as_integers("rows", torch.tensor([1.0])),
-        TypeError,
-        "rows must have an integer dtype, got torch.float32",
-    ),
-    Refusal(
-        lambda _: index_arguments.as_integers("rows", ints(1).to_sparse()),
-        TypeError,
-        "rows must be a dense tensor, got layout torch.sparse_coo",
-    ),
-    Refusal(
-        lambda _: index_arguments.as_integers("rows", np.array([1.0])),
-        TypeError,
-        "rows must have an integer dtype, got float64",
-    ),
-    Refusal(
-        lambda _: index_arguments.as_integers("rows", np.array(["1"])),
-        TypeError,
-        "rows must have an integer dtype, got <U1",
-    ),
-    Refusal(
-        lambda _: index_arguments.as_index("rows", {1: 2}),
-        TypeError,
-        "rows must be a tensor, an array or a sequence of ints, got dict",
-    ),
-    Refusal(
-        lambda _: index_arguments.as_index("rows", "12"),
-        TypeError,
-        "rows must be a tensor, an array or a sequence of ints, got str",
-    ),
-    Refusal(
-        lambda _: index_arguments.as_index("rows", b"12"),
-        TypeError,
-        "rows must be a tensor, an array or a sequence of ints, got bytes",
-    ),
-    Refusal(
-        lambda _: index_arguments.as_index("rows", [1, 2.0]),
-        TypeError,
-        "rows must be an int, got float 2.0",
+    no_as_integers(
+        TypeError, "rows must be a dense tensor, got layout torch.sparse_coo", "rows", ints(1).to_sparse()
     ),
     *(
-        Refusal(
-            lambda _, number=number: index_arguments.as_index("rows", [200, -200, number, 2**70]),
-            ValueError,
-            f"rows has {number}, which int64 does not have",
+        refuse(TypeError, f"rows must have an integer dtype, got {numbers.dtype}", "rows", numbers)
+        for refuse in (no_as_integers, no_as_index)
+        for numbers in (
+            *(torch.tensor([True, False]), torch.tensor([1.0])),
+            *(np.array([True]), np.array([1.0]), np.array(["1"])),
+        )
+    ),
+    *(
+        no_as_index(
+            TypeError,
+            f"rows must be a tensor, an array or a sequence of ints, got {type(given).__name__}",
+            "rows",
+            given,
+        )
+        for given in ("12", b"12", None, 5, {1: 2})
+    ),
+    no_as_index(TypeError, "rows must be an int, got float 2.0", "rows", [1, 2.0]),
+    no_as_index(TypeError, "rows must be an int, got bool True", "rows", [1, True]),
+    *(
+        no_as_index(
+            ValueError, f"rows has {number}, which int64 does not have", "rows", [200, -200, number, 2**70]
         )
         for number in (2**63, -(2**63) - 1)
     ),
-    Refusal(
-        lambda _: index_arguments.check_range("row", ints(0, 5, -1), 5, "take another"),
-        IndexError,
-        "row 5 is outside 0..4 (2 of 3 are); take another",
-    ),
-    Refusal(
-        lambda _: index_arguments.check_range("row", ints(-1).to(torch.int8), 5, "take another"),
-        IndexError,
-        "row -1 is outside 0..4 (1 of 1 are); take another",
+    *(
+        no_check_range(
+            IndexError,
+            f"row {first} is outside 0..4 ({wrong} of {len(numbers)} are); shrink",
+            "row",
+            numbers,
+            5,
+            "shrink",
+        )
+        for first, wrong, numbers in (
+            (5, 2, ints(0, 5, -1)),
+            (-1, 2, ints(-1, 7)),
+            (2**63 - 1, 1, ints(2**63 - 1)),
+            (-1, 1, ints(-1).to(torch.int8)),
+        )
     ),
 ]
 
@@ -189,151 +184,109 @@ NOT_HANDED_OUT = (
     "is not handed out: it was never allocated, or is free again; name rows that alloc returned, "
     "and free each once"
 )
+INDEX = "index must be (row, slice), (rows, positions) or (row, position)"
+FLAT = "values must have at most one dimension"
+EACH = "entries of the table; give one for each"
+INT32 = f"is outside 0..{2**31 - 1} (1 of 2 are); the table holds int32 slots; 0 is the padding slot"
+LONGEST = "is outside 0..7 (1 of 2 are); max_context_len is the bound"
 OF_ALLOC = "the rows that alloc hands out"
+
+no_table = refusal_of(make_table)
 
 ROWS_MADE = [
     *size_refusals(make_table, max_reqs=1, max_context_len=1),
-    Refusal(lambda _: make_table(None, device=0), TypeError, NO_DEVICE),
-    Refusal(lambda _: make_table(None, check_bounds=1), TypeError, NO_SWITCH),
+    no_table(TypeError, NO_DEVICE, device=0),
+    no_table(TypeError, NO_SWITCH, check_bounds=1),
 ]
+
+no_free = refusal_of("free")
+no_write = refusal_of("write")
 
 ROWS = [
     *size_refusals(lambda pool, **n: pool.alloc(**n), n=0),
-    Refusal(lambda pool: pool.free("1"), TypeError, "slot must be an int, got str '1'"),
-    Refusal(lambda pool: pool.free(0), OwnershipError, f"row 0 is outside 1..3, {OF_ALLOC}"),
-    Refusal(lambda pool: pool.free(4), OwnershipError, f"row 4 is outside 1..3, {OF_ALLOC}"),
-    Refusal(lambda pool: pool.free(3), OwnershipError, f"row 3 {NOT_HANDED_OUT}"),
-    Refusal(
-        lambda pool: pool.write([1, 2], [3]),
-        TypeError,
-        "index must be (row, slice), (rows, positions) or (row, position)",
-    ),
-    Refusal(
-        lambda pool: pool.write((1, 2, 3), [3]),
-        TypeError,
-        "index must be (row, slice), (rows, positions) or (row, position)",
-    ),
-    Refusal(lambda pool: pool.write(("1", slice(0, 1)), [3]), TypeError, "row must be an int, got str '1'"),
-    Refusal(
-        lambda pool: pool.write((-1, slice(0, 1)), [3]),
-        OwnershipError,
-        f"row -1 is outside 1..3, {OF_ALLOC}",
-    ),
-    Refusal(lambda pool: pool.write((3, slice(0, 1)), [3]), OwnershipError, f"row 3 {NOT_HANDED_OUT}"),
-    Refusal(
-        lambda pool: pool.write((0, slice(0, 1)), [3]), OwnershipError, f"row 0 is outside 1..3, {OF_ALLOC}"
-    ),
-    Refusal(
-        lambda pool: pool.write((True, slice(0, 1)), [3]), TypeError, "row must be an int, got bool True"
-    ),
-    Refusal(lambda pool: pool.write((1, 2), True), TypeError, "values must be an int, got bool True"),
-    Refusal(
-        lambda pool: pool.write((1, slice(0, 2)), [1, -1]),
+    no_free(TypeError, "slot must be an int, got str '1'", "1"),
+    no_free(OwnershipError, f"row 0 is outside 1..3, {OF_ALLOC}", 0),
+    no_free(OwnershipError, f"row 4 is outside 1..3, {OF_ALLOC}", 4),
+    no_free(OwnershipError, f"row 3 {NOT_HANDED_OUT}", 3),
+    no_write(TypeError, INDEX, [1, 2], [3]),
+    no_write(TypeError, INDEX, (1, 2, 3), [3]),
+    no_write(TypeError, "row must be an int, got str '1'", ("1", slice(0, 1)), [3]),
+    no_write(OwnershipError, f"row -1 is outside 1..3, {OF_ALLOC}", (-1, slice(0, 1)), [3]),
+    no_write(OwnershipError, f"row 3 {NOT_HANDED_OUT}", (3, slice(0, 1)), [3]),
+    no_write(OwnershipError, f"row 0 is outside 1..3, {OF_ALLOC}", (0, slice(0, 1)), [3]),
+    no_write(TypeError, "row must be an int, got bool True", (True, slice(0, 1)), [3]),
+    no_write(TypeError, "values must be an int, got bool True", (1, 2), True),
+    no_write(
         IndexError,
-        f"value -1 is outside 0..{2**31 - 1} (1 of 2 are); the table holds int32 slots; "
-        "0 is the padding slot",
+        f"value -1 {INT32}",
+        (1, slice(0, 2)),
+        [1, -1],
     ),
-    Refusal(
-        lambda pool: pool.write((torch.tensor([False, True]), [0, 1]), [3, 4]),
+    no_write(
         TypeError,
         "rows must have an integer dtype, got torch.bool",
+        (torch.tensor([False, True]), [0, 1]),
+        [3, 4],
     ),
-    Refusal(
-        lambda pool: pool.write(([1, 2], [-1, 0]), [3, 4]),
+    no_write(
         IndexError,
-        "position -1 is outside 0..7 (1 of 2 are); max_context_len is the bound",
+        f"position -1 {LONGEST}",
+        ([1, 2], [-1, 0]),
+        [3, 4],
     ),
-    Refusal(
-        lambda pool: pool.write((1, slice(0, 4, 2)), [3, 4]),
-        ValueError,
-        "the slice has step 2; only whole stretches can be written",
+    no_write(
+        ValueError, "the slice has step 2; only whole stretches can be written", (1, slice(0, 4, 2)), [3, 4]
     ),
-    Refusal(
-        lambda pool: pool.write((1, slice(0, 4, 1.0)), [3] * 4),
-        TypeError,
-        "step must be an int, got float 1.0",
-    ),
-    Refusal(
-        lambda pool: pool.write((1, slice("0", 4)), [3] * 4), TypeError, "start must be an int, got str '0'"
-    ),
-    Refusal(
-        lambda pool: pool.write((1, slice(0, "4")), [3] * 4), TypeError, "stop must be an int, got str '4'"
-    ),
+    no_write(TypeError, "step must be an int, got float 1.0", (1, slice(0, 4, 1.0)), [3] * 4),
+    no_write(TypeError, "start must be an int, got str '0'", (1, slice("0", 4)), [3] * 4),
+    no_write(TypeError, "stop must be an int, got str '4'", (1, slice(0, "4")), [3] * 4),
     *(
-        Refusal(
-            lambda pool, stretch=slice(start, stop): pool.write((1, stretch), []),
+        no_write(
             IndexError,
             f"positions {start}..{stop} are outside a row of 8; negative ends do not count from the end",
+            (1, slice(start, stop)),
+            [],
         )
         for start, stop in ((-1, 4), (0, 9), (-9, -1))
     ),
-    Refusal(
-        lambda pool: pool.write((1, slice(5, 3)), []), ValueError, "the slice runs backwards, from 5 to 3"
-    ),
-    Refusal(
-        lambda pool: pool.write((1, slice(5, 0)), []), ValueError, "the slice runs backwards, from 5 to 0"
-    ),
-    Refusal(
-        lambda pool: pool.write((1, slice(0, 2)), ints(1, 2).view(1, 2)),
+    no_write(ValueError, "the slice runs backwards, from 5 to 3", (1, slice(5, 3)), []),
+    no_write(ValueError, "the slice runs backwards, from 5 to 0", (1, slice(5, 0)), []),
+    no_write(
         ValueError,
-        "values must have at most one dimension, got shape [1, 2]",
+        f"{FLAT}, got shape [1, 2]",
+        (1, slice(0, 2)),
+        ints(1, 2).view(1, 2),
     ),
-    Refusal(
-        lambda pool: pool.write((1, slice(0, 2)), np.array([[1], [2]])),
+    no_write(
         ValueError,
-        "values must have at most one dimension, got shape [2, 1]",
+        f"{FLAT}, got shape [2, 1]",
+        (1, slice(0, 2)),
+        np.array([[1], [2]]),
     ),
-    Refusal(
-        lambda pool: pool.write((1, slice(0, 2)), [1.0, 2.0]),
-        TypeError,
-        "values must be an int, got float 1.0",
-    ),
-    Refusal(
-        lambda pool: pool.write((1, slice(0, 2)), 7),
-        ValueError,
-        "1 values for 2 entries of the table; give one for each",
-    ),
-    Refusal(
-        lambda pool: pool.write((1, slice(0, 2)), [5, 2**31]),
+    no_write(TypeError, "values must be an int, got float 1.0", (1, slice(0, 2)), [1.0, 2.0]),
+    no_write(ValueError, f"1 values for 2 {EACH}", (1, slice(0, 2)), 7),
+    no_write(
         IndexError,
-        f"value {2**31} is outside 0..{2**31 - 1} (1 of 2 are); the table holds int32 slots; "
-        "0 is the padding slot",
+        f"value {2**31} {INT32}",
+        (1, slice(0, 2)),
+        [5, 2**31],
     ),
-    Refusal(
-        lambda pool: pool.write(("1", [1]), [3]),
-        TypeError,
-        "rows must be a tensor, an array or a sequence of ints, got str",
+    no_write(TypeError, "rows must be a tensor, an array or a sequence of ints, got str", ("1", [1]), [3]),
+    no_write(
+        TypeError, "positions must be a tensor, an array or a sequence of ints, got str", ([1], "1"), [3]
     ),
-    Refusal(
-        lambda pool: pool.write(([1], "1"), [3]),
-        TypeError,
-        "positions must be a tensor, an array or a sequence of ints, got str",
+    no_write(ValueError, "2 rows with 1 positions; each entry needs both", ([1, 2], [3]), [4, 5]),
+    no_write(ValueError, f"1 values for 2 {EACH}", ([1, 2], [3, 4]), [5]),
+    no_write(
+        IndexError, "row 4 is outside 0..3 (1 of 2 are); padded entries name row 0", ([1, 4], [3, 3]), [4, 5]
     ),
-    Refusal(
-        lambda pool: pool.write(([1, 2], [3]), [4, 5]),
-        ValueError,
-        "2 rows with 1 positions; each entry needs both",
-    ),
-    Refusal(
-        lambda pool: pool.write(([1, 2], [3, 4]), [5]),
-        ValueError,
-        "1 values for 2 entries of the table; give one for each",
-    ),
-    Refusal(
-        lambda pool: pool.write(([1, 4], [3, 3]), [4, 5]),
+    no_write(OwnershipError, f"row 3 {NOT_HANDED_OUT}", ([1, 0, 3], [3, 3, 3]), [4, 5, 6]),
+    no_write(OwnershipError, f"row 3 {NOT_HANDED_OUT}", (3, 3), 4),
+    no_write(
         IndexError,
-        "row 4 is outside 0..3 (1 of 2 are); padded entries name row 0",
-    ),
-    Refusal(
-        lambda pool: pool.write(([1, 0, 3], [3, 3, 3]), [4, 5, 6]),
-        OwnershipError,
-        f"row 3 {NOT_HANDED_OUT}",
-    ),
-    Refusal(lambda pool: pool.write((3, 3), 4), OwnershipError, f"row 3 {NOT_HANDED_OUT}"),
-    Refusal(
-        lambda pool: pool.write(([1, 2], [3, 8]), [4, 5]),
-        IndexError,
-        "position 8 is outside 0..7 (1 of 2 are); max_context_len is the bound",
+        f"position 8 {LONGEST}",
+        ([1, 2], [3, 8]),
+        [4, 5],
     ),
 ]
 
@@ -364,107 +317,98 @@ def write_kv(pool: KVPool, **changes: Any) -> None:
     pool.set_kv_buffer(**(good | changes))
 
 
+CONVERT = ", the pool stores torch.float32; convert it first"
+IN_FULL = "; give its rows in full"
+NO_ROW = "is outside 0..8 (1 of 2 are); padded tokens are written to slot 0"
 NO_LAYER = "is outside 0..1; layers count from 0"
+
+no_kv = refusal_of(make_kv)
 
 KV_MADE = [
     *size_refusals(
         make_kv, size=1, layer_num=1, k_head_num=1, k_head_dim=1, v_head_num=1, v_head_dim=1, page_size=1
     ),
-    Refusal(
-        lambda _: make_kv(size=9, page_size=4),
-        ValueError,
-        "size 9 is not a multiple of page_size 4; use 8",
-    ),
-    Refusal(
-        lambda _: make_kv(size=3, page_size=4),
-        ValueError,
-        "size 3 is not a multiple of page_size 4; use 4",
-    ),
-    Refusal(lambda _: make_kv(device=0), TypeError, NO_DEVICE),
-    Refusal(lambda _: make_kv(dtype="half"), TypeError, NO_DTYPE),
-    Refusal(lambda _: make_kv(dtype=torch.quint8), ValueError, f"dtype torch.quint8 {PACKED}"),
-    Refusal(lambda _: make_kv(check_bounds=1), TypeError, NO_SWITCH),
-    Refusal(lambda _: make_kv(fused=1), TypeError, "fused must be True, False or None, got int 1"),
-    Refusal(lambda _: make_kv(pin_memory=1), TypeError, "pin_memory must be True or False, got 1"),
+    no_kv(ValueError, "size 9 is not a multiple of page_size 4; use 8", size=9, page_size=4),
+    no_kv(ValueError, "size 3 is not a multiple of page_size 4; use 4", size=3, page_size=4),
+    no_kv(TypeError, NO_DEVICE, device=0),
+    no_kv(TypeError, NO_DTYPE, dtype="half"),
+    no_kv(ValueError, f"dtype torch.quint8 {PACKED}", dtype=torch.quint8),
+    no_kv(TypeError, NO_SWITCH, check_bounds=1),
+    no_kv(TypeError, "fused must be True, False or None, got int 1", fused=1),
+    no_kv(TypeError, "pin_memory must be True or False, got 1", pin_memory=1),
 ]
+
+no_kv_write = refusal_of(write_kv)
 
 KV = [
     *(
-        Refusal(lambda pool, name=name: getattr(pool, name)(2), IndexError, f"layer_id 2 {NO_LAYER}")
+        refusal_of(name)(IndexError, f"layer_id 2 {NO_LAYER}", 2)
         for name in ("get_key_buffer", "get_value_buffer", "get_kv_buffer")
     ),
-    Refusal(lambda pool: write_kv(pool, layer_id=-1), IndexError, f"layer_id -1 {NO_LAYER}"),
-    Refusal(lambda pool: write_kv(pool, layer_id="0"), TypeError, "layer_id must be an int, got str '0'"),
-    Refusal(lambda pool: write_kv(pool, indices=[1, 2]), TypeError, "indices must be a tensor, got list"),
-    Refusal(
-        lambda pool: write_kv(pool, indices=torch.ones(2)),
+    no_kv_write(IndexError, f"layer_id -1 {NO_LAYER}", layer_id=-1),
+    no_kv_write(TypeError, "layer_id must be an int, got str '0'", layer_id="0"),
+    no_kv_write(TypeError, "indices must be a tensor, got list", indices=[1, 2]),
+    no_kv_write(TypeError, "indices must have an integer dtype, got torch.float32", indices=torch.ones(2)),
+    no_kv_write(TypeError, "k must be a tensor, got list", k=[[1.0]]),
+    no_kv_write(TypeError, "v must be a tensor, got NoneType", v=None),
+    no_kv_write(
         TypeError,
-        "indices must have an integer dtype, got torch.float32",
+        f"k has dtype torch.float16{CONVERT}",
+        k=torch.ones(2, 2, 4).half(),
     ),
-    Refusal(lambda pool: write_kv(pool, k=[[1.0]]), TypeError, "k must be a tensor, got list"),
-    Refusal(lambda pool: write_kv(pool, v=None), TypeError, "v must be a tensor, got NoneType"),
-    Refusal(
-        lambda pool: write_kv(pool, k=torch.ones(2, 2, 4).half()),
+    no_kv_write(
         TypeError,
-        "k has dtype torch.float16, the pool stores torch.float32; convert it first",
+        f"v has dtype torch.int64{CONVERT}",
+        v=torch.ones(2, 1, 3).long(),
     ),
-    Refusal(
-        lambda pool: write_kv(pool, v=torch.ones(2, 1, 3).long()),
+    no_kv_write(
+        ValueError, "k is on meta, the pool on cpu; move it first", k=torch.ones(2, 2, 4, device="meta")
+    ),
+    no_kv_write(
         TypeError,
-        "v has dtype torch.int64, the pool stores torch.float32; convert it first",
-    ),
-    Refusal(
-        lambda pool: write_kv(pool, k=torch.ones(2, 2, 4, device="meta")),
-        ValueError,
-        "k is on meta, the pool on cpu; move it first",
-    ),
-    Refusal(
-        lambda pool: write_kv(pool, v=torch.ones(2, 1, 3).to_sparse()),
-        TypeError,
-        "v is no dense tensor (layout torch.sparse_coo); give its rows in full",
+        f"v is no dense tensor (layout torch.sparse_coo){IN_FULL}",
+        v=torch.ones(2, 1, 3).to_sparse(),
     ),
     *(
-        Refusal(
-            lambda pool, shape=shape: write_kv(pool, k=torch.ones(shape)),
+        no_kv_write(
             ValueError,
             f"k of shape {list(shape)} does not hold 2 rows of 2 * 4 elements, one for each index",
+            k=torch.ones(shape),
         )
         for shape in ((2, 4, 4), (1, 2, 4), (3, 2, 4), (), (16,), (2, 1, 4), (4, 2, 2))
     ),
     *(
-        Refusal(
-            lambda pool, shape=shape: write_kv(pool, v=torch.ones(shape)),
+        no_kv_write(
             ValueError,
             f"v of shape {list(shape)} does not hold 2 rows of 1 * 3 elements, one for each index",
+            v=torch.ones(shape),
         )
         for shape in ((3, 1, 3), (1, 1, 3), (3,), (2, 2, 4))
     ),
-    Refusal(
-        lambda pool: write_kv(pool, indices=ints(1, 2, 3)),
+    no_kv_write(
         ValueError,
         "k of shape [2, 2, 4] does not hold 3 rows of 2 * 4 elements, one for each index",
+        indices=ints(1, 2, 3),
     ),
-    Refusal(
-        lambda pool: write_kv(
-            pool, v=torch.nested.nested_tensor([torch.ones(1, 3)] * 2, layout=torch.jagged)
-        ),
+    no_kv_write(
         TypeError,
-        "v is no dense tensor (layout torch.jagged); give its rows in full",
+        f"v is no dense tensor (layout torch.jagged){IN_FULL}",
+        v=torch.nested.nested_tensor([torch.ones(1, 3)] * 2, layout=torch.jagged),
     ),
-    Refusal(
-        lambda pool: write_kv(pool, indices=ints(1, 2).to_sparse()),
+    no_kv_write(
         TypeError,
         "indices must be a dense tensor, got layout torch.sparse_coo",
+        indices=ints(1, 2).to_sparse(),
     ),
-    Refusal(
-        lambda pool: write_kv(pool, indices=ints(-1, 1)),
+    no_kv_write(
         IndexError,
-        "slot -1 is outside 0..8 (1 of 2 are); padded tokens are written to slot 0",
+        f"slot -1 {NO_ROW}",
+        indices=ints(-1, 1),
     ),
-    Refusal(
-        lambda pool: write_kv(pool, indices=ints(1, 9)),
+    no_kv_write(
         IndexError,
-        "slot 9 is outside 0..8 (1 of 2 are); padded tokens are written to slot 0",
+        f"slot 9 {NO_ROW}",
+        indices=ints(1, 9),
     ),
 ]
 
@@ -503,6 +447,8 @@ def make_states(_: None = None, **changes: Any) -> GDNPool:
 
 PADDING = "row 0 is padding"
 
+no_states = refusal_of(make_states)
+
 STATES_MADE = [
     *size_refusals(
         make_states,
@@ -515,58 +461,37 @@ STATES_MADE = [
         conv_kernel_size=1,
         max_track_slots=0,
     ),
-    Refusal(lambda _: make_states(device=0), TypeError, NO_DEVICE),
-    Refusal(lambda _: make_states(dtype="half"), TypeError, NO_DTYPE),
-    Refusal(lambda _: make_states(check_bounds=1), TypeError, NO_SWITCH),
-    Refusal(lambda _: make_states(fused=1), TypeError, "fused must be True, False or None, got int 1"),
+    no_states(TypeError, NO_DEVICE, device=0),
+    no_states(TypeError, NO_DTYPE, dtype="half"),
+    no_states(TypeError, NO_SWITCH, check_bounds=1),
+    no_states(TypeError, "fused must be True, False or None, got int 1", fused=1),
 ]
 
+no_get_layer_state = refusal_of("get_layer_state")
+no_reset_states = refusal_of("reset_states")
+no_copy_states = refusal_of("copy_states")
+no_free_track_slot = refusal_of("free_track_slot")
+
 STATES = [
-    Refusal(lambda pool: pool.get_layer_state("0"), TypeError, "gdn_layer_idx must be an int, got str '0'"),
-    Refusal(lambda pool: pool.get_layer_state(2), IndexError, "gdn_layer_idx 2 is outside 0..1"),
-    Refusal(lambda pool: pool.get_layer_state(-1), IndexError, "gdn_layer_idx -1 is outside 0..1"),
-    Refusal(lambda pool: pool.reset_states(6), IndexError, f"req_pool_indices 6 is outside 0..5; {PADDING}"),
-    Refusal(
-        lambda pool: pool.reset_states(True), TypeError, "req_pool_indices must be an int, got bool True"
-    ),
-    Refusal(
-        lambda pool: pool.reset_states([1, 6]),
-        IndexError,
-        f"req_pool_indices 6 is outside 0..5 (1 of 2 are); {PADDING}",
-    ),
-    Refusal(lambda pool: pool.copy_states(-1, 2), IndexError, f"src_index -1 is outside 0..5; {PADDING}"),
-    Refusal(lambda pool: pool.copy_states(1, 6), IndexError, f"dst_index 6 is outside 0..5; {PADDING}"),
-    Refusal(
-        lambda pool: pool.copy_states([7], [2]),
-        IndexError,
-        f"src_index 7 is outside 0..5 (1 of 1 are); {PADDING}",
-    ),
-    Refusal(
-        lambda pool: pool.copy_states([1], ints(8)),
-        IndexError,
-        f"dst_index 8 is outside 0..5 (1 of 1 are); {PADDING}",
-    ),
-    Refusal(
-        lambda pool: pool.copy_states(torch.ones(1), [2]),
-        TypeError,
-        "src_index must have an integer dtype, got torch.float32",
-    ),
-    Refusal(
-        lambda pool: pool.copy_states([1, 2, 3], [4, 5]),
-        ValueError,
-        "3 rows to read and 2 to write; they must be equally many",
-    ),
-    Refusal(
-        lambda pool: pool.copy_states(1, [4, 5]),
-        ValueError,
-        "1 rows to read and 2 to write; they must be equally many",
-    ),
-    Refusal(lambda pool: pool.free_track_slot("4"), TypeError, "slot must be an int, got str '4'"),
+    no_get_layer_state(TypeError, "gdn_layer_idx must be an int, got str '0'", "0"),
+    no_get_layer_state(IndexError, "gdn_layer_idx 2 is outside 0..1", 2),
+    no_get_layer_state(IndexError, "gdn_layer_idx -1 is outside 0..1", -1),
+    no_reset_states(IndexError, f"req_pool_indices 6 is outside 0..5; {PADDING}", 6),
+    no_reset_states(TypeError, "req_pool_indices must be an int, got bool True", True),
+    no_reset_states(IndexError, f"req_pool_indices 6 is outside 0..5 (1 of 2 are); {PADDING}", [1, 6]),
+    no_copy_states(IndexError, f"src_index -1 is outside 0..5; {PADDING}", -1, 2),
+    no_copy_states(IndexError, f"dst_index 6 is outside 0..5; {PADDING}", 1, 6),
+    no_copy_states(IndexError, f"src_index 7 is outside 0..5 (1 of 1 are); {PADDING}", [7], [2]),
+    no_copy_states(IndexError, f"dst_index 8 is outside 0..5 (1 of 1 are); {PADDING}", [1], ints(8)),
+    no_copy_states(TypeError, "src_index must have an integer dtype, got torch.float32", torch.ones(1), [2]),
+    no_copy_states(ValueError, "3 rows to read and 2 to write; they must be equally many", [1, 2, 3], [4, 5]),
+    no_copy_states(ValueError, "1 rows to read and 2 to write; they must be equally many", 1, [4, 5]),
+    no_free_track_slot(TypeError, "slot must be an int, got str '4'", "4"),
     *(
-        Refusal(
-            lambda pool, slot=slot: pool.free_track_slot(slot),
+        no_free_track_slot(
             OwnershipError,
             f"track slot {slot} is not handed out; track slots are 4..5 and each is freed once",
+            slot,
         )
         for slot in (5, 3, 6, 0, -1)
     ),
@@ -601,11 +526,7 @@ def make_pairs(_: None = None, **changes: Any) -> SWATokenToKVPoolAllocator:
 
 
 SLOTS_MADE = [
-    Refusal(
-        lambda _, make=make, changes=changes: make(None, **changes),
-        error,
-        words,
-    )
+    refusal_of(make)(error, words, **changes)
     for make in (make_tokens, make_pairs)
     for changes, error, words in (
         ({"size": 0}, ValueError, "size must be at least 1, got 0"),
@@ -637,142 +558,106 @@ def test_no_allocator_is_made_of_malformed_arguments(refusal: Refusal) -> None:
     check_refusal(None, refusal)
 
 
+OF_THE_POOL = "this pool hands out slots 1..8; pass slots that alloc returned"
+OF_ITS_PAGES = "this pool hands out slots 2..9; pass slots that alloc returned"
 ONCE = "give each one back once, after alloc returned it"
 NO_GROUP = "no free group is open: call free_group_begin first"
 NESTED = "a free group is open already: call free_group_end first, groups do not nest"
 
 OF_BOTH = [
     *size_refusals(lambda pool, **n: pool.alloc(**n), need_size=0),
-    Refusal(lambda pool: pool.free([2]), TypeError, "indices must be a tensor of integers, got list"),
-    Refusal(
-        lambda pool: pool.free(torch.ones(1)),
-        TypeError,
-        "indices must be integers, got a tensor of torch.float32",
-    ),
-    Refusal(
-        lambda pool: pool.free(torch.tensor([True])),
-        TypeError,
-        "indices must be integers, got a tensor of torch.bool",
-    ),
-    Refusal(
-        lambda pool: pool.free(torch.ones(1, dtype=torch.bfloat16)),
+    no_free(TypeError, "indices must be a tensor of integers, got list", [2]),
+    no_free(TypeError, "indices must be integers, got a tensor of torch.float32", torch.ones(1)),
+    no_free(TypeError, "indices must be integers, got a tensor of torch.bool", torch.tensor([True])),
+    no_free(
         TypeError,
         "indices must be integers, got a tensor of torch.bfloat16",
+        torch.ones(1, dtype=torch.bfloat16),
     ),
     Refusal(lambda pool: pool.free_group_end(), RuntimeError, NO_GROUP),
 ]
 
 SLOTS = [
-    Refusal(
-        lambda pool: pool.free(ints(1, 0)),
-        OwnershipError,
-        "slot 0 is padding and belongs to nobody: this pool hands out slots 1..8; "
-        "pass slots that alloc returned",
-    ),
+    no_free(OwnershipError, f"slot 0 is padding and belongs to nobody: {OF_THE_POOL}", ints(1, 0)),
     *(
-        Refusal(
-            lambda pool, slot=slot: pool.free(ints(1, slot)),
-            OwnershipError,
-            f"slot {slot} is outside the pool: this pool hands out slots 1..8; "
-            "pass slots that alloc returned",
-        )
-        for slot in (9, -1)
+        no_free(OwnershipError, f"slot {slot} is outside the pool: {OF_THE_POOL}", ints(*named))
+        for slot, named in ((9, (1, 9)), (-1, (-1, 1, 2)), (2**40, (1, 2**40, 2)))
     ),
-    Refusal(lambda pool: pool.free(ints(1, 5)), OwnershipError, f"slot 5 is not handed out: {ONCE}"),
-    Refusal(
-        lambda pool: pool.free(ints(1, 2, 2)),
-        OwnershipError,
-        "slot 2 is named more than once in one call: name each slot once",
-    ),
+    no_free(OwnershipError, f"slot 5 is not handed out: {ONCE}", ints(1, 5)),
+    no_free(OwnershipError, "slot 2 is named more than once in one call: name each slot once", ints(1, 2, 2)),
 ]
 
 PAGES = [
-    Refusal(
-        lambda pool: pool.free(ints(2, 1)),
+    no_free(
         OwnershipError,
-        "slot 1 is padding and belongs to nobody: this pool hands out slots 2..9; "
-        "pass slots that alloc returned",
+        f"slot 1 is padding and belongs to nobody: {OF_ITS_PAGES}",
+        ints(2, 1),
     ),
     *(
-        Refusal(
-            lambda pool, slot=slot: pool.free(ints(2, slot)),
+        no_free(
             OwnershipError,
-            f"slot {slot} is outside the pool: this pool hands out slots 2..9; "
-            "pass slots that alloc returned",
+            f"slot {slot} is outside the pool: {OF_ITS_PAGES}",
+            ints(2, slot),
         )
         for slot in (10, -1)
     ),
-    Refusal(
-        lambda pool: pool.free(ints(2, 7)), OwnershipError, f"page 3 of slot 7 is not handed out: {ONCE}"
-    ),
+    no_free(OwnershipError, f"page 3 of slot 7 is not handed out: {ONCE}", ints(2, 7)),
 ]
+
+no_free_swa = refusal_of("free_swa")
+no_translate_to_swa = refusal_of("translate_to_swa")
+no_move_swa = refusal_of("move_swa")
 
 HALVES = [
+    no_free_swa(OwnershipError, f"slot 0 is padding and belongs to nobody: {OF_THE_POOL}", ints(1, 0)),
+    no_free_swa(OwnershipError, f"slot 9 is outside the pool: {OF_THE_POOL}", ints(1, 9)),
+    no_free_swa(
+        OwnershipError, "slot 1 is named more than once in one call: name each slot once", ints(1, 2, 1)
+    ),
+    no_free_swa(OwnershipError, "slot 3 has no SWA half any more: free_swa a slot once", ints(1, 3)),
+    no_free_swa(OwnershipError, f"slot 5 is not handed out: {ONCE}", ints(1, 5)),
+    no_translate_to_swa(
+        OwnershipError,
+        f"slot 9 is outside the pool: {OF_THE_POOL}",
+        ints(1, 9),
+    ),
+    no_translate_to_swa(
+        OwnershipError,
+        f"slot -1 is outside the pool: {OF_THE_POOL}",
+        ints(1, -1),
+    ),
+    no_move_swa(ValueError, "move_swa pairs slots one to one, got 2 src and 1 dst", ints(1, 2), ints(3)),
     *(
-        Refusal(
-            lambda pool, slots=slots: pool.free_swa(ints(*slots)),
-            OwnershipError,
-            words,
+        no_move_swa(OwnershipError, words, ints(*src), ints(*dst))
+        for src, dst, words in (
+            ((1, 3), (4, 4), "slot 4 is named more than once in one call: name each slot once"),
+            ((1, 1), (3, 4), "slot 1 is named more than once in one call: name each slot once"),
+            ((3, 1), (4, 4), "slot 4 is named more than once in one call: name each slot once"),
+            ((1, 3), (4, 3), "slot 3 has no SWA half to move"),
+            ((1, 2), (3, 1), "slot 1 has an SWA half: free_swa it before"),
+            ((1, 0), (3, 4), f"slot 0 is padding and belongs to nobody: {OF_THE_POOL}"),
+            ((1, 2), (3, 9), f"slot 9 is outside the pool: {OF_THE_POOL}"),
+            ((1, 8), (3, 4), f"slot 8 is not handed out: {ONCE}"),
+            ((1, 2), (3, 8), f"slot 8 is not handed out: {ONCE}"),
         )
-        for slots, words in (
-            (
-                (1, 0),
-                "slot 0 is padding and belongs to nobody: this pool hands out slots 1..8; "
-                "pass slots that alloc returned",
-            ),
-            (
-                (1, 9),
-                "slot 9 is outside the pool: this pool hands out slots 1..8; pass slots that alloc returned",
-            ),
-            ((1, 2, 1), "slot 1 is named more than once in one call: name each slot once"),
-        )
-    ),
-    Refusal(
-        lambda pool: pool.free_swa(ints(1, 3)),
-        OwnershipError,
-        "slot 3 has no SWA half any more: free_swa a slot once",
-    ),
-    Refusal(lambda pool: pool.free_swa(ints(1, 5)), OwnershipError, f"slot 5 is not handed out: {ONCE}"),
-    Refusal(
-        lambda pool: pool.translate_to_swa(ints(1, 9)),
-        OwnershipError,
-        "slot 9 is outside the pool: this pool hands out slots 1..8; pass slots that alloc returned",
-    ),
-    Refusal(
-        lambda pool: pool.translate_to_swa(ints(1, -1)),
-        OwnershipError,
-        "slot -1 is outside the pool: this pool hands out slots 1..8; pass slots that alloc returned",
-    ),
-    Refusal(
-        lambda pool: pool.move_swa(ints(1, 2), ints(3)),
-        ValueError,
-        "move_swa pairs slots one to one, got 2 src and 1 dst",
-    ),
-    Refusal(
-        lambda pool: pool.move_swa(ints(5), ints(3)), OwnershipError, f"slot 5 is not handed out: {ONCE}"
-    ),
-    Refusal(
-        lambda pool: pool.move_swa(ints(1), ints(5)), OwnershipError, f"slot 5 is not handed out: {ONCE}"
-    ),
-    Refusal(lambda pool: pool.move_swa(ints(3), ints(4)), OwnershipError, "slot 3 has no SWA half to move"),
-    Refusal(
-        lambda pool: pool.move_swa(ints(1), ints(2)),
-        OwnershipError,
-        "slot 2 has an SWA half: free_swa it before",
     ),
 ]
 
+PAIRS = (
+    "src and dst do not pair pages of 2 slots: pass the slots of a page together, to one page, "
+    "in the same places"
+)
+
 HALF_PAGES = [
-    Refusal(
-        lambda pool: pool.free_swa(ints(2, 4)),
-        OwnershipError,
-        "page 2 has no SWA half any more: free_swa a slot once",
-    ),
-    Refusal(
-        lambda pool: pool.move_swa(ints(2, 3), ints(5, 4)),
-        ValueError,
-        "src and dst do not pair pages of 2 slots: pass the slots of a page together, to one page, "
-        "in the same places",
+    no_free_swa(OwnershipError, "page 4 has no SWA half any more: free_swa a slot once", ints(2, 8)),
+    *(
+        no_move_swa(ValueError, PAIRS, ints(*src), ints(*dst))
+        for src, dst in (
+            ((2, 3), (7, 6)),  # other places
+            ((2, 4), (6, 6)),  # two pages to one
+            ((2, 3), (6, 9)),  # one page to two
+            ((2, 4, 3), (6, 8, 9)),  # crossed
+        )
     ),
 ]
 
@@ -787,6 +672,7 @@ stores = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.notices("B91")
 @stores
 @all_refusals(OF_BOTH, SLOTS)
 @pytest.mark.parametrize("make", [make_tokens, make_pairs])
@@ -823,8 +709,8 @@ def test_a_refused_half_stays_where_it_is(store: dict[str, Any], refusal: Refusa
 def test_a_refused_page_of_halves_stays_where_it_is(store: dict[str, Any], refusal: Refusal) -> None:
     """X1, A7: with pages it is a page that has a half, or none."""
     pool = make_pairs(**store, page_size=2)
-    pool.alloc(4)
-    pool.free_swa(ints(4, 5))
+    pool.alloc(8)
+    pool.free_swa(ints(6, 7, 8, 9))
     check_refusal(pool, refusal)
 
 
@@ -841,7 +727,7 @@ def test_what_waits_in_a_free_group_is_not_freed_again(
     pool.free(slots)
     unit = "slot 1" if page_size == 1 else "page 1 of slot 2"
     words = f"{unit} is already given back inside the open free group: {ONCE}"
-    check_refusal(pool, Refusal(lambda it: it.free(slots[:1]), OwnershipError, words))
+    check_refusal(pool, no_free(OwnershipError, words, slots[:1]))
     check_refusal(pool, Refusal(lambda it: it.free_group_begin(), RuntimeError, NESTED))
 
 
@@ -851,7 +737,7 @@ def test_more_than_is_handed_out_is_refused_without_a_record_of_slots(make: Any)
     pool = make(need_sort=False, check_ownership=False)
     pool.alloc(1)
     words = f"2 pages are given back and 1 are handed out: {ONCE}"
-    check_refusal(pool, Refusal(lambda it: it.free(ints(1, 2)), OwnershipError, words))
+    check_refusal(pool, no_free(OwnershipError, words, ints(1, 2)))
 
 
 def test_a_picture_shows_what_changes() -> None:

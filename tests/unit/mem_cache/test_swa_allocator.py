@@ -183,17 +183,6 @@ def test_an_empty_tensor_frees_nothing(make: Make, name: str, checked: bool, not
     assert sizes(allocator) == (5, 4)
 
 
-@pytest.mark.parametrize(("page_size", "unit"), [(1, "slot"), (4, "page")])
-def test_a_half_that_is_gone_is_not_freed_again(make: Make, page_size: int, unit: str) -> None:
-    """A7, X1: and the good halves of the call stay."""
-    allocator = make(4 * page_size, 4 * page_size, page_size)
-    slots = alloc(allocator, 3 * page_size)
-    allocator.free_swa(slots[page_size : 2 * page_size])
-    with pytest.raises(OwnershipError, match=f"{unit} 2 has no SWA half"):
-        allocator.free_swa(slots)
-    assert sizes(allocator) == (page_size, 2 * page_size)
-
-
 @pytest.mark.notices("B94")
 @pytest.mark.parametrize("page_size", [1, 4])
 @pytest.mark.parametrize("checked", [True, False])
@@ -290,49 +279,6 @@ def test_nothing_moves_by_an_empty_call(make: Make, nothing: torch.Tensor) -> No
     alloc(allocator, 2)
     allocator.move_swa(nothing, torch.empty(0, dtype=torch.int32))
     assert halves(allocator, [1, 2]) == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("src", "dst", "why"),
-    [
-        ([1, 3], [4, 4], "slot 4 is named more than once"),
-        ([1, 1], [3, 4], "slot 1 is named more than once"),
-        ([3, 1], [4, 4], "slot 4 is named more than once"),
-        ([1, 3], [4, 3], "slot 3 has no SWA half to move"),
-        ([1, 2], [3, 1], "slot 1 has an SWA half: free_swa it before"),
-        ([1, 0], [3, 4], "slot 0 is padding"),
-        ([1, 2], [3, 9], "slot 9 is outside"),
-        ([1, 8], [3, 4], "slot 8 is not handed out"),
-        ([1, 2], [3, 8], "slot 8 is not handed out"),
-    ],
-)
-def test_a_wrong_move_is_refused(make: Make, src: list[int], dst: list[int], why: str) -> None:
-    """A5, A7, X1: the message names the slot, and no half has moved."""
-    allocator = make()
-    allocator.free_swa(alloc(allocator, 4)[2:])
-    with pytest.raises(OwnershipError, match=why):
-        allocator.move_swa(torch.tensor(src), torch.tensor(dst))
-    assert halves(allocator, [1, 2, 3, 4]) == [1, 2, 0, 0]
-    assert sizes(allocator) == (4, 4)
-
-
-@pytest.mark.parametrize(
-    ("src", "dst"),
-    [
-        ([4, 5], [13, 12]),
-        ([4, 8], [12, 12]),
-        ([4, 5], [12, 17]),
-        ([4, 8, 5], [12, 16, 17]),
-    ],
-    ids=["other places", "two pages to one", "one page to two", "crossed"],
-)
-def test_a_move_pairs_page_with_page(make: Make, src: list[int], dst: list[int]) -> None:
-    """A7, X1: halves are whole pages, so a page has one page to go to."""
-    allocator = make(16, 16, 4)
-    allocator.free_swa(alloc(allocator, 16)[8:])
-    with pytest.raises(ValueError, match="do not pair pages of 4 slots"):
-        allocator.move_swa(torch.tensor(src), torch.tensor(dst))
-    assert halves(allocator, [4, 8, 12, 16]) == [4, 8, 0, 0]
 
 
 # -- clear, construction -----------------------------------------------------------------------------------

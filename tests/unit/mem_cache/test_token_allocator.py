@@ -288,39 +288,6 @@ def test_pages_may_be_named_in_any_order(make: Make, page_size: int) -> None:
 # -- ownership -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.notices("B91")
-@pytest.mark.parametrize(
-    ("slot", "why"),
-    [
-        (0, "slot 0 is padding .* hands out slots 1..8"),
-        (-1, "slot -1 is outside the pool"),
-        (9, "slot 9 is outside the pool: this pool hands out slots 1..8"),
-        (2**40, f"slot {2**40} is outside"),
-        (7, "slot 7 is not handed out"),
-    ],
-)
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_slot_that_is_nobodys_is_refused(make: Make, slot: int, why: str, place: int) -> None:
-    """A5, X1: the message names slot and bound, and the good slots of the call stay where they are."""
-    allocator = make()
-    alloc(allocator, 4)
-    named = [1, 2]
-    named.insert(place, slot)
-    with pytest.raises(OwnershipError, match=why):
-        allocator.free(torch.tensor(named))
-    assert allocator.available_size() == 4
-    assert allocator.is_handed_out(torch.arange(9)).tolist() == [False] + [True] * 4 + [False] * 4
-
-
-def test_two_frees_of_one_page_are_a_double_free(make: Make) -> None:
-    """A5, bug B97: two calls that share a page at their seam."""
-    allocator = make(12, 4)
-    slots = alloc(allocator, 8)
-    allocator.free(slots[:6])
-    with pytest.raises(OwnershipError, match="page 2 of slot 10"):
-        allocator.free(slots[6:])
-
-
 def test_ownership_is_checked_by_default_on_cpu_only() -> None:
     """A5: and the attribute says what was decided."""
     assert TokenToKVPoolAllocator(4, "cpu").check_ownership is True

@@ -67,11 +67,6 @@ def test_description_names_locks_and_tombstone() -> None:
     assert node.describe().endswith("lock_ref=2 tombstone swa_lock_ref=1")
 
 
-def test_repr_is_short() -> None:
-    """`repr` tells a node by id and size, whatever its key."""
-    assert repr(make_node(TreeNode, 1.0, 4)) == "TreeNode(id=1, tokens=0, depth=4, lock_ref=0)"
-
-
 def test_a_new_node_holds_nothing() -> None:
     """Section 4: the documented attributes, before a cache has filed it; an alive node has a window."""
     node = TreeNode()

@@ -25,8 +25,6 @@ from pymllm.mem_cache import (
     TokenToKVPoolAllocator,
 )
 
-__all__ = ["WORLDS", "Act", "World", "acts_of", "check", "empty_world", "give_everything_back", "view_of"]
-
 Act = Callable[["World"], Any]
 
 SIZE = 64
@@ -34,25 +32,7 @@ SIZE = 64
 
 @dataclass
 class World:
-    """A subject with its pools, and what its caller has of them.
-
-    Parameters
-    ----------
-    cache : object
-        A prefix cache, or nothing.
-    pool, states, rows : object
-        Allocator of slots, of track slots, and of request rows, where there are any.
-    mine : list of torch.Tensor
-        Slots in the caller's hands.
-    my_states, my_rows : list of int
-        Track slots and rows in the caller's hands.
-    nodes : list
-        Nodes of the cache, as matches and inserts returned them.
-    boundary : int or None
-        What the hold at the first node was given.
-    other : object
-        Any other subject.
-    """
+    """A subject with its pools, and what its caller has: slots, states, rows, nodes, a hold's boundary."""
 
     page_size: int = 1
     cache: Any = None

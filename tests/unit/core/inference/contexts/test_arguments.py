@@ -145,7 +145,6 @@ def test_objects_say_what_they_are(make_context: Callable[..., Any]) -> None:
     blocks = "KVBlockAllocator(pool_size=9, policy='lru', pool_avail=7, evictable=0)"
     assert repr(context) == f"DynamicInferenceContext(requests=1 of 3, {blocks}, None)"
     assert repr(context.batch_dimensions) == "BatchDimensions(decode_req_count=0, prefill_req_count=1)"
-    assert repr(PrefixCachingEvictionPolicy.REF_ZERO) == "PrefixCachingEvictionPolicy.REF_ZERO"
 
 
 def test_tables_have_their_documented_dtypes(make_context: Callable[..., Any]) -> None:

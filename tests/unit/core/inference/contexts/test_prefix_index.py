@@ -159,25 +159,6 @@ def make_hashes(blocks: int = 6) -> BlockHashes:
     return BlockHashes(blocks, forest)
 
 
-def test_a_chain_ends_where_a_hash_is_taken() -> None:
-    """C3: what follows the twin stays unregistered."""
-    hashes = make_hashes()
-    hashes.register_chain([0], [10])
-    hashes.register_chain([1, 2], [10, 20])
-    assert hashes.to_block == {10: 0}
-    assert hashes.of_block.tolist() == [10, -1, -1, -1, -1, -1]
-
-
-def test_a_parent_of_the_same_call_is_meant_before_another_with_its_hash() -> None:
-    """C3: by identity, not by equal hashes."""
-    hashes = make_hashes()
-    hashes.register_below([0, 1], [10, 20], [0, 10])
-    hashes.register_below([2, 3], [10, 30], [0, 10])
-    assert hashes.to_block == {10: 0, 20: 1}
-    hashes.register_below([4], [40], [99])
-    assert hashes.to_block == {10: 0, 20: 1}, "nobody has the hash 99"
-
-
 def test_forgetting_returns_the_hashes_and_never_none() -> None:
     """C3: -1 stands for none and is no hash."""
     hashes = make_hashes()

@@ -15,62 +15,33 @@ from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceConte
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator, MambaSlotCapacityError
 from pymllm.core.inference.contexts.prefix_index import PrefixIndex
-from pymllm.errors import CapacityError, OwnershipError, UsageError
-from tests.unit.refusals import Refusal, all_refusals, check_refusal, size_refusals
+from pymllm.errors import OwnershipError, UsageError
+from tests.unit.refusals import Refusal, all_refusals, check_refusal, refusal_by, refusal_of, size_refusals
 
 NO_DEVICE = "device must be a str or a torch.device, got int 0"
 NO_DTYPE = "dtype must be a torch.dtype, got str 'half'"
+NO_INTS = "must be a sequence or a tensor of ints, got"
 TOO_LARGE = 2**63
 
 # -- numbers ---------------------------------------------------------------------------------------------
 
+no_ids = refusal_by(host_numbers.host_integers)
+
 NUMBERS = [
-    Refusal(
-        lambda _: host_numbers.host_integers("ids", "12"),
-        TypeError,
-        "ids must be a sequence or a tensor of ints, got str",
-    ),
-    Refusal(
-        lambda _: host_numbers.host_integers("ids", b"12"),
-        TypeError,
-        "ids must be a sequence or a tensor of ints, got bytes",
-    ),
-    Refusal(
-        lambda _: host_numbers.host_integers("ids", {1: 2}),  # type: ignore[arg-type]
-        TypeError,
-        "ids must be a sequence or a tensor of ints, got dict",
-    ),
-    Refusal(
-        lambda _: host_numbers.host_integers("ids", torch.ones(1)),
-        TypeError,
-        "ids must be integers, got a tensor of torch.float32",
-    ),
-    Refusal(lambda _: host_numbers.host_integers("ids", [1.5]), TypeError, "ids must be integers, got [1.5]"),
-    Refusal(
-        lambda _: host_numbers.host_integers("ids", ["a"] * 99),
-        TypeError,
-        "ids must be integers, got ['a', 'a', 'a', 'a', 'a', 'a', ...]",
-    ),
+    no_ids(TypeError, f"ids {NO_INTS} str", "ids", "12"),
+    no_ids(TypeError, f"ids {NO_INTS} bytes", "ids", b"12"),
+    no_ids(TypeError, f"ids {NO_INTS} dict", "ids", {1: 2}),
+    no_ids(TypeError, "ids must be integers, got a tensor of torch.float32", "ids", torch.ones(1)),
+    no_ids(TypeError, "ids must be integers, got [1.5]", "ids", [1.5]),
+    no_ids(TypeError, "ids must be integers, got ['a', 'a', 'a', 'a', 'a', 'a', ...]", "ids", ["a"] * 99),
     *(
-        Refusal(
-            lambda _, values=values: host_numbers.host_integers("ids", values),
-            ValueError,
-            f"ids has {TOO_LARGE}, which int64 does not have",
-        )
+        no_ids(ValueError, f"ids has {TOO_LARGE}, which int64 does not have", "ids", values)
         for values in ([1, TOO_LARGE], [-5, TOO_LARGE], (TOO_LARGE, 7), np.array([TOO_LARGE], np.uint64))
     ),
-    Refusal(
-        lambda _: host_numbers.host_integers("ids", [2**70, 1]),
-        ValueError,
-        f"ids has {2**70}, which int64 does not have",
-    ),
-    Refusal(
-        lambda _: host_numbers.host_integers("ids", [1, -TOO_LARGE - 1]),
-        ValueError,
-        f"ids has {-TOO_LARGE - 1}, which int64 does not have",
-    ),
-    Refusal(lambda _: host_numbers.host_integers("ids", [0, 5], 5), IndexError, "ids has 5, outside 0..4"),
-    Refusal(lambda _: host_numbers.host_integers("ids", [0, -1], 5), IndexError, "ids has -1, outside 0..4"),
+    no_ids(ValueError, f"ids has {2**70}, which int64 does not have", "ids", [2**70, 1]),
+    no_ids(ValueError, f"ids has {-TOO_LARGE - 1}, which int64 does not have", "ids", [1, -TOO_LARGE - 1]),
+    no_ids(IndexError, "ids has 5, outside 0..4", "ids", [0, 5], 5),
+    no_ids(IndexError, "ids has -1, outside 0..4", "ids", [0, -1], 5),
     Refusal(
         lambda _: host_numbers.check_as_many("hashes", np.array([1]), 2, "blocks"),
         ValueError,
@@ -98,17 +69,14 @@ def make_blocks(_: None = None, **changes: Any) -> KVBlockAllocator:
     return allocator
 
 
+no_blocks = refusal_of(make_blocks)
+
+ONE_CONTENT = ": one block has one content"
 BLOCKS_MADE = [
     *size_refusals(make_blocks, pool_size=2, paused_limit=0),
-    Refusal(
-        lambda _: make_blocks(enable_prefix_caching=1),
-        TypeError,
-        "enable_prefix_caching must be a bool, got 1",
-    ),
-    Refusal(
-        lambda _: make_blocks(prefix_caching_eviction_policy="fifo"),
-        ValueError,
-        "'fifo' is not a valid PrefixCachingEvictionPolicy",
+    no_blocks(TypeError, "enable_prefix_caching must be a bool, got 1", enable_prefix_caching=1),
+    no_blocks(
+        ValueError, "'fifo' is not a valid PrefixCachingEvictionPolicy", prefix_caching_eviction_policy="fifo"
     ),
 ]
 
@@ -118,35 +86,29 @@ ACTS: dict[str, Callable[[KVBlockAllocator, Any], object]] = {
     "register": lambda allocator, ids: allocator.register_kv_block_hashes(ids, [20] * len(ids)),
 }
 
+no_hashes = refusal_of("register_kv_block_hashes")
+
 BLOCKS = [
     *size_refusals(lambda allocator, **n: allocator.allocate_memory_blocks(**n), n=0),
     *(
-        Refusal(
-            lambda allocator, call=call, block=block: call(allocator, [0, block]),
+        refusal_of(call)(
             OwnershipError,
             f"cannot {act} block {block}: blocks 0..7 can be held, 8 is the dummy",
+            [0, block],
         )
         for act, call in ACTS.items()
-        for block in (-1, 8)
+        for block in (-1, 8, 9)
     ),
     *(
-        Refusal(
-            lambda allocator, call=call: call(allocator, [0, 5]),
-            OwnershipError,
-            f"cannot {act} block 5: it is free; allocate it",
-        )
+        refusal_of(call)(OwnershipError, f"cannot {act} block 5: it is free; allocate it", [0, 5])
         for act, call in ACTS.items()
     ),
     *(
-        Refusal(
-            lambda allocator, call=call: call(allocator, "0"),
-            TypeError,
-            "ids must be a sequence or a tensor of ints, got str",
-        )
+        refusal_of(call)(TypeError, f"ids {NO_INTS} str", "0")
         for call in (*ACTS.values(), KVBlockAllocator.update_timestamps, KVBlockAllocator.free_among)
     ),
     *(
-        Refusal(lambda allocator, call=call: call(allocator, [0, 9]), IndexError, "ids has 9, outside 0..8")
+        refusal_of(call)(IndexError, "ids has 9, outside 0..8", [0, 9])
         for call in (KVBlockAllocator.update_timestamps, KVBlockAllocator.free_among)
     ),
     Refusal(
@@ -154,46 +116,14 @@ BLOCKS = [
         OwnershipError,
         "block 1 has 2 references, 3 are released; release each once",
     ),
-    Refusal(
-        lambda allocator: allocator.register_kv_block_hashes([2, 3], [5]),
-        ValueError,
-        "1 hashes for 2 blocks; give one for each",
-    ),
-    Refusal(
-        lambda allocator: allocator.register_kv_block_hashes([2], ["5"]),
-        TypeError,
-        "hashes must be integers, got ['5']",
-    ),
-    Refusal(
-        lambda allocator: allocator.register_kv_block_hashes([2], [0]),
-        ValueError,
-        "hashes has 0: give hashes from 1 to 2**63 - 1",
-    ),
-    Refusal(
-        lambda allocator: allocator.register_kv_block_hashes([2, 3], [5, 6], [0]),
-        ValueError,
-        "1 parent_hashes for 2 blocks; give one for each",
-    ),
-    Refusal(
-        lambda allocator: allocator.register_kv_block_hashes([2], [5], [-1]),
-        ValueError,
-        "parent_hashes has -1: give hashes from 0 to 2**63 - 1",
-    ),
-    Refusal(
-        lambda allocator: allocator.register_kv_block_hashes([2], [5], ["0"]),
-        TypeError,
-        "parent_hashes must be integers, got ['0']",
-    ),
-    Refusal(
-        lambda allocator: allocator.register_kv_block_hashes([2, 1], [5, 6]),
-        UsageError,
-        "block 1 has hash 11, not 6: one block has one content",
-    ),
-    Refusal(
-        lambda allocator: allocator.register_kv_block_hashes([2, 2], [5, 6]),
-        UsageError,
-        "block 2 has hash 5, not 6: one block has one content",
-    ),
+    no_hashes(ValueError, "1 hashes for 2 blocks; give one for each", [2, 3], [5]),
+    no_hashes(TypeError, "hashes must be integers, got ['5']", [2], ["5"]),
+    no_hashes(ValueError, "hashes has 0: give hashes from 1 to 2**63 - 1", [2], [0]),
+    no_hashes(ValueError, "1 parent_hashes for 2 blocks; give one for each", [2, 3], [5, 6], [0]),
+    no_hashes(ValueError, "parent_hashes has -1: give hashes from 0 to 2**63 - 1", [2], [5], [-1]),
+    no_hashes(TypeError, "parent_hashes must be integers, got ['0']", [2], [5], ["0"]),
+    no_hashes(UsageError, f"block 1 has hash 11, not 6{ONE_CONTENT}", [2, 1], [5, 6]),
+    no_hashes(UsageError, f"block 2 has hash 5, not 6{ONE_CONTENT}", [2, 2], [5, 6]),
 ]
 
 
@@ -203,6 +133,7 @@ def test_no_block_allocator_is_made_of_malformed_arguments(refusal: Refusal) -> 
     check_refusal(None, refusal)
 
 
+@pytest.mark.notices("B133")
 @all_refusals(BLOCKS)
 def test_a_refused_call_leaves_the_blocks_alone(refusal: Refusal) -> None:
     """X1, C1, C3: which block, what is wrong with it and what may be done."""
@@ -292,14 +223,12 @@ def changed(context: Any, **changes: Any) -> Any:
     return context
 
 
+no_allocator = refusal_of(make_allocator)
+
 SLOTS_MADE = [
     *size_refusals(make_allocator, max_slots=1, num_mamba_layers=1),
     *(
-        Refusal(
-            lambda make, name=name, shape=shape: make_allocator(make, **{name: shape}),
-            error,
-            f"{name} {words}",
-        )
+        no_allocator(error, f"{name} {words}", **{name: shape})
         for name in ("conv_states_shape", "ssm_states_shape")
         for shape, error, words in (
             (3, TypeError, "must be a tuple of ints, got int"),
@@ -308,14 +237,10 @@ SLOTS_MADE = [
         )
     ),
     *(
-        Refusal(lambda make, name=name: make_allocator(make, **{name: "half"}), TypeError, NO_DTYPE)
+        no_allocator(TypeError, NO_DTYPE, **{name: "half"})
         for name in ("conv_states_dtype", "ssm_states_dtype")
     ),
-    Refusal(
-        lambda make: make_allocator(make, fused=1),
-        TypeError,
-        "fused must be True, False or None, got int 1",
-    ),
+    no_allocator(TypeError, "fused must be True, False or None, got int 1", fused=1),
     Refusal(
         lambda make: make_allocator(lambda: changed(make(), max_requests=0)),
         ValueError,
@@ -352,20 +277,26 @@ def compute_offsets(context: Any, **changes: Any) -> None:
     context.slots.compute_and_store_offsets(**(good | changes))
 
 
+no_offsets = refusal_of(compute_offsets)
+no_slots = refusal_of("slots.allocate_slots_batch")
+no_state_hashes = refusal_of("slots.register_block_hashes_batch")
+no_store = refusal_of(store)
+no_live_store = refusal_of("slots.store_from_live_batch")
+no_restore = refusal_of("slots.restore_to_live")
+no_copy = refusal_of("slots._copy_intermediate_to_cache")
+
 SLOTS = [
-    Refusal(
-        lambda context: compute_offsets(
-            context, req=SimpleNamespace(prompt_tokens=torch.zeros(1, 9), finished_chunk_token_count=0)
-        ),
+    no_offsets(
         ValueError,
         "prompt_tokens has 2 dimensions, a prompt has one: give one of a batch (prompt_tokens[0]), "
         "or all of it as one (flatten)",
+        req=SimpleNamespace(prompt_tokens=torch.zeros(1, 9), finished_chunk_token_count=0),
     ),
     *(
         Refusal(
             lambda context, call=call: call(context.slots, "2"),
             TypeError,
-            f"{name} must be a sequence or a tensor of ints, got str",
+            f"{name} {NO_INTS} str",
         )
         for call, name in (
             (MambaSlotAllocator.allocate_slots_batch, "block_ids"),
@@ -374,168 +305,65 @@ SLOTS = [
             (lambda slots, ids: slots.on_kv_blocks_deregistered(ids, set()), "block_ids_list"),
         )
     ),
-    Refusal(
-        lambda context: context.slots.allocate_slots_batch([3, 9]),
-        IndexError,
-        "block_ids has 9, outside 0..8",
-    ),
-    Refusal(
-        lambda context: context.slots.allocate_slots_batch([3, 8]),
-        OwnershipError,
-        "block 8 is free or the dummy and can have no state; allocate it first",
-    ),
-    Refusal(
-        lambda context: context.slots.allocate_slots_batch([3, 4]),
+    no_slots(IndexError, "block_ids has 9, outside 0..8", [3, 9]),
+    no_slots(OwnershipError, "block 8 is free or the dummy and can have no state; allocate it first", [3, 8]),
+    no_slots(
         MambaSlotCapacityError,
         "1 more slots are needed, 0 may be evicted of 3 slots (1 free); "
         "release blocks first or keep fewer states",
+        [3, 4],
     ),
     *size_refusals(lambda context, **n: context.slots._evict_lru_slots_batch(**n), num_needed=0),
     *(
-        Refusal(
-            lambda context, name=name: getattr(context.slots, name)("2"),
-            TypeError,
-            "block_id must be an int, got str '2'",
-        )
+        refusal_of(f"slots.{name}")(TypeError, "block_id must be an int, got str '2'", "2")
         for name in ("get_slot", "has_state", "invalidate_block")
     ),
     *(
-        Refusal(
-            lambda context, name=name, block=block: getattr(context.slots, name)(block),
-            IndexError,
-            f"block_id {block} is outside 0..8",
-        )
+        refusal_of(f"slots.{name}")(IndexError, f"block_id {block} is outside 0..8", block)
         for name in ("get_slot", "has_state", "invalidate_block")
         for block in (-1, 9)
     ),
-    Refusal(
-        lambda context: context.slots.register_block_hashes_batch([2], "5"),
-        TypeError,
-        "hashes must be a sequence or a tensor of ints, got str",
-    ),
-    Refusal(
-        lambda context: context.slots.register_block_hashes_batch([2, 5], [1002]),
-        ValueError,
-        "1 hashes for 2 blocks; give one for each",
-    ),
-    Refusal(
-        lambda context: context.slots.register_block_hashes_batch([2, 3], [1002, 1003]),
-        UsageError,
-        f"block 3 {NO_SLOT}",
-    ),
-    Refusal(
-        lambda context: context.slots.register_block_hashes_batch([2], [7]),
-        UsageError,
-        "block 2 is registered under 1002, not 7",
-    ),
-    Refusal(
-        lambda context: context.slots.register_block_hashes_batch([2, 5], [1002, 7]),
-        UsageError,
-        "block 5 is registered under -1, not 7",
-    ),
-    Refusal(lambda context: store(context, block_id=3), UsageError, f"block 3 {NO_SLOT}"),
-    Refusal(lambda context: store(context, block_id="2"), TypeError, "block_id must be an int, got str '2'"),
-    Refusal(
-        lambda context: store(context, layer_idx="0"), TypeError, "layer_idx must be an int, got str '0'"
-    ),
+    no_state_hashes(TypeError, f"hashes {NO_INTS} str", [2], "5"),
+    no_state_hashes(ValueError, "1 hashes for 2 blocks; give one for each", [2, 5], [1002]),
+    no_state_hashes(UsageError, f"block 3 {NO_SLOT}", [2, 3], [1002, 1003]),
+    no_state_hashes(UsageError, "block 2 is registered under 1002, not 7", [2], [7]),
+    no_state_hashes(UsageError, "block 5 is registered under -1, not 7", [2, 5], [1002, 7]),
+    no_store(UsageError, f"block 3 {NO_SLOT}", block_id=3),
+    no_store(TypeError, "block_id must be an int, got str '2'", block_id="2"),
+    no_store(TypeError, "layer_idx must be an int, got str '0'", layer_idx="0"),
+    *(no_store(IndexError, f"layer_idx {layer} is outside 0..1", layer_idx=layer) for layer in (-1, 2)),
     *(
-        Refusal(
-            lambda context, layer=layer: store(context, layer_idx=layer),
-            IndexError,
-            f"layer_idx {layer} is outside 0..1",
-        )
-        for layer in (-1, 2)
-    ),
-    *(
-        Refusal(
-            lambda context, name=name: store(context, **{name: [1.0]}),
-            TypeError,
-            f"{name} must be a dense tensor, got list",
-        )
+        no_store(TypeError, f"{name} must be a dense tensor, got list", **{name: [1.0]})
         for name in ("ssm_state", "conv_state")
     ),
     *(
-        Refusal(
-            lambda context, name=name: store(context, **{name: torch.ones(2).to_sparse()}),
-            TypeError,
-            f"{name} must be a dense tensor, got Tensor",
-        )
+        no_store(TypeError, f"{name} must be a dense tensor, got Tensor", **{name: torch.ones(2).to_sparse()})
         for name in ("ssm_state", "conv_state")
     ),
-    Refusal(
-        lambda context: store(context, ssm_state=torch.ones(2, 2).half()),
+    no_store(
         TypeError,
         "ssm_state has dtype torch.float16, the slots keep torch.float32; convert it first",
+        ssm_state=torch.ones(2, 2).half(),
     ),
-    Refusal(
-        lambda context: store(context, conv_state=torch.ones(3)),
+    no_store(
         TypeError,
         "conv_state has dtype torch.float32, the slots keep torch.float16; convert it first",
+        conv_state=torch.ones(3),
     ),
-    Refusal(
-        lambda context: store(context, ssm_state=torch.ones(2, 3)),
-        ValueError,
-        "ssm_state has shape [2, 3], a slot [2, 2]",
-    ),
-    Refusal(
-        lambda context: store(context, conv_state=torch.ones(4).half()),
-        ValueError,
-        "conv_state has shape [4], a slot [3]",
-    ),
-    Refusal(
-        lambda context: context.slots.store_from_live_batch("1", [0]),
-        TypeError,
-        "slots must be a sequence or a tensor of ints, got str",
-    ),
-    Refusal(
-        lambda context: context.slots.store_from_live_batch([3], [0]),
-        IndexError,
-        "slots has 3, outside 0..2",
-    ),
-    Refusal(
-        lambda context: context.slots.store_from_live_batch([1, 1], [0, 1]),
-        ValueError,
-        f"slots [1, 1] {NOT_TWICE}",
-    ),
-    Refusal(
-        lambda context: context.slots.store_from_live_batch([1], [0, 1]),
-        ValueError,
-        "1 slots for 2 requests; give one for each",
-    ),
-    Refusal(
-        lambda context: context.slots.store_from_live_batch([1], [4]),
-        IndexError,
-        "request index has 4, outside 0..3",
-    ),
-    Refusal(
-        lambda context: context.slots.store_from_live_batch([1], "0"),
-        TypeError,
-        "request index must be a sequence or a tensor of ints, got str",
-    ),
-    Refusal(
-        lambda context: context.slots.restore_to_live("0", 2),
-        TypeError,
-        "request_idx must be an int, got str '0'",
-    ),
-    Refusal(
-        lambda context: context.slots.restore_to_live(4, 2), IndexError, "request index has 4, outside 0..3"
-    ),
-    Refusal(lambda context: context.slots.restore_to_live(0, 9), IndexError, "block_id 9 is outside 0..8"),
-    Refusal(
-        lambda context: context.slots._copy_intermediate_to_cache("1", [1]),
-        TypeError,
-        "src_offsets must be a sequence or a tensor of ints, got str",
-    ),
-    Refusal(
-        lambda context: context.slots._copy_intermediate_to_cache([12], [1]),
-        IndexError,
-        "src_offsets has 12, outside 0..11",
-    ),
-    Refusal(
-        lambda context: context.slots._copy_intermediate_to_cache([1, 2], [1]),
-        ValueError,
-        "1 slots for 2 rows; give one for each",
-    ),
+    no_store(ValueError, "ssm_state has shape [2, 3], a slot [2, 2]", ssm_state=torch.ones(2, 3)),
+    no_store(ValueError, "conv_state has shape [4], a slot [3]", conv_state=torch.ones(4).half()),
+    no_live_store(TypeError, f"slots {NO_INTS} str", "1", [0]),
+    no_live_store(IndexError, "slots has 3, outside 0..2", [3], [0]),
+    no_live_store(ValueError, f"slots [1, 1] {NOT_TWICE}", [1, 1], [0, 1]),
+    no_live_store(ValueError, "1 slots for 2 requests; give one for each", [1], [0, 1]),
+    no_live_store(IndexError, "request index has 4, outside 0..3", [1], [4]),
+    no_live_store(TypeError, f"request index {NO_INTS} str", [1], "0"),
+    no_restore(TypeError, "request_idx must be an int, got str '0'", "0", 2),
+    no_restore(IndexError, "request index has 4, outside 0..3", 4, 2),
+    no_restore(IndexError, "block_id 9 is outside 0..8", 0, 9),
+    no_copy(TypeError, f"src_offsets {NO_INTS} str", "1", [1]),
+    no_copy(IndexError, "src_offsets has 12, outside 0..11", [12], [1]),
+    no_copy(ValueError, "1 slots for 2 rows; give one for each", [1, 2], [1]),
     *size_refusals(
         compute_offsets,
         skip_tokens=0,
@@ -544,38 +372,13 @@ SLOTS = [
         overall_required_blocks=0,
         finished_chunk_token_count=0,
     ),
-    Refusal(
-        lambda context: compute_offsets(context, current_id="0"),
-        TypeError,
-        "current_id must be an int, got str '0'",
-    ),
-    *(
-        Refusal(
-            lambda context, row=row: compute_offsets(context, current_id=row),
-            IndexError,
-            f"current_id {row} is outside 0..3",
-        )
-        for row in (-1, 4)
-    ),
-    Refusal(
-        lambda context: compute_offsets(context, skip_tokens=10),
-        ValueError,
-        "10 tokens of a chunk of 9 cannot be skipped",
-    ),
-    Refusal(
-        lambda context: compute_offsets(context, matched_block_ids="2"),
-        TypeError,
-        "matched_block_ids must be a sequence or a tensor of ints, got str",
-    ),
-    Refusal(
-        lambda context: compute_offsets(context, matched_block_ids=[9]),
-        IndexError,
-        "matched_block_ids has 9, outside 0..8",
-    ),
-    Refusal(
-        lambda context: compute_offsets(context),
-        UsageError,
-        "row 0 names no block that ends at token 8: fill it before the offsets are computed",
+    no_offsets(TypeError, "current_id must be an int, got str '0'", current_id="0"),
+    *(no_offsets(IndexError, f"current_id {row} is outside 0..3", current_id=row) for row in (-1, 4)),
+    no_offsets(ValueError, "10 tokens of a chunk of 9 cannot be skipped", skip_tokens=10),
+    no_offsets(TypeError, f"matched_block_ids {NO_INTS} str", matched_block_ids="2"),
+    no_offsets(IndexError, "matched_block_ids has 9, outside 0..8", matched_block_ids=[9]),
+    no_offsets(
+        UsageError, "row 0 names no block that ends at token 8: fill it before the offsets are computed"
     ),
 ]
 
@@ -624,7 +427,7 @@ def test_the_convolution_of_another_form_is_refused(make_context: Callable[..., 
         "mamba_conv_states is [2, 4, 3] torch.float32 on cpu, the cached states are "
         "[2, 3, 3] torch.float16 on cpu; only the rows may differ"
     )
-    check_refusal(context, Refusal(lambda it: it.slots.store_from_live_batch([1], [0]), ValueError, words))
+    check_refusal(context, no_live_store(ValueError, words, [1], [0]))
 
 
 @pytest.mark.parametrize("row", [-1, 4])
@@ -633,9 +436,7 @@ def test_a_request_without_a_live_state_is_refused(make_context: Callable[..., A
     context = make_slots(make_context)
     context.mamba_metadata.request_to_mamba_state_idx[2] = row
     words = f"request 2 has no live state: its row of 4 is {row}"
-    check_refusal(
-        context, Refusal(lambda it: it.slots.store_from_live_batch([0, 1], [1, 2]), UsageError, words)
-    )
+    check_refusal(context, no_live_store(UsageError, words, [0, 1], [1, 2]))
 
 
 def test_a_block_table_beyond_the_pool_is_refused(make_context: Callable[..., Any]) -> None:
@@ -643,7 +444,7 @@ def test_a_block_table_beyond_the_pool_is_refused(make_context: Callable[..., An
     context = make_slots(make_context)
     context.request_to_kv_block_ids[1, 1] = 9
     words = "row 1 of request_to_kv_block_ids has 9, outside 0..8"
-    check_refusal(context, Refusal(lambda it: compute_offsets(it, current_id=1), IndexError, words))
+    check_refusal(context, no_offsets(IndexError, words, current_id=1))
 
 
 # -- requests --------------------------------------------------------------------------------------------
@@ -671,6 +472,8 @@ def request(*tokens: int, finished: int = 0) -> SimpleNamespace:
 
 NO_CACHE = {"mamba_slots": 0}
 
+no_requests = refusal_of(make_requests)
+
 REQUESTS_MADE = [
     *size_refusals(
         make_requests,
@@ -683,36 +486,27 @@ REQUESTS_MADE = [
         num_blocks=2,
         paused_limit=0,
     ),
-    Refusal(
-        lambda _: make_requests(num_mamba_layers=0),
-        ValueError,
-        "2 mamba_slots without num_mamba_layers have no states to keep",
+    no_requests(
+        ValueError, "2 mamba_slots without num_mamba_layers have no states to keep", num_mamba_layers=0
     ),
-    Refusal(lambda _: make_requests(device=0), TypeError, NO_DEVICE),
-    Refusal(
-        lambda _: make_requests(enable_prefix_caching=1),
-        TypeError,
-        "enable_prefix_caching must be a bool, got 1",
+    no_requests(TypeError, NO_DEVICE, device=0),
+    no_requests(TypeError, "enable_prefix_caching must be a bool, got 1", enable_prefix_caching=1),
+    no_requests(
+        ValueError, "'fifo' is not a valid PrefixCachingEvictionPolicy", prefix_caching_eviction_policy="fifo"
     ),
-    Refusal(
-        lambda _: make_requests(prefix_caching_eviction_policy="fifo"),
-        ValueError,
-        "'fifo' is not a valid PrefixCachingEvictionPolicy",
-    ),
-    Refusal(lambda _: make_requests(hash_page=5), TypeError, "hash_page must be a callable, got 5"),
+    no_requests(TypeError, "hash_page must be a callable, got 5", hash_page=5),
     *(
-        Refusal(
-            lambda _, name=name: make_requests(**NO_CACHE, **{name: (2, 0)}),
-            ValueError,
-            f"{name} must be at least 1, got 0",
-        )
+        no_requests(ValueError, f"{name} must be at least 1, got 0", **NO_CACHE, **{name: (2, 0)})
         for name in ("conv_states_shape", "ssm_states_shape")
     ),
     *(
-        Refusal(lambda _, name=name: make_requests(**NO_CACHE, **{name: "half"}), TypeError, NO_DTYPE)
+        no_requests(TypeError, NO_DTYPE, **NO_CACHE, **{name: "half"})
         for name in ("conv_states_dtype", "ssm_states_dtype")
     ),
 ]
+
+no_add_request = refusal_of("add_request")
+no_commit_step = refusal_of("commit_step")
 
 REQUESTS = [
     Refusal(
@@ -720,36 +514,26 @@ REQUESTS = [
         UsageError,
         "the request is here already; release it first",
     ),
-    Refusal(
-        lambda context: context.add_request(request(1, finished=4)),
-        UsageError,
-        "the request has finished 4 tokens; a new one starts at 0",
+    no_add_request(
+        UsageError, "the request has finished 4 tokens; a new one starts at 0", request(1, finished=4)
     ),
-    Refusal(
-        lambda context: context.add_request(request()),
-        ValueError,
-        "prompt_tokens is empty; a request computes at least one token",
-    ),
-    Refusal(
-        lambda context: context.add_request(
-            SimpleNamespace(prompt_tokens=[(1, 2)], finished_chunk_token_count=0)
-        ),
+    no_add_request(ValueError, "prompt_tokens is empty; a request computes at least one token", request()),
+    no_add_request(
         ValueError,
         "prompt_tokens has tokens of 2 integers; a context takes plain ones: "
         "give integers, and one prompt of a batch",
+        SimpleNamespace(prompt_tokens=[(1, 2)], finished_chunk_token_count=0),
     ),
-    Refusal(
-        lambda context: context.add_request(request(*range(13))),
-        ValueError,
-        "a prompt of 13 tokens needs 4 blocks, a request may have 3; cut it",
+    no_add_request(
+        ValueError, "a prompt of 13 tokens needs 4 blocks, a request may have 3; cut it", request(*range(13))
     ),
     *size_refusals(lambda context, **n: context.add_request(request(1), **n), max_tokens=1, reserve=0),
     *size_refusals(lambda context, **n: context.schedule_chunk(context.requests[2], **n), max_tokens=1),
     *(
-        Refusal(
-            lambda context, act=act: getattr(context, act)(request(1)),
+        refusal_of(act)(
             UsageError,
             f"cannot {act} a request that is not here: it was never added, or was released",
+            request(1),
         )
         for act in ("schedule_chunk", "pause", "resume", "release")
     ),
@@ -774,11 +558,7 @@ REQUESTS = [
         UsageError,
         "the request is in waiting, not paused",
     ),
-    Refusal(
-        lambda context: context.commit_step([1]),
-        RuntimeError,
-        "commit_step was called without begin_step",
-    ),
+    no_commit_step(RuntimeError, "commit_step was called without begin_step", [1]),
     Refusal(lambda context: context.abort_step(), RuntimeError, "abort_step was called without begin_step"),
 ]
 
@@ -825,22 +605,6 @@ def test_a_step_is_finished_before_anything_else_begins(act: str) -> None:
     check_refusal(context, Refusal(IN_A_STEP[act], RuntimeError, words))
 
 
-@pytest.mark.parametrize("act", IN_A_STEP)
-def test_an_observer_may_not_act_on_the_requests(act: str) -> None:
-    """X1: nor on the context that its blocks belong to."""
-    context = busy_context()
-    heard: list[str] = []
-
-    def observe(blocks: list[int], hashes: set[int]) -> None:
-        with pytest.raises(RuntimeError) as raised:
-            IN_A_STEP[act](context)
-        heard.append(str(raised.value))
-
-    context.kv_block_allocator.on_blocks_deregistered = observe
-    context.release(context.requests[1])
-    assert heard == [refused_inside(act)]
-
-
 TOKENS = [
     ([1], ValueError, "1 next tokens for 2 requests; give one for each"),
     ([1, "2"], TypeError, "next token must be an int, got str '2'"),
@@ -857,27 +621,16 @@ def test_a_refused_commit_leaves_the_step_open(tokens: list[Any], error: type[Ex
     for req in (request(1, 2), request(3)):
         context.add_request(req)
     context.begin_step()
-    check_refusal(context, Refusal(lambda it: it.commit_step(tokens), error, words))
-
-
-def decoding(tokens: int, **changes: Any) -> DynamicInferenceContext:
-    """Return a context with one request that has filled its blocks."""
-    context = make_requests(mamba_slots=0, num_mamba_layers=0, **changes)
-    context.add_request(request(*range(tokens)))
-    context.step(lambda batch: [1])
-    return context
+    check_refusal(context, no_commit_step(error, words, tokens))
 
 
 def test_a_request_that_has_all_its_blocks_decodes_no_further() -> None:
     """X1: its row, its blocks, and what to do with it."""
+    context = make_requests(mamba_slots=0, num_mamba_layers=0)
+    context.add_request(request(*range(12)))
+    context.step(lambda batch: [1])
     words = "the request in row 0 has all 3 blocks that one may have; release it"
-    check_refusal(decoding(12), Refusal(lambda it: it.begin_step(), UsageError, words))
-
-
-def test_decoding_without_blocks_says_what_is_missing() -> None:
-    """X1: needed, free, evictable, and what to do."""
-    words = "1 blocks are needed to decode, 0 are free and 0 may be evicted; pause or release requests"
-    check_refusal(decoding(8, num_blocks=3), Refusal(lambda it: it.begin_step(), CapacityError, words))
+    check_refusal(context, refusal_of("begin_step")(UsageError, words))
 
 
 def test_an_index_of_prefixes_hashes_with_a_function() -> None:

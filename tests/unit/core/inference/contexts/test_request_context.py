@@ -115,7 +115,6 @@ def test_a_context_offers_what_the_slot_allocator_reads(device: torch.device) ->
     assert context.mamba_slot_allocator.max_slots == 4
     assert context.prefix_caching_eviction_policy is PrefixCachingEvictionPolicy.LRU
     assert (context.paused_request_count, context.mamba_metadata.intermediate_count) == (0, 0)
-    assert repr(context).startswith("DynamicInferenceContext(requests=0 of 3, KVBlockAllocator(")
 
 
 def test_attention_alone_has_no_states() -> None:
@@ -337,8 +336,12 @@ def test_an_observer_moves_no_request(act: str) -> None:
         getattr(context, act)(*([] if act == "begin_step" else [other]))
 
     context.kv_block_allocator.on_blocks_deregistered = meddle
-    with pytest.raises(RuntimeError, match=f"{act} was called from inside on_blocks_deregistered"):
+    with pytest.raises(RuntimeError) as raised:
         context.add_request(request(*range(50, 58)))
+    assert str(raised.value) == (
+        f"{act} was called from inside on_blocks_deregistered, which may only read: "
+        "act after the call that it was told about"
+    )
     ((clock, requests, *_),) = before
     assert (clock, len(requests)) == (context.prefix_cache_lru_clock + 1, 2), "in the middle of another call"
     assert context.requests == [other]
