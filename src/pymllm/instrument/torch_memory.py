@@ -7,20 +7,10 @@ import threading
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from pymllm.errors import UsageError
 from pymllm.instrument.reading import BYTES, COUNT, Reading
-
-__all__ = [
-    "AllocatorSource",
-    "TorchAllocator",
-    "TorchMemory",
-    "TorchMemoryRecord",
-    "TorchMemoryTracker",
-    "read_torch_memory",
-]
 
 
 class AllocatorSource(Protocol):
@@ -56,10 +46,7 @@ class AllocatorSource(Protocol):
 
 
 class TorchAllocator:
-    """``torch.cuda``, asked only where this process already uses it.
-
-    Torch is never loaded and CUDA never initialised: a process that has not done so has no memory there.
-    """
+    """``torch.cuda``, asked only where this process uses it already: nothing is loaded or initialised."""
 
     def __init__(self, device: Any = None) -> None:
         self._device = device
@@ -126,62 +113,32 @@ _running_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class TorchMemory:
-    """The allocator at one time.
+    """The allocator at one time; the counts are those of this process so far."""
 
-    Parameters
-    ----------
-    allocated : Reading
-        Bytes that tensors hold.
-    reserved : Reading
-        Bytes that the allocator holds, for tensors and for later.
-    active : Reading
-        Bytes of tensors and of those whose last use on the device is not over.
-    inactive_split : Reading
-        Free bytes in segments that also have used ones: what cannot be given back.
-    alloc_retries, ooms : Reading
-        So far in this process: allocations that first had to give the cache back, and that failed.
-    """
-
-    allocated: Reading
-    reserved: Reading
-    active: Reading
-    inactive_split: Reading
-    alloc_retries: Reading
-    ooms: Reading
+    allocated: Reading  # bytes that tensors hold
+    reserved: Reading  # bytes that the allocator holds, for tensors and for later
+    active: Reading  # bytes of tensors, and of those whose last use on the device is not over
+    inactive_split: Reading  # free bytes in segments in use: what cannot be given back
+    alloc_retries: Reading  # allocations that first had to give the cache back
+    ooms: Reading  # allocations that failed
 
 
 @dataclass(frozen=True, slots=True)
 class TorchMemoryRecord:
-    """A run as the allocator saw it.
-
-    Parameters
-    ----------
-    start, end : TorchMemory
-        Before and after; ``end`` is now while the tracker runs.
-    allocated_peak, reserved_peak, active_peak : Reading
-        Highest numbers of bytes within the run, exact.
-    alloc_retries, ooms : Reading
-        Within the run.
-    backend : str or None
-        The allocator's kind; ``None`` where it could not be asked.
-    """
+    """A run as the allocator saw it; ``end`` is now while it runs, peaks and counts are within the run."""
 
     start: TorchMemory
     end: TorchMemory
-    allocated_peak: Reading
+    allocated_peak: Reading  # bytes, exact
     reserved_peak: Reading
     active_peak: Reading
     alloc_retries: Reading
     ooms: Reading
-    backend: str | None
+    backend: str | None  # none where it could not be asked
 
 
 def read_torch_memory(source: AllocatorSource) -> TorchMemory:
-    """Read the allocator's counters.
-
-    Cost: torch builds a dictionary of a few hundred counters, some hundred microseconds; the device is not
-    waited for.
-    """
+    """Read the allocator's counters: some hundred microseconds, and the device is not waited for."""
     return _Counters.of(source).memory()
 
 
@@ -222,33 +179,12 @@ class _Counters:
 
 
 class TorchMemoryTracker:
-    """Reads the allocator before and after, and its peaks between.
+    """Reads the allocator before and after, and its peaks between; ``history`` events are kept for `dump`.
 
-    Parameters
-    ----------
-    device : int, torch.device, str or None
-        As torch takes it.
-    source : AllocatorSource, optional
-        Asked in torch's place.
-    history : int, default 0
-        Allocations and frees to keep with their stack traces for `dump`, at most 1,000,000; each takes some
-        KB of memory, and recording slows every allocation down.
-
-    Raises
-    ------
-    ValueError
-        When ``history`` is out of range.
-
-    Notes
-    -----
-    A torch without CUDA, or a process that has not initialised it, reads ``unknown``; nothing is loaded or
-    initialised. Where CUDA comes into use within the run, the start stays unknown, and the peaks are those of
-    the process, all of which lie within the run.
-
-    Torch has one peak for a process, which begins anew where a tracker begins: trackers within trackers tell
-    each other, and what else asks torch for its peak sees that of the latest tracker.
-
-    Device synchronisation: none.
+    A torch without CUDA, or a process that has not initialised it, reads ``unknown``. Where CUDA comes into
+    use within the run, the start stays unknown, and the peaks are the process's, all of which lie within the
+    run. Torch has one peak for a process, which begins anew where a tracker begins, so trackers within
+    trackers tell each other.
     """
 
     def __init__(
@@ -283,9 +219,7 @@ class TorchMemoryTracker:
             self._is_recording = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._end = self.summary()
         with _running_lock:
             _running.remove(self)

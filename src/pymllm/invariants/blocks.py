@@ -15,9 +15,6 @@ from pymllm.core.inference.contexts.prefix_index import block_hash
 from pymllm.errors import InvariantViolation
 from pymllm.invariants.pools import check_free_numbers, check_subject
 
-__all__ = ["check_dynamic_context", "check_kv_block_allocator", "check_mamba_slot_allocator"]
-
-
 _NONE = -1
 
 

@@ -28,8 +28,6 @@ from pymllm.invariants.radix_cache import (
 from pymllm.mem_cache.cached_states import StateVictims
 from pymllm.mem_cache.mamba_radix_cache import LRUList, MambaRadixCache, MambaTreeNode
 
-__all__ = ["check_mamba_radix_cache"]
-
 
 def check_mamba_radix_cache(cache: MambaRadixCache) -> None:
     """Raise if anything in the cache contradicts anything else, between two operations and outside callbacks.

@@ -14,14 +14,6 @@ from pymllm.mem_cache.gdn_pool import GDNPool
 from pymllm.mem_cache.kv_pool import KVPool
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
 
-__all__ = [
-    "check_free_numbers",
-    "check_gdn_pool",
-    "check_kv_pool",
-    "check_req_to_token_pool",
-    "check_subject",
-]
-
 
 def check_subject(given: object, expected: type) -> None:
     """Refuse what a check cannot walk, before it trips over a missing field (law X1)."""

@@ -22,23 +22,6 @@ from pymllm.mem_cache.radix_tree import RadixNode, RadixTree
 from pymllm.mem_cache.token_encoding import BYTES_PER_ID
 from pymllm.mem_cache.victim_order import VictimOrder
 
-__all__ = [
-    "check_departed",
-    "check_distinct",
-    "check_hashes",
-    "check_leaf_order",
-    "check_locks",
-    "check_order",
-    "check_radix_cache",
-    "check_recency",
-    "check_sizes",
-    "check_slots",
-    "check_structure",
-    "check_waiting",
-    "fail",
-]
-
-
 NodeT = TypeVar("NodeT", bound=RadixNode)
 
 

@@ -19,14 +19,6 @@ from pymllm.mem_cache.slot_store import SlotStore
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 
-__all__ = [
-    "check_slot_store",
-    "check_swa_allocator",
-    "check_token_allocator",
-    "some_repeated",
-    "walk_swa_allocator",
-]
-
 
 def check_slot_store(store: SlotStore) -> NDArray[np.bool_]:
     """Recount a store's pages and compare all that it keeps; return which are handed out, from page 0 on.

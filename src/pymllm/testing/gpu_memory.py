@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from pymllm.instrument.nvml import NvmlTracker
@@ -15,9 +14,6 @@ from pymllm.instrument.nvml_counters import DeviceUse, NvmlMemory
 from pymllm.instrument.nvml_record import MemoryCurve, NvmlRecord
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.instrument.torch_memory import AllocatorSource, TorchMemoryRecord, TorchMemoryTracker
-
-__all__ = ["GpuMemory", "GpuMemoryRecord", "LimitOutcome", "LimitVerdict", "parse_bytes"]
-
 
 _UNITS = {
     "B": 1,
@@ -51,15 +47,12 @@ class LimitOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LimitVerdict:
-    """Whether a test kept to its limit.
-
-    ``found`` are bytes on top of what was in use before, at least, and ``by`` is whose figure that is.
-    """
+    """Whether a test kept to its limit, by the bytes ``found`` on top of what was in use before, at least."""
 
     limit: int
     outcome: LimitOutcome
     found: Reading
-    by: str
+    by: str  # whose figure that is
 
     def __str__(self) -> str:
         limit = Reading(self.limit, BYTES)
@@ -70,33 +63,19 @@ class LimitVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemoryRecord:
-    """A test as NVML and torch's allocator saw it.
-
-    Parameters
-    ----------
-    nvml : NvmlRecord
-        The device.
-    torch : TorchMemoryRecord
-        The allocator of this process.
-    own_start, own_end : Reading
-        Bytes that the driver attributes to this process.
-    others : Reading
-        How many other processes used the device, before or after: the higher number.
-    """
+    """A test as NVML and torch's allocator saw it."""
 
     nvml: NvmlRecord
     torch: TorchMemoryRecord
-    own_start: Reading
+    own_start: Reading  # bytes that the driver attributes to this process
     own_end: Reading
-    others: Reading
+    others: Reading  # how many other processes used the device: before or after, the higher
 
     @property
     def tensors(self) -> Reading:
         """Bytes of tensors at the peak, above those before; exact, and of this process alone."""
         if self.torch.allocated_peak.is_known and not self.torch.start.allocated.is_known:
-            return (
-                self.torch.allocated_peak
-            )  # CUDA came into use within the test, so nothing was there before
+            return self.torch.allocated_peak  # CUDA came into use within the test: nothing was there before
         return self.torch.allocated_peak.minus(self.torch.start.allocated)
 
     @property
@@ -106,10 +85,10 @@ class GpuMemoryRecord:
 
     @property
     def beside(self) -> Reading:
-        """Bytes that this process took beside torch's allocator, at least.
+        """Bytes that this process, unless alone on the device unknown, took beside torch's allocator.
 
-        Unknown unless the process is alone on the device. Both peaks may lie at different times, so this is a
-        lower bound: what the allocator reserved when the device was fullest is at most its own peak.
+        A lower bound, as both peaks may lie at different times: what the allocator reserved when the device
+        was fullest is at most its own peak.
         """
         if not self.torch.start.reserved.is_known:
             return Reading.unknown(BYTES, "torch's allocator was not in use before")
@@ -121,8 +100,8 @@ class GpuMemoryRecord:
 
         Where torch's allocator tells, its tensors are judged, nothing else: what is `beside` it comes with
         whichever test is the first to launch a kernel or to open a library. Elsewhere the device is asked,
-        and counts only if this process is alone on it. So a test that kept its limit is never accused. With
-        ``whole_device`` everything on the device counts, whoever uses it.
+        and counts only if this process is alone on it, so that a test which kept its limit is never accused;
+        with ``whole_device`` everything counts.
         """
         if whole_device:
             found = [(self.device, "the whole device, by NVML")]
@@ -135,12 +114,9 @@ class GpuMemoryRecord:
             ]
         known = [(reading.value, reading, by) for reading, by in found if reading.value is not None]
         if not known:
-            reasons = dict.fromkeys(
-                str(it.reason) for it in (*([] if whole_device else [self.tensors]), found[0][0])
-            )
-            return LimitVerdict(
-                limit, LimitOutcome.UNKNOWN, Reading.unknown(BYTES, "; ".join(reasons)), "nobody"
-            )
+            asked = [*([] if whole_device else [self.tensors]), found[0][0]]
+            why = Reading.unknown(BYTES, "; ".join(dict.fromkeys(str(it.reason) for it in asked)))
+            return LimitVerdict(limit, LimitOutcome.UNKNOWN, why, "nobody")
         value, reading, by = max(known, key=lambda it: it[0])
         outcome = LimitOutcome.EXCEEDED if value > limit else LimitOutcome.KEPT
         if outcome is LimitOutcome.KEPT and by.endswith("after it ran"):
@@ -157,24 +133,7 @@ class GpuMemoryRecord:
 
 
 class GpuMemory:
-    """Watches a device and torch's allocator while a test runs.
-
-    Parameters
-    ----------
-    device : int, str, torch.device or None
-        As `NvmlTracker` takes it; ``None`` is CUDA's current device.
-    hz : float, default 10.0
-        Samples a second.
-    source : AllocatorSource, optional
-        Asked in the place of torch's CUDA allocator.
-    use : callable, optional
-        Asked in the place of NVML which processes use the device, before and after.
-
-    Notes
-    -----
-    What cannot be watched is unknown, with the reason. Cost: as of `NvmlTracker`, and the list of processes
-    before and after, milliseconds each.
-    """
+    """Watches a device, as `NvmlTracker` takes it, and torch's allocator while a test runs."""
 
     def __init__(
         self,
@@ -197,11 +156,9 @@ class GpuMemory:
         self._nvml.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._nvml.__exit__(kind, error, trace)
-        self._torch.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._nvml.__exit__(*error)
+        self._torch.__exit__(*error)
         self._after = self._use()
         self._processes.close()
 
@@ -228,7 +185,5 @@ class GpuMemory:
 
 
 _NOT_READ = DeviceUse(
-    Reading.unknown(BYTES, "the test is not over"),
-    Reading.unknown(BYTES, "the test is not over"),
-    Reading.unknown("processes", "the test is not over"),
+    *(Reading.unknown(unit, "the test is not over") for unit in (BYTES, BYTES, "processes"))
 )

@@ -17,9 +17,6 @@ from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_report import MemoryCounts, MemoryUse
 from pymllm.workloads.live_request import BlockRequest
 
-__all__ = ["BlockMemory", "MeasuredContext", "make_block_context"]
-
-
 _LAYERS = 2
 _CONV_SHAPE, _CONV_DTYPE = (3,), torch.bfloat16
 _SSM_SHAPE, _SSM_DTYPE = (2, 2), torch.float32

@@ -20,8 +20,6 @@ from pymllm.workloads.engine_watch import Event
 from pymllm.workloads.live_request import BlockRequest
 from pymllm.workloads.recurrence import RecurrentStates
 
-__all__ = ["BlockOnlooker", "BlockRecurrent", "BlockWatch", "Snapshot", "snapshots_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

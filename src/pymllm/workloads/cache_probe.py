@@ -11,8 +11,6 @@ import torch
 
 from pymllm.mem_cache.base_prefix_cache import BasePrefixCache, InsertResult, MatchResult, RadixKey
 
-__all__ = ["CacheProbe", "CacheTimes"]
-
 
 @dataclass(slots=True)
 class CacheTimes:

@@ -18,9 +18,6 @@ from itertools import pairwise
 
 from pymllm.workloads.request import Request
 
-__all__ = ["HitCeiling", "belady_hit_tokens"]
-
-
 _ROOT = 0
 
 

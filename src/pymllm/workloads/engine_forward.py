@@ -18,9 +18,6 @@ from pymllm.workloads.fingerprint import KVPart, kv_fingerprints
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.recurrence import ColdRun, Recurrence, RecurrentStates, bits_of, values_of
 
-__all__ = ["BATCH_MULTIPLE", "SimulatedForward", "SimulatedRecurrent", "padded"]
-
-
 #: Batches are padded to a multiple of this, as captured graphs are; the padding names slot 0 and row 0.
 BATCH_MULTIPLE = 8
 

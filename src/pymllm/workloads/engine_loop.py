@@ -21,8 +21,6 @@ from pymllm.workloads.live_request import LiveSequence
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Source, Stage
 
-__all__ = ["EngineLoop", "LoopMemory", "LoopWatch"]
-
 Live = TypeVar("Live", bound=LiveSequence)
 Watched = TypeVar("Watched", bound=LiveSequence, contravariant=True)
 

@@ -26,8 +26,6 @@ from pymllm.workloads.engine_report import MemoryCounts, MemoryUse
 from pymllm.workloads.engine_watch import EngineWatch, Event
 from pymllm.workloads.live_request import DecodeBatch, LiveRequest
 
-__all__ = ["EngineMemory", "EngineStates"]
-
 
 class EngineStates:
     """The requests' side of one engine's states; nobody else allocates from its pool.

@@ -12,8 +12,6 @@ from pymllm.workloads.cache_probe import CacheTimes
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.live_request import LiveSequence
 
-__all__ = ["CacheTime", "CutShort", "EngineReport", "EngineTally", "MemoryCounts", "MemoryUse", "cache_time"]
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:

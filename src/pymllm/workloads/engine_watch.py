@@ -15,18 +15,6 @@ from pymllm.workloads.engine_forward import SimulatedForward, SimulatedRecurrent
 from pymllm.workloads.engine_pools import EnginePools
 from pymllm.workloads.live_request import LiveRequest
 
-__all__ = [
-    "EngineWatch",
-    "Event",
-    "Onlooker",
-    "check_emptied",
-    "check_fresh_row",
-    "check_ownership",
-    "check_quiescent",
-    "check_track_slots",
-    "check_windows",
-]
-
 
 def check_ownership(
     config: EngineConfig, pools: EnginePools, lives: Sequence[LiveRequest], *, with_cache: bool

@@ -13,8 +13,6 @@ import hashlib
 
 import numpy as np
 
-__all__ = ["KVPart", "kv_fingerprints", "prefix_fingerprints", "scatter", "token_fingerprints"]
-
 # Constants of the splitmix64 generator (Steele, Lea, Flood 2014).
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

@@ -15,8 +15,6 @@ from pymllm.workloads.fingerprint import prefix_fingerprints, token_fingerprints
 from pymllm.workloads.recurrence import ColdRun
 from pymllm.workloads.request import Request
 
-__all__ = ["BlockRequest", "DecodeBatch", "LiveRequest", "LiveSequence"]
-
 
 @dataclass(slots=True, eq=False)
 class LiveSequence(ABC):

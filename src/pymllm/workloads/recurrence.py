@@ -18,9 +18,6 @@ import torch
 from pymllm.errors import UsageError
 from pymllm.workloads.fingerprint import scatter, token_fingerprints
 
-__all__ = ["EXACT_PRIMES", "ColdRun", "Recurrence", "RecurrentStates", "bits_of", "values_of"]
-
-
 _HALF_OF_FLOAT32 = 16  # A bfloat16 is the upper half of a float32; of small whole numbers the lower is zero.
 
 

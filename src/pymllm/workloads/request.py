@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["ARRIVAL_MS_MAX", "LENGTH_MAX", "OUTPUT_TOKEN_BASE", "Request"]
-
 #: Prompt tokens are below this number, output tokens at or above it, so that neither is taken for the other.
 OUTPUT_TOKEN_BASE = 1 << 31
 

@@ -28,8 +28,6 @@ from pymllm.workloads.engine_pools import CACHE_MAKERS, check_allocator
 from pymllm.workloads.engine_report import CacheTime, CutShort, cache_time, peak_rss_bytes
 from pymllm.workloads.request import Request
 
-__all__ = ["SerialConfig", "SerialReport", "replay_serially"]
-
 
 @dataclass(frozen=True, slots=True)
 class SerialConfig:

@@ -14,8 +14,6 @@ from typing import Protocol
 
 from pymllm.workloads.request import Request
 
-__all__ = ["RandomSource", "Source", "Stage", "TraceSource"]
-
 
 class Stage(enum.Enum):
     """A point of a request's life at which it may be aborted (law E3)."""

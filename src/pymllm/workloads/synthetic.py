@@ -18,22 +18,6 @@ from typing import Generic, TypeVar
 
 from pymllm.workloads.request import Request
 
-__all__ = [
-    "EMPTY_TEXT",
-    "WORKLOADS",
-    "Agenda",
-    "PromptWriter",
-    "Text",
-    "Workload",
-    "adversarial",
-    "agent",
-    "chat",
-    "long_tailed",
-    "make_requests",
-    "shared_prompt",
-]
-
-
 _Entry = TypeVar("_Entry")
 
 

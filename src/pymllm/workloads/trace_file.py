@@ -34,8 +34,6 @@ import msgspec
 from pymllm.errors import TraceError
 from pymllm.workloads.request import ARRIVAL_MS_MAX, LENGTH_MAX, OUTPUT_TOKEN_BASE, Request
 
-__all__ = ["BLOCK_TOKENS", "STANDARD_INPUT", "read_trace", "write_trace"]
-
 BLOCK_TOKENS = 512
 """Tokens per block in the published Mooncake traces."""
 

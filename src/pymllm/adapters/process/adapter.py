@@ -20,8 +20,6 @@ from pymllm.history.operations import OPERATIONS_OF, Insert, Lock, Match, Operat
 from pymllm.history.outcomes import Inserted, Locked, Matched, Outcome, Slots, Unsupported
 from pymllm.text_file import cut
 
-__all__ = ["ProcessAdapter", "load_command"]
-
 _SEED = 0
 _SAID = 400  # characters of a program's own words in a violation
 _NODE_GIVERS = (Match, Insert, Lock)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["SHARE", "answer_limit", "seconds_per_answer"]
-
 SHARE = 0.9
 """Of the limit of a call: a program that hangs is found, and what it said is kept, before the alarm rings."""
 

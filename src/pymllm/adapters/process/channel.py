@@ -19,8 +19,6 @@ from pymllm.adapters.process.reaper import the_reaper
 from pymllm.adapters.process.transcript import Transcript
 from pymllm.errors import AdapterError
 
-__all__ = ["Channel", "ChannelError", "open_channel"]
-
 _CHUNK = 2**16
 _SLICES = 10
 """A wait is cut into so many: of the time in which this process is stopped only one counts."""

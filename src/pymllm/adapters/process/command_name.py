@@ -6,8 +6,6 @@ import shlex
 
 from pymllm.errors import UsageError
 
-__all__ = ["PREFIX", "split_command"]
-
 PREFIX = "command:"
 """What the name of such an adapter begins with."""
 

@@ -36,8 +36,6 @@ from pymllm.history.outcomes import Outcome
 from pymllm.oracle.laws import find_audit_fault
 from pymllm.text_file import cut
 
-__all__ = ["Asked", "Conversation"]
-
 Kind = TypeVar("Kind")
 
 _SAID = 400

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 from pymllm.adapters.process.conversation import Conversation
 
-__all__ = ["end_idle_programs", "lend", "take_back"]
-
 _KEPT = 4
 """Of one command: a program that is examined, and those beside which it is run again."""
 

@@ -10,8 +10,6 @@ import msgspec
 from pymllm.history.codec import Record, encode
 from pymllm.text_file import TOO_DEEP, demand_strict, has_long_number
 
-__all__ = ["make_line", "read_line"]
-
 _DEPTH = 8
 """More than any message has of objects and lists inside each other."""
 _CONTAINERS = (dict, list)

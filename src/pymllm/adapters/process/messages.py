@@ -20,28 +20,6 @@ from pymllm.history.outcomes import SIZE_NAMES, Outcome
 from pymllm.history.schema import schema_of
 from pymllm.text_file import cut
 
-__all__ = [
-    "LINE_LIMIT",
-    "PROTOCOL",
-    "Advance",
-    "Advanced",
-    "Answer",
-    "Audit",
-    "Audited",
-    "Broken",
-    "Bye",
-    "Error",
-    "Hello",
-    "Program",
-    "Request",
-    "Start",
-    "Started",
-    "Told",
-    "protocol_schema",
-    "read_answer",
-    "word_for",
-]
-
 PROTOCOL: Final = 1
 """The version that is spoken here."""
 

@@ -12,8 +12,6 @@ import os
 import subprocess
 from contextlib import suppress
 
-__all__ = ["Reaper", "end_reaper", "the_reaper"]
-
 _SCRIPT = """
 groups=
 while read -r verb group; do

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-__all__ = ["KEPT_LINES", "Transcript"]
-
 KEPT_LINES: Final = 50
 """So many lines of the conversation are kept, and so many of the standard error."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["VERDICTS"]
-
 VERDICTS: Final[dict[str, str]] = {
     "crashed": "ended by a signal, or with a status other than 0",
     "ended": "ended with status 0 while an answer was due",

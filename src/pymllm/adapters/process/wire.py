@@ -19,8 +19,6 @@ from pymllm.history.codec import lean
 from pymllm.history.operations import Hash, Lock, Operation, Span, Unlock
 from pymllm.history.schema import schema_of
 
-__all__ = ["nodes_and_holds_of", "operations_schema", "spans_of", "steps_of", "write_operation"]
-
 Numbers = Callable[[Sequence[Span]], list[int]]
 
 _UNSAID = "form"
