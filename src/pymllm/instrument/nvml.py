@@ -45,6 +45,7 @@ class Channel:
         self._in_a_row = 0
 
     def add(self, value: int) -> None:
+        """Take a sample."""
         self._count += 1
         self._sum += value
         self._peak = max(self._peak, value)
@@ -63,11 +64,13 @@ class Channel:
         return self._in_a_row > 0
 
     def mean(self) -> Reading:
+        """Return the mean of the samples, rounded."""
         if not self._count:
             return Reading.unknown(self.unit, self.reason or "no sample was taken")
         return Reading(round(self._sum / self._count), self.unit)
 
     def peak(self) -> Reading:
+        """Return the highest sample."""
         return Reading(self._peak, self.unit) if self._count else self.mean()
 
 
