@@ -21,24 +21,11 @@ from pymllm.adapters.registry import OWN, load_adapter, make_adapter
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.machines import load_machine, machines_for
 from pymllm.errors import ProgramError
+from pymllm.history import operations as ops
 from pymllm.history.files import History
-from pymllm.history.operations import (
-    Alloc,
-    Free,
-    FreeRow,
-    Hash,
-    Insert,
-    Key,
-    Lock,
-    Match,
-    MoveSWA,
-    Operation,
-    Span,
-    Unlock,
-)
 
 
-def numbers(spans: Sequence[Span]) -> list[int]:
+def numbers(spans: Sequence[ops.Span]) -> list[int]:
     """The numbers that spans stand for, where step 10 gave 100, 101 and so on."""
     return [10 * span.step + place for span in spans for place in range(span.start, span.stop)]
 
@@ -46,22 +33,22 @@ def numbers(spans: Sequence[Span]) -> list[int]:
 @pytest.mark.parametrize(
     ("operation", "plain"),
     [
-        (Alloc(4), {"op": "alloc", "tokens": 4}),
-        (Free((Span(10, 0, 2), Span(0, 7, 8))), {"op": "free", "slots": [100, 101, 7]}),
-        (FreeRow(Span(10, 3, 4)), {"op": "free_row", "row": 103}),
-        (MoveSWA((Span(0, 1, 2),), ()), {"op": "move_swa", "source": [1], "target": []}),
-        (Match(Key((1, (2, 3)), "a", "tensor64")), {"op": "match", "key": {"tokens": [1, [2, 3]],
+        (ops.Alloc(4), {"op": "alloc", "tokens": 4}),
+        (ops.Free((ops.Span(10, 0, 2), ops.Span(0, 7, 8))), {"op": "free", "slots": [100, 101, 7]}),
+        (ops.FreeRow(ops.Span(10, 3, 4)), {"op": "free_row", "row": 103}),
+        (ops.MoveSWA((ops.Span(0, 1, 2),), ()), {"op": "move_swa", "source": [1], "target": []}),
+        (ops.Match(ops.Key((1, (2, 3)), "a", "tensor64")), {"op": "match", "key": {"tokens": [1, [2, 3]],
                                                                            "extra_key": "a"}}),
         (
-            Insert(Key((1,)), (Span(10, 0, 1),), 1, form="int32", state=Span(10, 5, 6)),
+            ops.Insert(ops.Key((1,)), (ops.Span(10, 0, 1),), 1, form="int32", state=ops.Span(10, 5, 6)),
             {"op": "insert", "key": {"tokens": [1]}, "slots": [100], "prev_prefix_len": 1, "state": 105},
         ),
-        (Insert(Key(())), {"op": "insert", "key": {"tokens": []}}),
-        (Unlock(3, at=2, token=0), {"op": "unlock", "lock": 3, "at": 2, "token": 0}),
+        (ops.Insert(ops.Key(())), {"op": "insert", "key": {"tokens": []}}),
+        (ops.Unlock(3, at=2, token=0), {"op": "unlock", "lock": 3, "at": 2, "token": 0}),
     ],
 )  # fmt: skip
 def test_slots_are_told_as_numbers_and_defaults_not_at_all(
-    operation: Operation, plain: dict[str, object]
+    operation: ops.Operation, plain: dict[str, object]
 ) -> None:
     """Nodes and holds stay steps; how an argument lies in memory is not said."""
     assert json.loads(json.dumps(write_operation(operation, numbers))) == plain
@@ -70,20 +57,20 @@ def test_slots_are_told_as_numbers_and_defaults_not_at_all(
 def test_one_number_is_exactly_one() -> None:
     """X1: a row is not two."""
     with pytest.raises(ProgramError, match="names 2 numbers where exactly one is meant"):
-        write_operation(FreeRow(Span(10, 0, 2)), numbers)
+        write_operation(ops.FreeRow(ops.Span(10, 0, 2)), numbers)
 
 
 def test_an_operation_names_steps_in_three_ways() -> None:
     """By spans, for a node, and for a hold."""
-    insert = Insert(Key((1,)), (Span(4, 0, 1), Span(0, 3, 4)), state=Span(5, 0, 1))
-    assert spans_of(insert) == [Span(4, 0, 1), Span(0, 3, 4), Span(5, 0, 1)]
+    insert = ops.Insert(ops.Key((1,)), (ops.Span(4, 0, 1), ops.Span(0, 3, 4)), state=ops.Span(5, 0, 1))
+    assert spans_of(insert) == [ops.Span(4, 0, 1), ops.Span(0, 3, 4), ops.Span(5, 0, 1)]
     assert list(steps_of(insert)) == [4, 0, 5]
-    assert spans_of(Insert(Key((1,)))) == []
-    assert nodes_and_holds_of(Lock(3)) == nodes_and_holds_of(Hash(3)) == ((3,), ())
-    assert nodes_and_holds_of(Unlock(3)) == ((), (3,))
-    assert nodes_and_holds_of(Unlock(3, at=1, token=2)) == ((1,), (3, 2))
-    assert nodes_and_holds_of(Unlock(3, token=0)) == ((), (3,))
-    assert nodes_and_holds_of(Alloc(3)) == ((), ())
+    assert spans_of(ops.Insert(ops.Key((1,)))) == []
+    assert nodes_and_holds_of(ops.Lock(3)) == nodes_and_holds_of(ops.Hash(3)) == ((3,), ())
+    assert nodes_and_holds_of(ops.Unlock(3)) == ((), (3,))
+    assert nodes_and_holds_of(ops.Unlock(3, at=1, token=2)) == ((1,), (3, 2))
+    assert nodes_and_holds_of(ops.Unlock(3, token=0)) == ((), (3,))
+    assert nodes_and_holds_of(ops.Alloc(3)) == ((), ())
 
 
 @pytest.fixture(scope="module")
