@@ -175,10 +175,9 @@ class OwnPrefixCache(BaseAdapter, ABC):
         return out.Slots(tuple(slots.tolist()), tuple(halves))
 
     def do_read_halves(self, step: int, operation: ops.ReadHalves) -> out.Result:
-        inner = self._pool_of_caller()
-        if not hasattr(inner, "translate_to_swa"):
-            raise UnsupportedError("the pool has no SWA halves")
-        halves = inner.translate_to_swa(make_indices(self.numbers(operation.slots), "int64"))
+        halves = self._pool_of_caller("translate_to_swa").translate_to_swa(
+            make_indices(self.numbers(operation.slots), "int64")
+        )
         return out.Slots((), tuple(halves.tolist()))
 
     def do_free(self, step: int, operation: ops.Free) -> out.Result:
@@ -186,23 +185,21 @@ class OwnPrefixCache(BaseAdapter, ABC):
         return out.Done()
 
     def do_free_swa(self, step: int, operation: ops.FreeSWA) -> out.Result:
-        inner = self._pool_of_caller()
-        if not hasattr(inner, "free_swa"):
-            raise UnsupportedError("the pool has no SWA halves")
+        inner = self._pool_of_caller(needs="free_swa")
         inner.free_swa(make_indices(self.numbers(operation.slots), operation.form))
         return out.Done()
 
     def do_move_swa(self, step: int, operation: ops.MoveSWA) -> out.Result:
-        inner = self._pool_of_caller()
-        if not hasattr(inner, "move_swa"):
-            raise UnsupportedError("the pool has no SWA halves")
+        inner = self._pool_of_caller(needs="move_swa")
         ends = (self.numbers(operation.source), self.numbers(operation.target))
         inner.move_swa(*(make_indices(numbers, "int64") for numbers in ends))
         return out.Done()
 
-    def _pool_of_caller(self) -> Any:
+    def _pool_of_caller(self, needs: str = "alloc") -> Any:
         if self.pool is None:
             raise UnsupportedError("there is no pool")
+        if not hasattr(self.pool.inner, needs):
+            raise UnsupportedError("the pool has no SWA halves")
         return self.pool.inner
 
     # -- keys in and out -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pymllm.adapters.process import VERDICTS
-from pymllm.adapters.process.answer_limit import answer_limit
+from pymllm.adapters.process.conversation import answer_limit
 from pymllm.conformance import protocol_check
 from pymllm.conformance.protocol_check import check_protocol
 from pymllm.errors import AdapterError, UsageError

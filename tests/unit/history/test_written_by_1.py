@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pymllm.adapters.process.lines import make_line
 from pymllm.adapters.process.messages import Request, Told, read_answer
-from pymllm.adapters.process.wire import write_operation
+from pymllm.adapters.process.wire import make_line, write_operation
 from pymllm.errors import TraceError
 from pymllm.history import files, operations, outcomes
 from pymllm.history.files import dump_history, load_history, read_history

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import pymllm
 from pymllm.instrument import machine_facts
+from pymllm.instrument import provenance as module
 from pymllm.instrument.machine_facts import look_at_machine, look_at_nvml, look_at_torch
+from pymllm.instrument.provenance import build_version
 from tests.fake_nvml.machine import GIB, on_machine, say, users
 
 PROPERTIES = SimpleNamespace(name="H100", uuid="0-1", major=9, minor=0, total_memory=80 * GIB)
@@ -162,3 +167,16 @@ def test_a_driver_that_breaks_is_a_reason() -> None:
     assert (version, devices) == (None, ())
     assert "nvmlDeviceGetCount" in str(reason)
     assert users() == 0
+
+
+def test_a_change_of_the_source_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X3: runs of different code are no duplicates."""
+    package = tmp_path / "pymllm"
+    (package / "instrument").mkdir(parents=True)
+    shutil.copy(pymllm.__file__, package / "__init__.py")
+    monkeypatch.setattr(module, "__file__", str(package / "instrument" / "provenance.py"))
+    before = build_version.__wrapped__()
+    assert before == build_version.__wrapped__()
+    assert before.startswith(f"{pymllm.__version__}+")
+    (package / "more.py").write_text("", encoding="utf-8")
+    assert build_version.__wrapped__() != before

@@ -11,13 +11,7 @@ PREFIX = "command:"
 
 
 def split_command(name: str) -> list[str]:
-    """Return program and arguments of ``command:PROGRAM ARGS``, split as a shell does.
-
-    Raises
-    ------
-    UsageError
-        There is none, or a quotation does not end.
-    """
+    """Return program and arguments of ``command:PROGRAM ARGS``, split as a shell does, or a `UsageError`."""
     try:
         command = shlex.split(name.removeprefix(PREFIX))
     except ValueError as error:

@@ -10,8 +10,7 @@ import functools
 import typing
 from typing import Any, Final
 
-from pymllm.adapters.process.lines import read_line
-from pymllm.adapters.process.wire import operations_schema
+from pymllm.adapters.process.wire import operations_schema, read_line
 from pymllm.history.codec import Record, json_reader, snake_case
 from pymllm.history.config_limits import check_config, config_schema
 from pymllm.history.files import Config
