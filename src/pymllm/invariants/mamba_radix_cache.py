@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pymllm.invariants.pools import check_subject
+from pymllm.invariants.pools import check_subject, fail
 from pymllm.invariants.radix_cache import (
     check_hashes,
     check_locks,
@@ -23,7 +23,6 @@ from pymllm.invariants.radix_cache import (
     check_slots,
     check_structure,
     check_waiting,
-    fail,
 )
 from pymllm.mem_cache.cached_states import StateVictims
 from pymllm.mem_cache.mamba_radix_cache import LRUList, MambaRadixCache, MambaTreeNode

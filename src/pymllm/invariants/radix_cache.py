@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.errors import InvariantViolation
-from pymllm.invariants.pools import check_subject
+from pymllm.invariants.pools import check_subject, fail
 from pymllm.mem_cache.base_tree_node import BaseTreeNode
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 from pymllm.mem_cache.radix_tree import RadixNode, RadixTree
@@ -23,11 +22,6 @@ from pymllm.mem_cache.token_encoding import BYTES_PER_ID
 from pymllm.mem_cache.victim_order import VictimOrder
 
 NodeT = TypeVar("NodeT", bound=RadixNode)
-
-
-def fail(law: str, message: str) -> NoReturn:
-    """Report a broken law."""
-    raise InvariantViolation(law, message)
 
 
 # -- structure -----------------------------------------------------------------------------------------

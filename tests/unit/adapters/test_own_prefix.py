@@ -16,6 +16,7 @@ from pymllm.adapters.own_caches import (
     Radix,
     WindowedRadix,
 )
+from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.errors import ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
@@ -328,3 +329,11 @@ def test_a_hybrid_cache_refuses_what_it_can_be_asked(call: str, wrong: str) -> N
     assert isinstance(outcome.result, out.Failed | out.Unsupported)
     assert getattr(outcome.result, "error", "TypeError") in REFUSALS
     assert (outcome.effects, outcome.sizes) == ((), before)
+
+
+def test_every_page_size_window_and_pool_is_examined() -> None:
+    """In pools so small that they run out, the larger the pages the larger."""
+    found = pool_configurations([None, 4], ["token", "swa"], more=1)
+    pairs = [(it["page_size"], it["slots"], it["window"], it["pool"], it["more"]) for it in found]
+    windows = [(window, pool, 1) for window in (None, 4) for pool in ("token", "swa")]
+    assert pairs == [(*sizes, *rest) for sizes in ((1, 24), (4, 48)) for rest in windows]

@@ -260,9 +260,6 @@ def test_slots_are_whole_numbers(count: object) -> None:
         run_epochs(lambda: None, slots=lambda: count)  # type: ignore[arg-type, return-value]
 
 
-GIB = 1 << 30
-
-
 def record() -> GpuMemoryRecord:
     """One of a device that never was."""
     allocator = FakeAllocator()

@@ -19,6 +19,7 @@ import torch
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.key_forms import clobber
+from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.adapters.sglang.package import NEWER, also_claimed, load_sglang, require_version
 from pymllm.adapters.sglang.pools import SglangPool, make_allocator
 from pymllm.errors import ProgramError
@@ -28,20 +29,6 @@ from pymllm.history.files import Config
 
 ASTRAY = -1
 """Length of a path that spells no prefix of its key."""
-
-
-def sglang_configurations(
-    windows: Sequence[int | None] = (None,), pool: str = "token", **more: int | str | bool | None
-) -> tuple[Config, ...]:
-    """Return a configuration for each page size and window, with pools so small that they run out."""
-    return tuple(
-        {
-            **{"page_size": page_size, "window": window, "pool": pool},
-            **{"slots": 24 * scale, "swa_slots": 18 * scale, **more},
-        }
-        for page_size, scale in ((1, 1), (4, 2))
-        for window in windows
-    )
 
 
 class SglangTree(BaseAdapter, ABC):
@@ -56,7 +43,7 @@ class SglangTree(BaseAdapter, ABC):
     KIND: ClassVar[str] = "prefix"
     VERSION: ClassVar[str] = NEWER
     """Of sglang, which the adapter was tried with."""
-    CONFIGURATIONS: ClassVar[Sequence[Config]] = sglang_configurations()
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = pool_configurations([None], ["token"])
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)

@@ -16,7 +16,7 @@ from pymllm.adapters.sglang.caches import (
     SglangUnifiedSWA,
 )
 from pymllm.adapters.sglang.package import OLDER, require_version
-from pymllm.adapters.sglang.tree import read_namespace, sglang_configurations
+from pymllm.adapters.sglang.tree import read_namespace
 from pymllm.errors import AdapterError, ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
@@ -25,25 +25,13 @@ from tests.unit.adapters.sglang.sglang_versions import needs_sglang_newer
 # -- What the adapters of sglang's prefix caches do in the place of sglang's own caller ----------------------
 
 
-CONFIG = sglang_configurations()[0]
+CONFIG = SglangRadix.CONFIGURATIONS[0]
 FILL: list[ops.Operation] = [ops.Alloc(3), ops.Insert(ops.Key((1, 2, 3), "1"), (ops.Span(1, 0, 3),))]
 
 
 def play(*operations: ops.Operation, **more: bool) -> list[out.Outcome]:
     adapter = make_adapter("sglang-radix", {**CONFIG, **more})
     return [adapter.apply(step, operation) for step, operation in enumerate(operations, 1)]
-
-
-def test_every_page_size_and_window_is_examined() -> None:
-    """With pools so small that they run out."""
-    configurations = sglang_configurations([None, 4], "swa", more=1)
-    assert [(it["page_size"], it["window"]) for it in configurations] == [
-        (1, None),
-        (1, 4),
-        (4, None),
-        (4, 4),
-    ]
-    assert {(it["pool"], it["more"]) for it in configurations} == {("swa", 1)}
 
 
 @pytest.mark.parametrize("spelled", [(None, None), ("s:1", "1"), ("i:1", 1), ("s:i:1", "i:1"), ("i:-3", -3)])
