@@ -34,7 +34,7 @@ _MOST_BLOCKS = 250
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio, below 1 where ours takes less, and its interval: the value, of fewer than three rounds."""
+    """A ratio, below 1 where ours takes less, and its interval, a point for fewer than three rounds."""
 
     value: float
     low: float

@@ -45,7 +45,7 @@ class GpuLock:
         return self._file is not None
 
     def acquire(self, *, wait: bool = True, before_waiting: Callable[[str], object] | None = None) -> None:
-        """Take the lock; else be a `GpuBusyError`, or ``wait`` once ``before_waiting`` is told who has it."""
+        """Take the lock, ``wait`` for it once ``before_waiting`` was told who has it, or `GpuBusyError`."""
         import fcntl  # Not at the top: a system without it can still load the plugin.
 
         if self._file is not None:
