@@ -310,7 +310,9 @@ def main(arguments: list[str] | None = None) -> int:
     for name, ask in asked.items():
         for seed in given.seeds:
             shown = track(ask(seed), f"{name}, seed {seed}", transient=True)
-            replay = "playing" in gates and name == "played"  # with a fault in place, nobody else does the same
+            replay = (
+                "playing" in gates and name == "played"
+            )  # with a fault in place, nobody else does the same
             seconds[f"{name} {seed}"] = compare_answers(shown, tally, replay=replay)
     if "changes" in gates:
         seconds["changes"] = compare_changes(reference, tally)

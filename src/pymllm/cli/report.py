@@ -15,7 +15,7 @@ from pymllm.text_file import write_text_file
 if TYPE_CHECKING:
     from pymllm.report.loading import LoadedRuns
 
-FORMATS = ("html", "github-action-benchmark", "junit", "badge")
+FORMATS = ("html", "summary", "github-action-benchmark", "bencher", "openmetrics", "junit", "badge")
 
 
 @click.command("report", short_help="Show what runs came to, as one page or as a feed.")
@@ -82,18 +82,20 @@ def report_command(
 
 
 def _make(loaded: LoadedRuns, form: str, better: str, title: str) -> str:
-    if form == "github-action-benchmark":
-        from pymllm.report.feeds import make_action_feed
+    if form == "summary":
+        from pymllm.report.summary import make_summary
 
-        return make_action_feed(loaded.runs, better)
-    if form == "junit":
-        from pymllm.report.feeds import make_junit
+        return make_summary(loaded.runs)
+    if form in ("bencher", "openmetrics"):
+        from pymllm.report.metric_feeds import make_bencher_feed, make_openmetrics
 
-        return make_junit(loaded.runs)
-    if form == "badge":
-        from pymllm.report.feeds import make_badge
+        return make_bencher_feed(loaded.runs) if form == "bencher" else make_openmetrics(loaded.runs)
+    if form in ("github-action-benchmark", "junit", "badge"):
+        from pymllm.report.feeds import make_action_feed, make_badge, make_junit
 
-        return make_badge(loaded.runs)
+        if form == "github-action-benchmark":
+            return make_action_feed(loaded.runs, better)
+        return make_junit(loaded.runs) if form == "junit" else make_badge(loaded.runs)
     from pymllm.report.page import make_page
 
     try:

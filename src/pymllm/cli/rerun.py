@@ -26,7 +26,7 @@ from pymllm.cli.options import (
     json_option,
     timeout_option,
 )
-from pymllm.cli.store import refuse_own_input
+from pymllm.cli.store import refuse_own_input, refuse_run_or_program, save_text
 from pymllm.conformance.documents import JudgementDocument, OperationRow
 from pymllm.errors import AdapterError, UsageError
 from pymllm.history.files import Config, History
@@ -87,6 +87,12 @@ class _Task:
     help="Write what happens to FILE, while it happens: a program that `pymllm rerun` reads.",
 )
 @click.option("--timing", is_flag=True, help="Show how long each operation took.")
+@click.option(
+    "--picture",
+    type=OUTPUT_FILE,
+    metavar="FILE",
+    help="Draw the operations, who has which slot, and the tree into FILE, as SVG.",
+)
 @timeout_option
 @json_option
 def rerun_command(
@@ -96,6 +102,7 @@ def rerun_command(
     config: Config | None,
     record: Path | None,
     timing: bool,
+    picture: Path | None,
     timeout: float,
     as_json: bool,
 ) -> int:
@@ -110,6 +117,8 @@ def rerun_command(
     """
     given = given_adapter(adapter, command)
     refuse_own_input("--record", record, file)
+    refuse_own_input("--picture", picture, file)
+    refuse_run_or_program("--picture", picture)
     history = read_program(file)
     name = find_adapter_or_refuse(adapter_of_file(file, history.header.adapter, given)).name
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -127,6 +136,10 @@ def rerun_command(
         raise click.UsageError(f"--record {record}: {error.strerror or error}.") from error
     if isinstance(answer, Lost):
         raise AdapterError(name, answer.message)
+    if picture is not None:
+        from pymllm.report.picture import draw_program
+
+        save_text(draw_program(answer[0].history, answer[0].violation), picture)
     return tell_judgement(judgement_of(file, name, *answer), as_json)
 
 

@@ -40,6 +40,7 @@ class Card:
     program: str = ""  # lines of code below
     file: str = ""  # name for whoever takes the program's file from the page; "" where the page has it not
     lines: tuple[str, ...] = ()  # of that file
+    picture: str = ""  # of the program, as SVG
 
     @property
     def contents(self) -> str:

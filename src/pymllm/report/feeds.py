@@ -19,6 +19,7 @@ from pymllm.conformance.documents import (
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import Run
+from pymllm.report.metric_feeds import name_each, place_of
 from pymllm.report.quantities import show
 from pymllm.report.sections.laws import newest_searches
 from pymllm.report.trends import Trend, find_trends
@@ -63,28 +64,21 @@ def make_action_feed(runs: Sequence[Run], better: str) -> str:
     one name, each has them in its name, so that the action never compares them.
     """
     trends = [it for it in find_trends(runs) if it.better == better and not _is_read_by_pytest(it)]
-    names = Counter(trend.name for trend in trends)
     entries = [
         {
-            "name": trend.name if names[trend.name] == 1 else f"{trend.name} [{', '.join(_place(trend))}]",
+            "name": name,
             "unit": "%" if trend.unit == "share" else trend.unit or "count",
             "value": trend.points[-1].value * (100 if trend.unit == "share" else 1),
             **_range(trend),
             "extra": "\n".join(_extra(trend)),
         }
-        for trend in trends
+        for name, trend in name_each(trends)
     ]
     return json.dumps(entries, indent=2, allow_nan=False)
 
 
 def _is_read_by_pytest(trend: Trend) -> bool:
     return trend.points[-1].run.kind == "benchmark" and trend.name.endswith(": median")
-
-
-def _place(trend: Trend) -> Iterator[str]:
-    yield trend.machine.fingerprint if trend.machine is not None else trend.points[-1].run.source
-    if trend.code is not None:
-        yield f"code {trend.code}"
 
 
 def _range(trend: Trend) -> dict[str, str]:
@@ -96,7 +90,7 @@ def _range(trend: Trend) -> dict[str, str]:
 
 def _extra(trend: Trend) -> Iterator[str]:
     run = trend.points[-1].run
-    yield f"machine: {', '.join(_place(trend))}"
+    yield f"machine: {', '.join(place_of(trend))}"
     yield f"time: {run.time}"
     if run.commit is not None:
         yield f"commit: {run.commit}{', modified' if run.modified else ''}"

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pymllm.cli import main
+from pymllm.cli.report import FORMATS
 from pymllm.report.records import Document, Figure
 from pymllm.report.store import write_run
 from tests.unit.report import samples
@@ -111,7 +112,7 @@ def test_no_run_is_written_over(store: Path, tmp_path: Path, monkeypatch: pytest
     assert run(store, "--format", "badge", "-o", "feed.json").exit_code == 0
 
 
-@pytest.mark.parametrize("form", ["html", "badge", "junit", "github-action-benchmark"])
+@pytest.mark.parametrize("form", FORMATS)
 def test_what_is_left_out_is_told(store: Path, tmp_path: Path, form: str) -> None:
     """On standard error: a green badge says nothing of a file that could not be read."""
     (store / "cut.run.jsonl").write_text('{"format": "pymllm-run", "sch', encoding="utf-8")

@@ -19,6 +19,9 @@ from pymllm.history.operations import AllocRows, FreeRow, HashBytes, ReadRows, S
 PROGRAM = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
 
 
+PROGRAMS = Path(__file__).parents[3] / "docs" / "specification" / "programs"
+
+
 def rerun(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["rerun", *arguments], catch_exceptions=False)
 
@@ -194,3 +197,16 @@ def test_a_command_stands_for_an_adapter(file: str) -> None:
     result = rerun(file, "--command", "x", "--adapter", "rows")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "give one of them" in result.stderr
+
+
+def test_a_picture_is_drawn_on_request(tmp_path: Path) -> None:
+    """What the program broke is in it; a file that is read, or has a program, is not written over."""
+    program = PROGRAMS / "R6-breaks.jsonl"
+    kept = program.read_text(encoding="utf-8")
+    picture = tmp_path / "new" / "picture.svg"
+    done = rerun(str(program), "--adapter", "faulty-locked-victims", "--picture", str(picture))
+    assert done.exit_code == 1
+    assert "faulty-locked-victims violates R6" in picture.read_text(encoding="utf-8")
+    refused = rerun(str(program), "--picture", str(program))
+    assert (refused.exit_code, program.read_text(encoding="utf-8")) == (2, kept)
+    assert "this is" in refused.output

@@ -13,6 +13,7 @@ from pymllm.history.operations import KINDS
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import Block, Card, Fact, Section, Text, Tile, anchor_of
 from pymllm.report.loading import Run, documents_of
+from pymllm.report.picture import picture_of
 from pymllm.report.quantities import show_time
 from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table
 
@@ -147,6 +148,7 @@ def _card(it: Searched, violation: ViolationRow) -> Card:
         violation.program,
         (violation.file or "").rsplit("/", 1)[-1] if lines else "",
         lines,
+        picture_of(lines),
     )
 
 

@@ -9,6 +9,7 @@ from pymllm.conformance.documents import DriftRow, FailureRow, SoakDocument, Soa
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import Block, Card, Fact, Section, Tile, anchor_of
 from pymllm.report.loading import Run, documents_of
+from pymllm.report.picture import picture_of
 from pymllm.report.plots import Choice, Plot, legend
 from pymllm.report.quantities import show, show_count, show_share, show_time
 from pymllm.report.sections.laws import config_words, seen_facts
@@ -194,4 +195,5 @@ def _card(place: int, run: Run, adapter: SoakedAdapter, row: FailureRow) -> Card
         facts,
         file=(file or "").rsplit("/", 1)[-1] if lines else "",
         lines=lines,
+        picture=picture_of(lines),
     )

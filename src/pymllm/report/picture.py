@@ -1,0 +1,431 @@
+"""A program as a picture: each operation with what came of it, who had which slot then, and the tree.
+
+The picture is SVG, a file of its own or a part of a page. Owners and trees are those of the oracle's model,
+which follows what an implementation was right about; so a picture of a violation ends with what should have
+been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pymllm.errors import InvariantViolation, ProgramError, TraceError
+from pymllm.history.files import History, read_history
+from pymllm.history.operations import Key, Span
+from pymllm.history.outcomes import Outcome
+from pymllm.oracle.judge import Judge, make_judge
+from pymllm.oracle.laws import find_law
+from pymllm.oracle.prefix_judge import PrefixJudge
+from pymllm.oracle.prefix_model import PrefixModel
+from pymllm.oracle.prefix_pages import Path
+from pymllm.oracle.slot_ledger import Owner
+from pymllm.oracle.state_ends import StateEnds
+from pymllm.text_file import cut
+
+WIDTH = 1000
+MOST_STEPS = 60
+MOST_CELLS = 96
+MOST_LINES = 500
+_TREES = 3  # those before and after the last changes
+_LINE, _LEFT, _MIDDLE, _STRIP = 18, 40, 345, 620
+_LETTER = 6.7  # width of a letter of the code, in pixels
+_HINT = 400  # letters: a key may have a hundred thousand tokens
+
+_TONES = {
+    "free": "free, in the pool",
+    "caller": "in the caller's hands",
+    "pending": "given back, until the group ends",
+    "cache": "the cache's",
+    "held": "the cache's, locked",
+    "dead": "the cache's, outside of the window (a tombstone)",
+}
+
+_STYLE = """
+svg:root {
+  --ink: #1b1f24; --soft: #57606a; --line: #d5dae0; --paper: #fff; --link: #0a58ca;
+  --good: #116329; --bad: #a40e26; --bad-paper: #ffebe9;
+}
+@media (prefers-color-scheme: dark) {
+  svg:root {
+    --ink: #e7eaee; --soft: #a3adb8; --line: #343b44; --paper: #0f1216; --link: #7fb3ff;
+    --good: #6fdd8b; --bad: #ff9a92; --bad-paper: #3d1416;
+  }
+}
+.pp { font: 13px system-ui, sans-serif; fill: var(--ink); max-width: 100%; height: auto; }
+.pp-code { font: 11px ui-monospace, monospace; }
+.pp-soft { fill: var(--soft); }
+.pp-bad { fill: var(--bad); font-weight: 600; }
+.pp-head { font-weight: 600; }
+.pp-paper { fill: var(--paper); }
+.pp-wrong { fill: var(--bad-paper); }
+.pp-line { stroke: var(--line); fill: none; }
+.pp-cell { stroke: var(--soft); stroke-width: .6; }
+.pp-new { stroke: var(--ink); stroke-width: 2; }
+.pp-free { fill: var(--paper); }
+.pp-caller { fill: var(--link); }
+.pp-pending { fill: var(--line); }
+.pp-cache { fill: var(--good); fill-opacity: .45; }
+.pp-held { fill: var(--good); }
+.pp-dead { fill: var(--good); fill-opacity: .12; }
+"""
+
+
+class _Cell(NamedTuple):
+    """A slot, page or block: whose it is, and words for who asks."""
+
+    number: int
+    tone: str
+    hint: str
+
+
+@dataclass(slots=True)
+class _Node:
+    """A run of cached pages that nothing divides."""
+
+    text: str
+    tone: str
+    below: list[_Node]
+
+
+@dataclass(slots=True)
+class _Row:
+    """A step, and what was so after it."""
+
+    number: int
+    operation: str
+    came: list[str]
+    cells: list[_Cell]
+    tree: list[_Node] | None
+
+
+def draw_program(history: History, violation: InvariantViolation | None = None) -> str:
+    """Draw a program whose outcomes were recorded.
+
+    Parameters
+    ----------
+    history : History
+        At most `MOST_STEPS` are drawn: the last ones.
+    violation : InvariantViolation, optional
+        What its last step broke, where that does not show in its outcomes alone.
+
+    Returns
+    -------
+    str
+        SVG, in the colours of the page around it or of its reader.
+
+    Raises
+    ------
+    ProgramError
+        A step has no outcome, or makes no sense.
+    """
+    judge = make_judge(history.header)
+    rows = [_Row(0, "", [], _cells_of(judge), _tree_of(judge))]
+    broken = None
+    for step in history.steps:
+        if step.outcome is None:
+            raise ProgramError(f"step {step.number}: it has no outcome: this is a program that was not run")
+        rows.append(_Row(step.number, _tell(step.operation), _tell_outcome(step.outcome), [], None))
+        try:
+            judge.judge(step.number, step.operation, step.outcome)
+            if step is history.steps[-1]:
+                judge.check_end()
+        except InvariantViolation as found:
+            broken = found
+        except ProgramError as error:
+            raise ProgramError(f"step {step.number}: {error}") from error
+        rows[-1].cells, rows[-1].tree = _cells_of(judge), _tree_of(judge)
+        if broken is not None:
+            break
+    return "\n".join(_Drawing(history, rows, broken or violation).draw())
+
+
+def picture_of(lines: Sequence[str]) -> str:
+    """Draw the program of a file; nothing where it has more than `MOST_LINES`, or is none after all."""
+    if not 0 < len(lines) <= MOST_LINES:
+        return ""
+    try:
+        return draw_program(read_history(lines, "a program"))
+    except (ProgramError, TraceError):
+        return ""
+
+
+# -- what the model knows ----------------------------------------------------------------------------------
+
+
+def _cells_of(judge: Any) -> list[_Cell]:
+    """Return who has each slot of the pool, each page of an allocator, or each block or row."""
+    if isinstance(judge, PrefixJudge):
+        return list(_slots_under_cache(judge))
+    if judge.KIND == "slots":
+        halves = judge.window.half if judge.window is not None else {}
+        pages = range(1, min(judge.full.pages, MOST_CELLS) + 1)
+        return [_Cell(page, *_page_words(judge.full, page, halves)) for page in pages]
+    if judge.KIND == "rows":
+        rows = range(1, judge.max_reqs + 1)
+        return [_owned(row, "caller" if row in judge.held else "free", "row") for row in rows[:MOST_CELLS]]
+    if judge.KIND in ("blocks", "requests"):
+        model = judge.blocks if judge.KIND == "blocks" else judge.books.model.blocks
+        referenced = model.refs if judge.KIND == "blocks" else model.references
+        known = model.hash_of if judge.KIND == "blocks" else model.known
+        return [
+            _owned(block, "held" if block in known and references else "caller", "block")
+            if (references := referenced.get(block, 0))
+            else _owned(block, "cache" if block in known else "free", "block")
+            for block in range(min(model.usable, MOST_CELLS))
+        ]
+    return []
+
+
+def _owned(number: int, tone: str, what: str) -> _Cell:
+    return _Cell(number, tone, f"{what} {number}: {_TONES[tone]}")
+
+
+def _page_words(pool: Any, page: int, halves: Any) -> tuple[str, str]:
+    tone = "caller" if page in pool.held else "pending" if page in pool.pending else "free"
+    half = f", SWA page {halves[page]}" if page in halves else ""
+    return tone, f"page {page}: {_TONES[tone]}{half}"
+
+
+def _slots_under_cache(judge: PrefixJudge) -> Iterator[_Cell]:
+    ledger, pages = judge.ledger, judge.model.pages
+    if ledger.pool is None:
+        return
+    first = ledger.page_size
+    for slot in range(first, first + min(ledger.full.pages * ledger.page_size, MOST_CELLS)):
+        owner, place = ledger.owner(slot), ledger.place(slot)
+        tone = "caller" if owner is Owner.CALLER else "free"
+        hint = ""
+        if place is not None and place in pages:
+            tone = "held" if pages[place].locks else "cache" if pages[place].alive else "dead"
+            hint = f", at the end of {_tokens(place.tokens)}"
+        yield _Cell(slot, tone, f"slot {slot}: {_TONES[tone]}{hint}")
+
+
+def _tree_of(judge: Judge) -> list[_Node] | None:
+    if not isinstance(judge, PrefixJudge):
+        return None
+    below: dict[Path, list[Path]] = {}
+    for path in sorted(judge.model.pages, key=lambda it: (repr(it.space), repr(it.tokens))):
+        below.setdefault(judge.model.parent(path), []).append(path)
+    states = judge.model.states
+    roots = [path for parent, paths in below.items() if not parent.tokens for path in paths]
+    return [_node(judge.model, states, below, path) for path in roots]
+
+
+def _node(model: PrefixModel, states: StateEnds | None, below: dict[Path, list[Path]], start: Path) -> _Node:
+    """Join pages to one node as long as nothing ends, branches or differs between them."""
+    last, slots = start, list(model.pages[start].slots)
+    while len(below.get(last, ())) == 1 and (states is None or last not in states):
+        (after,) = below[last]
+        now, then = model.pages[last], model.pages[after]
+        if (now.locks, now.alive) != (then.locks, then.alive):
+            break
+        last = after
+        slots += then.slots
+    page = model.pages[last]
+    parent = model.parent(start)
+    words = [_tokens(last.tokens[len(parent.tokens) :]), f"slots {_runs(slots)}"]
+    if last.space.extra_key is not None and not parent.tokens:
+        words.insert(0, f"namespace {cut(repr(last.space.extra_key))}")
+    words += [f"locks {page.locks}"] * bool(page.locks) + ["tombstone"] * (not page.alive)
+    if states is not None and last in states:
+        words.append(f"state {states.slots[last]}")
+    tone = "held" if page.locks else "cache" if page.alive else "dead"
+    children = [_node(model, states, below, path) for path in below.get(last, ())]
+    return _Node(" · ".join(words), tone, children)
+
+
+# -- words -------------------------------------------------------------------------------------------------
+
+
+def _tell(record: Any) -> str:
+    """Write an operation or an answer in few letters: what is as usual is left out."""
+    words = []
+    for it in msgspec.structs.fields(record):
+        value = getattr(record, it.name)
+        usual = it.default_factory() if it.default_factory is not msgspec.NODEFAULT else it.default
+        if value != usual:
+            words.append(_value(value) if it.required else f"{it.name}={_value(value)}")
+    return f"{type(record).__name__}({', '.join(words)})"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Key):
+        return _tokens(value.tokens) + ("" if value.extra_key is None else f" in {value.extra_key!r}")
+    if isinstance(value, Span):
+        return f"@{value.step}[{value.start}:{value.stop}]"
+    if isinstance(value, tuple) and value and all(isinstance(it, Span) for it in value):
+        return "+".join(map(_value, value))
+    if isinstance(value, tuple) and value and all(type(it) is int for it in value):
+        return f"[{_runs(value)}]"
+    return _tell(value) if isinstance(value, msgspec.Struct) else repr(value)
+
+
+def _tell_outcome(outcome: Outcome) -> list[str]:
+    effects = [f"{it.call} {_runs(it.slots)}".rstrip() for it in outcome.effects]
+    return [_tell(outcome.result), *(f"· {effect}" for effect in effects[:6])]
+
+
+def _tokens(tokens: tuple[Any, ...]) -> str:
+    return "[" + " ".join(str(token).replace(" ", "") for token in tokens) + "]"
+
+
+def _runs(numbers: Any) -> str:
+    """Write numbers down, those that follow on as a range."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return " ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+# -- the drawing -------------------------------------------------------------------------------------------
+
+
+class _Drawing:
+    """Lines of SVG, from top to bottom."""
+
+    def __init__(self, history: History, rows: list[_Row], violation: InvariantViolation | None) -> None:
+        self.history, self.rows, self.violation = history, rows, violation
+        self.parts: list[str] = []
+        self.y = 0
+
+    def draw(self) -> list[str]:
+        """Return the whole picture."""
+        header = self.history.header
+        config = ", ".join(f"{name} {value}" for name, value in header.config.items() if value is not None)
+        title = f"{header.adapter}: a program of {len(self.history)} steps"
+        if self.violation is not None:
+            law = self.violation.law
+            title = f"{header.adapter} violates {law}: {find_law(law).sentence}"
+        self.line(title, "pp-bad" if self.violation else "pp-head")
+        self.line(config, "pp-soft")
+        self.y += 6
+        hidden = max(0, len(self.rows) - 1 - MOST_STEPS)
+        if hidden:
+            self.line(f"{hidden} steps before these", "pp-soft")
+        self.y += _LINE
+        self.text("operation", _LEFT, self.y, "pp-soft")
+        self.text("outcome", _MIDDLE, self.y, "pp-soft")
+        if cells := self.rows[-1].cells:
+            what = cells[0].hint.split()[0]
+            self.text(f"{what}s {cells[0].number} to {cells[-1].number}, after it", _STRIP, self.y, "pp-soft")
+        for before, row in zip(self.rows[hidden:], self.rows[hidden + 1 :], strict=False):
+            self.step(before, row, is_last=row is self.rows[-1])
+        self.legend()
+        self.trees()
+        size = f'viewBox="0 0 {WIDTH} {self.y + 8}" width="{WIDTH}" height="{self.y + 8}"'
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" class="pp">'
+        return [
+            f"{head}<title>{escape(title)}</title><style>{_STYLE}</style>",
+            f'<rect class="pp-paper" width="{WIDTH}" height="{self.y + 8}"/>',
+            *self.parts,
+            "</svg>",
+        ]
+
+    def line(self, text: str, tone: str = "", x: int = 8) -> None:
+        """Write a line below what there is."""
+        self.y += _LINE
+        self.text(text, x, self.y, tone)
+
+    def text(self, text: str, x: float, y: float, tone: str = "", room: float = WIDTH) -> None:
+        """Write text where it belongs; what does not fit is cut, and told to who points at it."""
+        letters = int((min(room, WIDTH) - 8) / _LETTER) if "code" in tone else 150
+        shown = text if len(text) <= letters else text[: max(letters - 1, 1)] + "…"
+        hint = f"<title>{escape(cut(text, _HINT))}</title>" if shown != text else ""
+        self.parts.append(f'<text x="{x}" y="{y}" class="{tone}">{escape(shown)}{hint}</text>')
+
+    def step(self, before: _Row, row: _Row, *, is_last: bool) -> None:
+        """Draw a step: number, operation, what came of it, and everybody's slots afterwards."""
+        is_wrong = is_last and self.violation is not None
+        seen = row.came + ([""] * 2 if is_wrong else [])
+        per_line = max(1, (WIDTH - _STRIP - 8) // 15)
+        lines = max(len(seen), -(-len(row.cells) // per_line))
+        top, height = self.y + 6, lines * _LINE + 4
+        if is_wrong:
+            self.parts.append(
+                f'<rect class="pp-wrong" x="4" y="{top}" width="{WIDTH - 8}" height="{height + 4}" rx="4"/>'
+            )
+        self.text(str(row.number), 12, top + 14, "pp-soft pp-code")
+        self.text(row.operation, _LEFT, top + 14, "pp-code pp-head", room=300)
+        room = (_STRIP if row.cells else WIDTH) - _MIDDLE
+        for number, came in enumerate(row.came):
+            self.text(came, _MIDDLE, top + 14 + number * _LINE, "pp-code", room=room)
+        if is_wrong and self.violation is not None:
+            said = self.violation.expected, self.violation.observed
+            below = top + 14 + len(row.came) * _LINE
+            self.text(self.violation.message, _LEFT, below, "pp-bad")
+            if said != (None, None):
+                self.text(f"expected {said[0]}, observed {said[1]}", _LEFT, below + _LINE, "pp-bad pp-code")
+        was = {cell.number: cell.tone for cell in before.cells}
+        for number, cell in enumerate(row.cells):
+            x, y = _STRIP + number % per_line * 15, top + 3 + number // per_line * _LINE
+            new = " pp-new" if was.get(cell.number) != cell.tone else ""
+            self.parts.append(
+                f'<rect class="pp-cell pp-{cell.tone}{new}" x="{x}" y="{y}" width="12" height="13">'
+                f"<title>{escape(cut(cell.hint, _HINT))}</title></rect>"
+            )
+        self.y = top + height
+        self.parts.append(f'<path class="pp-line" d="M4 {self.y + 3}H{WIDTH - 4}"/>')
+
+    def legend(self) -> None:
+        """Say what the colours of the cells are, those that there are."""
+        found = {cell.tone for row in self.rows for cell in row.cells}
+        if not found:
+            return
+        self.y += 12
+        x = 12
+        for tone, words in _TONES.items():
+            if tone in found:
+                self.parts.append(
+                    f'<rect class="pp-cell pp-{tone}" x="{x}" y="{self.y + 4}" width="12" height="13"/>'
+                )
+                self.text(words, x + 18, self.y + 15, "pp-soft")
+                x += 40 + 7 * len(words)
+        self.y += _LINE
+
+    def trees(self) -> None:
+        """Draw the last trees that differ from the one before, side by side."""
+        rows = [row for row in self.rows if row.tree is not None]
+        kept = [row for number, row in enumerate(rows) if number == 0 or row.tree != rows[number - 1].tree][
+            -_TREES:
+        ]
+        if not kept:
+            return
+        self.y += 14
+        width, top, low = WIDTH // len(kept), self.y, self.y
+        for place, row in enumerate(kept):
+            self.y = top
+            x = 8 + place * width
+            when = f"after step {row.number}" if row.number else "at first"
+            if row is kept[-1] and self.violation is not None:
+                when += ", before the violation"
+            self.line(f"the tree {when}", "pp-head", x)
+            if not row.tree:
+                self.line("empty", "pp-soft", x)
+            for node in row.tree or ():
+                self.node(node, x, width - 16)
+            low = max(low, self.y)
+        self.y = low + 4
+
+    def node(self, node: _Node, x: int, room: int) -> None:
+        """Draw a node, and below and to the right of it its children."""
+        self.y += _LINE + 6
+        top, width = self.y - 14, min(room, int(len(node.text) * _LETTER) + 26)
+        self.parts.append(f'<rect class="pp-line" x="{x}" y="{top}" width="{width}" height="20" rx="5"/>')
+        self.parts.append(
+            f'<rect class="pp-cell pp-{node.tone}" x="{x + 5}" y="{top + 4}" width="10" height="12"/>'
+        )
+        self.text(node.text, x + 20, self.y, "pp-code", room=room - 16)
+        for child in node.below:
+            self.parts.append(
+                f'<path class="pp-line" d="M{x + 10} {top + 20}V{self.y + _LINE + 2}H{x + 22}"/>'
+            )
+            self.node(child, x + 22, max(room - 22, 60))

@@ -1,0 +1,135 @@
+"""What runs say as Markdown: for the summary of a CI job, or a comment on a pull request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from html import escape
+from shlex import quote
+
+from pymllm.conformance.documents import FaultsDocument, SoakDocument
+from pymllm.oracle.verdicts import Verdict
+from pymllm.report.loading import Run, documents_of
+from pymllm.report.quantities import show, show_share
+from pymllm.report.sections.laws import Searched, newest_searches
+from pymllm.report.trends import Trend, find_trends
+from pymllm.text_file import cut
+
+MOST_ROWS = 20
+_VERDICTS = (Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.HOLDS, Verdict.NOT_CLAIMED)
+_LOUD = 0.05  # a change that is worth a line
+
+
+def make_summary(runs: Sequence[Run]) -> str:
+    """Write verdict, violations, campaigns and changed figures, each table of at most `MOST_ROWS` rows.
+
+    What comes from somebody's document stands in code, where it is neither markup nor a mention.
+    """
+    searches = newest_searches(runs)
+    parts = [f"## {_headline(runs, searches)}", *_violations(searches), *_implementations(searches)]
+    parts += [*_faults(runs), *_soaks(runs), *_changes(find_trends(runs))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _headline(runs: Sequence[Run], searches: Sequence[Searched]) -> str:
+    counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
+    counts[Verdict.UNKNOWN] += sum(not it.adapter.laws for it in searches)
+    missed = sum(document.missed for document, _ in list(documents_of(runs, FaultsDocument))[-1:])
+    soaks = list(documents_of(runs, SoakDocument))[-1:]
+    failed = sum(len(it.failures) for document, _ in soaks for it in document.adapters)
+    bad = [
+        _count(counts[Verdict.VIOLATED], "violation of a law", "violations of laws"),
+        _count(missed, "fault missed", "faults missed"),
+        _count(failed, "failure in a soak", "failures in soaks"),
+    ]
+    if any(bad):
+        return "❌ pymllm: " + ", ".join(filter(None, bad))
+    if counts[Verdict.UNKNOWN]:
+        return f"⚠️ pymllm: {_count(counts[Verdict.UNKNOWN], 'verdict', 'verdicts')} unknown"
+    if counts[Verdict.HOLDS]:
+        return "✅ pymllm: all laws that apply hold"
+    return "pymllm: no laws were searched" if not soaks else "✅ pymllm: the soak found nothing"
+
+
+def _count(count: int, one: str, several: str) -> str:
+    return f"{count:,} {one if count == 1 else several}" if count else ""
+
+
+def _violations(searches: Sequence[Searched]) -> Iterator[str]:
+    rows = [
+        (
+            it.law,
+            _code(who.name),
+            _code(it.message),
+            _code(it.expected),
+            _code(it.observed),
+            _again(who, it.file),
+        )
+        for who in searches
+        for it in who.adapter.violations
+    ]
+    yield from _table(
+        "Violations", ("law", "implementation", "looked at", "expected", "observed", "again"), rows
+    )
+
+
+def _again(it: Searched, file: str | None) -> str:
+    return "" if file is None else _code(f"pymllm rerun {quote(file)} --adapter {quote(it.name)}")
+
+
+def _implementations(searches: Sequence[Searched]) -> Iterator[str]:
+    rows = []
+    for it in searches:
+        counts = Counter(law.verdict for law in it.adapter.laws)
+        tests = sum(law.tests for law in it.adapter.laws)
+        rows.append((_code(it.name), *(f"{counts[verdict]:,}" for verdict in _VERDICTS), f"{tests:,}"))
+    rows.sort(key=lambda row: (row[1] == "0", row[2] == "0"))
+    yield from _table(
+        "Laws by implementation", ("implementation", *(it.value for it in _VERDICTS), "tests"), rows
+    )
+
+
+def _faults(runs: Sequence[Run]) -> Iterator[str]:
+    for document, _ in list(documents_of(runs, FaultsDocument))[-1:]:
+        yield f"Planted faults: {document.caught:,} of {document.caught + document.missed:,} caught."
+        missed = [(it.id, _code(it.title), ", ".join(it.laws)) for it in document.faults if not it.caught]
+        yield from _table("Missed faults", ("fault", "title", "laws that may catch it"), missed)
+
+
+def _soaks(runs: Sequence[Run]) -> Iterator[str]:
+    for document, _ in list(documents_of(runs, SoakDocument))[-1:]:
+        rows = [(_code(it.name), f"{it.operations:,}", str(len(it.failures))) for it in document.adapters]
+        yield from _table("Soak", ("implementation", "operations judged", "failures"), rows)
+
+
+def _changes(trends: Sequence[Trend]) -> Iterator[str]:
+    """List figures that moved by more than 5 % since the run before on the same machine, worse ones first."""
+    moved = [(it, it.change) for it in trends if it.change is not None and abs(it.change) > _LOUD]
+    moved.sort(key=lambda it: (it[0].is_better is not False, -abs(it[1])))
+    rows = [
+        (
+            _code(it.name),
+            show(it.points[-2].value, it.unit),
+            show(it.points[-1].value, it.unit),
+            f"{'+' * (change > 0)}{show_share(change)}",
+            {True: "better", False: "worse", None: ""}[it.is_better],
+        )
+        for it, change in moved
+    ]
+    yield from _table("Figures that moved by more than 5 %", ("figure", "before", "now", "change", ""), rows)
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    if not rows:
+        return
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines += [f"| {' | '.join(row)} |" for row in rows[:MOST_ROWS]]
+    left = len(rows) - MOST_ROWS
+    yield f"### {title}\n\n" + "\n".join(lines) + (f"\n\nand {left:,} more" if left > 0 else "")
+
+
+def _code(text: str | None) -> str:
+    if text is None:
+        return ""
+    words = " ".join(cut(text, 300).split())
+    return f"<code>{escape(words).replace('|', '&#124;')}</code>"

@@ -1,0 +1,120 @@
+"""A program as a picture: what is in it, and that nothing of a stranger's file gets out of it."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.history.files import History, Step, read_history
+from pymllm.history.operations import Alloc, Free, Span
+from pymllm.history.outcomes import Done, Outcome, Slots
+from pymllm.report.picture import MOST_CELLS, MOST_LINES, MOST_STEPS, draw_program, picture_of
+
+PROGRAMS = sorted((Path(__file__).parents[3] / "docs" / "specification" / "programs").glob("*.jsonl"))
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def read(path: Path) -> History:
+    return read_history(path.read_text(encoding="utf-8").splitlines(), path.name)
+
+
+def named(name: str) -> History:
+    return read(next(path for path in PROGRAMS if path.stem == name))
+
+
+def words_of(picture: str) -> list[str]:
+    return ["".join(it.itertext()) for it in ET.fromstring(picture).iter(f"{SVG}text")]
+
+
+def cells_of(picture: str, tone: str) -> list[str]:
+    """What is told of each cell of a tone to who points at it."""
+    return [
+        str(it.findtext(f"{SVG}title"))
+        for it in ET.fromstring(picture).iter(f"{SVG}rect")
+        if f"pp-{tone}" in it.get("class", "").split() and len(it)
+    ]
+
+
+def slots(*steps: Step, pages: int = 4, adapter: str = "token-slots") -> History:
+    header = named("A1-keeps").header
+    config = {**header.config, "page_size": 1, "pages": pages}
+    return History(type(header)(**{**vars_of(header), "config": config, "adapter": adapter}), list(steps))
+
+
+def vars_of(header: object) -> dict[str, object]:
+    return {name: getattr(header, name) for name in header.__struct_fields__}  # type: ignore[attr-defined]
+
+
+def step(number: int) -> Step:
+    """Allocate a slot in odd steps, and give it back in even ones."""
+    if number % 2:
+        return Step(number, Alloc(1), Outcome(Slots(((number + 1) // 2,))))
+    return Step(number, Free((Span(number - 1, 0, 1),)), Outcome(Done()))
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=[path.stem for path in PROGRAMS])
+def test_every_program_of_the_specification_can_be_drawn(path: Path) -> None:
+    """One that breaks a law says which; X3 shows only in a second run."""
+    history = read(path)
+    words = words_of(draw_program(history))
+    law, _, how = path.stem.partition("-")
+    assert any(f"violates {law}:" in line for line in words) is (how == "breaks" and law != "X3")
+    assert {str(it.number) for it in history.steps} <= set(words)
+
+
+def test_owners_and_trees_are_those_of_each_step() -> None:
+    """R6: allocated, cached, locked; then an eviction takes what is locked."""
+    picture = draw_program(named("R6-breaks"))
+    words = words_of(picture)
+    assert cells_of(picture, "caller") == ["slot 1: in the caller's hands"]
+    assert cells_of(picture, "cache") == ["slot 1: the cache's, at the end of [1]"]
+    assert cells_of(picture, "held") == ["slot 1: the cache's, locked, at the end of [1]"] * 2
+    assert words.index("the tree at first") < words.index("empty") < words.index("the tree after step 2")
+    assert "the tree after step 3, before the violation" in words
+    assert "[1] · slots 1 · locks 1" in words
+    assert "expected none, observed [(1,)]" in words
+
+
+def test_what_the_outcomes_do_not_show_can_be_told() -> None:
+    """A violation that was seen by running something twice."""
+    history = slots(step(1))
+    assert not any("violates" in line for line in words_of(draw_program(history)))
+    words = words_of(draw_program(history, InvariantViolation("X3", "run again", expected="1", observed="2")))
+    assert "expected 1, observed 2" in words
+    assert words[0].startswith("token-slots violates X3: ")
+
+
+def test_a_long_program_and_a_large_pool_stay_a_picture() -> None:
+    """The last steps, and the first slots."""
+    history = slots(*map(step, range(1, 301)), pages=100_000)
+    picture = draw_program(history)
+    words = words_of(picture)
+    assert f"{300 - MOST_STEPS} steps before these" in words
+    assert "300" in words
+    assert str(300 - MOST_STEPS) not in words
+    assert len(cells_of(picture, "caller") + cells_of(picture, "free")) == MOST_STEPS * MOST_CELLS
+
+
+def test_words_of_a_file_stay_words() -> None:
+    """A name is somebody else's, and a page shows the picture as it is."""
+    name = '"><script>alert(1)</script>&'
+    picture = draw_program(slots(step(1), adapter=name))
+    assert "<script" not in picture
+    assert any(name in line for line in words_of(picture))
+
+
+def test_a_program_that_was_not_run_has_no_picture() -> None:
+    """It says at which step."""
+    with pytest.raises(ProgramError, match="step 2: it has no outcome"):
+        draw_program(slots(step(1), Step(2, Alloc(1))))
+
+
+def test_a_card_of_the_page_has_the_picture_of_a_short_program() -> None:
+    """What is no program, or too long a one, has none; the page is made all the same."""
+    lines = (PROGRAMS[0].parent / "R6-breaks.jsonl").read_text(encoding="utf-8").splitlines()
+    assert picture_of(lines) == draw_program(named("R6-breaks"))
+    assert picture_of([*lines, *[""] * MOST_LINES]) == ""
+    assert picture_of(['{"format": "pymllm-history"}']) == picture_of([]) == ""

@@ -1,0 +1,151 @@
+"""The summary of runs as Markdown, and figures for Bencher and Prometheus."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from pymllm.report.metric_feeds import make_bencher_feed, make_openmetrics
+from pymllm.report.records import Figure
+from pymllm.report.summary import MOST_ROWS, make_summary
+from tests.unit.report import samples
+from tests.unit.report.test_trends import FIGURE, OTHER, days
+
+HOLDS = samples.verify(samples.adapter("rows", "rows", [samples.law("P1", "holds")]))
+UNKNOWN = samples.verify(samples.adapter("rows", "rows", [samples.law("P1", "unknown")]))
+UNASKED = samples.verify(samples.adapter("rows", None, []))
+
+
+@pytest.mark.parametrize(
+    ("plain", "headline"),
+    [
+        (HOLDS, "## ✅ pymllm: all laws that apply hold"),
+        (UNKNOWN, "## ⚠️ pymllm: 1 verdict unknown"),
+        (UNASKED, "## ⚠️ pymllm: 1 verdict unknown"),
+        (samples.verify(), "## ❌ pymllm: 1 violation of a law"),
+        (samples.soak(), "## ✅ pymllm: the soak found nothing"),
+        (samples.soak(samples.soak_failure("R6")), "## ❌ pymllm: 1 failure in a soak"),
+        (samples.doctor(), "## pymllm: no laws were searched"),
+    ],
+    ids=lambda it: it if isinstance(it, str) else "",
+)
+def test_the_verdict_is_the_first_line(plain: dict[str, Any], headline: str) -> None:
+    """The worst of all that ran; what nobody looked at is not green."""
+    assert make_summary([samples.run(plain)]).splitlines()[0] == headline
+
+
+def test_a_violation_has_a_row_with_the_command_that_shows_it_again() -> None:
+    """Whoever reads the comment need not open the log."""
+    summary = make_summary([samples.run(samples.verify())])
+    (row,) = (line for line in summary.splitlines() if line.startswith("| P2"))
+    assert row == (
+        "| P2 | <code>faulty-x</code> | <code>row 1 &lt;position 3&gt;</code> | <code>0</code> "
+        "| <code>1</code> | <code>pymllm rerun runs/faulty-x-P2-0.jsonl --adapter faulty-x</code> |"
+    )
+    assert "| <code>rows</code> | 0 | 0 | 2 | 1 | 1,248 |" in summary
+
+
+def test_names_of_others_are_neither_markup_nor_mentions() -> None:
+    """A pull request may come from anybody, and the comment is in the project's name."""
+    name = "x|<img src=//host>`\n@team"
+    broken = samples.violation("P2", message=name, file=None)
+    row = samples.adapter(name, "rows", [samples.law("P2", "violated")], violations=[broken])
+    summary = make_summary([samples.run(samples.verify(row))])
+    code = "<code>x&#124;&lt;img src=//host&gt;` @team</code>"
+    assert f"| P2 | {code} | {code} |" in summary
+    assert "<img" not in summary
+
+
+def test_long_tables_are_cut_and_say_so() -> None:
+    """A comment has at most 65,536 letters, and a step's summary a megabyte."""
+    rows = [samples.adapter(f"a{n:03}", "rows", [samples.law("P1", "holds")]) for n in range(MOST_ROWS + 5)]
+    assert "\n\nand 5 more" in make_summary([samples.run(samples.verify(*rows))])
+
+
+def test_figures_that_moved_are_listed_the_worse_ones_first() -> None:
+    """5 % and less is what two runs of the same thing differ by."""
+    better = replace(FIGURE, name="insert", value=5.0)
+    runs = days(FIGURE, replace(FIGURE, value=12.0))
+    runs += days(replace(better, value=10.0), better) + days(
+        replace(FIGURE, name="same"), replace(FIGURE, name="same", value=10.4)
+    )
+    rows = [line for line in make_summary(runs).splitlines() if line.startswith("| <code>")]
+    assert rows == [
+        "| <code>match</code> | 10 µs | 12 µs | +20.0 % | worse |",
+        "| <code>insert</code> | 10 µs | 5 µs | -50.0 % | better |",
+    ]
+
+
+def test_faults_and_soaks_have_their_counts() -> None:
+    """Those that were missed by name."""
+    summary = make_summary([samples.run(samples.faults()), samples.run(samples.soak())])
+    assert "Planted faults: 1 of 2 caught." in summary
+    assert "| <code>radix</code> | 144,768 | 0 |" in summary
+
+
+# -- Bencher -----------------------------------------------------------------------------------------------
+
+
+def test_bencher_has_values_with_the_ends_of_their_spread() -> None:
+    """Times in nanoseconds under its own measure; the newest value of each."""
+    newest = replace(FIGURE, value=8.0, low=7.5, high=9.0)
+    share = Figure("hit rate", 0.5, "share", "bigger")
+    speed = Figure("judged", 7.0, "operations/s", "bigger")
+    nodes = Figure("nodes", 3, "")
+    found = json.loads(make_bencher_feed([*days(FIGURE, newest), samples.run(figures=(share, speed, nodes))]))
+    assert found == {
+        "match": {"latency": {"value": 8000.0, "lower_value": 7500.0, "upper_value": 9000.0}},
+        "hit rate": {"percent": {"value": 50.0}},
+        "judged": {"operations-per-second": {"value": 7.0}},
+        "nodes": {"count": {"value": 3}},
+    }
+
+
+def test_bencher_never_compares_two_machines() -> None:
+    """Each has the machine in its name."""
+    found = json.loads(make_bencher_feed([*days(FIGURE), *days(FIGURE, machine=OTHER)]))
+    assert sorted(found) == sorted(
+        f"match [{machine.fingerprint}, code c0de]" for machine in (samples.MACHINE, OTHER)
+    )
+
+
+# -- OpenMetrics -------------------------------------------------------------------------------------------
+
+
+def test_openmetrics_is_read_by_prometheus_own_parser() -> None:
+    """Verdicts, campaigns, figures in base units, and when it was."""
+    figures = (
+        FIGURE,
+        Figure("peak", 2048, "bytes"),
+        Figure("rate", 0.5, "share"),
+        Figure("nodes", 3, "nodes"),
+    )
+    runs = [
+        samples.run(samples.verify(), figures=figures, time="2026-11-21T00:00:00Z"),
+        samples.run(samples.soak(samples.soak_failure("R6")), kind="soak"),
+        samples.run(samples.faults(), kind="faults"),
+    ]
+    text = make_openmetrics(runs)
+    found = {
+        (
+            sample.name,
+            *(value for name, value in sorted(sample.labels.items()) if name not in ("machine", "code")),
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert found["pymllm_laws", "rows", "holds"] == 2
+    assert found["pymllm_laws", "rows", "not_claimed"] == 1
+    assert found["pymllm_law_violated", "faulty-x", "P2"] == 1
+    assert found["pymllm_faults", "caught"] == found["pymllm_faults", "missed"] == 1
+    assert found["pymllm_soak_operations", "radix"] == 144_768
+    assert found["pymllm_soak_failures", "radix"] == 1
+    assert found["pymllm_figure_seconds", "match"] == pytest.approx(1e-5)
+    assert found["pymllm_figure_bytes", "peak"] == 2048
+    assert found["pymllm_figure_ratio", "rate"] == 0.5
+    assert found["pymllm_figure", "nodes", "nodes"] == 3
+    assert found["pymllm_run_time_seconds", "verify"] == 1795219200
