@@ -85,7 +85,7 @@ class GpuMemoryRecord:
 
     @property
     def beside(self) -> Reading:
-        """Bytes that this process, unless alone on the device unknown, took beside torch's allocator.
+        """Bytes that this process took beside torch's allocator; unknown unless it is alone on the device.
 
         A lower bound, as both peaks may lie at different times: what the allocator reserved when the device
         was fullest is at most its own peak.
