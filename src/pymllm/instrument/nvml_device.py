@@ -60,7 +60,10 @@ _ORDER = "CUDA_DEVICE_ORDER"
 
 @dataclass(frozen=True, slots=True)
 class DeviceIdentity:
-    """What a device is; ``gpu_uuid`` is the whole GPU's of a MIG instance, and versions may be unknown."""
+    """What a device is, for a record.
+
+    ``gpu_uuid`` is that of the GPU that a MIG instance is a part of, else ``uuid``; versions may be unknown.
+    """
 
     uuid: str
     name: str

@@ -34,7 +34,10 @@ _MOST_BLOCKS = 250
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio, below 1 where ours takes less, and its interval, a point for fewer than three rounds."""
+    """A ratio, and the interval that has the true one with a given probability.
+
+    Below 1 ours takes less. With fewer than three common rounds the interval is the value.
+    """
 
     value: float
     low: float

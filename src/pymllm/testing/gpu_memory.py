@@ -47,12 +47,15 @@ class LimitOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LimitVerdict:
-    """Whether a test kept to its limit, by the bytes ``found`` on top of what was in use before, at least."""
+    """Whether a test kept to its limit.
+
+    ``found`` are bytes on top of what was in use before, at least, and ``by`` is whose figure that is.
+    """
 
     limit: int
     outcome: LimitOutcome
     found: Reading
-    by: str  # whose figure that is
+    by: str
 
     def __str__(self) -> str:
         limit = Reading(self.limit, BYTES)
@@ -63,13 +66,25 @@ class LimitVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemoryRecord:
-    """A test as NVML and torch's allocator saw it."""
+    """A test as NVML and torch's allocator saw it.
+
+    Parameters
+    ----------
+    nvml : NvmlRecord
+        The device.
+    torch : TorchMemoryRecord
+        The allocator of this process.
+    own_start, own_end : Reading
+        Bytes that the driver attributes to this process.
+    others : Reading
+        How many other processes used the device, before or after: the higher number.
+    """
 
     nvml: NvmlRecord
     torch: TorchMemoryRecord
-    own_start: Reading  # bytes that the driver attributes to this process
+    own_start: Reading
     own_end: Reading
-    others: Reading  # how many other processes used the device: before or after, the higher
+    others: Reading
 
     @property
     def tensors(self) -> Reading:
