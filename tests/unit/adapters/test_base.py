@@ -1,4 +1,4 @@
-"""The common part of adapters: numbering, naming, errors."""
+"""The common part of adapters: numbering, naming, errors, and the forms of keys and indices."""
 
 from __future__ import annotations
 

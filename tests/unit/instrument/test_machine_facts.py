@@ -1,4 +1,4 @@
-"""What there is on a machine: torch, NVML, and why what is missing is."""
+"""What there is on a machine: torch, NVML, why what is missing is, and where a figure is from."""
 
 from __future__ import annotations
 

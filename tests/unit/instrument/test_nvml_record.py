@@ -1,4 +1,4 @@
-"""A record is read by people, and its curve stays small, whatever the length of the run."""
+"""A reading is a number or a reason; a record is read by people, and its curve stays small."""
 
 from __future__ import annotations
 

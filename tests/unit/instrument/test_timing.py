@@ -1,4 +1,4 @@
-"""Durations by operation, and quantiles from buckets."""
+"""Durations by operation, quantiles from buckets, and figures as OpenMetrics text."""
 
 from __future__ import annotations
 

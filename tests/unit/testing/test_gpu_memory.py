@@ -1,4 +1,4 @@
-"""What a test used, by whoever can tell, limits on it, and sizes as people write them."""
+"""What a test used, by whoever can tell, limits and leaks, and how all of it is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated models write what a cold run writes, and notice whatever else is read."""
+"""The simulated models write what a cold run writes, exactly, and notice whatever else is read."""
 
 from __future__ import annotations
 

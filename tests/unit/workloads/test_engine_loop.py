@@ -1,4 +1,4 @@
-"""The loop of every engine: what is admitted, time, arrivals, the source's choices, and rest at the end."""
+"""The loop of every engine: admission, time, arrivals, choices, rest at the end, and what is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests expand to the tokens that their blocks name, and sources give them and answer questions."""
+"""Requests, before they run and while they live, and the sources that give them and answer questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program as an adapter."""
+"""A program as an adapter, by its name, and kept between two adapters."""
 
 from __future__ import annotations
 

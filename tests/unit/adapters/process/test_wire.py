@@ -1,4 +1,4 @@
-"""Operations and outcomes as a program is told them, and tells them."""
+"""Operations and outcomes as a program is told them, and tells them, and messages as lines."""
 
 from __future__ import annotations
 
