@@ -136,7 +136,7 @@ def _limit() -> None:
 
 
 def _status_of(words: Sequence[str]) -> int:
-    from pymllm.adapters.process.idle_programs import end_idle_programs
+    from pymllm.adapters.process.adapter import end_idle_programs
     from pymllm.cli import main
     from pymllm.conformance import faults_run
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from pymllm import __version__
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.process.adapter import ProcessAdapter
+from pymllm.adapters.process.channel import KEPT_LINES
 from pymllm.adapters.process.messages import LINE_LIMIT, protocol_schema
-from pymllm.adapters.process.transcript import KEPT_LINES
 from pymllm.adapters.registry import make_adapter
 from pymllm.history.operations import (
     KINDS,

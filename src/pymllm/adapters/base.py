@@ -62,22 +62,11 @@ class Adapter(Protocol):
     def apply(self, step: int, operation: Operation) -> Outcome:
         """Carry an operation out and tell everything that could be seen of it.
 
-        Raises
-        ------
-        ProgramError
-            It names a step that gave nothing.
-        AdapterError
-            The adapter itself is at fault.
+        `ProgramError` where it names a step that gave nothing, `AdapterError` where the adapter is at fault.
         """
 
     def audit(self) -> Sequence[str]:
-        """Walk the implementation from inside, where that is possible; ids of the laws that were checked.
-
-        Raises
-        ------
-        InvariantViolation
-            One of them is broken.
-        """
+        """Walk the implementation from inside, where that is possible; ids of the laws that were checked."""
 
     def close(self) -> None:
         """Let go of everything that outlives the object, such as a process."""
@@ -100,21 +89,9 @@ class UnsupportedError(Exception):
 class BaseAdapter:
     """The common part of adapters in this process.
 
-    Parameters
-    ----------
-    name : str
-        As the registry or the command line knows it.
-    config : mapping
-        What to build, keys as in `CONFIGURATIONS`.
-
-    Attributes
-    ----------
-    KIND : str
-        One of `pymllm.history.operations.KINDS`.
-    CONFIGURATIONS : sequence of dict
-        What to examine where nobody asks for anything else: small pages, tiny pools.
-    effects : list of Effect
-        What the operation in progress has done to pools and callbacks so far.
+    `KIND` is one of `pymllm.history.operations.KINDS`, `CONFIGURATIONS` what to examine where nobody asks for
+    anything else: small pages, tiny pools. `effects` is what the operation in progress has done to pools and
+    callbacks so far.
     """
 
     KIND: ClassVar[str]

@@ -18,43 +18,9 @@ from pymllm.adapters.own_pools import OwnPool, as_elements, view_states
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.errors import ProgramError
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    AllocBlocks,
-    AllocSlots,
-    DropStates,
-    EvictSlots,
-    Fault,
-    FindSlots,
-    Inspect,
-    Malformed,
-    NameStates,
-    Operation,
-    ReadLive,
-    ReadStates,
-    RegisterBlocks,
-    ReleaseBlocks,
-    Reset,
-    RestoreLive,
-    RetainBlocks,
-    SaveLive,
-    SetClock,
-    Span,
-    StampBlocks,
-    StoreState,
-    WriteLive,
-)
-from pymllm.history.outcomes import (
-    BlockBooks,
-    Done,
-    Effect,
-    FoundSlots,
-    NoRoom,
-    Number,
-    Outcome,
-    Slots,
-    States,
-)
 from pymllm.invariants.blocks import check_kv_block_allocator, check_mamba_slot_allocator
 
 _MAX_BLOCKS = 4
@@ -130,8 +96,8 @@ class Blocks(OwnPool):
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
         self._in_hand: set[int] = set()
-        self._armed: Fault | None = None
-        self._fault: Fault | None = None
+        self._armed: ops.Fault | None = None
+        self._fault: ops.Fault | None = None
         self._calls = 0
 
     def make_pool(self) -> object:
@@ -182,21 +148,21 @@ class Blocks(OwnPool):
         check_mamba_slot_allocator(self.slots, self._in_hand)
         return ("C1", "C2", "C3", "C4", "C6")
 
-    def do_malformed(self, step: int, operation: Malformed) -> Done:
+    def do_malformed(self, step: int, operation: ops.Malformed) -> out.Done:
         """Make one of the calls of `MALFORMED`, on whichever of both it is about."""
         return call_malformed(self.MALFORMED, operation, self)
 
     # -- the observer --------------------------------------------------------------------------------------
 
-    def apply(self, step: int, operation: Operation) -> Outcome:
+    def apply(self, step: int, operation: ops.Operation) -> out.Outcome:
         """Carry an operation out, with the fault that was asked for just before."""
         self._fault, self._armed, self._calls = self._armed, None, 0
         return super().apply(step, operation)
 
-    def do_fault(self, step: int, operation: Fault) -> Done:
+    def do_fault(self, step: int, operation: ops.Fault) -> out.Done:
         """Arrange what is to happen inside the observer in the next operation."""
         self._armed = operation
-        return Done()
+        return out.Done()
 
     def _observe(self, blocks: list[int], hashes: set[int]) -> None:
         """Tell of it, pass it on to the slots, and then do what the fault says."""
@@ -204,7 +170,9 @@ class Blocks(OwnPool):
         self._calls += 1
         struck = self._fault.call if self._fault is not None and self._fault.nth == self._calls else ""
         note = self._call_again() if struck == "reenter" else ""
-        self.effects.append(Effect("callback", tuple(blocks), tuple(sorted(hashes)), note=note, sizes=sizes))
+        self.effects.append(
+            out.Effect("callback", tuple(blocks), tuple(sorted(hashes)), note=note, sizes=sizes)
+        )
         if self.slots is not None:
             self.slots.on_kv_blocks_deregistered(blocks, hashes)
         if struck == "callback":
@@ -226,7 +194,7 @@ class Blocks(OwnPool):
     # -- blocks --------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _handed(self, spans: Sequence[Span], form: str) -> Iterator[Any]:
+    def _handed(self, spans: Sequence[ops.Span], form: str) -> Iterator[Any]:
         """Hand numbers over in a container that the caller writes over afterwards."""
         if form not in CONTAINERS:
             raise ProgramError(f"form is {form!r}; it must be one of {', '.join(CONTAINERS)}")
@@ -236,41 +204,41 @@ class Blocks(OwnPool):
         finally:
             clobber(container)
 
-    def do_alloc_blocks(self, step: int, operation: AllocBlocks) -> Slots | NoRoom:
+    def do_alloc_blocks(self, step: int, operation: ops.AllocBlocks) -> out.Slots | out.NoRoom:
         """Take blocks; what is returned is the caller's to write over."""
         blocks = self.pool.allocate_memory_blocks(operation.count)
         if blocks is None:
-            return NoRoom()
+            return out.NoRoom()
         given = tuple(blocks.tolist())
         clobber(blocks)
-        return Slots(given)
+        return out.Slots(given)
 
-    def do_retain_blocks(self, step: int, operation: RetainBlocks) -> Done:
+    def do_retain_blocks(self, step: int, operation: ops.RetainBlocks) -> out.Done:
         with self._handed(operation.blocks, operation.form) as blocks:
             self.pool.retain_memory_blocks(blocks)
-        return Done()
+        return out.Done()
 
-    def do_release_blocks(self, step: int, operation: ReleaseBlocks) -> Done:
+    def do_release_blocks(self, step: int, operation: ops.ReleaseBlocks) -> out.Done:
         with self._handed(operation.blocks, operation.form) as blocks:
             self.pool.release_memory_blocks(blocks)
-        return Done()
+        return out.Done()
 
-    def do_register_blocks(self, step: int, operation: RegisterBlocks) -> Done:
+    def do_register_blocks(self, step: int, operation: ops.RegisterBlocks) -> out.Done:
         with self._handed(operation.blocks, operation.form) as blocks:
             parents = None if operation.parents is None else [*operation.parents]
             self.pool.register_kv_block_hashes(blocks, [*operation.hashes], parents)
-        return Done()
+        return out.Done()
 
-    def do_stamp_blocks(self, step: int, operation: StampBlocks) -> Done:
+    def do_stamp_blocks(self, step: int, operation: ops.StampBlocks) -> out.Done:
         with self._handed(operation.blocks, operation.form) as blocks:
             self.pool.update_timestamps(blocks)
-        return Done()
+        return out.Done()
 
-    def do_set_clock(self, step: int, operation: SetClock) -> Done:
+    def do_set_clock(self, step: int, operation: ops.SetClock) -> out.Done:
         self.context.prefix_cache_lru_clock = operation.clock
-        return Done()
+        return out.Done()
 
-    def do_reset(self, step: int, operation: Reset) -> Done:
+    def do_reset(self, step: int, operation: ops.Reset) -> out.Done:
         """Reset both, and begin anew with what is the context's."""
         self.pool.reset()
         self.context.prefix_cache_lru_clock = 0
@@ -279,11 +247,11 @@ class Blocks(OwnPool):
             self._in_hand.clear()
             for live in self._live():
                 live.zero_()
-        return Done()
+        return out.Done()
 
-    def do_inspect(self, step: int, operation: Inspect) -> BlockBooks:
+    def do_inspect(self, step: int, operation: ops.Inspect) -> out.BlockBooks:
         pool, slots = self.pool, self.slots
-        books = BlockBooks(
+        books = out.BlockBooks(
             _listed(pool.block_ref_counts),
             _listed(pool.block_hashes),
             _listed(pool.block_timestamps),
@@ -306,28 +274,28 @@ class Blocks(OwnPool):
             raise UnsupportedError("cached states")
         return self.slots
 
-    def do_alloc_slots(self, step: int, operation: AllocSlots) -> Slots:
+    def do_alloc_slots(self, step: int, operation: ops.AllocSlots) -> out.Slots:
         slots = self._slotted()
         with self._handed(operation.blocks, "list") as blocks:
-            return Slots(tuple(slots.allocate_slots_batch(blocks)))
+            return out.Slots(tuple(slots.allocate_slots_batch(blocks)))
 
-    def do_evict_slots(self, step: int, operation: EvictSlots) -> Slots:
+    def do_evict_slots(self, step: int, operation: ops.EvictSlots) -> out.Slots:
         taken = self._slotted()._evict_lru_slots_batch(operation.count)
         self._in_hand.update(taken)
-        return Slots(tuple(taken))
+        return out.Slots(tuple(taken))
 
-    def do_find_slots(self, step: int, operation: FindSlots) -> FoundSlots:
+    def do_find_slots(self, step: int, operation: ops.FindSlots) -> out.FoundSlots:
         slots, blocks = self._slotted(), self.numbers(operation.blocks)
         found = tuple(slots.get_slot(block) for block in blocks)
-        return FoundSlots(found, tuple(slots.has_state(block) for block in blocks))
+        return out.FoundSlots(found, tuple(slots.has_state(block) for block in blocks))
 
-    def do_name_states(self, step: int, operation: NameStates) -> Done:
+    def do_name_states(self, step: int, operation: ops.NameStates) -> out.Done:
         slots = self._slotted()
         with self._handed(operation.blocks, "list") as blocks:
             slots.register_block_hashes_batch(blocks, [*operation.hashes])
-        return Done()
+        return out.Done()
 
-    def do_drop_states(self, step: int, operation: DropStates) -> Done:
+    def do_drop_states(self, step: int, operation: ops.DropStates) -> out.Done:
         """Drop states in one of the ways that there are."""
         slots, blocks = self._slotted(), self.numbers(operation.blocks)
         if operation.how == "one by one":
@@ -337,7 +305,7 @@ class Blocks(OwnPool):
             slots._invalidate_blocks_batch(blocks)
         else:
             slots.on_kv_blocks_deregistered(blocks, {*operation.hashes})
-        return Done()
+        return out.Done()
 
     # -- states --------------------------------------------------------------------------------------------
 
@@ -347,7 +315,7 @@ class Blocks(OwnPool):
             raise UnsupportedError("live states")
         return conv, ssm
 
-    def do_store_state(self, step: int, operation: StoreState) -> Done:
+    def do_store_state(self, step: int, operation: ops.StoreState) -> out.Done:
         """Write one layer from tensors that the caller writes over afterwards."""
         slots = self._slotted()
         ssm = _ramp(slots.ssm_states[0, 0], operation.recurrent, operation.ramp)
@@ -355,30 +323,30 @@ class Blocks(OwnPool):
         slots.store_from_tensors(self.one(operation.block), operation.layer, ssm, conv)
         for state in (ssm, conv):
             state.zero_()
-        return Done()
+        return out.Done()
 
-    def do_write_live(self, step: int, operation: WriteLive) -> Done:
+    def do_write_live(self, step: int, operation: ops.WriteLive) -> out.Done:
         conv, ssm = self._live()
         row = self.context.live_rows[operation.request]
         for live, first in ((ssm, operation.recurrent), (conv, operation.conv)):
             state = live[operation.layer, row]
             state.copy_(_ramp(state, first, operation.ramp))
-        return Done()
+        return out.Done()
 
-    def do_save_live(self, step: int, operation: SaveLive) -> Done:
+    def do_save_live(self, step: int, operation: ops.SaveLive) -> out.Done:
         slots = self._slotted()
         with self._handed(operation.slots, "list") as targets:
             slots.store_from_live_batch(targets, [*operation.requests])
-        return Done()
+        return out.Done()
 
-    def do_restore_live(self, step: int, operation: RestoreLive) -> Number:
-        return Number(int(self._slotted().restore_to_live(operation.request, self.one(operation.block))))
+    def do_restore_live(self, step: int, operation: ops.RestoreLive) -> out.Number:
+        return out.Number(int(self._slotted().restore_to_live(operation.request, self.one(operation.block))))
 
-    def do_read_states(self, step: int, operation: ReadStates) -> States:
+    def do_read_states(self, step: int, operation: ops.ReadStates) -> out.States:
         slots = self._slotted()
         return view_states(slots.ssm_states[operation.layer], slots.conv_states[operation.layer])
 
-    def do_read_live(self, step: int, operation: ReadLive) -> States:
+    def do_read_live(self, step: int, operation: ops.ReadLive) -> out.States:
         """Read the live states of a layer, in the order of requests."""
         conv, ssm = self._live()
         rows = self.context.live_rows

@@ -13,24 +13,8 @@ from pymllm.adapters.failing_calls import RecordingStatePool
 from pymllm.adapters.malformed import MALFORMED_CALLS, call_malformed
 from pymllm.adapters.own_pools import view_states, write_state
 from pymllm.adapters.own_prefix import OwnPrefixCache, pool_configurations
+from pymllm.history import operations as ops
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    AllocTrack,
-    Fault,
-    FreeTrack,
-    Hash,
-    Insert,
-    Inspect,
-    Key,
-    Lock,
-    Malformed,
-    Match,
-    ReadStates,
-    Reset,
-    Token,
-    Unlock,
-    WriteState,
-)
 from pymllm.history.outcomes import Done, Hashes, Inspected, Locked, NodeView, NoRoom, Result, Slots
 from pymllm.invariants import check_gdn_pool, check_mamba_radix_cache, check_radix_cache
 from pymllm.invariants.radix_cache import check_departed
@@ -95,7 +79,7 @@ def view_tree(root: Any, view: Callable[[Any, int | None], NodeView] = view_node
     return tuple(views)
 
 
-def path_length(root: Any, node: Any, key: Key) -> int:
+def path_length(root: Any, node: Any, key: ops.Key) -> int:
     """Return the length of a node's path, whose tokens must begin ``key``'s; `ASTRAY` otherwise."""
     chain = []
     while node is not root:
@@ -105,7 +89,7 @@ def path_length(root: Any, node: Any, key: Key) -> int:
         node = node.parent
     length = 0
     for node in reversed(chain):
-        tokens: tuple[Token, ...] = tuple(node.key)
+        tokens: tuple[ops.Token, ...] = tuple(node.key)
         if tokens != key.tokens[length : length + len(tokens)]:
             return ASTRAY
         length += len(tokens)
@@ -153,11 +137,11 @@ class OwnTree(OwnPrefixCache):
         claimed |= {"inspect", "lean_matches"} | ({"refusals"} if self.is_checked else set())
         return frozenset(claimed | ({"pool"} if self.config["pool"] != "none" else set()))
 
-    def do_match(self, step: int, operation: Match) -> Result:
+    def do_match(self, step: int, operation: ops.Match) -> Result:
         """Match a key, and keep the node for `audit_departed`."""
         return self._keep_node(step, super().do_match(step, operation))
 
-    def do_insert(self, step: int, operation: Insert) -> Result:
+    def do_insert(self, step: int, operation: ops.Insert) -> Result:
         """Insert a key, and keep the node for `audit_departed`."""
         return self._keep_node(step, super().do_insert(step, operation))
 
@@ -177,13 +161,13 @@ class OwnTree(OwnPrefixCache):
     def _is_inside(self, node: Any) -> bool:
         return node is self.cache.root_node or node._owner is self.cache._tree.epoch
 
-    def node_length(self, node: Any, key: Key) -> int:
+    def node_length(self, node: Any, key: ops.Key) -> int:
         """Climb from a node to the root."""
         return path_length(self.cache.root_node, node, key)
 
     # -- holds and hashes ------------------------------------------------------------------------------
 
-    def do_lock(self, step: int, operation: Lock) -> Result:
+    def do_lock(self, step: int, operation: ops.Lock) -> Result:
         """Take a hold; the root is named by ``None`` now and then, which must not matter (R6)."""
         node = self.node_of(operation.of)
         is_named_none = node is self.cache.root_node and step % 2
@@ -193,7 +177,7 @@ class OwnTree(OwnPrefixCache):
             self._held.append((node, token))
         return Locked(token)
 
-    def do_unlock(self, step: int, operation: Unlock) -> Result:
+    def do_unlock(self, step: int, operation: ops.Unlock) -> Result:
         released = super().do_unlock(step, operation)
         node, token = self.named_by(operation)
         if (node, token) in self._held:
@@ -206,7 +190,7 @@ class OwnTree(OwnPrefixCache):
             raise UnsupportedError("nothing is held")
         return self._held[-1][0]
 
-    def do_hash(self, step: int, operation: Hash) -> Result:
+    def do_hash(self, step: int, operation: ops.Hash) -> Result:
         """Hash a node and then its ancestors, which must not matter (H2)."""
         node = self.node_of(operation.of)
         digests: list[str] = []
@@ -215,7 +199,7 @@ class OwnTree(OwnPrefixCache):
             node = node.parent
         return Hashes(tuple(digests))
 
-    def do_reset(self, step: int, operation: Reset) -> Result:
+    def do_reset(self, step: int, operation: ops.Reset) -> Result:
         self._held.clear()
         return super().do_reset(step, operation)
 
@@ -225,10 +209,10 @@ class OwnTree(OwnPrefixCache):
         """Tell what a node looks like, whose parent has this id."""
         return view_node(node, parent)
 
-    def do_inspect(self, step: int, operation: Inspect) -> Result:
+    def do_inspect(self, step: int, operation: ops.Inspect) -> Result:
         return Inspected(view_tree(self.cache.root_node, self.view))
 
-    def do_malformed(self, step: int, operation: Malformed) -> Result:
+    def do_malformed(self, step: int, operation: ops.Malformed) -> Result:
         return call_malformed(MALFORMED_CALLS, operation, self)
 
 
@@ -330,25 +314,25 @@ class Mamba(OwnTree):
             ("available_track_slots", self.states.inner.available_track_slots),
         ]
 
-    def _set_fault(self, fault: Fault | None) -> None:
+    def _set_fault(self, fault: ops.Fault | None) -> None:
         super()._set_fault(fault)
         self.states.fault = fault
 
     # -- track slots, called by who owns them ----------------------------------------------------------
 
-    def do_alloc_track(self, step: int, operation: AllocTrack) -> Result:
+    def do_alloc_track(self, step: int, operation: ops.AllocTrack) -> Result:
         slot = self.states.inner.alloc_track_slot()
         return NoRoom() if slot is None else Slots((slot,))
 
-    def do_free_track(self, step: int, operation: FreeTrack) -> Result:
+    def do_free_track(self, step: int, operation: ops.FreeTrack) -> Result:
         self.states.inner.free_track_slot(self.one(operation.slot))
         return Done()
 
-    def do_write_state(self, step: int, operation: WriteState) -> Result:
+    def do_write_state(self, step: int, operation: ops.WriteState) -> Result:
         write_state(self.states.inner, self.one(operation.slot), operation)
         return Done()
 
-    def do_read_states(self, step: int, operation: ReadStates) -> Result:
+    def do_read_states(self, step: int, operation: ops.ReadStates) -> Result:
         return view_states(*self.states.inner.get_layer_state(operation.layer))
 
     # -- states in and out -----------------------------------------------------------------------------
@@ -357,7 +341,7 @@ class Mamba(OwnTree):
         """Return the track slot of the state at a node's end."""
         return None if node.mamba_value is None else int(node.mamba_value)
 
-    def states_of(self, operation: Insert) -> dict[str, torch.Tensor]:
+    def states_of(self, operation: ops.Insert) -> dict[str, torch.Tensor]:
         """Hand the track slot over as a tensor of one integer or another (M1)."""
         if operation.state is None:
             return {}
@@ -369,7 +353,7 @@ class Mamba(OwnTree):
     def view(self, node: Any, parent: int | None) -> NodeView:
         return view_hybrid_node(node, parent)
 
-    def do_inspect(self, step: int, operation: Inspect) -> Result:
+    def do_inspect(self, step: int, operation: ops.Inspect) -> Result:
         lists = (self.cache.full_lru, self.cache.mamba_lru)
         full, with_state = (tuple(node.id for node in order) for order in lists)
         return Inspected(view_tree(self.cache.root_node, self.view), full, with_state)

@@ -12,31 +12,8 @@ import torch
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.key_forms import make_indices, make_tokens
 from pymllm.adapters.malformed import Calls, call_malformed
+from pymllm.history import operations as ops
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    AllocRows,
-    AllocTrack,
-    Clear,
-    CopyStates,
-    FreeRow,
-    FreeTrack,
-    HashBytes,
-    HashInt64,
-    HashPage,
-    Key,
-    Malformed,
-    MoveKV,
-    PickToken,
-    ReadKV,
-    ReadRows,
-    ReadStates,
-    ResetStates,
-    SliceKey,
-    WriteEntries,
-    WriteKV,
-    WriteRow,
-    WriteState,
-)
 from pymllm.history.outcomes import Buffers, Done, Hashes, NoRoom, Number, Slots, States, Table, Tokens
 from pymllm.invariants.pools import check_gdn_pool, check_kv_pool, check_req_to_token_pool
 from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_bytes, hash_to_int64, hash_token_ids
@@ -94,7 +71,7 @@ class OwnPool(BaseAdapter, ABC):
         made = make_indices(numbers, form)
         return made if self._is_on_host else made.to(self.device)
 
-    def do_malformed(self, step: int, operation: Malformed) -> Done:
+    def do_malformed(self, step: int, operation: ops.Malformed) -> Done:
         return call_malformed(self.MALFORMED, operation, self.pool)
 
 
@@ -150,29 +127,29 @@ class Rows(OwnPool):
         check_req_to_token_pool(self.pool)
         return ("P1", "P2", "X3")
 
-    def do_alloc_rows(self, step: int, operation: AllocRows) -> Slots | NoRoom:
+    def do_alloc_rows(self, step: int, operation: ops.AllocRows) -> Slots | NoRoom:
         rows = self.pool.alloc(operation.count)
         return NoRoom() if rows is None else Slots(tuple(rows))
 
-    def do_free_row(self, step: int, operation: FreeRow) -> Done:
+    def do_free_row(self, step: int, operation: ops.FreeRow) -> Done:
         self.pool.free(self.one(operation.row))
         return Done()
 
-    def do_write_row(self, step: int, operation: WriteRow) -> Done:
+    def do_write_row(self, step: int, operation: ops.WriteRow) -> Done:
         where = (self.one(operation.row), slice(operation.start, operation.stop))
         self.pool.write(where, self.index(operation.values, operation.form))
         return Done()
 
-    def do_write_entries(self, step: int, operation: WriteEntries) -> Done:
+    def do_write_entries(self, step: int, operation: ops.WriteEntries) -> Done:
         rows = self.index(self.numbers(operation.rows), operation.form)
         positions = self.index(operation.positions, operation.form)
         self.pool.write((rows, positions), self.index(operation.values, operation.form))
         return Done()
 
-    def do_read_rows(self, step: int, operation: ReadRows) -> Table:
+    def do_read_rows(self, step: int, operation: ops.ReadRows) -> Table:
         return Table(tuple(map(tuple, self.pool.req_to_token.tolist())))
 
-    def do_clear(self, step: int, operation: Clear) -> Done:
+    def do_clear(self, step: int, operation: ops.Clear) -> Done:
         self.pool.clear()
         return Done()
 
@@ -235,7 +212,7 @@ class KVBuffers(OwnPool):
         check_kv_pool(self.pool)
         return ("P3",)
 
-    def do_write_kv(self, step: int, operation: WriteKV) -> Done:
+    def do_write_kv(self, step: int, operation: ops.WriteKV) -> Done:
         slots = self.index(operation.slots, operation.form)
         slots = slots.unsqueeze(0) if operation.shape == "batch" else slots
         keys = self._rows(operation.keys, self.pool.k_head_num, self.pool.k_head_dim, operation.shape)
@@ -250,14 +227,14 @@ class KVBuffers(OwnPool):
         elements = as_elements([number for row in rows for number in row], self.pool.dtype)
         return _SHAPES[shape](elements.view(len(rows), heads, dim).to(self.device))
 
-    def do_move_kv(self, step: int, operation: MoveKV) -> Done:
+    def do_move_kv(self, step: int, operation: ops.MoveKV) -> Done:
         keys, values = self.pool.get_kv_buffer(operation.layer)
         rows = slice(operation.source, operation.source + operation.count)
         targets = range(operation.target, operation.target + operation.count)
         self.pool.set_kv_buffer(operation.layer, self.index(targets, "int64"), keys[rows], values[rows])
         return Done()
 
-    def do_read_kv(self, step: int, operation: ReadKV) -> Buffers:
+    def do_read_kv(self, step: int, operation: ops.ReadKV) -> Buffers:
         keys = self.pool.get_key_buffer(operation.layer)
         values = self.pool.get_value_buffer(operation.layer)
         return Buffers(as_numbers(keys), as_numbers(values))
@@ -304,7 +281,7 @@ def view_states(recurrent: torch.Tensor, conv: torch.Tensor) -> States:
     return States(as_numbers(recurrent), as_numbers(conv), *shapes, *dtypes)
 
 
-def write_state(pool: GDNPool, row: int, operation: WriteState) -> None:
+def write_state(pool: GDNPool, row: int, operation: ops.WriteState) -> None:
     """Write a row of a pool through the views of a layer, as a kernel does."""
     firsts = (operation.recurrent, operation.conv)
     for view, first in zip(pool.get_layer_state(operation.layer), firsts, strict=True):
@@ -358,31 +335,31 @@ class GDNStates(OwnPool):
         check_gdn_pool(self.pool)
         return ("P4", "P5", "X3")
 
-    def do_alloc_track(self, step: int, operation: AllocTrack) -> Slots | NoRoom:
+    def do_alloc_track(self, step: int, operation: ops.AllocTrack) -> Slots | NoRoom:
         slot = self.pool.alloc_track_slot()
         return NoRoom() if slot is None else Slots((slot,))
 
-    def do_free_track(self, step: int, operation: FreeTrack) -> Done:
+    def do_free_track(self, step: int, operation: ops.FreeTrack) -> Done:
         self.pool.free_track_slot(self.one(operation.slot))
         return Done()
 
-    def do_write_state(self, step: int, operation: WriteState) -> Done:
+    def do_write_state(self, step: int, operation: ops.WriteState) -> Done:
         write_state(self.pool, self.one(operation.slot), operation)
         return Done()
 
-    def do_copy_states(self, step: int, operation: CopyStates) -> Done:
+    def do_copy_states(self, step: int, operation: ops.CopyStates) -> Done:
         source, target = (self.numbers(spans) for spans in (operation.source, operation.target))
         self.pool.copy_states(self.index(source, operation.form), self.index(target, operation.form))
         return Done()
 
-    def do_reset_states(self, step: int, operation: ResetStates) -> Done:
+    def do_reset_states(self, step: int, operation: ops.ResetStates) -> Done:
         self.pool.reset_states(self.index(self.numbers(operation.rows), operation.form))
         return Done()
 
-    def do_read_states(self, step: int, operation: ReadStates) -> States:
+    def do_read_states(self, step: int, operation: ops.ReadStates) -> States:
         return view_states(*self.pool.get_layer_state(operation.layer))
 
-    def do_clear(self, step: int, operation: Clear) -> Done:
+    def do_clear(self, step: int, operation: ops.Clear) -> Done:
         """Take every track slot back and zero all states."""
         self.pool.clear()
         return Done()
@@ -422,23 +399,23 @@ class KeysAndHashes(OwnPool):
     def claim(self) -> frozenset[str]:
         return frozenset({"bigrams", "extra_key", "hashes", "refusals"})
 
-    def do_slice_key(self, step: int, operation: SliceKey) -> Tokens:
+    def do_slice_key(self, step: int, operation: ops.SliceKey) -> Tokens:
         return _read(_make_key(operation.key)[operation.start : operation.stop])
 
-    def do_pick_token(self, step: int, operation: PickToken) -> Tokens:
+    def do_pick_token(self, step: int, operation: ops.PickToken) -> Tokens:
         return _read(_make_key(operation.key)[operation.at])
 
-    def do_hash_page(self, step: int, operation: HashPage) -> Hashes:
+    def do_hash_page(self, step: int, operation: ops.HashPage) -> Hashes:
         return Hashes((hash_token_ids(_make_key(operation.key).token_ids, operation.prior),))
 
-    def do_hash_int64(self, step: int, operation: HashInt64) -> Number:
+    def do_hash_int64(self, step: int, operation: ops.HashInt64) -> Number:
         return Number(hash_to_int64(operation.digest))
 
-    def do_hash_bytes(self, step: int, operation: HashBytes) -> Number:
+    def do_hash_bytes(self, step: int, operation: ops.HashBytes) -> Number:
         return Number(hash_bytes(bytes.fromhex(operation.data)))
 
 
-def _make_key(key: Key) -> RadixKey:
+def _make_key(key: ops.Key) -> RadixKey:
     try:
         tokens = make_tokens(key)
     except (OverflowError, RuntimeError) as error:

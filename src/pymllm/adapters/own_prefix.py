@@ -12,42 +12,14 @@ from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.failing_calls import InjectedFault, RecordingPool, record_around
 from pymllm.adapters.key_forms import clobber, make_indices, make_radix_key
 from pymllm.errors import ProgramError
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    Alloc,
-    Evict,
-    Fault,
-    Free,
-    FreeSWA,
-    Insert,
-    Inspect,
-    Key,
-    Lock,
-    Match,
-    MoveSWA,
-    Operation,
-    ReadHalves,
-    ReadStates,
-    Reset,
-    Unlock,
-)
-from pymllm.history.outcomes import (
-    Done,
-    Effect,
-    Evicted,
-    Inserted,
-    Locked,
-    Matched,
-    NoRoom,
-    Outcome,
-    Result,
-    Slots,
-)
 from pymllm.invariants import check_swa_allocator, check_token_allocator
 from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
 
 _SIZES = ("evictable_size", "protected_size", "total_size", "swa_evictable_size", "swa_protected_size")
-_READING = (Inspect, ReadHalves, ReadStates, Fault)
+_READING = (ops.Inspect, ops.ReadHalves, ops.ReadStates, ops.Fault)
 _POOL_SIZES = ("available_size", "full_available_size", "swa_available_size")
 
 
@@ -85,7 +57,7 @@ class OwnPrefixCache(BaseAdapter, ABC):
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
         self.is_touched = True
-        self._fault: Fault | None = None
+        self._fault: ops.Fault | None = None
         self._callbacks_run = 0
         self._nodes: dict[int, Any] = {}
         self._holds: dict[int, tuple[Any, Any]] = {}
@@ -98,7 +70,7 @@ class OwnPrefixCache(BaseAdapter, ABC):
     def make_cache(self, on_node_evict: Callable[[int], None]) -> Any:
         """Build what is examined over `pool`."""
 
-    def node_length(self, node: Any, key: Key) -> int | None:
+    def node_length(self, node: Any, key: ops.Key) -> int | None:
         """Return the length of the path that ends with a node, where nodes have paths."""
         return None
 
@@ -106,7 +78,7 @@ class OwnPrefixCache(BaseAdapter, ABC):
         """Return the track slot of a node's state, where nodes have states."""
         return None
 
-    def states_of(self, operation: Insert) -> dict[str, torch.Tensor]:
+    def states_of(self, operation: ops.Insert) -> dict[str, torch.Tensor]:
         """Return what an insert is given beside KV, by name."""
         return {}
 
@@ -138,16 +110,16 @@ class OwnPrefixCache(BaseAdapter, ABC):
 
     # -- watching --------------------------------------------------------------------------------------
 
-    def apply(self, step: int, operation: Operation) -> Outcome:
+    def apply(self, step: int, operation: ops.Operation) -> out.Outcome:
         """Carry an operation out; a fault that was set before it is forgotten after it."""
         self._callbacks_run = 0
         self.is_touched = not isinstance(operation, _READING)
         outcome = super().apply(step, operation)
-        if self._fault is not None and not isinstance(operation, Fault):
+        if self._fault is not None and not isinstance(operation, ops.Fault):
             self._set_fault(None)
         return outcome
 
-    def _set_fault(self, fault: Fault | None) -> None:
+    def _set_fault(self, fault: ops.Fault | None) -> None:
         self._fault = fault
         if self.pool is not None:
             self.pool.fault = fault
@@ -157,14 +129,14 @@ class OwnPrefixCache(BaseAdapter, ABC):
         fault = self._fault
         is_due = fault is not None and self._callbacks_run >= fault.nth
         note = self._reenter() if is_due and fault is not None and fault.call == "reenter" else ""
-        self.effects.append(Effect("callback", node=node_id, note=note, sizes=self.sizes()))
+        self.effects.append(out.Effect("callback", node=node_id, note=note, sizes=self.sizes()))
         if is_due and fault is not None and fault.call == "callback":
             is_first = self._callbacks_run == fault.nth
             raise InjectedFault("the callback") if is_first else LaterFault("a later callback")
 
     def _reenter(self) -> str:
         try:
-            self.cache.match_prefix(make_radix_key(Key((1,))))
+            self.cache.match_prefix(make_radix_key(ops.Key((1,))))
         except Exception as error:  # which one is what is asked
             return type(error).__name__
         return ""
@@ -194,48 +166,45 @@ class OwnPrefixCache(BaseAdapter, ABC):
 
     # -- the pool, called by who owns the slots --------------------------------------------------------
 
-    def do_alloc(self, step: int, operation: Alloc) -> Result:
+    def do_alloc(self, step: int, operation: ops.Alloc) -> out.Result:
         inner = self._pool_of_caller()
         slots = inner.alloc(operation.tokens)
         if slots is None:
-            return NoRoom()
+            return out.NoRoom()
         halves = inner.translate_to_swa(slots).tolist() if hasattr(inner, "translate_to_swa") else ()
-        return Slots(tuple(slots.tolist()), tuple(halves))
+        return out.Slots(tuple(slots.tolist()), tuple(halves))
 
-    def do_read_halves(self, step: int, operation: ReadHalves) -> Result:
-        inner = self._pool_of_caller()
-        if not hasattr(inner, "translate_to_swa"):
-            raise UnsupportedError("the pool has no SWA halves")
-        halves = inner.translate_to_swa(make_indices(self.numbers(operation.slots), "int64"))
-        return Slots((), tuple(halves.tolist()))
+    def do_read_halves(self, step: int, operation: ops.ReadHalves) -> out.Result:
+        halves = self._pool_of_caller("translate_to_swa").translate_to_swa(
+            make_indices(self.numbers(operation.slots), "int64")
+        )
+        return out.Slots((), tuple(halves.tolist()))
 
-    def do_free(self, step: int, operation: Free) -> Result:
+    def do_free(self, step: int, operation: ops.Free) -> out.Result:
         self._pool_of_caller().free(make_indices(self.numbers(operation.slots), operation.form))
-        return Done()
+        return out.Done()
 
-    def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
-        inner = self._pool_of_caller()
-        if not hasattr(inner, "free_swa"):
-            raise UnsupportedError("the pool has no SWA halves")
+    def do_free_swa(self, step: int, operation: ops.FreeSWA) -> out.Result:
+        inner = self._pool_of_caller(needs="free_swa")
         inner.free_swa(make_indices(self.numbers(operation.slots), operation.form))
-        return Done()
+        return out.Done()
 
-    def do_move_swa(self, step: int, operation: MoveSWA) -> Result:
-        inner = self._pool_of_caller()
-        if not hasattr(inner, "move_swa"):
-            raise UnsupportedError("the pool has no SWA halves")
+    def do_move_swa(self, step: int, operation: ops.MoveSWA) -> out.Result:
+        inner = self._pool_of_caller(needs="move_swa")
         ends = (self.numbers(operation.source), self.numbers(operation.target))
         inner.move_swa(*(make_indices(numbers, "int64") for numbers in ends))
-        return Done()
+        return out.Done()
 
-    def _pool_of_caller(self) -> Any:
+    def _pool_of_caller(self, needs: str = "alloc") -> Any:
         if self.pool is None:
             raise UnsupportedError("there is no pool")
+        if not hasattr(self.pool.inner, needs):
+            raise UnsupportedError("the pool has no SWA halves")
         return self.pool.inner
 
     # -- keys in and out -------------------------------------------------------------------------------
 
-    def do_match(self, step: int, operation: Match) -> Result:
+    def do_match(self, step: int, operation: ops.Match) -> out.Result:
         """Match a key; what was passed in and what came out is overwritten at once (X5)."""
         key = make_radix_key(operation.key)
         result = self.cache.match_prefix(key)
@@ -245,9 +214,9 @@ class OwnPrefixCache(BaseAdapter, ABC):
         node = self._nodes[step] = result.last_node
         length = self.node_length(node, operation.key)
         branching = result.mamba_branching_seqlen
-        return Matched(slots, result.prefix_len, length, dtype, self.state_of(node), branching)
+        return out.Matched(slots, result.prefix_len, length, dtype, self.state_of(node), branching)
 
-    def do_insert(self, step: int, operation: Insert) -> Result:
+    def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
         """Insert a key; what was passed in is overwritten at once (X5)."""
         key, value = make_radix_key(operation.key), self._value_of(operation)
         states = self.states_of(operation)
@@ -263,20 +232,20 @@ class OwnPrefixCache(BaseAdapter, ABC):
                 clobber(given)
         self._nodes[step] = result.last_node
         length = self.node_length(result.last_node, operation.key)
-        return Inserted(result.prefix_len, tuple(result.adopted), length, result.mamba_exist)
+        return out.Inserted(result.prefix_len, tuple(result.adopted), length, result.mamba_exist)
 
-    def _value_of(self, operation: Insert) -> torch.Tensor | None:
+    def _value_of(self, operation: ops.Insert) -> torch.Tensor | None:
         if operation.slots is None:
             return None
         return make_indices(self.numbers(operation.slots), operation.form).to(self._device)
 
-    def do_evict(self, step: int, operation: Evict) -> Result:
+    def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
         result = self.cache.evict(operation.tokens, operation.secondary)
-        return Evicted(result.full_evicted, result.swa_evicted, result.mamba_evicted)
+        return out.Evicted(result.full_evicted, result.swa_evicted, result.mamba_evicted)
 
-    def do_reset(self, step: int, operation: Reset) -> Result:
+    def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
         self.cache.reset()
-        return Done()
+        return out.Done()
 
     # -- nodes by step ---------------------------------------------------------------------------------
 
@@ -294,37 +263,37 @@ class OwnPrefixCache(BaseAdapter, ABC):
             raise ProgramError(f"step {step} took no hold")
         return self._holds[step][1]
 
-    def do_lock(self, step: int, operation: Lock) -> Result:
+    def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
         node = self.node_of(operation.of)
         token = self.cache.inc_lock_ref(node)
         self.keep_hold(step, node, token)
-        return Locked(token)
+        return out.Locked(token)
 
     def keep_hold(self, step: int, node: Any, token: Any) -> None:
         """Remember what a step's hold was taken at, and its token."""
         self._holds[step] = (node, token)
 
-    def named_by(self, operation: Unlock) -> tuple[Any, Any]:
+    def named_by(self, operation: ops.Unlock) -> tuple[Any, Any]:
         """Return the node and the token that an `Unlock` passes."""
         token = self.token_of(operation.lock)
         if operation.token is not None:
             token = self.token_of(operation.token) if operation.token else None
         return self.node_of(operation.lock if operation.at is None else operation.at), token
 
-    def do_unlock(self, step: int, operation: Unlock) -> Result:
+    def do_unlock(self, step: int, operation: ops.Unlock) -> out.Result:
         """Release a hold; no token is passed in either of the two ways in which it can be left out."""
         node, token = self.named_by(operation)
         if token is None and operation.lock % 2:
             self.cache.dec_lock_ref(node)
         else:
             self.cache.dec_lock_ref(node, swa_boundary_id=token)
-        return Done()
+        return out.Done()
 
     # -- faults ----------------------------------------------------------------------------------------
 
-    def do_fault(self, step: int, operation: Fault) -> Result:
+    def do_fault(self, step: int, operation: ops.Fault) -> out.Result:
         """Let something fail that the next operation calls."""
         if "faults" not in self.capabilities:
             raise UnsupportedError("nothing fails here")
         self._set_fault(operation)
-        return Done()
+        return out.Done()

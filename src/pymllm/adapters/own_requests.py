@@ -17,33 +17,9 @@ from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceConte
 from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEvictionPolicy
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
 from pymllm.errors import ProgramError
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    AddRequest,
-    Fault,
-    Inspect,
-    Malformed,
-    Operation,
-    Pause,
-    Release,
-    Reset,
-    Resume,
-    RunStep,
-    ScheduleChunk,
-)
-from pymllm.history.outcomes import (
-    BlockState,
-    ContextBlock,
-    ContextView,
-    Done,
-    Effect,
-    NoRoom,
-    Outcome,
-    Ran,
-    RequestRun,
-    RequestView,
-    Result,
-)
 from pymllm.invariants.blocks import check_dynamic_context
 from pymllm.mem_cache.base_prefix_cache import hash_token_ids
 
@@ -125,7 +101,7 @@ class Requests(BaseAdapter):
         self.forward = ExactForward(self.context)
         self.calls = FailingCalls(self.context)
         self._requests: dict[int, Prompted] = {}
-        self._runs: tuple[RequestRun, ...] = ()
+        self._runs: tuple[out.RequestRun, ...] = ()
         self._is_touched = True
         self._observe()
 
@@ -160,7 +136,7 @@ class Requests(BaseAdapter):
         inner = blocks.on_blocks_deregistered
 
         def record(ids: list[int], hashes: set[int]) -> None:
-            self.effects.append(Effect("callback", tuple(int(block) for block in ids)))
+            self.effects.append(out.Effect("callback", tuple(int(block) for block in ids)))
             if inner is not None:
                 inner(ids, hashes)
 
@@ -192,44 +168,44 @@ class Requests(BaseAdapter):
         states = ("C2", "C4", "C6") if self.context.mamba_slot_allocator is not None else ()
         return ("C1", "C3", *states, "E2", "E3")
 
-    def apply(self, step: int, operation: Operation) -> Outcome:
+    def apply(self, step: int, operation: ops.Operation) -> out.Outcome:
         """Carry an operation out; what was to fail in it is forgotten then."""
         outcome = super().apply(step, operation)
-        self._is_touched = not isinstance(operation, Inspect | Fault)
-        if not isinstance(operation, Fault):
+        self._is_touched = not isinstance(operation, ops.Inspect | ops.Fault)
+        if not isinstance(operation, ops.Fault):
             self.calls.disarm()
             self.forward.fails_at = 0
         return outcome
 
     # -- requests ------------------------------------------------------------------------------------------
 
-    def do_add_request(self, step: int, operation: AddRequest) -> Result:
+    def do_add_request(self, step: int, operation: ops.AddRequest) -> out.Result:
         request = Prompted(operation.tokens, step)
         if not self.context.add_request(request, operation.limit):
-            return NoRoom()
+            return out.NoRoom()
         self._requests[step] = request
         return self._view(request)
 
-    def do_schedule_chunk(self, step: int, operation: ScheduleChunk) -> Result:
+    def do_schedule_chunk(self, step: int, operation: ops.ScheduleChunk) -> out.Result:
         request = self._find(operation.request)
-        return self._view(request) if self.context.schedule_chunk(request, operation.limit) else NoRoom()
+        return self._view(request) if self.context.schedule_chunk(request, operation.limit) else out.NoRoom()
 
-    def do_pause(self, step: int, operation: Pause) -> Result:
-        return Done() if self.context.pause(self._find(operation.request)) else NoRoom()
+    def do_pause(self, step: int, operation: ops.Pause) -> out.Result:
+        return out.Done() if self.context.pause(self._find(operation.request)) else out.NoRoom()
 
-    def do_resume(self, step: int, operation: Resume) -> Result:
+    def do_resume(self, step: int, operation: ops.Resume) -> out.Result:
         self.context.resume(self._find(operation.request))
-        return Done()
+        return out.Done()
 
-    def do_release(self, step: int, operation: Release) -> Result:
+    def do_release(self, step: int, operation: ops.Release) -> out.Result:
         self.context.release(self._find(operation.request))
-        return Done()
+        return out.Done()
 
-    def do_reset(self, step: int, operation: Reset) -> Result:
+    def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
         """Empty the context, and the KV beside it: what is read afterwards is the same on a new one."""
         self.context.reset()
         self.forward.kv[:] = 0
-        return Done()
+        return out.Done()
 
     def _find(self, step: int) -> Prompted:
         if step not in self._requests:
@@ -238,7 +214,7 @@ class Requests(BaseAdapter):
 
     # -- steps ---------------------------------------------------------------------------------------------
 
-    def do_run_step(self, step: int, operation: RunStep) -> Result:
+    def do_run_step(self, step: int, operation: ops.RunStep) -> out.Result:
         """Compute a step; what it fails with once it has begun is part of the answer."""
         self._runs, error = (), ""
         known, slots = self._hashes(), self._slots()
@@ -249,11 +225,13 @@ class Requests(BaseAdapter):
                 raise
             error = type(failure).__name__
         now = self._slots()
-        return Ran(
+        return out.Ran(
             self._runs,
             tuple(block for block, value in enumerate(self._hashes()) if value >= 0 > known[block]),
             tuple(
-                BlockState(block, slot) for block, slot in enumerate(now) if slot not in (-1, slots[block])
+                out.BlockState(block, slot)
+                for block, slot in enumerate(now)
+                if slot not in (-1, slots[block])
             ),
             tuple(block for block, slot in enumerate(slots) if slot >= 0 > now[block]),
             error,
@@ -278,7 +256,7 @@ class Requests(BaseAdapter):
         token_of = {number: next_tokens[place % len(next_tokens)] for place, number in enumerate(sampling)}
         return [token_of.get(step.req.step) for step in batch.requests]
 
-    def _tell(self, step: RequestStep, offsets: tuple[int, ...]) -> RequestRun:
+    def _tell(self, step: RequestStep, offsets: tuple[int, ...]) -> out.RequestRun:
         size = self.context.block_size_tokens
         slots = step.kv_slots.tolist()
         # A run of slots ends with its block, even if the next block follows on.
@@ -286,7 +264,7 @@ class Requests(BaseAdapter):
             at for at, slot in enumerate(slots) if not at or slot % size == 0 or slot != slots[at - 1] + 1
         ]
         counts = [stop - at for at, stop in zip(starts, [*starts[1:], len(slots)], strict=True)]
-        return RequestRun(
+        return out.RequestRun(
             step.req.step,
             step.row,
             step.blocks,
@@ -301,14 +279,14 @@ class Requests(BaseAdapter):
 
     # -- looks, failures, misuse ---------------------------------------------------------------------------
 
-    def do_inspect(self, step: int, operation: Inspect) -> Result:
+    def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
         """Show every request, and every block that is not free."""
         slots = self.context.mamba_slot_allocator
         states = [] if slots is None else read_rows(slots.conv_states, slots.ssm_states)
-        return ContextView(
+        return out.ContextView(
             tuple(self._views(dict(enumerate(self.context.requests)))),
             tuple(
-                ContextBlock(block, references, value, slot, states[slot] if slot >= 0 else ())
+                out.ContextBlock(block, references, value, slot, states[slot] if slot >= 0 else ())
                 for block, (references, value, slot) in enumerate(
                     zip(self._references(), self._hashes(), self._slots(), strict=True)
                 )
@@ -316,12 +294,12 @@ class Requests(BaseAdapter):
             ),
         )
 
-    def _view(self, request: Prompted) -> RequestView:
+    def _view(self, request: Prompted) -> out.RequestView:
         row = next(at for at, each in enumerate(self.context.requests) if each is request)
         (view,) = self._views({row: request})
         return view
 
-    def _views(self, requests: Mapping[int, Prompted]) -> list[RequestView]:
+    def _views(self, requests: Mapping[int, Prompted]) -> list[out.RequestView]:
         """Show requests by their rows; what is read off the device is read for all of them at once."""
         context, regions = self.context, self._regions()
         table = context.request_to_kv_block_ids.tolist()
@@ -330,7 +308,7 @@ class Requests(BaseAdapter):
         states = context.mamba_metadata.request_to_mamba_state_idx.tolist()
         live = self.forward.read_lives([states[row] for row in requests])
         return [
-            RequestView(
+            out.RequestView(
                 request.step,
                 row,
                 regions[row],
@@ -362,7 +340,7 @@ class Requests(BaseAdapter):
         of_block: list[int] = [-1] * len(self._hashes()) if slots is None else slots.block_to_slot.tolist()
         return of_block
 
-    def do_fault(self, step: int, operation: Fault) -> Result:
+    def do_fault(self, step: int, operation: ops.Fault) -> out.Result:
         """Let a call of the next operation fail, or its forward pass at a request."""
         if operation.call == "forward":
             self.forward.fails_at = operation.nth
@@ -370,9 +348,9 @@ class Requests(BaseAdapter):
             self.calls.arm(operation)
         else:
             raise UnsupportedError(f"a context has no call {operation.call!r} that could fail")
-        return Done()
+        return out.Done()
 
-    def do_malformed(self, step: int, operation: Malformed) -> Result:
+    def do_malformed(self, step: int, operation: ops.Malformed) -> out.Result:
         return call_malformed(MALFORMED_CALLS, operation, self.context)
 
 

@@ -14,19 +14,8 @@ from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.malformed import Calls
 from pymllm.adapters.own_pools import OwnPool
 from pymllm.errors import InvariantViolation
+from pymllm.history import operations as ops
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    Alloc,
-    BeginGroup,
-    Clear,
-    EndGroup,
-    Free,
-    FreeSWA,
-    Merge,
-    MoveSWA,
-    ReadHalves,
-    Span,
-)
 from pymllm.history.outcomes import Done, NoRoom, Slots
 from pymllm.invariants.slots import check_slot_store, walk_swa_allocator
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
@@ -138,35 +127,35 @@ class TokenSlots(OwnPool):
 
     # -- operations ----------------------------------------------------------------------------------------
 
-    def do_alloc(self, step: int, operation: Alloc) -> Slots | NoRoom:
+    def do_alloc(self, step: int, operation: ops.Alloc) -> Slots | NoRoom:
         slots = self.pool.alloc(operation.tokens)
         if slots is None:
             return NoRoom()
         return Slots(self._plain("A3", slots), self._halves_of(slots))
 
-    def do_free(self, step: int, operation: Free) -> Done:
+    def do_free(self, step: int, operation: ops.Free) -> Done:
         self.pool.free(self._indices(operation.slots, operation.form))
         return Done()
 
-    def do_merge(self, step: int, operation: Merge) -> Done:
+    def do_merge(self, step: int, operation: ops.Merge) -> Done:
         self.pool.merge_and_sort_free()
         return Done()
 
-    def do_begin_group(self, step: int, operation: BeginGroup) -> Done:
+    def do_begin_group(self, step: int, operation: ops.BeginGroup) -> Done:
         self.pool.free_group_begin()
         return Done()
 
-    def do_end_group(self, step: int, operation: EndGroup) -> Done:
+    def do_end_group(self, step: int, operation: ops.EndGroup) -> Done:
         self.pool.free_group_end()
         return Done()
 
-    def do_clear(self, step: int, operation: Clear) -> Done:
+    def do_clear(self, step: int, operation: ops.Clear) -> Done:
         self.pool.clear()
         return Done()
 
     # -- tensors and numbers -------------------------------------------------------------------------------
 
-    def _indices(self, spans: Sequence[Span], form: str = "int32") -> torch.Tensor:
+    def _indices(self, spans: Sequence[ops.Span], form: str = "int32") -> torch.Tensor:
         """Return slots as a tensor; where they do not fit its dtype, nothing is asked of the allocator."""
         numbers = self.numbers(spans)
         try:
@@ -220,15 +209,15 @@ class SWASlots(TokenSlots):
         self._compare_handed_out(walk_swa_allocator(self.pool))
         return (*self._audited, "A7")
 
-    def do_free_swa(self, step: int, operation: FreeSWA) -> Done:
+    def do_free_swa(self, step: int, operation: ops.FreeSWA) -> Done:
         self.pool.free_swa(self._indices(operation.slots, operation.form))
         return Done()
 
-    def do_move_swa(self, step: int, operation: MoveSWA) -> Done:
+    def do_move_swa(self, step: int, operation: ops.MoveSWA) -> Done:
         self.pool.move_swa(self._indices(operation.source), self._indices(operation.target))
         return Done()
 
-    def do_read_halves(self, step: int, operation: ReadHalves) -> Slots:
+    def do_read_halves(self, step: int, operation: ops.ReadHalves) -> Slots:
         return Slots((), self._halves_of(self._indices(operation.slots)))
 
     def _halves_of(self, slots: torch.Tensor) -> tuple[int, ...]:

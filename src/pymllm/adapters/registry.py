@@ -7,8 +7,9 @@ import importlib
 import importlib.util
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from pymllm.adapters.base import Adapter, AdapterClass
 from pymllm.adapters.process.command_name import PREFIX, split_command
@@ -107,124 +108,20 @@ PEERS: tuple[AdapterEntry, ...] = tuple(
 )
 """Other people's, loaded when built: ``tox -e peers`` installs the package, ``peers-older`` an older one."""
 
-_FAULTY = {
-    "faulty_pools": {
-        "SlotZero": "hands out slot 0",
-        "BackwardSlots": "hands out the slots of a page backwards",
-        "EagerReuse": "hands out what was freed last while older pages are free",
-        "MergingFailure": "merges what is free before it finds that it does not suffice",
-        "DoubleFree": "claims to refuse misuse, and takes back what was never handed out",
-        "HalfHeardFrees": "frees only those pages whose first slot is named",
-        "NestedGroups": "accepts a group inside a group",
-        "UnsortedClear": "clears by freeing what is held, so that the next pages are not those of a new pool",
-        "ForgottenRing": "clears a queue of pages and forgets its ring, which still has the pages of before",
-        "ForgottenHalves": "frees slots and forgets to give their SWA halves back",
-        "SharedHalves": "puts one SWA half behind all slots of an allocation",
-        "RowZero": "hands out row 0",
-        "DirtyRows": "frees rows without zeroing them",
-        "WritesEverywhere": "writes rows into every layer",
-        "SilentCasts": "casts rows of another dtype",
-        "LostPadding": "drops what is written to slot 0",
-        "WorkingSnapshots": "hands out a working row as a track slot",
-        "OneLayerCopies": "copies the states of the first layer only",
-        "SwappedHeads": "keeps the two dimensions of a head in the wrong order",
-        "LostNamespace": "forgets the namespace of a key that is sliced",
-        "UnsignedDigests": "turns a digest into an unsigned number",
-    },
-    "faulty_radix": {
-        "LockedVictims": "evicts leaves without a look at their locks",
-        "LostAncestors": "releases the nodes that a hold was taken on, and forgets what was split off since",
-        "NamespaceFallback": "serves a namespace that has nothing cached from the plain one",
-        "OrphanHashes": "hashes the pages of a node as if nothing came before them",
-        "BareNamespaces": "seeds the hashes of a namespace with its name, be it a number or a text",
-        "GreedyEviction": "evicts one token more than was asked for, and so now and then a leaf more",
-        "OneByOne": "frees the victims of an eviction one by one",
-        "RepeatedPages": "names a page once for each of its slots where the pool asks for each page once",
-        "OpenCallbacks": "lets a callback call the cache",
-        "LeavesOnly": "counts only leaves as evictable",
-        "HeldSlotsLost": "resets without giving the slots of held nodes back",
-        "GlobalIds": "numbers the nodes of all caches of a process together",
-        "ShortMatches": "never matches the last token of a key",
-        "BottomUpSlots": "gives the slots of a path node by node from its end to its start",
-        "SilentHits": "begins to count the hits of the upper half of a split anew",
-        "SplitViews": "splits the slots of a node into views, each of which keeps the whole alive",
-        "SharedPages": "splits a list of pages and leaves the lower half its first ones, the upper half's",
-        "FreedDuplicates": "frees the slots of what is cached already, although they are the caller's",
-        "OverstatedAdoption": "tells that it adopted all of a key whose end was new",
-        "ZeroPrefix": "tells that nothing of a key was cached before",
-        "ShortValues": "cuts a key and its slots to the shorter of the two instead of refusing them",
-        "EarlyRefusal": "caches as much of a key as there are slots for, and only then refuses it",
-        "EmptyNodes": "adds an empty node below a leaf that is cached again",
-        "DeadWindows": "matches prefixes whose last window is dead",
-        "StaleMatches": "does not make what it matches recent",
-        "ShortHolds": "protects one page less than a hold's window needs",
-        "LowBoundaries": "leaves a window's boundary with the lower half of a split",
-        "TwiceProtected": "counts a protected window once for each of its holds",
-        "DeadLeaves": "leaves tombstones behind as leaves",
-        "LivingTombstones": "frees the SWA half of a node that it still takes for alive",
-        "OneWindowMore": "frees one window token more than was asked for, and so now and then a node more",
-        "NoProtection": "ignores prev_prefix_len",
-    },
-    "faulty_mamba": {
-        "InheritedStates": "tells that a state exists where only an ancestor has one",
-        "StatelessMatches": "matches KV beyond the last state",
-        "CopiedStates": "splits a node and leaves its state with both halves",
-        "StolenLocks": "releases a hold and with it the states that others hold above it",
-        "StatesAsTokens": "takes the number of states to evict for a number of tokens",
-        "TokensAsStates": "counts the tokens of nodes with a state instead of the states",
-        "FreedStates": "frees the track slot of a state that it has already, although it is the caller's",
-        "UntouchedLists": "leaves a node where it is in the list of all nodes when it is used again",
-        "OverwrittenStates": "copies each new state over that of the node above, too",
-        "WipedStates": "zeroes a state when the last hold at its node is released",
-    },
-    "faulty_blocks": {
-        "OldestBlocks": "evicts the oldest cached block, whatever was registered below it",
-        "ReleasesOnce": "takes one reference from a block that is released twice in one call",
-        "LastRegistrations": "lets a hash name the block that was registered with it last",
-        "ForeignParents": "takes any block with the hash of a parent for the parent",
-        "StaleIndex": "resets without forgetting which block had which hash",
-        "PartialReleases": "releases blocks one by one, up to the one that must be refused",
-        "FailingEvictions": "evicts what it can before it finds that it does not suffice",
-        "EarlyObserver": "calls the observer before the books are written",
-        "OpenObserver": "lets the observer call the allocator",
-        "UnsettledErrors": "does not free what was released if the observer raises",
-        "LoudReset": "tells the observer of the blocks that a reset takes from their holders",
-        "UnheardBlocks": "does not tell the observer of blocks without a hash",
-        "StaleSlots": "frees the slots of blocks, and leaves the slots with their blocks",
-        "KeptNames": "frees the slots of blocks, and finds their states all the same",
-        "ForeignNames": "forgets a hash that is deregistered, although it names another block's state",
-        "EvictedBatch": "evicts slots of blocks that the same batch names",
-        "LeakingBatches": "takes the free slots before it finds that they do not suffice",
-        "YoungestSlots": "evicts the slots of those blocks that were used last",
-        "OneLayerSaves": "saves the recurrent states of the first layer only",
-        "RequestsAsRows": "restores a state to the row with the request's number, whoever has that row",
-        "WipedLive": "zeroes a live state for which it finds no cached one",
-        "StaleStates": "resets without zeroing the recurrent states",
-    },
-    "faulty_requests": {
-        "BatchSnapshots": "stores the state of the first request of a batch for all whose prompts end",
-        "PromptOffsets": "counts the ends of blocks in a later chunk as if the prompt began there",
-        "TrunksFirst": "keeps the states inside of prompts before those at their ends",
-        "UnfilledSlots": "keeps slots that a failing commit has not filled",
-        "StaleRestores": "resumes behind a cached state without a copy of it",
-        "BareHashes": "takes every block with the right hash for a hit",
-        "FullHits": "leaves nothing to compute of a prompt that is cached as a whole",
-        "UnheldHits": "holds what it has found only once the rest is allocated",
-        "LeakyAdmissions": "keeps the shared blocks of a request that it could not take up",
-        "SharedReleases": "gives a shared block up on behalf of two requests when one of them leaves",
-        "LongRows": "leaves the blocks of a released request in the last row",
-        "UnboundedPauses": "lets paused requests keep as many blocks as they have",
-        "DurableHashes": "resets by releasing every request, so that what was cached is found again",
-    },
-}
+_FAULTY = ("faulty_pools", "faulty_radix", "faulty_mamba", "faulty_blocks", "faulty_requests")
+_WRONG_CLASS = re.compile(r'^class (?!Faulty)([A-Z]\w+)\(.*\):\n    """(\w)(.+?)\.?(?:"""|\n)', re.MULTILINE)
 
-FAULTY: tuple[AdapterEntry, ...] = tuple(
-    AdapterEntry(
-        "faulty" + re.sub("([A-Z])", r"-\1", name).lower(), f"pymllm.adapters.{module}:{name}", summary
-    )
-    for module, summaries in _FAULTY.items()
-    for name, summary in summaries.items()
-)
+
+def _read_faulty() -> Iterator[AdapterEntry]:
+    """Give an entry for each wrong class, which its docstring sums up; read, so that no torch is loaded."""
+    for module in _FAULTY:
+        text = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+        for name, first, rest in _WRONG_CLASS.findall(text):
+            words = re.sub("([A-Z])", r"-\1", name).lower()
+            yield AdapterEntry(f"faulty{words}", f"pymllm.adapters.{module}:{name}", f"{first.lower()}{rest}")
+
+
+FAULTY: tuple[AdapterEntry, ...] = tuple(_read_faulty())
 """Wrong on purpose, each in one way, to see that they are caught (`pymllm.adapters.faulty`)."""
 
 

@@ -16,10 +16,9 @@ from msgspec import structs
 
 from pymllm import __version__
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.adapters.process.answer_limit import seconds_per_answer
 from pymllm.adapters.process.channel import Channel, ChannelError, open_channel
 from pymllm.adapters.process.command_name import split_command
-from pymllm.adapters.process.lines import make_line, read_line
+from pymllm.adapters.process.conversation import seconds_per_answer
 from pymllm.adapters.process.messages import (
     LINE_LIMIT,
     PROTOCOL,
@@ -39,7 +38,7 @@ from pymllm.adapters.process.messages import (
     read_answer,
     word_for,
 )
-from pymllm.adapters.process.wire import spans_of, write_operation
+from pymllm.adapters.process.wire import make_line, read_line, spans_of, write_operation
 from pymllm.conformance.documents import Exchange, Introduced, ProgramRow
 from pymllm.conformance.examiner import find_wrong_answer
 from pymllm.conformance.smoke import SampleStep, find_fault, make_sample

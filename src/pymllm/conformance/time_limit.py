@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
-from pymllm.adapters.process.answer_limit import answer_limit
+from pymllm.adapters.process.conversation import answer_limit
 from pymllm.errors import AdapterError
 from pymllm.history.files import History
 

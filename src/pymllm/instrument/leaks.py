@@ -10,25 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, stdev
-from types import TracebackType
 from typing import Any, Self
 
 from pymllm.instrument.nvml_counters import DeviceUse, NvmlMemory
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.instrument.slope import Slope, estimate_slope
 from pymllm.instrument.torch_memory import AllocatorSource, TorchAllocator, read_torch_memory
-
-__all__ = [
-    "BOUNDS",
-    "Checkpoint",
-    "Layer",
-    "LayerVerdict",
-    "LeakCheck",
-    "LeakVerdict",
-    "Outcome",
-    "judge_leaks",
-]
-
 
 CONFIDENCE = 0.998
 FEWEST = 8  # settled checkpoints: with fewer, no growth is certain at that confidence
@@ -70,34 +57,16 @@ BOUNDS: Mapping[Layer, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was read while nothing ran.
-
-    Parameters
-    ----------
-    at : float
-        Epochs done.
-    slots : Reading
-        Of `Layer.SLOTS`.
-    live, cache : Reading
-        Bytes of `Layer.LIVE` and `Layer.CACHE`.
-    returned : Reading
-        Bytes that the allocator kept for later and gave back when asked: no leak, however many.
-    own : Reading
-        Bytes of `Layer.DEVICE` by what the driver says of this process.
-    device : Reading
-        The same by what is in use on the whole device.
-    others : Reading
-        How many other processes use the device.
-    """
+    """What was read while nothing ran, after ``at`` epochs."""
 
     at: float
     slots: Reading
-    live: Reading
-    cache: Reading
-    returned: Reading
-    own: Reading
-    device: Reading
-    others: Reading
+    live: Reading  # bytes of `Layer.LIVE`
+    cache: Reading  # bytes of `Layer.CACHE`
+    returned: Reading  # bytes that the allocator kept and gave back when asked: no leak, however many
+    own: Reading  # bytes of `Layer.DEVICE`, by what the driver says of this process
+    device: Reading  # the same by what is in use on the whole device
+    others: Reading  # how many other processes use the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,18 +116,16 @@ class LeakVerdict:
 def judge_leaks(
     checkpoints: Sequence[Checkpoint], bounds: Mapping[Layer, float] = BOUNDS, confidence: float = CONFIDENCE
 ) -> LeakVerdict:
-    """Judge each layer by what the checkpoints have read, in order.
-
-    The first quarter is the warming up and does not count; 8 must be left. With a confidence of 0.998 a layer
-    without growth is accused once in a thousand times at most.
+    """Judge each layer by what the checkpoints have read, in order; the first quarter is the warming up.
 
     A layer leaks when even the lower end of its slope's interval is above the bound, it grew at least half as
     fast in the later half, and its steps go up more than those of a level that wanders: what fills up and
-    then stays is no leak, nor is what comes and goes. It does not leak when the upper end is within the
-    bound, of all checkpoints or of the later half. Otherwise they do not tell.
+    stays is no leak. It does not leak when the upper end is within the bound, of all checkpoints or of the
+    later half; otherwise they do not tell. Without growth a layer is accused once in a thousand times at
+    most.
 
-    The device's memory is judged by what the driver says of this process. Where that cannot be read, growth
-    is held against the process only if the driver lists no other one.
+    The device is judged by what the driver says of this process. Where that cannot be read, growth is held
+    against the process only if the driver lists no other one.
     """
     settled = checkpoints[len(checkpoints) // _WARM_UP :]
 
@@ -209,10 +176,7 @@ def _judge_layer(
 
 
 def _has_direction(points: Sequence[tuple[float, float]]) -> bool:
-    """Whether growth is more than that of a level that wanders, whose steps go up as often as down.
-
-    By the mean of the steps, or, should a few wild ones hide it, by how many went up.
-    """
+    """Whether steps, by their mean or how many go up, are more than those of a level that wanders."""
     steps = [
         (later[1] - sooner[1]) / (later[0] - sooner[0])
         for sooner, later in pairwise(points)
@@ -240,34 +204,12 @@ _NO_SLOTS = "nobody said how to count slots; give slots=..."
 
 
 class LeakCheck:
-    """Takes checkpoints and judges the four layers in which memory can stay.
+    """Takes a `checkpoint` after each of some epochs of like work, 10 at least, and judges the four layers.
 
-    Parameters
-    ----------
-    slots : callable, optional
-        Returns how many slots of the pools are neither free nor owned by anybody who may own them at rest:
-        what a cache keeps on purpose must not count. Without it, that layer is unknown.
-    device : int, torch.device, str or None
-        As torch takes it, such as ``"cuda:1"``, but no UUID; ``None`` is CUDA's current device.
-    source : AllocatorSource, optional
-        Asked in the place of torch's CUDA allocator.
-    device_memory : callable, optional
-        Asked in the place of NVML.
-    bounds : mapping, optional
-        Growth per epoch up to which a layer does not leak, in slots or bytes, for the layers named, by
-        `Layer` or by its value, such as ``"live bytes"``.
-
-    Raises
-    ------
-    TypeError
-        For slots that cannot be called.
-    ValueError
-        For a bound of what is no layer.
-
-    Notes
-    -----
-    Run some epochs that each do the same work, let go of everything, and take a `checkpoint` after each: 10
-    at least, 8 of which count. One program may take as many as it wants::
+    ``slots`` counts those neither free nor owned by anybody who may own them at rest: what a cache keeps on
+    purpose must not count. ``device`` is as torch takes it, ``source`` and ``device_memory`` are asked in
+    place of torch's allocator and NVML, and ``bounds`` say up to which growth per epoch a layer does not
+    leak::
 
         with LeakCheck(slots=lambda: pool.size - allocator.available_size()) as check:
             for _ in range(12):
@@ -277,8 +219,7 @@ class LeakCheck:
         assert not check.verdict().leaking
 
     Cost: a checkpoint collects garbage, waits for the device, gives the allocator's reserve back and asks the
-    driver for its processes: milliseconds, and allocations after it are slower. Nothing is done between
-    checkpoints.
+    driver for its processes: milliseconds, and allocations after it are slower.
     """
 
     def __init__(
@@ -302,9 +243,7 @@ class LeakCheck:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._nvml.close()
 
     @property
@@ -313,11 +252,7 @@ class LeakCheck:
         return tuple(self._checkpoints)
 
     def checkpoint(self, at: float | None = None) -> Checkpoint:
-        """Let go of what nobody needs, and read what is left.
-
-        ``at`` counts the epochs done, above those of the last checkpoint; by default it is one more than
-        then.
-        """
+        """Let go of what nobody needs, and read what is left after ``at`` epochs, by default one more."""
         last = self._checkpoints[-1].at if self._checkpoints else None
         if at is None:
             at = 1.0 if last is None else last + 1

@@ -35,20 +35,8 @@ from pymllm.instrument.reading import BYTES, Reading, Unreadable
 from pymllm.instrument.torch_memory import TorchAllocator, TorchMemory, read_torch_memory
 
 _PACKAGES = (
-    "torch",
-    "triton",
-    "numpy",
-    "nvidia-ml-py",
-    "click",
-    "rich",
-    "msgspec",
-    "psutil",
-    "hypothesis",
-    "pytest",
-    "pytest-benchmark",
-    "pytest-xdist",
-    "jinja2",
-    "plotly",
+    *("torch", "triton", "numpy", "nvidia-ml-py", "click", "rich", "msgspec", "psutil", "hypothesis"),
+    *("pytest", "pytest-benchmark", "pytest-xdist", "jinja2", "plotly"),
 )
 _VARIABLES = ("CUDA_", "NVIDIA_", "PYTORCH_", "PYMLLM_", "OMP_NUM_THREADS", "LD_LIBRARY_PATH")
 _FIGURES = ("allocated", "reserved", "active", "inactive_split", "alloc_retries", "ooms")
@@ -308,9 +296,7 @@ def look_at_torch() -> Iterator[TorchFacts]:
 
 def _cuda_devices(torch: Any) -> tuple[str | None, tuple[Device, ...]]:
     """Return why torch sees no CUDA device, or those that it sees."""
-    with warnings.catch_warnings(
-        record=True
-    ) as said:  # torch warns where it finds a driver that does not fit
+    with warnings.catch_warnings(record=True) as said:  # torch warns of a driver that does not fit
         warnings.simplefilter("always")
         try:
             if torch.cuda.is_available():

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from pymllm.errors import UsageError
@@ -26,9 +25,6 @@ from pymllm.instrument.nvml_record import (
     UsedMeans,
 )
 from pymllm.instrument.reading import BYTES, COUNT, PERCENT, Reading, Unreadable
-
-__all__ = ["NvmlRun", "NvmlTracker"]
-
 
 _FORKED = "this process was forked from the one that watches; track inside it, started with spawn"
 _NOT_ENDED = "read when the run ends"
@@ -49,6 +45,7 @@ class Channel:
         self._in_a_row = 0
 
     def add(self, value: int) -> None:
+        """Take a sample."""
         self._count += 1
         self._sum += value
         self._peak = max(self._peak, value)
@@ -67,11 +64,13 @@ class Channel:
         return self._in_a_row > 0
 
     def mean(self) -> Reading:
+        """Return the mean of the samples, rounded."""
         if not self._count:
             return Reading.unknown(self.unit, self.reason or "no sample was taken")
         return Reading(round(self._sum / self._count), self.unit)
 
     def peak(self) -> Reading:
+        """Return the highest sample."""
         return Reading(self._peak, self.unit) if self._count else self.mean()
 
 
@@ -281,18 +280,13 @@ class NvmlRun:
     def _nothing(self, reason: str) -> NvmlRecord:
         """Return the record of a run in which nothing could be watched."""
         size, count, rate = (Reading.unknown(unit, reason) for unit in (BYTES, COUNT, PERCENT))
+        sizes = ("total", "reserved", "used_start", "used_end", "used_peak", "process_start", "process_end")
         return NvmlRecord(
             device=None,
             reason=reason,
             seconds=self._seconds(),
             used_means=UsedMeans.UNKNOWN,
-            total=size,
-            reserved=size,
-            used_start=size,
-            used_end=size,
-            used_peak=size,
-            process_start=size,
-            process_end=size,
+            **dict.fromkeys(sizes, size),
             utilization_mean=rate,
             utilization_peak=rate,
             health=Health((), (), count, count, count, None),
@@ -325,33 +319,11 @@ _BEGIN_ONLY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect
 
 
 class NvmlTracker:
-    """Samples a device in a thread of its own: a context manager and a decorator.
+    """Samples a device ``hz`` times a second in a thread of its own: a context manager and a decorator.
 
-    Parameters
-    ----------
-    device : int, str, torch.device or None
-        CUDA's index in this process, ``"cuda:1"``, or a UUID or its beginning (``GPU-...``, ``MIG-...``);
-        ``None`` is CUDA's current device where CUDA is in use, else its first.
-    hz : float, default 10.0
-        Samples a second, above 0 and at most 1000.
-
-    Raises
-    ------
-    ValueError
-        For a rate out of range or a device that is no CUDA device.
-    TypeError
-        For a device of another type, or a rate that is no number.
-
-    Notes
-    -----
-    What cannot be watched is ``unknown`` with its reason; a machine without a GPU, a driver or the package is
-    no error. CUDA is never initialised, and torch never loaded.
-
-    Entered again while it runs, from the same thread or another, the tracker keeps watching until the
-    outermost leaves. Entered anew after that, it starts a new record.
-
-    Cost: `NvmlRecord.cost` has what it was. Some tens of microseconds a sample in a thread that waits for the
-    driver without holding Python's lock; milliseconds before and after the run.
+    What cannot be watched is ``unknown`` with its reason; CUDA is never initialised, and torch never loaded.
+    Entered again while it runs, it watches until the outermost leaves; entered later, it starts a new record.
+    Cost: some tens of microseconds a sample, mostly without Python's lock; milliseconds before and after.
     """
 
     def __init__(self, device: Any = None, *, hz: float = 10.0) -> None:
@@ -381,9 +353,7 @@ class NvmlTracker:
             self._depth += 1
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         run = self._started()
         if self._pid != os.getpid():
             self._begin_in_process()
@@ -395,11 +365,7 @@ class NvmlTracker:
                 run.stop()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Return a function that is watched whenever it is called.
-
-        Calling a coroutine function, or a generator function of either kind, does not run it: that is a
-        `TypeError`.
-        """
+        """Return a function that is watched when it is called; one that only begins then is a `TypeError`."""
         if any(begins_only(function) for begins_only in _BEGIN_ONLY):
             raise TypeError(f"{function.__qualname__} only begins when called; enter the tracker inside it")
 
@@ -412,11 +378,7 @@ class NvmlTracker:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Take no sample inside: for regions that are timed.
-
-        A sample under way is waited for, so none overlaps the region. Pauses may overlap each other. Cost: a
-        lock at either end; leaving takes a sample where one was due.
-        """
+        """Take no sample inside, and wait for one under way: for regions that are timed."""
         run = self._started()
         run.pause()
         try:

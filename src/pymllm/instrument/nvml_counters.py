@@ -12,28 +12,16 @@ from pymllm.instrument.nvml_library import LOST, TIMED_OUT, NvmlFailure, NvmlLib
 from pymllm.instrument.nvml_record import Health, UsedMeans
 from pymllm.instrument.reading import BYTES, COUNT, Reading, Unreadable
 
-__all__ = [
-    "DeviceUse",
-    "HealthWatch",
-    "MemoryGauge",
-    "NvmlMemory",
-    "ProcessMemory",
-    "process_memory",
-    "why_invalid",
-]
-
-
 _NO_VALUE = (1 << 64) - 1
 _SLACK = 1 << 20  # bytes by which parts may miss the whole: what a driver rounds
 
 
 class MemoryGauge:
-    """Memory in use on a device, and what that is on this machine.
+    """Memory in use on a device, and what that is here; `Unreadable` where no form of the call tells.
 
-    The second form of the call tells the driver's own reserve apart, but texts and drivers disagree on
-    whether its ``used`` has the reserve inside. So the sums are tried once, and `read` takes the reserve away
-    wherever it is known to be inside: figures of two drivers can then be compared. Where no form of the call
-    gives a value, it is `Unreadable`.
+    Texts and drivers disagree on whether ``used`` has the driver's own reserve inside. So the sums are tried
+    once, and `read` takes the reserve away where it is known to be inside: figures of two drivers can be
+    compared.
     """
 
     def __init__(self, library: NvmlLibrary, device: NvmlDevice) -> None:
@@ -65,10 +53,7 @@ class MemoryGauge:
         self.total = Reading(memory.total, BYTES)
 
     def read(self) -> int:
-        """Return the bytes in use on the device, by anybody.
-
-        Cost: one call of the driver, about ten microseconds.
-        """
+        """Return the bytes in use, by anybody: one call of the driver, some ten microseconds."""
         return max(0, int(self._ask().used) - self._inside)
 
     def _ask(self) -> Any:
@@ -82,8 +67,7 @@ class MemoryGauge:
 class ProcessMemory:
     """What the driver's list of processes says: bytes of this one, and how many others are in it.
 
-    The others are unknown unless this process is in the list: only then are its numbers those that this
-    process knows itself by.
+    The others are unknown unless this process is in the list: only then are its numbers those known here.
     """
 
     mine: Reading
@@ -91,13 +75,10 @@ class ProcessMemory:
 
 
 def process_memory(library: NvmlLibrary, device: NvmlDevice) -> ProcessMemory:
-    """Look this process up in the driver's list.
+    """Look this process up in the driver's list; often unknown, as on Windows and in containers.
 
-    Cost: milliseconds, during which the driver may hold a lock that stalls every program on the device. Ask
+    Cost: milliseconds, in which the driver may hold a lock that stalls every program on the device: ask
     before and after a run, never during one.
-
-    Unknown is common: Windows never tells, and inside a container the list has the numbers that processes
-    have outside it, or none at all.
     """
     try:
         processes = _list_processes(library, device)
@@ -147,11 +128,7 @@ class NvmlMemory:
         self._gauge: MemoryGauge | None = None
 
     def read(self) -> DeviceUse:
-        """Return the device's memory; unknown, with the reason, where it cannot be read.
-
-        Opens NVML when it is first asked, and again where it could not be opened then. Cost: see
-        `process_memory`.
-        """
+        """Return the device's memory, unknown where it cannot be read; NVML is opened when first asked."""
         try:
             if self._device is None:
                 self._library.open()
@@ -204,8 +181,8 @@ class HealthWatch:
     """Looks at a device's health at the start, at each sample, and at the end.
 
     Clocks and errors are those of the whole GPU, also for a MIG instance, which without privileges is told
-    only of the errors that concern the whole GPU. Between two looks at reported errors, ``xid_period``
-    seconds apart, the driver keeps them.
+    only of the errors that concern all of it. Reported errors are taken every ``xid_period`` seconds; the
+    driver keeps them.
     """
 
     def __init__(self, library: NvmlLibrary, device: NvmlDevice, xid_period: float = 1.0) -> None:
@@ -227,11 +204,7 @@ class HealthWatch:
             self._xid_reason = str(reason)
 
     def sample(self) -> None:
-        """Look at the clocks, and now and then take the errors that were reported.
-
-        Cost: a call of the driver, and once a second a wait of a millisecond. What could not be asked once is
-        not asked again.
-        """
+        """Look at the clocks, and sometimes take the reported errors; what failed once is not asked again."""
         self._look_at_clocks()
         if time.monotonic() - self._taken >= self._xid_period:
             self._look_at_events()
@@ -345,10 +318,7 @@ def _new(before: Reading, after: Reading) -> Reading:
 
 
 def why_invalid(health: Health) -> tuple[str, ...]:
-    """Return why figures of a run with this health should not be trusted.
-
-    A power cap and corrected errors are no reason: both are how a sound device may run.
-    """
+    """Return why figures of a run should not be trusted; a power cap and corrected errors are no reason."""
     spoilt = {name for _, name, spoils in _SLOWDOWNS if spoils}
     reasons = [f"clocks were lowered: {name}" for name in health.slowdowns if name in spoilt]
     reasons += [f"the driver reported XID {xid}" for xid in dict.fromkeys(health.xids)]

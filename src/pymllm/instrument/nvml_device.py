@@ -6,24 +6,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.reading import Unreadable
-
-__all__ = [
-    "VARIABLE",
-    "DeviceIdentity",
-    "NvmlDevice",
-    "cuda_uuid",
-    "device_index",
-    "find_device",
-    "is_uuid",
-    "mig_uuids",
-    "visible_name",
-]
-
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 _NUMBER = re.compile(r"\s*([+-]?\d+)")
@@ -87,11 +75,7 @@ class DeviceIdentity:
 
 @dataclass(frozen=True, slots=True)
 class NvmlDevice:
-    """Handles of a device.
-
-    ``handle`` has the memory and the processes: the GPU, or the MIG instance with its number in the GPU.
-    ``gpu`` has the clocks and the errors.
-    """
+    """Handles: of the GPU or MIG instance whose memory is meant, and of the GPU with clocks and errors."""
 
     identity: DeviceIdentity
     handle: Any
@@ -100,10 +84,9 @@ class NvmlDevice:
 
 
 def device_index(device: Any) -> int | str:
-    """Return CUDA's index of a device, or the UUID that names it.
+    """Return CUDA's index of a device (``"cuda"``, ``"cuda:1"``, a torch.device), or the UUID that names it.
 
-    ``None`` is CUDA's current device where CUDA is in use, else its first. A string is ``"cuda"``,
-    ``"cuda:1"``, or a UUID (its beginning will do).
+    ``None`` is CUDA's current device where CUDA is in use, else its first; the beginning of a UUID will do.
     """
     if device is None or str(device) == "cuda":
         return _current_index()
@@ -125,10 +108,7 @@ def device_index(device: Any) -> int | str:
 
 
 def cuda_uuid(index: int) -> str | None:
-    """Return the UUID, without what it begins with, of a device that CUDA already uses in this process.
-
-    ``None`` where CUDA is not in use. Neither loads torch nor initialises CUDA.
-    """
+    """Return the bare UUID of a device, ``None`` unless CUDA is already in use: nothing is initialised."""
     torch = _torch_in_use()
     if torch is None or index >= torch.cuda.device_count():
         return None
@@ -140,9 +120,9 @@ def find_device(
 ) -> NvmlDevice:
     """Find a device by its index in this process or its UUID as CUDA would, without initialising CUDA.
 
-    Where CUDA is in use, it is asked for the UUID. Elsewhere an index is looked up in
-    ``CUDA_VISIBLE_DEVICES``. CUDA counts the fastest device first and NVML by PCI address, so among
-    different models an index alone does not tell (`Unreadable`), unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
+    CUDA counts the fastest device first and NVML by PCI address, so among different models an index alone
+    does not tell (`Unreadable`), unless CUDA is in use and says the UUID, or
+    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
     """
     if isinstance(device, str):
         return _by_uuid(library, device)
@@ -215,10 +195,8 @@ def _by_former_name(library: NvmlLibrary, name: str) -> NvmlDevice:
 def _gpus(library: NvmlLibrary) -> Iterator[Any]:
     """Give each GPU that may be looked at: a container may show others and forbid them."""
     for index in range(library.call("nvmlDeviceGetCount")):
-        try:
+        with suppress(Unreadable):
             yield library.call("nvmlDeviceGetHandleByIndex", index)
-        except Unreadable:
-            continue
 
 
 def _everything(library: NvmlLibrary) -> Iterator[tuple[Any, Any]]:
@@ -243,10 +221,8 @@ def mig_uuids(library: NvmlLibrary, gpu: Any) -> Iterator[str]:
     """Give the UUID of each MIG instance of a GPU; none where it is whole."""
     if _is_divided(library, gpu):
         for instance in _instances(library, gpu):
-            try:
+            with suppress(Unreadable):
                 yield str(library.call("nvmlDeviceGetUUID", instance))
-            except Unreadable:
-                continue
 
 
 def _instances(library: NvmlLibrary, gpu: Any) -> Iterator[Any]:
@@ -256,10 +232,8 @@ def _instances(library: NvmlLibrary, gpu: Any) -> Iterator[Any]:
     except Unreadable:
         return
     for place in range(places):
-        try:
+        with suppress(Unreadable):
             yield library.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, place)
-        except Unreadable:
-            continue
 
 
 def _described(library: NvmlLibrary, handle: Any, gpu: Any) -> NvmlDevice:
@@ -275,10 +249,8 @@ def _described(library: NvmlLibrary, handle: Any, gpu: Any) -> NvmlDevice:
     )
     instance = None
     if is_mig:
-        try:
+        with suppress(Unreadable):
             instance = int(library.call("nvmlDeviceGetGpuInstanceId", handle))
-        except Unreadable:
-            instance = None
     return NvmlDevice(identity, handle, gpu, instance)
 
 

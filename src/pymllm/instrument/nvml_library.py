@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from pymllm.instrument.reading import Unreadable
-
-__all__ = ["FUNCTION_NOT_FOUND", "LOST", "TIMED_OUT", "NvmlFailure", "NvmlLibrary"]
 
 # Of NVML's errors, those that mean something here.
 TIMED_OUT = 10
@@ -31,13 +29,10 @@ class NvmlFailure(Unreadable):
 
 
 class NvmlLibrary:
-    """NVML of this machine, initialised from the first to the last user of this process.
+    """NVML of this machine, initialised from the first to the last user of this process, for any thread.
 
-    NVML counts its users, and its functions may be called from any thread. Nothing says that it survives a
-    fork, so a child that was forked while its parent had it open gets a reason and no library; start
-    processes with ``spawn`` and track inside them.
-
-    Cost: the first opening loads the driver's library, tens of milliseconds; later ones are a call.
+    Nothing says that it survives a fork, so a child that was forked while its parent had it open gets a
+    reason and no library. Cost: the first opening loads the driver's library, tens of milliseconds.
     """
 
     def __init__(self) -> None:
@@ -109,9 +104,7 @@ class NvmlLibrary:
         self.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

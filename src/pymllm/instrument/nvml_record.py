@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pymllm.instrument.nvml_device import DeviceIdentity
 from pymllm.instrument.reading import Reading
 
-__all__ = ["CurveRecorder", "Health", "MemoryCurve", "NvmlRecord", "SamplingCost", "UsedMeans"]
-
 
 class UsedMeans(enum.Enum):
     """What the driver's ``used`` was found to be; drivers and their manuals disagree."""
@@ -197,10 +195,9 @@ def _in_words(*readings: tuple[str, Reading]) -> str:
 
 
 class CurveRecorder:
-    """Takes samples and keeps at most so many, evenly spread; ``peak`` is the highest of all, kept or not.
+    """Takes samples and keeps at most so many, evenly spread: when full, it drops every second one.
 
-    A full recorder drops every second one and from then on keeps half as many as before. Cost: 16 bytes a
-    kept sample, 256 KiB at most by default; at 10 Hz that is half an hour in full.
+    Cost: 16 bytes a kept sample, 256 KiB at most by default; at 10 Hz that is half an hour in full.
     """
 
     def __init__(self, most: int = 16384) -> None:

@@ -17,16 +17,6 @@ from pymllm.instrument.timing import Timing
 from pymllm.instrument.torch_memory import TorchMemoryRecord
 from pymllm.text_file import write_text_file
 
-__all__ = [
-    "Family",
-    "Sample",
-    "device_families",
-    "make_text",
-    "timing_families",
-    "torch_families",
-    "write_openmetrics",
-]
-
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "gauge": ("",),
@@ -88,10 +78,7 @@ def make_text(families: Iterable[Family]) -> str:
 
 
 def write_openmetrics(path: Path, families: Iterable[Family]) -> None:
-    """Write families to a file, which whoever reads it sees as it was or as it is now, never half.
-
-    Its folder must be there, and gets a second file for a moment.
-    """
+    """Write families to a file in a folder that is there; readers see it before or after, never half."""
     write_text_file(path, make_text(families))
 
 

@@ -22,27 +22,6 @@ from typing import Any
 from pymllm.history.codec import encode
 from pymllm.history.schema import schema_of
 
-__all__ = [
-    "CLOCKS",
-    "OURS",
-    "SCHEMA",
-    "STATISTICS",
-    "VERDICTS",
-    "VERSION",
-    "Contender",
-    "PeerComparison",
-    "Ratio",
-    "ScenarioRow",
-    "Standing",
-    "estimate_ratio",
-    "interleave",
-    "make_document",
-    "make_row",
-    "make_standing",
-    "peers_schema",
-]
-
-
 STATISTICS: dict[str, Callable[[Sequence[float]], float]] = {
     "median": statistics.median,
     "mean": statistics.fmean,
@@ -77,11 +56,11 @@ def estimate_ratio(
 ) -> Ratio:
     """Estimate a ratio from samples taken in the same rounds, by a bootstrap over blocks of rounds.
 
-    The n-th samples of both are of one round; rounds that only one of them played are left out. Rounds are
-    drawn together, so that what happened to a whole round cancels, and in blocks of neighbours (250 at most),
+    The n-th samples of both are of one round; rounds that only one played are left out. Rounds are drawn
+    together, so that what happened to a whole round cancels, and in blocks of neighbours (250 at most),
     because a busy spell of the machine lasts for several; the ``burst`` samples of a turn are never drawn
-    apart. The interval is that of the percentiles, and the same for the same seed. Cost: a thousand times the
-    statistic. Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993; Kuensch 1989 for blocks.
+    apart. The interval is that of the percentiles, the same for the same seed. Source: Efron and Tibshirani
+    1993; Kuensch 1989 for blocks.
     """
     if statistic not in STATISTICS:
         raise ValueError(f"statistic is {statistic!r}; choose one of {', '.join(STATISTICS)}")
@@ -119,9 +98,9 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Sample contestants round by round; return the samples of each, ``burst`` of each round, in order.
 
-    What a contestant does besides its sample counts as its time. After the ``fewest`` rounds, one that has
-    used so many ``seconds`` drops out, and the others go on. A ``burst`` is taken at once: alone, a sample of
-    a few microseconds pays for the processor's caches, which the others have filled with their own.
+    After the ``fewest`` rounds, one that has used so many ``seconds``, besides its samples too, drops out. A
+    ``burst`` is taken at once: alone, a sample of a few microseconds pays for caches that the others have
+    filled with their own.
     """
     if rounds < 1 or burst < 1:
         raise ValueError(f"rounds and burst must be at least 1, got {rounds} and {burst}")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BYTES", "COUNT", "PERCENT", "Reading", "Unreadable"]
-
 BYTES = "bytes"
 COUNT = "count"
 PERCENT = "%"

@@ -15,18 +15,11 @@ from pymllm.history.files import Step, dump_header, dump_step
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
 
-__all__ = ["AdapterWrapper", "Recorder", "layers"]
-
-
 _INTERFACE = ("name", "kind", "config", "capabilities", "apply", "audit", "close")
 
 
 class AdapterWrapper:
-    """Looks like the adapter inside, and hands everything on to it.
-
-    An instrument derives from this and watches `apply`. Whoever runs a program cannot tell it from the
-    adapter: outcomes, errors and audits are those of the adapter.
-    """
+    """Looks like the adapter inside and hands everything on; instruments derive from it and watch `apply`."""
 
     def __init__(self, adapter: Adapter) -> None:
         missing = [name for name in _INTERFACE if not hasattr(adapter, name)]
@@ -69,31 +62,11 @@ _STEP_ENDS = b"}\n"
 class Recorder(AdapterWrapper):
     """Writes a history, one step after the other, which ``pymllm judge`` and ``pymllm rerun`` read.
 
-    Parameters
-    ----------
-    adapter : Adapter
-        Whose outcomes to write.
-    path : Path
-        A file; one that is there is replaced.
-    seed : int, optional
-        Of whatever makes the operations, for the header.
-    versions : mapping of str to str, optional
-        Of the packages involved, for the header.
-    note : str, default ""
-        Why this is kept, for the header.
-
-    Raises
-    ------
-    OSError
-        The file cannot be written, or is a pipe.
-
-    Notes
-    -----
     An operation stands in the file before it is carried out, and its outcome as soon as there is one. So a
     process that is killed leaves everything until there, the operation that it died in as the last step,
-    without an outcome. Nothing is left to a buffer of this process; a loss of power is another matter.
-
-    Cost: two small writes an operation; `docs/instruments.md` has the figures. Nothing is kept in memory.
+    without an outcome; a loss of power is another matter. ``seed``, ``versions`` and ``note`` are for the
+    header. A file that cannot be written, or is a pipe, is an `OSError`. Cost: two small writes an operation
+    (`docs/instruments.md`); nothing is kept in memory.
     """
 
     def __init__(
@@ -118,11 +91,10 @@ class Recorder(AdapterWrapper):
             raise
 
     def apply(self, step: int, operation: Operation) -> Outcome:
-        """Have an operation carried out, and write it down.
+        """Have an operation carried out, and write it down; a number that does not rise is a `ProgramError`.
 
-        A number that is not above that of the step before is a `ProgramError`, and nothing is done. With an
-        `OSError`, such as on a full disk, either the operation was not carried out, or its outcome is lost,
-        and the recorder closed.
+        With an `OSError`, as on a full disk, the operation was not carried out, or its outcome is lost and
+        this is closed.
         """
         if self._file is None:
             raise ProgramError(f"step {step} comes after the close of the recorder of {self.path}")

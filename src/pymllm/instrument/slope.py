@@ -12,18 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-__all__ = ["Slope", "estimate_slope"]
-
 MOST_SAMPLES = 256  # of a series, evenly spread: pairs grow with the square
 
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """A slope, and the interval that has the true one with a given probability.
-
-    They are in units of y per unit of x. An end is infinite where there are too few samples to bound the
-    slope with that confidence.
-    """
+    """A slope, and the interval with the true one; an end is infinite where too few samples bound it."""
 
     value: float
     low: float
@@ -38,10 +32,9 @@ def estimate_slope(
 ) -> Slope | None:
     """Estimate the slope that series of samples share; ``None`` where none has three that differ in x.
 
-    In each, x never falls. Only pairs within one series count, so that levels may differ; a series with fewer
-    than three samples is left out, and one of more than ``most`` thinned evenly, its last sample kept. Cost:
-    the square of ``most`` for each series. Equal values make the interval wider than it needs to be, never
-    narrower.
+    Only pairs within one series count, so that levels may differ; one of more than ``most`` samples is
+    thinned evenly. Cost: the square of ``most`` for each series. Equal values make the interval wider than
+    need be, never narrower.
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1, got {confidence}; 0.95 is usual")

@@ -14,9 +14,6 @@ from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Failed, Outcome, Unsupported
 from pymllm.instrument.recorder import AdapterWrapper
 
-__all__ = ["PRECISION", "Histogram", "OperationTime", "Summary", "Timing"]
-
-
 _BITS = 7
 PRECISION = 1 / (1 << _BITS)
 """How much a quantile may be above the sample that it stands for, as a share of it: 0.8 %."""
@@ -24,10 +21,7 @@ PRECISION = 1 / (1 << _BITS)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a histogram comes to, in microseconds.
-
-    Mean and maximum are exact; the others are at most 0.8 % above a sample, never below it.
-    """
+    """What a histogram comes to: mean and maximum exact, others at most 0.8 % above a sample, never below."""
 
     count: int
     mean_us: float
@@ -38,11 +32,9 @@ class Summary:
 
 
 class Histogram:
-    """Counts durations in nanoseconds.
+    """Counts durations in nanoseconds, in 128 buckets for each power of two, each with its upper end inside.
 
-    A power of two is divided into 128 buckets, each of which has its upper end and not its lower one. Buckets
-    that nobody needed take no memory. Cost: a dictionary entry is raised by one; at most some thousand
-    entries between a nanosecond and an hour.
+    Cost: a dictionary entry is raised by one; at most some thousand entries between a nanosecond and an hour.
     """
 
     __slots__ = ("_counts", "count", "max_ns", "min_ns", "total_ns")
@@ -122,28 +114,13 @@ OperationTime = tuple[str, bool]
 
 
 class Timing(AdapterWrapper):
-    """Keeps a histogram of durations for each operation.
+    """Keeps a histogram of durations for each operation, with all that the adapter is wrapped around.
 
-    Parameters
-    ----------
-    adapter : Adapter
-        What is timed, with all that it is wrapped around.
-    settle : callable, optional
-        Waits for the device, such as ``torch.cuda.synchronize``; called before an operation and, within its
-        duration, after it. Without this, work that an operation has left to a device is not in its duration.
-    clock : callable, default ``time.perf_counter_ns``
-        Returns nanoseconds, and never runs backwards.
-
-    Notes
-    -----
-    What an adapter does not support is not counted, nor what it raises: nothing was carried out. Operations
-    that an implementation refuses are kept apart, since a refusal is quick.
-
-    A duration has in it what the adapter does beside the implementation: naming slots, collecting effects,
-    reading sizes. Compare implementations behind alike adapters, and use `benchmarks/` for a call by itself.
-
-    Cost: two readings of the clock and a dictionary entry an operation; `docs/instruments.md` has the
-    figures. Memory does not grow with the length of a run.
+    ``settle`` waits for the device, such as ``torch.cuda.synchronize``: without it, work that was left to a
+    device is not in a duration. What an adapter does not support, or raises itself, is not counted; what is
+    refused is kept apart, since that is quick. A duration has the adapter's own work in it (naming slots,
+    reading sizes): compare behind alike adapters. Cost: two readings of the clock and a dictionary entry an
+    operation (`docs/instruments.md`).
     """
 
     def __init__(

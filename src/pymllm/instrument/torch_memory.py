@@ -7,20 +7,10 @@ import threading
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from pymllm.errors import UsageError
 from pymllm.instrument.reading import BYTES, COUNT, Reading
-
-__all__ = [
-    "AllocatorSource",
-    "TorchAllocator",
-    "TorchMemory",
-    "TorchMemoryRecord",
-    "TorchMemoryTracker",
-    "read_torch_memory",
-]
 
 
 class AllocatorSource(Protocol):
@@ -56,10 +46,7 @@ class AllocatorSource(Protocol):
 
 
 class TorchAllocator:
-    """``torch.cuda``, asked only where this process already uses it.
-
-    Torch is never loaded and CUDA never initialised: a process that has not done so has no memory there.
-    """
+    """``torch.cuda``, asked only where this process uses it already: nothing is loaded or initialised."""
 
     def __init__(self, device: Any = None) -> None:
         self._device = device
@@ -177,11 +164,7 @@ class TorchMemoryRecord:
 
 
 def read_torch_memory(source: AllocatorSource) -> TorchMemory:
-    """Read the allocator's counters.
-
-    Cost: torch builds a dictionary of a few hundred counters, some hundred microseconds; the device is not
-    waited for.
-    """
+    """Read the allocator's counters: some hundred microseconds, and the device is not waited for."""
     return _Counters.of(source).memory()
 
 
@@ -222,33 +205,12 @@ class _Counters:
 
 
 class TorchMemoryTracker:
-    """Reads the allocator before and after, and its peaks between.
+    """Reads the allocator before and after, and its peaks between; ``history`` events are kept for `dump`.
 
-    Parameters
-    ----------
-    device : int, torch.device, str or None
-        As torch takes it.
-    source : AllocatorSource, optional
-        Asked in torch's place.
-    history : int, default 0
-        Allocations and frees to keep with their stack traces for `dump`, at most 1,000,000; each takes some
-        KB of memory, and recording slows every allocation down.
-
-    Raises
-    ------
-    ValueError
-        When ``history`` is out of range.
-
-    Notes
-    -----
-    A torch without CUDA, or a process that has not initialised it, reads ``unknown``; nothing is loaded or
-    initialised. Where CUDA comes into use within the run, the start stays unknown, and the peaks are those of
-    the process, all of which lie within the run.
-
-    Torch has one peak for a process, which begins anew where a tracker begins: trackers within trackers tell
-    each other, and what else asks torch for its peak sees that of the latest tracker.
-
-    Device synchronisation: none.
+    A torch without CUDA, or a process that has not initialised it, reads ``unknown``. Where CUDA comes into
+    use within the run, the start stays unknown, and the peaks are the process's, all of which lie within the
+    run. Torch has one peak for a process, which begins anew where a tracker begins, so trackers within
+    trackers tell each other.
     """
 
     def __init__(
@@ -283,9 +245,7 @@ class TorchMemoryTracker:
             self._is_recording = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._end = self.summary()
         with _running_lock:
             _running.remove(self)

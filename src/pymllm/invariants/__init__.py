@@ -1,7 +1,7 @@
 """White-box checks of this package's own classes: each takes an object and walks everything it keeps.
 
-They raise `pymllm.errors.InvariantViolation` with the id of the law, change nothing, and ask nothing of
-the code that they check but its fields.
+They raise `pymllm.errors.InvariantViolation` with the id of the law, change nothing, and ask nothing of the
+code that they check but its fields.
 """
 
 from __future__ import annotations

@@ -12,11 +12,7 @@ from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator, 
 from pymllm.core.inference.contexts.live_request import LiveRequest, Region
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.core.inference.contexts.prefix_index import block_hash
-from pymllm.errors import InvariantViolation
-from pymllm.invariants.pools import check_free_numbers, check_subject
-
-__all__ = ["check_dynamic_context", "check_kv_block_allocator", "check_mamba_slot_allocator"]
-
+from pymllm.invariants.pools import check_free_numbers, check_subject, fail
 
 _NONE = -1
 
@@ -37,7 +33,7 @@ def check_kv_block_allocator(allocator: KVBlockAllocator) -> None:
 
 def _check(holds: bool, law: str, message: str) -> None:
     if not holds:
-        raise InvariantViolation(law, message)
+        fail(law, message)
 
 
 def _check_places(allocator: KVBlockAllocator) -> None:

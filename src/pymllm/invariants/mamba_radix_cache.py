@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pymllm.invariants.pools import check_subject
+from pymllm.invariants.pools import check_subject, fail
 from pymllm.invariants.radix_cache import (
     check_hashes,
     check_locks,
@@ -23,12 +23,9 @@ from pymllm.invariants.radix_cache import (
     check_slots,
     check_structure,
     check_waiting,
-    fail,
 )
 from pymllm.mem_cache.cached_states import StateVictims
 from pymllm.mem_cache.mamba_radix_cache import LRUList, MambaRadixCache, MambaTreeNode
-
-__all__ = ["check_mamba_radix_cache"]
 
 
 def check_mamba_radix_cache(cache: MambaRadixCache) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from reprlib import repr as short_repr
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -14,19 +15,16 @@ from pymllm.mem_cache.gdn_pool import GDNPool
 from pymllm.mem_cache.kv_pool import KVPool
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
 
-__all__ = [
-    "check_free_numbers",
-    "check_gdn_pool",
-    "check_kv_pool",
-    "check_req_to_token_pool",
-    "check_subject",
-]
-
 
 def check_subject(given: object, expected: type) -> None:
     """Refuse what a check cannot walk, before it trips over a missing field (law X1)."""
     if not isinstance(given, expected):
         raise TypeError(f"{short_repr(given)} is a {type(given).__name__}: give a {expected.__name__}")
+
+
+def fail(law: str, message: str) -> NoReturn:
+    """Report a broken law."""
+    raise InvariantViolation(law, message)
 
 
 def check_free_numbers(
@@ -41,13 +39,11 @@ def check_free_numbers(
         lost = sorted(set(expected) - set(numbers))
         foreign = sorted(set(numbers) - set(expected))
         doubled = sorted({a for a, b in itertools.pairwise(numbers) if a == b})
-        raise InvariantViolation(
-            law, f"{name}s are not free or held once each: lost {lost}, twice {doubled}, foreign {foreign}"
-        )
+        fail(law, f"{name}s are not free or held once each: lost {lost}, twice {doubled}, foreign {foreign}")
     for position in range(1, len(free)):
         parent = (position - 1) // 2
         if free[parent] > free[position]:
-            raise InvariantViolation(
+            fail(
                 "X3",
                 f"free {name} {free[position]} lies below {free[parent]}: the lowest would not come first",
             )
@@ -64,24 +60,20 @@ def check_kv_pool(pool: KVPool) -> None:
     _check_buffers("v_buffer", pool, pool.v_buffer, (pool.v_head_num, pool.v_head_dim))
     starts = {buffer.untyped_storage().data_ptr() for buffer in (*pool.k_buffer, *pool.v_buffer)}
     if len(starts) != 2 * pool.layer_num:
-        raise InvariantViolation("P3", f"{2 * pool.layer_num} buffers share {len(starts)} pieces of memory")
+        fail("P3", f"{2 * pool.layer_num} buffers share {len(starts)} pieces of memory")
 
 
 def _check_buffers(name: str, pool: KVPool, buffers: Sequence[torch.Tensor], row: tuple[int, int]) -> None:
     if len(buffers) != pool.layer_num:
-        raise InvariantViolation("P3", f"{name} has {len(buffers)} layers, expected {pool.layer_num}")
+        fail("P3", f"{name} has {len(buffers)} layers, expected {pool.layer_num}")
     for layer, buffer in enumerate(buffers):
         rows = pool.size + pool.page_size
         if buffer.shape[0] != rows:
-            raise InvariantViolation(
-                "A1", f"{name}[{layer}] has {buffer.shape[0]} rows, expected size + page_size = {rows}"
-            )
+            fail("A1", f"{name}[{layer}] has {buffer.shape[0]} rows, expected size + page_size = {rows}")
         expected = (torch.Size((rows, *row)), pool.dtype, pool.device, True)
         found = (buffer.shape, buffer.dtype, buffer.device, buffer.is_contiguous())
         if found != expected:
-            raise InvariantViolation(
-                "P3", f"{name}[{layer}] is {found}, expected {expected} (shape, dtype, device, contiguous)"
-            )
+            fail("P3", f"{name}[{layer}] is {found}, expected {expected} (shape, dtype, device, contiguous)")
 
 
 def check_gdn_pool(pool: GDNPool) -> None:
@@ -105,9 +97,7 @@ def _check_state(
     expected = (torch.Size(shape), dtype, pool.device, True)
     found = (state.shape, state.dtype, state.device, state.is_contiguous())
     if found != expected:
-        raise InvariantViolation(
-            "P4", f"{name} is {found}, expected {expected} (shape, dtype, device, contiguous)"
-        )
+        fail("P4", f"{name} is {found}, expected {expected} (shape, dtype, device, contiguous)")
 
 
 def check_req_to_token_pool(pool: ReqToTokenPool, kv_rows: int | None = None) -> None:
@@ -122,18 +112,18 @@ def check_req_to_token_pool(pool: ReqToTokenPool, kv_rows: int | None = None) ->
     table = pool.req_to_token
     found = (table.shape, table.dtype, table.device)
     if found != expected:
-        raise InvariantViolation("P1", f"the table is {found}, expected {expected} (shape, dtype, device)")
+        fail("P1", f"the table is {found}, expected {expected} (shape, dtype, device)")
     if not pool._is_open[0]:
-        raise InvariantViolation("P1", "row 0 takes no padding")
+        fail("P1", "row 0 takes no padding")
     held = (np.flatnonzero(pool._is_open[1:]) + 1).tolist()
     check_free_numbers("P1", "row", range(1, pool.size + 1), pool._free_rows, held)
 
     used = table.any(dim=1).cpu().numpy()
     dirty = np.flatnonzero(used[1:] & ~pool._is_open[1:]) + 1
     if dirty.size:
-        raise InvariantViolation("P2", f"free rows {dirty.tolist()} are not zero")
+        fail("P2", f"free rows {dirty.tolist()} are not zero")
     low, high = (int(bound) for bound in torch.aminmax(table))
     if low < 0:
-        raise InvariantViolation("P2", f"entries run from {low}; one that is not in use is 0")
+        fail("P2", f"entries run from {low}; one that is not in use is 0")
     if kv_rows is not None and high >= kv_rows:
-        raise InvariantViolation("E2", f"entries run to {high}, slots from 0 to {kv_rows - 1}")
+        fail("E2", f"entries run to {high}, slots from 0 to {kv_rows - 1}")

@@ -8,43 +8,20 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.errors import InvariantViolation
-from pymllm.invariants.pools import check_subject
+from pymllm.invariants.pools import check_subject, fail
 from pymllm.mem_cache.base_tree_node import BaseTreeNode
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 from pymllm.mem_cache.radix_tree import RadixNode, RadixTree
 from pymllm.mem_cache.token_encoding import BYTES_PER_ID
 from pymllm.mem_cache.victim_order import VictimOrder
 
-__all__ = [
-    "check_departed",
-    "check_distinct",
-    "check_hashes",
-    "check_leaf_order",
-    "check_locks",
-    "check_order",
-    "check_radix_cache",
-    "check_recency",
-    "check_sizes",
-    "check_slots",
-    "check_structure",
-    "check_waiting",
-    "fail",
-]
-
-
 NodeT = TypeVar("NodeT", bound=RadixNode)
-
-
-def fail(law: str, message: str) -> NoReturn:
-    """Report a broken law."""
-    raise InvariantViolation(law, message)
 
 
 # -- structure -----------------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.errors import InvariantViolation
-from pymllm.invariants.pools import check_subject
+from pymllm.invariants.pools import check_subject, fail
 from pymllm.mem_cache import device_store, host_store
 from pymllm.mem_cache.device_store import DeviceSlotStore, Whereabouts
 from pymllm.mem_cache.host_queue import HostQueueStore
@@ -18,14 +17,6 @@ from pymllm.mem_cache.host_store import HostSlotStore
 from pymllm.mem_cache.slot_store import SlotStore
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
-
-__all__ = [
-    "check_slot_store",
-    "check_swa_allocator",
-    "check_token_allocator",
-    "some_repeated",
-    "walk_swa_allocator",
-]
 
 
 def check_slot_store(store: SlotStore) -> NDArray[np.bool_]:
@@ -54,24 +45,20 @@ def _check_host_store(store: HostSlotStore) -> NDArray[np.bool_]:
     """Walk the labels of all pages, and what is kept to find the free ones."""
     state, padding = store._state[: store.pages + 1], store._state[store.pages + 1 :]
     if state[0] != host_store._RESERVED or (padding != host_store._RESERVED).any():
-        raise InvariantViolation("A1", "padding is not marked as reserved")
+        fail("A1", "padding is not marked as reserved")
     old, young = state < store._epoch, state == store._epoch
     pending: NDArray[np.bool_] = state == host_store._PENDING
     held: NDArray[np.bool_] = state == host_store._HELD
     old_count, young_count, pending_count, held_count = map(np.count_nonzero, (old, young, pending, held))
     known = old_count + young_count + pending_count + held_count
     if known != store.pages or state.min() < 0:
-        raise InvariantViolation("A2", f"{known} of {store.pages} pages are free, pending or handed out")
+        fail("A2", f"{known} of {store.pages} pages are free, pending or handed out")
     _check_counters(store, int(old_count + young_count), int(pending_count))
     if store._young_pages != young_count:
-        raise InvariantViolation(
-            "A4", f"{young_count} pages were freed since the last merge, counted {store._young_pages}"
-        )
+        fail("A4", f"{young_count} pages were freed since the last merge, counted {store._young_pages}")
     listed = np.sort(np.concatenate([np.empty(0, np.int64), *store._pending]))
     if not np.array_equal(listed, np.flatnonzero(pending)):
-        raise InvariantViolation(
-            "A2", f"pages {listed[:8]} are listed as pending, {np.flatnonzero(pending)[:8]} are marked so"
-        )
+        fail("A2", f"pages {listed[:8]} are listed as pending, {np.flatnonzero(pending)[:8]} are marked so")
     _check_search(store, old, young)
     return held
 
@@ -81,9 +68,7 @@ def _check_search(store: HostSlotStore, old: NDArray[np.bool_], young: NDArray[n
     ready = store._ready[store._ready_from :]
     searched = store._next_chunk << host_store._CHUNK_BITS
     if not np.array_equal(ready, np.flatnonzero(old[:searched])):
-        raise InvariantViolation(
-            "A4", f"ready pages {ready[:8]} are not the old free pages below {searched}, in ascending order"
-        )
+        fail("A4", f"ready pages {ready[:8]} are not the old free pages below {searched}, in ascending order")
     _check_flags("old", old[searched:], store._old_chunks[store._next_chunk :])
     _check_flags("young", young, store._young_chunks)
 
@@ -94,15 +79,13 @@ def _check_flags(name: str, free: NDArray[np.bool_], flags: NDArray[np.bool_]) -
     padded.reshape(-1)[: free.size] = free
     lost = padded.any(axis=1) & ~flags
     if lost.any():
-        raise InvariantViolation("A2", f"no search finds the {name} free pages of chunk {int(lost.argmax())}")
+        fail("A2", f"no search finds the {name} free pages of chunk {int(lost.argmax())}")
 
 
 def _check_queue_store(store: HostQueueStore) -> NDArray[np.bool_]:
     """Walk the ring of free pages and those that are pending."""
     if not 0 <= store._first < store.pages or not 0 <= store.free_pages <= store.pages:
-        raise InvariantViolation(
-            "A2", f"{store.free_pages} free pages from place {store._first} on, in a ring of {store.pages}"
-        )
+        fail("A2", f"{store.free_pages} free pages from place {store._first} on, in a ring of {store.pages}")
     pending = np.concatenate([np.empty(0, np.int32), *(one.astype(np.int32) for one in store._pending)])
     _check_counters(store, store.free_pages, pending.size)
     return _held_beside(store, store._in_ring(store._first, store.free_pages), pending)
@@ -113,12 +96,12 @@ def _held_beside(store: SlotStore, *lists: NDArray[np.int32]) -> NDArray[np.bool
     listed = np.concatenate(lists)
     outside = listed[(listed < 1) | (listed > store.pages)]
     if outside.size:
-        raise InvariantViolation("A1", f"pages {outside[:8]} are listed, the pool has 1..{store.pages}")
+        fail("A1", f"pages {outside[:8]} are listed, the pool has 1..{store.pages}")
     held = np.ones(store.pages + 1, np.bool_)
     held[0] = False
     held[listed] = False
     if np.count_nonzero(held) != store.pages - listed.size:
-        raise InvariantViolation("A2", f"pages {some_repeated(listed)} are free or pending more than once")
+        fail("A2", f"pages {some_repeated(listed)} are free or pending more than once")
     return held
 
 
@@ -134,7 +117,7 @@ def _check_device_store(store: DeviceSlotStore) -> NDArray[np.bool_]:
     if store._has_gaps:
         behind, released, pending = (pages[pages != 0] for pages in (behind, released, pending))
     if behind.size:
-        raise InvariantViolation("A2", f"pages {behind[:8]} are listed behind those that are handed out next")
+        fail("A2", f"pages {behind[:8]} are listed behind those that are handed out next")
     if unread.size:
         unread = np.unique(unread[unread != 0])
     held = _held_beside(store, main, released, pending, unread)
@@ -142,9 +125,9 @@ def _check_device_store(store: DeviceSlotStore) -> NDArray[np.bool_]:
     _compare(store, main.size + released.size, counted, "free")
     _compare(store, pending.size, store._pending_sure + late[Whereabouts.PENDING], "pending")
     if unread.size and not store.group_open:
-        raise InvariantViolation("A6", f"pages {unread[:8]} are pending and no group is open")
+        fail("A6", f"pages {unread[:8]} are pending and no group is open")
     if store.need_sort and not (main[1:] > main[:-1]).all():
-        raise InvariantViolation("A4", "the pages to hand out next are not in ascending order")
+        fail("A4", "the pages to hand out next are not in ascending order")
     if store.check_ownership:
         _check_labels(store, held, pending)
     return held
@@ -158,7 +141,7 @@ def _check_labels(store: DeviceSlotStore, held: NDArray[np.bool_], pending: NDAr
     labels[:: store.pages + 1] = device_store._RESERVED
     wrong = np.flatnonzero(labels != store._state.cpu().numpy())
     if wrong.size:
-        raise InvariantViolation("A5", f"pages {wrong[:8]} carry another label than the lists give them")
+        fail("A5", f"pages {wrong[:8]} carry another label than the lists give them")
 
 
 def _check_counters(store: SlotStore, free_count: int, pending_count: int) -> None:
@@ -170,9 +153,9 @@ def _check_counters(store: SlotStore, free_count: int, pending_count: int) -> No
 def _compare(store: SlotStore, found: int, counted: int, state: str) -> None:
     """Compare one counter; nothing is pending outside a group."""
     if found != counted:
-        raise InvariantViolation("A2", f"{found} pages are {state}, counted {counted}")
+        fail("A2", f"{found} pages are {state}, counted {counted}")
     if found and state == "pending" and not store.group_open:
-        raise InvariantViolation("A6", f"{found} pages are pending and no group is open")
+        fail("A6", f"{found} pages are pending and no group is open")
 
 
 def _numbers(parts: Sequence[torch.Tensor]) -> NDArray[np.int32]:
@@ -205,25 +188,23 @@ def walk_swa_allocator(allocator: SWATokenToKVPoolAllocator) -> NDArray[np.bool_
     check_subject(allocator, SWATokenToKVPoolAllocator)
     full, swa = check_slot_store(allocator._full), check_slot_store(allocator._swa)
     if allocator._full.group_open != allocator._swa.group_open:
-        raise InvariantViolation("A6", "a free group is open in one of the two pools only")
+        fail("A6", "a free group is open in one of the two pools only")
     halves = _as_array(allocator._half_of)
     paired = halves != 0
     lost = np.flatnonzero(paired & ~full)
     if lost.size:
-        raise InvariantViolation("A7", f"full pages {lost[:8]} have SWA halves and are not handed out")
+        fail("A7", f"full pages {lost[:8]} have SWA halves and are not handed out")
     used = halves[paired]
     if used.size and (used.min() < 1 or used.max() >= swa.size):
         outside = used[(used < 1) | (used >= swa.size)]
-        raise InvariantViolation("A7", f"halves {outside[:8]} are outside the SWA pages 1..{swa.size - 1}")
+        fail("A7", f"halves {outside[:8]} are outside the SWA pages 1..{swa.size - 1}")
     behind = np.zeros(swa.size, np.bool_)
     behind[used] = True
     if np.count_nonzero(behind) != used.size:
-        raise InvariantViolation("A7", f"SWA pages {some_repeated(used)} are the half of several full pages")
+        fail("A7", f"SWA pages {some_repeated(used)} are the half of several full pages")
     astray = np.flatnonzero(behind != swa)
     if astray.size:
-        raise InvariantViolation(
-            "A7", f"SWA pages {astray[:8]} are handed out without a full page, or free with one"
-        )
+        fail("A7", f"SWA pages {astray[:8]} are handed out without a full page, or free with one")
     return full
 
 

@@ -14,9 +14,6 @@ from pymllm.instrument.nvml_device import device_index, find_device
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.reading import Unreadable
 
-__all__ = ["FOLDER", "MODES", "GpuBusyError", "GpuGate", "GpuLock", "device_name", "why_no_cuda"]
-
-
 FOLDER = "PYMLLM_GPU_LOCKS"
 """Environment variable: the folder of the locks, where it is not that of temporary files."""
 
@@ -30,9 +27,9 @@ class GpuBusyError(Exception):
 class GpuLock:
     """A lock that is a file, named by the device, which the system lets go of when its holder dies.
 
-    The folder is the same for everybody who shares the device: by default what the environment variable
-    ``PYMLLM_GPU_LOCKS`` names, else that of temporary files. The file stays when the lock goes: who removed
-    it would take it from whoever waits. A child that was forked by the holder does not keep the lock.
+    The folder is the same for everybody who shares the device: what ``PYMLLM_GPU_LOCKS`` names, else that of
+    temporary files. The file stays when the lock goes: who removed it would take it from whoever waits. A
+    forked child does not keep it.
     """
 
     def __init__(self, device: str, folder: Path | None = None) -> None:
@@ -48,10 +45,7 @@ class GpuLock:
         return self._file is not None
 
     def acquire(self, *, wait: bool = True, before_waiting: Callable[[str], object] | None = None) -> None:
-        """Take the lock; where somebody else has it, wait or raise `GpuBusyError`.
-
-        ``before_waiting`` is told who has it, once, before the wait begins.
-        """
+        """Take the lock, ``wait`` for it once ``before_waiting`` was told who has it, or `GpuBusyError`."""
         import fcntl  # Not at the top: a system without it can still load the plugin.
 
         if self._file is not None:
@@ -106,10 +100,7 @@ MODES = ("wait", "fail", "off")
 
 @functools.cache
 def why_no_cuda() -> str | None:
-    """Return why there is no CUDA device for torch, or ``None`` where there is one.
-
-    Loads torch, so ask only for a test that needs to know.
-    """
+    """Return why there is no CUDA device for torch, or ``None``; loads torch, so ask only where needed."""
     try:
         import torch
     except ImportError as error:
@@ -118,10 +109,7 @@ def why_no_cuda() -> str | None:
 
 
 def device_name() -> str:
-    """Return what all programs of this machine know CUDA's current device by: its UUID.
-
-    NVML is asked, which initialises no CUDA; torch only where that cannot tell.
-    """
+    """Return the UUID of the current device of CUDA; NVML is asked first, which initialises no CUDA."""
     try:
         with NvmlLibrary() as library:
             return find_device(library, device_index(None)).identity.uuid
@@ -132,10 +120,7 @@ def device_name() -> str:
 
 
 class GpuGate:
-    """Lets one test at a time on a GPU, by one of `MODES`.
-
-    ``before_waiting`` is told who has the GPU before the wait for it begins; ``name_device`` names it, once.
-    """
+    """Lets one test at a time on a GPU, by one of `MODES`; ``before_waiting`` is told who has it."""
 
     def __init__(
         self,

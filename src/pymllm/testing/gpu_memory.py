@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from pymllm.instrument.nvml import NvmlTracker
@@ -15,9 +14,6 @@ from pymllm.instrument.nvml_counters import DeviceUse, NvmlMemory
 from pymllm.instrument.nvml_record import MemoryCurve, NvmlRecord
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.instrument.torch_memory import AllocatorSource, TorchMemoryRecord, TorchMemoryTracker
-
-__all__ = ["GpuMemory", "GpuMemoryRecord", "LimitOutcome", "LimitVerdict", "parse_bytes"]
-
 
 _UNITS = {
     "B": 1,
@@ -94,9 +90,7 @@ class GpuMemoryRecord:
     def tensors(self) -> Reading:
         """Bytes of tensors at the peak, above those before; exact, and of this process alone."""
         if self.torch.allocated_peak.is_known and not self.torch.start.allocated.is_known:
-            return (
-                self.torch.allocated_peak
-            )  # CUDA came into use within the test, so nothing was there before
+            return self.torch.allocated_peak  # CUDA came into use within the test: nothing was there before
         return self.torch.allocated_peak.minus(self.torch.start.allocated)
 
     @property
@@ -106,10 +100,10 @@ class GpuMemoryRecord:
 
     @property
     def beside(self) -> Reading:
-        """Bytes that this process took beside torch's allocator, at least.
+        """Bytes that this process took beside torch's allocator; unknown unless it is alone on the device.
 
-        Unknown unless the process is alone on the device. Both peaks may lie at different times, so this is a
-        lower bound: what the allocator reserved when the device was fullest is at most its own peak.
+        A lower bound, as both peaks may lie at different times: what the allocator reserved when the device
+        was fullest is at most its own peak.
         """
         if not self.torch.start.reserved.is_known:
             return Reading.unknown(BYTES, "torch's allocator was not in use before")
@@ -121,8 +115,8 @@ class GpuMemoryRecord:
 
         Where torch's allocator tells, its tensors are judged, nothing else: what is `beside` it comes with
         whichever test is the first to launch a kernel or to open a library. Elsewhere the device is asked,
-        and counts only if this process is alone on it. So a test that kept its limit is never accused. With
-        ``whole_device`` everything on the device counts, whoever uses it.
+        and counts only if this process is alone on it, so that a test which kept its limit is never accused;
+        with ``whole_device`` everything counts.
         """
         if whole_device:
             found = [(self.device, "the whole device, by NVML")]
@@ -135,12 +129,9 @@ class GpuMemoryRecord:
             ]
         known = [(reading.value, reading, by) for reading, by in found if reading.value is not None]
         if not known:
-            reasons = dict.fromkeys(
-                str(it.reason) for it in (*([] if whole_device else [self.tensors]), found[0][0])
-            )
-            return LimitVerdict(
-                limit, LimitOutcome.UNKNOWN, Reading.unknown(BYTES, "; ".join(reasons)), "nobody"
-            )
+            asked = [*([] if whole_device else [self.tensors]), found[0][0]]
+            why = Reading.unknown(BYTES, "; ".join(dict.fromkeys(str(it.reason) for it in asked)))
+            return LimitVerdict(limit, LimitOutcome.UNKNOWN, why, "nobody")
         value, reading, by = max(known, key=lambda it: it[0])
         outcome = LimitOutcome.EXCEEDED if value > limit else LimitOutcome.KEPT
         if outcome is LimitOutcome.KEPT and by.endswith("after it ran"):
@@ -157,24 +148,7 @@ class GpuMemoryRecord:
 
 
 class GpuMemory:
-    """Watches a device and torch's allocator while a test runs.
-
-    Parameters
-    ----------
-    device : int, str, torch.device or None
-        As `NvmlTracker` takes it; ``None`` is CUDA's current device.
-    hz : float, default 10.0
-        Samples a second.
-    source : AllocatorSource, optional
-        Asked in the place of torch's CUDA allocator.
-    use : callable, optional
-        Asked in the place of NVML which processes use the device, before and after.
-
-    Notes
-    -----
-    What cannot be watched is unknown, with the reason. Cost: as of `NvmlTracker`, and the list of processes
-    before and after, milliseconds each.
-    """
+    """Watches a device, as `NvmlTracker` takes it, and torch's allocator while a test runs."""
 
     def __init__(
         self,
@@ -197,11 +171,9 @@ class GpuMemory:
         self._nvml.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._nvml.__exit__(kind, error, trace)
-        self._torch.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._nvml.__exit__(*error)
+        self._torch.__exit__(*error)
         self._after = self._use()
         self._processes.close()
 
@@ -228,7 +200,5 @@ class GpuMemory:
 
 
 _NOT_READ = DeviceUse(
-    Reading.unknown(BYTES, "the test is not over"),
-    Reading.unknown(BYTES, "the test is not over"),
-    Reading.unknown("processes", "the test is not over"),
+    *(Reading.unknown(unit, "the test is not over") for unit in (BYTES, BYTES, "processes"))
 )

@@ -9,8 +9,6 @@ from pymllm.instrument.leaks import Layer, LeakCheck, LeakVerdict, Outcome
 from pymllm.instrument.nvml_counters import DeviceUse
 from pymllm.instrument.torch_memory import AllocatorSource
 
-__all__ = ["EPOCHS", "FEWEST_EPOCHS", "check_epochs", "run_epochs", "why_unknown"]
-
 EPOCHS = 12
 FEWEST_EPOCHS = 10
 """With fewer, no growth is certain: the first quarter is the warming up."""
@@ -26,11 +24,7 @@ def run_epochs(
     device_memory: Callable[[], DeviceUse] | None = None,
     bounds: Mapping[Layer, float] | Mapping[str, float] | None = None,
 ) -> LeakVerdict:
-    """Do work so often, at least 10 times, and judge what stays after each time.
-
-    The work is the same each time, and lets go of everything that it took; all else is as `LeakCheck` takes
-    it.
-    """
+    """Do the same work, which leaves nothing, so often, at least 10 times, and judge as `LeakCheck` does."""
     __tracebackhide__ = True  # pytest shows the caller instead
     if not callable(work):
         raise TypeError(f"work must be a function that is called for each epoch, got {work!r}")

@@ -13,8 +13,6 @@ from pymllm.instrument.nvml_record import MemoryCurve
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.testing.gpu_memory import GpuMemoryRecord, LimitVerdict
 
-__all__ = ["SCHEMA", "VERSION", "curve_text", "gpu_memory_schema", "make_line", "record_text", "sparkline"]
-
 SCHEMA = "pymllm.gpu-memory"
 VERSION = 1
 
@@ -24,10 +22,7 @@ _POINTS = 240  # of a curve in a log
 
 
 def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
-    """Draw values in order of time as bars from the lowest to the highest, one line of text.
-
-    Where there are more values than ``width``, each character is the highest of its share: no peak is lost.
-    """
+    """Draw values in order of time as one line of bars, each the highest of its share: no peak is lost."""
     if not values:
         return ""
     count = min(width, len(values))

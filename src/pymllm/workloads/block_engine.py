@@ -20,8 +20,6 @@ from pymllm.workloads.live_request import BlockRequest
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Source, Stage
 
-__all__ = ["BlockEngine"]
-
 
 class BlockEngine(EngineLoop[BlockRequest]):
     """One engine over a `DynamicInferenceContext`, and one run of it. Not thread-safe. Laws: C1-C8, E1-E5.

@@ -17,9 +17,6 @@ from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_report import MemoryCounts, MemoryUse
 from pymllm.workloads.live_request import BlockRequest
 
-__all__ = ["BlockMemory", "MeasuredContext", "make_block_context"]
-
-
 _LAYERS = 2
 _CONV_SHAPE, _CONV_DTYPE = (3,), torch.bfloat16
 _SSM_SHAPE, _SSM_DTYPE = (2, 2), torch.float32
@@ -76,11 +73,7 @@ class MeasuredContext(DynamicInferenceContext):
 
 
 def make_block_context(config: EngineConfig, hash_page: HashPage | None = None) -> MeasuredContext:
-    """Build the empty context that a rounded configuration describes.
-
-    Its live and cached states are the smallest that have every dimension; tests give a ``hash_page`` that
-    collides.
-    """
+    """Build the empty context of a rounded configuration, with the smallest states of all dimensions."""
     assert config.track_slots is not None
     assert config.mamba_chunk_size is not None
     assert config.eviction_policy is not None
@@ -107,14 +100,13 @@ def make_block_context(config: EngineConfig, hash_page: HashPage | None = None) 
 class BlockMemory:
     """The requests' side of one engine's context, to which nobody else adds requests.
 
-    ``changes`` counts up whenever a waiting request's chance may have become better. Times are those of whole
-    calls: adding a request is its match, a commit the insert of all in the batch, leaving, pausing and
-    resuming are locking, and of each the part that evicts blocks is eviction.
+    Times are those of whole calls: adding a request is its match, a commit the insert of all in the batch,
+    leaving, pausing and resuming are locking, and of each the part that evicts blocks is eviction.
     """
 
     def __init__(self, context: MeasuredContext, watch: BlockWatch, check_every: int) -> None:
         self.context = context
-        self.changes = 0
+        self.changes = 0  # counts up whenever the chance of who waits may have become better
         self._watch = watch
         self._check_every = check_every
         self._operations = 0
@@ -147,10 +139,7 @@ class BlockMemory:
     # -- taking ----------------------------------------------------------------------------------------
 
     def add(self, live: BlockRequest, limit: int, reserve: int) -> bool:
-        """Let a request match and have blocks for its first chunk, of at most ``limit`` tokens.
-
-        False if no row is left, or its prompt would leave fewer than ``reserve`` blocks.
-        """
+        """Let a request match and have blocks for a first chunk, if ``reserve`` blocks and a row are left."""
         began = perf_counter_ns()
         with self._evicting([live]) as evicted:
             added = self.context.add_request(live, limit, reserve=reserve)
@@ -168,10 +157,7 @@ class BlockMemory:
         return scheduled
 
     def begin(self, growing: Sequence[BlockRequest]) -> ForwardBatch:
-        """Begin a step; ``growing`` are the decoding requests that begin a block, and may have to evict.
-
-        With too few blocks for them it is a `CapacityError`.
-        """
+        """Begin a step; ``growing`` requests begin a block and may evict: too few is a `CapacityError`."""
         with self._evicting(growing):
             batch = self.context.begin_step()
         self._count()
@@ -180,10 +166,8 @@ class BlockMemory:
     def commit(self, batch: ForwardBatch, next_tokens: list[int], left: Sequence[Snapshot]) -> None:
         """Register what a step has computed, and cache what it has ``left`` where there is a slot."""
         blocks = dict.fromkeys(snapshot.block for snapshot in left)
-        before, fresh = (
-            self.context.cached_states(),
-            [block for block in blocks if not self._has_state(block)],
-        )
+        before = self.context.cached_states()
+        fresh = [block for block in blocks if not self._has_state(block)]
         began = perf_counter_ns()
         self.context.commit_step(next_tokens)
         share = (perf_counter_ns() - began) // max(1, len(batch))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,11 +15,9 @@ from pymllm.invariants.blocks import check_dynamic_context
 from pymllm.mem_cache.bit_view import bit_view
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_forward import SimulatedForward
-from pymllm.workloads.engine_watch import Event
+from pymllm.workloads.engine_watch import Event, Watch
 from pymllm.workloads.live_request import BlockRequest
 from pymllm.workloads.recurrence import RecurrentStates
-
-__all__ = ["BlockOnlooker", "BlockRecurrent", "BlockWatch", "Snapshot", "snapshots_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +30,7 @@ class Snapshot:
 
 
 def snapshots_of(batch: ForwardBatch, block_size: int) -> list[Snapshot]:
-    """List the states that a step is to leave, before anything is committed (law C8).
-
-    They are at the extracted offsets, and at the end of a prompt of whole blocks. Two requests that share a
-    block may both leave its state.
-    """
+    """List the states that a step is to leave, before a commit (law C8); two may be of a shared block."""
     return [
         Snapshot(step.req, step.blocks[depth // block_size - 1], depth)
         for step in batch.requests
@@ -68,10 +61,7 @@ class _Kind:
 
 
 class BlockRecurrent:
-    """The states of a small integer model, advanced and read through a real context (laws E1, C7).
-
-    ``checked_states`` counts the live ones that were compared. Cost: a record of all states on the host.
-    """
+    """The states of a small integer model, advanced and read through a real context (laws E1, C7)."""
 
     def __init__(self, context: DynamicInferenceContext) -> None:
         self.checked_states = 0
@@ -138,20 +128,14 @@ class BlockRecurrent:
     # -- checks ------------------------------------------------------------------------------------------
 
     def check(self, request_id: int, state_idx: int, tokens: np.ndarray) -> None:
-        """Compare a live state with a cold run's after all ``tokens`` that it took in, bit for bit (law E1).
-
-        Cost: O(tokens): nothing is remembered from one check to the next.
-        """
+        """Compare a live state with a cold run's after all ``tokens`` that it took in (law E1)."""
         self.checked_states += 1
         for kind in self._kinds:
             expected, found = kind.model.cold(tokens), kind.live[:, state_idx].cpu()
             _compare("E1", f"request {request_id}: {kind.name} after {len(tokens)} tokens", expected, found)
 
     def check_untouched(self) -> None:
-        """Compare every live state in use and every cached one with what was written there (law C7).
-
-        Cost: one pass over the states in use.
-        """
+        """Compare every live state in use and every cached one with what was written there (law C7)."""
         rows = torch.tensor(sorted(self._in_use), dtype=torch.int64)
         for kind in self._kinds:
             found = kind.live[:, rows.to(kind.live.device)].cpu()
@@ -197,40 +181,18 @@ def _compare(law: str, what: str, expected: torch.Tensor, found: torch.Tensor) -
 BlockOnlooker = Callable[[Event, BlockRequest], None]
 """Who is told of events; it must not touch what it sees."""
 
-_EXITS = frozenset({Event.RETRACTED, Event.ABORTED, Event.FINISHED})
 
-
-class BlockWatch:
-    """Runs a block engine's checks, and the simulated model that they need.
-
-    ``tested`` counts how often each law was tested and held, by its id; a test that could not have failed is
-    not counted.
-    """
+class BlockWatch(Watch[BlockRequest]):
+    """Runs a block engine's checks, and the simulated model that they need."""
 
     def __init__(
         self, config: EngineConfig, context: DynamicInferenceContext, onlooker: BlockOnlooker | None = None
     ) -> None:
-        self.forward: SimulatedForward | None = None
-        self.recurrent: BlockRecurrent | None = None
-        if config.content_check:
-            dummy = range(config.capacity, config.capacity + config.page_size)
-            self.forward = SimulatedForward(config, None, padding=dummy)
-            self.recurrent = BlockRecurrent(context)
-        self.tested: Counter[str] = Counter()
+        dummy = range(config.capacity, config.capacity + config.page_size)
+        forward = SimulatedForward(config, None, padding=dummy) if config.content_check else None
+        super().__init__(forward, onlooker)
+        self.recurrent = BlockRecurrent(context) if config.content_check else None
         self._context = context
-        self._onlooker = onlooker
-        self._exits = 0
-
-    @property
-    def content_tokens(self) -> int:
-        """KV rows compared so far; 0 where content is not checked."""
-        return 0 if self.forward is None else self.forward.checked_tokens
-
-    def notice(self, event: Event, live: BlockRequest) -> None:
-        """Take note of an event and tell the onlooker."""
-        self._exits += event in _EXITS
-        if self._onlooker is not None:
-            self._onlooker(event, live)
 
     # -- the forward pass --------------------------------------------------------------------------------
 
@@ -319,9 +281,7 @@ class BlockWatch:
         self._count_exits()
         if self.recurrent is not None:
             self.recurrent.check_untouched()
-        if self.forward is not None:
-            self.tested["E5"] += self.forward.unchecked_writes > 0
-            self.forward.check_untouched()
+        self._check_forward()
 
     def check_emptied(self) -> None:
         """Check that the pools own everything after evicting everything (law E3)."""
@@ -334,10 +294,6 @@ class BlockWatch:
                 f"{kept} states are still cached",
             )
         self.tested["E3"] += 1
-
-    def _count_exits(self) -> None:
-        self.tested["E3"] += self._exits
-        self._exits = 0
 
 
 def _fingerprints(step: RequestStep) -> np.ndarray:

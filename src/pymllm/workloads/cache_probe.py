@@ -11,8 +11,6 @@ import torch
 
 from pymllm.mem_cache.base_prefix_cache import BasePrefixCache, InsertResult, MatchResult, RadixKey
 
-__all__ = ["CacheProbe", "CacheTimes"]
-
 
 @dataclass(slots=True)
 class CacheTimes:
@@ -25,10 +23,7 @@ class CacheTimes:
 
 
 class CacheProbe:
-    """Pass operations on to a cache, time them, and ``check`` after every ``check_every``-th; 0 never does.
-
-    Cost: two clock readings per operation, about 0.1 us. The checks are not in the times.
-    """
+    """Pass operations on to a cache, time them, and ``check`` after each ``check_every``-th; 0 never does."""
 
     def __init__(self, cache: BasePrefixCache, check: Callable[[], None], check_every: int) -> None:
         self.cache = cache
@@ -73,10 +68,7 @@ class CacheProbe:
         self._count()
 
     def evict(self, tokens: int, secondary: int, payers: Sequence[CacheTimes]) -> None:
-        """Evict what several requests are short of together; the time is shared among them evenly.
-
-        Of ``secondary`` there are SWA halves or states, whichever the cache has.
-        """
+        """Evict tokens, and SWA halves or states (``secondary``), and share the time among ``payers``."""
         start = perf_counter_ns()
         result = self.cache.evict(tokens, secondary)
         share = (perf_counter_ns() - start) // len(payers)

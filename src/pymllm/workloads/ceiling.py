@@ -1,13 +1,11 @@
 """How much could be hit: by a cache that never forgets, and by the best one of a given size.
 
-The first answer is exact and needs no cache: a trie over block ids, one entry per block that some prompt
-had at that place, with the number of its tokens that were seen there. Outputs are unique in every
-workload here, so they never help a later prompt and are left out.
+The first answer is exact and needs no cache: a trie over block ids, with the number of tokens seen at each.
+Outputs are unique in every workload here, so they never help a later prompt and are left out.
 
 The second knows the future: Belady's rule drops what is used again last. Pages are of one size and may be
 passed over, so no policy hits more, and as a prefix is used again no later than what follows it, the rule
-never keeps a page without those before it. Real caches stay below for one more reason: a running prompt needs
-its own slots.
+never keeps a page without those before it.
 """
 
 from __future__ import annotations
@@ -18,9 +16,6 @@ from itertools import pairwise
 
 from pymllm.workloads.request import Request
 
-__all__ = ["HitCeiling", "belady_hit_tokens"]
-
-
 _ROOT = 0
 
 
@@ -28,7 +23,7 @@ class HitCeiling:
     """Tokens that a cache which never forgets would hit in whole pages, request by request.
 
     ``held_back`` tokens at the end of each prompt are never looked up: 0 for a plain cache, 1 for an engine,
-    which must compute at least one token of a full hit. Memory is one entry per distinct block place.
+    which must compute at least one. Memory is one entry per distinct block place.
     """
 
     __slots__ = ("_children", "_held_back", "_page_size", "_tokens_seen", "hit_tokens", "prompt_tokens")
@@ -51,10 +46,7 @@ class HitCeiling:
         return self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     def add(self, request: Request) -> int:
-        """Remember a prompt, and return how many of its tokens earlier ones began with, in whole pages.
-
-        All requests of one workload have the same ``block_tokens``. Cost: O(blocks of the prompt).
-        """
+        """Remember a prompt, and return how many of its tokens earlier ones began with, in whole pages."""
         shared = self._remember(request)
         usable = min(shared, request.prompt_length - self._held_back)
         hit = max(usable, 0) // self._page_size * self._page_size
@@ -93,10 +85,9 @@ _NEVER = 1 << 62
 def belady_hit_tokens(requests: Sequence[Request], page_size: int, capacity: int) -> int:
     """Count the prompt tokens that Belady's rule serves from ``capacity`` tokens, cut down to whole pages.
 
-    Requests are served one after another and have the same ``block_tokens``. Stretches of pages that are
-    always used together are one item, of which a part may be kept. Cost: O(n log n) for n blocks in all
-    prompts, a second for the 12,000 requests of the conversation trace. Source: Belady 1966; Mattson et al.
-    1970.
+    Requests are served one after another and have the same ``block_tokens``. Cost: O(n log n) for n blocks in
+    all prompts, a second for the 12,000 requests of the conversation trace. Source: Belady 1966; Mattson et
+    al. 1970.
     """
     if page_size < 1 or capacity < 0:
         raise ValueError(f"page_size must be at least 1 and capacity at least 0, got {page_size}, {capacity}")

@@ -1,8 +1,6 @@
 """The simulated engine over a prefix cache: a scheduler in virtual time over the real pools and caches.
 
-It admits, prefills in chunks, decodes token by token, retracts when memory runs out, aborts and
-finishes. What a request does with memory is in `pymllm.workloads.engine_memory`, what the simulated
-model writes in `pymllm.workloads.engine_forward`, and every open choice in `pymllm.workloads.source`.
+It admits, prefills in chunks, decodes token by token, retracts when memory runs out, aborts and finishes.
 """
 
 from __future__ import annotations
@@ -38,8 +36,8 @@ class AdmissionRule:
     def can_ever_fit(self, live: LiveRequest) -> bool:
         """Tell whether a request fits into an engine that has nothing else to do.
 
-        With a window a request holds at most the window that the cache keeps for it, a second one that
-        it grows in decode, and the page that it writes next.
+        With a window it holds at most the one that the cache keeps for it, a second that it grows in decode,
+        and a page.
         """
         total = self._memory.pages_up(live.final_length)
         if live.final_length > self._config.max_context or total > self._config.capacity:
@@ -53,8 +51,7 @@ class AdmissionRule:
 
         What requests in prefill still need is promised to them, and ``headroom`` tokens are kept back for
         those in decode. Of the SWA half a request needs one window and a page, since chunks are cut to what
-        fits there and give back what the window leaves. A request that `can_ever_fit` and is alone is always
-        admitted.
+        fits there. A request that `can_ever_fit` and is alone is always admitted.
         """
         full, swa = self._memory.room()
         needs = [self._need(live), *map(self._need, prefilling)]

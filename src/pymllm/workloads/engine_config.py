@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["BLOCKS", "CACHES_OF_STATES", "EVICTION_POLICIES", "EngineConfig"]
-
 BLOCKS = "blocks"
 """Name of the cache that is no tree: a `DynamicInferenceContext`."""
 

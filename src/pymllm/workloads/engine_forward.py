@@ -18,9 +18,6 @@ from pymllm.workloads.fingerprint import KVPart, kv_fingerprints
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.recurrence import ColdRun, Recurrence, RecurrentStates, bits_of, values_of
 
-__all__ = ["BATCH_MULTIPLE", "SimulatedForward", "SimulatedRecurrent", "padded"]
-
-
 #: Batches are padded to a multiple of this, as captured graphs are; the padding names slot 0 and row 0.
 BATCH_MULTIPLE = 8
 
@@ -44,8 +41,8 @@ class SimulatedForward:
     """The KV of a small integer model, written and read through real pools (laws E1, E2, E5).
 
     The full pool names so many ``slots``, of which ``config.capacity`` may be in use at one time. Nobody
-    reads the content of ``padding``; padded writes go to its first slot. Cost: memory of 32 bytes per slot
-    and half, twice: a plain record of what was written where tells a write that went astray. Not thread-safe.
+    reads ``padding``; padded writes go to its first slot. Cost: 32 bytes per slot and half, twice: a plain
+    record of what was written where tells a write that went astray.
     """
 
     def __init__(
@@ -79,10 +76,7 @@ class SimulatedForward:
         }
 
     def write(self, slots: torch.Tensor, prefixes: np.ndarray) -> None:
-        """Write the KV of prefix fingerprints into full slots, and garbage into the padding (law E5).
-
-        Both are of shape ``(n,)``, the fingerprints uint64.
-        """
+        """Write KV of uint64 prefix fingerprints into full slots, both ``(n,)``, garbage into padding."""
         self.unchecked_writes += 1
         garbage = self._garbage[: -len(prefixes) % BATCH_MULTIPLE]
         for parts, pool in self._pools.items():
@@ -241,10 +235,7 @@ class _Buffer:
 
 
 class SimulatedRecurrent:
-    """The states of a small integer model, advanced and read through a real pool, all zero (laws E1, E2, E5).
-
-    Cost: a record of all states on the host, which tells a write that went astray. Not thread-safe.
-    """
+    """The states of a small integer model, advanced and read through a real pool (laws E1, E2, E5)."""
 
     def __init__(self, pool: StatePool, seed: int) -> None:
         self.checked_states = 0
@@ -307,8 +298,8 @@ class SimulatedRecurrent:
     def check(self, live: LiveRequest) -> None:
         """Compare a request's state after ``length`` tokens with that of a cold run, bit for bit (law E1).
 
-        Cost: one comparison; the cold run is computed once for each request, O(n log n) for its n tokens.
-        What was computed from the pool's states has no part in it.
+        The cold run, in which what was computed from the pool's states has no part, is computed once for each
+        request.
         """
         self.checked_states += 1
         for buffer, states in zip(self._buffers, self._cold_run(live).bits, strict=True):

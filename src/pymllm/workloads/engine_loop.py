@@ -1,7 +1,4 @@
-"""What every simulated engine does: time goes on, requests arrive and end, and a run is reported.
-
-What a request does with memory, and in which order requests compute, is the engine's own.
-"""
+"""What every simulated engine does: time goes on, requests arrive and end, and a run is reported."""
 
 from __future__ import annotations
 
@@ -16,15 +13,12 @@ from pymllm.errors import UsageError
 from pymllm.workloads.ceiling import HitCeiling
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_report import CutShort, EngineReport, EngineTally, MemoryCounts, MemoryUse
-from pymllm.workloads.engine_watch import Event
+from pymllm.workloads.engine_watch import Event, Watch
 from pymllm.workloads.live_request import LiveSequence
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Source, Stage
 
-__all__ = ["EngineLoop", "LoopMemory", "LoopWatch"]
-
 Live = TypeVar("Live", bound=LiveSequence)
-Watched = TypeVar("Watched", bound=LiveSequence, contravariant=True)
 
 
 class LoopMemory(Protocol):
@@ -41,20 +35,6 @@ class LoopMemory(Protocol):
         """Tell what was done so far."""
 
 
-class LoopWatch(Protocol[Watched]):
-    """What a loop asks of an engine's watch."""
-
-    @property
-    def content_tokens(self) -> int:
-        """KV rows compared so far."""
-
-    def notice(self, event: Event, live: Watched) -> None:
-        """Take note of an event."""
-
-    def check_quiescent(self) -> None:
-        """Check that pools and cache own everything now that no request lives."""
-
-
 class EngineLoop(ABC, Generic[Live]):
     """One engine and one run of it, but for what it is made of. Not thread-safe.
 
@@ -67,7 +47,7 @@ class EngineLoop(ABC, Generic[Live]):
         source: Source,
         progress: Callable[[int], None] | None,
         memory: LoopMemory,
-        watch: LoopWatch[Live],
+        watch: Watch[Live],
     ) -> None:
         self.config = config
         self.queue: deque[Live] = deque()
@@ -86,9 +66,7 @@ class EngineLoop(ABC, Generic[Live]):
     # -- running ---------------------------------------------------------------------------------------
 
     def run(self) -> EngineReport:
-        """Run to the end, check that everything was given back, and report.
-
-        The final emptying of the cache is not in the report.
+        """Run to the end, check that everything was given back, and report; then empty the cache.
 
         An interrupt is raised as `CutShort`, which has the report.
         """
@@ -186,7 +164,7 @@ class EngineLoop(ABC, Generic[Live]):
     def _may_ask_again(self) -> bool:
         """Tell whether somebody waits whom memory has not refused as it is now, or who is alone.
 
-        Where others left and gave nothing back, nothing will ever change: an engine that does not ask then
+        Where others left and gave nothing back, nothing will ever change: without asking then, an engine
         never ends.
         """
         return bool(self.queue) and (self._refused_at != self._loop_memory.changes or not self.lives())

@@ -1,12 +1,11 @@
 """What a request does with memory: match and hold, grow, share what is computed, give everything back.
 
-Every range of a row belongs either to the cache, under the request's hold, or to the request
-(`LiveRequest` draws it). All transfers between the two are in this file. Who may run, and who must
-yield when memory is short, is the scheduler's business (`pymllm.workloads.engine`).
+Every range of a row belongs either to the cache, under the request's hold, or to the request (`LiveRequest`
+draws it). All transfers between the two are in this file; who may run is the scheduler's business.
 
 A state is good after exactly the token at which it was taken. So a prompt is computed in pieces that end
-where a snapshot is due: at the end of its whole pages, and where the cache has seen prompts part. Track slots
-are few; a snapshot for which none can be had is left out, which costs later hits and nothing else.
+where a snapshot is due: at the end of its whole pages, and where the cache has seen prompts part. A snapshot
+for which no track slot can be had is left out, which costs later hits and nothing else.
 """
 
 from __future__ import annotations
@@ -26,19 +25,14 @@ from pymllm.workloads.engine_report import MemoryCounts, MemoryUse
 from pymllm.workloads.engine_watch import EngineWatch, Event
 from pymllm.workloads.live_request import DecodeBatch, LiveRequest
 
-__all__ = ["EngineMemory", "EngineStates"]
-
 
 class EngineStates:
-    """The requests' side of one engine's states; nobody else allocates from its pool.
-
-    ``skipped`` counts snapshots left out because no track slot could be had. Laws: M1, M2, P5, E1, E3.
-    """
+    """The requests' side of an engine's states, whose pool is its own (laws M1, M2, P5, E1, E3)."""
 
     def __init__(
         self, pool: StatePool, kind: CacheKind, probe: CacheProbe, watch: EngineWatch, page_size: int
     ) -> None:
-        self.skipped = 0
+        self.skipped = 0  # snapshots for which no track slot could be had
         self._pool = pool
         self._kind = kind
         self._probe = probe
@@ -72,10 +66,7 @@ class EngineStates:
         return live.branching_length, live.prompt_length // self._page_size * self._page_size
 
     def reserve(self, live: LiveRequest, end: int) -> None:
-        """Give a request a track slot if a snapshot is due after its first ``end`` tokens.
-
-        Where none is free the least recent state goes that no hold protects.
-        """
+        """Give a request a track slot, evicted if need be, if a snapshot is due after ``end`` tokens."""
         if live.track_slot or end not in self._stops(live):
             return
         slot = self._pool.alloc_track_slot()
@@ -119,12 +110,7 @@ Lengths = TypeVar("Lengths", int, np.ndarray)
 
 
 class EngineMemory:
-    """The requests' side of one engine's cache, slots and rows; nobody else allocates from its pools.
-
-    All cache operations go through ``probe``. ``dead_window_tokens`` counts cached tokens that requests
-    computed again because their window was dead; ``changes`` counts up whenever a waiting request's chance
-    may have become better.
-    """
+    """The requests' side of one engine's cache, slots and rows, from whose pools nobody else allocates."""
 
     def __init__(self, config: EngineConfig, pools: EnginePools, watch: EngineWatch) -> None:
         self.pools = pools
@@ -133,8 +119,8 @@ class EngineMemory:
         self.states: EngineStates | None = None
         if pools.kind.state_pool is not None:
             self.states = EngineStates(pools.kind.state_pool, pools.kind, self.probe, watch, config.page_size)
-        self.dead_window_tokens = 0
-        self.changes = 0
+        self.dead_window_tokens = 0  # cached ones computed again because their window was dead
+        self.changes = 0  # counts up whenever the chance of who waits may have become better
         self.page_size = config.page_size
         self._capacity = config.capacity
         self._window = config.sliding_window_size or 0
@@ -189,8 +175,8 @@ class EngineMemory:
     def _window_floor(self, length: Lengths) -> Lengths:
         """Tell how many tokens, in whole pages, lie before every window that can still be asked for.
 
-        Counted from the last whole page and not from ``length``: the window of the aligned prefix must
-        stay whole, or the cache could never take it (laws S1, S7). Below 0 for short requests.
+        Counted from the last whole page and not from ``length``: the window of the aligned prefix must stay
+        whole, or the cache could never take it (laws S1, S7). Below 0 for short requests.
         """
         aligned = length // self.page_size * self.page_size
         return (aligned - self._window) // self.page_size * self.page_size
@@ -198,10 +184,7 @@ class EngineMemory:
     # -- taking ----------------------------------------------------------------------------------------
 
     def match_and_hold(self, live: LiveRequest) -> torch.Tensor:
-        """Find the cached prefix of a request that owns nothing, hold it, and return its slots.
-
-        At least one token of the prompt is left to compute (law E4).
-        """
+        """Find and hold the cached prefix of a request, short of a last token (E4); return its slots."""
         live.queried_length = self.whole_pages(live.prompt_length - 1)
         match = self.probe.match(live.key(live.queried_length), live.times)
         live.lock_token = self.probe.lock(match.last_node, live.times)
@@ -241,8 +224,7 @@ class EngineMemory:
         """Give a request slots for its next tokens, written into its row; ``None`` when memory is short.
 
         The rest of its last page comes first, then whole new pages (law A3). With a window they may be fewer
-        than ``limit``, at least one, where the SWA half has less room, which a chunk's end will return. Where
-        memory is short, nothing has changed but what was evicted.
+        than ``limit``, at least one, where the SWA half has less room, which a chunk's end will return.
         """
         if self.states is not None:
             self.states.reserve(live, live.length + limit)
@@ -265,10 +247,10 @@ class EngineMemory:
     def share(self, live: LiveRequest) -> None:
         """Cache what a request has computed so far, and go on with the cache's slots instead of duplicates.
 
-        The new hold is taken before the old one is released, and the row is rewritten before duplicates
-        are given back, so that the row never names a slot that is neither owned nor held. A cache of
-        states is given nothing but with a state: without one its match could not say whose slots it has.
-        Laws: R4, S7, M2, E2.
+        The new hold is taken before the old one is released, and the row rewritten before duplicates are
+        given back, so that it never names a slot that is neither owned nor held. A cache of states is given
+        nothing but with a state: without one its match could not say whose slots it has. Laws: R4, S7, M2,
+        E2.
         """
         if self.states is not None and not self.states.is_due(live):
             return
@@ -376,10 +358,7 @@ class EngineMemory:
         self.give_back(live, adopted)
 
     def give_back(self, live: LiveRequest, adopted: Sequence[Range] = ()) -> None:
-        """Give back what a request owns and the cache did not adopt, its hold and row (laws E3, R4).
-
-        Fits every exit: after a match, between chunks, in decode.
-        """
+        """Give back, at any exit, what a request owns and the cache did not adopt, its hold and row."""
         if live.row:
             own = self._cut(live, live.held_length, live.length, adopted)
             if own is not None:

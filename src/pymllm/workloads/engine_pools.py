@@ -24,17 +24,6 @@ from pymllm.mem_cache.memory_pool import (
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 from pymllm.workloads.engine_config import EngineConfig
 
-__all__ = [
-    "CACHE_MAKERS",
-    "CacheKind",
-    "EnginePools",
-    "SlotAllocator",
-    "StatePool",
-    "WindowAllocator",
-    "check_allocator",
-    "make_engine_pools",
-]
-
 
 class SlotAllocator(Protocol):
     """What an engine asks of a pool of slots, as documented of `TokenToKVPoolAllocator`."""

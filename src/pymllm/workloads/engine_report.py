@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,6 @@ import numpy as np
 from pymllm.workloads.cache_probe import CacheTimes
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.live_request import LiveSequence
-
-__all__ = ["CacheTime", "CutShort", "EngineReport", "EngineTally", "MemoryCounts", "MemoryUse", "cache_time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +39,7 @@ class MemoryCounts:
 
 @dataclass(frozen=True, slots=True)
 class CacheTime:
-    """Microseconds that one request spends in one kind of cache operation, over its whole life.
-
-    Over all requests that finished; 0 where none did.
-    """
+    """Microseconds that a finished request spent in one kind of cache operation, over its life; 0 of none."""
 
     median_us: float
     p99_us: float
@@ -205,41 +201,31 @@ class EngineTally:
         """Make the report of everything counted so far."""
         return EngineReport(
             config=config,
-            requests=self.requests,
-            finished=self.finished,
-            rejected=self.rejected,
-            aborted=self.aborted,
-            retractions=self.retractions,
+            **{name: getattr(self, name) for name in _AS_COUNTED},
+            **asdict(counts),
             pauses=None if config.paused_capacity is None else self.pauses,
-            prompt_tokens=self.prompt_tokens,
-            hit_tokens=self.hit_tokens,
-            ceiling_tokens=self.ceiling_tokens,
             token_hit_rate=self.hit_tokens / max(1, self.prompt_tokens),
             ceiling_hit_rate=self.ceiling_tokens / max(1, self.prompt_tokens),
-            computed_tokens=self.computed_tokens,
-            output_tokens=self.output_tokens,
-            evict_calls=counts.evict_calls,
-            evicted_tokens=counts.evicted_tokens,
-            evicted_swa_tokens=counts.evicted_swa_tokens,
-            dead_window_tokens=counts.dead_window_tokens,
             stateless_tokens=self.stateless_tokens if config.has_states else None,
             peak_states_held=self.peak_states_held if config.has_states else None,
-            evicted_states=counts.evicted_states,
-            skipped_snapshots=counts.skipped_snapshots,
-            match=cache_time([times.match_ns for times in self.times]),
-            insert=cache_time([times.insert_ns for times in self.times]),
-            evict=cache_time([times.evict_ns for times in self.times]),
-            lock=cache_time([times.lock_ns for times in self.times]),
-            cache_operations=counts.cache_operations,
-            invariant_checks=counts.invariant_checks,
+            **cache_times(self.times, "match", "insert", "evict", "lock"),
             content_tokens=content_tokens,
-            peak_tokens_held=self.peak_tokens_held,
-            peak_tokens_stored=self.peak_tokens_stored,
             peak_rss_bytes=peak_rss_bytes(sys.platform),
-            iterations=self.iterations,
             virtual_seconds=self.virtual_ms / 1000,
-            wall_seconds=self.wall_seconds,
         )
+
+
+_AS_COUNTED = (
+    *("requests", "finished", "rejected", "aborted", "retractions"),
+    *("prompt_tokens", "hit_tokens", "ceiling_tokens", "computed_tokens", "output_tokens"),
+    *("peak_tokens_held", "peak_tokens_stored", "iterations", "wall_seconds"),
+)
+"""Fields of a report that are those of the tally."""
+
+
+def cache_times(times: Sequence[CacheTimes], *kinds: str) -> dict[str, Any]:
+    """Sum up what finished requests spent in each kind of operation."""
+    return {kind: cache_time([getattr(each, f"{kind}_ns") for each in times]) for kind in kinds}
 
 
 def cache_time(nanoseconds: list[int]) -> CacheTime:
@@ -251,23 +237,17 @@ def cache_time(nanoseconds: list[int]) -> CacheTime:
 
 
 def peak_rss_bytes(platform: str) -> int | None:
-    """Read the most resident bytes that this process ever had; ``None`` without the `resource` module.
-
-    The platform, as `sys.platform`, decides the unit: kilobytes on Linux and bytes on macOS.
-    """
+    """Read the most resident bytes that this process ever had; ``None`` on ``win32``, which does not tell."""
     if platform == "win32":
         return None
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if platform == "darwin" else peak * 1024
+    return peak if platform == "darwin" else peak * 1024  # kilobytes but on macOS
 
 
 class CutShort(KeyboardInterrupt):
-    """Leaves a run that somebody interrupted, with its ``report`` up to then.
-
-    What was under way may be half counted, and nothing was checked at the end.
-    """
+    """Leaves an interrupted run with its ``report``, in which what was under way may be half counted."""
 
     def __init__(self, report: Any, interruption: KeyboardInterrupt) -> None:
         super().__init__("the run was cut short")

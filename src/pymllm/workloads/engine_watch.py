@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -13,19 +15,9 @@ from pymllm.errors import InvariantViolation
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_forward import SimulatedForward, SimulatedRecurrent
 from pymllm.workloads.engine_pools import EnginePools
-from pymllm.workloads.live_request import LiveRequest
+from pymllm.workloads.live_request import LiveRequest, LiveSequence
 
-__all__ = [
-    "EngineWatch",
-    "Event",
-    "Onlooker",
-    "check_emptied",
-    "check_fresh_row",
-    "check_ownership",
-    "check_quiescent",
-    "check_track_slots",
-    "check_windows",
-]
+Watched = TypeVar("Watched", bound=LiveSequence)
 
 
 def check_ownership(
@@ -34,7 +26,7 @@ def check_ownership(
     """Check that every slot has one owner, and that rows name what they may (laws E2, E3).
 
     Without ``with_cache`` the cache's counters are believed and not its nodes: enough as long as it is as it
-    was at the last look. Cost: one pass over all owned pages, and with the cache one over all cached pages.
+    was.
     """
     rows, page_size, cache = _rows_of(pools, lives), config.page_size, pools.kind.cache
     pairs = [*zip(lives, rows, strict=True)]
@@ -76,11 +68,7 @@ def _check_halves(config: EngineConfig, pools: EnginePools, slots: torch.Tensor,
 
 
 def check_windows(config: EngineConfig, pools: EnginePools, lives: Sequence[LiveRequest]) -> None:
-    """Check that the window before the last whole page of each request is there (law S1).
-
-    A cache takes whole pages, and with a window only what is usable: a request that has given back the SWA
-    half of a token of that window could be cached no more. Cost: O(window) per request.
-    """
+    """Check that the window before each request's last whole page is there (S1), so that it can be cached."""
     window = config.sliding_window_size
     if pools.swa_allocator is None or window is None:
         return
@@ -171,10 +159,7 @@ def _check_total(half: str, capacity: int, available: int, owned: int) -> None:
 
 
 def check_quiescent(config: EngineConfig, pools: EnginePools) -> None:
-    """Check that pools and cache own everything, to the slot, when no request lives (laws E2, E3).
-
-    Cost: one pass over the row table.
-    """
+    """Check that pools and cache own everything, to the slot, when no request lives (laws E2, E3)."""
     cache = pools.kind.cache
     _check_total("full", config.capacity, pools.full_available_size(), cache.total_size())
     if pools.swa_allocator is not None and config.swa_capacity is not None:
@@ -236,33 +221,27 @@ class Event(enum.Enum):
 Onlooker = Callable[[Event, LiveRequest], None]
 """Who is told of events; it must not touch what it sees."""
 
-_EXITS = frozenset({Event.REFUSED, Event.RETRACTED, Event.ABORTED, Event.FINISHED})
 
-
-class EngineWatch:
-    """Runs the engine's checks, and counts them.
+class Watch(ABC, Generic[Watched]):
+    """What watches any engine: it tells the onlooker of events, and counts the tests of each law.
 
     ``tested`` counts how often each law was tested and held, by its id; a test that could not have failed is
     not counted.
     """
 
-    def __init__(self, config: EngineConfig, pools: EnginePools, onlooker: Onlooker | None = None) -> None:
-        self.forward: SimulatedForward | None = None
-        if config.content_check:
-            self.forward = SimulatedForward(config, pools.swa_allocator, pools.allocator.size)
-        self.recurrent: SimulatedRecurrent | None = None
-        if config.content_check and pools.kind.state_pool is not None:
-            self.recurrent = SimulatedRecurrent(pools.kind.state_pool, config.seed)
+    EXITS: ClassVar[frozenset[Event]] = frozenset({Event.RETRACTED, Event.ABORTED, Event.FINISHED})
+
+    def __init__(
+        self, forward: SimulatedForward | None, onlooker: Callable[[Event, Watched], None] | None
+    ) -> None:
+        self.forward = forward
         self.tested: Counter[str] = Counter()
-        self._config = config
-        self._pools = pools
         self._onlooker = onlooker
         self._exits = 0
-        self._audited_operations = -1
 
-    def notice(self, event: Event, live: LiveRequest) -> None:
+    def notice(self, event: Event, live: Watched) -> None:
         """Take note of an event and tell the onlooker."""
-        self._exits += event in _EXITS
+        self._exits += event in self.EXITS
         if self._onlooker is not None:
             self._onlooker(event, live)
 
@@ -270,6 +249,38 @@ class EngineWatch:
     def content_tokens(self) -> int:
         """KV rows compared so far; 0 where content is not checked."""
         return 0 if self.forward is None else self.forward.checked_tokens
+
+    @abstractmethod
+    def check_quiescent(self) -> None:
+        """Check that pools and cache own everything now that no request lives (laws E2, E3, E5)."""
+
+    def _check_forward(self) -> None:
+        """Check that no write of KV went astray (law E5)."""
+        if self.forward is not None:
+            self.tested["E5"] += self.forward.unchecked_writes > 0
+            self.forward.check_untouched()
+
+    def _count_exits(self) -> None:
+        self.tested["E3"] += self._exits
+        self._exits = 0
+
+
+class EngineWatch(Watch[LiveRequest]):
+    """Runs the checks of an engine over a prefix cache, and counts them."""
+
+    EXITS = Watch.EXITS | {Event.REFUSED}  # who is refused gives its hold back
+
+    def __init__(self, config: EngineConfig, pools: EnginePools, onlooker: Onlooker | None = None) -> None:
+        forward = None
+        if config.content_check:
+            forward = SimulatedForward(config, pools.swa_allocator, pools.allocator.size)
+        super().__init__(forward, onlooker)
+        self.recurrent: SimulatedRecurrent | None = None
+        if config.content_check and pools.kind.state_pool is not None:
+            self.recurrent = SimulatedRecurrent(pools.kind.state_pool, config.seed)
+        self._config = config
+        self._pools = pools
+        self._audited_operations = -1
 
     def note_copy(self, source: int, destination: int) -> None:
         """Take note that a state was copied from row to row."""
@@ -340,9 +351,7 @@ class EngineWatch:
         """Check that pools and cache own everything now that no request lives (laws E2, E3, E5)."""
         check_quiescent(self._config, self._pools)
         self._count_exits()
-        if self.forward is not None:
-            self.tested["E5"] += self.forward.unchecked_writes > 0
-            self.forward.check_untouched()
+        self._check_forward()
         if self.recurrent is not None:
             self.recurrent.check_untouched()
 
@@ -350,7 +359,3 @@ class EngineWatch:
         """Check that the pools own everything after evicting everything (law E3)."""
         check_emptied(self._config, self._pools)
         self.tested["E3"] += 1
-
-    def _count_exits(self) -> None:
-        self.tested["E3"] += self._exits
-        self._exits = 0

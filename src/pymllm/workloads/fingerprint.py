@@ -1,8 +1,7 @@
 """Values that stand for KV content: what a cold run would write at each token (law E1).
 
-A fingerprint depends on the namespace, every token up to and including its own, the layer, and the
-part of the KV it stands for. Two runs agree on it exactly when they agree on all of these, so a row
-that aliases, lags or belongs to somebody else reads wrong.
+A fingerprint depends on the namespace, every token up to and including its own, the layer, and the part of
+the KV it stands for: a row that aliases, lags or belongs to somebody else reads wrong.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import functools
 import hashlib
 
 import numpy as np
-
-__all__ = ["KVPart", "kv_fingerprints", "prefix_fingerprints", "scatter", "token_fingerprints"]
 
 # Constants of the splitmix64 generator (Steele, Lea, Flood 2014).
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -39,9 +36,7 @@ class KVPart(enum.IntEnum):
 def prefix_fingerprints(tokens: np.ndarray, namespace: str | int | None = None) -> np.ndarray:
     """Fingerprint every prefix of a sequence of tokens below ``2**32``: uint64, shape ``(n,)`` (law E1).
 
-    Entry i depends on the namespace (``1`` and ``"1"`` differ) and tokens ``0 .. i``, with their order; a
-    longer sequence begins with the same values. Source: our choice: a running sum of values that each mix a
-    token with its position.
+    Entry i depends on the namespace (``1`` and ``"1"`` differ) and tokens ``0 .. i``, with their order.
     """
     positions = np.arange(len(tokens), dtype=np.uint64)
     mixed = scatter(tokens.astype(np.uint64) * _TOKEN + positions * _STEP)
@@ -61,11 +56,7 @@ def _seed(namespace: str | int | None) -> np.uint64:
 
 
 def kv_fingerprints(prefixes: np.ndarray, places: tuple[tuple[int, KVPart], ...]) -> np.ndarray:
-    """Turn prefix fingerprints ``(n,)`` into what KV buffers hold: int64, ``(len(places), n)`` (law E1).
-
-    A place is a layer of the simulated model and a part of its KV. Cost: a dozen passes for all buffers:
-    where n is small, the passes are what costs.
-    """
+    """Turn prefix fingerprints ``(n,)`` into what places, layer and part, hold: int64, ``(places, n)``."""
     return scatter(prefixes ^ _salts(places)).view(np.int64)
 
 

@@ -15,8 +15,6 @@ from pymllm.workloads.fingerprint import prefix_fingerprints, token_fingerprints
 from pymllm.workloads.recurrence import ColdRun
 from pymllm.workloads.request import Request
 
-__all__ = ["BlockRequest", "DecodeBatch", "LiveRequest", "LiveSequence"]
-
 
 @dataclass(slots=True, eq=False)
 class LiveSequence(ABC):
@@ -136,18 +134,14 @@ class LiveRequest(LiveSequence):
 class BlockRequest(LiveSequence):
     """A request with how much of it was cached; its blocks are the context's.
 
-    A context has no namespaces. So the tokens of a request that has one are other tokens, by a mask of the
-    namespace, and it shares nothing with equal prompts of other namespaces.
-
-    At the last admission the KV of ``cached_tokens`` was cached, short of the prompt's last token, and the
-    restored state stands for ``resumed_tokens`` of them. Where it ``is_unread``, KV and state are to be
-    compared before it computes on.
+    A context has no namespaces. So the tokens of a request that has one are masked by it, and it shares
+    nothing with equal prompts of others.
     """
 
     finished_chunk_token_count: int = 0
-    cached_tokens: int = 0
-    resumed_tokens: int = 0
-    is_unread: bool = True
+    cached_tokens: int = 0  # whose KV was cached at the last admission, short of the prompt's last token
+    resumed_tokens: int = 0  # those of them that the restored state stands for
+    is_unread: bool = True  # KV and state are to be compared before it computes on
 
     @property
     def namespace(self) -> None:
@@ -197,10 +191,8 @@ class BlockRequest(LiveSequence):
 class DecodeBatch:
     """Requests in decode, oldest joined first, with their numbers in columns of int64, shape ``(n,)``.
 
-    While a request is in the batch, the batch's columns are true and not the fields of its `LiveRequest`;
-    `remove` writes them back. ``rows`` are those of the table, ``lengths`` count tokens with KV,
-    ``last_slots`` name the slot of the last of them, ``released`` is `LiveRequest.released_length`, and
-    ``remaining`` counts decode steps.
+    While a request is in the batch, these are true and not the fields of its `LiveRequest`; `remove` writes
+    them back.
     """
 
     def __init__(self, page_size: int) -> None:
@@ -210,11 +202,11 @@ class DecodeBatch:
 
     def _set_columns(self, columns: np.ndarray) -> None:
         self._columns = columns
-        self.rows: np.ndarray
-        self.lengths: np.ndarray
-        self.last_slots: np.ndarray
-        self.released: np.ndarray
-        self.remaining: np.ndarray
+        self.rows: np.ndarray  # of the table
+        self.lengths: np.ndarray  # tokens with KV
+        self.last_slots: np.ndarray  # of the last of them
+        self.released: np.ndarray  # `LiveRequest.released_length`
+        self.remaining: np.ndarray  # decode steps
         self.rows, self.lengths, self.last_slots, self.released, self.remaining = columns
 
     def __len__(self) -> int:
@@ -248,8 +240,8 @@ class DecodeBatch:
     def step(self, new_slots: np.ndarray) -> np.ndarray:
         """Give every request one more token; return their slots, shape ``(n,)``, int64.
 
-        ``new_slots`` has the first slot of a fresh page for each that is `crossing`, in order; slots within a
-        page follow on (law A3).
+        ``new_slots`` has the first slot of a fresh page for each that is `crossing`; others follow within a
+        page (law A3).
         """
         self.last_slots += 1
         self.last_slots[self.crossing()] = new_slots

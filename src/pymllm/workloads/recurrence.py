@@ -18,9 +18,6 @@ import torch
 from pymllm.errors import UsageError
 from pymllm.workloads.fingerprint import scatter, token_fingerprints
 
-__all__ = ["EXACT_PRIMES", "ColdRun", "Recurrence", "RecurrentStates", "bits_of", "values_of"]
-
-
 _HALF_OF_FLOAT32 = 16  # A bfloat16 is the upper half of a float32; of small whole numbers the lower is zero.
 
 
@@ -64,10 +61,7 @@ class Recurrence:
 
     @classmethod
     def side_by_side(cls, parts: Sequence[Recurrence]) -> Recurrence:
-        """Join recurrences into one, whose state is the states of all in a row.
-
-        Where states are short, the passes are what costs: one for all kinds is half of one for each.
-        """
+        """Join recurrences into one of all states in a row: one pass for all is half of one for each."""
         joined = cls.__new__(cls)
         joined._prime = np.concatenate([np.full(part.elements, part._prime) for part in parts])
         joined._salts = np.concatenate([part._salts for part in parts])
@@ -86,15 +80,15 @@ class Recurrence:
         return stepped
 
     def advance(self, state: np.ndarray, tokens: np.ndarray, namespace: str | int | None) -> np.ndarray:
-        """Let one state ``(elements,)`` take in n tokens: what n calls of `step` come to.
-
-        Cost: O(n * elements) in NumPy. Neighbours are joined pairwise, ``(x, y) -> decay * x + y``, and then
-        the pairs, with the square of the decay; the state before counts as the input before the first.
-        """
+        """Let one state ``(elements,)`` take in n tokens: what n calls of `step` come to."""
         return self.take_in(state, self.inputs(tokens, namespace))
 
     def take_in(self, state: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-        """Do the same with what `inputs` says of the tokens, shape ``(n, elements)``."""
+        """Let one state take in n ``inputs``, shape ``(n, elements)``.
+
+        Neighbours are joined pairwise, ``(x, y) -> decay * x + y``, and then the pairs, with the square of
+        the decay; the state before counts as the input before the first.
+        """
         if len(inputs) <= _FEW:
             for added in inputs:
                 state = (self._decay * state + added) % self._prime
@@ -111,8 +105,8 @@ class Recurrence:
     def cold_run(self, inputs: np.ndarray) -> np.ndarray:
         """Compute from `inputs` the states after any number of tokens: ``(n + 1, elements)``, int64.
 
-        Cost: O(n log n * elements) in NumPy. After the pass of width w each row has taken in the last w
-        inputs before it, or all there are; it lacks what the row w before it has.
+        After the pass of width w each row has taken in the last w inputs before it, or all there are; it
+        lacks what the row w before it has.
         """
         states = np.concatenate([np.zeros((1, self.elements), dtype=np.int64), inputs])
         width, decay = 1, self._decay
@@ -133,11 +127,7 @@ EXACT_PRIMES: Mapping[torch.dtype, int] = MappingProxyType(
 
 
 class RecurrentStates:
-    """What a small exact model writes into one buffer of states (law E1).
-
-    ``shape`` is layers, and then the shape of one layer's state of one request. ``recurrence`` advances
-    values, rows of ``prod(shape)`` whole numbers.
-    """
+    """What a small exact model writes into one buffer of states; ``shape`` begins with layers (law E1)."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, salt: int) -> None:
         if dtype not in EXACT_PRIMES:
@@ -162,12 +152,7 @@ class RecurrentStates:
 
 @dataclass(frozen=True, slots=True)
 class ColdRun:
-    """A sequence computed from nothing, over all buffers of states.
+    """A sequence computed from nothing, over all buffers of states, which lie side by side."""
 
-    ``inputs`` is what each token adds, ``(n, elements)``, the buffers side by side; ``bits`` has for each
-    buffer the states after every number of tokens, seen as integers, ``(layers, n + 1, elements of a
-    layer)``.
-    """
-
-    inputs: np.ndarray
-    bits: tuple[np.ndarray, ...]
+    inputs: np.ndarray  # what each token adds, (n, elements)
+    bits: tuple[np.ndarray, ...]  # of each buffer, as integers: (layers, n + 1, elements of a layer)

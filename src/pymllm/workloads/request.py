@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["ARRIVAL_MS_MAX", "LENGTH_MAX", "OUTPUT_TOKEN_BASE", "Request"]
-
 #: Prompt tokens are below this number, output tokens at or above it, so that neither is taken for the other.
 OUTPUT_TOKEN_BASE = 1 << 31
 
@@ -23,38 +21,18 @@ _OUTPUT_STRIDE = 2_654_435_761
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt given as block ids, and how many tokens to produce after it.
+    """A prompt given as block ids, and how many tokens to produce after it; out of bounds is a `ValueError`.
 
-    Parameters
-    ----------
-    request_id : int
-        Unique in its workload, ``0 <= request_id < 2**31``.
-    arrival_ms : float
-        Virtual milliseconds since the start of the workload, ``0 .. ARRIVAL_MS_MAX``.
-    prompt_length : int
-        Tokens of the prompt, ``1 .. LENGTH_MAX``; the last block may be partial.
-    output_length : int
-        Tokens to produce, ``1 .. LENGTH_MAX``.
-    block_ids : tuple of int
-        One id per block of the prompt, ``0 .. 2**31 // block_tokens - 1``; equal ids at equal leading
-        positions are a shared prefix.
-    block_tokens : int
-        Tokens of a whole block, ``1 .. LENGTH_MAX``.
-    namespace : str or int or None
-        Prompts of different namespaces share nothing.
-
-    Raises
-    ------
-    ValueError
-        A length, an id or the number of blocks is outside its bounds.
+    Equal ids at equal leading positions are a shared prefix, except of different namespaces, which share
+    nothing.
     """
 
-    request_id: int
-    arrival_ms: float
-    prompt_length: int
-    output_length: int
-    block_ids: tuple[int, ...]
-    block_tokens: int = 512
+    request_id: int  # unique in its workload, 0 .. 2**31 - 1
+    arrival_ms: float  # virtual, since the start of the workload, 0 .. ARRIVAL_MS_MAX
+    prompt_length: int  # tokens, 1 .. LENGTH_MAX; the last block may be partial
+    output_length: int  # tokens to produce, 1 .. LENGTH_MAX
+    block_ids: tuple[int, ...]  # each 0 .. 2**31 // block_tokens - 1
+    block_tokens: int = 512  # 1 .. LENGTH_MAX
     namespace: str | int | None = None
 
     def __post_init__(self) -> None:
@@ -79,10 +57,7 @@ class Request:
             )
 
     def prompt(self) -> np.ndarray:
-        """Expand the prompt's blocks to uint32: block ``b`` is ``b * block_tokens + 0 .. block_tokens - 1``.
-
-        Cost: O(prompt_length), no Python per token.
-        """
+        """Expand the prompt's blocks to uint32: block ``b`` is ``b * block_tokens`` and those after it."""
         starts = np.asarray(self.block_ids, dtype=np.uint32) * np.uint32(self.block_tokens)
         # A block may be much larger than the one prompt that begins it.
         in_block = min(self.block_tokens, self.prompt_length)
@@ -93,8 +68,7 @@ class Request:
         """Name the tokens that this request produces: uint32, all at or above `OUTPUT_TOKEN_BASE`.
 
         They depend on ``request_id`` only, and the first one differs between any two requests: as in a
-        recorded trace, nobody else's prompt contains an output token. Cost: O(output_length), no Python per
-        token.
+        recorded trace, nobody else's prompt contains an output token.
         """
         steps = np.arange(self.request_id, self.request_id + self.output_length, dtype=np.uint64)
         scattered = steps * np.uint64(_OUTPUT_STRIDE) + (steps - np.uint64(self.request_id)) * np.uint64(97)

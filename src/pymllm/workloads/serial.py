@@ -1,12 +1,9 @@
 """Serial replay: one request after another through cache and allocator, and nothing else.
 
-This is the plainest use of a prefix cache there is: match, hold, evict what is short, allocate,
-insert, give back, release. There is no decoding, no batch and no virtual time, so the times are those
-of the cache and the allocator alone, and two correct caches of one kind agree on every count.
-
-Counts that other trees publish may differ by what they count as recent. Law R8 leaves the rest of a split
-node its age, since the returned path does not have it; trees that stamp a node before they compare it make
-that rest young. ``docs/replay.md`` has the numbers.
+There is no decoding, no batch and no virtual time, so the times are those of the cache and the allocator
+alone, and two correct caches of one kind agree on every count. Counts of other trees may differ by what they
+count as recent: law R8 leaves the rest of a split node its age, trees that stamp a node before they compare
+it make that rest young (``docs/replay.md`` has the numbers).
 """
 
 from __future__ import annotations
@@ -25,10 +22,8 @@ from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
 from pymllm.workloads.ceiling import HitCeiling
 from pymllm.workloads.engine_config import CACHES_OF_STATES, EngineConfig
 from pymllm.workloads.engine_pools import CACHE_MAKERS, check_allocator
-from pymllm.workloads.engine_report import CacheTime, CutShort, cache_time, peak_rss_bytes
+from pymllm.workloads.engine_report import CacheTime, CutShort, cache_times, peak_rss_bytes
 from pymllm.workloads.request import Request
-
-__all__ = ["SerialConfig", "SerialReport", "replay_serially"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +123,7 @@ def replay_serially(
     For each request whose prompt is at most half the capacity: match its prompt, hold what was found; evict
     the difference if fewer slots are free than the rest of the prompt needs in whole pages; allocate; insert
     the prompt's whole pages; give back whatever the cache did not adopt; release. Only cache and allocator
-    are timed, not the expansion of prompts to tokens. An interrupt is raised as `CutShort`.
+    are timed. An interrupt is raised as `CutShort`.
     """
     replay = _SerialReplay(config)
     began = perf_counter()
@@ -268,12 +263,7 @@ class _SerialReplay:
             ceiling_hit_rate=self._ceiling.hit_rate,
             evict_calls=probe.evict_calls,
             evicted_tokens=probe.evicted_tokens,
-            match=cache_time([each.match_ns for each in times]),
-            insert=cache_time([each.insert_ns for each in times]),
-            evict=cache_time([each.evict_ns for each in times]),
-            lock=cache_time([each.lock_ns for each in times]),
-            allocator=cache_time([each.allocator_ns for each in times]),
-            total=cache_time(totals),
+            **cache_times(times, "match", "insert", "evict", "lock", "allocator", "total"),
             total_mean_us=sum(totals) / max(1, len(totals)) / 1000,
             cache_operations=probe.operations,
             invariant_checks=probe.checks,

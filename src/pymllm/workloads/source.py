@@ -1,8 +1,7 @@
 """Where the engine's choices come from: a trace, a seeded generator, or a searcher's draws.
 
-The engine decides nothing that a workload could decide differently. It asks a `Source` for the next
-request, whether to abort one, how long a prefill chunk may be and whom to retract. So a replay, a
-Hypothesis machine and a soak drive one and the same engine.
+The engine decides nothing that a workload could decide differently. So a replay, a Hypothesis machine and a
+soak drive one and the same engine.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from pymllm.workloads.request import Request
-
-__all__ = ["RandomSource", "Source", "Stage", "TraceSource"]
 
 
 class Stage(enum.Enum):
@@ -33,7 +30,7 @@ class Stage(enum.Enum):
 class Source(Protocol):
     """The choices that the engine leaves open.
 
-    The engine asks in an order that depends on earlier answers only, so a deterministic source makes a
+    The engine asks in an order that depends on earlier answers only: a deterministic source makes a
     deterministic run.
     """
 
@@ -55,10 +52,7 @@ class Source(Protocol):
 
 
 class TraceSource:
-    """Recorded or generated requests, in order of arrival, replayed as they stand; read lazily, once.
-
-    Nothing is aborted, chunks are as long as the engine allows, and the youngest request is retracted.
-    """
+    """Requests in order of arrival, read lazily: none aborted, chunks whole, the youngest retracted."""
 
     may_abort = False
 
@@ -85,26 +79,9 @@ class TraceSource:
 class RandomSource:
     """Seeded random requests that share prefixes, are aborted anywhere, and prefill in odd chunks.
 
-    Parameters
-    ----------
-    seed : int
-        Two sources with the same arguments give the same answers to the same questions.
-    requests : int
-        How many requests to make.
-    max_prompt : int
-        Most tokens of a prompt.
-    max_output : int
-        Most tokens of an output.
-    block_tokens : int
-        Tokens per block; prompts diverge at multiples of it.
-    alphabet : int
-        Distinct block ids; few of them make shared prefixes common.
-    namespaces : sequence of str, int or None
-        Each request takes one of these.
-    mean_gap_ms : float
-        Mean virtual milliseconds between two arrivals; bursts arrive at one time.
-    abort_chance : float
-        Chance of an abort at each question, ``0 <= abort_chance <= 1``.
+    Prompts diverge at multiples of ``block_tokens``; few distinct ids (``alphabet``) make shared prefixes
+    common. Some arrive together, others after ``mean_gap_ms`` on average, and each question of an abort says
+    yes by ``abort_chance``.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """Named workloads that need no file: each is a seed away, and each stresses something of its own.
 
-A generator yields requests for ever, in order of arrival; the first n of a longer run are the n of a
-shorter one. Equal seeds give equal requests: nothing but the standard library's seeded generator
-decides, neither wall time nor hashing. Prompts are lists of block ids as in a recorded trace; what a
-request outputs is unique to it, so the answer that a later turn quotes is prompt text of its own.
+A generator yields requests for ever, in order of arrival; the first n of a longer run are the n of a shorter
+one. Nothing but the standard library's seeded generator decides. What a request outputs is unique to it, so
+the answer that a later turn quotes is prompt text of its own.
 """
 
 from __future__ import annotations
@@ -17,22 +16,6 @@ from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from pymllm.workloads.request import Request
-
-__all__ = [
-    "EMPTY_TEXT",
-    "WORKLOADS",
-    "Agenda",
-    "PromptWriter",
-    "Text",
-    "Workload",
-    "adversarial",
-    "agent",
-    "chat",
-    "long_tailed",
-    "make_requests",
-    "shared_prompt",
-]
-
 
 _Entry = TypeVar("_Entry")
 
@@ -64,8 +47,7 @@ class PromptWriter:
     def extend(self, text: Text, tokens: int) -> Text:
         """Append tokens: what is left of a partial block first, then blocks never used before.
 
-        The text is left as it is: two extensions of it share its rest of a partial block, and nothing after
-        that.
+        Two extensions of one text share its rest of a partial block, and nothing after that.
         """
         length = text.length + tokens
         fresh = -(-length // self._block_tokens) - len(text.block_ids)
@@ -231,7 +213,7 @@ def make_requests(name: str, requests: int, *, seed: int = 0, capacity: int | No
     """Make the first requests of a named workload, in order of arrival; their ids count from 0.
 
     ``capacity`` are the slots of the pool that they will meet, the workload's own if ``None``; only
-    ``adversarial`` looks at it.
+    ``adversarial`` looks.
     """
     if name not in WORKLOADS:
         raise ValueError(f"no workload is called {name!r}; there are {', '.join(WORKLOADS)}")
@@ -319,34 +301,19 @@ def shared_prompt(seed: int) -> Iterator[Request]:
         now += draw.expovariate(1 / 400)
 
 
+_CHAT = "growing conversations that come back after a pause"
+_AGENT = "tool loops over long shared prompts, with branches and retries"
+_SHARED = "many users of few system prompts, some far more popular"
+_ADVERSARIAL = "prompts made to meet the edges of pages, nodes and the pool"
+
 WORKLOADS: Mapping[str, Workload] = MappingProxyType(
     {
         workload.name: workload
         for workload in (
-            Workload(
-                "chat",
-                "growing conversations that come back after a pause",
-                8_192,
-                lambda seed, capacity: chat(seed),
-            ),
-            Workload(
-                "agent",
-                "tool loops over long shared prompts, with branches and retries",
-                16_384,
-                lambda seed, capacity: agent(seed),
-            ),
-            Workload(
-                "shared-prompt",
-                "many users of few system prompts, some far more popular",
-                16_384,
-                lambda seed, capacity: shared_prompt(seed),
-            ),
-            Workload(
-                "adversarial",
-                "prompts made to meet the edges of pages, nodes and the pool",
-                1_024,
-                adversarial,
-            ),
+            Workload("chat", _CHAT, 8_192, lambda seed, _: chat(seed)),
+            Workload("agent", _AGENT, 16_384, lambda seed, _: agent(seed)),
+            Workload("shared-prompt", _SHARED, 16_384, lambda seed, _: shared_prompt(seed)),
+            Workload("adversarial", _ADVERSARIAL, 1_024, adversarial),
         )
     }
 )

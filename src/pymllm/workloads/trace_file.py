@@ -1,19 +1,15 @@
-"""Request traces as JSON lines in the Mooncake format, read strictly and written back.
+"""Request traces as JSON lines in the Mooncake format (USENIX FAST 2025), read strictly and written back.
 
-One request per line, as published with *Mooncake: Trading More Storage for Less Computation*
-(USENIX FAST 2025)::
+One request per line::
 
     {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48, ...]}
 
-``timestamp`` is the arrival in milliseconds from the start, the lengths count tokens, and
-``hash_ids`` name the prompt's blocks of ``block_tokens`` tokens (512 in the published files): equal
-ids at the same leading places mean a shared prefix. The last block may be partial.
+``timestamp`` is the arrival in milliseconds from the start, lengths count tokens, and ``hash_ids`` name the
+prompt's blocks of ``block_tokens`` tokens: equal ids at the same leading places mean a shared prefix.
 
-What is accepted: UTF-8 with or without a byte order mark, plain or gzip, a file, a pipe or standard
-input, blank lines (skipped, but counted), fields beyond these four (ignored). What is refused, with a
-`TraceError` that names the line, the value and the bound: everything else, including timestamps
-that go back. A trace is replayed in the order of its lines, so sorting it is the owner's decision.
-The bounds are those of `Request`.
+Accepted are UTF-8 with or without a byte order mark, plain or gzip, a file, a pipe or standard input, blank
+lines and more fields. Everything else is a `TraceError` that names the line, the value and the bound, of
+those of `Request`, including timestamps that go back: sorting a trace is its owner's decision.
 """
 
 from __future__ import annotations
@@ -33,8 +29,6 @@ import msgspec
 
 from pymllm.errors import TraceError
 from pymllm.workloads.request import ARRIVAL_MS_MAX, LENGTH_MAX, OUTPUT_TOKEN_BASE, Request
-
-__all__ = ["BLOCK_TOKENS", "STANDARD_INPUT", "read_trace", "write_trace"]
 
 BLOCK_TOKENS = 512
 """Tokens per block in the published Mooncake traces."""
@@ -63,8 +57,8 @@ def read_trace(
 ) -> list[Request]:
     """Read a trace, or its first ``requests``, at least one, and check every line; ids count from 0.
 
-    The path is that of a file or a pipe, plain or gzip (told by its first two bytes, not by its name), or
-    `STANDARD_INPUT`. A file that cannot be read, holds no request or breaks the format is a `TraceError`.
+    The path is that of a file or a pipe, plain or gzip (told by its first two bytes), or `STANDARD_INPUT`. A
+    file that cannot be read, holds no request or breaks the format is a `TraceError`.
     """
     if requests is not None and requests < 1:
         raise ValueError(f"requests must be at least 1, got {requests}")
@@ -81,9 +75,8 @@ def read_trace(
 def write_trace(path: str | os.PathLike[str], requests: Iterable[Request]) -> int:
     """Write requests in order of arrival as a trace that `read_trace` gives back; return how many.
 
-    The file is replaced if it exists, and compressed if its name ends in ``.gz``. The format has no field for
-    ids, which are counted anew when read, nor for a namespace: a request that has one is refused, and nothing
-    written.
+    A file is replaced, and compressed if its name ends in ``.gz``. The format has no field for a namespace: a
+    request that has one is refused, and nothing written.
     """
     lines = []
     for request in requests:

@@ -10,64 +10,13 @@ from pymllm.adapters.faulty import Faulty, configured
 from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, find_adapter, load_adapter, make_adapter
 from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation
-from pymllm.history.operations import (
-    AddRequest,
-    Alloc,
-    AllocBlocks,
-    AllocRows,
-    AllocSlots,
-    AllocTrack,
-    BeginGroup,
-    Clear,
-    CopyStates,
-    DropStates,
-    Evict,
-    EvictSlots,
-    Fault,
-    Free,
-    FreeRow,
-    FreeSWA,
-    Hash,
-    HashInt64,
-    Insert,
-    Inspect,
-    Key,
-    Lock,
-    Malformed,
-    Match,
-    NameStates,
-    Operation,
-    Pause,
-    ReadKV,
-    ReadLive,
-    ReadRows,
-    ReadStates,
-    RegisterBlocks,
-    Release,
-    ReleaseBlocks,
-    Reset,
-    RestoreLive,
-    RetainBlocks,
-    RunStep,
-    SaveLive,
-    ScheduleChunk,
-    SetClock,
-    SliceKey,
-    Span,
-    StampBlocks,
-    StoreState,
-    Unlock,
-    WriteKV,
-    WriteLive,
-    WriteRow,
-    WriteState,
-)
+from pymllm.history import operations as ops
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.oracle.laws import find_law
 
 each_entry = pytest.mark.parametrize("entry", FAULTY, ids=lambda entry: entry.name)
 
-Program = tuple[Operation, ...]
+Program = tuple[ops.Operation, ...]
 
 
 def class_of(name: str) -> type[Faulty]:
@@ -135,8 +84,8 @@ def test_parts_are_put_into_an_otherwise_sound_cache(window: int | None) -> None
 
 # -- the smallest program of each ----------------------------------------------------------------------------
 
-ONE, TWO = Span(1, 0, 1), Span(1, 1, 2)
-NOBODYS = Span(0, 99, 100)
+ONE, TWO = ops.Span(1, 0, 1), ops.Span(1, 1, 2)
+NOBODYS = ops.Span(0, 99, 100)
 KEY = tuple(range(1, 7))  # windows are 4 tokens
 
 
@@ -149,178 +98,199 @@ def put(
     evicted: int = 0,
     namespace: str | None = None,
     state: int | None = None,
-) -> Insert:
+) -> ops.Insert:
     """Caches tokens with slots of a step, or mere numbers, and perhaps the state that a step allocated."""
-    slots = (Span(step, start, start + len(tokens) - short),)
-    track = None if state is None else Span(state, 0, 1)
-    return Insert(Key(tokens, namespace), slots, 0, evicted, state=track)
+    slots = (ops.Span(step, start, start + len(tokens) - short),)
+    track = None if state is None else ops.Span(state, 0, 1)
+    return ops.Insert(ops.Key(tokens, namespace), slots, 0, evicted, state=track)
 
 
-def put_state(tokens: tuple[int, ...], start: int = 0, state: int | None = None) -> Insert:
+def put_state(tokens: tuple[int, ...], start: int = 0, state: int | None = None) -> ops.Insert:
     return put(tokens, 1, start, state=state)
 
 
-def match(*tokens: int, namespace: str | None = None) -> Match:
-    return Match(Key(tokens, namespace))
+def match(*tokens: int, namespace: str | None = None) -> ops.Match:
+    return ops.Match(ops.Key(tokens, namespace))
 
 
-def write(slot: int) -> WriteKV:
-    return WriteKV(0, (slot,), ((1, 2),), ((3, 4, 5),))
+def write(slot: int) -> ops.WriteKV:
+    return ops.WriteKV(0, (slot,), ((1, 2),), ((3, 4, 5),))
 
 
-def ask(first: int, blocks: int, limit: int | None = None) -> AddRequest:
+def ask(first: int, blocks: int, limit: int | None = None) -> ops.AddRequest:
     """A prompt of whole blocks of four tokens that count up."""
-    return AddRequest(tuple(range(first, first + 4 * blocks)), limit)
+    return ops.AddRequest(tuple(range(first, first + 4 * blocks)), limit)
 
 
-FIRST = Free((ONE,))
-CHAIN: Program = (AllocBlocks(2), RegisterBlocks((Span(1, 0, 2),), (11, 22)))
-CACHED: Program = (*CHAIN, ReleaseBlocks((Span(1, 0, 2),)))
-NAMED: Program = (*CHAIN, AllocSlots((ONE,)), NameStates((ONE,), (11,)))
-WITH_STATE: Program = (AllocBlocks(2), AllocSlots((ONE,)))
+FIRST = ops.Free((ONE,))
+CHAIN: Program = (ops.AllocBlocks(2), ops.RegisterBlocks((ops.Span(1, 0, 2),), (11, 22)))
+CACHED: Program = (*CHAIN, ops.ReleaseBlocks((ops.Span(1, 0, 2),)))
+NAMED: Program = (*CHAIN, ops.AllocSlots((ONE,)), ops.NameStates((ONE,), (11,)))
+WITH_STATE: Program = (ops.AllocBlocks(2), ops.AllocSlots((ONE,)))
 THREE: Program = (
-    AllocBlocks(4),
-    RegisterBlocks((Span(1, 0, 4),), (11, 22, 33, 44)),
-    AllocSlots((Span(1, 0, 3),)),
-    SetClock(1),
-    StampBlocks((ONE,)),
-    ReleaseBlocks((Span(1, 0, 4),)),
+    ops.AllocBlocks(4),
+    ops.RegisterBlocks((ops.Span(1, 0, 4),), (11, 22, 33, 44)),
+    ops.AllocSlots((ops.Span(1, 0, 3),)),
+    ops.SetClock(1),
+    ops.StampBlocks((ONE,)),
+    ops.ReleaseBlocks((ops.Span(1, 0, 4),)),
 )
 WRITTEN: Program = (
-    Alloc(2),
-    AllocTrack(),
-    AllocTrack(),
-    *(WriteState(0, Span(at, 0, 1), at, 7) for at in (2, 3)),
+    ops.Alloc(2),
+    ops.AllocTrack(),
+    ops.AllocTrack(),
+    *(ops.WriteState(0, ops.Span(at, 0, 1), at, 7) for at in (2, 3)),
 )
 COLLIDING: Program = tuple(
     operation
     for number in range(300)
-    for operation in (AddRequest((number,) * 4), RunStep(), Release(3 * number + 1))
+    for operation in (ops.AddRequest((number,) * 4), ops.RunStep(), ops.Release(3 * number + 1))
 )
 
 PROGRAMS: dict[str, Program] = {
     # slots
-    "slot-zero": (Alloc(1),),
-    "backward-slots": (Alloc(2),),
-    "eager-reuse": (Alloc(1), FIRST, Alloc(1)),
-    "merging-failure": (Alloc(1), FIRST, Alloc(13), Alloc(1)),
-    "double-free": (Alloc(1), FIRST, FIRST),
-    "half-heard-frees": (Alloc(2), Free((TWO,))),
-    "nested-groups": (BeginGroup(), BeginGroup()),
-    "unsorted-clear": (Alloc(1), Clear(), Alloc(1)),
-    "forgotten-ring": (Alloc(3), Free((Span(1, 2, 3),)), Clear(), Alloc(3)),
-    "forgotten-halves": (Alloc(1), FIRST),
-    "shared-halves": (Alloc(2),),
+    "slot-zero": (ops.Alloc(1),),
+    "backward-slots": (ops.Alloc(2),),
+    "eager-reuse": (ops.Alloc(1), FIRST, ops.Alloc(1)),
+    "merging-failure": (ops.Alloc(1), FIRST, ops.Alloc(13), ops.Alloc(1)),
+    "double-free": (ops.Alloc(1), FIRST, FIRST),
+    "half-heard-frees": (ops.Alloc(2), ops.Free((TWO,))),
+    "nested-groups": (ops.BeginGroup(), ops.BeginGroup()),
+    "unsorted-clear": (ops.Alloc(1), ops.Clear(), ops.Alloc(1)),
+    "forgotten-ring": (ops.Alloc(3), ops.Free((ops.Span(1, 2, 3),)), ops.Clear(), ops.Alloc(3)),
+    "forgotten-halves": (ops.Alloc(1), FIRST),
+    "shared-halves": (ops.Alloc(2),),
     # rows, buffers, states, hashes
-    "row-zero": (AllocRows(1),),
-    "dirty-rows": (AllocRows(1), WriteRow(ONE, 0, 1, (7,)), FreeRow(ONE), ReadRows()),
-    "writes-everywhere": (write(1), ReadKV(1)),
-    "silent-casts": (Malformed("write_kv", "keys of another dtype"),),
-    "lost-padding": (write(0), ReadKV(0)),
-    "working-snapshots": (AllocTrack(),),
+    "row-zero": (ops.AllocRows(1),),
+    "dirty-rows": (ops.AllocRows(1), ops.WriteRow(ONE, 0, 1, (7,)), ops.FreeRow(ONE), ops.ReadRows()),
+    "writes-everywhere": (write(1), ops.ReadKV(1)),
+    "silent-casts": (ops.Malformed("write_kv", "keys of another dtype"),),
+    "lost-padding": (write(0), ops.ReadKV(0)),
+    "working-snapshots": (ops.AllocTrack(),),
     "one-layer-copies": (
-        WriteState(1, Span(0, 1, 2), 5, 6),
-        CopyStates((Span(0, 1, 2),), (Span(0, 2, 3),)),
-        ReadStates(1),
+        ops.WriteState(1, ops.Span(0, 1, 2), 5, 6),
+        ops.CopyStates((ops.Span(0, 1, 2),), (ops.Span(0, 2, 3),)),
+        ops.ReadStates(1),
     ),
-    "swapped-heads": (ReadStates(0),),
-    "lost-namespace": (SliceKey(Key((1, 2), "a"), 0, 1),),
-    "unsigned-digests": (HashInt64("f" * 64),),
+    "swapped-heads": (ops.ReadStates(0),),
+    "lost-namespace": (ops.SliceKey(ops.Key((1, 2), "a"), 0, 1),),
+    "unsigned-digests": (ops.HashInt64("f" * 64),),
     # holds, hashes, evictions
-    "locked-victims": (Alloc(1), put((7,), 1, 0), Lock(2), Evict(1)),
-    "lost-ancestors": (put((7, 8)), Lock(1), match(7), Unlock(2)),
+    "locked-victims": (ops.Alloc(1), put((7,), 1, 0), ops.Lock(2), ops.Evict(1)),
+    "lost-ancestors": (put((7, 8)), ops.Lock(1), match(7), ops.Unlock(2)),
     "namespace-fallback": (put((7,)), match(7, namespace="a")),
-    "orphan-hashes": (put((7, 8)), match(7), Hash(1)),
-    "bare-namespaces": (put((7,), namespace="a"), Hash(1)),
-    "greedy-eviction": (Alloc(2), put((7,), 1, 0), put((9,), 1, 1), Evict(1)),
-    "one-by-one": (Alloc(2), put((7,), 1, 0), put((9,), 1, 1), Evict(2)),
-    "repeated-pages": (Alloc(4), put((7, 8, 9, 10), 1, 0), Evict(1)),
-    "open-callbacks": (put((7,)), Fault("reenter"), Evict(1)),
+    "orphan-hashes": (put((7, 8)), match(7), ops.Hash(1)),
+    "bare-namespaces": (put((7,), namespace="a"), ops.Hash(1)),
+    "greedy-eviction": (ops.Alloc(2), put((7,), 1, 0), put((9,), 1, 1), ops.Evict(1)),
+    "one-by-one": (ops.Alloc(2), put((7,), 1, 0), put((9,), 1, 1), ops.Evict(2)),
+    "repeated-pages": (ops.Alloc(4), put((7, 8, 9, 10), 1, 0), ops.Evict(1)),
+    "open-callbacks": (put((7,)), ops.Fault("reenter"), ops.Evict(1)),
     "leaves-only": (put((7,)), put((7, 8), start=200)),
-    "held-slots-lost": (Alloc(1), put((7,), 1, 0), Lock(2), Reset()),
-    "global-ids": (put((7,)), Inspect()),
+    "held-slots-lost": (ops.Alloc(1), put((7,), 1, 0), ops.Lock(2), ops.Reset()),
+    "global-ids": (put((7,)), ops.Inspect()),
     # matches, inserts
     "short-matches": (put((7,)), match(7)),
-    "bottom-up-slots": (Alloc(2), put((7, 8), 1, 0), match(7), match(7, 8)),
-    "silent-hits": (put((7, 8)), match(7, 8), match(7), Inspect()),
-    "split-views": (put((7, 8)), match(7), Inspect()),
-    "shared-pages": (Alloc(2), put((7, 8), 1, 0), match(7), Inspect()),
-    "freed-duplicates": (Alloc(2), put((7,), 1, 0), put((7,), 1, 1)),
+    "bottom-up-slots": (ops.Alloc(2), put((7, 8), 1, 0), match(7), match(7, 8)),
+    "silent-hits": (put((7, 8)), match(7, 8), match(7), ops.Inspect()),
+    "split-views": (put((7, 8)), match(7), ops.Inspect()),
+    "shared-pages": (ops.Alloc(2), put((7, 8), 1, 0), match(7), ops.Inspect()),
+    "freed-duplicates": (ops.Alloc(2), put((7,), 1, 0), put((7,), 1, 1)),
     "overstated-adoption": (put((7,)), put((7, 8), start=200)),
     "zero-prefix": (put((7,)), put((7,), start=200)),
     "short-values": (put((7, 8), short=1),),
     "early-refusal": (put((7, 8), short=1),),
-    "empty-nodes": (put((7,)), put((7,), start=200), Inspect()),
+    "empty-nodes": (put((7,)), put((7,), start=200), ops.Inspect()),
     # windows
     "dead-windows": (put(KEY[:5], evicted=1), match(1)),
-    "stale-matches": (put(KEY[:2]), match(1), Inspect()),
-    "short-holds": (put(KEY[:4]), Lock(1)),
-    "low-boundaries": (put(KEY), Lock(1), match(1, 2, 3), Inspect()),
-    "twice-protected": (put((1,)), Lock(1), Lock(1)),
-    "dead-leaves": (Alloc(5), FreeSWA((ONE,)), put(KEY[:5], 1, 0, evicted=1), Evict(1)),
-    "living-tombstones": (put((1,)), put((1, 2), start=200), Evict(0, 1), Inspect()),
-    "one-window-more": (Alloc(2), put((1,), 1, 0), put((9,), 1, 1), Evict(0, 1)),
-    "no-protection": (Insert(Key((1,)), (Span(0, 100, 101),), prev_prefix_len=1),),
+    "stale-matches": (put(KEY[:2]), match(1), ops.Inspect()),
+    "short-holds": (put(KEY[:4]), ops.Lock(1)),
+    "low-boundaries": (put(KEY), ops.Lock(1), match(1, 2, 3), ops.Inspect()),
+    "twice-protected": (put((1,)), ops.Lock(1), ops.Lock(1)),
+    "dead-leaves": (ops.Alloc(5), ops.FreeSWA((ONE,)), put(KEY[:5], 1, 0, evicted=1), ops.Evict(1)),
+    "living-tombstones": (put((1,)), put((1, 2), start=200), ops.Evict(0, 1), ops.Inspect()),
+    "one-window-more": (ops.Alloc(2), put((1,), 1, 0), put((9,), 1, 1), ops.Evict(0, 1)),
+    "no-protection": (ops.Insert(ops.Key((1,)), (ops.Span(0, 100, 101),), prev_prefix_len=1),),
     # states beside the KV
     "inherited-states": (
-        *(Alloc(2), AllocTrack(), AllocTrack()),
+        *(ops.Alloc(2), ops.AllocTrack(), ops.AllocTrack()),
         *(put_state((1,), state=2), put_state((1, 2), state=3)),
     ),
-    "stateless-matches": (Alloc(1), put_state((1,)), match(1)),
-    "copied-states": (Alloc(2), AllocTrack(), put_state((1, 2), state=2), put_state((1,)), Inspect()),
+    "stateless-matches": (ops.Alloc(1), put_state((1,)), match(1)),
+    "copied-states": (
+        ops.Alloc(2),
+        ops.AllocTrack(),
+        put_state((1, 2), state=2),
+        put_state((1,)),
+        ops.Inspect(),
+    ),
     "stolen-locks": (
-        *(Alloc(2), AllocTrack(), put_state((1,), state=2), put_state((1, 2))),
-        *(Lock(3), Lock(4), Unlock(6)),
+        *(ops.Alloc(2), ops.AllocTrack(), put_state((1,), state=2), put_state((1, 2))),
+        *(ops.Lock(3), ops.Lock(4), ops.Unlock(6)),
     ),
     "states-as-tokens": (
-        *(Alloc(3), AllocTrack(), AllocTrack()),
-        *(put_state((1, 1), state=2), put_state((2,), 2, state=3), Evict(0, 2)),
+        *(ops.Alloc(3), ops.AllocTrack(), ops.AllocTrack()),
+        *(put_state((1, 1), state=2), put_state((2,), 2, state=3), ops.Evict(0, 2)),
     ),
-    "tokens-as-states": (Alloc(2), AllocTrack(), put_state((1, 2), state=2)),
+    "tokens-as-states": (ops.Alloc(2), ops.AllocTrack(), put_state((1, 2), state=2)),
     "freed-states": (
-        *(Alloc(1), AllocTrack(), AllocTrack()),
+        *(ops.Alloc(1), ops.AllocTrack(), ops.AllocTrack()),
         *(put_state((1,), state=2), put_state((1,), state=3)),
     ),
-    "untouched-lists": (Alloc(2), put_state((1,)), put_state((2,), 1), put_state((1,)), Inspect()),
-    "overwritten-states": (*WRITTEN, put_state((1,), state=2), put_state((1, 2), state=3), ReadStates(0)),
-    "wiped-states": (*WRITTEN, put_state((1,), state=2), Lock(6), Unlock(7), ReadStates(0)),
+    "untouched-lists": (ops.Alloc(2), put_state((1,)), put_state((2,), 1), put_state((1,)), ops.Inspect()),
+    "overwritten-states": (*WRITTEN, put_state((1,), state=2), put_state((1, 2), state=3), ops.ReadStates(0)),
+    "wiped-states": (*WRITTEN, put_state((1,), state=2), ops.Lock(6), ops.Unlock(7), ops.ReadStates(0)),
     # blocks
-    "oldest-blocks": (*CACHED, AllocBlocks(7)),
-    "releases-once": (AllocBlocks(1), RetainBlocks((ONE,)), ReleaseBlocks((ONE, ONE))),
-    "last-registrations": (*CHAIN, AllocBlocks(1), RegisterBlocks((Span(3, 0, 1),), (11,)), Inspect()),
-    "foreign-parents": (*CHAIN, AllocBlocks(2), RegisterBlocks((Span(3, 0, 2),), (11, 33)), Inspect()),
-    "stale-index": (*CHAIN, Reset(), Inspect()),
-    "partial-releases": (AllocBlocks(1), ReleaseBlocks((ONE, NOBODYS))),
-    "failing-evictions": (*CACHED, AllocBlocks(9)),
-    "early-observer": (AllocBlocks(1), ReleaseBlocks((ONE,))),
-    "open-observer": (AllocBlocks(1), Fault("reenter"), ReleaseBlocks((ONE,))),
-    "unsettled-errors": (AllocBlocks(1), Fault("callback"), ReleaseBlocks((ONE,))),
-    "loud-reset": (AllocBlocks(1), Reset()),
-    "unheard-blocks": (AllocBlocks(1), ReleaseBlocks((ONE,))),
-    "stale-slots": (*WITH_STATE, DropStates((ONE,)), Inspect()),
-    "kept-names": (*NAMED, DropStates((ONE,)), Inspect()),
-    "foreign-names": (*NAMED, DropStates((TWO,), "deregistered", (11,)), Inspect()),
-    "evicted-batch": (*THREE, AllocSlots((TWO, Span(1, 3, 4)))),
-    "leaking-batches": (AllocBlocks(4), AllocSlots((Span(1, 0, 4),))),
-    "youngest-slots": (*THREE, EvictSlots(1)),
-    "one-layer-saves": (*WITH_STATE, WriteLive(0, 1, 5, 6), SaveLive((Span(2, 0, 1),), (0,)), ReadStates(1)),
-    "requests-as-rows": (*WITH_STATE, StoreState(ONE, 0, 5, 6), RestoreLive(0, ONE), ReadLive(0)),
-    "wiped-live": (AllocBlocks(1), WriteLive(0, 0, 5, 6), RestoreLive(0, ONE), ReadLive(0)),
-    "stale-states": (*WITH_STATE, StoreState(ONE, 0, 5, 6), Reset(), ReadStates(0)),
+    "oldest-blocks": (*CACHED, ops.AllocBlocks(7)),
+    "releases-once": (ops.AllocBlocks(1), ops.RetainBlocks((ONE,)), ops.ReleaseBlocks((ONE, ONE))),
+    "last-registrations": (
+        *CHAIN,
+        ops.AllocBlocks(1),
+        ops.RegisterBlocks((ops.Span(3, 0, 1),), (11,)),
+        ops.Inspect(),
+    ),
+    "foreign-parents": (
+        *CHAIN,
+        ops.AllocBlocks(2),
+        ops.RegisterBlocks((ops.Span(3, 0, 2),), (11, 33)),
+        ops.Inspect(),
+    ),
+    "stale-index": (*CHAIN, ops.Reset(), ops.Inspect()),
+    "partial-releases": (ops.AllocBlocks(1), ops.ReleaseBlocks((ONE, NOBODYS))),
+    "failing-evictions": (*CACHED, ops.AllocBlocks(9)),
+    "early-observer": (ops.AllocBlocks(1), ops.ReleaseBlocks((ONE,))),
+    "open-observer": (ops.AllocBlocks(1), ops.Fault("reenter"), ops.ReleaseBlocks((ONE,))),
+    "unsettled-errors": (ops.AllocBlocks(1), ops.Fault("callback"), ops.ReleaseBlocks((ONE,))),
+    "loud-reset": (ops.AllocBlocks(1), ops.Reset()),
+    "unheard-blocks": (ops.AllocBlocks(1), ops.ReleaseBlocks((ONE,))),
+    "stale-slots": (*WITH_STATE, ops.DropStates((ONE,)), ops.Inspect()),
+    "kept-names": (*NAMED, ops.DropStates((ONE,)), ops.Inspect()),
+    "foreign-names": (*NAMED, ops.DropStates((TWO,), "deregistered", (11,)), ops.Inspect()),
+    "evicted-batch": (*THREE, ops.AllocSlots((TWO, ops.Span(1, 3, 4)))),
+    "leaking-batches": (ops.AllocBlocks(4), ops.AllocSlots((ops.Span(1, 0, 4),))),
+    "youngest-slots": (*THREE, ops.EvictSlots(1)),
+    "one-layer-saves": (
+        *WITH_STATE,
+        ops.WriteLive(0, 1, 5, 6),
+        ops.SaveLive((ops.Span(2, 0, 1),), (0,)),
+        ops.ReadStates(1),
+    ),
+    "requests-as-rows": (*WITH_STATE, ops.StoreState(ONE, 0, 5, 6), ops.RestoreLive(0, ONE), ops.ReadLive(0)),
+    "wiped-live": (ops.AllocBlocks(1), ops.WriteLive(0, 0, 5, 6), ops.RestoreLive(0, ONE), ops.ReadLive(0)),
+    "stale-states": (*WITH_STATE, ops.StoreState(ONE, 0, 5, 6), ops.Reset(), ops.ReadStates(0)),
     # requests
-    "batch-snapshots": (ask(1, 1), ask(50, 1), RunStep(), Inspect()),
-    "prompt-offsets": (ask(1, 1, 2), RunStep(), ScheduleChunk(1), RunStep()),
-    "trunks-first": (ask(1, 2), ask(50, 2), RunStep()),
-    "unfilled-slots": (ask(1, 1), Fault("store_states"), RunStep()),
-    "stale-restores": (ask(1, 1), RunStep(), ask(1, 2)),
+    "batch-snapshots": (ask(1, 1), ask(50, 1), ops.RunStep(), ops.Inspect()),
+    "prompt-offsets": (ask(1, 1, 2), ops.RunStep(), ops.ScheduleChunk(1), ops.RunStep()),
+    "trunks-first": (ask(1, 2), ask(50, 2), ops.RunStep()),
+    "unfilled-slots": (ask(1, 1), ops.Fault("store_states"), ops.RunStep()),
+    "stale-restores": (ask(1, 1), ops.RunStep(), ask(1, 2)),
     "bare-hashes": COLLIDING,  # of 300 prompts of one block, two have the same hash of eight bits
-    "full-hits": (ask(1, 1), RunStep(), ask(1, 1), RunStep()),
-    "unheld-hits": (ask(1, 2), RunStep(), Release(1), ask(100, 7), ask(1, 7)),
-    "leaky-admissions": (ask(1, 1), RunStep(), ask(100, 7), ask(1, 7), Inspect()),
-    "shared-releases": (ask(1, 2), RunStep(), ask(1, 2), Release(1)),
-    "long-rows": (ask(1, 2), Release(1), ask(1, 1)),
-    "unbounded-pauses": (ask(1, 7), Pause(1)),
-    "durable-hashes": (ask(1, 2), RunStep(), Release(1), Reset()),
+    "full-hits": (ask(1, 1), ops.RunStep(), ask(1, 1), ops.RunStep()),
+    "unheld-hits": (ask(1, 2), ops.RunStep(), ops.Release(1), ask(100, 7), ask(1, 7)),
+    "leaky-admissions": (ask(1, 1), ops.RunStep(), ask(100, 7), ask(1, 7), ops.Inspect()),
+    "shared-releases": (ask(1, 2), ops.RunStep(), ask(1, 2), ops.Release(1)),
+    "long-rows": (ask(1, 2), ops.Release(1), ask(1, 1)),
+    "unbounded-pauses": (ask(1, 7), ops.Pause(1)),
+    "durable-hashes": (ask(1, 2), ops.RunStep(), ops.Release(1), ops.Reset()),
 }
 
 
@@ -340,9 +310,9 @@ def test_a_program_breaks_the_law_that_it_names(entry: AdapterEntry) -> None:
 @pytest.mark.parametrize(
     ("name", "program"),
     [
-        ("faulty-early-observer", (AllocBlocks(1), Fault("callback"), ReleaseBlocks((ONE,)))),
-        ("faulty-requests-as-rows", (*WITH_STATE, RestoreLive(3, ONE))),
-        ("faulty-requests-as-rows", (AllocBlocks(1), RestoreLive(0, ONE))),
+        ("faulty-early-observer", (ops.AllocBlocks(1), ops.Fault("callback"), ops.ReleaseBlocks((ONE,)))),
+        ("faulty-requests-as-rows", (*WITH_STATE, ops.RestoreLive(3, ONE))),
+        ("faulty-requests-as-rows", (ops.AllocBlocks(1), ops.RestoreLive(0, ONE))),
     ],
 )
 def test_the_rest_of_it_is_as_it_should_be(name: str, program: Program) -> None:

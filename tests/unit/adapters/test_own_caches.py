@@ -22,40 +22,8 @@ from pymllm.adapters.own_caches import (
     view_tree,
 )
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.history.operations import (
-    Alloc,
-    AllocTrack,
-    Evict,
-    Fault,
-    FreeTrack,
-    Hash,
-    Insert,
-    Inspect,
-    Key,
-    Lock,
-    Malformed,
-    Match,
-    ReadHalves,
-    ReadStates,
-    Reset,
-    Span,
-    Unlock,
-    WriteState,
-)
-from pymllm.history.outcomes import (
-    Done,
-    Effect,
-    Evicted,
-    Hashes,
-    Inserted,
-    Inspected,
-    Locked,
-    Matched,
-    NoRoom,
-    Slots,
-    States,
-    Unsupported,
-)
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.radix_cache import RadixCache
@@ -64,7 +32,7 @@ from pymllm.oracle.laws import LAWS, Way
 # -- Adapters of `RadixCache` --------------------------------------------------------------------------------
 
 
-STATE = Span(2, 0, 1)
+STATE = ops.Span(2, 0, 1)
 CONFIGURATIONS = [(kind, config) for kind in (Radix, WindowedRadix, Mamba) for config in kind.CONFIGURATIONS]
 STRUCTURAL = {law.id for law in LAWS if Way.STRUCTURE in law.ways}
 
@@ -79,14 +47,16 @@ def hybrid(**changes: Any) -> Mamba:
 
 def fill(adapter: Any, tokens: int = 8) -> Any:
     """Cache one key, and the state at its end where there are states; the steps are 1 to 3."""
-    slots: tuple[Span, ...] = (Span(0, 1000, 1000 + tokens),)
+    slots: tuple[ops.Span, ...] = (ops.Span(0, 1000, 1000 + tokens),)
     if adapter.pool is not None:
-        adapter.apply(1, Alloc(tokens))
-        slots = (Span(1, 0, tokens),)
+        adapter.apply(1, ops.Alloc(tokens))
+        slots = (ops.Span(1, 0, tokens),)
     has_states = isinstance(adapter, Mamba)
     if has_states:
-        adapter.apply(2, AllocTrack())
-    adapter.apply(2 + has_states, Insert(Key((7,) * tokens), slots, state=STATE if has_states else None))
+        adapter.apply(2, ops.AllocTrack())
+    adapter.apply(
+        2 + has_states, ops.Insert(ops.Key((7,) * tokens), slots, state=STATE if has_states else None)
+    )
     return adapter
 
 
@@ -119,7 +89,7 @@ def test_audits_walk_tree_lists_and_pools(kind: type[Any], config: dict[str, Any
     assert ({"M4", "M5", "M6", "M7", "M8"} <= laws) == (kind is Mamba)
     assert ("S4" in laws) == (config["window"] is not None)
     assert ("S2" in laws) == (config["window"] is not None and config["pool"] == "swa")
-    adapter.apply(4, Inspect())
+    adapter.apply(4, ops.Inspect())
     assert adapter.audit() == ()
 
 
@@ -142,22 +112,22 @@ def test_an_audit_finds_what_is_wrong_inside(made: Any, spoil: Any, law: str) ->
 def test_the_root_has_neither_hashes_nor_holds(made: Any) -> None:
     """R6, X7: by its node and by None, also once it is an old root."""
     adapter = fill(made())
-    adapter.apply(4, Match(Key((9,))))
-    assert [adapter.apply(step, Lock(4)).result for step in (5, 6)] == [Locked(), Locked()]
-    assert adapter.apply(7, Hash(4)).result == Hashes(())
-    adapter.apply(8, Reset())
-    results = [adapter.apply(9 + lock, Unlock(lock)).result for lock in (5, 6)]
-    assert results == [Done(), Done()]
-    assert adapter.apply(16, Hash(4)).result == Hashes(())
+    adapter.apply(4, ops.Match(ops.Key((9,))))
+    assert [adapter.apply(step, ops.Lock(4)).result for step in (5, 6)] == [out.Locked(), out.Locked()]
+    assert adapter.apply(7, ops.Hash(4)).result == out.Hashes(())
+    adapter.apply(8, ops.Reset())
+    results = [adapter.apply(9 + lock, ops.Unlock(lock)).result for lock in (5, 6)]
+    assert results == [out.Done(), out.Done()]
+    assert adapter.apply(16, ops.Hash(4)).result == out.Hashes(())
 
 
 def test_nothing_is_walked_again_after_reading() -> None:
     """What only read has changed nothing that was not seen before."""
     adapter = fill(make())
-    for step, operation in enumerate((Inspect(), Fault("free"), ReadHalves(())), 3):
+    for step, operation in enumerate((ops.Inspect(), ops.Fault("free"), ops.ReadHalves(())), 3):
         adapter.apply(step, operation)
         assert adapter.audit() == ()
-    adapter.apply(6, Match(Key(())))
+    adapter.apply(6, ops.Match(ops.Key(())))
     assert adapter.audit() != ()
 
 
@@ -172,28 +142,29 @@ def test_an_audit_finds_what_is_wrong_in_the_pool() -> None:
 def test_nodes_are_shown() -> None:
     """R9, S5: as the tree has them after a hold has split one."""
     adapter = fill(make())
-    adapter.apply(3, Lock(2))
-    inspected = adapter.apply(4, Inspect()).result
-    assert isinstance(inspected, Inspected)
+    adapter.apply(3, ops.Lock(2))
+    inspected = adapter.apply(4, ops.Inspect()).result
+    assert isinstance(inspected, out.Inspected)
     assert [(view.tokens, view.swa_lock_ref) for view in inspected.nodes] == [((7,) * 4, 0), ((7,) * 4, 1)]
 
 
 def test_hashes_are_those_of_the_whole_path() -> None:
     """H2: one per page from the root, whatever nodes there are."""
     adapter = fill(make(), tokens=3)
-    adapter.apply(3, Match(Key((7,))))
+    adapter.apply(3, ops.Match(ops.Key((7,))))
     chain, expected = b"", []
     for _ in range(3):
         chain = hashlib.sha256(chain + (7).to_bytes(4, "little")).digest()
         expected.append(chain.hex())
-    assert adapter.apply(4, Hash(2)).result == Hashes(tuple(expected))
-    assert adapter.apply(5, Hash(3)).result == Hashes(tuple(expected[:1]))
+    assert adapter.apply(4, ops.Hash(2)).result == out.Hashes(tuple(expected))
+    assert adapter.apply(5, ops.Hash(3)).result == out.Hashes(tuple(expected[:1]))
 
 
 def test_two_runs_are_the_same() -> None:
     """X3: outcomes are values, and equal ones."""
     programs = [
-        [fill(make()).apply(step, op) for step, op in enumerate((Lock(2), Inspect()), 3)] for _ in "12"
+        [fill(make()).apply(step, op) for step, op in enumerate((ops.Lock(2), ops.Inspect()), 3)]
+        for _ in "12"
     ]
     assert programs[0] == programs[1]
     assert dataclasses.replace(programs[0][0], sizes={}) != programs[1][0]
@@ -203,7 +174,7 @@ def test_nonsense_that_is_taken_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """X1: a call that should have raised and did not is an answer as any other."""
     adapter = make()
     monkeypatch.setattr(adapter.cache, "evict", lambda *amounts: None)
-    assert adapter.apply(1, Malformed("evict", "a float amount")).result == Done()
+    assert adapter.apply(1, ops.Malformed("evict", "a float amount")).result == out.Done()
 
 
 # -- Adapter of `MambaRadixCache` ----------------------------------------------------------------------------
@@ -218,22 +189,22 @@ def test_small_and_large_pools_of_states_are_examined() -> None:
 def test_track_slots_are_those_of_the_pool() -> None:
     """P5, M7: handed out, given back, and gone when there are none."""
     adapter = hybrid()
-    assert [adapter.apply(step, AllocTrack()).result for step in (1, 2, 3, 4)] == [
-        *(Slots((slot,)) for slot in (2, 3, 4)),
-        NoRoom(),
+    assert [adapter.apply(step, ops.AllocTrack()).result for step in (1, 2, 3, 4)] == [
+        *(out.Slots((slot,)) for slot in (2, 3, 4)),
+        out.NoRoom(),
     ]
-    freed = adapter.apply(5, FreeTrack(Span(3, 0, 1)))
-    assert (freed.result, freed.effects) == (Done(), ())
+    freed = adapter.apply(5, ops.FreeTrack(ops.Span(3, 0, 1)))
+    assert (freed.result, freed.effects) == (out.Done(), ())
     assert freed.sizes["available_track_slots"] == 1
 
 
 def test_track_slots_hold_what_was_written() -> None:
     """E1: row 0, the one working row, and the track slots; a read changes nothing that an audit would see."""
     adapter = hybrid()
-    adapter.apply(2, AllocTrack())
-    assert adapter.apply(3, WriteState(0, STATE, 5, -6)).result == Done()
-    read = adapter.apply(4, ReadStates(0)).result
-    assert isinstance(read, States)
+    adapter.apply(2, ops.AllocTrack())
+    assert adapter.apply(3, ops.WriteState(0, STATE, 5, -6)).result == out.Done()
+    read = adapter.apply(4, ops.ReadStates(0)).result
+    assert isinstance(read, out.States)
     assert read.recurrent == ((0,), (0,), (5,), (0,), (0,))
     assert read.conv == ((0,), (0,), (-6,), (0,), (0,))
     assert adapter.audit() == ()
@@ -242,7 +213,7 @@ def test_track_slots_hold_what_was_written() -> None:
 def test_a_free_names_exactly_one() -> None:
     """P5: several at once have no meaning."""
     with pytest.raises(ProgramError, match="one"):
-        hybrid().apply(1, FreeTrack(Span(0, 2, 4)))
+        hybrid().apply(1, ops.FreeTrack(ops.Span(0, 2, 4)))
 
 
 @pytest.mark.parametrize("slots", [2, 3])
@@ -250,48 +221,51 @@ def test_a_state_is_handed_over_and_found(slots: int) -> None:
     """M1, M2: as either integer; the tensor is overwritten at once (X5)."""
     adapter = hybrid()
     for step in range(10, 8 + slots):
-        adapter.apply(step, AllocTrack())
+        adapter.apply(step, ops.AllocTrack())
     fill(adapter, 4)
-    matched = adapter.apply(4, Match(Key((7,) * 4))).result
-    assert isinstance(matched, Matched)
+    matched = adapter.apply(4, ops.Match(ops.Key((7,) * 4))).result
+    assert isinstance(matched, out.Matched)
     assert (matched.prefix_len, matched.state, matched.branching) == (4, slots, None)
-    beyond = adapter.apply(5, Insert(Key((7,) * 4), (Span(4, 0, 4),))).result
-    assert beyond == Inserted(4, (), 4, False)
+    beyond = adapter.apply(5, ops.Insert(ops.Key((7,) * 4), (ops.Span(4, 0, 4),))).result
+    assert beyond == out.Inserted(4, (), 4, False)
 
 
 def test_kv_without_a_state_is_told() -> None:
     """M2: how long it is; the root has no state."""
     adapter = hybrid()
-    adapter.apply(1, Alloc(2))
-    adapter.apply(2, Insert(Key((7, 7)), (Span(1, 0, 2),)))
-    assert adapter.apply(3, Match(Key((7, 7)))).result == Matched((), 0, 0, "int64", None, 2)
+    adapter.apply(1, ops.Alloc(2))
+    adapter.apply(2, ops.Insert(ops.Key((7, 7)), (ops.Span(1, 0, 2),)))
+    assert adapter.apply(3, ops.Match(ops.Key((7, 7)))).result == out.Matched((), 0, 0, "int64", None, 2)
 
 
 def test_what_goes_back_is_seen() -> None:
     """M5, X2: the state first, then its KV."""
-    outcome = fill(hybrid(), 4).apply(4, Evict(0, 1))
-    assert outcome.result == Evicted(4, 0, 1)
+    outcome = fill(hybrid(), 4).apply(4, ops.Evict(0, 1))
+    assert outcome.result == out.Evicted(4, 0, 1)
     assert [effect.call for effect in outcome.effects] == ["free_state", "free", "callback"]
-    assert outcome.effects[0] == Effect("free_state", (2,))
+    assert outcome.effects[0] == out.Effect("free_state", (2,))
     assert outcome.sizes["available_track_slots"] == 3
 
 
 def test_a_call_of_the_pool_of_states_can_fail() -> None:
     """X2, X7: it has taken nothing, and the next works again."""
     adapter = fill(hybrid(), 4)
-    adapter.apply(4, Fault("free_state"))
-    refused = adapter.apply(5, Evict(0, 1))
+    adapter.apply(4, ops.Fault("free_state"))
+    refused = adapter.apply(5, ops.Evict(0, 1))
     assert (refused.result.error, refused.effects) == ("InjectedFault", ())
     assert refused.sizes["mamba_evictable_size"] == 1
-    assert adapter.apply(6, Reset()).effects == (Effect("free_state", (2,)), Effect("free", (1, 2, 3, 4)))
+    assert adapter.apply(6, ops.Reset()).effects == (
+        out.Effect("free_state", (2,)),
+        out.Effect("free", (1, 2, 3, 4)),
+    )
 
 
 def test_nodes_and_lists_are_shown() -> None:
     """M3, M8: with the states at their ends."""
     adapter = fill(hybrid(), 4)
-    adapter.apply(4, Insert(Key((7,) * 3), (Span(1, 0, 3),)))
-    shown = adapter.apply(5, Inspect()).result
-    assert isinstance(shown, Inspected)
+    adapter.apply(4, ops.Insert(ops.Key((7,) * 3), (ops.Span(1, 0, 3),)))
+    shown = adapter.apply(5, ops.Inspect()).result
+    assert isinstance(shown, out.Inspected)
     upper, lower = shown.nodes
     assert [(view.tokens, view.state) for view in shown.nodes] == [((7,) * 3, None), ((7,), 2)]
     assert (shown.full_lru, shown.mamba_lru) == ((upper.id, lower.id), (lower.id,))
@@ -308,7 +282,7 @@ each_tree = pytest.mark.parametrize("kind", [Radix, Mamba])
 def fill_tree(kind: type[OwnTree]) -> OwnTree:
     """Cache one key of two pages; the step is 1."""
     made = kind("tree", CONFIG)
-    made.apply(1, Insert(Key((7,) * 4), (Span(0, 10, 14),)))
+    made.apply(1, ops.Insert(ops.Key((7,) * 4), (ops.Span(0, 10, 14),)))
     return made
 
 
@@ -318,7 +292,7 @@ def test_a_node_of_another_cache_is_one_of_the_same_class(kind: type[OwnTree]) -
     made = kind("tree", CONFIG)
     assert type(made.foreign_node) is type(made.cache.root_node)
     assert type(made.build(2)) is type(made.cache)
-    refused = made.apply(1, Malformed("lock", "a node of another cache"))
+    refused = made.apply(1, ops.Malformed("lock", "a node of another cache"))
     assert refused.result.error == "StaleNodeError"
 
 
@@ -326,15 +300,15 @@ def test_a_node_of_another_cache_is_one_of_the_same_class(kind: type[OwnTree]) -
 def test_holds_are_known_until_they_are_released(kind: type[OwnTree]) -> None:
     """R6: the last one that is outstanding, and none after a reset."""
     made = fill_tree(kind)
-    assert isinstance(made.apply(2, Malformed("unlock", "a bool for a token")).result, Unsupported)
-    assert made.apply(3, Lock(1)).result == Locked()
+    assert isinstance(made.apply(2, ops.Malformed("unlock", "a bool for a token")).result, out.Unsupported)
+    assert made.apply(3, ops.Lock(1)).result == out.Locked()
     assert made.some_held_node() is made.node_of(1)
-    assert made.apply(4, Unlock(3)).result == Done()
-    made.apply(5, Lock(1))
-    made.apply(6, Reset())
-    for step, operation in enumerate((Lock(1), Unlock(5), Hash(1)), 7):
+    assert made.apply(4, ops.Unlock(3)).result == out.Done()
+    made.apply(5, ops.Lock(1))
+    made.apply(6, ops.Reset())
+    for step, operation in enumerate((ops.Lock(1), ops.Unlock(5), ops.Hash(1)), 7):
         assert made.apply(step, operation).result.error == "StaleNodeError"
-    assert isinstance(made.apply(10, Malformed("unlock", "a bool for a token")).result, Unsupported)
+    assert isinstance(made.apply(10, ops.Malformed("unlock", "a bool for a token")).result, out.Unsupported)
 
 
 @each_tree
@@ -356,17 +330,17 @@ def test_an_adapter_that_builds_no_other_tree_cannot_be_made() -> None:
 def test_a_node_that_left_is_looked_at_once(kind: type[OwnTree]) -> None:
     """X5: what was handed out and evicted names no other node; roots of before a reset neither."""
     made = fill_tree(kind)
-    made.apply(2, Match(Key((9, 9))))
+    made.apply(2, ops.Match(ops.Key((9, 9))))
     assert "X5" not in made.audit()
     node, other = made.node_of(1), made.foreign_node
-    made.apply(3, Evict(100))
+    made.apply(3, ops.Evict(100))
     node._older = other
     with pytest.raises(
         InvariantViolation, match=rf"X5: node {node.id} has left the tree and keeps node \d+ alive"
     ):
         made.audit()
     assert "X5" not in made.audit()
-    made.apply(4, Reset())
+    made.apply(4, ops.Reset())
     assert "X5" in made.audit()
 
 
@@ -429,14 +403,16 @@ def test_parents_come_before_their_children(cache: RadixCache) -> None:
 
 def test_a_path_is_as_long_as_the_key_it_spells(cache: RadixCache) -> None:
     """R2: the node that a match returns spells the prefix."""
-    key = Key((1, 2, 5, 9), "a")
+    key = ops.Key((1, 2, 5, 9), "a")
     match = cache.match_prefix(RadixKey([*key.tokens], "a"))
     assert path_length(cache.root_node, match.last_node, key) == 3
     assert path_length(cache.root_node, cache.root_node, key) == 0
 
 
-@pytest.mark.parametrize("key", [Key((1, 2, 5), "a"), Key((1, 2, 3, 9), "a"), Key((1, 2, 3), "a")])
-def test_a_path_that_spells_something_else_is_astray(cache: RadixCache, key: Key) -> None:
+@pytest.mark.parametrize(
+    "key", [ops.Key((1, 2, 5), "a"), ops.Key((1, 2, 3, 9), "a"), ops.Key((1, 2, 3), "a")]
+)
+def test_a_path_that_spells_something_else_is_astray(cache: RadixCache, key: ops.Key) -> None:
     """R2: other tokens at once, other tokens later, more tokens than the key has."""
     node = cache.match_prefix(RadixKey([1, 2, 3, 4], "a")).last_node
     assert path_length(cache.root_node, node, key) == ASTRAY
@@ -444,7 +420,7 @@ def test_a_path_that_spells_something_else_is_astray(cache: RadixCache, key: Key
 
 def test_a_path_to_another_root_is_astray(cache: RadixCache) -> None:
     """R2: a node of another cache, one that left, and no node at all lead nowhere."""
-    key = Key((1, 2, 3, 4), "a")
+    key = ops.Key((1, 2, 3, 4), "a")
     node = cache.match_prefix(RadixKey([*key.tokens], "a")).last_node
     assert path_length(RadixCache().root_node, node, key) == ASTRAY
     assert path_length(cache.root_node, None, key) == ASTRAY

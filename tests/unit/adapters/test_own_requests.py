@@ -8,34 +8,9 @@ import pytest
 from pymllm.adapters.exact_forward import ExactForward, ExactState, read_rows
 from pymllm.adapters.own_requests import MALFORMED_CALLS, Prompted, Requests
 from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    CONV_PRIME,
-    SSM_PRIME,
-    AddRequest,
-    Fault,
-    Inspect,
-    Malformed,
-    Operation,
-    Pause,
-    Release,
-    Reset,
-    Resume,
-    RunStep,
-    ScheduleChunk,
-)
-from pymllm.history.outcomes import (
-    BlockState,
-    ContextView,
-    Done,
-    Effect,
-    Failed,
-    NoRoom,
-    Outcome,
-    Ran,
-    RequestView,
-    Unsupported,
-)
 from pymllm.oracle.cold_runs import ColdRuns, Prefix
 
 # -- The adapter of `DynamicInferenceContext`: what was asked arrives, and what came of it is told -----------
@@ -59,23 +34,23 @@ def make(**config: int | str | None) -> Requests:
     return Requests("x", {**CONFIG, **config})
 
 
-def play(adapter: Requests, *operations: Operation) -> list[Outcome]:
+def play(adapter: Requests, *operations: ops.Operation) -> list[out.Outcome]:
     return [adapter.apply(step, operation) for step, operation in enumerate(operations, 1)]
 
 
 def test_a_request_is_told_of_from_its_row_to_its_states() -> None:
     """E2, C7: what the forward pass was told, what is registered, and what is kept."""
-    added, ran, looked = play(make(), AddRequest(SIX), RunStep((9,)), Inspect())
-    assert isinstance(added.result, RequestView)
+    added, ran, looked = play(make(), ops.AddRequest(SIX), ops.RunStep((9,)), ops.Inspect())
+    assert isinstance(added.result, out.RequestView)
     assert (added.result.region, added.result.blocks, added.result.state) == ("prefill", (0, 1, 2), (0, 0))
     assert added.sizes["pool_avail"] == 4
-    assert isinstance(ran.result, Ran)
+    assert isinstance(ran.result, out.Ran)
     (run,) = ran.result.requests
     assert (run.start, run.count, run.writes, run.is_sampled) == (0, 6, ((0, 2), (2, 2), (4, 2)), True)
     assert (run.offsets, run.state, len(run.kv)) == ((4,), (0, 0), 3)
     assert ran.result.registered == (0, 1, 2)
     assert {each.block for each in ran.result.kept} == {1, 2}
-    assert isinstance(looked.result, ContextView)
+    assert isinstance(looked.result, out.ContextView)
     assert [view.region for view in looked.result.requests] == ["decode"]
     assert [(block.references, block.slot >= 0, bool(block.state)) for block in looked.result.blocks] == [
         (1, False, False),
@@ -89,77 +64,86 @@ def test_requests_wait_pause_and_leave() -> None:
     outcomes = play(
         make(policy="ref_zero"),
         *(
-            AddRequest(SIX, 2),
-            RunStep(),
-            ScheduleChunk(1),
-            Pause(1),
-            Resume(1),
-            Inspect(),
-            Release(1),
-            Reset(),
+            ops.AddRequest(SIX, 2),
+            ops.RunStep(),
+            ops.ScheduleChunk(1),
+            ops.Pause(1),
+            ops.Resume(1),
+            ops.Inspect(),
+            ops.Release(1),
+            ops.Reset(),
         ),
     )
     view = outcomes[5].result
-    assert isinstance(view, ContextView)
+    assert isinstance(view, out.ContextView)
     assert [request.region for request in view.requests] == ["waiting"]
-    assert outcomes[6] == Outcome(Done(), (Effect("callback", (1, 2, 0)),), make().sizes())
-    assert outcomes[7] == Outcome(Done(), (), make().sizes())
+    assert outcomes[6] == out.Outcome(out.Done(), (out.Effect("callback", (1, 2, 0)),), make().sizes())
+    assert outcomes[7] == out.Outcome(out.Done(), (), make().sizes())
 
 
 def test_a_paused_request_is_in_the_first_row() -> None:
     """C1: and there is no room for too many blocks of theirs, nor for another request."""
     adapter = make(paused_limit=1, num_blocks=6)
-    first, second = AddRequest((1, 2, 3, 4, 5, 6, 7), 2), AddRequest(SIX, 6)
+    first, second = ops.AddRequest((1, 2, 3, 4, 5, 6, 7), 2), ops.AddRequest(SIX, 6)
     *_, paused, looked, refused, full = play(
-        adapter, first, RunStep(), second, Pause(1), Inspect(), Pause(3), AddRequest((*SIX[::-1], 1, 1))
+        adapter,
+        first,
+        ops.RunStep(),
+        second,
+        ops.Pause(1),
+        ops.Inspect(),
+        ops.Pause(3),
+        ops.AddRequest((*SIX[::-1], 1, 1)),
     )
-    assert paused.result == Done()
-    assert isinstance(looked.result, ContextView)
+    assert paused.result == out.Done()
+    assert isinstance(looked.result, out.ContextView)
     assert [(view.request, view.region) for view in looked.result.requests] == [(1, "paused"), (3, "prefill")]
-    assert (refused.result, full.result) == (NoRoom(), NoRoom())
+    assert (refused.result, full.result) == (out.NoRoom(), out.NoRoom())
 
 
 def test_a_step_that_fails_tells_how_far_it_came() -> None:
     """X2: KV of requests that were not computed is not told; before it begins it is simply an error."""
-    _, _, _, failed = play(make(), AddRequest(SIX), AddRequest((9,)), Fault("forward", 2), RunStep())
-    assert isinstance(failed.result, Ran)
+    _, _, _, failed = play(
+        make(), ops.AddRequest(SIX), ops.AddRequest((9,)), ops.Fault("forward", 2), ops.RunStep()
+    )
+    assert isinstance(failed.result, out.Ran)
     assert failed.result.error == "InjectedFault"
     assert [bool(run.kv) for run in failed.result.requests] == [True, False]
     assert failed.result.kept == ()
-    *_, early = play(make(), AddRequest(SIX), RunStep(), Fault("allocate_blocks"), RunStep())
-    assert isinstance(early.result, Failed)
+    *_, early = play(make(), ops.AddRequest(SIX), ops.RunStep(), ops.Fault("allocate_blocks"), ops.RunStep())
+    assert isinstance(early.result, out.Failed)
     assert early.result.error == "InjectedFault"
 
 
 def test_a_fault_is_forgotten_after_the_operation_that_follows_it() -> None:
     """X2: and one that a context does not know is not taken."""
     adapter = make()
-    play(adapter, AddRequest((1,)), Fault("forward"), Inspect())
-    assert adapter.apply(9, RunStep()).result.error == ""  # type: ignore[union-attr]
-    assert isinstance(adapter.apply(10, Fault("tea")).result, Unsupported)
+    play(adapter, ops.AddRequest((1,)), ops.Fault("forward"), ops.Inspect())
+    assert adapter.apply(9, ops.RunStep()).result.error == ""  # type: ignore[union-attr]
+    assert isinstance(adapter.apply(10, ops.Fault("tea")).result, out.Unsupported)
 
 
 def test_states_that_lose_their_slots_are_told() -> None:
     """C6: the new ones with theirs."""
-    used = (AddRequest((1, 2)), RunStep(), Release(1), AddRequest((3, 4)), RunStep())
+    used = (ops.AddRequest((1, 2)), ops.RunStep(), ops.Release(1), ops.AddRequest((3, 4)), ops.RunStep())
     *_, ran = play(make(mamba_slots=1), *used)
-    assert isinstance(ran.result, Ran)
-    assert (ran.result.kept, ran.result.dropped) == ((BlockState(1, 0),), (0,))
+    assert isinstance(ran.result, out.Ran)
+    assert (ran.result.kept, ran.result.dropped) == ((out.BlockState(1, 0),), (0,))
 
 
 @pytest.mark.parametrize(("call", "wrong"), MALFORMED_CALLS)
 def test_every_malformed_call_is_refused(call: str, wrong: str) -> None:
     """X1: with an error, and nothing has changed."""
-    outcome = make().apply(1, Malformed(call, wrong))
-    assert isinstance(outcome.result, Failed)
+    outcome = make().apply(1, ops.Malformed(call, wrong))
+    assert isinstance(outcome.result, out.Failed)
     assert outcome.sizes == make().sizes()
 
 
 def test_what_it_cannot_do_it_says() -> None:
     """X1: unknown calls, steps that added nothing, and sizes that are none."""
-    assert isinstance(make().apply(1, Malformed("tea", "cold")).result, Unsupported)
+    assert isinstance(make().apply(1, ops.Malformed("tea", "cold")).result, out.Unsupported)
     with pytest.raises(ProgramError, match="step 7 added no request"):
-        make().apply(1, Release(7))
+        make().apply(1, ops.Release(7))
     with pytest.raises(ValueError, match="num_blocks"):
         make(num_blocks="many")
 
@@ -171,14 +155,14 @@ def test_claims_and_walks_follow_the_configuration() -> None:
     bare = make(layers=0, mamba_slots=0)
     assert "mamba" not in bare.capabilities
     assert "C2" not in bare.audit()
-    play(bare, AddRequest(SIX), RunStep(), Inspect())
+    play(bare, ops.AddRequest(SIX), ops.RunStep(), ops.Inspect())
     assert bare.audit() == ()
 
 
 def test_a_walk_sees_what_is_broken_inside() -> None:
     """E2: whatever the outcomes say."""
     adapter = make()
-    play(adapter, AddRequest(SIX))
+    play(adapter, ops.AddRequest(SIX))
     adapter.context.request_to_kv_block_ids[0, 0] = 5
     with pytest.raises(InvariantViolation, match="E2"):
         adapter.audit()
@@ -187,7 +171,7 @@ def test_a_walk_sees_what_is_broken_inside() -> None:
 def test_a_weak_hash_makes_few_hashes() -> None:
     """C3: of two digits there are 256, in every block."""
     adapter = make(hash_digits=2)
-    play(adapter, AddRequest(SIX), RunStep())
+    play(adapter, ops.AddRequest(SIX), ops.RunStep())
     hashes = [value for value in adapter.context.kv_block_allocator.block_hashes.tolist() if value >= 0]
     assert hashes
     assert all(1 <= value < 256 for value in hashes)
@@ -196,10 +180,12 @@ def test_a_weak_hash_makes_few_hashes() -> None:
 def test_nothing_is_shared_where_caching_is_off() -> None:
     """C3, E3: no block is registered, none matched, and each is free again once its request has left."""
     adapter = make(caching=False, mamba_slots=0)
-    _, ran, again, left = play(adapter, AddRequest(SIX), RunStep((9,)), AddRequest(SIX), Release(1))
-    assert isinstance(ran.result, Ran)
+    _, ran, again, left = play(
+        adapter, ops.AddRequest(SIX), ops.RunStep((9,)), ops.AddRequest(SIX), ops.Release(1)
+    )
+    assert isinstance(ran.result, out.Ran)
     assert ran.result.registered == ()
-    assert isinstance(again.result, RequestView)
+    assert isinstance(again.result, out.RequestView)
     assert again.result.blocks == (3, 4, 5)
     assert (left.sizes["pool_avail"], left.sizes["evictable_blocks"]) == (4, 0)
 
@@ -221,7 +207,7 @@ CONFIG_EXACT_FORWARD = dict(Requests.CONFIGURATIONS[0])
 TOKENS = (5, 0, 7, 4_294_967_295, 5, 3, 3, 1, 2)
 
 
-@pytest.mark.parametrize("prime", [CONV_PRIME, SSM_PRIME])
+@pytest.mark.parametrize("prime", [ops.CONV_PRIME, ops.SSM_PRIME])
 def test_a_folded_chunk_is_the_loop_over_its_tokens(prime: int) -> None:
     """E1: however the tokens are cut, and depending on their order."""
     model, tokens = ExactState(3, prime), np.array(TOKENS, np.int64)

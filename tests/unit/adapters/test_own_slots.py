@@ -10,20 +10,7 @@ import torch
 from pymllm.adapters.own_slots import SWASlots, TokenSlots
 from pymllm.adapters.registry import make_adapter
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
-from pymllm.history.operations import (
-    Alloc,
-    BeginGroup,
-    Clear,
-    EndGroup,
-    Free,
-    FreeSWA,
-    Malformed,
-    Merge,
-    MoveSWA,
-    Operation,
-    ReadHalves,
-    Span,
-)
+from pymllm.history import operations as ops
 from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Slots, Unsupported
 
 KINDS = {"token": TokenSlots, "swa": SWASlots}
@@ -34,20 +21,20 @@ def make(kind: str = "token", **changes: Any) -> TokenSlots:
     return KINDS[kind](kind, config)
 
 
-def play(adapter: TokenSlots, *operations: Operation) -> list[Outcome]:
+def play(adapter: TokenSlots, *operations: ops.Operation) -> list[Outcome]:
     return [adapter.apply(step, operation) for step, operation in enumerate(operations, 1)]
 
 
 def test_slots_are_told_with_what_is_available() -> None:
     """A3: numbers as the allocator chose them, and `None` as no room."""
-    taken, failed = play(make(), Alloc(3), Alloc(2))
+    taken, failed = play(make(), ops.Alloc(3), ops.Alloc(2))
     assert taken == Outcome(Slots((1, 2, 3)), (), {"available_size": 1})
     assert failed == Outcome(NoRoom(), (), {"available_size": 1})
 
 
 def test_slots_are_told_with_their_halves() -> None:
     """A7: both pools' sizes, and the SWA slot behind each slot."""
-    (taken,) = play(make("swa", page_size=4, swa_pages=2), Alloc(6))
+    (taken,) = play(make("swa", page_size=4, swa_pages=2), ops.Alloc(6))
     assert taken.result == Slots((4, 5, 6, 7, 8, 9), (4, 5, 6, 7, 8, 9))
     assert taken.sizes == {"available_size": 0, "full_available_size": 8, "swa_available_size": 0}
 
@@ -56,62 +43,68 @@ def test_slots_are_told_with_their_halves() -> None:
 def test_slots_are_freed_in_every_form(form: str) -> None:
     """A5: dtype and layout are the caller's choice."""
     adapter = make()
-    _, freed = play(adapter, Alloc(4), Free((Span(1, 1, 3),), form))
+    _, freed = play(adapter, ops.Alloc(4), ops.Free((ops.Span(1, 1, 3),), form))
     assert freed == Outcome(Done(), (), {"available_size": 2})
     assert adapter.pool.is_handed_out(torch.arange(5)).tolist() == [False, True, False, False, True]
 
 
 def test_an_empty_tensor_may_be_of_floats() -> None:
     """A5: as ``torch.tensor([])`` is."""
-    assert play(make(), Free((), "float32"))[0].result == Done()
+    assert play(make(), ops.Free((), "float32"))[0].result == Done()
 
 
 @pytest.mark.parametrize("form", ["int24", "int32 round"])
 def test_a_form_that_there_is_not_is_not_the_allocators_fault(form: str) -> None:
     """Nothing was asked of it."""
-    _, refused = play(make(), Alloc(1), Free((Span(1, 0, 1),), form))
+    _, refused = play(make(), ops.Alloc(1), ops.Free((ops.Span(1, 0, 1),), form))
     assert isinstance(refused.result, Unsupported)
     assert refused.sizes == {"available_size": 3}
 
 
 def test_slots_that_do_not_fit_the_dtype_are_not_the_allocators_fault() -> None:
     """-1 is no uint8, and 300 neither."""
-    for span, form in ((Span(0, -1, 0), "uint8"), (Span(0, 300, 301), "uint8"), (Span(0, 300, 301), "int8")):
-        assert isinstance(play(make(), Free((span,), form))[0].result, Unsupported)
+    for span, form in (
+        (ops.Span(0, -1, 0), "uint8"),
+        (ops.Span(0, 300, 301), "uint8"),
+        (ops.Span(0, 300, 301), "int8"),
+    ):
+        assert isinstance(play(make(), ops.Free((span,), form))[0].result, Unsupported)
 
 
 def test_a_step_that_gave_nothing_cannot_be_named() -> None:
     """The program is at fault."""
     with pytest.raises(ProgramError, match="step 7"):
-        make().apply(8, Free((Span(7, 0, 1),)))
+        make().apply(8, ops.Free((ops.Span(7, 0, 1),)))
 
 
 def test_groups_merges_and_clears_arrive() -> None:
     """A4, A6, X7: each shows in what is handed out next."""
-    free = Free((Span(1, 0, 1),))
-    found = play(make(), Alloc(2), BeginGroup(), free, EndGroup(), Alloc(1), Merge(), Alloc(1))
+    free = ops.Free((ops.Span(1, 0, 1),))
+    found = play(
+        make(), ops.Alloc(2), ops.BeginGroup(), free, ops.EndGroup(), ops.Alloc(1), ops.Merge(), ops.Alloc(1)
+    )
     results = [outcome.result for outcome in found]
     assert results == [Slots((1, 2)), Done(), Done(), Done(), Slots((3,)), Done(), Slots((1,))]
     assert [outcome.sizes["available_size"] for outcome in found] == [2, 2, 2, 3, 2, 2, 1]
     adapter = make()
-    assert play(adapter, Alloc(3), Clear(), Alloc(1))[2].result == Slots((1,))
+    assert play(adapter, ops.Alloc(3), ops.Clear(), ops.Alloc(1))[2].result == Slots((1,))
 
 
 def test_halves_go_move_and_are_read() -> None:
     """A7: what `translate_to_swa` says, 0 for what is gone and for padding."""
     found = play(
         make("swa", swa_pages=3),
-        Alloc(3),
-        FreeSWA((Span(1, 0, 1),)),
-        MoveSWA((Span(1, 1, 2),), (Span(1, 0, 1),)),
-        ReadHalves((Span(0, 0, 4),)),
+        ops.Alloc(3),
+        ops.FreeSWA((ops.Span(1, 0, 1),)),
+        ops.MoveSWA((ops.Span(1, 1, 2),), (ops.Span(1, 0, 1),)),
+        ops.ReadHalves((ops.Span(0, 0, 4),)),
     )
     assert [outcome.result for outcome in found[1:]] == [Done(), Done(), Slots((), (0, 2, 0, 3))]
 
 
 def test_misuse_is_told_by_the_name_of_its_error() -> None:
     """A5: and nothing changed."""
-    outcome = play(make(), Free((Span(0, 1, 2),)))[0]
+    outcome = play(make(), ops.Free((ops.Span(0, 1, 2),)))[0]
     assert isinstance(outcome.result, Failed)
     assert (outcome.result.error, outcome.sizes) == ("OwnershipError", {"available_size": 4})
 
@@ -123,7 +116,7 @@ def test_a_malformed_call_is_refused(call: str, wrong: str, checked: bool, store
     """X1: checked or not, and sizes stay."""
     adapter = make("swa", check_ownership=checked, store=store)
     before = adapter.sizes()
-    (outcome,) = play(adapter, Malformed(call, wrong))
+    (outcome,) = play(adapter, ops.Malformed(call, wrong))
     assert isinstance(outcome.result, Failed)
     assert outcome.result.error == ("ValueError" if wrong == "negative size" else "TypeError")
     assert outcome.sizes == before
@@ -148,16 +141,16 @@ def test_sizes_are_configuration_enough() -> None:
 @pytest.mark.parametrize(
     "operation",
     [
-        Malformed("alloc", "a list"),
-        Malformed("free", "float size"),
-        Malformed("free_swa", "a list"),
-        Malformed("match", "a list"),
-        FreeSWA(()),
-        MoveSWA((), ()),
-        ReadHalves(()),
+        ops.Malformed("alloc", "a list"),
+        ops.Malformed("free", "float size"),
+        ops.Malformed("free_swa", "a list"),
+        ops.Malformed("match", "a list"),
+        ops.FreeSWA(()),
+        ops.MoveSWA((), ()),
+        ops.ReadHalves(()),
     ],
 )
-def test_what_cannot_be_asked_is_not_supported(operation: Operation) -> None:
+def test_what_cannot_be_asked_is_not_supported(operation: ops.Operation) -> None:
     """An allocator without halves has no call for them."""
     assert isinstance(play(make(), operation)[0].result, Unsupported)
 
@@ -183,7 +176,7 @@ def test_every_store_page_size_order_and_check_is_examined(kind: str) -> None:
 def test_the_audit_names_what_it_walked(kind: str, store: str) -> None:
     """A1, A2, A4-A7: in a group, too, whose pages an unchecked device store has not told apart."""
     adapter = make(kind, store=store, page_size=4, check_ownership=False)
-    play(adapter, Alloc(12), BeginGroup(), Free((Span(1, 3, 9),)))
+    play(adapter, ops.Alloc(12), ops.BeginGroup(), ops.Free((ops.Span(1, 3, 9),)))
     assert {*adapter.audit()} == {"A1", "A2", "A4", "A6"} | ({"A7"} if kind == "swa" else set())
     assert "A5" in make(kind).audit()
 
@@ -192,7 +185,7 @@ def test_the_audit_names_what_it_walked(kind: str, store: str) -> None:
 def test_the_audit_compares_what_the_allocator_says(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A2: an answer for a slot that is not so."""
     adapter = make(kind)
-    adapter.apply(1, Alloc(1))
+    adapter.apply(1, ops.Alloc(1))
     monkeypatch.setattr(adapter.pool, "is_handed_out", lambda slots: slots < 3)
     with pytest.raises(InvariantViolation, match="A2: is_handed_out"):
         adapter.audit()
@@ -210,4 +203,4 @@ def test_slots_of_another_form_than_promised_are_noticed(
     made = getattr(adapter.pool, method)
     monkeypatch.setattr(adapter.pool, method, lambda argument: made(argument).long())
     with pytest.raises(InvariantViolation, match=f"{law}: form of the slots"):
-        adapter.apply(1, Alloc(1))
+        adapter.apply(1, ops.Alloc(1))

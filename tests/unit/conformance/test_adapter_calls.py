@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from pymllm.adapters.base import Adapter, BaseAdapter, header_of
-from pymllm.adapters.process.answer_limit import seconds_per_answer
+from pymllm.adapters.process.conversation import seconds_per_answer
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance import adapter_calls
 from pymllm.conformance.adapter_calls import (

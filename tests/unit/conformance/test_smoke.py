@@ -11,7 +11,7 @@ import pytest
 
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.process import VERDICTS
-from pymllm.adapters.process.answer_limit import answer_limit
+from pymllm.adapters.process.conversation import answer_limit
 from pymllm.adapters.registry import OWN, AdapterEntry, find_adapter
 from pymllm.conformance import protocol_check
 from pymllm.conformance.protocol_check import check_protocol

@@ -1,18 +1,23 @@
-"""What there is on a machine: torch, NVML, and why what is missing is."""
+"""What there is on a machine: torch, NVML, why what is missing is, and where a figure is from."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+import pymllm
 from pymllm.instrument import machine_facts
+from pymllm.instrument import provenance as module
 from pymllm.instrument.documents import Device, Probe, TorchFacts
 from pymllm.instrument.machine_facts import NvmlFacts, look_at_machine, look_at_nvml, look_at_torch
+from pymllm.instrument.provenance import build_version
 from tests.fake_nvml.machine import GIB, on_machine, say, users
 
 PROPERTIES = SimpleNamespace(name="H100", uuid="0-1", major=9, minor=0, total_memory=80 * GIB)
@@ -224,3 +229,16 @@ def test_a_cuda_that_complains_makes_a_machine_sick(monkeypatch: pytest.MonkeyPa
     assert look_at_machine().sick == ("torch: The NVIDIA driver on your system is too old",)
     Look.found = replace(Look.found, reason=None, devices=(Device(name="unknown", reason="all are busy"),))
     assert look_at_machine().sick == ("CUDA device 0: all are busy",)
+
+
+def test_a_change_of_the_source_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X3: runs of different code are no duplicates."""
+    package = tmp_path / "pymllm"
+    (package / "instrument").mkdir(parents=True)
+    shutil.copy(pymllm.__file__, package / "__init__.py")
+    monkeypatch.setattr(module, "__file__", str(package / "instrument" / "provenance.py"))
+    before = build_version.__wrapped__()
+    assert before == build_version.__wrapped__()
+    assert before.startswith(f"{pymllm.__version__}+")
+    (package / "more.py").write_text("", encoding="utf-8")
+    assert build_version.__wrapped__() != before

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.instrument.nvml_device import cuda_uuid, device_index, find_device, visible_name
+from pymllm.instrument.nvml_device import cuda_uuid, device_index, find_device, mig_uuids, visible_name
 from pymllm.instrument.nvml_library import FUNCTION_NOT_FOUND, LOST, NvmlFailure, NvmlLibrary
 from pymllm.instrument.reading import Unreadable
 from tests.fake_nvml.machine import calls, on_machine, raised, say, users
@@ -194,6 +194,24 @@ def test_an_instance_may_have_its_former_name() -> None:
         assert (device.identity.uuid, device.instance) == ("MIG-00000001-0002-fake", 2)
         assert device.identity.gpu_uuid == "GPU-00000001-fake"
     assert found("MIG-GPU-00000001-fake/7/0") == "nvmlDeviceGetHandleByUUID: Not Found"
+
+
+@on_machine(gpus=2, gpu1__mig=3)
+def test_the_instances_of_a_gpu_are_listed_as_far_as_they_say_who_they_are() -> None:
+    """Of a whole GPU, and where the driver does not know of MIG, there are none; a lost one is left out."""
+
+    def listed(index: int) -> list[str]:
+        with NvmlLibrary() as library:
+            return list(mig_uuids(library, library.call("nvmlDeviceGetHandleByIndex", index)))
+
+    assert listed(0) == []
+    assert listed(1) == [f"MIG-00000001-000{place}-fake" for place in range(3)]
+    say(mig=2, fail__nvmlDeviceGetUUID=15)
+    assert listed(0) == []
+    say(mig=2, fail__nvmlDeviceGetMaxMigDeviceCount=3)
+    assert listed(0) == []
+    say(mig=2, fail__nvmlDeviceGetMigMode=3)
+    assert listed(0) == []
 
 
 @on_machine(without=["nvmlDeviceGetMigMode"], gpus=2)

@@ -1,17 +1,25 @@
-"""What a test used, by whoever can tell, limits on it, and sizes as people write them."""
+"""What a test used, by whoever can tell, limits and leaks, and how all of it is written."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pymllm.errors import UsageError
+from pymllm.instrument.leaks import Layer, Outcome
 from pymllm.instrument.nvml_counters import DeviceUse
+from pymllm.instrument.nvml_device import DeviceIdentity
+from pymllm.instrument.nvml_record import MemoryCurve
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.testing.gpu_memory import GpuMemory, GpuMemoryRecord, LimitOutcome, parse_bytes
+from pymllm.testing.leak_epochs import run_epochs, why_unknown
+from pymllm.testing.memory_text import curve_text, gpu_memory_schema, make_line, record_text, sparkline
 from tests.fake_nvml.machine import GIB, MIB, on_machine, say, users
 from tests.unit.instrument.fake_allocator import FakeAllocator
 
@@ -201,3 +209,136 @@ def test_processes_are_looked_up_before_and_after() -> None:
     record = memory.summary()
     assert (record.own_start.value, record.others.value) == (GIB, 1)
     assert users() == 0
+
+
+def test_a_pool_that_loses_a_slot_each_time_leaks() -> None:
+    """The layer is named, and how much an epoch loses."""
+    lost: list[int] = []
+    verdict = run_epochs(lambda: lost.extend([1, 2]), slots=lambda: len(lost))
+    assert len(lost) == 24
+    assert [it.layer for it in verdict.leaking] == [Layer.SLOTS]
+    assert "leak of 2 slots per epoch" in str(verdict)
+
+
+def test_a_pool_that_gets_everything_back_does_not() -> None:
+    """One judged layer is enough to know something."""
+    verdict = run_epochs(lambda: None, slots=lambda: 3, epochs=10)
+    assert verdict.of(Layer.SLOTS).outcome is Outcome.NO_LEAK
+    assert why_unknown(verdict) is None
+
+
+def test_where_nothing_can_be_read_the_reasons_are_told() -> None:
+    """A machine without a GPU holds nothing against anybody, and claims nothing."""
+    verdict = run_epochs(lambda: None, device="GPU-of-nobody")
+    assert not verdict.leaking
+    assert "nobody said how to count slots" in str(why_unknown(verdict))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"work": None}, "work must be a function that is called for each epoch, got None"),
+        ({"epochs": 9}, "at least 10, got 9"),
+        ({"epochs": 12.0}, r"epochs must be a whole number, got 12.0"),
+        ({"epochs": "12"}, r"epochs must be a whole number, got '12'"),
+        ({"epochs": True}, r"epochs must be a whole number, got True"),
+        ({"slots": 4}, r"slots must be a function that counts them, such as lambda: 0, got 4"),
+    ],
+)
+def test_arguments_without_sense_are_refused(arguments: dict[str, Any], said: str) -> None:
+    """X1: before the work is done once."""
+    done: list[int] = []
+    with pytest.raises((TypeError, ValueError), match=said):
+        run_epochs(**({"work": lambda: done.append(1)} | arguments))
+    assert done == []
+
+
+@pytest.mark.parametrize("count", [None, "3", 2.5])
+def test_slots_are_whole_numbers(count: object) -> None:
+    """X1: a count that was forgotten is none."""
+    with pytest.raises(TypeError, match=f"a whole number, got {count!r}"):
+        run_epochs(lambda: None, slots=lambda: count)  # type: ignore[arg-type, return-value]
+
+
+def record() -> GpuMemoryRecord:
+    """One of a device that never was."""
+    allocator = FakeAllocator()
+    with GpuMemory("GPU-of-nobody", source=allocator) as memory:
+        allocator.allocate(GIB)
+    found = memory.summary()
+    identity = DeviceIdentity("GPU-1", "Fake GPU", False, "GPU-1", "599", "13")
+    curve = MemoryCurve(tuple(n / 10 for n in range(1000)), tuple(GIB + n for n in range(1000)))
+    return replace(
+        found, nvml=replace(found.nvml, device=identity, curve=curve, used_peak=Reading(GIB + 999, BYTES))
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "drawn"),
+    [
+        ([], 10, ""),
+        ([5, 5, 5], 10, "▁▁▁"),
+        ([0, 7], 10, "▁█"),
+        ([0, 1, 2, 3, 4, 5, 6, 7], 8, "▁▂▃▄▅▆▇█"),
+        ([0, 0, 0, 7, 0, 0, 0, 0], 4, "▁█▁▁"),
+        ([0, 9, 0, 0, 0, 0, 0], 3, "█▁▁"),
+    ],
+)
+def test_a_curve_is_drawn_without_losing_a_peak(values: list[int], width: int, drawn: str) -> None:
+    """A spike of one sample is as high among a thousand as among ten."""
+    assert sparkline(values, width) == drawn
+
+
+def test_a_curve_has_its_numbers() -> None:
+    """Bars have no scale; the line below does."""
+    text = curve_text(MemoryCurve((0.0, 1.5, 3.0), (GIB, 3 * GIB, 2 * GIB)))
+    assert text == "▁█▅\n1.0 GiB to 3.0 GiB, highest after 1.50 s; 3 samples in 3.00 s"
+    assert curve_text(MemoryCurve()) == "no sample of the device's memory"
+
+
+def test_a_record_tells_device_tensors_and_limit() -> None:
+    """What somebody needs who reads a failure in a log."""
+    it = record()
+    text = record_text(it, it.judge(1 << 20))
+    for part in (
+        "the limit is 1.0 MiB",
+        "▁",
+        "Fake GPU (GPU-1)",
+        "tensors: 0 B before, 1.0 GiB at most",
+        "retries",
+    ):
+        assert part in text
+
+
+def test_what_was_not_watched_says_why() -> None:
+    """A machine without a GPU has two lines."""
+    with GpuMemory("GPU-of-nobody", source=FakeAllocator(missing="no CUDA here")) as memory:
+        pass
+    lines = record_text(memory.summary()).splitlines()
+    assert lines[0].startswith("device: not watched: ")
+    assert lines[1] == "torch's allocator: not watched: no CUDA here"
+
+
+def test_a_line_of_the_log_is_json_with_a_bounded_curve() -> None:
+    """Dashboards read numbers, units and reasons; an hour's curve is no megabyte."""
+    it = record()
+    plain = json.loads(make_line("test_x.py::test_y", "gw1", it, it.judge(GIB)))
+    assert (plain["schema"], plain["version"]) == ("pymllm.gpu-memory", 1)
+    assert (plain["test"], plain["worker"]) == ("test_x.py::test_y", "gw1")
+    assert plain["limit"]["outcome"] == "kept"
+    assert plain["torch"]["allocated_peak"] == {"value": GIB, "unit": "bytes", "reason": None}
+    used = plain["nvml"]["curve"]["used"]
+    assert len(used) == len(plain["nvml"]["curve"]["times"]) <= 240
+    assert used[-1] == GIB + 999
+    assert json.loads(make_line("t", "main", it, None))["limit"] is None
+
+
+def test_a_line_keeps_to_its_schema() -> None:
+    """With a limit and without one; what is not in the schema is not written."""
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(gpu_memory_schema())
+    it = record()
+    for verdict in (None, it.judge(GIB)):
+        plain = json.loads(make_line("test_x.py::test_y", "main", it, verdict))
+        validator.validate(plain)
+        assert not validator.is_valid({**plain, "more": 1})
+        assert not validator.is_valid({**plain, "worker": 1})

@@ -18,44 +18,16 @@ from inside while either plays; and failures of every single call of a program."
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault.
+    """One fault; a field that must say something and is empty, or an unknown searcher, is a `ValueError`."""
 
-    Parameters
-    ----------
-    id : str
-        Id of the bug, such as ``"B01"``, or a name of its own. Where an entry is planted more
-        than once, the system follows: ``"B79-requests"``.
-    title : str
-        What is wrong, in one line.
-    laws : tuple of str
-        Ids of the laws that may catch it, written down before anybody looks; the most telling first. `ANY`
-        for whichever.
-    adapters : tuple of str
-        Whom to examine, by registry name or ``module:Class``, in this order.
-    edits : tuple of Edit or Replace
-        What makes the adapters' classes wrong while they are examined; empty where the adapters are wrong
-        by themselves.
-    settings : dict
-        Only configurations of the adapters that agree with it are examined: those in which the fault shows.
-    searchers : tuple of str
-        Who is to look, names of `SEARCHERS`, the one first that is expected to find it.
-    note : str
-        In which way it differs from the bug, where the class is built another way than the engine's.
-
-    Raises
-    ------
-    ValueError
-        A field that must say something is empty, or a searcher is none.
-    """
-
-    id: str
-    title: str
-    laws: tuple[str, ...]
-    adapters: tuple[str, ...]
-    edits: tuple[Change, ...] = ()
-    settings: Config = field(default_factory=dict)
-    searchers: tuple[str, ...] = SEARCHERS
-    note: str = ""
+    id: str  # the bug's, as "B01", and of one planted more than once the system, "B79-requests"; or a name
+    title: str  # what is wrong, in one line
+    laws: tuple[str, ...]  # that may catch it, written down before anybody looks; the most telling first
+    adapters: tuple[str, ...]  # whom to examine, by registry name or "module:Class", in this order
+    edits: tuple[Change, ...] = ()  # what makes their classes wrong; empty where they are wrong by themselves
+    settings: Config = field(default_factory=dict)  # of the configurations in which the fault shows
+    searchers: tuple[str, ...] = SEARCHERS  # who is to look, the one first that is expected to find it
+    note: str = ""  # how it differs from the bug, where the class is built another way than the engine's
 
     @property
     def entry(self) -> str:
@@ -93,34 +65,16 @@ SUMMARY = "known from a summary; the thread itself was not read"
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """One bug of somebody's engine.
+    """One bug of somebody's engine."""
 
-    Parameters
-    ----------
-    id : str
-        Such as ``"B01"``; it never changes its meaning.
-    title : str
-        What is wrong, in one line that can be read alone.
-    engine : str
-        Whose bug it was.
-    sources : str
-        Issues, pull requests and commits on GitHub, between blanks; the most telling first.
-    mechanism, seen : str
-        How it comes about; what users saw, or who found it where nobody did.
-    evidence : str
-        What was read of it.
-    version : str
-        Of the engine, where it is known.
-    """
-
-    id: str
-    title: str
-    engine: str
-    sources: str
-    mechanism: str
-    seen: str
-    evidence: str = THREAD
-    version: str = ""
+    id: str  # such as "B01"; it never changes its meaning
+    title: str  # what is wrong, in one line that can be read alone
+    engine: str  # whose bug it was
+    sources: str  # issues, pull requests and commits on GitHub, between blanks; the most telling first
+    mechanism: str  # how it comes about
+    seen: str  # what users saw, or who found it where nobody did
+    evidence: str = THREAD  # what was read of it
+    version: str = ""  # of the engine, where it is known
 
     @property
     def links(self) -> tuple[str, ...]:

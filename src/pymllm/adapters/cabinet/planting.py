@@ -28,21 +28,13 @@ _PARAMETER = re.compile(r"(.+)\((\w+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One change of one function.
+    """One change of one function; default values of its parameters stay what they were.
 
-    Parameters
-    ----------
-    target : str
-        ``"package.module:Class.function"``, where it is defined.
-    old : str
-        What the function's text says exactly once; several lines as they stand, with their indentation
-        counted from the first.
-    new : str
-        What it says instead; further lines are indented like the line that ``old`` begins in. Default values
-        of parameters stay what they were.
+    ``old`` is what its text says exactly once, several lines as they stand, with their indentation counted
+    from the first; further lines of ``new`` are indented like the line that ``old`` begins in.
     """
 
-    target: str
+    target: str  # "package.module:Class.function", where it is defined
     old: str
     new: str
 
@@ -74,27 +66,16 @@ class _Named:
 class Replace:
     """Something else in the place of a constant, a class's attribute, a default value or a whole function.
 
-    Parameters
-    ----------
-    target : str
-        ``"package.module:NAME"``, ``"package.module:Class.attribute"``, or, for a parameter's default value,
-        ``"package.module:Class.function(name)"``; a dataclass's field is one of ``Class.__init__(field)``.
-    by : object
-        The other value. For a function another one with the same parameters: one of a module, or the text
-        that defines it, which runs among the names of the target's module.
-    was : object, optional
-        The value that the target must have now, so that the fault goes stale when somebody changes it.
+    The target is ``"package.module:NAME"``, ``"package.module:Class.attribute"``, or, for a parameter's
+    default value, ``"package.module:Class.function(name)"``; a dataclass's field is one of
+    ``Class.__init__(field)``. For a function ``by`` is another one with the same parameters: one of a module
+    (else it could not be found in another process: `ValueError`), or the text that defines it, which runs
+    among the names of the target's module. ``was`` is the value that the target must have now, so that the
+    fault goes stale when somebody changes it.
 
-    Raises
-    ------
-    ValueError
-        ``by`` has no name in a module: it could not be found in another process.
-
-    Notes
-    -----
-    A module that has imported a constant, or a function that is not replaced by a text, by its name keeps
-    the sound one: name that module, too. What is said to each object alone, such as a field without a
-    default, is set by a function: edit that.
+    A module that has imported a constant, or a function that is not replaced by a text, by its name keeps the
+    sound one: name that module, too. What is said to each object alone, such as a field without a default, is
+    set by a function: edit that.
     """
 
     target: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from pymllm.adapters.process.channel import VERDICTS
 from pymllm.adapters.process.messages import LINE_LIMIT, PROTOCOL
-from pymllm.adapters.process.verdicts import VERDICTS
 
 __all__ = ["LINE_LIMIT", "PROTOCOL", "VERDICTS"]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from pymllm.adapters.base import BaseAdapter
 from pymllm.adapters.process.command_name import split_command
-from pymllm.adapters.process.conversation import Asked
-from pymllm.adapters.process.idle_programs import lend, take_back
+from pymllm.adapters.process.conversation import Asked, Conversation
 from pymllm.adapters.process.messages import Program
 from pymllm.adapters.process.wire import nodes_and_holds_of, spans_of, steps_of, write_operation
 from pymllm.errors import InvariantViolation, ProgramError
@@ -20,7 +20,62 @@ from pymllm.history.operations import OPERATIONS_OF, Insert, Lock, Match, Operat
 from pymllm.history.outcomes import Inserted, Locked, Matched, Outcome, Slots, Unsupported
 from pymllm.text_file import cut
 
-__all__ = ["ProcessAdapter", "load_command"]
+_KEPT = 4
+"""Of one command: a program that is examined, and those beside which it is run again."""
+
+
+class _Shelf:
+    """There is one in a process; after a fork the child begins with an empty one."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.idle: defaultdict[tuple[str, ...], list[Conversation]] = defaultdict(list)
+
+
+_shelf = _Shelf()
+
+
+def _own_shelf() -> _Shelf:
+    global _shelf
+    if _shelf.owner != os.getpid():
+        _shelf = _Shelf()
+    return _shelf
+
+
+def _key(command: Sequence[str]) -> tuple[str, ...]:
+    """Tell commands apart, also those that name another program in another folder."""
+    return os.getcwd(), *command
+
+
+def lend(name: str, command: Sequence[str]) -> Conversation:
+    """Return a program that has introduced itself, an idle one if there is one; raises as `Conversation`."""
+    idle = _own_shelf().idle[_key(command)]
+    return idle.pop() if idle else Conversation(name, command)
+
+
+def take_back(conversation: Conversation, command: Sequence[str]) -> None:
+    """Keep a program that nobody needs now, unless it cannot be asked any more or there are enough.
+
+    In the folder in which it was lent, or it is taken for another one's.
+    """
+    idle = _own_shelf().idle[_key(command)]
+    if not conversation.is_open:
+        return
+    if len(idle) < _KEPT:
+        idle.append(conversation)
+    else:
+        conversation.finish()
+
+
+@atexit.register
+def end_idle_programs() -> None:
+    """Let all of them end."""
+    idle = _own_shelf().idle
+    for conversations in idle.values():
+        for conversation in conversations:
+            conversation.finish()
+    idle.clear()
+
 
 _SEED = 0
 _SAID = 400  # characters of a program's own words in a violation
@@ -32,18 +87,8 @@ _BATCH = 64
 class ProcessAdapter(BaseAdapter):
     """What is behind a program, seen from here; `load_command` makes the classes that can be built.
 
-    Attributes
-    ----------
-    COMMAND : sequence of str
-        Program and arguments.
-    PROGRAM : Program
-        As it introduced itself.
-    conversation : Conversation
-        With the program; after `close` it may be somebody else's.
-
-    Notes
-    -----
-    Closing one keeps the program for the next: a `Start` is all that lies between two of them.
+    Closing one keeps the program for the next: a `Start` is all that lies between two of them. After that the
+    `conversation` may be somebody else's.
     """
 
     COMMAND: ClassVar[Sequence[str]]
@@ -115,22 +160,10 @@ class ProcessAdapter(BaseAdapter):
     # -- many at once ------------------------------------------------------------------------------------
 
     def apply_many(self, steps: Iterable[tuple[int, Operation]]) -> Iterator[Outcome]:
-        """Have operations carried out, many of them said before their answers are awaited.
+        """Have operations carried out, many said before their answers are awaited, and yield the outcomes.
 
-        Parameters
-        ----------
-        steps : iterable of (int, Operation)
-            Numbers and operations. What names slots of a step waits for its answer.
-
-        Yields
-        ------
-        Outcome
-            In order. Which ones follow from which is up to the caller: nothing is judged here.
-
-        Raises
-        ------
-        ProgramError
-            A step names what was not given.
+        What names slots of a step waits for its answer; what names what was not given is a `ProgramError`.
+        Nothing is judged here: which ones follow from which is up to the caller.
         """
         batch: list[tuple[Asked, Operation]] = []
         sent: deque[list[tuple[Asked, Operation]]] = deque()
@@ -193,19 +226,9 @@ class ProcessAdapter(BaseAdapter):
 
 
 def load_command(name: str) -> type[ProcessAdapter]:
-    """Start a program, hear what it is, and make its class; a second time it is the same class.
+    """Start the program of ``command:PROGRAM ARGS``, hear what it is, and make its class, one for each.
 
-    Parameters
-    ----------
-    name : str
-        ``command:PROGRAM ARGS``.
-
-    Raises
-    ------
-    UsageError
-        It names no program.
-    AdapterError
-        The program cannot be started, or (`ConversationError`) does not introduce itself.
+    `UsageError` where it names none, `AdapterError` where it cannot be started or does not introduce itself.
     """
     return _load(name, os.getcwd())
 

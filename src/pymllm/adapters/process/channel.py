@@ -14,12 +14,75 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Final
 
 from pymllm.adapters.process.reaper import the_reaper
-from pymllm.adapters.process.transcript import Transcript
 from pymllm.errors import AdapterError
 
-__all__ = ["Channel", "ChannelError", "open_channel"]
+VERDICTS: Final[dict[str, str]] = {
+    "crashed": "ended by a signal, or with a status other than 0",
+    "ended": "ended with status 0 while an answer was due",
+    "closed": "closed its standard input or output and went on running",
+    "hung": "gave no answer in time",
+    "garbled": "wrote a line that is no message, or not the one that was due",
+    "too-long": "wrote a line that is longer than the limit",
+    "out-of-step": "answered another step than the one that was due, or without being asked",
+    "gave-up": "said by itself that it cannot go on",
+    "foreign": "speaks no version of the protocol that is known here",
+}
+"""By the word that stands in the message and in documents."""
+
+
+KEPT_LINES: Final = 50
+"""So many lines of the conversation are kept, and so many of the standard error."""
+
+_SHOWN = 2_000  # characters of one line
+_ERROR_BYTES = 2**16
+
+
+class Transcript:
+    """What was said last: ``>`` to the program, ``<`` by it, and the end of its standard error.
+
+    Cost: a reference for each line; text is made of them only where somebody asks.
+    """
+
+    def __init__(self) -> None:
+        self._lines: deque[tuple[str, bytes]] = deque(maxlen=KEPT_LINES)
+        self._errors = b""
+        self._count = 0
+
+    def sent(self, line: bytes) -> None:
+        """Note a line that was said to the program."""
+        self._note(">", line)
+
+    def received(self, line: bytes) -> None:
+        """Note a line, or what there is of one, that the program said."""
+        self._note("<", line)
+
+    def heard(self, data: bytes) -> None:
+        """Note what came out of its standard error."""
+        self._errors = (self._errors + data)[-_ERROR_BYTES:]
+
+    def _note(self, mark: str, line: bytes) -> None:
+        self._lines.append((mark, line))
+        self._count += 1
+
+    def text(self) -> str:
+        """Return all that is kept, as lines."""
+        left_out = self._count - len(self._lines)
+        lines = [f"# {left_out:,} lines before these are left out"] if left_out else []
+        lines += [f"{mark} {_readable(line)}" for mark, line in self._lines]
+        errors = self._errors.splitlines()[-KEPT_LINES:]
+        if errors:
+            lines += ["# its standard error, at the end", *(f"! {_readable(line)}" for line in errors)]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def _readable(line: bytes) -> str:
+    text = line.rstrip(b"\n").decode("utf-8", "backslashreplace")
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ... ({len(text):,} characters)"
+
 
 _CHUNK = 2**16
 _SLICES = 10
@@ -28,7 +91,7 @@ _FAREWELL = 1.0  # seconds that a program has to end by itself, or for its end t
 
 
 class ChannelError(Exception):
-    """No line comes: ``verdict`` as of `pymllm.adapters.process.VERDICTS`."""
+    """No line comes, for one of the `VERDICTS`."""
 
     def __init__(self, verdict: str, message: str) -> None:
         super().__init__(verdict, message)
@@ -37,25 +100,7 @@ class ChannelError(Exception):
 
 
 class Channel:
-    """A program that was started, seen from here.
-
-    Parameters
-    ----------
-    command : sequence of str
-        Program and arguments.
-    line_limit : int
-        Most bytes of a line that it may write, the end included.
-
-    Attributes
-    ----------
-    transcript : Transcript
-        The last lines in both directions.
-
-    Raises
-    ------
-    OSError
-        It cannot be started.
-    """
+    """A program that was started, seen from here, with a `transcript`; `OSError` where it cannot be."""
 
     def __init__(self, command: Sequence[str], line_limit: int) -> None:
         self.transcript = Transcript()
@@ -117,18 +162,7 @@ class Channel:
     # -- listening ---------------------------------------------------------------------------------------
 
     def receive(self, seconds: float | None) -> bytes:
-        """Return the next line without its end.
-
-        Parameters
-        ----------
-        seconds : float or None
-            How long to wait at most.
-
-        Raises
-        ------
-        ChannelError
-            None comes.
-        """
+        """Return the next line without its end, or raise `ChannelError` after some seconds, if given."""
         if not self._lines:
             self._await_line(seconds)
         line = self._lines.popleft()
@@ -249,13 +283,7 @@ class Channel:
 
 
 def open_channel(name: str, command: Sequence[str], line_limit: int) -> Channel:
-    """Start a program; arguments as of `Channel`.
-
-    Raises
-    ------
-    AdapterError
-        It cannot be started, says the adapter ``name``.
-    """
+    """Start a program for the adapter ``name``, an `AdapterError` where it cannot be started."""
     try:
         return Channel(command, line_limit)
     except (OSError, ValueError) as error:  # a name with a null byte is a ValueError

@@ -6,20 +6,12 @@ import shlex
 
 from pymllm.errors import UsageError
 
-__all__ = ["PREFIX", "split_command"]
-
 PREFIX = "command:"
 """What the name of such an adapter begins with."""
 
 
 def split_command(name: str) -> list[str]:
-    """Return program and arguments of ``command:PROGRAM ARGS``, split as a shell does.
-
-    Raises
-    ------
-    UsageError
-        There is none, or a quotation does not end.
-    """
+    """Return program and arguments of ``command:PROGRAM ARGS``, split as a shell does, or a `UsageError`."""
     try:
         command = shlex.split(name.removeprefix(PREFIX))
     except ValueError as error:

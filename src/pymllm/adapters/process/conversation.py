@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from pymllm import __version__
-from pymllm.adapters.process.answer_limit import seconds_per_answer
-from pymllm.adapters.process.channel import ChannelError, open_channel
-from pymllm.adapters.process.lines import make_line
+from pymllm.adapters.process.channel import ChannelError, Transcript, open_channel
 from pymllm.adapters.process.messages import (
     LINE_LIMIT,
     PROTOCOL,
@@ -29,14 +27,39 @@ from pymllm.adapters.process.messages import (
     read_answer,
     word_for,
 )
-from pymllm.adapters.process.transcript import Transcript
+from pymllm.adapters.process.wire import make_line
 from pymllm.errors import ConversationError, ProgramError
 from pymllm.history.files import Config
 from pymllm.history.outcomes import Outcome
 from pymllm.oracle.laws import find_audit_fault
 from pymllm.text_file import cut
 
-__all__ = ["Asked", "Conversation"]
+SHARE = 0.9
+"""Of the limit of a call: a program that hangs is found, and what it said is kept, before the alarm rings."""
+
+_DEFAULT = 30.0
+
+
+class _Limit:
+    """There is one in a process, as there is one alarm."""
+
+    seconds = _DEFAULT
+
+
+@contextmanager
+def answer_limit(seconds: float) -> Iterator[None]:
+    """Let no call of an adapter take longer, of which an answer may take `SHARE`; 0 for no limit."""
+    before, _Limit.seconds = _Limit.seconds, seconds
+    try:
+        yield
+    finally:
+        _Limit.seconds = before
+
+
+def seconds_per_answer() -> float | None:
+    """Return the time for one answer; ``None`` without a limit."""
+    return _Limit.seconds * SHARE or None
+
 
 Kind = TypeVar("Kind")
 
@@ -45,17 +68,7 @@ _SAID = 400
 
 
 class Asked(NamedTuple):
-    """One operation to be said.
-
-    Attributes
-    ----------
-    step : int
-        Its number.
-    operation : dict
-        As `pymllm.adapters.process.wire.write_operation` makes it.
-    clock : int or None
-        What the clock shows for it, of a program that goes by it: one tick more than before.
-    """
+    """One operation to be said, as `write_operation` makes it, and the clock of a program that goes by it."""
 
     step: int
     operation: dict[str, Any]
@@ -63,26 +76,10 @@ class Asked(NamedTuple):
 
 
 class Conversation:
-    """One program that was started and has introduced itself.
+    """One program that was started and has introduced itself, as its `program` says.
 
-    Parameters
-    ----------
-    name : str
-        Of the adapter, for errors.
-    command : sequence of str
-        Program and arguments.
-
-    Attributes
-    ----------
-    program : Program
-        As it introduced itself.
-
-    Raises
-    ------
-    AdapterError
-        It cannot be started.
-    ConversationError
-        It does not introduce itself. As from every method here: the program was ended.
+    One that cannot be started is an `AdapterError`. Whatever else goes wrong, here and in every method, is a
+    `ConversationError`, and the program was ended.
     """
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
@@ -135,10 +132,7 @@ class Conversation:
     def ask(self, batch: Sequence[Asked]) -> None:
         """Say operations; only with the last one is the program told that answers are awaited.
 
-        Raises
-        ------
-        ProgramError
-            A line would be longer than the limit; nothing was said.
+        `ProgramError` where a line would be longer than the limit: nothing was said.
         """
         lines = [
             line for place, asked in enumerate(batch, 1) for line in _lines_of(asked, place == len(batch))

@@ -10,8 +10,7 @@ import functools
 import typing
 from typing import Any, Final
 
-from pymllm.adapters.process.lines import read_line
-from pymllm.adapters.process.wire import operations_schema
+from pymllm.adapters.process.wire import operations_schema, read_line
 from pymllm.history.codec import Record, json_reader, snake_case
 from pymllm.history.config_limits import check_config, config_schema
 from pymllm.history.files import Config
@@ -19,28 +18,6 @@ from pymllm.history.operations import KINDS
 from pymllm.history.outcomes import SIZE_NAMES, Outcome
 from pymllm.history.schema import schema_of
 from pymllm.text_file import cut
-
-__all__ = [
-    "LINE_LIMIT",
-    "PROTOCOL",
-    "Advance",
-    "Advanced",
-    "Answer",
-    "Audit",
-    "Audited",
-    "Broken",
-    "Bye",
-    "Error",
-    "Hello",
-    "Program",
-    "Request",
-    "Start",
-    "Started",
-    "Told",
-    "protocol_schema",
-    "read_answer",
-    "word_for",
-]
 
 PROTOCOL: Final = 1
 """The version that is spoken here."""

@@ -12,8 +12,6 @@ import os
 import subprocess
 from contextlib import suppress
 
-__all__ = ["Reaper", "end_reaper", "the_reaper"]
-
 _SCRIPT = """
 groups=
 while read -r verb group; do
@@ -28,18 +26,10 @@ exit 0
 
 
 class Reaper:
-    """A shell beside this process; it ends with it, and then ends every group that is still noted.
-
-    Attributes
-    ----------
-    owner : int
-        The process that started it: after a fork the child is somebody else.
-    groups : set of int
-        What is in its care.
-    """
+    """A shell beside this process; it ends with it, and then ends every group that is still noted."""
 
     def __init__(self) -> None:
-        self.owner = os.getpid()
+        self.owner = os.getpid()  # after a fork the child is somebody else
         self.groups: set[int] = set()
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", _SCRIPT],

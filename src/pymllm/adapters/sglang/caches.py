@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import torch
 
 from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.adapters.sglang.package import OLDER, load_sglang
-from pymllm.adapters.sglang.tree import SglangTree, sglang_configurations
+from pymllm.adapters.sglang.tree import SglangTree
 from pymllm.history.files import Config
 from pymllm.history.operations import FreeSWA, Insert, Key, Match
 from pymllm.history.outcomes import Matched, NodeView, Result
@@ -130,7 +131,7 @@ class SglangUnifiedSWA(SglangUnified):
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
         {**config, "sliding_window": window}
-        for config in sglang_configurations(pool="swa")
+        for config in pool_configurations([None], ["swa"])
         for window in (4, 6)
     )
     PARTS: ClassVar[Sequence[str]] = ("FULL", "SWA")

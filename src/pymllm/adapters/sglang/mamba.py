@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import torch
 
 from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.adapters.sglang.caches import SglangOlder, SglangUnified, kind_of_memory
 from pymllm.adapters.sglang.package import load_sglang, require_version
 from pymllm.adapters.sglang.pools import SglangStates, settings_of_states
-from pymllm.adapters.sglang.tree import SglangTree, sglang_configurations
+from pymllm.adapters.sglang.tree import SglangTree
 from pymllm.history.files import Config
 from pymllm.history.operations import AllocTrack, Evict, FreeTrack, Insert, Match, Reset
 from pymllm.history.outcomes import Done, Effect, Evicted, Matched, NodeView, NoRoom, Result, Slots
@@ -25,7 +26,9 @@ class SglangTreeOfStates(SglangTree):
     """
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
-        {**config, "track_slots": tracks} for config in sglang_configurations() for tracks in (3, 1, 32)
+        {**config, "track_slots": tracks}
+        for config in pool_configurations([None], ["token"])
+        for tracks in (3, 1, 32)
     )
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:

@@ -10,22 +10,8 @@ import torch
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.sglang.package import NEWER, also_claimed, load_sglang, require_version
 from pymllm.adapters.sglang.pools import SglangPool, make_allocator
+from pymllm.history import operations as ops
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    Alloc,
-    AllocRows,
-    BeginGroup,
-    Clear,
-    EndGroup,
-    Free,
-    FreeRow,
-    FreeSWA,
-    Merge,
-    ReadHalves,
-    ReadRows,
-    WriteEntries,
-    WriteRow,
-)
 from pymllm.history.outcomes import Done, Effect, NoRoom, Slots, Table
 
 
@@ -63,29 +49,29 @@ class SglangTokenSlots(BaseAdapter):
     def sizes(self) -> dict[str, int]:
         return self.pool.sizes()
 
-    def do_alloc(self, step: int, operation: Alloc) -> Slots | NoRoom:
+    def do_alloc(self, step: int, operation: ops.Alloc) -> Slots | NoRoom:
         slots = self.pool.alloc(operation.tokens)
         return NoRoom() if slots is None else Slots(slots, self.pool.halves(slots))
 
-    def do_free(self, step: int, operation: Free) -> Done:
+    def do_free(self, step: int, operation: ops.Free) -> Done:
         self.pool.free(self.numbers(operation.slots))
         return Done()
 
-    def do_merge(self, step: int, operation: Merge) -> Done:
+    def do_merge(self, step: int, operation: ops.Merge) -> Done:
         if "merges" not in self.capabilities:
             raise UnsupportedError("nothing waits for a merge")
         self.pool.allocator.merge_and_sort_free()
         return Done()
 
-    def do_begin_group(self, step: int, operation: BeginGroup) -> Done:
+    def do_begin_group(self, step: int, operation: ops.BeginGroup) -> Done:
         self.pool.allocator.free_group_begin()
         return Done()
 
-    def do_end_group(self, step: int, operation: EndGroup) -> Done:
+    def do_end_group(self, step: int, operation: ops.EndGroup) -> Done:
         self.pool.allocator.free_group_end()
         return Done()
 
-    def do_clear(self, step: int, operation: Clear) -> Done:
+    def do_clear(self, step: int, operation: ops.Clear) -> Done:
         self.pool.allocator.clear()
         return Done()
 
@@ -105,11 +91,11 @@ class SglangSWASlots(SglangTokenSlots):
         """Claim halves; a merge is for each of the two pools below it."""
         return frozenset({"pool", "groups", "swa"}) | also_claimed(self.config)
 
-    def do_free_swa(self, step: int, operation: FreeSWA) -> Done:
+    def do_free_swa(self, step: int, operation: ops.FreeSWA) -> Done:
         self.pool.free_swa(self.numbers(operation.slots))
         return Done()
 
-    def do_read_halves(self, step: int, operation: ReadHalves) -> Slots:
+    def do_read_halves(self, step: int, operation: ops.ReadHalves) -> Slots:
         return Slots((), self.pool.halves(self.numbers(operation.slots)))
 
 
@@ -142,28 +128,28 @@ class SglangRows(BaseAdapter):
         """Return ``size`` and ``available_size``, in rows."""
         return {"size": int(self.pool.size), "available_size": int(self.pool.available_size())}
 
-    def do_alloc_rows(self, step: int, operation: AllocRows) -> Slots | NoRoom:
+    def do_alloc_rows(self, step: int, operation: ops.AllocRows) -> Slots | NoRoom:
         rows = self.pool.alloc_rows(operation.count)
         return NoRoom() if rows is None else Slots(tuple(map(int, rows)))
 
-    def do_free_row(self, step: int, operation: FreeRow) -> Done:
+    def do_free_row(self, step: int, operation: ops.FreeRow) -> Done:
         self.pool.free_rows([self.one(operation.row)])
         return Done()
 
-    def do_write_row(self, step: int, operation: WriteRow) -> Done:
+    def do_write_row(self, step: int, operation: ops.WriteRow) -> Done:
         where = (self.one(operation.row), slice(operation.start, operation.stop))
         self.pool.write(where, torch.tensor(operation.values, dtype=torch.int32))
         return Done()
 
-    def do_write_entries(self, step: int, operation: WriteEntries) -> Done:
+    def do_write_entries(self, step: int, operation: ops.WriteEntries) -> Done:
         rows, positions = self.numbers(operation.rows), operation.positions
         where = tuple(torch.tensor(index, dtype=torch.int64) for index in (rows, positions))
         self.pool.write(where, torch.tensor(operation.values, dtype=torch.int32))
         return Done()
 
-    def do_read_rows(self, step: int, operation: ReadRows) -> Table:
+    def do_read_rows(self, step: int, operation: ops.ReadRows) -> Table:
         return Table(tuple(map(tuple, self.pool.req_to_token.tolist())))
 
-    def do_clear(self, step: int, operation: Clear) -> Done:
+    def do_clear(self, step: int, operation: ops.Clear) -> Done:
         self.pool.clear()
         return Done()

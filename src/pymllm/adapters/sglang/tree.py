@@ -19,54 +19,16 @@ import torch
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.key_forms import clobber
+from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.adapters.sglang.package import NEWER, also_claimed, load_sglang, require_version
 from pymllm.adapters.sglang.pools import SglangPool, make_allocator
 from pymllm.errors import ProgramError
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    Alloc,
-    Evict,
-    Free,
-    FreeSWA,
-    Insert,
-    Inspect,
-    Key,
-    Lock,
-    Match,
-    ReadHalves,
-    Reset,
-    Unlock,
-)
-from pymllm.history.outcomes import (
-    Done,
-    Effect,
-    Evicted,
-    Inserted,
-    Inspected,
-    Locked,
-    Matched,
-    NodeView,
-    NoRoom,
-    Result,
-    Slots,
-)
 
 ASTRAY = -1
 """Length of a path that spells no prefix of its key."""
-
-
-def sglang_configurations(
-    windows: Sequence[int | None] = (None,), pool: str = "token", **more: int | str | bool | None
-) -> tuple[Config, ...]:
-    """Return a configuration for each page size and window, with pools so small that they run out."""
-    return tuple(
-        {
-            **{"page_size": page_size, "window": window, "pool": pool},
-            **{"slots": 24 * scale, "swa_slots": 18 * scale, **more},
-        }
-        for page_size, scale in ((1, 1), (4, 2))
-        for window in windows
-    )
 
 
 class SglangTree(BaseAdapter, ABC):
@@ -81,7 +43,7 @@ class SglangTree(BaseAdapter, ABC):
     KIND: ClassVar[str] = "prefix"
     VERSION: ClassVar[str] = NEWER
     """Of sglang, which the adapter was tried with."""
-    CONFIGURATIONS: ClassVar[Sequence[Config]] = sglang_configurations()
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = pool_configurations([None], ["token"])
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
@@ -113,7 +75,7 @@ class SglangTree(BaseAdapter, ABC):
         claimed |= {"swa"} if self.config.get("window") is not None else set()
         return frozenset(claimed) | also_claimed(self.config)
 
-    def effects_of_cache(self, effect: Effect) -> None:
+    def effects_of_cache(self, effect: out.Effect) -> None:
         """Write down what the cache gave back; the halves of slots that go, too, are part of those."""
         self.effects.append(effect)
         freed = {slot for one in self.effects if one.call == "free" for slot in one.slots}
@@ -137,33 +99,33 @@ class SglangTree(BaseAdapter, ABC):
 
     # -- the pool, called by who owns the slots ------------------------------------------------------------
 
-    def do_alloc(self, step: int, operation: Alloc) -> Result:
+    def do_alloc(self, step: int, operation: ops.Alloc) -> out.Result:
         slots = self.pool.alloc(operation.tokens)
-        return NoRoom() if slots is None else Slots(slots, self.pool.halves(slots))
+        return out.NoRoom() if slots is None else out.Slots(slots, self.pool.halves(slots))
 
-    def do_free(self, step: int, operation: Free) -> Result:
+    def do_free(self, step: int, operation: ops.Free) -> out.Result:
         self.pool.free(self.numbers(operation.slots))
-        return Done()
+        return out.Done()
 
-    def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
+    def do_free_swa(self, step: int, operation: ops.FreeSWA) -> out.Result:
         if not self.pool.has_halves:
             raise UnsupportedError("the pool has no SWA halves")
         self.pool.free_swa(self.numbers(operation.slots))
-        return Done()
+        return out.Done()
 
-    def do_read_halves(self, step: int, operation: ReadHalves) -> Result:
+    def do_read_halves(self, step: int, operation: ops.ReadHalves) -> out.Result:
         if not self.pool.has_halves:
             raise UnsupportedError("the pool has no SWA halves")
-        return Slots((), self.pool.halves(self.numbers(operation.slots)))
+        return out.Slots((), self.pool.halves(self.numbers(operation.slots)))
 
     # -- keys in and out -----------------------------------------------------------------------------------
 
-    def key_of(self, key: Key) -> Any:
+    def key_of(self, key: ops.Key) -> Any:
         """Return a key as sglang takes it; its tokens are 64-bit integers in an array."""
         tokens = array("q", [token for token in key.tokens if isinstance(token, int)])
         return load_sglang("mem_cache.radix_cache").RadixKey(tokens, _spelled(key.extra_key))
 
-    def do_match(self, step: int, operation: Match) -> Result:
+    def do_match(self, step: int, operation: ops.Match) -> out.Result:
         """Match a key; what came out is overwritten at once (X5)."""
         key = self.key_of(operation.key)
         params = load_sglang("mem_cache.base_prefix_cache").MatchPrefixParams(key=key)
@@ -176,15 +138,15 @@ class SglangTree(BaseAdapter, ABC):
         if self.config.get("own_keys"):
             clobber(key.token_ids)
 
-    def matched(self, operation: Match, node: Any, result: Any) -> Matched:
+    def matched(self, operation: ops.Match, node: Any, result: Any) -> out.Matched:
         """Tell what a match found."""
         indices = self.cache.path_device_indices(node)
         slots, dtype = tuple(indices.tolist()), str(indices.dtype).removeprefix("torch.")
         clobber(indices)
         length = self.node_length(node, operation.key)
-        return Matched(slots, int(result.device_prefix_len), length, dtype)
+        return out.Matched(slots, int(result.device_prefix_len), length, dtype)
 
-    def do_insert(self, step: int, operation: Insert) -> Result:
+    def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
         """Insert a key; its slots are overwritten at once (X5)."""
         if operation.slots is None:
             raise UnsupportedError("a cache over a pool takes slots")
@@ -198,40 +160,40 @@ class SglangTree(BaseAdapter, ABC):
         length = self.node_length(node, operation.key)
         # Where no state was handed over, sglang's answer means nothing.
         exists = operation.state is not None and bool(result.mamba_exist)
-        return Inserted(int(result.prefix_len), adopted, length, exists)
+        return out.Inserted(int(result.prefix_len), adopted, length, exists)
 
-    def insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
+    def insert(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call."""
         params = load_sglang("mem_cache.base_prefix_cache").InsertParams
         return self.cache.insert(params(key=key, value=value, **self.more_of_insert(operation)))
 
-    def more_of_insert(self, operation: Insert) -> dict[str, Any]:
+    def more_of_insert(self, operation: ops.Insert) -> dict[str, Any]:
         """Return further parameters of an insert."""
         return {}
 
-    def adopted(self, operation: Insert, result: Any) -> tuple[tuple[int, int], ...]:
+    def adopted(self, operation: ops.Insert, result: Any) -> tuple[tuple[int, int], ...]:
         """Return the ranges that the cache took, as its caller concludes from the prefix length."""
         start, stop = int(result.prefix_len), self.aligned(operation.key)
         return ((start, stop),) if start < stop else ()
 
-    def aligned(self, key: Key) -> int:
+    def aligned(self, key: ops.Key) -> int:
         """Return how many tokens of a key are whole pages."""
         return len(key.tokens) // self.number("page_size") * self.number("page_size")
 
-    def do_evict(self, step: int, operation: Evict) -> Result:
+    def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
         """Evict; what is negative is nothing to sglang's caller."""
         base = load_sglang("mem_cache.base_prefix_cache")
         tokens, secondary = max(0, operation.tokens), max(0, operation.secondary)
         result = self.cache.evict(base.EvictParams(num_tokens=tokens, **self.secondary(secondary)))
         # Where no window is claimed, halves go with their slots and are not counted beside them.
         swa = result.swa_num_tokens_evicted if self.config.get("window") is not None else 0
-        return Evicted(int(result.num_tokens_evicted), int(swa), int(result.mamba_num_evicted))
+        return out.Evicted(int(result.num_tokens_evicted), int(swa), int(result.mamba_num_evicted))
 
     def secondary(self, amount: int) -> dict[str, int]:
         """Return what to evict of the second kind of memory, by the name of the parameter."""
         return {}
 
-    def do_reset(self, step: int, operation: Reset) -> Result:
+    def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
         """Empty the cache, and free what it held: to sglang that is one act of the server."""
         held = sorted(self.cached_slots())  # the tree in Rust tells them in another order each time
         self._left.update(self._nodes, self._holds)
@@ -239,7 +201,7 @@ class SglangTree(BaseAdapter, ABC):
         self.cache.reset()
         if not self.config.get("whole_reset"):
             self.pool.allocator.free(torch.tensor(held, dtype=torch.int64))
-        return Done()
+        return out.Done()
 
     def cached_slots(self) -> list[int]:
         """Return every slot in the tree."""
@@ -254,22 +216,22 @@ class SglangTree(BaseAdapter, ABC):
             return self._holds[step][0]
         raise ProgramError(f"step {step} gave no node")
 
-    def do_lock(self, step: int, operation: Lock) -> Result:
+    def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
         """Take a hold; one at the root of a tree that was reset is none."""
         node = self._node_of(operation.of)
         if operation.of in self._left:
             self._left.add(step)
             self._holds[step] = (None, None)
-            return Locked()
+            return out.Locked()
         receipt = self.cache.inc_lock_ref(node)
         self._holds[step] = (node, receipt)
-        return Locked(self.token_of(receipt))
+        return out.Locked(self.token_of(receipt))
 
     def token_of(self, receipt: Any) -> int | str | None:
         """Return the opaque part of what a hold was given."""
         return None
 
-    def do_unlock(self, step: int, operation: Unlock) -> Result:
+    def do_unlock(self, step: int, operation: ops.Unlock) -> out.Result:
         """Release a hold; one in a tree that was reset is gone."""
         if operation.at is not None or operation.token is not None:
             raise UnsupportedError("a hold is released as it was taken")
@@ -278,7 +240,7 @@ class SglangTree(BaseAdapter, ABC):
         if operation.lock not in self._left:
             node, receipt = self._holds[operation.lock]
             self.cache.dec_lock_ref(node, receipt.to_dec_params())
-        return Done()
+        return out.Done()
 
     # -- looking inside ------------------------------------------------------------------------------------
 
@@ -291,12 +253,12 @@ class SglangTree(BaseAdapter, ABC):
                 pending.append(node)
 
     @abstractmethod
-    def view(self, node: Any, parent: int | None) -> NodeView:
+    def view(self, node: Any, parent: int | None) -> out.NodeView:
         """Tell what a node looks like, whose parent has this number."""
 
-    def view_of(self, node: Any, parent: int | None, value: torch.Tensor, **own: Any) -> NodeView:
+    def view_of(self, node: Any, parent: int | None, value: torch.Tensor, **own: Any) -> out.NodeView:
         """Tell of a node with these slots what is alike in all trees, and what is its tree's own."""
-        return NodeView(
+        return out.NodeView(
             id=self.number_of(node),
             parent=parent,
             tokens=tuple(node.key.token_ids),
@@ -306,13 +268,13 @@ class SglangTree(BaseAdapter, ABC):
             **own,
         )
 
-    def do_inspect(self, step: int, operation: Inspect) -> Result:
+    def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
         """Show every node, where sglang has nodes to show."""
         if "inspect" not in self.capabilities:
             raise UnsupportedError("there are no nodes to look at")
-        return Inspected(self.views())
+        return out.Inspected(self.views())
 
-    def views(self) -> tuple[NodeView, ...]:
+    def views(self) -> tuple[out.NodeView, ...]:
         """Return a view of every node, numbered in the order in which sglang made them."""
         pairs = list(self.nodes())
         for identity in sorted(node.id for node, _ in pairs):
@@ -323,7 +285,7 @@ class SglangTree(BaseAdapter, ABC):
         """Return the number of a node that was shown."""
         return self._numbers[node.id]
 
-    def node_length(self, node: Any, key: Key) -> int | None:
+    def node_length(self, node: Any, key: ops.Key) -> int | None:
         """Return the length of the path that ends with a node; `ASTRAY` where it is no prefix of the key."""
         tokens: list[int] = []
         for part in reversed(list(self._climb(node))):

@@ -1,4 +1,4 @@
-"""A program as an adapter."""
+"""A program as an adapter, by its name, and kept between two adapters."""
 
 from __future__ import annotations
 
@@ -10,28 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.adapters.process.adapter import ProcessAdapter, load_command
+from pymllm.adapters.process import adapter as process_adapter
+from pymllm.adapters.process.adapter import ProcessAdapter, end_idle_programs, lend, load_command, take_back
+from pymllm.adapters.process.command_name import split_command
 from pymllm.adapters.registry import make_adapter
-from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError
-from pymllm.history.operations import (
-    Alloc,
-    AllocTrack,
-    Evict,
-    Free,
-    FreeTrack,
-    Hash,
-    HashBytes,
-    HashInt64,
-    Insert,
-    Key,
-    Lock,
-    Match,
-    Operation,
-    ReadRows,
-    Reset,
-    Span,
-    Unlock,
-)
+from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError, UsageError
+from pymllm.history import operations as ops
 from pymllm.history.outcomes import Inserted, Locked, Matched, NoRoom, Number, Outcome, Slots, Unsupported
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "protocol" / "page_cache.py"
@@ -51,19 +35,19 @@ def cache() -> Iterator[ProcessAdapter]:
     adapter.close()
 
 
-KEY = Key((7, 8, 9, 10), "a")
-PROGRAM: list[Operation] = [
-    Alloc(4),
-    Insert(KEY, (Span(1, 0, 4),)),
-    Match(KEY),
-    Lock(2),
-    Evict(4),
-    Unlock(4),
-    Evict(1),
-    Match(KEY),
-    Free((Span(0, 0, 0),)),
-    Reset(),
-    Alloc(9),
+KEY = ops.Key((7, 8, 9, 10), "a")
+PROGRAM: list[ops.Operation] = [
+    ops.Alloc(4),
+    ops.Insert(KEY, (ops.Span(1, 0, 4),)),
+    ops.Match(KEY),
+    ops.Lock(2),
+    ops.Evict(4),
+    ops.Unlock(4),
+    ops.Evict(1),
+    ops.Match(KEY),
+    ops.Free((ops.Span(0, 0, 0),)),
+    ops.Reset(),
+    ops.Alloc(9),
 ]
 
 
@@ -87,11 +71,17 @@ def test_many_at_once_answer_as_one_by_one(cache: ProcessAdapter) -> None:
     program = list(PROGRAM)
     source = random.Random(1)
     while len(program) < 400:
-        key = Key(tuple(source.choices((1, 2), k=source.randrange(7))))
+        key = ops.Key(tuple(source.choices((1, 2), k=source.randrange(7))))
         step = len(program) + 1
-        program += [Match(key), Lock(step), Unlock(step + 1), Evict(source.randrange(3)), Alloc(2)]
-        program += [Insert(Key((3, step)), (Span(step + 4, 0, 2),))] if step % 3 == 0 else []
-        program += [Reset()]
+        program += [
+            ops.Match(key),
+            ops.Lock(step),
+            ops.Unlock(step + 1),
+            ops.Evict(source.randrange(3)),
+            ops.Alloc(2),
+        ]
+        program += [ops.Insert(ops.Key((3, step)), (ops.Span(step + 4, 0, 2),))] if step % 3 == 0 else []
+        program += [ops.Reset()]
     steps = list(enumerate(program, 1))
     batched = list(cache.apply_many(steps))
     cache.close()
@@ -104,26 +94,31 @@ def test_many_at_once_answer_as_one_by_one(cache: ProcessAdapter) -> None:
 @pytest.mark.parametrize(
     ("operation", "words"),
     [
-        (Lock(1), "step 1 gave no node"),
-        (Lock(9), "step 9 gave no node"),
-        (Hash(1), "step 1 gave no node"),
-        (Unlock(2), "step 2 took no hold"),
-        (Unlock(3, at=1), "step 1 gave no node"),
-        (Unlock(3, token=2), "step 2 took no hold"),
-        (Free((Span(1, 0, 3),)), "step 1 gave 2 numbers"),
-        (Free((Span(8, 0, 1),)), "step 8 gave 0 numbers"),
+        (ops.Lock(1), "step 1 gave no node"),
+        (ops.Lock(9), "step 9 gave no node"),
+        (ops.Hash(1), "step 1 gave no node"),
+        (ops.Unlock(2), "step 2 took no hold"),
+        (ops.Unlock(3, at=1), "step 1 gave no node"),
+        (ops.Unlock(3, token=2), "step 2 took no hold"),
+        (ops.Free((ops.Span(1, 0, 3),)), "step 1 gave 2 numbers"),
+        (ops.Free((ops.Span(8, 0, 1),)), "step 8 gave 0 numbers"),
     ],
 )
 def test_a_program_without_sense_is_not_said(
-    cache: ProcessAdapter, operation: Operation, words: str, is_batched: bool
+    cache: ProcessAdapter, operation: ops.Operation, words: str, is_batched: bool
 ) -> None:
     """X1: a child need not look at what a step gave."""
-    steps: list[tuple[int, Operation]] = [(1, Alloc(2)), (2, Match(KEY)), (3, Lock(2)), (4, operation)]
+    steps: list[tuple[int, ops.Operation]] = [
+        (1, ops.Alloc(2)),
+        (2, ops.Match(KEY)),
+        (3, ops.Lock(2)),
+        (4, operation),
+    ]
     with pytest.raises(ProgramError, match=words):
         play(cache, steps, is_batched)
 
 
-def play(cache: ProcessAdapter, steps: list[tuple[int, Operation]], is_batched: bool) -> None:
+def play(cache: ProcessAdapter, steps: list[tuple[int, ops.Operation]], is_batched: bool) -> None:
     if is_batched:
         list(cache.apply_many(steps))
     else:
@@ -133,33 +128,33 @@ def play(cache: ProcessAdapter, steps: list[tuple[int, Operation]], is_batched: 
 
 def test_a_hold_may_be_named_for_its_node(cache: ProcessAdapter) -> None:
     """A lock of a lock; and another token than its own."""
-    steps = [Match(KEY), Lock(1), Lock(2), Unlock(2, at=3, token=3), Unlock(3, token=0)]
+    steps = [ops.Match(KEY), ops.Lock(1), ops.Lock(2), ops.Unlock(2, at=3, token=3), ops.Unlock(3, token=0)]
     assert len([cache.apply(step, operation) for step, operation in enumerate(steps, 1)]) == 5
 
 
 def test_what_is_unsupported_can_be_named_and_is_unsupported_again(cache: ProcessAdapter) -> None:
     """Nothing was given, and that is no fault of the program's."""
-    assert cache.apply(1, AllocTrack()).result == Unsupported("alloc_track")
-    assert cache.apply(2, FreeTrack(Span(1, 0, 1))) == Outcome(Unsupported("free_track"))
-    assert cache.apply(3, ReadRows()) == Outcome(Unsupported("read_rows"))
+    assert cache.apply(1, ops.AllocTrack()).result == Unsupported("alloc_track")
+    assert cache.apply(2, ops.FreeTrack(ops.Span(1, 0, 1))) == Outcome(Unsupported("free_track"))
+    assert cache.apply(3, ops.ReadRows()) == Outcome(Unsupported("read_rows"))
     with pytest.raises(ProgramError, match="read_rows is not for prefix"):
-        list(cache.apply_many([(4, ReadRows())]))
+        list(cache.apply_many([(4, ops.ReadRows())]))
 
 
 def test_two_adapters_of_one_command_are_two_caches(cache: ProcessAdapter) -> None:
     """As a program is run again beside itself (X3)."""
     twin = make_adapter(cache.name, dict(CONFIG))
-    cache.apply(1, Alloc(8))
-    assert twin.apply(1, Alloc(8)).result == Slots(tuple(range(2, 10)))
+    cache.apply(1, ops.Alloc(8))
+    assert twin.apply(1, ops.Alloc(8)).result == Slots(tuple(range(2, 10)))
     twin.close()
 
 
 def test_a_new_adapter_begins_anew(cache: ProcessAdapter) -> None:
     """Although it is the same process (X7)."""
-    cache.apply(1, Alloc(8))
+    cache.apply(1, ops.Alloc(8))
     cache.close()
     again = make_adapter(cache.name, dict(CONFIG))
-    assert again.apply(1, Alloc(8)).result == Slots(tuple(range(2, 10)))
+    assert again.apply(1, ops.Alloc(8)).result == Slots(tuple(range(2, 10)))
     again.close()
 
 
@@ -176,7 +171,7 @@ def test_closing_twice_is_closing_once(cache: ProcessAdapter) -> None:
     cache.close()
     cache.close()
     two = [make_adapter(cache.name, dict(CONFIG)) for _ in range(2)]
-    assert [adapter.apply(1, Alloc(8)).result for adapter in two] == [Slots(tuple(range(2, 10)))] * 2
+    assert [adapter.apply(1, ops.Alloc(8)).result for adapter in two] == [Slots(tuple(range(2, 10)))] * 2
     for adapter in two:
         adapter.close()
 
@@ -184,8 +179,8 @@ def test_closing_twice_is_closing_once(cache: ProcessAdapter) -> None:
 def test_an_audit_counts_or_refuses(tiny_program: Callable[..., str]) -> None:
     """A walk from inside, in another process."""
     fine = make(tiny_program(), {})
-    assert fine.apply(1, HashBytes("00")).result == Number(2)
-    assert fine.apply(2, HashInt64("00")).result == Unsupported("hash_int64")
+    assert fine.apply(1, ops.HashBytes("00")).result == Number(2)
+    assert fine.apply(2, ops.HashInt64("00")).result == Unsupported("hash_int64")
     assert tuple(fine.audit()) == ("K1",)
     fine.close()
     broken = make(tiny_program("audit", "broken"), {})
@@ -205,7 +200,7 @@ def test_a_program_that_died_is_not_kept(tiny_program: Callable[..., str]) -> No
     for _ in range(2):
         adapter = make(command, {})
         with pytest.raises(ConversationError, match="SIGKILL"):
-            adapter.apply(1, HashBytes("00"))
+            adapter.apply(1, ops.HashBytes("00"))
         adapter.close()
 
 
@@ -226,3 +221,95 @@ def test_what_a_program_says_of_a_broken_law_is_cut(tiny_program: Callable[..., 
         adapter.audit()
     adapter.close()
     assert [len(part or "") for part in caught.value.args[1:]] == [400] * 3
+
+
+@pytest.fixture
+def command(tiny_program: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A command of which nothing is idle yet."""
+    monkeypatch.setattr(process_adapter, "_shelf", process_adapter._Shelf())
+    return shlex.split(tiny_program())
+
+
+def test_a_program_that_was_taken_back_is_lent_again(command: list[str]) -> None:
+    """One by one; two at the same time are two."""
+    first, second = lend("mine", command), lend("mine", command)
+    assert first is not second
+    take_back(first, command)
+    assert lend("mine", command) is first
+    for conversation in (first, second):
+        conversation.end()
+
+
+def test_another_command_gets_another_program(command: list[str], tiny_program: Callable[..., str]) -> None:
+    """Arguments count."""
+    first = lend("mine", command)
+    take_back(first, command)
+    other = lend("mine", shlex.split(tiny_program("bye", "ignore")))
+    assert other is not first
+    other.end()
+    end_idle_programs()
+
+
+def test_one_that_cannot_be_asked_any_more_is_not_kept(command: list[str]) -> None:
+    """It was ended."""
+    first = lend("mine", command)
+    first.end()
+    take_back(first, command)
+    second = lend("mine", command)
+    assert second.is_open
+    second.end()
+
+
+def test_more_than_anybody_needs_are_let_go(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so is every one at the end."""
+    monkeypatch.setattr(process_adapter, "_KEPT", 1)
+    first, second = lend("mine", command), lend("mine", command)
+    take_back(first, command)
+    take_back(second, command)
+    assert (first.is_open, second.is_open) == (True, False)
+    end_idle_programs()
+    assert not first.is_open
+
+
+def test_after_a_fork_the_programs_are_somebody_elses(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two must not speak with one."""
+    first = lend("mine", command)
+    take_back(first, command)
+    with monkeypatch.context() as forked:
+        forked.setattr(process_adapter.os, "getpid", lambda: 0)
+        end_idle_programs()
+        assert process_adapter._shelf.owner == 0
+    assert first.is_open
+    first.end()
+
+
+def test_another_folder_may_have_another_program_of_that_name(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A path is that of the current folder."""
+    first = lend("mine", command)
+    take_back(first, command)
+    with monkeypatch.context() as there:
+        there.chdir(tmp_path)
+        other = lend("mine", command)
+        assert other is not first
+        take_back(other, command)
+    end_idle_programs()
+    assert not first.is_open
+    assert not other.is_open
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("command:", "names no program"), ("command:'x", "no closing quotation")]
+)
+def test_a_command_has_to_name_a_program(name: str, words: str) -> None:
+    """X1: before anything is started."""
+    with pytest.raises(UsageError, match=words):
+        split_command(name)
+
+
+def test_a_command_is_split_as_a_shell_does() -> None:
+    """There is none."""
+    assert split_command("command:./a 'b c' $HOME") == ["./a", "b c", "$HOME"]

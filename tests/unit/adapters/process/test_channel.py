@@ -9,10 +9,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from pymllm.adapters.process.channel import Channel, ChannelError, open_channel
+from pymllm.adapters.process.channel import (
+    KEPT_LINES,
+    VERDICTS,
+    Channel,
+    ChannelError,
+    Transcript,
+    open_channel,
+)
 from pymllm.errors import AdapterError
 from tests.child_processes import is_running, left_of
 
@@ -152,3 +160,58 @@ def test_what_cannot_be_started_is_no_conversation(program: str) -> None:
     with pytest.raises(AdapterError, match="cannot be started") as caught:
         open_channel("mine", [program], 100)
     assert type(caught.value) is AdapterError
+
+
+def test_lines_stand_in_order_with_who_said_them() -> None:
+    """Standard error comes last."""
+    transcript = Transcript()
+    transcript.sent(b'{"say":"hello"}\n')
+    transcript.received(b"what?")
+    transcript.heard(b"first\nsecond\n")
+    assert transcript.text().splitlines() == [
+        '> {"say":"hello"}',
+        "< what?",
+        "# its standard error, at the end",
+        "! first",
+        "! second",
+    ]
+
+
+def test_only_the_last_lines_are_kept_and_it_says_so() -> None:
+    """A search says millions."""
+    transcript = Transcript()
+    for number in range(KEPT_LINES + 7):
+        transcript.sent(b"%d\n" % number)
+    lines = transcript.text().splitlines()
+    assert lines[0] == "# 7 lines before these are left out"
+    assert lines[1:] == [f"> {number}" for number in range(7, KEPT_LINES + 7)]
+
+
+def test_only_the_end_of_a_flood_is_kept() -> None:
+    """Of standard error."""
+    transcript = Transcript()
+    for number in range(100_000):
+        transcript.heard(b"water %d\n" % number)
+    lines = transcript.text().splitlines()
+    assert lines[-1] == "! water 99999"
+    assert len(lines) == KEPT_LINES + 1
+
+
+def test_what_is_no_text_is_escaped_and_what_is_long_is_cut() -> None:
+    """A file of it can be read, whatever a program wrote."""
+    transcript = Transcript()
+    transcript.received(b"\xff\x1b\t")
+    transcript.received(b"x" * 5000)
+    escaped, cut = transcript.text().splitlines()
+    assert escaped == r"< \xff\x1b\t"
+    assert cut.endswith("x ... (5,000 characters)")
+    assert len(cut) < 2100
+
+
+PAGE = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+
+def test_the_page_has_every_verdict_and_no_other() -> None:
+    """In the order in which they are listed, with the same words."""
+    table = PAGE.split("| verdict | the program |")[1].split("\n\n")[0]
+    assert dict(re.findall(r"^\| `([\w-]+)` \| (.*) \|$", table, flags=re.MULTILINE)) == VERDICTS

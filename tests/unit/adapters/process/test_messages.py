@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from pymllm.adapters.process.lines import make_line
 from pymllm.adapters.process.messages import (
     LINE_LIMIT,
     PROTOCOL,
@@ -29,6 +28,7 @@ from pymllm.adapters.process.messages import (
     read_answer,
     word_for,
 )
+from pymllm.adapters.process.wire import make_line
 from pymllm.history.outcomes import Done, Effect, Outcome, Slots
 
 CONFIG: dict[str, int | str | bool | None] = {"page_size": 4, "window": None}

@@ -1,4 +1,4 @@
-"""Operations and outcomes as a program is told them, and tells them."""
+"""Operations and outcomes as a program is told them, and tells them, and messages as lines."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import pytest
 from jsonschema import Draft202012Validator
 
-from pymllm.adapters.process.lines import make_line
 from pymllm.adapters.process.messages import Told, read_answer
 from pymllm.adapters.process.wire import (
+    make_line,
     nodes_and_holds_of,
     operations_schema,
+    read_line,
     spans_of,
     steps_of,
     write_operation,
@@ -21,24 +22,11 @@ from pymllm.adapters.registry import OWN, load_adapter, make_adapter
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.machines import load_machine, machines_for
 from pymllm.errors import ProgramError
+from pymllm.history import operations as ops
 from pymllm.history.files import History
-from pymllm.history.operations import (
-    Alloc,
-    Free,
-    FreeRow,
-    Hash,
-    Insert,
-    Key,
-    Lock,
-    Match,
-    MoveSWA,
-    Operation,
-    Span,
-    Unlock,
-)
 
 
-def numbers(spans: Sequence[Span]) -> list[int]:
+def numbers(spans: Sequence[ops.Span]) -> list[int]:
     """The numbers that spans stand for, where step 10 gave 100, 101 and so on."""
     return [10 * span.step + place for span in spans for place in range(span.start, span.stop)]
 
@@ -46,22 +34,22 @@ def numbers(spans: Sequence[Span]) -> list[int]:
 @pytest.mark.parametrize(
     ("operation", "plain"),
     [
-        (Alloc(4), {"op": "alloc", "tokens": 4}),
-        (Free((Span(10, 0, 2), Span(0, 7, 8))), {"op": "free", "slots": [100, 101, 7]}),
-        (FreeRow(Span(10, 3, 4)), {"op": "free_row", "row": 103}),
-        (MoveSWA((Span(0, 1, 2),), ()), {"op": "move_swa", "source": [1], "target": []}),
-        (Match(Key((1, (2, 3)), "a", "tensor64")), {"op": "match", "key": {"tokens": [1, [2, 3]],
+        (ops.Alloc(4), {"op": "alloc", "tokens": 4}),
+        (ops.Free((ops.Span(10, 0, 2), ops.Span(0, 7, 8))), {"op": "free", "slots": [100, 101, 7]}),
+        (ops.FreeRow(ops.Span(10, 3, 4)), {"op": "free_row", "row": 103}),
+        (ops.MoveSWA((ops.Span(0, 1, 2),), ()), {"op": "move_swa", "source": [1], "target": []}),
+        (ops.Match(ops.Key((1, (2, 3)), "a", "tensor64")), {"op": "match", "key": {"tokens": [1, [2, 3]],
                                                                            "extra_key": "a"}}),
         (
-            Insert(Key((1,)), (Span(10, 0, 1),), 1, form="int32", state=Span(10, 5, 6)),
+            ops.Insert(ops.Key((1,)), (ops.Span(10, 0, 1),), 1, form="int32", state=ops.Span(10, 5, 6)),
             {"op": "insert", "key": {"tokens": [1]}, "slots": [100], "prev_prefix_len": 1, "state": 105},
         ),
-        (Insert(Key(())), {"op": "insert", "key": {"tokens": []}}),
-        (Unlock(3, at=2, token=0), {"op": "unlock", "lock": 3, "at": 2, "token": 0}),
+        (ops.Insert(ops.Key(())), {"op": "insert", "key": {"tokens": []}}),
+        (ops.Unlock(3, at=2, token=0), {"op": "unlock", "lock": 3, "at": 2, "token": 0}),
     ],
 )  # fmt: skip
 def test_slots_are_told_as_numbers_and_defaults_not_at_all(
-    operation: Operation, plain: dict[str, object]
+    operation: ops.Operation, plain: dict[str, object]
 ) -> None:
     """Nodes and holds stay steps; how an argument lies in memory is not said."""
     assert json.loads(json.dumps(write_operation(operation, numbers))) == plain
@@ -70,20 +58,20 @@ def test_slots_are_told_as_numbers_and_defaults_not_at_all(
 def test_one_number_is_exactly_one() -> None:
     """X1: a row is not two."""
     with pytest.raises(ProgramError, match="names 2 numbers where exactly one is meant"):
-        write_operation(FreeRow(Span(10, 0, 2)), numbers)
+        write_operation(ops.FreeRow(ops.Span(10, 0, 2)), numbers)
 
 
 def test_an_operation_names_steps_in_three_ways() -> None:
     """By spans, for a node, and for a hold."""
-    insert = Insert(Key((1,)), (Span(4, 0, 1), Span(0, 3, 4)), state=Span(5, 0, 1))
-    assert spans_of(insert) == [Span(4, 0, 1), Span(0, 3, 4), Span(5, 0, 1)]
+    insert = ops.Insert(ops.Key((1,)), (ops.Span(4, 0, 1), ops.Span(0, 3, 4)), state=ops.Span(5, 0, 1))
+    assert spans_of(insert) == [ops.Span(4, 0, 1), ops.Span(0, 3, 4), ops.Span(5, 0, 1)]
     assert list(steps_of(insert)) == [4, 0, 5]
-    assert spans_of(Insert(Key((1,)))) == []
-    assert nodes_and_holds_of(Lock(3)) == nodes_and_holds_of(Hash(3)) == ((3,), ())
-    assert nodes_and_holds_of(Unlock(3)) == ((), (3,))
-    assert nodes_and_holds_of(Unlock(3, at=1, token=2)) == ((1,), (3, 2))
-    assert nodes_and_holds_of(Unlock(3, token=0)) == ((), (3,))
-    assert nodes_and_holds_of(Alloc(3)) == ((), ())
+    assert spans_of(ops.Insert(ops.Key((1,)))) == []
+    assert nodes_and_holds_of(ops.Lock(3)) == nodes_and_holds_of(ops.Hash(3)) == ((3,), ())
+    assert nodes_and_holds_of(ops.Unlock(3)) == ((), (3,))
+    assert nodes_and_holds_of(ops.Unlock(3, at=1, token=2)) == ((1,), (3, 2))
+    assert nodes_and_holds_of(ops.Unlock(3, token=0)) == ((), (3,))
+    assert nodes_and_holds_of(ops.Alloc(3)) == ((), ())
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +106,55 @@ def test_every_outcome_is_read_as_a_history_has_it(histories: list[History]) -> 
     ]
     assert [read_answer(make_line(each)) for each in told] == told
     assert len(told) > 100
+
+
+@pytest.mark.parametrize("text", ["plain", 'quote " and \\', "line\nend", "\u00e9\u4e2d\U0001f40d", "\ud800"])
+def test_a_message_survives_the_line(text: str) -> None:
+    """Whatever a namespace is called, half of a surrogate pair included; and it is one line."""
+    line = make_line({"say": "op", "key": text})
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert json.loads(line) == {"say": "op", "key": text}
+
+
+def test_fields_stand_in_their_order() -> None:
+    """What a reader wants to see first comes first."""
+    assert make_line({"say": "a", "b": (1, 2), "a": None}) == b'{"say":"a","b":[1,2],"a":null}\n'
+
+
+def test_a_number_of_any_size_is_read() -> None:
+    """A wrong slot may be any integer."""
+    assert read_line(b"[18446744073709551616, -9223372036854775809]") == [2**64, -(2**63) - 1]
+
+
+@pytest.mark.parametrize("line", [b"", b"so what?", b'{"a": 1} {"b": 2}', b'"\xff"', b"{'a': 1}"])
+def test_a_line_that_is_no_json_is_named(line: bytes) -> None:
+    """X1: with how it begins."""
+    with pytest.raises(ValueError, match="is not JSON") as caught:
+        read_line(line)
+    assert repr(line)[1:] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"a": 1, "a": 2}', "an object names 'a' twice"),
+        (b'{"a": [{"b": 1, "b" : 2}]}', "an object names 'b' twice"),
+        (b'{"a": ' + b"9" * 200 + b"}", "does not fit into 128 bits"),
+        (b'{"a": ' + b"[" * 70 + b"]" * 70 + b"}", "more than 64 lists and objects"),
+        (b"[" * 100_000, "more than 64 lists and objects"),
+    ],
+)
+def test_a_line_of_a_broken_hand_is_refused(line: bytes, words: str) -> None:
+    """X1: as a file of the same would be."""
+    with pytest.raises(ValueError, match=words):
+        read_line(line)
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [{"a": "12:30"}, {"a": [[1, 2], [3]], "b": {"c": {"d": [{"e": 0}]}}}, {"a": [1, {"b": 2}]}, 7, []],
+)
+def test_a_line_that_only_looks_strange_is_read(plain: object) -> None:
+    """A colon in a string is no field."""
+    assert read_line(json.dumps(plain).encode()) == plain

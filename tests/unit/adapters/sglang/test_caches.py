@@ -16,59 +16,22 @@ from pymllm.adapters.sglang.caches import (
     SglangUnifiedSWA,
 )
 from pymllm.adapters.sglang.package import OLDER, require_version
-from pymllm.adapters.sglang.tree import read_namespace, sglang_configurations
+from pymllm.adapters.sglang.tree import read_namespace
 from pymllm.errors import AdapterError, ProgramError
-from pymllm.history.operations import (
-    Alloc,
-    Evict,
-    FreeSWA,
-    Insert,
-    Inspect,
-    Key,
-    Lock,
-    Match,
-    Operation,
-    ReadHalves,
-    Reset,
-    Span,
-    Unlock,
-)
-from pymllm.history.outcomes import (
-    Done,
-    Effect,
-    Evicted,
-    Inserted,
-    Inspected,
-    Locked,
-    Matched,
-    NodeView,
-    Outcome,
-    Unsupported,
-)
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
 from tests.unit.adapters.sglang.sglang_versions import needs_sglang_newer
 
 # -- What the adapters of sglang's prefix caches do in the place of sglang's own caller ----------------------
 
 
-CONFIG = sglang_configurations()[0]
-FILL: list[Operation] = [Alloc(3), Insert(Key((1, 2, 3), "1"), (Span(1, 0, 3),))]
+CONFIG = SglangRadix.CONFIGURATIONS[0]
+FILL: list[ops.Operation] = [ops.Alloc(3), ops.Insert(ops.Key((1, 2, 3), "1"), (ops.Span(1, 0, 3),))]
 
 
-def play(*operations: Operation, **more: bool) -> list[Outcome]:
+def play(*operations: ops.Operation, **more: bool) -> list[out.Outcome]:
     adapter = make_adapter("sglang-radix", {**CONFIG, **more})
     return [adapter.apply(step, operation) for step, operation in enumerate(operations, 1)]
-
-
-def test_every_page_size_and_window_is_examined() -> None:
-    """With pools so small that they run out."""
-    configurations = sglang_configurations([None, 4], "swa", more=1)
-    assert [(it["page_size"], it["window"]) for it in configurations] == [
-        (1, None),
-        (1, 4),
-        (4, None),
-        (4, 4),
-    ]
-    assert {(it["pool"], it["more"]) for it in configurations} == {("swa", 1)}
 
 
 @pytest.mark.parametrize("spelled", [(None, None), ("s:1", "1"), ("i:1", 1), ("s:i:1", "i:1"), ("i:-3", -3)])
@@ -80,21 +43,21 @@ def test_a_namespace_is_read_as_it_was_spelled(spelled: tuple[str | None, str | 
 @needs_sglang_newer
 def test_nodes_are_numbered_from_0_in_each_adapter() -> None:
     """X3: sglang counts those of all caches together."""
-    views = [play(*FILL, Match(Key((1,), "1")), Inspect())[-1].result for _ in range(2)]
+    views = [play(*FILL, ops.Match(ops.Key((1,), "1")), ops.Inspect())[-1].result for _ in range(2)]
     assert views[0] == views[1]
-    assert isinstance(views[0], Inspected)
+    assert isinstance(views[0], out.Inspected)
     assert [(node.id, node.parent, node.tokens, node.extra_key) for node in views[0].nodes] == [
         (1, None, (1,), "1"),
         (0, 1, (2, 3), "1"),
     ]
-    assert all(isinstance(node, NodeView) and node.hit_count is None for node in views[0].nodes)
+    assert all(isinstance(node, out.NodeView) and node.hit_count is None for node in views[0].nodes)
 
 
 @needs_sglang_newer
 def test_a_reset_frees_what_the_tree_held_unless_it_is_left_to_sglang() -> None:
     """X7: a server clears tree and pools together."""
-    assert play(*FILL, Reset())[-1].effects == (Effect("free", (1, 2, 3)),)
-    whole, left = (play(*FILL, Reset(), **more)[-1] for more in ({}, {"whole_reset": True}))
+    assert play(*FILL, ops.Reset())[-1].effects == (out.Effect("free", (1, 2, 3)),)
+    whole, left = (play(*FILL, ops.Reset(), **more)[-1] for more in ({}, {"whole_reset": True}))
     assert (whole.sizes["available_size"], left.sizes["available_size"]) == (24, 21)
     assert whole.sizes["total_size"] == left.sizes["total_size"] == 0
 
@@ -102,28 +65,33 @@ def test_a_reset_frees_what_the_tree_held_unless_it_is_left_to_sglang() -> None:
 @needs_sglang_newer
 def test_holds_in_a_tree_that_was_reset_are_gone() -> None:
     """X7: a server resets when nothing runs."""
-    outcomes = play(*FILL, Lock(2), Reset(), Unlock(3), Lock(2), Unlock(6))
-    assert [outcome.result for outcome in outcomes[4:]] == [Done(), Locked(), Done()]
+    outcomes = play(*FILL, ops.Lock(2), ops.Reset(), ops.Unlock(3), ops.Lock(2), ops.Unlock(6))
+    assert [outcome.result for outcome in outcomes[4:]] == [out.Done(), out.Locked(), out.Done()]
 
 
 @needs_sglang_newer
 def test_what_it_cannot_do_is_not_supported() -> None:
     """Halves where there are none, a hold that is released elsewhere, token ids for slots."""
-    asked: list[Operation] = [FreeSWA(()), ReadHalves(()), Unlock(3, at=2), Insert(Key((1,)))]
-    outcomes = play(*FILL, Lock(2), *asked)
-    assert all(isinstance(outcome.result, Unsupported) for outcome in outcomes[3:])
+    asked: list[ops.Operation] = [
+        ops.FreeSWA(()),
+        ops.ReadHalves(()),
+        ops.Unlock(3, at=2),
+        ops.Insert(ops.Key((1,))),
+    ]
+    outcomes = play(*FILL, ops.Lock(2), *asked)
+    assert all(isinstance(outcome.result, out.Unsupported) for outcome in outcomes[3:])
     with pytest.raises(ProgramError, match="step 1 gave no node"):
-        play(Alloc(1), Lock(1))
+        play(ops.Alloc(1), ops.Lock(1))
     with pytest.raises(ProgramError, match="step 1 took no hold"):
-        play(Alloc(1), Unlock(1))
+        play(ops.Alloc(1), ops.Unlock(1))
 
 
 @needs_sglang_newer
 def test_what_the_cache_frees_is_an_effect() -> None:
     """And a match gives slots, prefix and dtype."""
-    outcomes = play(*FILL, Match(Key((1, 2, 9), "1")), Evict(1))
-    assert outcomes[2].result == Matched((1, 2), 2, 2)
-    assert outcomes[3].effects == (Effect("free", (3,)),)
+    outcomes = play(*FILL, ops.Match(ops.Key((1, 2, 9), "1")), ops.Evict(1))
+    assert outcomes[2].result == out.Matched((1, 2), 2, 2)
+    assert outcomes[3].effects == (out.Effect("free", (3,)),)
 
 
 # -- The adapter of sglang's ``RadixCache`` ------------------------------------------------------------------
@@ -144,11 +112,11 @@ def test_without_sglang_it_cannot_be_built_and_says_why() -> None:
 def test_a_node_shows_what_it_holds() -> None:
     """Tokens, slots, holds, and no more memory than its slots take (X5)."""
     adapter = make_adapter("sglang-radix", CONFIG_SGLANG_RADIX)
-    adapter.apply(1, Alloc(2))
-    adapter.apply(2, Insert(Key((1, 2)), (Span(1, 0, 2),)))
-    adapter.apply(3, Lock(2))
-    shown = adapter.apply(4, Inspect()).result
-    assert isinstance(shown, Inspected)
+    adapter.apply(1, ops.Alloc(2))
+    adapter.apply(2, ops.Insert(ops.Key((1, 2)), (ops.Span(1, 0, 2),)))
+    adapter.apply(3, ops.Lock(2))
+    shown = adapter.apply(4, ops.Inspect()).result
+    assert isinstance(shown, out.Inspected)
     (node,) = shown.nodes
     assert (node.tokens, node.slots, node.lock_ref, node.kept_bytes) == ((1, 2), (1, 2), 1, 16)
     assert adapter.capabilities == {"pool", "extra_key", "inspect", "engine"}
@@ -177,28 +145,28 @@ def test_the_trees_are_told_apart() -> None:
 def test_it_matches_and_evicts_over_its_own_pool(name: str) -> None:
     """R2, R5: slots with halves go as one, whichever of the two goes first."""
     adapter = make_adapter(name, dict(NAMES[name].CONFIGURATIONS[0]))
-    adapter.apply(1, Alloc(3))
-    adapter.apply(2, Insert(Key((1, 2, 3)), (Span(1, 0, 3),)))
-    assert adapter.apply(3, Match(Key((1, 2)))).result == Matched((1, 2), 2, 2)
-    evicted = adapter.apply(4, Evict(99))
-    assert evicted.result == Evicted(3)
+    adapter.apply(1, ops.Alloc(3))
+    adapter.apply(2, ops.Insert(ops.Key((1, 2, 3)), (ops.Span(1, 0, 3),)))
+    assert adapter.apply(3, ops.Match(ops.Key((1, 2)))).result == out.Matched((1, 2), 2, 2)
+    evicted = adapter.apply(4, ops.Evict(99))
+    assert evicted.result == out.Evicted(3)
     assert sorted(slot for effect in evicted.effects for slot in effect.slots) == [1, 2, 3]
-    assert all(isinstance(effect, Effect) and effect.call == "free" for effect in evicted.effects)
+    assert all(isinstance(effect, out.Effect) and effect.call == "free" for effect in evicted.effects)
     assert evicted.sizes["available_size"] == min(24, evicted.sizes.get("swa_available_size", 24))
 
 
 @needs_sglang_newer
 def test_only_the_tree_in_python_shows_nodes() -> None:
     """And only where no leaf is split for its window."""
-    shown = {name: make_adapter(name).apply(1, Inspect()).result for name in NAMES}
-    assert shown.pop("sglang-unified") == Inspected(())
-    assert all(isinstance(result, Unsupported) for result in shown.values())
+    shown = {name: make_adapter(name).apply(1, ops.Inspect()).result for name in NAMES}
+    assert shown.pop("sglang-unified") == out.Inspected(())
+    assert all(isinstance(result, out.Unsupported) for result in shown.values())
 
 
 @needs_sglang_newer
 def test_halves_are_not_given_back_early() -> None:
     """There would be tombstones, of which nothing is claimed."""
-    assert isinstance(make_adapter("sglang-rust-swa").apply(1, FreeSWA(())).result, Unsupported)
+    assert isinstance(make_adapter("sglang-rust-swa").apply(1, ops.FreeSWA(())).result, out.Unsupported)
 
 
 @needs_sglang_newer
@@ -207,16 +175,16 @@ def test_a_window_holds_it_to_our_rules(name: str) -> None:
     """S5 to S7: halves go early, an insert says which, a hold has a token, and window sizes are told."""
     adapter = make_adapter(name, {**NAMES[name].CONFIGURATIONS[0], "window": 4})
     assert "swa" in adapter.capabilities
-    adapter.apply(1, Alloc(5))
-    assert adapter.apply(2, FreeSWA((Span(1, 0, 1),))).result == Done()
-    key = Key((1, 2, 3, 4, 5))
-    inserted = adapter.apply(3, Insert(key, (Span(1, 0, 5),), swa_evicted_seqlen=1))
+    adapter.apply(1, ops.Alloc(5))
+    assert adapter.apply(2, ops.FreeSWA((ops.Span(1, 0, 1),))).result == out.Done()
+    key = ops.Key((1, 2, 3, 4, 5))
+    inserted = adapter.apply(3, ops.Insert(key, (ops.Span(1, 0, 5),), swa_evicted_seqlen=1))
     assert (inserted.sizes["swa_evictable_size"], inserted.sizes["evictable_size"]) == (4, 5)
-    held = adapter.apply(4, Lock(3))
-    assert isinstance(held.result, Locked)
+    held = adapter.apply(4, ops.Lock(3))
+    assert isinstance(held.result, out.Locked)
     assert isinstance(held.result.token, int)
     assert held.sizes["swa_protected_size"] == 4
-    assert adapter.apply(5, Unlock(4)).sizes["swa_protected_size"] == 0
+    assert adapter.apply(5, ops.Unlock(4)).sizes["swa_protected_size"] == 0
 
 
 # -- The adapter of sglang's ``SWARadixCache``, which only older versions have -------------------------------
@@ -247,12 +215,14 @@ def test_it_runs_where_its_version_is_and_says_so_elsewhere() -> None:
             make_adapter("sglang-swa")
         return
     adapter = make_adapter("sglang-swa", dict(CONFIG_SGLANG_SWA))
-    adapter.apply(1, Alloc(3))
-    assert adapter.apply(2, Insert(Key((1, 2, 3)), (Span(1, 0, 3),))).result == Inserted(0, ((0, 3),), 3)
-    assert adapter.apply(3, Match(Key((1, 2)))).result == Matched((1, 2), 2, 2)
-    evicted = adapter.apply(4, Evict(1))
-    assert (evicted.result, evicted.effects) == (Evicted(1), (Effect("free", (3,)),))
-    for step, operation in enumerate((FreeSWA(()), Inspect()), 5):
-        assert isinstance(adapter.apply(step, operation).result, Unsupported)
-    assert adapter.apply(7, Reset()).result == Done()
-    assert adapter.apply(8, Reset()).sizes["available_size"] == 18
+    adapter.apply(1, ops.Alloc(3))
+    assert adapter.apply(2, ops.Insert(ops.Key((1, 2, 3)), (ops.Span(1, 0, 3),))).result == out.Inserted(
+        0, ((0, 3),), 3
+    )
+    assert adapter.apply(3, ops.Match(ops.Key((1, 2)))).result == out.Matched((1, 2), 2, 2)
+    evicted = adapter.apply(4, ops.Evict(1))
+    assert (evicted.result, evicted.effects) == (out.Evicted(1), (out.Effect("free", (3,)),))
+    for step, operation in enumerate((ops.FreeSWA(()), ops.Inspect()), 5):
+        assert isinstance(adapter.apply(step, operation).result, out.Unsupported)
+    assert adapter.apply(7, ops.Reset()).result == out.Done()
+    assert adapter.apply(8, ops.Reset()).sizes["available_size"] == 18

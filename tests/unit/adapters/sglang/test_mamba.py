@@ -11,18 +11,7 @@ from pymllm.adapters.base import CAPABILITIES, Adapter
 from pymllm.adapters.registry import make_adapter
 from pymllm.adapters.sglang.mamba import SglangMamba, SglangRustMamba, SglangUnifiedMamba
 from pymllm.errors import AdapterError, ProgramError
-from pymllm.history.operations import (
-    Alloc,
-    AllocTrack,
-    Evict,
-    FreeTrack,
-    Insert,
-    Inspect,
-    Key,
-    Match,
-    Reset,
-    Span,
-)
+from pymllm.history import operations as ops
 from pymllm.history.outcomes import Done, Evicted, Inserted, Inspected, Matched, NoRoom, Slots, Unsupported
 
 NAMES: dict[str, Any] = {
@@ -46,9 +35,9 @@ def made(name: str, **changes: Any) -> Adapter:
 
 def with_a_state(adapter: Adapter) -> None:
     """Cache (1, 2) in slots 1 and 2, its state in slot 1 of states, in three steps."""
-    adapter.apply(1, Alloc(2))
-    adapter.apply(2, AllocTrack())
-    inserted = adapter.apply(3, Insert(Key((1, 2)), (Span(1, 0, 2),), state=Span(2, 0, 1)))
+    adapter.apply(1, ops.Alloc(2))
+    adapter.apply(2, ops.AllocTrack())
+    inserted = adapter.apply(3, ops.Insert(ops.Key((1, 2)), (ops.Span(1, 0, 2),), state=ops.Span(2, 0, 1)))
     assert inserted.result == Inserted(0, ((0, 2),), 2)
 
 
@@ -81,12 +70,12 @@ def test_a_match_ends_at_a_state(name: str) -> None:
     """M1, M2: KV is found as far as it goes, and told of where it goes beyond the state."""
     adapter = made(name)
     with_a_state(adapter)
-    assert adapter.apply(4, Match(Key((1, 2, 3)))).result == Matched((1, 2), 2, 2, state=1)
-    assert adapter.apply(5, Match(Key((1,)))).result == Matched((), 0, 0, branching=1)
-    adapter.apply(6, AllocTrack())
-    again = Insert(Key((1, 2)), (Span(1, 0, 2),), state=Span(6, 0, 1))
+    assert adapter.apply(4, ops.Match(ops.Key((1, 2, 3)))).result == Matched((1, 2), 2, 2, state=1)
+    assert adapter.apply(5, ops.Match(ops.Key((1,)))).result == Matched((), 0, 0, branching=1)
+    adapter.apply(6, ops.AllocTrack())
+    again = ops.Insert(ops.Key((1, 2)), (ops.Span(1, 0, 2),), state=ops.Span(6, 0, 1))
     assert adapter.apply(7, again).result == Inserted(2, (), 2, state_exists=True)
-    assert adapter.apply(8, FreeTrack(Span(6, 0, 1))).sizes["available_track_slots"] == 2
+    assert adapter.apply(8, ops.FreeTrack(ops.Span(6, 0, 1))).sizes["available_track_slots"] == 2
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,12 +83,12 @@ def test_a_leaf_goes_with_its_state(name: str) -> None:
     """M5, M6, M7: both pools are told, and so is the caller."""
     adapter = made(name, track_slots=1)
     with_a_state(adapter)
-    assert adapter.apply(4, AllocTrack()).result == NoRoom()
-    evicted = adapter.apply(5, Evict(0, 1))
+    assert adapter.apply(4, ops.AllocTrack()).result == NoRoom()
+    evicted = adapter.apply(5, ops.Evict(0, 1))
     assert evicted.result == Evicted(2, 0, 1)
     calls = sorted((effect.call, effect.slots) for effect in evicted.effects)
     assert calls == [("free", (1, 2)), ("free_state", (1,))]
-    assert adapter.apply(6, AllocTrack()).result == Slots((1,))
+    assert adapter.apply(6, ops.AllocTrack()).result == Slots((1,))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -108,7 +97,7 @@ def test_a_reset_gives_states_back_in_the_place_of_a_server(name: str, is_whole:
     """X7: the cache alone would leave them, which ``whole_reset`` shows."""
     adapter = made(name, whole_reset=is_whole)
     with_a_state(adapter)
-    reset = adapter.apply(4, Reset())
+    reset = adapter.apply(4, ops.Reset())
     assert reset.result == Done()
     assert reset.sizes["available_track_slots"] == 3 - is_whole
 
@@ -117,14 +106,14 @@ def test_a_reset_gives_states_back_in_the_place_of_a_server(name: str, is_whole:
 def test_what_an_insert_lacks_is_told(name: str) -> None:
     """Without a state it is not supported; two states are a wrong program."""
     adapter = made(name)
-    adapter.apply(1, Alloc(2))
-    assert isinstance(adapter.apply(2, Insert(Key((1, 2)), (Span(1, 0, 2),))).result, Unsupported)
+    adapter.apply(1, ops.Alloc(2))
+    assert isinstance(adapter.apply(2, ops.Insert(ops.Key((1, 2)), (ops.Span(1, 0, 2),))).result, Unsupported)
     with pytest.raises(ProgramError, match="must name one"):
-        adapter.apply(3, Insert(Key((1, 2)), (Span(1, 0, 2),), state=Span(1, 0, 2)))
+        adapter.apply(3, ops.Insert(ops.Key((1, 2)), (ops.Span(1, 0, 2),), state=ops.Span(1, 0, 2)))
     if name == "sglang-mamba":
-        assert isinstance(adapter.apply(4, Insert(Key(()), ())).result, Unsupported)
+        assert isinstance(adapter.apply(4, ops.Insert(ops.Key(()), ())).result, Unsupported)
     else:
-        assert adapter.apply(4, Insert(Key(()), ())).result == Inserted(0, (), 0)
+        assert adapter.apply(4, ops.Insert(ops.Key(()), ())).result == Inserted(0, (), 0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -132,8 +121,8 @@ def test_nodes_show_their_states(name: str) -> None:
     """M3: after a split the lower half has it; the tree in Rust shows nothing."""
     adapter = made(name)
     with_a_state(adapter)
-    adapter.apply(4, Match(Key((1,))))
-    shown = adapter.apply(5, Inspect()).result
+    adapter.apply(4, ops.Match(ops.Key((1,))))
+    shown = adapter.apply(5, ops.Inspect()).result
     if name == "sglang-rust-mamba":
         assert isinstance(shown, Unsupported)
         return
@@ -145,4 +134,4 @@ def test_the_older_class_tells_less_than_it_took() -> None:
     """R5: ``told_counts`` repeats its answer."""
     adapter = made("sglang-mamba", told_counts=True)
     with_a_state(adapter)
-    assert adapter.apply(4, Evict(0, 1)).result == Evicted(0, 0, 1)
+    assert adapter.apply(4, ops.Evict(0, 1)).result == Evicted(0, 0, 1)

@@ -9,22 +9,7 @@ from pymllm.adapters.registry import make_adapter
 from pymllm.adapters.sglang.pools import SglangPool, SglangStates, settings_of_states
 from pymllm.adapters.sglang.slots import SglangPagedSlots, SglangRows, SglangSWASlots, SglangTokenSlots
 from pymllm.errors import ProgramError
-from pymllm.history.operations import (
-    Alloc,
-    AllocRows,
-    BeginGroup,
-    Clear,
-    EndGroup,
-    Free,
-    FreeRow,
-    FreeSWA,
-    Merge,
-    ReadHalves,
-    ReadRows,
-    Span,
-    WriteEntries,
-    WriteRow,
-)
+from pymllm.history import operations as ops
 from pymllm.history.outcomes import Done, Effect, NoRoom, Slots, Table, Unsupported
 from tests.unit.adapters.sglang.sglang_versions import needs_sglang, needs_sglang_newer
 
@@ -147,13 +132,13 @@ def test_every_order_is_examined() -> None:
 def test_slots_come_and_go_in_groups() -> None:
     """A3, A6, X4, X7: whole pages, and what is freed inside a group is free after it."""
     adapter = make_adapter("sglang-paged", {"page_size": 4, "pages": 3, "need_sort": True})
-    assert adapter.apply(1, Alloc(5)).result == Slots((4, 5, 6, 7, 8))
-    assert adapter.apply(2, Alloc(8)).result == NoRoom()
-    assert adapter.apply(3, BeginGroup()).result == Done()
-    assert adapter.apply(4, Free((Span(1, 0, 1),))).sizes == {"available_size": 4}
-    assert adapter.apply(5, EndGroup()).sizes == {"available_size": 8}
-    assert adapter.apply(6, Merge()).result == Done()
-    assert adapter.apply(7, Clear()).sizes == {"available_size": 12}
+    assert adapter.apply(1, ops.Alloc(5)).result == Slots((4, 5, 6, 7, 8))
+    assert adapter.apply(2, ops.Alloc(8)).result == NoRoom()
+    assert adapter.apply(3, ops.BeginGroup()).result == Done()
+    assert adapter.apply(4, ops.Free((ops.Span(1, 0, 1),))).sizes == {"available_size": 4}
+    assert adapter.apply(5, ops.EndGroup()).sizes == {"available_size": 8}
+    assert adapter.apply(6, ops.Merge()).result == Done()
+    assert adapter.apply(7, ops.Clear()).sizes == {"available_size": 12}
 
 
 @needs_sglang_newer
@@ -162,12 +147,12 @@ def test_halves_are_read_and_given_back() -> None:
     adapter = make_adapter(
         "sglang-swa-allocator", {"page_size": 4, "pages": 3, "swa_pages": 2, "need_sort": False}
     )
-    assert adapter.apply(1, Alloc(3)).result == Slots((4, 5, 6), (4, 5, 6))
-    assert adapter.apply(2, ReadHalves((Span(0, 7, 8),))).result == Slots((), (7,))
-    freed = adapter.apply(3, FreeSWA((Span(1, 0, 1),)))
+    assert adapter.apply(1, ops.Alloc(3)).result == Slots((4, 5, 6), (4, 5, 6))
+    assert adapter.apply(2, ops.ReadHalves((ops.Span(0, 7, 8),))).result == Slots((), (7,))
+    freed = adapter.apply(3, ops.FreeSWA((ops.Span(1, 0, 1),)))
     assert freed.sizes == {"available_size": 8, "full_available_size": 8, "swa_available_size": 8}
-    assert adapter.apply(4, ReadHalves((Span(1, 0, 3),))).result == Slots((), (0, 0, 0))
-    assert isinstance(adapter.apply(5, Merge()).result, Unsupported)
+    assert adapter.apply(4, ops.ReadHalves((ops.Span(1, 0, 3),))).result == Slots((), (0, 0, 0))
+    assert isinstance(adapter.apply(5, ops.Merge()).result, Unsupported)
 
 
 # -- The adapter of sglang's ``ReqToTokenPool`` --------------------------------------------------------------
@@ -186,17 +171,17 @@ def test_rows_are_written_and_keep_their_entries() -> None:
     """P1, P3: row 0 is padding; a freed row is as it was, so ``zeroed_rows`` is not claimed."""
     adapter = make_adapter("sglang-rows", dict(CONFIG))
     assert adapter.capabilities == {"pool"}
-    taken = adapter.apply(1, AllocRows(2)).result
+    taken = adapter.apply(1, ops.AllocRows(2)).result
     assert isinstance(taken, Slots)
     assert sorted(taken.slots) == [1, 2]
-    first = Span(1, 0, 1)
-    assert adapter.apply(2, AllocRows(1)).result == NoRoom()
-    adapter.apply(3, WriteRow(first, 0, 1, (7,)))
-    adapter.apply(4, WriteEntries((first, Span(0, 0, 1)), (1, 0), (8, 9)))
-    adapter.apply(5, FreeRow(first))
-    read = adapter.apply(6, ReadRows()).result
+    first = ops.Span(1, 0, 1)
+    assert adapter.apply(2, ops.AllocRows(1)).result == NoRoom()
+    adapter.apply(3, ops.WriteRow(first, 0, 1, (7,)))
+    adapter.apply(4, ops.WriteEntries((first, ops.Span(0, 0, 1)), (1, 0), (8, 9)))
+    adapter.apply(5, ops.FreeRow(first))
+    read = adapter.apply(6, ops.ReadRows()).result
     assert isinstance(read, Table)
     assert (read.rows[0], read.rows[taken.slots[0]]) == ((9, 0), (7, 8))
-    assert adapter.apply(7, Clear()).sizes == {"size": 2, "available_size": 2}
+    assert adapter.apply(7, ops.Clear()).sizes == {"size": 2, "available_size": 2}
     with pytest.raises(ProgramError, match="names 2 numbers"):
-        adapter.apply(8, FreeRow(Span(1, 0, 2)))
+        adapter.apply(8, ops.FreeRow(ops.Span(1, 0, 2)))
