@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from pymllm.adapters.process.lines import make_line
 from pymllm.adapters.process.messages import Request, Told, read_answer
-from pymllm.adapters.process.wire import write_operation
+from pymllm.adapters.process.wire import make_line, write_operation
 from pymllm.adapters.registry import OWN, load_adapter
 from pymllm.errors import ProgramError, TraceError
 from pymllm.history import files, operations, outcomes
