@@ -170,6 +170,51 @@ def test_the_switch_wins_over_the_system(page: Any) -> None:
     assert background() == "rgb(255, 255, 255)"
 
 
+def test_the_verdict_and_the_violation_come_first(page: Any) -> None:
+    """The banner leads to the violation, which has its picture."""
+    page.locator(".verdict a").click()
+    card = page.locator("#laws .card").first
+    assert card.bounding_box()["y"] < page.locator("#laws table").first.bounding_box()["y"]
+    assert "violates P2" in card.locator("svg title").first.text_content()
+
+
+def test_a_table_can_be_searched_and_cut_down(page: Any) -> None:
+    """What does not fit is hidden, and the number of rows that are left is told."""
+    line = page.locator(".find").filter(visible=True).first
+    rows = line.locator("xpath=following::table[1]").locator("tbody tr")
+    words = rows.first.locator("th").inner_text()
+    line.get_by_label("Find").fill(words)
+    assert all(words in text for text in rows.filter(visible=True).all_inner_texts())
+    assert re.fullmatch(r"\d+ of \d+ rows", line.locator("span").inner_text())
+    line.get_by_label("Find").fill("")
+    assert rows.filter(visible=True).count() == rows.count()
+
+
+def test_a_hint_is_shown_by_keyboard_and_pointer(page: Any) -> None:
+    """Focus shows it, arrows lead to the next one, Escape hides it."""
+    hint = page.locator("#hint")
+    first, second = page.locator("#laws table").first.locator("[data-hint]").all()[:2]
+    first.focus()
+    assert hint.inner_text() == first.get_attribute("data-hint")
+    page.keyboard.press("ArrowRight")
+    assert hint.inner_text() == second.get_attribute("data-hint")
+    assert second.get_attribute("aria-describedby") == "hint"
+    page.keyboard.press("Escape")
+    assert hint.is_hidden()
+    first.hover()
+    assert hint.is_visible()
+    page.keyboard.press("Escape")
+
+
+def test_the_page_passes_an_accessibility_check(page: Any) -> None:
+    """axe-core's rules of WCAG 2.1, levels A and AA, with everything unfolded."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="tox -e report brings axe")
+    page.evaluate("document.querySelectorAll('details').forEach((it) => { it.open = true; })")
+    rules = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
+    found = axe.Axe().run(page, options=rules)
+    assert found.violations_count == 0, found.generate_report()
+
+
 def test_a_phone_shows_the_page_without_scrolling_sideways(browser: Any, folder: Path) -> None:
     """Tables scroll by themselves; and the first stop of the keyboard leads past the head."""
     context = browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, offline=True)

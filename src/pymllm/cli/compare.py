@@ -89,6 +89,6 @@ def _shown(cell: MatrixCell | None) -> str:
 
 def _sum_up(document: CompareDocument) -> str:
     counts = Counter(law.verdict for adapter in document.adapters for law in adapter.laws)
-    order = (Verdict.UNKNOWN, Verdict.VIOLATED, Verdict.HOLDS, Verdict.NOT_CLAIMED)
+    order = (Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.HOLDS, Verdict.NOT_CLAIMED)
     cells = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in order)
     return f"cells: {cells}; {played(document)}{cut_short(document)}"

@@ -56,12 +56,13 @@ PROFILE_NAMES = ("dev", "ci", "deep")
 _SEED_STOP = 2**32
 
 _WORDS = {
-    Verdict.UNKNOWN: "UNKNOWN",
     Verdict.VIOLATED: "VIOLATED",
+    Verdict.UNKNOWN: "UNKNOWN",
     Verdict.HOLDS: "holds",
     Verdict.NOT_CLAIMED: "not claimed",
 }
 """In the order of the table: first what somebody has to look at."""
+_COLOURS = {Verdict.VIOLATED: "red", Verdict.UNKNOWN: "yellow", Verdict.HOLDS: "green"}
 
 _UNFINISHED = "    a small one; the search for smaller ones was cut short (--profile deep goes on longer)"
 
@@ -240,8 +241,15 @@ def make_text(document: VerifyDocument, *, verbose: bool = False) -> str:
     """Lay a verification out as text; ``verbose`` has every situation, adapter and machine, too."""
     it = document
     processes = "1 process" if it.jobs == 1 else f"{it.jobs} processes"
-    parts: list[RenderableType | tuple[str, str]] = [f"{heading(it)}, {processes}\n"]
-    parts.append(_law_table(it.laws, it.adapters))
+    parts: list[RenderableType | tuple[str, str]] = [f"{heading(it)}, {processes}\n", _verdict_line(it)]
+    firsts = [id(adapter.violations[0]) for adapter in it.adapters if adapter.violations]
+    for violation, text in violation_lines(it):
+        parts.append(text)
+        if id(violation) in firsts:
+            parts.append(f"    program{'' if violation.smallest else _UNFINISHED}")
+            parts += program_lines(violation.program)
+    parts += problem_lines(it.adapters)
+    parts += ["", _law_table(it.laws, it.adapters)]
     if it.invariants:
         parts += ["", _invariant_table(it)]
     if it.situations:
@@ -252,22 +260,29 @@ def make_text(document: VerifyDocument, *, verbose: bool = False) -> str:
         for adapter in it.adapters:
             parts += [(f"\n{adapter.name}", "bold"), _law_table(adapter.laws, [adapter])]
         parts += ["", _machine_table(it)]
-    parts += problem_lines(it.adapters)
-    firsts = [id(adapter.violations[0]) for adapter in it.adapters if adapter.violations]
-    for violation, text in violation_lines(it):
-        parts.append(text)
-        if id(violation) in firsts:
-            parts.append(f"    program{'' if violation.smallest else _UNFINISHED}")
-            parts += program_lines(violation.program)
     return draw(*parts, (f"\n{_sum_up(it)}", "bold"), fits_terminal=True)
+
+
+def _verdict_line(document: VerifyDocument) -> tuple[str, str]:
+    """Say the worst verdict first, with its laws, among those that apply."""
+    laws = [law for law in document.laws if law.verdict is not Verdict.NOT_CLAIMED]
+    for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN):
+        if found := [law.id for law in laws if law.verdict is verdict]:
+            line = f"{_WORDS[verdict]}  {len(found)} of {len(laws)} laws that apply: {', '.join(found)}"
+            return line, f"bold {_COLOURS[verdict]}"
+    if document.verdict is Verdict.UNKNOWN:
+        return f"{_WORDS[Verdict.UNKNOWN]}  the search did not get to its end", "bold yellow"
+    if not laws:
+        return f"{_WORDS[Verdict.NOT_CLAIMED]}  no law applies", "bold"
+    return f"{_WORDS[Verdict.HOLDS]}  all {len(laws)} laws that apply", f"bold {_COLOURS[Verdict.HOLDS]}"
 
 
 def _sum_up(document: VerifyDocument) -> str:
     """Say in one line how it ended."""
     counts = Counter(law.verdict for law in document.laws)
     words = {
-        Verdict.UNKNOWN: "unknown",
         Verdict.VIOLATED: "violated",
+        Verdict.UNKNOWN: "unknown",
         Verdict.HOLDS: "hold",
         Verdict.NOT_CLAIMED: "not claimed",
     }
@@ -317,7 +332,7 @@ def _law_table(laws: Iterable[LawRow], adapters: Sequence[AdapterRow]) -> Table:
             f"{law.tests:,}",
             f"{law.walks:,}" if law.walks else "-",
             ", ".join(same) if is_bad else str(len(same)),
-            style="bold" if is_bad else "",
+            style=f"bold {_COLOURS[law.verdict]}" if is_bad else "",
         )
     return table
 

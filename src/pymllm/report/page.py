@@ -12,6 +12,7 @@ from pymllm.errors import UsageError
 from pymllm.report.loading import LoadedRuns
 from pymllm.report.plots import PALETTE, Plot
 from pymllm.report.sections import make_sections
+from pymllm.report.summary import headline
 
 INSTALL = "pip install 'pymllm[report]'"
 """What brings the packages that a page needs."""
@@ -27,6 +28,7 @@ def make_page(loaded: LoadedRuns, title: str = "pymllm", now: datetime | None = 
     made = (now or datetime.now(UTC)).astimezone(UTC)
     page: str = environment.get_template("page.html.j2").render(
         title=title,
+        verdict=headline(loaded.runs),
         version=__version__,
         made=made.strftime("%Y-%m-%d %H:%M UTC"),
         sections=sections,

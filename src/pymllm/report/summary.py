@@ -12,6 +12,7 @@ from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import show, show_share
 from pymllm.report.sections.searches import Searched, newest_searches
+from pymllm.report.tables import BAD, GOOD, UNKNOWN
 from pymllm.report.trends import Trend, find_trends
 from pymllm.text_file import cut
 
@@ -26,12 +27,16 @@ def make_summary(runs: Sequence[Run]) -> str:
     What comes from somebody's document stands in code, where it is neither markup nor a mention.
     """
     searches = newest_searches(runs)
-    parts = [f"## {_headline(runs, searches)}", *_violations(searches), *_implementations(searches)]
+    words, tone = headline(runs)
+    sign = {GOOD: "✅ ", BAD: "❌ ", UNKNOWN: "⚠️ "}.get(tone or "", "")
+    parts = [f"## {sign}pymllm: {words}", *_violations(searches), *_implementations(searches)]
     parts += [*_faults(runs), *_soaks(runs), *_changes(find_trends(runs))]
     return "\n\n".join(parts) + "\n"
 
 
-def _headline(runs: Sequence[Run], searches: Sequence[Searched]) -> str:
+def headline(runs: Sequence[Run]) -> tuple[str, str | None]:
+    """Say in a line what the newest runs found, with its tone; ``None`` where no run judged anything."""
+    searches = newest_searches(runs)
     counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
     counts[Verdict.UNKNOWN] += sum(not it.adapter.laws for it in searches)
     missed = sum(document.missed for document, _ in list(documents_of(runs, FaultsDocument))[-1:])
@@ -43,12 +48,12 @@ def _headline(runs: Sequence[Run], searches: Sequence[Searched]) -> str:
         _count(failed, "failure in a soak", "failures in soaks"),
     ]
     if any(bad):
-        return "❌ pymllm: " + ", ".join(filter(None, bad))
+        return ", ".join(filter(None, bad)), BAD
     if counts[Verdict.UNKNOWN]:
-        return f"⚠️ pymllm: {_count(counts[Verdict.UNKNOWN], 'verdict', 'verdicts')} unknown"
+        return f"{_count(counts[Verdict.UNKNOWN], 'verdict', 'verdicts')} unknown", UNKNOWN
     if counts[Verdict.HOLDS]:
-        return "✅ pymllm: all laws that apply hold"
-    return "pymllm: no laws were searched" if not soaks else "✅ pymllm: the soak found nothing"
+        return "all laws that apply hold", GOOD
+    return ("the soak found nothing", GOOD) if soaks else ("no laws were searched", None)
 
 
 def _count(count: int, one: str, several: str) -> str:

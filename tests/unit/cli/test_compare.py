@@ -90,7 +90,7 @@ def test_what_is_violated_and_what_came_to_grief_is_explained(report: VerifyRepo
     assert "    verdict    hung\n    because    cannot import gone\n    last said  runs/said.txt\n" in text
     assert text.isascii()
     assert text.splitlines()[-1].startswith(
-        "cells: 1 unknown, 2 violated, 3 holds, 1 not claimed; 40 programs"
+        "cells: 2 violated, 1 unknown, 3 holds, 1 not claimed; 40 programs"
     )
 
 

@@ -50,7 +50,7 @@ def test_what_holds_ends_with_0(jobs: str) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert "profile dev: programs of up to 30 acts, 30 per machine and configuration, seed 0" in result.stdout
     assert "P2    a freed row is zero, and is freed once" in result.stdout
-    assert "0 unknown, 0 violated, 8 hold, 0 not claimed" in result.stdout
+    assert "0 violated, 0 unknown, 8 hold, 0 not claimed" in result.stdout
     assert list(Path().iterdir()) == []
 
 
@@ -83,7 +83,7 @@ def test_what_is_unknown_ends_with_3(tiny: str) -> None:
     assert (result.exit_code, result.stderr) == (3, "")
     assert f"{tiny}:Refuses  could not be examined to the end" in result.stdout
     assert "failed with TypeError: takes a list" in result.stdout
-    assert "8 unknown, 0 violated, 0 hold, 0 not claimed" in result.stdout
+    assert "0 violated, 8 unknown, 0 hold, 0 not claimed" in result.stdout
 
 
 def test_a_search_that_comes_to_grief_keeps_its_program(tiny: str) -> None:
@@ -184,7 +184,7 @@ def test_a_law_can_be_asked_for(tiny: str) -> None:
     name = f"{tiny}:KeepsEntries"
     result = verify("--adapter", name, "--adapter", name, "--law", "p1", "--law", "P1", *FEW)
     rows = [line[:2] for line in result.stdout.splitlines() if line[:1] in tuple("XP") and line[2:3] == " "]
-    assert rows == ["P2", "P1", "P2"]  # twice in the table, once in the words below
+    assert rows == ["P2", "P2", "P1"]  # once in the words above, twice in the table
     assert result.exit_code == 1
 
 
@@ -269,7 +269,7 @@ def test_two_processes_need_no_standard_error(errors: str) -> None:
         ["/bin/sh", "-c", line, sys.executable], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "0 unknown, 0 violated" in done.stdout
+    assert "0 violated, 0 unknown" in done.stdout
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for child processes in /proc")
@@ -441,15 +441,16 @@ def text_of(report: VerifyReport, files: SavedFiles = FILES, **how: Any) -> str:
 
 
 def test_what_somebody_has_to_look_at_comes_first(report: VerifyReport) -> None:
-    """Unknown, violated, holds, not claimed; every law once, over all adapters."""
+    """Violated, unknown, holds, not claimed; every law once, over all adapters."""
     lines = text_of(report).splitlines()
     assert lines[:3] == [
         "pymllm 0.1  python 3.11",
         "profile ci: programs of up to 40 acts, seed 41, 2 processes",
         "",
     ]
-    table = [(line.split()[0], line.split("  ")[-1].strip()) for line in lines[4:9]]
-    assert table == [("E5", "rows"), ("P2", "my.rows:Rows"), ("P3", "my.rows:Rows"), ("P1", "2"), ("X1", "1")]
+    head = next(place for place, line in enumerate(lines) if line.startswith("law   demands that"))
+    table = [(line.split()[0], line.split("  ")[-1].strip()) for line in lines[head + 1 : head + 6]]
+    assert table == [("P2", "my.rows:Rows"), ("P3", "my.rows:Rows"), ("E5", "rows"), ("P1", "2"), ("X1", "1")]
     assert (
         "P1    rows 1 to max_reqs are handed out, row 0 is padding   holds         1,234      42   2" in lines
     )
@@ -548,7 +549,7 @@ def test_situations_are_counted_and_those_at_zero_named(report: VerifyReport) ->
 
 def test_the_last_line_sums_up(report: VerifyReport) -> None:
     """Laws over all adapters, and how much was done."""
-    line = "1 unknown, 2 violated, 1 hold, 1 not claimed; 40 programs, 1,010 steps, 12.3 s"
+    line = "2 violated, 1 unknown, 1 hold, 1 not claimed; 40 programs, 1,010 steps, 12.3 s"
     assert text_of(report).splitlines()[-1] == line
 
 
@@ -570,6 +571,21 @@ def test_a_number_of_programs_and_a_single_process_are_said(report: VerifyReport
     """What the result depends on is in the second line."""
     report = dataclasses.replace(report, examples=1000, jobs=1)
     assert "40 acts, 1,000 per machine and configuration, seed 41, 1 process\n" in text_of(report)
+
+
+def test_the_worst_verdict_comes_first_then_what_shows_it(
+    report: VerifyReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its colour on a terminal, unless its reader wants none; then violations, then the table."""
+    text = text_of(report)
+    line = "VIOLATED  2 of 4 laws that apply: P2, P3\n"
+    assert text.index(line) < text.index("P2  VIOLATED by") < text.index("law   demands that")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(tables, "terminal_width", lambda: 100)
+    assert "\x1b[1;31mVIOLATED  2 of 4" in text_of(report)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[1mVIOLATED  2 of 4" in text_of(report)
 
 
 def test_a_terminal_has_bold_and_a_width(report: VerifyReport, monkeypatch: pytest.MonkeyPatch) -> None:

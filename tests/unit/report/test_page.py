@@ -290,6 +290,15 @@ def test_the_head_says_what_the_page_is_of(page: Page) -> None:
     assert any("from 2 runs on 1 recorded machine" in part for part in two.text)
 
 
+def test_the_verdict_comes_before_everything_else() -> None:
+    """As the worst of what ran; a page of runs that judge nothing claims nothing."""
+    for plain, tone in ((samples.verify(), "bad"), (samples.soak(), "good"), (samples.doctor(), None)):
+        text = make_page(LoadedRuns((samples.run(plain),)))
+        found = re.findall(r'<p class="verdict (\w+)"><a href="#(\w+)">(.*?)</a>', text)
+        assert [it[0] for it in found] == ([] if tone is None else [tone])
+        assert all(text.index("verdict ") < text.index('class="tiles"') for _ in found)
+
+
 def test_a_page_of_runs_that_show_nothing_says_what_would(text: str) -> None:
     """A store that has only a word of a machine."""
     empty = Page(make_page(LoadedRuns((samples.run(machine=None),))))

@@ -14,6 +14,7 @@ from pymllm.report.records import Curve, make_machine
 from pymllm.report.sections.campaigns import make_faults_section, make_soak_section
 from pymllm.report.sections.machines import BRINGS, make_machines_section, make_runs_section
 from pymllm.report.sections.searches import make_laws_section, make_situations_section
+from pymllm.report.tables import Table
 from tests.unit.report import samples
 from tests.unit.report.looking import Look, look
 from tests.unit.report.test_trends import OTHER
@@ -33,8 +34,37 @@ def test_a_table_has_a_column_for_each_implementation_wrong_ones_last() -> None:
             "X4 | sentence of X4 | ✓ 7 | ? unknown",
         ]
     }
-    tiles = [("2", "laws hold", "good"), ("1", "laws violated", "bad"), ("1", "laws unknown", "unknown")]
-    assert found.tiles == tiles
+    assert found.tiles == [
+        ("0 of 2", "laws hold wherever claimed", "good"),
+        ("1", "law violated", "bad"),
+        ("1", "law unknown", "unknown"),
+    ]
+
+
+def test_what_is_wrong_comes_first_and_what_is_well_is_folded() -> None:
+    """Violations before tables, tables with something wrong before those without."""
+    holds = [samples.law("P1", "holds")]
+    well, wrong = (
+        samples.adapter("a", "slots", holds),
+        samples.adapter("b", "rows", [samples.law("P2", "violated")]),
+    )
+    wrong["violations"] = [samples.violation("P2")]
+    section = make_laws_section([samples.run(samples.verify(well, wrong))])
+    assert section is not None
+    assert [type(block).__name__ for block in section.blocks] == ["Card", "Table", "Table"]
+    assert [(it.caption[:5], it.folded) for it in section.blocks if isinstance(it, Table)] == [
+        ("rows:", False),
+        ("slots", True),
+    ]
+
+
+def test_a_law_that_several_implementations_have_counts_once() -> None:
+    """As the worst of them; laws and pairs of law and implementation are never one number."""
+    found = look(
+        make_laws_section,
+        samples.verify(*(samples.adapter(n, "rows", [samples.law("P1", "holds")]) for n in "ab")),
+    )
+    assert found.tiles == [("1 of 1", "laws hold wherever claimed", "good")]
 
 
 def test_a_violation_leads_to_its_program() -> None:

@@ -71,33 +71,38 @@ def make_laws_section(runs: Sequence[Run]) -> Section | None:
     searches = newest_searches(runs)
     if not searches:
         return None
-    blocks: list[Block] = []
+    cards: list[Block] = [_card(it, violation) for it in searches for violation in it.adapter.violations]
+    problems = [_problem(it, problem) for it in searches for problem in it.adapter.problems]
+    tables = []
     for kind in KINDS:
         of_kind = [it for it in searches if it.adapter.kind == kind and it.adapter.laws]
         if of_kind:
-            blocks.append(_table(kind, of_kind))
-    blocks += [_problem(it, problem) for it in searches for problem in it.adapter.problems]
-    cards = [_card(it, violation) for it in searches for violation in it.adapter.violations]
-    if cards:
-        blocks.append(Text("Each violation, with the smallest program that was found for it:"))
+            tables.append(_table(kind, of_kind))
+    tables.sort(key=lambda table: table.folded)
     return Section(
         "laws",
         "Laws by implementation",
-        "A row is a law, a column an implementation, as its newest run found it. A law holds where programs "
-        "tested it and none broke it; the number says how many tests that were. Unknown: it applies, and "
-        "nothing tested it. Not claimed: the implementation says that it does not offer what the law is "
-        "about. Not about it: the law is about another kind of implementation.",
-        [*blocks, *cards],
+        "First each violation, with the smallest program that the search found. Then a table for each kind: "
+        "a row is a law, a column an implementation, as its newest run found it. ✓ holds: programs tested "
+        "the law and none broke it; the number counts the tests. Unknown: the law applies, and no program "
+        "tested it. Not claimed: the implementation does not offer what the law is about. Not about it: the "
+        "law is about another kind of implementation. A table is folded if nothing in it is violated or "
+        "unknown.",
+        [*cards, *problems, *tables],
         list(_tiles(searches)),
     )
 
 
 def _tiles(searches: Sequence[Searched]) -> Iterator[Tile]:
-    counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
-    yield Tile(f"{counts[Verdict.HOLDS]:,}", "laws hold", GOOD)
+    """Count laws: one that several implementations have counts once, as the worst of them found it."""
+    worst: dict[str, Verdict] = {}
+    for verdict in (Verdict.HOLDS, Verdict.UNKNOWN, Verdict.VIOLATED):
+        worst |= {law.id: verdict for it in searches for law in it.adapter.laws if law.verdict is verdict}
+    counts = Counter(worst.values())
+    yield Tile(f"{counts[Verdict.HOLDS]:,} of {len(worst):,}", "laws hold wherever claimed", GOOD)
     for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN):
-        if counts[verdict]:
-            yield Tile(f"{counts[verdict]:,}", f"laws {verdict.value}", _TONES[verdict])
+        if count := counts[verdict]:
+            yield Tile(f"{count:,}", f"law{'s' * (count > 1)} {verdict.value}", _TONES[verdict])
 
 
 def _table(kind: str, searches: Sequence[Searched]) -> Table:
@@ -109,7 +114,10 @@ def _table(kind: str, searches: Sequence[Searched]) -> Table:
         Column("demands that", lambda law: law[1]),
         *map(_column, searches),
     ]
-    return make_table(f"{kind}: {len(laws)} laws, {count}", laws, columns)
+    alarming = any(
+        law.verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) for it in searches for law in it.adapter.laws
+    )
+    return make_table(f"{kind}: {len(laws)} laws, {count}", laws, columns, folded=not alarming)
 
 
 def _order(law: str) -> tuple[str, int]:

@@ -111,4 +111,79 @@
     waiting = setTimeout(redraw, 150);
   });
   addEventListener("beforeprint", () => Object.keys(plots).forEach(draw));
+
+  // Long tables can be searched, and cut down to what is violated, unknown or worse.
+  document.querySelectorAll("main table").forEach(function (table, place) {
+    const rows = Array.from(table.tBodies[0].rows);
+    if (rows.length <= 12) {
+      return;
+    }
+    const line = document.createElement("p");
+    line.className = "find";
+    line.innerHTML =
+      '<label>Find <input type="search"></label>' +
+      '<label><input type="checkbox"> only what is violated, missed or unknown</label><span aria-live="polite"></span>';
+    const [words, box] = line.querySelectorAll("input");
+    const count = line.querySelector("span");
+    function choose() {
+      const asked = words.value.trim().toLowerCase();
+      rows.forEach(function (row) {
+        const has = row.textContent.toLowerCase().includes(asked);
+        row.hidden = !has || (box.checked && !row.querySelector("td.bad, td.unknown"));
+      });
+      const left = rows.filter((row) => !row.hidden).length;
+      count.textContent = left === rows.length ? "" : left + " of " + rows.length + " rows";
+    }
+    words.addEventListener("input", choose);
+    box.addEventListener("change", choose);
+    box.parentElement.hidden = !table.querySelector("td.bad, td.unknown");
+    table.closest(".scroll").before(line);
+  });
+
+  // Hints: by pointer, touch and keyboard. A table is one stop of the Tab key; arrows lead from hint to hint.
+  const hint = document.createElement("div");
+  hint.id = "hint";
+  hint.setAttribute("role", "tooltip");
+  hint.hidden = true;
+  document.body.append(hint);
+  function hide() {
+    hint.hidden = true;
+    document.querySelectorAll("[aria-describedby='hint']").forEach((it) => it.removeAttribute("aria-describedby"));
+  }
+  function show(element) {
+    hide();
+    hint.textContent = element.dataset.hint;
+    hint.hidden = false;
+    element.setAttribute("aria-describedby", "hint");
+    const box = element.getBoundingClientRect();
+    hint.style.left = Math.max(4, Math.min(box.left, innerWidth - hint.offsetWidth - 12)) + scrollX + "px";
+    const below = box.bottom + hint.offsetHeight + 8 < innerHeight;
+    hint.style.top = (below ? box.bottom + 4 : box.top - hint.offsetHeight - 4) + scrollY + "px";
+  }
+  const groups = new Map();
+  document.querySelectorAll("main [title]:not(svg *)").forEach(function (element) {
+    const group = element.closest("table") || element.parentElement;
+    element.dataset.hint = element.title;
+    element.removeAttribute("title");
+    const mates = groups.get(group) || groups.set(group, []).get(group);
+    element.tabIndex = mates.length ? -1 : 0;
+    mates.push(element);
+    element.addEventListener("mouseenter", () => show(element));
+    element.addEventListener("mouseleave", hide);
+    element.addEventListener("focus", () => show(element));
+    element.addEventListener("blur", hide);
+    element.addEventListener("click", () => show(element));
+    element.addEventListener("keydown", function (event) {
+      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      const seen = mates.filter((it) => it.offsetParent !== null);
+      const next = seen[seen.indexOf(element) + (step || 0)];
+      if (step && next) {
+        event.preventDefault();
+        element.tabIndex = -1;
+        next.tabIndex = 0;
+        next.focus();
+      }
+    });
+  });
+  addEventListener("keydown", (event) => event.key === "Escape" && hide());
 })();
