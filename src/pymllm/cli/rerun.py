@@ -12,6 +12,7 @@ import click
 from pymllm.adapters.base import Adapter
 from pymllm.cli import options
 from pymllm.cli.judge import make_judgement, make_text
+from pymllm.cli.program import complain
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program, save_text
 from pymllm.cli.tables import tell
 from pymllm.conformance.documents import JudgementDocument, OperationRow
@@ -75,7 +76,7 @@ class _Task:
 @click.option("--timing", is_flag=True, help="Show how long each operation took.")
 @click.option(
     "--picture",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.OUTPUT_FILE,
     help="Draw the operations, who has which slot, and the tree into FILE, as SVG.",
 )
 @options.timeout
@@ -121,7 +122,8 @@ def rerun_command(
     if picture is not None:
         from pymllm.report.picture import draw_program
 
-        save_text(draw_program(answer[0].history, answer[0].violation), picture)
+        if save_text(draw_program(answer[0].history, answer[0].violation), picture):
+            complain(f"drawn as {picture}")
     return tell(judgement_of(file, name, *answer), make_text, as_json)
 
 

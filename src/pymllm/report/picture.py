@@ -315,8 +315,9 @@ class _Drawing:
         self.text("operation", _LEFT, self.y, "pp-soft")
         self.text("outcome", _MIDDLE, self.y, "pp-soft")
         if cells := self.rows[-1].cells:
+            when = "after it" if self.violation is None else "after it; before the violation"
             what = cells[0].hint.split()[0]
-            self.text(f"{what}s {cells[0].number} to {cells[-1].number}, after it", _STRIP, self.y, "pp-soft")
+            self.text(f"{what}s {cells[0].number} to {cells[-1].number}, {when}", _STRIP, self.y, "pp-soft")
         for before, row in zip(self.rows[hidden:], self.rows[hidden + 1 :], strict=False):
             self.step(before, row, is_last=row is self.rows[-1])
         self.legend()

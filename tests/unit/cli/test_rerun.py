@@ -197,7 +197,7 @@ def test_a_picture_is_drawn_on_request(tmp_path: Path) -> None:
     """What the program broke is in it; a file that is read, or has a program, is not written over."""
     program = PROGRAMS / "R6-breaks.jsonl"
     kept = program.read_text(encoding="utf-8")
-    picture = tmp_path / "new" / "picture.svg"
+    picture = tmp_path / "picture.svg"
     done = rerun(str(program), "--adapter", "faulty-locked-victims", "--picture", str(picture))
     assert done.exit_code == 1
     assert "faulty-locked-victims violates R6" in picture.read_text(encoding="utf-8")
