@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
-from shlex import quote
 
 from pymllm.conformance.documents import FaultsDocument, SoakDocument
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import show, show_share
-from pymllm.report.sections.searches import Searched, newest_searches
+from pymllm.report.sections.searches import Searched, commands_again, newest_searches
 from pymllm.report.tables import BAD, GOOD, UNKNOWN
 from pymllm.report.trends import Trend, find_trends
 from pymllm.text_file import cut
@@ -68,7 +67,7 @@ def _violations(searches: Sequence[Searched]) -> Iterator[str]:
             _code(it.message),
             _code(it.expected),
             _code(it.observed),
-            _again(who, it.file),
+            _code(next(commands_again(who, it), None)),
         )
         for who in searches
         for it in who.adapter.violations
@@ -76,10 +75,6 @@ def _violations(searches: Sequence[Searched]) -> Iterator[str]:
     yield from _table(
         "Violations", ("law", "implementation", "looked at", "expected", "observed", "again"), rows
     )
-
-
-def _again(it: Searched, file: str | None) -> str:
-    return "" if file is None else _code(f"pymllm rerun {quote(file)} --adapter {quote(it.name)}")
 
 
 def _implementations(searches: Sequence[Searched]) -> Iterator[str]:

@@ -49,6 +49,15 @@ def test_a_violation_has_a_row_with_the_command_that_shows_it_again() -> None:
     assert "| <code>rows</code> | 0 | 0 | 2 | 1 | 1,248 |" in summary
 
 
+def test_a_violation_that_a_rerun_does_not_show_has_the_search() -> None:
+    """As on the page: a command that shows nothing would be taken for a mended bug."""
+    broken = samples.violation("P2", rerun_shows_it=False, judge_shows_it=False)
+    row = samples.adapter("faulty-x", "rows", [samples.law("P2", "violated")], violations=[broken])
+    summary = make_summary([samples.run(samples.verify(row))])
+    assert "<code>pymllm verify --adapter faulty-x --law P2 --seed 3</code>" in summary
+    assert "pymllm rerun" not in summary
+
+
 def test_names_of_others_are_neither_markup_nor_mentions() -> None:
     """A pull request may come from anybody, and the comment is in the project's name."""
     name = "x|<img src=//host>`\n@team"

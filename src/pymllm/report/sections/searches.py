@@ -163,7 +163,7 @@ def _card(it: Searched, violation: ViolationRow) -> Card:
         [
             *seen_facts(violation.message, violation.expected, violation.observed),
             Fact("at", where),
-            *(Fact("again", command, is_code=True) for command in _again(it, violation)),
+            *(Fact("again", command, is_code=True) for command in commands_again(it, violation)),
             Fact("found", f"{show_time(it.run.time)} UTC, in {it.run.source}"),
         ],
         violation.program,
@@ -185,7 +185,8 @@ def config_words(config: dict[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in config.items()) or "no configuration"
 
 
-def _again(it: Searched, violation: ViolationRow) -> Iterator[str]:
+def commands_again(it: Searched, violation: ViolationRow) -> Iterator[str]:
+    """Yield the commands that show a violation again, those only that do."""
     name = quote(it.name)
     if violation.file is not None and violation.rerun_shows_it:
         yield f"pymllm rerun {quote(violation.file)} --adapter {name}"
