@@ -112,6 +112,6 @@ def test_the_document_keeps_to_its_schema(tmp_path: Path, tiny_program: Callable
     assert not any("problem" in exchange for exchange in first["exchanges"])
     (blamed,) = [found for found in second["exchanges"] if "flying" in found.get("problem", "")]
     assert blamed["advice"].startswith("there are pool")
-    assert (third["program"], third["exchanges"][0]["answered"]) == (None, "no JSON")
+    assert (third["program"], third["exchanges"][0]["answered"]) == (None, "not JSON")
     with pytest.raises(ValidationError):
         validator.validate({**document, "programs": [{**first, "surprise": 1}]})

@@ -166,7 +166,7 @@ def test_a_program_that_ends_is_one_line_and_its_last_words_a_file(
     write_history(History(Header("hashes", "hashes"), [Step(1, HashBytes("00"))]), tmp_path / "a.jsonl")
     result = rerun("a.jsonl", "--command", tiny_program("op", "kill"))
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (3, "", 1)
-    assert "was ended by SIGKILL instead of an answer; it was asked for step 1, hash_bytes" in result.stderr
+    assert "was ended by SIGKILL before it answered; it was asked for step 1, hash_bytes" in result.stderr
     (path,) = Path("runs").iterdir()
     assert result.stderr.endswith(f"; what was said last is in {path}\n")
     text = path.read_text(encoding="utf-8")
