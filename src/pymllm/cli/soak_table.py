@@ -231,7 +231,7 @@ _LEGEND = {
     "calls": "the adapter and its implementation",
     "judge": "the oracle",
     "walks": "the adapter's checks of its own data",
-    "again": "running programs a second time, as law X3 demands",
+    "again": "the end of each run, and parts of it that are repeated",
     "driver": "choosing operations",
     "growth": "of memory per million operations; true with 95 % probability between from and to",
     "bound": "more growth than this is a leak",

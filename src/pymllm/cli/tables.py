@@ -126,8 +126,12 @@ def narrow(table: Table, width: int) -> None:
 
 
 _COPIED = re.compile(r" {8}|.*(^|  |: )pymllm [a-z]+ ")
-"""A line of a program, or one with a command: a terminal may break it, since a copy must not be broken."""
 _LABEL = re.compile(r" *\S.{0,30}?  +(?=\S)")
+
+
+def is_copied(line: str) -> bool:
+    """Whether a line is of a program, or has a command: people copy it, so only the terminal breaks it."""
+    return _COPIED.match(line) is not None
 
 
 def wrap(text: str, width: int | None) -> str:
@@ -136,7 +140,7 @@ def wrap(text: str, width: int | None) -> str:
         return text
     lines: list[str] = []
     for line in text.split("\n"):
-        if len(line) <= width or _COPIED.match(line) or "\x1b" in line:
+        if len(line) <= width or is_copied(line) or "\x1b" in line:
             lines.append(line)
             continue
         label = _LABEL.match(line)

@@ -61,10 +61,10 @@ def test_a_sane_adapter_passes(tiny: str) -> None:
         ("ClaimsList", "capabilities must be a frozenset, not ['pool']"),
         ("ClaimsByChance", "differ in kind, configuration or claims"),
         ("Raises", " raised ZeroDivisionError: no way"),
-        ("AnswersNone", "answered None, which is no Outcome"),
+        ("AnswersNone", "answered None, which is not an Outcome"),
         ("AnswersMatched", "branching=None); it must be Table"),
         ("Forgets", "is unsupported (read_rows), although everything that it needs is claimed"),
-        ("Refuses", "the simplest legal call failed with TypeError: takes a list"),
+        ("Refuses", "a plain legal call failed with TypeError: takes a list"),
         ("SizesAreFloats", "the size 'size' is 3.0; sizes are integers by name"),
         ("EffectsAreList", "effects are []; they must be a tuple of Effect"),
         ("NotJSON", "JSON does not keep"),
@@ -253,7 +253,7 @@ def test_what_is_wrong_is_named_with_what_to_do(
         (('"capabilities": claims', '"capabilities": ["flying", *claims]'), "'flying' is no capability"),
         (('"slots": taken[: op["tokens"]]', '"slots": ["one"]'), "must be an integer"),
         (('"slots": 48', '"slots": 47'), "slots is 47; it must be a multiple of page_size, 4"),
-        (('"window": None', '"window": 3'), "nothing can be judged: a cache with a window claims swa"),
+        (('"window": None', '"window": 3'), "cannot be judged: a cache with a window claims swa"),
     ],
 )
 def test_the_rest_is_asked_whatever_is_wrong_with_one_answer(
