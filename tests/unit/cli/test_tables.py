@@ -82,7 +82,9 @@ _PROGRAM = "dirty.jsonl"
 _VERBS = {
     "adapters": "adapters rows kv-buffers -v",
     "compare": f"compare rows faulty-dirty-rows kv-buffers {' '.join(_SMALL)}",
+    "diff": "diff judged.json judged.json",
     "doctor": "doctor",
+    "faults": "faults B116",
     "judge": f"judge {_PROGRAM}",
     "replay": "replay chat --requests 4",
     "replay, a curve": "replay chat --requests 4 --capacity 2k --capacity 4k --jobs 1",
@@ -103,6 +105,7 @@ def widths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, in
     header = Header("faulty-dirty-rows", "rows", {"max_reqs": 1, "max_context_len": 2})
     history = History(header, [Step(*step) for step in enumerate(steps, 1)])
     write_history(rerun_history(history, "faulty-dirty-rows").history, Path(_PROGRAM))
+    Path("judged.json").write_text(typed("judge", _PROGRAM, "--json").stdout, encoding="utf-8")
 
     def show(command: str, width: int | None) -> list[str]:
         monkeypatch.setattr(tables, "terminal_width", lambda: width)
