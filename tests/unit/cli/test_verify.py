@@ -453,7 +453,7 @@ def test_what_somebody_has_to_look_at_comes_first(report: VerifyReport) -> None:
     head = next(place for place, line in enumerate(lines) if line.startswith("law  demands that"))
     table = [(line.split()[0], line.split("  ")[-1].strip()) for line in lines[head + 1 : head + 6]]
     assert table == [("P2", "1"), ("P3", "1"), ("E5", "1"), ("P1", "2"), ("X1", "1")]
-    row = "P1   rows 1 to max_reqs are handed out, row 0 is padding  holds         1,234     42         2"
+    row = "P1   rows 1 to max_reqs are handed out, row 0 is padding  holds        1,234     42         2"
     assert row in lines
 
 
