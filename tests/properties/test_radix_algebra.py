@@ -13,7 +13,7 @@ from pymllm.conformance.prefix_caller import FORMS, SPACES
 from pymllm.history.operations import Key
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
-from pymllm.oracle.prefix_pages import Space
+from pymllm.oracle.models.prefix_model import Space
 
 tokens = st.lists(st.integers(0, 2), max_size=20)
 programs = st.lists(tokens, min_size=1, max_size=8)

@@ -6,12 +6,8 @@ from pymllm.errors import ProgramError
 from pymllm.history.files import Header
 from pymllm.history.operations import SHAPES, Malformed, MoveKV, ReadKV, WriteKV
 from pymllm.history.outcomes import Buffers, Done, Outcome
-from pymllm.oracle.expected_cells import BlankCells, Content, ExpectedCells
+from pymllm.oracle.models.expected_cells import BlankCells, Content, ExpectedCells
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
-
-__all__ = [
-    "BufferJudge",
-]
 
 _SMALL = range(-128, 128)
 

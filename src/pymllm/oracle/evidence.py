@@ -8,10 +8,8 @@ from typing import NoReturn
 
 from pymllm.errors import InvariantViolation
 from pymllm.history.outcomes import Failed, Outcome
-from pymllm.oracle.situations import NAMES
+from pymllm.oracle.coverage import NAMES
 from pymllm.text_file import cut
-
-__all__ = ["Evidence"]
 
 _MOST = 400
 """Characters of each part of a violation: what is too long to be read is cut."""
@@ -22,7 +20,7 @@ class _Reached(Counter[str]):
 
     def __missing__(self, name: str) -> int:
         if name not in NAMES:
-            raise ValueError(f"no situation {name!r}; register it where pymllm.oracle.situations finds it")
+            raise ValueError(f"no situation {name!r}; register it where pymllm.oracle.coverage finds it")
         return 0
 
 
@@ -34,7 +32,7 @@ class Evidence:
     exercised : Counter of str
         By a law's id: tests that could have failed and did not.
     reached : Counter of str
-        By a situation's name, one of `pymllm.oracle.situations.NAMES`: how often it was met.
+        By a situation's name, one of `pymllm.oracle.coverage.NAMES`: how often it was met.
     """
 
     def __init__(self) -> None:

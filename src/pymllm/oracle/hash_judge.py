@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from pymllm.errors import ProgramError
 from pymllm.history.operations import KEY_FORMS, HashBytes, HashInt64, HashPage, Key, PickToken, SliceKey
 from pymllm.history.outcomes import Hashes, Number, Outcome, Tokens
+from pymllm.oracle.models.prefix_model import demand_namespace
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
-from pymllm.oracle.prefix_pages import demand_namespace
-
-__all__ = ["HashJudge", "hash_page"]
 
 _TOKENS = range(2**32)
 _DIGEST_DIGITS = 64

@@ -12,14 +12,9 @@ from pymllm.history.operations import Fault, Key
 from pymllm.history.outcomes import INJECTED, Failed, Outcome
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import laws_of
+from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds, path_of_key
+from pymllm.oracle.models.slot_ledger import SlotLedger, TrackLedger
 from pymllm.oracle.node_book import NodeBook
-from pymllm.oracle.prefix_model import PrefixModel
-from pymllm.oracle.prefix_pages import Path, path_of_key
-from pymllm.oracle.slot_ledger import SlotLedger
-from pymllm.oracle.state_ends import StateEnds
-from pymllm.oracle.track_ledger import TrackLedger
-
-__all__ = ["PrefixBooks"]
 
 R = TypeVar("R")
 

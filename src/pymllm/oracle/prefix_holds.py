@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pymllm.errors import ProgramError
 from pymllm.history.operations import Lock, Unlock
 from pymllm.history.outcomes import Done, Locked, Outcome
-from pymllm.oracle.node_book import Token
+from pymllm.oracle.models.prefix_model import Hold, NotUsableError, Path
+from pymllm.oracle.node_book import HoldToken
 from pymllm.oracle.prefix_books import PrefixBooks
-from pymllm.oracle.prefix_model import NotUsableError
-from pymllm.oracle.prefix_pages import Hold, Path
-
-__all__ = ["Handle", "HoldJudge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +37,9 @@ class HoldJudge:
 
     def __init__(self, books: PrefixBooks) -> None:
         self.books = books
-        self.tokens: dict[int, Token] = {}
+        self.tokens: dict[int, HoldToken] = {}
         self._handles: dict[int, Handle] = {}
-        self._given: dict[int, Token] = {}
+        self._given: dict[int, HoldToken] = {}
         self._revived: set[int] = set()
 
     # -- nodes ---------------------------------------------------------------------------------------------
@@ -103,7 +100,7 @@ class HoldJudge:
             books.nodes.may_split([handle.path.upto(hold.edge)])
         return "R6"
 
-    def _check_token(self, hold: Hold, token: Token) -> None:
+    def _check_token(self, hold: Hold, token: HoldToken) -> None:
         """Test that there is a token iff the window leaves something out, and one per edge (S5)."""
         books = self.books
         rule = "a token where the window ends inside the path, and only there"
@@ -176,7 +173,7 @@ class HoldJudge:
             evidence.meet("a hold is released after a tombstone on its path was revived")
             self._revived.discard(number)
 
-    def _token(self, operation: Unlock) -> Token:
+    def _token(self, operation: Unlock) -> HoldToken:
         if operation.token == 0:
             return None
         number = operation.lock if operation.token is None else operation.token

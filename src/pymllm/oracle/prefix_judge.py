@@ -31,24 +31,18 @@ from pymllm.history.operations import (
     WriteState,
 )
 from pymllm.history.outcomes import Done, Hashes, Inspected, Matched, Outcome
+from pymllm.oracle.coverage.noticed import note_match
+from pymllm.oracle.models.cold_runs import hash_pages
+from pymllm.oracle.models.prefix_model import Found, Path, PrefixModel
+from pymllm.oracle.models.slot_ledger import SlotLedger
 from pymllm.oracle.node_book import NodeBook
-from pymllm.oracle.page_hashes import hash_pages
 from pymllm.oracle.pool_judge import PoolJudge
 from pymllm.oracle.prefix_books import PrefixBooks
-from pymllm.oracle.prefix_evictions import EvictionJudge
+from pymllm.oracle.prefix_evictions import EvictionJudge, StateEvictionJudge
 from pymllm.oracle.prefix_holds import HoldJudge
 from pymllm.oracle.prefix_inserts import InsertJudge
-from pymllm.oracle.prefix_model import PrefixModel
-from pymllm.oracle.prefix_pages import Found, Path
-from pymllm.oracle.prefix_pools import PoolPart
-from pymllm.oracle.prefix_situations import note_match
-from pymllm.oracle.prefix_states import StatePart
+from pymllm.oracle.prefix_pools import PoolPart, StatePart, look_at_states
 from pymllm.oracle.seen_effects import sort_effects
-from pymllm.oracle.slot_ledger import SlotLedger
-from pymllm.oracle.state_evictions import StateEvictionJudge
-from pymllm.oracle.state_views import look_at_states
-
-__all__ = ["PrefixJudge"]
 
 _WHOLE = frozenset({"X1", "X2", "X4", "X7"})
 """Laws about everything at once: after such an operation a wrong size breaks them, whichever it is."""

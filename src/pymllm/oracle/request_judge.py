@@ -21,13 +21,9 @@ from pymllm.history.operations import (
     ScheduleChunk,
 )
 from pymllm.history.outcomes import ContextView, Done, NoRoom, Outcome, RequestView
+from pymllm.oracle.models.request_model import PAUSED, PREFILL, WAITING, RequestModel, ServedRequest
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
-from pymllm.oracle.request_books import RequestBooks
-from pymllm.oracle.request_model import PAUSED, PREFILL, WAITING, RequestModel, ServedRequest
-from pymllm.oracle.request_steps import StepJudge
-from pymllm.oracle.request_views import check_request, check_view
-
-__all__ = ["RequestJudge"]
+from pymllm.oracle.request_steps import RequestBooks, StepJudge, check_request, check_view
 
 
 class RequestJudge(PoolJudge):
@@ -36,7 +32,7 @@ class RequestJudge(PoolJudge):
     Parameters
     ----------
     header : Header
-        Configuration as of `pymllm.oracle.request_model.RequestModel`.
+        Configuration as of `pymllm.oracle.models.request_model.RequestModel`.
     """
 
     KIND: ClassVar[str] = "requests"

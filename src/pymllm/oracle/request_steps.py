@@ -1,23 +1,200 @@
-"""The judge of a step: what each request computes and reads, and what the step leaves for later ones."""
+"""The judge of a step, and what it shares with that of whole requests: the books, and looks at them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pymllm.errors import ProgramError
-from pymllm.history.operations import RunStep
-from pymllm.history.outcomes import INJECTED, Failed, Outcome, Ran, RequestRun
-from pymllm.oracle.context_slots import Kept, Leaving, priority
-from pymllm.oracle.request_books import RequestBooks
-from pymllm.oracle.request_model import DECODE, PREFILL, ServedRequest
-from pymllm.oracle.request_views import first_row
+from pymllm.history.files import Header
+from pymllm.history.operations import Fault, RunStep
+from pymllm.history.outcomes import (
+    INJECTED,
+    ContextBlock,
+    ContextView,
+    Failed,
+    Outcome,
+    Ran,
+    RequestRun,
+    RequestView,
+)
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.models.request_model import (
+    DECODE,
+    PAUSED,
+    PREFILL,
+    WAITING,
+    Kept,
+    Leaving,
+    RequestModel,
+    ServedRequest,
+    priority,
+)
+
+
+class RequestBooks:
+    """The model of one context, and tests that more than one operation needs.
+
+    Parameters
+    ----------
+    header : Header
+        Of the history.
+    evidence : Evidence
+        Takes what was tested.
+
+    Attributes
+    ----------
+    model : RequestModel
+        What the context must be like.
+    fault : Fault or None
+        The call that the operation at hand was told to let fail.
+    has_states : bool
+        Whether states are cached at all.
+    """
+
+    def __init__(self, header: Header, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.model = RequestModel(header.config)
+        self.claims = frozenset(header.capabilities)
+        self.fault: Fault | None = None
+        self.has_states = self.model.slots.count > 0
+        if self.has_states != ("mamba" in self.claims):
+            raise ProgramError("an adapter with slots for states claims mamba, and no other does")
+
+    def find(self, step: int, act: str) -> ServedRequest | None:
+        """Return the request of a step, which must be able to do something; ``None`` once it was released.
+
+        Raises
+        ------
+        ProgramError
+            The step added no request, or the request was in a step that failed and can only leave.
+        """
+        if step in self.model.gone:
+            return None
+        if step not in self.model.served:
+            raise ProgramError(f"step {step} added no request that could {act}")
+        request = self.model.served[step]
+        if request.is_spoiled and act != "leave":
+            raise ProgramError(
+                f"the request of step {step} was in a step that failed; it can only be released"
+            )
+        return request
+
+    def is_struck(self, outcome: Outcome, *calls: str) -> bool:
+        """Tell whether an operation failed because one of these calls was told to."""
+        result = outcome.result
+        if not isinstance(result, Failed) or result.error != INJECTED:
+            return False
+        return self.is_armed(*calls)
+
+    def is_armed(self, *calls: str) -> bool:
+        """Tell whether one of these calls was told to fail."""
+        return self.fault is not None and self.fault.call in calls
+
+    def survive(self, what: str, outcome: Outcome | None = None) -> str:
+        """Count a failure that has left no trace, and return the law of its traces."""
+        if outcome is not None:
+            self.check_effects("X2", "what failed", (), outcome)
+        if "faults" in self.claims:
+            self.evidence.count("X2")
+        self.evidence.meet(what)
+        return "X2"
+
+    def check_effects(self, law: str, what: str, expected: Collection[int], outcome: Outcome) -> None:
+        """Test which blocks were told to be deregistered or free, each once, whatever the order."""
+        told = sorted(block for effect in outcome.effects for block in effect.slots)
+        if expected or told:
+            self.evidence.expect(law, f"blocks that {what} gives up", sorted(expected), told)
+
+    def check_new(self, request: ServedRequest, blocks: Sequence[int], missing: int) -> list[int]:
+        """Test the row of a request that has got ``missing`` new blocks; return those.
+
+        Parameters
+        ----------
+        request : ServedRequest
+            With the blocks that it had before.
+        blocks : sequence of int
+            Its row now.
+        missing : int
+            How many it needed; what was evicted for that is already free in the model.
+        """
+        had, evidence = len(request.blocks), self.evidence
+        if had:
+            evidence.expect(
+                "E2", f"first blocks of request {request.step}", tuple(request.blocks), tuple(blocks[:had])
+            )
+        new = [*blocks[had:]]
+        evidence.expect("E2", f"blocks of request {request.step}", had + missing, len(blocks))
+        wrong = [block for block in new if not self.model.blocks.is_free(block)]
+        if new:
+            distinct = len({*new}) == len(new)
+            evidence.demand(
+                "C1", distinct and not wrong, "blocks handed out", "free ones, each once", lambda: new
+            )
+        return new
+
+
+_ORDER = (PAUSED, DECODE, PREFILL, WAITING)
+
+
+def first_row(books: RequestBooks, region: str) -> int:
+    """Return the first row of a region."""
+    return sum(len(books.model.of(each)) for each in _ORDER[: _ORDER.index(region)])
+
+
+def check_request(books: RequestBooks, request: ServedRequest, view: RequestView) -> None:
+    """Test one request: where it stands, its row, and what is in its blocks and in its live state."""
+    expect, who = books.evidence.expect, f"request {request.step}"
+    expect("E2", "the request that is told of", request.step, view.request)
+    expect("E2", f"region of {who}", request.region, view.region)
+    first = first_row(books, request.region)
+    rows = range(first, first + len(books.model.of(request.region)))
+    books.evidence.demand("E2", view.row in rows, f"row of {who}", f"one of {rows}", lambda: view.row)
+    expect("E2", f"blocks of {who}", tuple(request.blocks), view.blocks)
+    expect("E2", f"finished tokens of {who}", min(request.computed, request.prompt), view.finished)
+    if request.is_spoiled:
+        return
+    cold, size = books.model.cold, books.model.block_size
+    cold.extend(request.prefixes, request.tokens)
+    whole = max(request.computed // size, request.matched)
+    wanted = tuple(prefix.kv for prefix in request.prefixes[:whole])
+    if wanted:
+        expect("E1", f"KV in the blocks of {who}", wanted, view.kv[:whole])
+    if books.model.layers:
+        state = cold.state_at(request.prefixes, request.tokens, request.start)
+        expect("E1", f"live state of {who} after {request.start} tokens", state, view.state)
+
+
+def check_view(books: RequestBooks, view: ContextView) -> None:
+    """Test everything that there is."""
+    model, expect = books.model, books.evidence.expect
+    expect("E2", "requests", sorted(model.served), sorted(each.request for each in view.requests))
+    expect("E2", "rows", [*range(len(view.requests))], [each.row for each in view.requests])
+    for each in view.requests:
+        check_request(books, model.served[each.request], each)
+    blocks = model.blocks
+    occupied = sorted(blocks.references.keys() | blocks.known.keys())
+    expect("C1", "blocks that are not free", occupied, [each.block for each in view.blocks])
+    for block in view.blocks:
+        _check_block(books, block)
+
+
+def _check_block(books: RequestBooks, view: ContextBlock) -> None:
+    model, expect, who = books.model, books.evidence.expect, f"block {view.block}"
+    expect("C1", f"references of {who}", model.blocks.references.get(view.block, 0), view.references)
+    entry = model.blocks.known.get(view.block)
+    expect("C3", f"hash of {who}", -1 if entry is None else entry.prefix.hash, view.hash)
+    if not books.has_states:
+        return
+    expect("C2", f"slot of {who}", model.slots.of_block.get(view.block, -1), view.slot)
+    if view.slot >= 0 and entry is not None:
+        expect("C7", f"cached state of {who}", entry.prefix.state, view.state)
+
 
 if TYPE_CHECKING:
     from pymllm.oracle.request_judge import RequestJudge
 
-__all__ = ["StepJudge"]
 
 _FORWARD = "forward"
 _COMMIT = ("allocate_slots", "store_states")

@@ -8,13 +8,9 @@ from pymllm.errors import ProgramError
 from pymllm.history.files import Header
 from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, WriteEntries, WriteRow
 from pymllm.history.outcomes import Done, NoRoom, Outcome, Slots, Table
-from pymllm.oracle.expected_cells import BlankCells, ExpectedCells
+from pymllm.oracle.models.expected_cells import BlankCells, ExpectedCells
+from pymllm.oracle.models.slot_model import Remainder
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
-from pymllm.oracle.remainder import Remainder
-
-__all__ = [
-    "RowJudge",
-]
 
 _SLOT_STOP = 2**31
 """The table holds int32 slots."""

@@ -14,13 +14,9 @@ from pymllm.history.operations import (
     WriteState,
 )
 from pymllm.history.outcomes import Done, NoRoom, Outcome, Slots, States
-from pymllm.oracle.expected_cells import BlankCells, Content, ExpectedCells
+from pymllm.oracle.models.expected_cells import BlankCells, Content, ExpectedCells
+from pymllm.oracle.models.slot_model import Remainder
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
-from pymllm.oracle.remainder import Remainder
-
-__all__ = [
-    "StateJudge",
-]
 
 _PARTS = ("recurrent", "conv")
 

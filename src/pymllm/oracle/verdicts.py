@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-__all__ = ["Verdict", "merge_verdicts"]
-
 
 class Verdict(enum.Enum):
     """What is known of one law."""

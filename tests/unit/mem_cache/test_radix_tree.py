@@ -19,8 +19,8 @@ from pymllm.mem_cache.base_tree_node import BaseTreeNode
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 from pymllm.mem_cache.radix_tree import namespace_prior
-from pymllm.oracle.page_hashes import hash_pages
-from pymllm.oracle.prefix_pages import Path, Space
+from pymllm.oracle.models.cold_runs import hash_pages
+from pymllm.oracle.models.prefix_model import Path, Space
 
 
 def put(cache: RadixCache, tokens: list[int], extra_key: str | int | None = None) -> TreeNode:

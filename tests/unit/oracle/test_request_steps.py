@@ -24,9 +24,9 @@ from pymllm.history.operations import (
     ScheduleChunk,
 )
 from pymllm.history.outcomes import BlockState, Done, Effect, Failed, Outcome, Ran
-from pymllm.oracle.cold_runs import ColdRuns, Prefix
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
+from pymllm.oracle.models.cold_runs import ColdRuns, Prefix
+from pymllm.oracle.models.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
 
 # -- The judge of steps: what each wrong outcome of one breaks -----------------------------------------------
 

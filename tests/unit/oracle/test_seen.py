@@ -13,12 +13,18 @@ from pymllm.history.files import Header
 from pymllm.history.operations import Evict, Fault, Inspect
 from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, Outcome, Result
 from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.kv_block_judge import SeenObserver
+from pymllm.oracle.models.prefix_model import Path, Space
+from pymllm.oracle.models.prefix_victims import Taken
 from pymllm.oracle.prefix_books import PrefixBooks
-from pymllm.oracle.prefix_model import Path, Space
-from pymllm.oracle.prefix_victims import Taken
-from pymllm.oracle.seen_effects import SeenEffects, sort_effects
-from pymllm.oracle.seen_observer import SeenObserver
-from pymllm.oracle.seen_victims import SeenVictims, check_victims, read_victims, tokens_of
+from pymllm.oracle.seen_effects import (
+    SeenEffects,
+    SeenVictims,
+    check_victims,
+    read_victims,
+    sort_effects,
+    tokens_of,
+)
 
 # -- Wrong callbacks of an eviction are refused by the law that they break -----------------------------------
 

@@ -16,9 +16,9 @@ from pymllm.adapters.cabinet.bugs import BUGS
 from pymllm.adapters.registry import OWN, find_adapter, load_adapter, make_adapter
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import KINDS
+from pymllm.oracle.coverage import NAMES, SITUATIONS, expected_names, expected_situations, situations_of
+from pymllm.oracle.coverage.situation import Condition, Situation, make_situations
 from pymllm.oracle.laws import find_law
-from pymllm.oracle.situation import Condition, Situation, make_situations
-from pymllm.oracle.situations import NAMES, SITUATIONS, expected_names, expected_situations, situations_of
 
 # -- A situation is expected where its capabilities are claimed and its conditions hold ----------------------
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pymllm.history.files import Config
-from pymllm.oracle.situation import Condition, make_situations
-
-__all__ = ["BLOCK_SITUATIONS", "REQUEST_SITUATIONS"]
+from pymllm.oracle.coverage.situation import Condition, make_situations
 
 
 def _is_several(config: Config) -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pymllm.history.operations import KEY_FORMS, SHAPES
-from pymllm.oracle.situation import Condition, make_situations
-
-__all__ = ["BUFFER_SITUATIONS", "HASH_SITUATIONS", "ROW_SITUATIONS", "SLOT_SITUATIONS", "STATE_SITUATIONS"]
+from pymllm.oracle.coverage.situation import Condition, make_situations
 
 _SINGLE = Condition("pages of one token", lambda config: config.get("page_size") == 1)
 _PAGED = Condition("pages of several tokens", lambda config: config.get("page_size") != 1)

@@ -7,8 +7,6 @@ from typing import Any, Generic, TypeVar
 
 from pymllm.oracle.evidence import Evidence
 
-__all__ = ["BlankCells", "Content", "ExpectedCells"]
-
 CellT = TypeVar("CellT", bound=tuple[Any, ...])
 
 Content = tuple[int, ...]

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from pymllm.history.files import Config
 
-__all__ = ["Condition", "Row", "Situation", "make_situations"]
-
 Row = tuple[str, str] | tuple[str, str, str]
 """Name, ids of laws, and perhaps ids of bugs; ids with blanks between them."""
 

@@ -2,16 +2,209 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pymllm.errors import ProgramError
 from pymllm.history.files import Config
-from pymllm.oracle.cold_runs import ColdRuns, Prefix
-from pymllm.oracle.context_blocks import ContextBlocks
-from pymllm.oracle.context_slots import ContextSlots
+from pymllm.oracle.models.cold_runs import ColdRuns, Prefix
 
-__all__ = ["DECODE", "PAUSED", "PREFILL", "WAITING", "RequestModel", "ServedRequest"]
+
+@dataclass(frozen=True, slots=True)
+class KnownBlock:
+    """What a registered block holds, and the block before it; ``None`` for a first one."""
+
+    prefix: Prefix
+    parent: int | None
+
+
+class ContextBlocks:
+    """Follow the blocks of requests: a block is free, referenced, or cached.
+
+    Whoever has a block has every block before it, so no block without references has a referenced one below.
+
+    Parameters
+    ----------
+    usable : int
+        Blocks but for the dummy, which is number ``usable``.
+    keeps_unreferenced : bool
+        Policy LRU; the other is REF_ZERO.
+
+    Attributes
+    ----------
+    references : dict of int to int
+        How many requests have a block; those that have any.
+    known : dict of int to KnownBlock
+        Registered blocks.
+    released : dict of int to int
+        When the last request let go of each cached block; later ones have larger numbers.
+    """
+
+    def __init__(self, usable: int, keeps_unreferenced: bool) -> None:
+        self.usable = usable
+        self.keeps_unreferenced = keeps_unreferenced
+        self._clock = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Make every block free."""
+        self.references: dict[int, int] = {}
+        self.known: dict[int, KnownBlock] = {}
+        self.by_hash: dict[int, int] = {}
+        self.released: dict[int, int] = {}
+
+    @property
+    def free(self) -> int:
+        """Count the free blocks."""
+        return self.usable - len(self.references) - len(self.released)
+
+    def room(self, keep: Collection[int] = ()) -> int:
+        """Count the blocks that are free or may be evicted while some are kept."""
+        return self.usable - len(self.references.keys() | set(keep))
+
+    def is_free(self, block: int) -> bool:
+        """Tell whether a block may be handed out."""
+        taken = block in self.references or block in self.released
+        return 0 <= block < self.usable and not taken
+
+    def find(self, prefixes: Sequence[Prefix]) -> list[int]:
+        """Return the blocks of the longest known chain that holds exactly these prefixes (C3)."""
+        found: list[int] = []
+        for prefix in prefixes:
+            block = self.by_hash.get(prefix.hash)
+            if block is None or self.known[block] != KnownBlock(prefix, found[-1] if found else None):
+                break
+            found.append(block)
+        return found
+
+    def victims(self, count: int) -> list[int]:
+        """Return the blocks that go next: released first, children before their parents (C1)."""
+        going: list[int] = []
+        left = dict(self.known)
+        for _ in range(count):
+            parents = {entry.parent for entry in left.values()}
+            leaves = [block for block in self.released if block in left and block not in parents]
+            block = min(leaves, key=lambda leaf: (self.released[leaf], leaf))
+            going.append(block)
+            del left[block]
+        return going
+
+    def forget(self, blocks: Collection[int]) -> None:
+        """Take the hashes from blocks; those without references are free then."""
+        for block in blocks:
+            entry = self.known.pop(block, None)
+            if entry is not None:
+                del self.by_hash[entry.prefix.hash]
+            self.released.pop(block, None)
+
+    def retain(self, blocks: Collection[int]) -> None:
+        """Add a reference to each of some blocks, free ones included."""
+        for block in blocks:
+            self.references[block] = self.references.get(block, 0) + 1
+            self.released.pop(block, None)
+
+    def release(self, blocks: Collection[int]) -> list[int]:
+        """Take a reference from each of some blocks; return those that are free now."""
+        self._clock += 1
+        freed = []
+        for block in blocks:
+            self.references[block] -= 1
+            if self.references[block]:
+                continue
+            del self.references[block]
+            if block in self.known and self.keeps_unreferenced:
+                self.released[block] = self._clock
+            else:
+                freed.append(block)
+        self.forget(freed)
+        return freed
+
+    def register(self, block: int, prefix: Prefix, parent: int | None) -> None:
+        """Make the content of a block known."""
+        self.known[block] = KnownBlock(prefix, parent)
+        self.by_hash[prefix.hash] = block
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Leaving:
+    """A state that a request's chunk leaves, ordered as C7 keeps them.
+
+    Parameters
+    ----------
+    is_inside : bool
+        Extracted inside a chunk; a state at the end of a prompt goes before.
+    negative_depth : int
+        Tokens before it, negated: the deepest goes first.
+    row : int
+        Row of the request.
+    block : int
+        The block that ends there.
+    """
+
+    is_inside: bool
+    negative_depth: int
+    row: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a commit comes to: blocks that get a state, blocks that lose theirs, blocks that get none."""
+
+    new: tuple[int, ...]
+    victims: tuple[int, ...]
+    left_out: tuple[int, ...]
+
+
+def priority(leaving: Sequence[Leaving]) -> list[int]:
+    """Return the blocks of states in the order in which a commit keeps them, each once (C7)."""
+    return list(dict.fromkeys(each.block for each in sorted(leaving)))
+
+
+class ContextSlots:
+    """Follow the slots.
+
+    Parameters
+    ----------
+    count : int
+        Slots.
+
+    Attributes
+    ----------
+    of_block : dict of int to int
+        The slot of each block that has a cached state.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.of_block: dict[int, int] = {}
+
+    @property
+    def free(self) -> int:
+        """Count the free slots."""
+        return self.count - len(self.of_block)
+
+    def commit(self, wanted: Sequence[int], released: Mapping[int, int]) -> Kept:
+        """Work out which of some blocks get a slot, the first ones first, and who loses one for that.
+
+        Parameters
+        ----------
+        wanted : sequence of int
+            Distinct blocks, referenced.
+        released : mapping of int to int
+            When each block without references was let go of.
+        """
+        evictable = sorted((released[block], block) for block in self.of_block if block in released)
+        missing = [block for block in wanted if block not in self.of_block]
+        new = missing[: self.free + len(evictable)]
+        victims = [block for _, block in evictable[: max(0, len(new) - self.free)]]
+        return Kept(tuple(new), tuple(victims), tuple(missing[len(new) :]))
+
+    def drop(self, blocks: Collection[int]) -> None:
+        """Free the slots of those blocks that have one."""
+        for block in blocks:
+            self.of_block.pop(block, None)
+
 
 PAUSED, DECODE, PREFILL, WAITING = "paused", "decode", "prefill", "waiting"
 POLICIES = ("lru", "ref_zero")

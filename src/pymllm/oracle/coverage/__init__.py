@@ -10,19 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pymllm.history.files import Config, Header
-from pymllm.oracle.situation import Situation
-from pymllm.oracle.situations_of_blocks import BLOCK_SITUATIONS, REQUEST_SITUATIONS
-from pymllm.oracle.situations_of_engines import ENGINE_SITUATIONS
-from pymllm.oracle.situations_of_pools import (
+from pymllm.oracle.coverage.blocks import BLOCK_SITUATIONS, REQUEST_SITUATIONS
+from pymllm.oracle.coverage.pools import (
     BUFFER_SITUATIONS,
     HASH_SITUATIONS,
     ROW_SITUATIONS,
     SLOT_SITUATIONS,
     STATE_SITUATIONS,
 )
-from pymllm.oracle.situations_of_prefixes import PREFIX_SITUATIONS
-
-__all__ = ["NAMES", "SITUATIONS", "expected_names", "expected_situations", "situations_of"]
+from pymllm.oracle.coverage.prefixes import ENGINE_SITUATIONS, PREFIX_SITUATIONS
+from pymllm.oracle.coverage.situation import Situation
 
 SITUATIONS: tuple[Situation, ...] = (
     *SLOT_SITUATIONS,

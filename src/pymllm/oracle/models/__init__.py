@@ -1,0 +1,1 @@
+"""Models: what each kind of implementation must do, predicted; nothing is judged here."""
