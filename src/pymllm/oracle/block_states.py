@@ -1,4 +1,4 @@
-"""What the views of blocks and slots must say, and what stands in cached and live states (C1 to C4, C7, C9)."""
+"""What the views of blocks must say, and what stands in cached and live states (C1 to C4, C7, C9)."""
 
 from __future__ import annotations
 
