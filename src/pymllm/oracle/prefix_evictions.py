@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import ClassVar, NoReturn
 
 from pymllm.errors import ProgramError
 from pymllm.history.operations import Evict
@@ -34,11 +35,11 @@ from pymllm.oracle.seen_effects import (
 class EvictionJudge:
     """Judges by relation what an eviction chose, and follows it.
 
-    Parameters
-    ----------
-    books : PrefixBooks
-        What all parts share.
+    Where states are kept, `StateEvictionJudge` says what is meant by the second of two kinds of memory:
+    states one by one instead of windows in tokens.
     """
+
+    SECOND_CALL: ClassVar[str] = "free_swa"
 
     def __init__(self, books: PrefixBooks) -> None:
         self.books = books
@@ -48,30 +49,42 @@ class EvictionJudge:
         books, seen = self.books, sort_effects(outcome.effects)
         if not books.can_follow_evictions:
             raise ProgramError("victims that no pool sees can be followed only where exact_lru is claimed")
-        tokens = operation.tokens
-        alive_tokens = operation.secondary if books.window is not None else 0
-        books.forbid("R4", "SWA halves that an eviction moves", seen.moves)
-        if books.is_struck(outcome, "free", "free_swa"):
-            return self._settle(list(self._plan(tokens, alive_tokens)), seen, outcome)
-        full, swa = self._counts(outcome)
-        victims = read_victims(books, seen, full, swa)
-        is_hidden = self._hides_refusal(victims, seen, tokens, alive_tokens)
+        tokens, secondary = operation.tokens, self._secondary(operation)
+        self._forbid_moves(seen)
+        if books.is_struck(outcome, "free", self.SECOND_CALL):
+            return self._settle(list(self._plan(tokens, secondary)), seen, outcome)
+        victims, states = self._read(seen, outcome)
+        is_hidden = self._hides_refusal(victims, states, seen, tokens, secondary)
         check_victims(books, victims, is_whole=not is_hidden)
         if is_hidden:
             books.refuse_hidden()
-        self._check_counts(victims)
-        self._check_enough(victims, tokens, alive_tokens)
-        taken = self._explain(victims, tokens, alive_tokens)
-        # Not before: who asks for the wrong pages may have no need of the call that was to fail.
+        self._check_counts(victims, states)
+        self._check_enough(victims, tokens, secondary)
+        taken = self._explain(victims, tokens, secondary)
         if self._is_ordered:
-            books.expect_strike("free", books.has_pool and taken.removed)
-            books.expect_strike("free_swa", books.has_halves and taken.tombstoned)
+            # Not before: who asks for the wrong pages may have no need of the call that was to fail.
+            self._expect_strike(taken)
         self._check_order(taken, seen)
-        note_eviction(books, taken, tokens, alive_tokens)
+        self._note(taken, tokens, secondary)
         ids = books.nodes.ids_of(taken.removed)
         self._commit(taken)
         check_callbacks(books, taken, ids, seen, outcome)
         return "R7"
+
+    def _secondary(self, operation: Evict) -> int:
+        return operation.secondary if self.books.window is not None else 0
+
+    def _forbid_moves(self, seen: SeenEffects) -> None:
+        self.books.forbid("R4", "SWA halves that an eviction moves", seen.moves)
+
+    def _expect_strike(self, taken: Taken) -> None:
+        """Refuse an eviction that went well although a call that it must make was let fail (X2)."""
+        books = self.books
+        books.expect_strike("free", books.has_pool and taken.removed)
+        books.expect_strike("free_swa", books.has_halves and taken.tombstoned)
+
+    def _note(self, taken: Taken, tokens: int, secondary: int) -> None:
+        note_eviction(self.books, taken, tokens, secondary)
 
     @property
     def _is_ordered(self) -> bool:
@@ -84,31 +97,34 @@ class EvictionJudge:
         if self._is_ordered:
             yield from plan_evictions(books.model, tokens, alive_tokens, books.nodes.cut)
 
-    def _counts(self, outcome: Outcome) -> tuple[int | None, int | None]:
-        """Return what was evicted, as told by the result, or by the sizes where a callback raised."""
-        books, sizes = self.books, outcome.sizes
+    def _read(self, seen: SeenEffects, outcome: Outcome) -> tuple[SeenVictims, int | None]:
+        """Return what was taken, and how many states the result tells; a callback that raised hides that."""
+        books = self.books
         if not books.is_struck(outcome, "callback"):
             result = books.answer(Evicted, books.law_of_error("R5"), "evict", outcome)
-            return result.full, result.swa
-        before = books.model.sizes()
-        swa_names = ("swa_evictable_size", "swa_protected_size")
-        full = before["total_size"] - sizes["total_size"] if "total_size" in sizes else None
-        known = all(name in sizes for name in swa_names)
-        return full, sum(before[name] - sizes[name] for name in swa_names) if known else None
+            return read_victims(books, seen, result.full, result.swa), None
+        gone = {
+            name: size - outcome.sizes[name]
+            for name, size in books.model.sizes().items()
+            if name in outcome.sizes
+        }
+        is_known = {"swa_evictable_size", "swa_protected_size"} <= gone.keys()
+        swa = gone["swa_evictable_size"] + gone["swa_protected_size"] if is_known else None
+        return read_victims(books, seen, gone.get("total_size"), swa), None
 
     # -- comparing -----------------------------------------------------------------------------------------
 
-    def _hides_refusal(self, victims: SeenVictims, seen: SeenEffects, tokens: int, alive_tokens: int) -> bool:
+    def _hides_refusal(
+        self, victims: SeenVictims, states: int | None, seen: SeenEffects, tokens: int, alive_tokens: int
+    ) -> bool:
         """Tell whether the pool lacks what was told or due, and a call that was let fail explains it (X2)."""
         books, size = self.books, self.books.page_size
         hides_all, hides_halves = books.may_hide("free", seen.calls), books.may_hide("free_swa", seen.calls)
         if victims.removed is None or not (hides_all or hides_halves):
             return False
         before = books.model.sizes()
-        due, due_alive = (
-            min(tokens, before["evictable_size"]),
-            min(alive_tokens, before["swa_evictable_size"]),
-        )
+        due = min(tokens, before["evictable_size"])
+        due_alive = min(alive_tokens, before["swa_evictable_size"])
         if due <= 0 and due_alive <= 0:
             return False  # no call had to be made
         if hides_all and len(victims.removed) * size < max(due, victims.full or 0):
@@ -117,7 +133,7 @@ class EvictionJudge:
         alive = sum(books.model.pages[path].alive for path in taken)
         return victims.tombstoned is not None and alive * size < max(due_alive, victims.swa or 0)
 
-    def _check_counts(self, seen: SeenVictims) -> None:
+    def _check_counts(self, seen: SeenVictims, states: int | None) -> None:
         """Test that the counts are those of what was taken."""
         books, size = self.books, self.books.page_size
         if seen.removed is not None and seen.full is not None:
@@ -128,15 +144,15 @@ class EvictionJudge:
             alive = [path for path in seen.removed | seen.tombstoned if books.model.pages[path].alive]
             books.expect("S3", "window tokens evicted", len(alive) * size, seen.swa)
 
-    def _check_enough(self, seen: SeenVictims, tokens: int, alive_tokens: int) -> None:
-        """Test that as much went as was asked for, or all that could (R5, S3)."""
-        books, before = self.books, self.books.model.sizes()
-        least = min(tokens, before["evictable_size"])
-        if least > 0 and seen.full is not None:
-            books.demand("R5", seen.full >= least, "tokens evicted", f">= {least}", lambda: seen.full)
-        least = min(alive_tokens, before["swa_evictable_size"])
-        if least > 0 and seen.swa is not None:
-            books.demand("S3", seen.swa >= least, "window tokens evicted", f">= {least}", lambda: seen.swa)
+    def _check_enough(self, seen: SeenVictims, tokens: int, secondary: int) -> None:
+        """Test that as much went as was asked for, or all that could (R5, S3, M5)."""
+        self._demand_enough("R5", "tokens evicted", tokens, "evictable_size", seen.full)
+        self._demand_enough("S3", "window tokens evicted", secondary, "swa_evictable_size", seen.swa)
+
+    def _demand_enough(self, law: str, what: str, wanted: int, size: str, gone: int | None) -> None:
+        least = min(wanted, self.books.model.sizes()[size])
+        if least > 0 and gone is not None:
+            self.books.demand(law, gone >= least, what, f">= {least}", lambda: gone)
 
     def _explain(self, seen: SeenVictims, tokens: int, alive_tokens: int) -> Taken:
         """Return what was taken, or refuse it because it was not the right pages, or too many."""
@@ -147,9 +163,10 @@ class EvictionJudge:
         found = next((taken for taken in self._plan(tokens, alive_tokens) if seen.fits(taken)), None)
         if found is None:
             self._blame(seen, list(self._plan(tokens, alive_tokens)), tokens)
-        assert found is not None
         books.count("R5", found.removed or not books.retains)
         books.count("S3", found.tombstoned)
+        books.count("M5", found.states)
+        books.count("M7", found.states)
         return found
 
     def _explain_by_size(self, seen: SeenVictims, tokens: int, alive_tokens: int) -> Taken:
@@ -161,7 +178,7 @@ class EvictionJudge:
         alive = [path for path in removed | tombstoned if books.model.pages[path].alive]
         return Taken(tuple(removed), tombstoned, len(removed) * size, len(alive) * size)
 
-    def _blame(self, seen: SeenVictims, allowed: list[Taken], tokens: int) -> None:
+    def _blame(self, seen: SeenVictims, allowed: list[Taken], tokens: int) -> NoReturn:
         """Say which law is broken by an eviction that is none of those allowed."""
         books, least = self.books, allowed[0]
         too_many = "R5" if tokens > 0 or books.window is None else "S3"
@@ -191,6 +208,8 @@ class EvictionJudge:
         gone = [slot for path in taken.removed for slot in books.model.pages[path].slots]
         books.ledger.give_back_halves(dead)
         books.ledger.give_back(gone)
+        if books.model.states is not None:
+            books.model.states.remove(taken.states)
         books.model.commit_evict(taken.removed, taken.tombstoned)
 
     def _check_order(self, taken: Taken, seen: SeenEffects) -> None:
@@ -198,7 +217,8 @@ class EvictionJudge:
         books = self.books
         if "call_order" not in books.claims or not seen.calls:
             return
-        calls = ["free_swa"] * bool(books.has_halves and taken.tombstoned)
+        calls = ["free_state"] * len(taken.states)
+        calls += ["free_swa"] * bool(books.has_halves and taken.tombstoned)
         calls += ["free"] * bool(books.has_pool and taken.removed)
         books.expect("X2", "calls of an eviction", calls + ["callback"] * len(seen.callbacks), seen.calls)
 
@@ -254,82 +274,50 @@ class EvictionJudge:
         return next(sets, frozenset())
 
 
-def _shown(paths: object) -> str:
-    assert isinstance(paths, frozenset | set | tuple)
-    return ", ".join(sorted(str(path.tokens) for path in paths)) or "none"
+class StateEvictionJudge(EvictionJudge):
+    """Judges what an eviction took of either kind of memory: KV in tokens, states one by one."""
 
-
-class StateEvictionJudge:
-    """Judges what an eviction took of either kind of memory, and follows it.
-
-    Parameters
-    ----------
-    books : PrefixBooks
-        What all parts share.
-    tracks : TrackLedger
-        Those of the books.
-    """
+    SECOND_CALL: ClassVar[str] = "free_state"
 
     def __init__(self, books: PrefixBooks, tracks: TrackLedger) -> None:
-        self.books, self.tracks, self.ends = books, tracks, tracks.ends
+        super().__init__(books)
+        self.tracks, self.ends = tracks, tracks.ends
 
-    def judge(self, step: int, operation: Evict, outcome: Outcome) -> str:
-        """Judge an `Evict`; return the law that is broken where a size is wrong afterwards."""
-        books, seen = self.books, sort_effects(outcome.effects)
-        if not books.can_follow_evictions:
-            raise ProgramError("victims that no pool sees can be followed only where exact_lru is claimed")
-        tokens, wanted = operation.tokens, operation.secondary
-        plan = self._plan(tokens, wanted)
-        books.forbid("R4", "SWA halves that an eviction moves or frees", [*seen.moves, *seen.halves])
-        if books.is_struck(outcome, "free", "free_state"):
-            return self._settle(plan, seen)
-        victims, told = self._read(seen, outcome)
-        check_victims(books, victims)
-        if self._hides_refusal(victims, told, seen, tokens, wanted):
-            books.refuse_hidden()
-        self._check_states(victims)
-        self._check_counts(victims, told)
-        self._check_enough(victims, tokens, wanted)
-        taken = self._explain(victims, plan, tokens, wanted)
-        self._expect_strike(plan)  # not before: the wrong pages may need no call that was to fail
-        self._check_order(taken, seen)
-        note_eviction(books, taken, tokens, wanted)
-        note_state_eviction(books, self.ends, taken, wanted)
-        ids = books.nodes.ids_of(taken.removed)
-        self._commit(taken)
-        check_callbacks(books, taken, ids, seen, outcome)
-        return "R7"
+    @property
+    def _is_ordered(self) -> bool:
+        return "exact_lru" in self.books.claims
 
-    def _plan(self, tokens: int, wanted: int) -> Taken | None:
-        """Return what is taken in the order of recency, where that is claimed."""
-        if "exact_lru" not in self.books.claims:
-            return None
-        return plan_state_eviction(self.books.model, self.ends, tokens, wanted)
+    def _plan(self, tokens: int, secondary: int) -> Iterator[Taken]:
+        """Yield what is taken in the order of recency, where that is claimed."""
+        if self._is_ordered:
+            yield plan_state_eviction(self.books.model, self.ends, tokens, secondary)
 
-    def _expect_strike(self, plan: Taken | None) -> None:
-        """Refuse an eviction that went well although a call that it must make was let fail (X2)."""
+    def _secondary(self, operation: Evict) -> int:
+        return operation.secondary
+
+    def _forbid_moves(self, seen: SeenEffects) -> None:
+        self.books.forbid("R4", "SWA halves that an eviction moves or frees", [*seen.moves, *seen.halves])
+
+    def _expect_strike(self, taken: Taken) -> None:
         books, fault = self.books, self.books.fault
-        if plan is None:
-            return
-        books.expect_strike("free", books.has_pool and plan.removed)
+        books.expect_strike("free", books.has_pool and taken.removed)
         if fault is not None and fault.call == "free_state":
-            books.demand("X2", len(plan.states) < fault.nth, "a failing call", "raised", lambda: "no error")
+            books.demand("X2", len(taken.states) < fault.nth, "a failing call", "raised", lambda: "no error")
+
+    def _note(self, taken: Taken, tokens: int, secondary: int) -> None:
+        super()._note(taken, tokens, secondary)
+        note_state_eviction(self.books, self.ends, taken, secondary)
 
     # -- reading -------------------------------------------------------------------------------------------
 
     def _read(self, seen: SeenEffects, outcome: Outcome) -> tuple[SeenVictims, int | None]:
-        """Return what was taken, and how many states the result tells; a callback that raised hides that."""
         books = self.books
-        if books.is_struck(outcome, "callback"):
-            full, told = None, None
-            if "total_size" in outcome.sizes:
-                full = books.model.sizes()["total_size"] - outcome.sizes["total_size"]
-        else:
-            result = books.answer(Evicted, books.law_of_error("R5"), "evict", outcome)
-            books.forbid("R5", "window tokens evicted without a window", result.swa)
-            full, told = result.full, result.states
-        victims = read_victims(books, seen, full, 0)
-        return replace(victims, states=self._freed_states(seen)), told
+        told = None
+        if not books.is_struck(outcome, "callback"):
+            told = books.answer(Evicted, books.law_of_error("R5"), "evict", outcome)
+            books.forbid("R5", "window tokens evicted without a window", told.swa)
+        victims, _ = super()._read(seen, outcome)
+        return replace(victims, swa=0, states=self._freed_states(seen)), None if told is None else told.states
 
     def _freed_states(self, seen: SeenEffects) -> frozenset[Path]:
         """Turn track slots that went back to their pool into the prefixes whose states they held (M7)."""
@@ -369,36 +357,21 @@ class StateEvictionJudge:
         lost = [path for path in seen.removed or () if path in self.ends and path not in seen.states]
         books.forbid("M7", "removed pages whose state was not freed", tokens_of(lost))
 
-    def _check_counts(self, seen: SeenVictims, told: int | None) -> None:
+    def _check_counts(self, seen: SeenVictims, states: int | None) -> None:
         books = self.books
+        self._check_states(seen)
         if seen.removed is not None and seen.full is not None:
             books.expect("R5", "tokens evicted", len(seen.removed) * books.page_size, seen.full)
-        if told is not None:
-            books.expect("M6", "states evicted", len(seen.states), told)
+        if states is not None:
+            books.expect("M6", "states evicted", len(seen.states), states)
 
-    def _check_enough(self, seen: SeenVictims, tokens: int, wanted: int) -> None:
-        """Test that as much went as was asked for, or all that could (R5, M5)."""
-        books, before = self.books, self.books.model.sizes()
-        least = min(tokens, before["evictable_size"])
-        if least > 0 and seen.full is not None:
-            books.demand("R5", seen.full >= least, "tokens evicted", f">= {least}", lambda: seen.full)
-        least = min(wanted, before["mamba_evictable_size"])
-        if least > 0:
-            enough = len(seen.states) >= least
-            books.demand("M5", enough, "states evicted", f">= {least}", lambda: len(seen.states))
+    def _check_enough(self, seen: SeenVictims, tokens: int, secondary: int) -> None:
+        self._demand_enough("R5", "tokens evicted", tokens, "evictable_size", seen.full)
+        self._demand_enough("M5", "states evicted", secondary, "mamba_evictable_size", len(seen.states))
 
-    def _explain(self, seen: SeenVictims, plan: Taken | None, tokens: int, wanted: int) -> Taken:
-        """Return what was taken, or refuse it because it was not the right memory, or too much."""
-        books = self.books
+    def _explain(self, seen: SeenVictims, tokens: int, secondary: int) -> Taken:
         self._check_leaves(seen)
-        if plan is None:
-            return self._explain_by_size(seen, tokens, wanted)
-        if not seen.fits(plan):
-            self._blame(seen, plan, tokens)
-        books.count("R5", plan.removed)
-        books.count("M5", plan.states)
-        books.count("M7", plan.states)
-        return plan
+        return super()._explain(seen, tokens, secondary)
 
     def _check_leaves(self, seen: SeenVictims) -> None:
         """Test that no removal left a leaf that has no state and no lock (M5).
@@ -426,10 +399,10 @@ class StateEvictionJudge:
         books.count("M7", seen.states)
         return Taken(tuple(removed), frozenset(), len(removed) * books.page_size, 0, states=seen.states)
 
-    def _blame(self, seen: SeenVictims, plan: Taken, tokens: int) -> None:
+    def _blame(self, seen: SeenVictims, allowed: list[Taken], tokens: int) -> NoReturn:
         """Say which law is broken by an eviction that is not the one determined."""
-        books, due = self.books, set(plan.removed)
-        too_many = "R5" if tokens > 0 else "M5"
+        books, (plan,) = self.books, allowed
+        due, too_many = set(plan.removed), "R5" if tokens > 0 else "M5"
         if seen.removed is not None and seen.removed != due:
             law = "R8" if due - plan.cascaded - seen.removed else too_many
             books.evidence.refuse(law, "pages evicted", _shown(due), _shown(seen.removed))
@@ -437,24 +410,7 @@ class StateEvictionJudge:
             books.evidence.refuse("M5", "states evicted", _shown(plan.states), _shown(seen.states))
         books.evidence.refuse(too_many, "tokens evicted", plan.full, seen.full)
 
-    def _check_order(self, taken: Taken, seen: SeenEffects) -> None:
-        """Test the number and order of calls (X2), where an implementation claims to keep it."""
-        books = self.books
-        if "call_order" not in books.claims or not seen.calls:
-            return
-        calls = ["free_state"] * len(taken.states) + ["free"] * bool(books.has_pool and taken.removed)
-        books.expect("X2", "calls of an eviction", calls + ["callback"] * len(seen.callbacks), seen.calls)
-
-    # -- following -----------------------------------------------------------------------------------------
-
-    def _commit(self, taken: Taken) -> None:
-        books = self.books
-        gone = [slot for path in taken.removed for slot in books.model.pages[path].slots]
-        books.ledger.give_back(gone)
-        self.ends.remove(taken.states)
-        books.model.commit_evict(taken.removed, ())
-
-    def _settle(self, plan: Taken | None, seen: SeenEffects) -> str:
+    def _settle(self, allowed: list[Taken], seen: SeenEffects, outcome: Outcome) -> str:
         """Follow an eviction whose pool refused a call: what was not taken is still there (X2)."""
         books, fault = self.books, self.books.fault
         assert fault is not None
@@ -464,7 +420,7 @@ class StateEvictionJudge:
         check_victims(books, victims)
         self._check_states(victims)
         books.forbid("X2", "callbacks of an eviction that failed", seen.callbacks)
-        if plan is not None:
+        for plan in allowed:
             self._check_stop(plan, removed, states, fault.nth if fault.call == "free_state" else None)
         self._commit(Taken(tuple(removed), frozenset(), 0, 0, states=states))
         books.evidence.meet(
@@ -488,3 +444,7 @@ class StateEvictionJudge:
         if "call_order" in books.claims:
             books.forbid("X2", "pages removed before a call failed", removed)
             books.expect("X2", "states taken before a call failed", due, len(states))
+
+
+def _shown(paths: Collection[Path]) -> str:
+    return ", ".join(sorted(str(path.tokens) for path in paths)) or "none"

@@ -58,7 +58,7 @@ class RequestBooks:
         self.model = RequestModel(header.config)
         self.claims = frozenset(header.capabilities)
         self.fault: Fault | None = None
-        self.has_states = self.model.slots.count > 0
+        self.has_states = self.model.slots.total > 0
         if self.has_states != ("mamba" in self.claims):
             raise ProgramError("an adapter with slots for states claims mamba, and no other does")
 
@@ -126,7 +126,7 @@ class RequestBooks:
             )
         new = [*blocks[had:]]
         evidence.expect("E2", f"blocks of request {request.step}", had + missing, len(blocks))
-        wrong = [block for block in new if not self.model.blocks.is_free(block)]
+        wrong = [block for block in new if block not in self.model.blocks.free]
         if new:
             distinct = len({*new}) == len(new)
             evidence.demand(
@@ -174,7 +174,7 @@ def check_view(books: RequestBooks, view: ContextView) -> None:
     for each in view.requests:
         check_request(books, model.served[each.request], each)
     blocks = model.blocks
-    occupied = sorted(blocks.references.keys() | blocks.known.keys())
+    occupied = blocks.occupied
     expect("C1", "blocks that are not free", occupied, [each.block for each in view.blocks])
     for block in view.blocks:
         _check_block(books, block)
@@ -182,14 +182,14 @@ def check_view(books: RequestBooks, view: ContextView) -> None:
 
 def _check_block(books: RequestBooks, view: ContextBlock) -> None:
     model, expect, who = books.model, books.evidence.expect, f"block {view.block}"
-    expect("C1", f"references of {who}", model.blocks.references.get(view.block, 0), view.references)
-    entry = model.blocks.known.get(view.block)
-    expect("C3", f"hash of {who}", -1 if entry is None else entry.prefix.hash, view.hash)
+    expect("C1", f"references of {who}", model.blocks.refs[view.block], view.references)
+    hash_value = model.blocks.hash_of.get(view.block)
+    expect("C3", f"hash of {who}", -1 if hash_value is None else hash_value, view.hash)
     if not books.has_states:
         return
-    expect("C2", f"slot of {who}", model.slots.of_block.get(view.block, -1), view.slot)
-    if view.slot >= 0 and entry is not None:
-        expect("C7", f"cached state of {who}", entry.prefix.state, view.state)
+    expect("C2", f"slot of {who}", model.slots.slot_of.get(view.block, -1), view.slot)
+    if view.slot >= 0 and hash_value is not None:
+        expect("C7", f"cached state of {who}", model.prefix_of[view.block].state, view.state)
 
 
 if TYPE_CHECKING:
@@ -229,9 +229,9 @@ class StepJudge:
         if self._failed_early(len(full), outcome):
             return "X2"
         ran = judge.answer(
-            Ran, "E4", f"a step that needs {len(full)} of {self._model.blocks.room()} blocks", outcome
+            Ran, "E4", f"a step that needs {len(full)} of {self._model.room()} blocks", outcome
         )
-        states = {*self._model.slots.of_block}
+        states = {*self._model.slots.slot_of}
         victims = self._model.evict(len(full))
         self._books.check_effects("C1", "an eviction", victims, outcome)
         if states.intersection(victims):
@@ -256,7 +256,7 @@ class StepJudge:
 
     def _failed_early(self, missing: int, outcome: Outcome) -> bool:
         """Judge whether a step failed for want of blocks, before it began (X2, X4)."""
-        room = self._model.blocks.room()
+        room = self._model.room()
         is_short = missing > room
         if missing and self._books.is_struck(outcome, "allocate_blocks"):
             self._books.survive("a step that gets no block leaves no trace")
@@ -360,14 +360,14 @@ class StepJudge:
     def _plan_commit(self, runs: Sequence[RequestRun]) -> Kept:
         """Work out which states the step keeps (C6, C7)."""
         leaving = [each for run in runs for each in self._leaving(self._model.served[run.request], run.row)]
-        wanted = [block for block in priority(leaving) if block in self._model.blocks.known]
+        wanted = [block for block in priority(leaving) if block in self._model.blocks.hash_of]
         self._evidence.meet(
             "a state is not kept, since its block has no hash", len(wanted) < len(priority(leaving))
         )
         self._evidence.meet(
             "requests of a step leave the state of one block", len(priority(leaving)) < len(leaving)
         )
-        return self._model.slots.commit(wanted, self._model.blocks.released)
+        return self._model.plan_commit(wanted)
 
     def _leaving(self, request: ServedRequest, row: int) -> list[Leaving]:
         if not request.chunk:
@@ -398,13 +398,13 @@ class StepJudge:
         slots = self._model.slots
         slots.drop(ran.dropped)
         new = {each.block: each.slot for each in ran.kept}
-        others = [slot for block, slot in slots.of_block.items() if block not in new]
+        others = [slot for block, slot in slots.slot_of.items() if block not in new]
         taken = [*others, *new.values()]
-        is_partial = len({*taken}) == len(taken) and all(0 <= slot < slots.count for slot in taken)
+        is_partial = len({*taken}) == len(taken) and all(0 <= slot < slots.total for slot in taken)
         if new:
-            what = f"distinct ones of {slots.count}, none of {sorted(others)}"
+            what = f"distinct ones of {slots.total}, none of {sorted(others)}"
             self._evidence.demand("C2", is_partial, "slots of new states", what, lambda: ran.kept)
-        slots.of_block.update(new)
+        slots.slot_of.update(new)
 
     def _follow_failure(self, ran: Ran) -> None:
         """Follow a step that failed: nothing was taken over but what it says, and its requests must go."""

@@ -2,149 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pymllm.errors import ProgramError
 from pymllm.history.files import Config
+from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel
 from pymllm.oracle.models.cold_runs import ColdRuns, Prefix
-
-
-@dataclass(frozen=True, slots=True)
-class KnownBlock:
-    """What a registered block holds, and the block before it; ``None`` for a first one."""
-
-    prefix: Prefix
-    parent: int | None
-
-
-class ContextBlocks:
-    """Follow the blocks of requests: a block is free, referenced, or cached.
-
-    Whoever has a block has every block before it, so no block without references has a referenced one below.
-
-    Parameters
-    ----------
-    usable : int
-        Blocks but for the dummy, which is number ``usable``.
-    keeps_unreferenced : bool
-        Policy LRU; the other is REF_ZERO.
-
-    Attributes
-    ----------
-    references : dict of int to int
-        How many requests have a block; those that have any.
-    known : dict of int to KnownBlock
-        Registered blocks.
-    released : dict of int to int
-        When the last request let go of each cached block; later ones have larger numbers.
-    """
-
-    def __init__(self, usable: int, keeps_unreferenced: bool) -> None:
-        self.usable = usable
-        self.keeps_unreferenced = keeps_unreferenced
-        self._clock = 0
-        self.clear()
-
-    def clear(self) -> None:
-        """Make every block free."""
-        self.references: dict[int, int] = {}
-        self.known: dict[int, KnownBlock] = {}
-        self.by_hash: dict[int, int] = {}
-        self.released: dict[int, int] = {}
-
-    @property
-    def free(self) -> int:
-        """Count the free blocks."""
-        return self.usable - len(self.references) - len(self.released)
-
-    def room(self, keep: Collection[int] = ()) -> int:
-        """Count the blocks that are free or may be evicted while some are kept."""
-        return self.usable - len(self.references.keys() | set(keep))
-
-    def is_free(self, block: int) -> bool:
-        """Tell whether a block may be handed out."""
-        taken = block in self.references or block in self.released
-        return 0 <= block < self.usable and not taken
-
-    def find(self, prefixes: Sequence[Prefix]) -> list[int]:
-        """Return the blocks of the longest known chain that holds exactly these prefixes (C3)."""
-        found: list[int] = []
-        for prefix in prefixes:
-            block = self.by_hash.get(prefix.hash)
-            if block is None or self.known[block] != KnownBlock(prefix, found[-1] if found else None):
-                break
-            found.append(block)
-        return found
-
-    def victims(self, count: int) -> list[int]:
-        """Return the blocks that go next: released first, children before their parents (C1)."""
-        going: list[int] = []
-        left = dict(self.known)
-        for _ in range(count):
-            parents = {entry.parent for entry in left.values()}
-            leaves = [block for block in self.released if block in left and block not in parents]
-            block = min(leaves, key=lambda leaf: (self.released[leaf], leaf))
-            going.append(block)
-            del left[block]
-        return going
-
-    def forget(self, blocks: Collection[int]) -> None:
-        """Take the hashes from blocks; those without references are free then."""
-        for block in blocks:
-            entry = self.known.pop(block, None)
-            if entry is not None:
-                del self.by_hash[entry.prefix.hash]
-            self.released.pop(block, None)
-
-    def retain(self, blocks: Collection[int]) -> None:
-        """Add a reference to each of some blocks, free ones included."""
-        for block in blocks:
-            self.references[block] = self.references.get(block, 0) + 1
-            self.released.pop(block, None)
-
-    def release(self, blocks: Collection[int]) -> list[int]:
-        """Take a reference from each of some blocks; return those that are free now."""
-        self._clock += 1
-        freed = []
-        for block in blocks:
-            self.references[block] -= 1
-            if self.references[block]:
-                continue
-            del self.references[block]
-            if block in self.known and self.keeps_unreferenced:
-                self.released[block] = self._clock
-            else:
-                freed.append(block)
-        self.forget(freed)
-        return freed
-
-    def register(self, block: int, prefix: Prefix, parent: int | None) -> None:
-        """Make the content of a block known."""
-        self.known[block] = KnownBlock(prefix, parent)
-        self.by_hash[prefix.hash] = block
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Leaving:
-    """A state that a request's chunk leaves, ordered as C7 keeps them.
+    """A state that a request's chunk leaves, ordered as C7 keeps them."""
 
-    Parameters
-    ----------
-    is_inside : bool
-        Extracted inside a chunk; a state at the end of a prompt goes before.
-    negative_depth : int
-        Tokens before it, negated: the deepest goes first.
-    row : int
-        Row of the request.
-    block : int
-        The block that ends there.
-    """
-
-    is_inside: bool
-    negative_depth: int
+    is_inside: bool  # extracted inside a chunk; a state at the end of a prompt goes before
+    negative_depth: int  # tokens before it, negated: the deepest goes first
     row: int
-    block: int
+    block: int  # the one that ends there
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,105 +35,28 @@ def priority(leaving: Sequence[Leaving]) -> list[int]:
     return list(dict.fromkeys(each.block for each in sorted(leaving)))
 
 
-class ContextSlots:
-    """Follow the slots.
-
-    Parameters
-    ----------
-    count : int
-        Slots.
-
-    Attributes
-    ----------
-    of_block : dict of int to int
-        The slot of each block that has a cached state.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.of_block: dict[int, int] = {}
-
-    @property
-    def free(self) -> int:
-        """Count the free slots."""
-        return self.count - len(self.of_block)
-
-    def commit(self, wanted: Sequence[int], released: Mapping[int, int]) -> Kept:
-        """Work out which of some blocks get a slot, the first ones first, and who loses one for that.
-
-        Parameters
-        ----------
-        wanted : sequence of int
-            Distinct blocks, referenced.
-        released : mapping of int to int
-            When each block without references was let go of.
-        """
-        evictable = sorted((released[block], block) for block in self.of_block if block in released)
-        missing = [block for block in wanted if block not in self.of_block]
-        new = missing[: self.free + len(evictable)]
-        victims = [block for _, block in evictable[: max(0, len(new) - self.free)]]
-        return Kept(tuple(new), tuple(victims), tuple(missing[len(new) :]))
-
-    def drop(self, blocks: Collection[int]) -> None:
-        """Free the slots of those blocks that have one."""
-        for block in blocks:
-            self.of_block.pop(block, None)
-
-
 PAUSED, DECODE, PREFILL, WAITING = "paused", "decode", "prefill", "waiting"
 POLICIES = ("lru", "ref_zero")
 
 
 @dataclass(slots=True, eq=False)
 class ServedRequest:
-    """A request that a context has taken up.
+    """A request that a context has taken up."""
 
-    Parameters
-    ----------
-    step : int
-        The step that added it.
-    prompt : int
-        Length of its prompt.
-    tokens : list of int
-        The prompt, and what was sampled since.
-    prefixes : list of Prefix
-        Those of ``tokens``, as far as they were asked for.
-    blocks : list of int
-        Its blocks, in order.
-    matched : int
-        How many of them it found in the cache.
-    skip : int
-        Tokens that a restored state stands for, until its first chunk is done.
-    chunk : int
-        Tokens of the scheduled chunk, with what is skipped.
-    region : str
-        Where it stands.
-
-    Attributes
-    ----------
-    computed : int
-        Tokens whose KV and state are there.
-    registered : int
-        Whole blocks that were offered under their hash.
-    is_known : bool
-        Whether all of these are registered, these very blocks; never so where nothing is kept.
-    is_spoiled : bool
-        A step with it failed half way: nobody knows its state, and all that it can do is leave.
-    """
-
-    step: int
+    step: int  # that added it
     prompt: int
-    tokens: list[int]
-    prefixes: list[Prefix]
+    tokens: list[int]  # the prompt, and what was sampled since
+    prefixes: list[Prefix]  # of ``tokens``, as far as they were asked for
     blocks: list[int]
-    matched: int
-    skip: int
-    chunk: int
+    matched: int  # how many of its blocks it found in the cache
+    skip: int  # tokens that a restored state stands for, until its first chunk is done
+    chunk: int  # tokens of the scheduled chunk, with what is skipped
     region: str = PREFILL
-    computed: int = 0
-    registered: int = field(init=False)
-    is_known: bool = True
+    computed: int = 0  # tokens whose KV and state are there
+    registered: int = field(init=False)  # whole blocks that were offered under their hash
+    is_known: bool = True  # all of these are registered, these very blocks; never where nothing is kept
     is_spoiled: bool = False
+    """A step with it failed half way: nobody knows its state, and all that it can do is leave."""
 
     def __post_init__(self) -> None:
         self.registered = self.matched
@@ -286,24 +83,14 @@ class ServedRequest:
 
 
 class RequestModel:
-    """A context without tensors.
+    """A context without tensors: requests by the steps that added them, their blocks, states and cold runs.
 
-    Parameters
-    ----------
-    config : dict
-        ``max_requests``, ``num_blocks`` (the dummy included), ``max_blocks`` (of a request), ``block_size``,
-        ``chunk_size``, ``mamba_slots``, ``layers``, ``conv_width`` and ``ssm_width`` (elements of one layer),
-        ``policy``, ``paused_limit``, ``hash_digits`` (how many hexadecimal digits a weak hash keeps; ``None``
-        for all), ``caching`` (``False`` where nothing is kept for later requests).
+    Of the configuration it reads ``max_requests``, ``num_blocks`` (the dummy included), ``max_blocks`` (of a
+    request), ``block_size``, ``chunk_size``, ``mamba_slots``, ``layers``, ``conv_width`` and ``ssm_width``
+    (elements of one layer), ``policy``, ``paused_limit``, ``hash_digits`` (how many hexadecimal digits a weak
+    hash keeps; ``None`` for all), ``caching`` (``False`` where nothing is kept for later requests).
 
-    Attributes
-    ----------
-    served : dict of int to ServedRequest
-        Requests, by the steps that added them.
-    gone : set of int
-        Steps whose requests were released.
-    blocks, slots, cold
-        Blocks, cached states, and what a cold run computes.
+    Whoever has a block has every block before it, so none without references has a referenced one below.
     """
 
     def __init__(self, config: Config) -> None:
@@ -314,7 +101,6 @@ class RequestModel:
         self.chunk_size = self._number("chunk_size")
         self.paused_limit = self._number("paused_limit", 0)
         self.layers = self._number("layers", 0)
-        self._is_caching = config.get("caching") is not False
         widths = [
             self.layers * self._number(key) if self.layers else 0 for key in ("conv_width", "ssm_width")
         ]
@@ -326,8 +112,12 @@ class RequestModel:
                 f"the configuration's policy is {config.get('policy')!r}; it must be lru or ref_zero"
             )
         self.cold = ColdRuns(self.block_size, widths[0], widths[1], digits)
-        self.blocks = ContextBlocks(self._number("num_blocks", 2) - 1, config["policy"] == "lru")
-        self.slots = ContextSlots(self._number("mamba_slots", 0) if self.layers else 0)
+        is_lru, is_caching = config["policy"] == "lru", config.get("caching") is not False
+        self.blocks = BlockModel(self._number("num_blocks", 2) - 1, is_lru, is_caching)
+        self.slots = BlockSlotModel(self._number("mamba_slots", 0) if self.layers else 0, self.blocks)
+        self.prefix_of: dict[int, Prefix] = {}  # what each registered block holds
+        self.gone: set[int] = set()  # steps whose requests were released
+        self.served: dict[int, ServedRequest] = {}
         self.clear()
 
     def _number(self, key: str, least: int = 1) -> int:
@@ -340,10 +130,10 @@ class RequestModel:
 
     def clear(self) -> None:
         """Forget everything but what requests there were."""
-        self.gone = {*getattr(self, "gone", ()), *getattr(self, "served", ())}
-        self.served: dict[int, ServedRequest] = {}
-        self.blocks.clear()
-        self.slots.of_block.clear()
+        self.gone.update(self.served)
+        self.served.clear()
+        self.blocks.reset()
+        self.slots.reset()
 
     @property
     def dummy(self) -> int:
@@ -361,14 +151,14 @@ class RequestModel:
     def sizes(self) -> dict[str, int]:
         """Return everything that can be counted."""
         sizes = {
-            "pool_avail": self.blocks.free,
-            "evictable_blocks": len(self.blocks.released),
+            "pool_avail": len(self.blocks.free),
+            "evictable_blocks": len(self.blocks.cached),
             "request_count": len(self.served),
             "paused_request_count": len(self.of(PAUSED)),
             "decode_req_count": len(self.of(DECODE)),
             "prefill_req_count": len(self.of(PREFILL)),
         }
-        return sizes | ({"free_count": self.slots.free} if self.slots.count else {})
+        return sizes | ({"free_count": len(self.slots.free)} if self.slots.total else {})
 
     # -- requests in and out -------------------------------------------------------------------------------
 
@@ -376,16 +166,28 @@ class RequestModel:
         """Return a request as it would be taken up now, without its new blocks; nothing changes."""
         prefixes: list[Prefix] = []
         self.cold.extend(prefixes, tokens)
-        hit = self.blocks.find(prefixes)
+        hit = self._find(prefixes)
         skip = self._skip(hit, len(tokens))
         request = ServedRequest(step, len(tokens), [*tokens], prefixes, hit, len(hit), skip, 0)
-        request.chunk, request.is_known = request.plan_chunk(limit), self._is_caching
+        request.chunk, request.is_known = request.plan_chunk(limit), self.blocks.is_caching
         return request
+
+    def _find(self, prefixes: Sequence[Prefix]) -> list[int]:
+        """Return the blocks of the longest known chain that holds exactly these prefixes (C3)."""
+        found: list[int] = []
+        for prefix in prefixes:
+            block = self.blocks.block_of.get(prefix.hash)
+            if block is None or self.prefix_of[block] is not prefix:
+                break
+            if self.blocks.parent_of[block] != (found[-1] if found else None):
+                break
+            found.append(block)
+        return found
 
     def _skip(self, hit: Sequence[int], prompt: int) -> int:
         """Return how much of a hit need not be computed: up to a state, and never the last token (E4)."""
         most = min(len(hit), (prompt - 1) // self.block_size)
-        usable = (n for n in range(most, 0, -1) if not self.layers or hit[n - 1] in self.slots.of_block)
+        usable = (n for n in range(most, 0, -1) if not self.layers or hit[n - 1] in self.slots.slot_of)
         return next(usable, 0) * self.block_size
 
     def missing(self, request: ServedRequest) -> int:
@@ -394,24 +196,28 @@ class RequestModel:
 
     def evict(self, count: int) -> list[int]:
         """Make room for so many more blocks; return what went."""
-        victims = self.blocks.victims(max(0, count - self.blocks.free))
-        self.forget(victims)
+        blocks, victims = self.blocks, []
+        for _ in range(count - len(blocks.free)):
+            victims.append(min(blocks.leaves(), key=lambda leaf: (blocks.stamps[leaf], leaf)))
+            blocks.drop(victims[-1:])
+        self.slots.drop(victims)
         return victims
 
-    def forget(self, blocks: Sequence[int]) -> None:
-        """Forget what blocks hold."""
-        self.blocks.forget(blocks)
-        self.slots.drop(blocks)
+    def room(self, keep: Collection[int] = ()) -> int:
+        """Count the blocks that are free or may be evicted while some are kept."""
+        return self.blocks.usable - len({*self.blocks.held, *keep})
 
     def extend(self, request: ServedRequest, blocks: Sequence[int]) -> None:
         """Give a request new blocks."""
-        self.blocks.retain(blocks)
+        self.blocks.take(blocks)
         request.blocks.extend(blocks)
 
     def release(self, request: ServedRequest) -> list[int]:
         """Let a request go; return the blocks that are free now."""
         del self.served[request.step]
         self.gone.add(request.step)
+        self.blocks.clock += 1
+        self.blocks.stamp(request.blocks)
         freed = self.blocks.release(request.blocks)
         self.slots.drop(freed)
         return freed
@@ -435,12 +241,21 @@ class RequestModel:
         new: list[int] = []
         for place in range(request.registered, computed // self.block_size):
             request.registered = place + 1
-            prefix = request.prefixes[place]
-            request.is_known = request.is_known and prefix.hash not in self.blocks.by_hash
+            block, prefix = request.blocks[place], request.prefixes[place]
+            request.is_known = request.is_known and prefix.hash not in self.blocks.block_of
             if request.is_known:
-                new.append(request.blocks[place])
-                self.blocks.register(new[-1], prefix, request.blocks[place - 1] if place else None)
+                above = request.prefixes[place - 1].hash if place else 0
+                self.blocks.register([block], [prefix.hash], [above])
+                self.prefix_of[block] = prefix
+                new.append(block)
         return new
+
+    def plan_commit(self, wanted: Sequence[int]) -> Kept:
+        """Work out which of some referenced blocks get a state, first ones first, and who loses one (C6)."""
+        missing, evictable, free = self.slots.newcomers(wanted), self.slots.victims(), len(self.slots.free)
+        new = missing[: free + len(evictable)]
+        victims = evictable[: max(0, len(new) - free)]
+        return Kept(tuple(new), tuple(victims), tuple(missing[len(new) :]))
 
     def finish_step(self, request: ServedRequest, token: int) -> None:
         """Go on behind what a request has computed; ``token`` is what it samples, if it does."""
