@@ -36,23 +36,7 @@ _WAYS = ("one by one", "batch", "deregistered")
 class BlockSlotJudge(KVBlockJudge):
     """Follows every slot; which free slot a block gets is the allocator's choice.
 
-    Parameters
-    ----------
-    header : Header
-        As of `KVBlockJudge`; where ``mamba`` is claimed also ``slots`` and what `BlockStates` reads.
-
-    Attributes
-    ----------
-    slots : BlockSlotModel or None
-        Who has which slot, where there are slots.
-    given_slots : GivenNumbers
-        The slots that each step gave; ``given`` has the blocks.
-    states : BlockStates or None
-        What stands in the slots, and in the live states of requests.
-    untested : dict of str to None
-        Laws of operations whose traces nobody has looked for yet.
-    was_used : bool
-        Whether anything was asked for but to look.
+    The configuration has, where ``mamba`` is claimed, also ``slots`` and what `BlockStates` reads.
     """
 
     def __init__(self, header: Header) -> None:
@@ -60,9 +44,9 @@ class BlockSlotJudge(KVBlockJudge):
         has_slots = "mamba" in self.claims
         self.slots = BlockSlotModel(self.number("slots"), self.blocks) if has_slots else None
         self.states = BlockStates(header.config) if has_slots else None
-        self.given_slots = GivenNumbers()
-        self.untested: dict[str, None] = {}
-        self.was_used = False
+        self.given_slots = GivenNumbers()  # ``given`` has the blocks
+        self.untested: dict[str, None] = {}  # laws of operations whose traces nobody has looked for yet
+        self.was_used = False  # nothing was asked for but to look
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of blocks and, where there are slots, ``free_count``."""
@@ -82,13 +66,7 @@ class BlockSlotJudge(KVBlockJudge):
             self.evidence.count(law)
 
     def slotted(self) -> BlockSlotModel:
-        """Return the slots.
-
-        Raises
-        ------
-        ProgramError
-            There are none.
-        """
+        """Return the slots; `ProgramError` if there are none."""
         if self.slots is None:
             raise ProgramError("cached states are not claimed")
         return self.slots
@@ -265,13 +243,7 @@ def _law_of_size(law: str, name: str) -> str:
 
 
 class BlockJudge(BlockSlotJudge):
-    """Judges every operation of the kind; its bases those on blocks and slots.
-
-    Parameters
-    ----------
-    header : Header
-        As of `BlockSlotJudge`.
-    """
+    """Judges every operation of the kind; its bases those on blocks and slots."""
 
     def __init__(self, header: Header) -> None:
         super().__init__(header)

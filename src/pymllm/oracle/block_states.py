@@ -9,6 +9,7 @@ from pymllm.errors import ProgramError
 from pymllm.history.files import Config
 from pymllm.history.outcomes import BlockBooks, States
 from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.models import number_of
 from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel
 from pymllm.oracle.models.expected_cells import BlankCells, Content, ExpectedCells
 
@@ -19,20 +20,9 @@ Difference = tuple[str, str, object, object]
 
 
 def find_wrong_view(blocks: BlockModel, slots: BlockSlotModel | None, books: BlockBooks) -> Difference | None:
-    """Return the first view that is wrong.
+    """Return the first view that is wrong: its law, which it is, what it must say and what it says.
 
-    Parameters
-    ----------
-    blocks, slots : BlockModel, BlockSlotModel or None
-        What must be.
-    books : BlockBooks
-        What is told.
-
-    Returns
-    -------
-    tuple of (str, str, object, object) or None
-        The law, which view, expected and observed. The stamps of free blocks and all that is told of the
-        dummy are open, but for its slot.
+    The stamps of free blocks and all that is told of the dummy are open, but for its slot.
     """
     total = blocks.usable
     sizes, told = [total + 1] * 3, [*map(len, (books.refs, books.hashes, books.stamps))]
@@ -82,26 +72,16 @@ _Cells = ExpectedCells[tuple[str, int]]
 class BlockStates:
     """Follows every copy; the last row of the live states is no request's and stays as it is.
 
-    Parameters
-    ----------
-    config : dict
-        ``layers``, ``slots``, ``requests``; the shapes ``ssm_heads`` x ``ssm_dim`` and ``conv_dim`` x
-        ``conv_width``; ``ssm_dtype`` and ``conv_dtype``.
-
-    Attributes
-    ----------
-    layers, rows : int
-        Layers, and rows of the live states: one for each request, the last one's nobody's.
-    widths : dict of str to int
-        Elements of each part.
+    Of the configuration it reads ``layers``, ``slots``, ``requests``; the shapes ``ssm_heads`` x ``ssm_dim``
+    and ``conv_dim`` x ``conv_width``; ``ssm_dtype`` and ``conv_dtype``.
     """
 
     def __init__(self, config: Config) -> None:
-        self.layers, slots = _number(config, "layers"), _number(config, "slots")
-        self.rows = _number(config, "requests")
+        self.layers, slots = number_of(config, "layers"), number_of(config, "slots")
+        self.rows = number_of(config, "requests")  # of the live states, one for each request
         self._shapes = {
-            "recurrent": (_number(config, "ssm_heads"), _number(config, "ssm_dim")),
-            "conv": (_number(config, "conv_dim"), _number(config, "conv_width")),
+            "recurrent": (number_of(config, "ssm_heads"), number_of(config, "ssm_dim")),
+            "conv": (number_of(config, "conv_dim"), number_of(config, "conv_width")),
         }
         self._dtypes = {"recurrent": config.get("ssm_dtype"), "conv": config.get("conv_dtype")}
         self.widths = {part: prod(shape) for part, shape in self._shapes.items()}
@@ -161,13 +141,7 @@ class BlockStates:
                     target[layer].put("C7", (part, new), *source[layer].holds((part, old)))
 
     def contents(self, recurrent: int, conv: int, ramp: int) -> list[Content]:
-        """Return what a write writes, by part.
-
-        Raises
-        ------
-        ProgramError
-            A number leaves -128 .. 127, which not every dtype holds.
-        """
+        """Return what a write writes, by part; `ProgramError` where a number leaves -128 .. 127."""
         made = [
             tuple(first + at * ramp for at in range(self.widths[part]))
             for part, first in zip(_PARTS, (recurrent, conv), strict=True)
@@ -204,10 +178,3 @@ def _put(cells: _Cells, row: int, contents: Sequence[Content]) -> None:
     cells.suspect("C7")
     for part, content in zip(_PARTS, contents, strict=True):
         cells.put("C7", (part, row), content)
-
-
-def _number(config: Config, key: str) -> int:
-    value = config.get(key)
-    if type(value) is not int or value < 1:
-        raise ProgramError(f"the configuration's {key} is {value!r}; it must be an integer from 1 on")
-    return value

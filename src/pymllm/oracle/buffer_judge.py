@@ -13,15 +13,7 @@ _SMALL = range(-128, 128)
 
 
 class BufferJudge(PoolJudge):
-    """Judges the buffers of every layer (P3, X1, E5).
-
-    Attributes
-    ----------
-    layers, rows : int
-        Layers, and rows of each buffer: the page of padding, then the usable slots.
-    widths : dict of str to int
-        Elements of a row of ``"key"`` and of ``"value"``.
-    """
+    """Judges the buffers of every layer (P3, X1, E5)."""
 
     KIND = "buffers"
     SIZES_LAW = "P3"
@@ -29,7 +21,7 @@ class BufferJudge(PoolJudge):
     def __init__(self, header: Header) -> None:
         super().__init__(header)
         self.layers = self.number("layers")
-        self.rows = self.number("size") + self.number("page_size")
+        self.rows = self.number("size") + self.number("page_size")  # the first page is padding
         self.widths = {
             "key": self.number("k_heads") * self.number("k_dim"),
             "value": self.number("v_heads") * self.number("v_dim"),

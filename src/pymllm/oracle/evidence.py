@@ -25,19 +25,11 @@ class _Reached(Counter[str]):
 
 
 class Evidence:
-    """Counts tests of laws and refuses what breaks one.
-
-    Attributes
-    ----------
-    exercised : Counter of str
-        By a law's id: tests that could have failed and did not.
-    reached : Counter of str
-        By a situation's name, one of `pymllm.oracle.coverage.NAMES`: how often it was met.
-    """
+    """Counts tests of laws and refuses what breaks one."""
 
     def __init__(self) -> None:
-        self.exercised: Counter[str] = Counter()
-        self.reached: Counter[str] = _Reached()
+        self.exercised: Counter[str] = Counter()  # by law: tests that could have failed and did not
+        self.reached: Counter[str] = _Reached()  # by situation: how often it was met
 
     def meet(self, situation: str, met: object = True) -> None:
         """Count a situation, if it was met; a `ValueError` where nobody has registered it."""
@@ -57,13 +49,7 @@ class Evidence:
             self.exercised[law] += 1
 
     def expect(self, law: str, what: str, expected: object, observed: object) -> None:
-        """Test that two values are equal.
-
-        Raises
-        ------
-        InvariantViolation
-            They are not.
-        """
+        """Test that two values are equal."""
         if expected != observed:
             self.refuse(law, what, expected, observed)
         self.exercised[law] += 1

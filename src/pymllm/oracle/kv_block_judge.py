@@ -21,22 +21,13 @@ from pymllm.history.operations import (
 from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, NoRoom, Outcome, Slots
 from pymllm.oracle.coverage.noticed import note_register, note_release, note_victims
 from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.models import is_lru
 from pymllm.oracle.models.block_model import BlockModel
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
 
 
 class SeenObserver:
-    """The calls of the observer in one outcome.
-
-    Parameters
-    ----------
-    evidence : Evidence
-        Of the judge.
-    outcome : Outcome
-        What is judged.
-    fault : Fault or None
-        What was to happen in it.
-    """
+    """The calls of the observer in one outcome, and the fault that was to happen in it."""
 
     def __init__(self, evidence: Evidence, outcome: Outcome, fault: Fault | None) -> None:
         self._evidence = evidence
@@ -76,15 +67,10 @@ class SeenObserver:
             self._evidence.count(law)
 
     def check_inside(self, sizes: Mapping[str, int], after: Mapping[str, int] | None = None) -> None:
-        """Test what it saw of the books, and what became of its fault.
+        """Test what it saw of the books once the blocks were gone, and what became of its fault.
 
-        Parameters
-        ----------
-        sizes : mapping of str to int
-            What they are once the blocks are gone, as far as the last call must see them.
-        after : mapping of str to int, optional
-            What they are told to be at the end, where nothing changes them any more: if it saw just that, the
-            books were written, and whatever is wrong with them is no fault of the order (C1, not X6).
+        ``after`` are the sizes that are told at the end, where nothing changes them any more: if it saw just
+        those, the books were written, and whatever is wrong with them is no fault of the order (C1, not X6).
         """
         seen: Sequence[Effect] = self._calls[-1:]
         for call in seen:
@@ -109,27 +95,13 @@ class SeenObserver:
 
 
 _HASHES = range(1, 2**63)
-_POLICIES = ("lru", "ref_zero")
 
 
 class KVBlockJudge(PoolJudge):
     """Follows every block; which free block is handed out is the allocator's choice.
 
-    Parameters
-    ----------
-    header : Header
-        Configuration: ``blocks`` beside the dummy, ``policy`` (``"lru"`` or ``"ref_zero"``), and ``caching``,
-        true unless it is false.
-
-    Attributes
-    ----------
-    claims : frozenset of str
-        Capabilities of the adapter.
-    blocks : BlockModel
-        What every block is.
-    suspect : str
-        Law that is broken where something differs although the last operation must have changed nothing, or
-        only what it did change; empty where it depends on what differs.
+    The configuration has ``blocks`` beside the dummy, ``policy`` (``"lru"`` or ``"ref_zero"``), and
+    ``caching``, true unless it is false.
     """
 
     KIND: ClassVar[str] = "blocks"
@@ -140,15 +112,9 @@ class KVBlockJudge(PoolJudge):
         self.claims = frozenset(header.capabilities)
         if "callbacks" not in self.claims:
             raise ProgramError(f"{header.adapter} does not claim callbacks: nobody is told which blocks go")
-        policy = self.config.get("policy")
-        if policy not in _POLICIES:
-            raise ProgramError(
-                f"the configuration's policy is {policy!r}; it must be one of {', '.join(_POLICIES)}"
-            )
-        self.blocks = BlockModel(
-            self.number("blocks"), policy == "lru", self.config.get("caching") is not False
-        )
-        self.suspect = ""
+        is_caching = self.config.get("caching") is not False
+        self.blocks = BlockModel(self.number("blocks"), is_lru(self.config), is_caching)
+        self.suspect = ""  # law that is broken where something differs that the last operation did not change
         self._armed: Fault | None = None
         self.seen = SeenObserver(self.evidence, Outcome(Done()), None)
 

@@ -90,32 +90,18 @@ HoldToken = int | str | None
 class NodeBook:
     """Compares nodes that are shown with the model, and with those that were shown before.
 
-    Parameters
-    ----------
-    model : PrefixModel
-        What is cached.
-    evidence : Evidence
-        Where tests are counted; a law counts once per look.
-    laws : collection of str
-        Ids of the laws that may be tested.
-
-    Attributes
-    ----------
-    ends : dict of Path to NodeView
-        The nodes at the last look, by the paths at their ends.
-    split_below : set of int
-        Holds whose path was split while they were held.
+    A law counts once per look, and only where it is one of those that may be tested.
     """
 
     def __init__(self, model: PrefixModel, evidence: Evidence, laws: Collection[str]) -> None:
         self.model, self.evidence, self._laws = model, evidence, laws
-        self.ends: dict[Path, NodeView] = {}
+        self.ends: dict[Path, NodeView] = {}  # the nodes at the last look, by the paths at their ends
         self._last_birth = 0
         self._may_split: set[Path] = set()
         self._last_id = -1
         self._called_back: set[int] = set()
         self._held: set[int] = set()
-        self.split_below: set[int] = set()
+        self.split_below: set[int] = set()  # holds whose path was split while they were held
 
     # -- between two looks ---------------------------------------------------------------------------------
 
@@ -155,17 +141,8 @@ class NodeBook:
     # -- a look --------------------------------------------------------------------------------------------
 
     def look(self, nodes: Sequence[NodeView], tokens: Mapping[int, HoldToken]) -> None:
-        """Test every node against the model and against the last look.
+        """Test every node, parents before their children, against the model and against the last look.
 
-        Parameters
-        ----------
-        nodes : sequence of NodeView
-            Parents before their children.
-        tokens : mapping of int to token
-            The token of each outstanding hold.
-
-        Notes
-        -----
         Laws: K1, H2, R2, R3, R6, R8, R9, R10, S2, S5, S6, X3, X5.
         """
         tree = read_nodes(self.evidence, nodes, self.model.page_size)

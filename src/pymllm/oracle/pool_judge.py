@@ -11,6 +11,7 @@ from pymllm.history.files import Header
 from pymllm.history.operations import OPERATIONS_OF, Malformed, Operation, Span
 from pymllm.history.outcomes import Outcome, Unsupported
 from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.models import number_of
 from pymllm.oracle.models.slot_model import GivenNumbers, PageModel
 
 R = TypeVar("R")
@@ -40,34 +41,16 @@ class PoolJudge:
 
     The method is named like the operation (``_judge_free_row``), takes step, operation and outcome, and
     returns the law that is broken where a size differs afterwards.
-
-    Parameters
-    ----------
-    header : Header
-        Of the history.
-
-    Attributes
-    ----------
-    KIND : str
-        One of `pymllm.history.operations.KINDS`.
-    SIZES_LAW : str
-        Blamed where a size changes although the adapter did nothing.
-    evidence : Evidence
-        What was tested so far.
-    given : GivenNumbers
-        The rows or slots that each step gave.
-    can_refuse : bool
-        Whether misuse is refused; where that is not claimed, a program with misuse has no meaning.
     """
 
     KIND: ClassVar[str]
-    SIZES_LAW: ClassVar[str] = "X1"
+    SIZES_LAW: ClassVar[str] = "X1"  # blamed where a size changes although the adapter did nothing
 
     def __init__(self, header: Header) -> None:
         self.evidence = Evidence()
-        self.given = GivenNumbers()
+        self.given = GivenNumbers()  # the rows or slots that each step gave
         self.config = header.config
-        self.can_refuse = "refusals" in header.capabilities
+        self.can_refuse = "refusals" in header.capabilities  # else a program with misuse has no meaning
         self.room_law = "X4" if "pool" in header.capabilities else self.SIZES_LAW
         self._sizes: dict[str, int] | None = None
         self._methods: dict[type[Operation], _Method] = {}
@@ -103,28 +86,11 @@ class PoolJudge:
         """Follow a refused operation, which changed nothing."""
 
     def number(self, key: str, least: int = 1) -> int:
-        """Return a number of the configuration.
-
-        Raises
-        ------
-        ProgramError
-            It is missing, or too small.
-        """
-        value = self.config.get(key)
-        if type(value) is not int or value < least:
-            raise ProgramError(
-                f"the configuration's {key} is {value!r}; it must be an integer from {least} on"
-            )
-        return value
+        """Return a number of the configuration; `ProgramError` where it is missing, or too small."""
+        return number_of(self.config, key, least)
 
     def one(self, span: Span) -> int:
-        """Return the only number that a span names.
-
-        Raises
-        ------
-        ProgramError
-            It names none, or several.
-        """
+        """Return the only number that a span names; `ProgramError` where it names none, or several."""
         numbers = self.given.resolve((span,))
         if len(numbers) != 1:
             raise ProgramError(f"{span} names {len(numbers)} numbers; it must name one")
@@ -144,12 +110,7 @@ class PoolJudge:
     def expect_refusal(self, law: str, what: str, outcome: Outcome, *errors: str) -> str:
         """Judge an operation that must be refused with one of some errors, and return the law of its traces.
 
-        Raises
-        ------
-        ProgramError
-            The adapter does not claim that it refuses anything.
-        InvariantViolation
-            ``law``: it did something else.
+        A `ProgramError` where the adapter does not claim that it refuses anything.
         """
         if not self.can_refuse:
             raise ProgramError(f"{what} must be refused, and the adapter does not claim to refuse misuse")

@@ -22,22 +22,11 @@ class Handle:
 
 
 class HoldJudge:
-    """Follows nodes by the steps that returned them, and holds by the steps that took them.
-
-    Parameters
-    ----------
-    books : PrefixBooks
-        What all parts share.
-
-    Attributes
-    ----------
-    tokens : dict of int to token
-        What each outstanding hold was given, by the step of its `Lock`.
-    """
+    """Follows nodes by the steps that returned them, and holds by the steps that took them."""
 
     def __init__(self, books: PrefixBooks) -> None:
         self.books = books
-        self.tokens: dict[int, HoldToken] = {}
+        self.tokens: dict[int, HoldToken] = {}  # what each outstanding hold was given, by its `Lock`
         self._handles: dict[int, Handle] = {}
         self._given: dict[int, HoldToken] = {}
         self._revived: set[int] = set()
@@ -50,13 +39,7 @@ class HoldJudge:
         self._handles[step] = Handle(path, page.birth if page else 0)
 
     def handle(self, step: int) -> Handle:
-        """Return the node that a step returned, or took a hold at.
-
-        Raises
-        ------
-        ProgramError
-            It did neither, or it could not be told which node that was.
-        """
+        """Return the node that a step returned, or took a hold at; `ProgramError` where it did neither."""
         if step not in self._handles:
             raise ProgramError(f"step {step} gave no node")
         return self._handles[step]
@@ -78,6 +61,7 @@ class HoldJudge:
 
     def judge_lock(self, step: int, operation: Lock, outcome: Outcome) -> str:
         """Judge a `Lock` and count the hold."""
+        self.books.forbid("R4", "effects of a lock", outcome.effects)
         books, handle = self.books, self.handle(operation.of)
         if self.is_stale(handle):
             return self.refuse_stale(handle, outcome)
@@ -140,6 +124,7 @@ class HoldJudge:
     def judge_unlock(self, step: int, operation: Unlock, outcome: Outcome) -> str:
         """Judge an `Unlock` and count the hold out."""
         books = self.books
+        books.forbid("R4", "effects of an unlock", outcome.effects)
         token = self._token(operation)
         handle = self.handle(operation.lock if operation.at is None else operation.at)
         if self.is_stale(handle):

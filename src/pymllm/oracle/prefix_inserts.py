@@ -18,17 +18,7 @@ from pymllm.oracle.seen_effects import SeenEffects, sort_effects
 
 
 class InsertJudge:
-    """Predicts inserts and compares everything that can be seen of them.
-
-    Parameters
-    ----------
-    books : PrefixBooks
-        What all parts share.
-    holds : HoldJudge
-        Told which node each insert returned.
-    states : StatePart or None
-        Judges the states that are handed over, where states are kept.
-    """
+    """Predicts inserts and compares everything that can be seen of them."""
 
     def __init__(self, books: PrefixBooks, holds: HoldJudge, states: StatePart | None = None) -> None:
         self.books, self.holds, self.states = books, holds, states

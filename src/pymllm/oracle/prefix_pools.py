@@ -43,11 +43,6 @@ class PoolPart:
     """Follows what the caller takes from the pool and gives back itself.
 
     Misuse of the pool has no meaning here: it is judged in slot allocators.
-
-    Parameters
-    ----------
-    books : PrefixBooks
-        What all parts share.
     """
 
     def __init__(self, books: PrefixBooks) -> None:
@@ -153,18 +148,9 @@ class PoolPart:
 
 
 def look_at_states(books: PrefixBooks, ends: StateEnds, shown: Inspected, known: Collection[Path]) -> None:
-    """Compare each node's state and its locks, and each list of nodes, with the model.
+    """Compare each node's state and its locks, and each list of nodes, with the model (M1, M3, M4, M8).
 
-    Parameters
-    ----------
-    books : PrefixBooks
-        Its nodes have been compared already.
-    ends : StateEnds
-        The states of its model.
-    shown : Inspected
-        What was looked at.
-    known : collection of Path
-        Where nodes ended at the last look.
+    The nodes of the books have been compared already; ``known`` is where nodes ended at the look before.
     """
     nodes, held = books.nodes.ends, [hold.path for hold in books.model.holds.values()]
     for path, node in nodes.items():
@@ -219,15 +205,7 @@ def _compare_list(
 
 
 class StatePart:
-    """Follows the states of a cache and the track slots of its caller.
-
-    Parameters
-    ----------
-    books : PrefixBooks
-        What all parts share.
-    tracks : TrackLedger
-        Those of the books.
-    """
+    """Follows the states of a cache and the track slots of its caller (M1, M2, M7, E1)."""
 
     def __init__(self, books: PrefixBooks, tracks: TrackLedger) -> None:
         self.books, self.tracks, self.ends = books, tracks, tracks.ends
@@ -295,13 +273,7 @@ class StatePart:
     # -- insert --------------------------------------------------------------------------------------------
 
     def misuse(self, operation: Insert, key: Path) -> str | None:
-        """Say what is wrong with the key of a state (M1).
-
-        Raises
-        ------
-        ProgramError
-            The state is not in one track slot of the caller's.
-        """
+        """Say what is wrong with the key of a state (M1), which must be in one track slot of the caller's."""
         if operation.state is None:
             return None
         self.tracks.callers_slot(operation.state)
@@ -327,17 +299,7 @@ class StatePart:
     # -- reset ---------------------------------------------------------------------------------------------
 
     def judge_reset(self, cached: list[int], seen: SeenEffects, is_struck: bool) -> None:
-        """Judge that each state went back, once; one that a failing call did not take is the caller's (X7).
-
-        Parameters
-        ----------
-        cached : list of int
-            Track slots that the cache had.
-        seen : SeenEffects
-            Of the reset.
-        is_struck : bool
-            Whether one call of the pool of states was let fail.
-        """
+        """Judge that each state went back, once; what a failing call did not take is the caller's (X7)."""
         books, evidence = self.books, self.books.evidence
         counted = Counter(seen.states)
         books.forbid("M7", "track slots that a reset frees twice, or not its own", counted - Counter(cached))

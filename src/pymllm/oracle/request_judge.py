@@ -27,13 +27,7 @@ from pymllm.oracle.request_steps import RequestBooks, StepJudge, check_request, 
 
 
 class RequestJudge(PoolJudge):
-    """Follows a context from the outside: what it must answer is predicted, which free block it takes is not.
-
-    Parameters
-    ----------
-    header : Header
-        Configuration as of `pymllm.oracle.models.request_model.RequestModel`.
-    """
+    """Follows a context from outside: what it must answer is predicted, which free block it takes is not."""
 
     KIND: ClassVar[str] = "requests"
     SIZES_LAW: ClassVar[str] = "C1"

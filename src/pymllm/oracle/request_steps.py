@@ -34,30 +34,13 @@ from pymllm.oracle.models.request_model import (
 
 
 class RequestBooks:
-    """The model of one context, and tests that more than one operation needs.
-
-    Parameters
-    ----------
-    header : Header
-        Of the history.
-    evidence : Evidence
-        Takes what was tested.
-
-    Attributes
-    ----------
-    model : RequestModel
-        What the context must be like.
-    fault : Fault or None
-        The call that the operation at hand was told to let fail.
-    has_states : bool
-        Whether states are cached at all.
-    """
+    """What the judges of one context share: the model, the evidence, and what was let fail."""
 
     def __init__(self, header: Header, evidence: Evidence) -> None:
         self.evidence = evidence
         self.model = RequestModel(header.config)
         self.claims = frozenset(header.capabilities)
-        self.fault: Fault | None = None
+        self.fault: Fault | None = None  # the call that the operation at hand was told to let fail
         self.has_states = self.model.slots.total > 0
         if self.has_states != ("mamba" in self.claims):
             raise ProgramError("an adapter with slots for states claims mamba, and no other does")
@@ -65,10 +48,7 @@ class RequestBooks:
     def find(self, step: int, act: str) -> ServedRequest | None:
         """Return the request of a step, which must be able to do something; ``None`` once it was released.
 
-        Raises
-        ------
-        ProgramError
-            The step added no request, or the request was in a step that failed and can only leave.
+        A request that was in a step that failed can only leave: a `ProgramError` else.
         """
         if step in self.model.gone:
             return None
@@ -110,14 +90,7 @@ class RequestBooks:
     def check_new(self, request: ServedRequest, blocks: Sequence[int], missing: int) -> list[int]:
         """Test the row of a request that has got ``missing`` new blocks; return those.
 
-        Parameters
-        ----------
-        request : ServedRequest
-            With the blocks that it had before.
-        blocks : sequence of int
-            Its row now.
-        missing : int
-            How many it needed; what was evicted for that is already free in the model.
+        What was evicted for them is already free in the model.
         """
         had, evidence = len(request.blocks), self.evidence
         if had:
@@ -201,13 +174,7 @@ _COMMIT = ("allocate_slots", "store_states")
 
 
 class StepJudge:
-    """Judges steps over the books of a context.
-
-    Parameters
-    ----------
-    books : RequestBooks
-        Of the context.
-    """
+    """Judges steps over the books of a context."""
 
     def __init__(self, books: RequestBooks) -> None:
         self._books = books

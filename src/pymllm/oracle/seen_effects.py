@@ -17,38 +17,18 @@ from pymllm.oracle.prefix_books import PrefixBooks
 
 @dataclass(slots=True)
 class SeenEffects:
-    """The effects of one operation.
-
-    Attributes
-    ----------
-    calls : list of str
-        What was called, in order.
-    freed, halves : list of int
-        Slots given back whole, and slots whose SWA halves were given back.
-    moves : dict of int to int
-        Source to target of each SWA half that was moved.
-    callbacks : list of Effect
-        What was called back, in order.
-    states : list of int
-        Track slots given back, in order.
-    """
+    """The effects of one operation, sorted by what was called, in order."""
 
     calls: list[str] = field(default_factory=list)
-    freed: list[int] = field(default_factory=list)
-    halves: list[int] = field(default_factory=list)
-    moves: dict[int, int] = field(default_factory=dict)
+    freed: list[int] = field(default_factory=list)  # slots given back whole
+    halves: list[int] = field(default_factory=list)  # slots whose SWA halves were given back
+    moves: dict[int, int] = field(default_factory=dict)  # source to target of each SWA half
     callbacks: list[Effect] = field(default_factory=list)
-    states: list[int] = field(default_factory=list)
+    states: list[int] = field(default_factory=list)  # track slots given back
 
 
 def sort_effects(effects: Iterable[Effect]) -> SeenEffects:
-    """Sort the effects of one operation.
-
-    Raises
-    ------
-    ProgramError
-        There is no such call, or a move has not as many sources as targets.
-    """
+    """Sort the effects of one operation; `ProgramError` where there is no such call, or a move is uneven."""
     seen = SeenEffects()
     for effect in effects:
         seen.calls.append(effect.call)
@@ -69,23 +49,13 @@ def sort_effects(effects: Iterable[Effect]) -> SeenEffects:
 
 @dataclass(frozen=True, slots=True)
 class SeenVictims:
-    """What can be told of an eviction; ``None`` where it cannot.
+    """What can be told of an eviction; ``None`` where it cannot."""
 
-    Attributes
-    ----------
-    removed, tombstoned : frozenset of Path, or None
-        Pages that went, and pages that lost their SWA halves only.
-    full, swa : int or None
-        Tokens, as of `pymllm.history.outcomes.Evicted`.
-    states : frozenset of Path
-        Whose states were taken.
-    """
-
-    removed: frozenset[Path] | None
-    tombstoned: frozenset[Path] | None
-    full: int | None = None
+    removed: frozenset[Path] | None  # pages that went
+    tombstoned: frozenset[Path] | None  # pages that lost their SWA halves only
+    full: int | None = None  # tokens, as of `pymllm.history.outcomes.Evicted`
     swa: int | None = None
-    states: frozenset[Path] = frozenset()
+    states: frozenset[Path] = frozenset()  # whose states were taken
 
     def fits(self, taken: Taken) -> bool:
         """Tell whether everything that was seen is as it would be had this been taken."""
@@ -101,10 +71,7 @@ def read_victims(
 ) -> SeenVictims:
     """Turn slots and halves that went back to the pool into pages.
 
-    Raises
-    ------
-    InvariantViolation
-        A slot that is not the cache's (R4, A2), or not a whole page (R5); a half likewise (S2, A7).
+    A slot that is not the cache's breaks R4 or A2, one that is no whole page R5; a half A7 or S2.
     """
     if not books.has_pool:
         none: frozenset[Path] | None = frozenset() if books.window is None else None
@@ -168,18 +135,9 @@ def check_victims(books: PrefixBooks, seen: SeenVictims, *, is_whole: bool = Tru
 def check_callbacks(
     books: PrefixBooks, taken: Taken, ids: Sequence[int] | None, seen: SeenEffects, outcome: Outcome
 ) -> None:
-    """Test that each removed node was called back once, on written books.
+    """Test that each removed node was called back once, on written books (R5, X2, X3, X6).
 
-    Parameters
-    ----------
-    books : PrefixBooks
-        After the eviction.
-    taken : Taken
-        What it took.
-    ids : sequence of int, or None
-        The nodes that went, in order of removal, where that is known.
-    seen, outcome
-        What was seen of it.
+    The books are those after the eviction; ``ids`` are the nodes that went, in order, where that is known.
     """
     found = [effect.node for effect in seen.callbacks]
     if "callbacks" not in books.claims:

@@ -27,17 +27,7 @@ from pymllm.oracle.pool_judge import PoolJudge, check_halves, check_pages
 
 @dataclass(frozen=True, slots=True)
 class Misuse:
-    """One thing that is wrong.
-
-    Parameters
-    ----------
-    situation : str
-        What it is, and that it is refused.
-    law : str
-        Id of the law that forbids it.
-    error : str
-        Class name of the documented error.
-    """
+    """One thing that is wrong with slots that a caller names, its law, and the documented error."""
 
     situation: str
     law: str = "A5"
@@ -60,17 +50,7 @@ _ACROSS = Misuse("a move across pages is refused", "A7", "ValueError")
 
 
 def misuse_of_slots(model: PageModel, page_size: int, slots: Sequence[int]) -> list[Misuse]:
-    """Return what is wrong with giving these slots back (A5); nothing where all is well.
-
-    Parameters
-    ----------
-    model : PageModel
-        The pool.
-    page_size : int
-        Slots per page.
-    slots : sequence of int
-        As the caller names them: with pages, any slots of a page, any number of times.
-    """
+    """Return what is wrong with giving slots back (A5): of a page any of its slots, any number of times."""
     found = [wrong for slot in slots if (wrong := _wrong_with(model, page_size, slot)) is not None]
     if page_size == 1 and len(set(slots)) != len(slots):
         found.append(_TWICE)
@@ -134,22 +114,8 @@ _DONE = Done()
 class SlotJudge(PoolJudge):
     """Follows a pool page by page; what an allocator may choose is accepted and followed.
 
-    Parameters
-    ----------
-    header : Header
-        Configuration: ``page_size``, ``pages``, and ``swa_pages`` where ``swa`` is claimed.
+    The configuration has ``page_size``, ``pages``, and ``swa_pages`` where ``swa`` is claimed.
 
-    Attributes
-    ----------
-    full : PageModel
-        The pool that every slot is from.
-    window : WindowModel or None
-        The same pool with the window's beside it, where there are SWA halves.
-    pool : PageModel or WindowModel
-        The larger of these two that there is.
-
-    Notes
-    -----
     Which law a wrong order or size breaks depends on what came before it: a failed allocation (X4), a clear
     (X7), a refusal (X1), or else A4 and A2. What left no trace in the order is forgotten at the next merge.
     So with a page that is not free, after a clear before which some were given rightly.

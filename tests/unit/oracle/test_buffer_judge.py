@@ -36,8 +36,8 @@ from pymllm.history.outcomes import (
 )
 from pymllm.oracle.coverage import expected_situations
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.hash_judge import hash_page
 from pymllm.oracle.judge import judge_steps
+from pymllm.oracle.models.cold_runs import hash_page
 from pymllm.oracle.models.expected_cells import BlankCells, ExpectedCells
 
 # -- The judge of KV buffers: a good program, and what each wrong outcome of it breaks -----------------------

@@ -52,18 +52,8 @@ def expected_names(
 
 
 def expected_situations(header: Header, *, of_engine: bool = False) -> frozenset[str]:
-    """Return what a long run must reach.
+    """Return the names of what a long run must reach, by the configuration and capabilities of its header.
 
-    Parameters
-    ----------
-    header : Header
-        Of the run: what can be reached depends on the configuration and on the capabilities.
-    of_engine : bool
-        Whether an engine's life is what runs (`pymllm.conformance.lifecycle_machine`).
-
-    Returns
-    -------
-    frozenset of str
-        Names, as `pymllm.oracle.evidence.Evidence.reached` has them.
+    ``of_engine`` says whether an engine's life is what runs (`pymllm.conformance.lifecycle_machine`).
     """
     return expected_names(header.kind, header.config, header.capabilities, of_engine=of_engine)

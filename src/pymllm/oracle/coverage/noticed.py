@@ -15,17 +15,7 @@ from pymllm.oracle.prefix_books import PrefixBooks
 
 
 def note_alloc(evidence: Evidence, pool: PageModel | WindowModel, wanted: int) -> None:
-    """Note what is worth reaching in an allocation that is about to be followed.
-
-    Parameters
-    ----------
-    evidence : Evidence
-        Where to note it.
-    pool : PageModel or WindowModel
-        Before the allocation.
-    wanted : int
-        Pages that it takes.
-    """
+    """Note what is worth reaching in an allocation of so many pages that is about to be followed."""
     full = pool.full if isinstance(pool, WindowModel) else pool
     if not wanted:
         evidence.meet("nothing is asked for")
@@ -49,21 +39,7 @@ def note_free(
     given: GivenNumbers,
     slots: Sequence[int],
 ) -> None:
-    """Note what is worth reaching in a free that is about to be followed.
-
-    Parameters
-    ----------
-    evidence : Evidence
-        Where to note it.
-    pool : PageModel or WindowModel
-        Before the free.
-    page_size : int
-        Slots per page.
-    given : GivenNumbers
-        Which step gave which slot.
-    slots : sequence of int
-        As the caller names them; all of them are held.
-    """
+    """Note what is worth reaching in a free of slots, all of them held, that is about to be followed."""
     full = pool.full if isinstance(pool, WindowModel) else pool
     pages = {slot // page_size for slot in slots}
     if not slots:
@@ -238,19 +214,7 @@ def _note_alive(books: PrefixBooks, found: Found) -> None:
 def note_insert(
     books: PrefixBooks, plan: InsertPlan, dead: Sequence[Path], protected: int, evicted: int
 ) -> None:
-    """Say what an insert met in the tree that is about to be committed to the model.
-
-    Parameters
-    ----------
-    books : PrefixBooks
-        Before the insert.
-    plan : InsertPlan
-        What it does.
-    dead : sequence of Path
-        Tombstones on its path.
-    protected, evicted : int
-        ``prev_prefix_len`` and ``swa_evicted_seqlen``.
-    """
+    """Say what an insert met, tombstones on its path among it, that is about to be committed to the model."""
     if plan.refused:
         return
     model, parting = books.model, plan.path.upto(plan.prefix_len)

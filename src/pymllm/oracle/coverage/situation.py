@@ -13,15 +13,7 @@ Row = tuple[str, str] | tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A demand on a configuration.
-
-    Parameters
-    ----------
-    text : str
-        What is demanded, to be read after "needs".
-    holds : callable
-        Tells whether a configuration meets it.
-    """
+    """A demand on a configuration; its text is read after "needs"."""
 
     text: str
     holds: Callable[[Config], bool]
@@ -29,33 +21,15 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A state in which something is at stake: until a search has reached it, its silence means nothing.
+    """A state in which something is at stake: until a search has reached it, its silence means nothing."""
 
-    Parameters
-    ----------
-    name : str
-        What is the case. Judges count it by this name, and whoever tells of it uses it.
-    kind : str
-        Kind of implementation that it arises in, one of `pymllm.history.operations.KINDS`.
-    laws : tuple of str
-        Ids of the laws that a wrong implementation may break in it.
-    bugs : tuple of str
-        Ids of historical bugs, as docs/faults.md has them, that lived in it.
-    needs : frozenset of str
-        Capabilities without which nobody can tell, or it cannot arise.
-    when : tuple of Condition
-        What a configuration must be like for it to arise.
-    of_engine : bool
-        Whether it takes an engine's life; else callers of every sort bring it about.
-    """
-
-    name: str
-    kind: str
-    laws: tuple[str, ...]
-    bugs: tuple[str, ...] = ()
-    needs: frozenset[str] = frozenset()
-    when: tuple[Condition, ...] = ()
-    of_engine: bool = False
+    name: str  # judges count it by this name, and whoever tells of it uses it
+    kind: str  # one of `pymllm.history.operations.KINDS`
+    laws: tuple[str, ...]  # that a wrong implementation may break in it
+    bugs: tuple[str, ...] = ()  # historical ones, as docs/faults.md has them, that lived in it
+    needs: frozenset[str] = frozenset()  # capabilities without which nobody can tell, or it cannot arise
+    when: tuple[Condition, ...] = ()  # what a configuration must be like for it to arise
+    of_engine: bool = False  # whether it takes an engine's life; else callers of every sort bring it about
 
     def is_expected_of(self, config: Config, capabilities: Collection[str]) -> bool:
         """Tell whether a long run of a configuration with these capabilities must reach it."""
@@ -65,19 +39,7 @@ class Situation:
 def make_situations(
     kind: str, *rows: Row, needs: str = "", when: Collection[Condition] = (), of_engine: bool = False
 ) -> tuple[Situation, ...]:
-    """Make situations that arise under the same conditions.
-
-    Parameters
-    ----------
-    kind, of_engine
-        As of `Situation`.
-    *rows : Row
-        One for each.
-    needs : str
-        Capabilities, with blanks between them.
-    when : collection of Condition
-        As of `Situation`.
-    """
+    """Make situations that arise under the same conditions, one for each row."""
     return tuple(
         Situation(
             name,

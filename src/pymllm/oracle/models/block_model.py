@@ -20,29 +20,10 @@ class Registration(NamedTuple):
 
 
 class BlockModel:
-    """Blocks ``0 .. usable - 1``; what an allocator may choose is told to it.
+    """Blocks ``0 .. usable - 1``, and the dummy after them; what an allocator may choose is told to it.
 
-    Parameters
-    ----------
-    usable : int
-        Blocks beside the dummy, which is the one after them.
-    is_lru : bool
-        Whether registered blocks stay cached once nobody references them.
-    is_caching : bool
-        Whether anything is registered at all.
-
-    Attributes
-    ----------
-    refs, stamps : defaultdict of int to int
-        By block.
-    free : Remainder
-        Blocks that nobody references and that are not registered.
-    hash_of, block_of : dict of int to int
-        Hash by registered block, and back.
-    parent_of : dict of int to int or None
-        The block before each registered one; ``None`` for a first one.
-    clock : int
-        The context's.
+    With ``is_lru`` registered blocks stay cached once nobody references them; without ``is_caching`` nothing
+    is registered.
     """
 
     def __init__(self, usable: int, is_lru: bool, is_caching: bool) -> None:
@@ -53,11 +34,11 @@ class BlockModel:
         """Free every block and forget every hash."""
         self.refs: defaultdict[int, int] = defaultdict(int)  # of what nobody asked for there is nothing
         self.stamps: defaultdict[int, int] = defaultdict(int)
-        self.free = Remainder(range(self.usable))
-        self.hash_of: dict[int, int] = {}
+        self.free = Remainder(range(self.usable))  # neither referenced nor registered
+        self.hash_of: dict[int, int] = {}  # by registered block
         self.block_of: dict[int, int] = {}
-        self.parent_of: dict[int, int | None] = {}
-        self.clock = 0
+        self.parent_of: dict[int, int | None] = {}  # the block before each registered one, if any
+        self.clock = 0  # the context's
 
     # -- questions -----------------------------------------------------------------------------------------
 
@@ -191,24 +172,7 @@ class BlockModel:
 
 
 class BlockSlotModel:
-    """Slots ``0 .. total - 1``; which free one a block gets is told to it.
-
-    Parameters
-    ----------
-    total : int
-        Slots.
-    blocks : BlockModel
-        Whose slots they are.
-
-    Attributes
-    ----------
-    slot_of : dict of int to int
-        Slot by block.
-    named : dict of int to int
-        The hash by which the state of a block is found.
-    in_hand : set of int
-        Slots that a caller took and has.
-    """
+    """Slots ``0 .. total - 1`` of blocks; which free one a block gets is told to it."""
 
     def __init__(self, total: int, blocks: BlockModel) -> None:
         self.total = total
@@ -217,9 +181,9 @@ class BlockSlotModel:
 
     def reset(self) -> None:
         """Free every slot."""
-        self.slot_of: dict[int, int] = {}
-        self.named: dict[int, int] = {}
-        self.in_hand: set[int] = set()
+        self.slot_of: dict[int, int] = {}  # by block
+        self.named: dict[int, int] = {}  # the hash by which the state of a block is found
+        self.in_hand: set[int] = set()  # slots that a caller took and has
 
     @property
     def free(self) -> Remainder:

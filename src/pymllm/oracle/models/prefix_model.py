@@ -61,11 +61,8 @@ def ends_of_pages(path: Path, page_size: int) -> tuple[Path, ...]:
 def path_of_key(key: Key) -> Path:
     """Return the path that a key spells, an unaligned tail included.
 
-    Raises
-    ------
-    ProgramError
-        Its tokens are of different kinds, or tuples of one number, which are no tokens, or its namespace is
-        no text (K1).
+    A `ProgramError` where its tokens are of different kinds, or tuples of one number, which are no tokens, or
+    its namespace is no text (K1).
     """
     demand_namespace(key)
     widths = {len(token) if isinstance(token, tuple) else 1 for token in key.tokens}
@@ -78,31 +75,15 @@ def path_of_key(key: Key) -> Path:
 
 @dataclass(slots=True)
 class Page:
-    """What the cache holds for the last page of a path.
-
-    Attributes
-    ----------
-    slots : tuple of int
-        Its slots, in order.
-    alive : bool
-        Whether it is no tombstone; always true without a window.
-    birth : int
-        Number of the page: another one each time that a path is cached anew, the same for a revived page.
-    access : int
-        Number of the last match or insert that had it on its path (R8).
-    hits : int
-        Matches whose returned prefix had it (R10).
-    locks, swa_locks : int
-        Holds at or below it (R6), and those whose window covers it (S6).
-    """
+    """What the cache holds for the last page of a path."""
 
     slots: tuple[int, ...]
-    alive: bool
-    birth: int = 0
-    access: int = 0
-    hits: int = 0
-    locks: int = 0
-    swa_locks: int = 0
+    alive: bool  # no tombstone; always so without a window
+    birth: int = 0  # another number each time that a path is cached anew, the same for a revived page
+    access: int = 0  # number of the last match or insert that had it on its path (R8)
+    hits: int = 0  # matches whose returned prefix had it (R10)
+    locks: int = 0  # holds at or below it (R6)
+    swa_locks: int = 0  # those whose window covers it (S6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,39 +105,17 @@ class Found:
 
 @dataclass(slots=True)
 class InsertPlan:
-    """What an insert must do; nothing of it has happened yet.
-
-    Attributes
-    ----------
-    path : Path
-        The whole pages of the key.
-    prefix_len : int
-        Tokens that are cached before the call, dead ones included.
-    refused : bool
-        Whether nothing happens, because the key would not be usable afterwards (S7).
-    adopted : tuple of (int, int)
-        Ranges of the key whose incoming slots the cache takes (R4).
-    new : dict of Path to Page
-        Pages that are not cached yet.
-    replaced : dict of Path to tuple of int
-        Unlocked tombstones, and the incoming slots that they take in place of theirs.
-    moved : dict of Path to dict of int to int
-        Locked tombstones that take incoming SWA halves: incoming slot to cached slot.
-    displaced : tuple of int
-        Slots that go back to the pool: those that the replaced pages had.
-    splits : set of Path
-        Where a tree may split a node.
-    """
+    """What an insert must do; nothing of it has happened yet."""
 
     path: Path
-    prefix_len: int
-    refused: bool = False
-    adopted: tuple[tuple[int, int], ...] = ()
+    prefix_len: int  # tokens that are cached before the call, dead ones included
+    refused: bool = False  # nothing happens, because the key would not be usable afterwards (S7)
+    adopted: tuple[tuple[int, int], ...] = ()  # ranges of the key whose incoming slots the cache takes (R4)
     new: dict[Path, Page] = field(default_factory=dict)
-    replaced: dict[Path, tuple[int, ...]] = field(default_factory=dict)
-    moved: dict[Path, dict[int, int]] = field(default_factory=dict)
-    displaced: tuple[int, ...] = ()
-    splits: set[Path] = field(default_factory=set)
+    replaced: dict[Path, tuple[int, ...]] = field(default_factory=dict)  # unlocked tombstones: new slots
+    moved: dict[Path, dict[int, int]] = field(default_factory=dict)  # locked ones: incoming to cached slot
+    displaced: tuple[int, ...] = ()  # slots that go back to the pool: those that the replaced pages had
+    splits: set[Path] = field(default_factory=set)  # where a tree may split a node
 
     @property
     def moves(self) -> dict[int, int]:
@@ -193,22 +152,12 @@ def demand_namespace(key: Key) -> None:
 
 
 class StateEnds:
-    """The states of a cache: at most one at the end of each page, each in a track slot.
-
-    Attributes
-    ----------
-    slots : dict of Path to int
-        Track slots, by the prefixes whose states they hold.
-    evicted : frozenset of Path
-        Cached prefixes whose state was evicted, and their KV was not.
-    changes : int
-        Counts up whenever a state comes or goes.
-    """
+    """The states of a cache: at most one at the end of each page, each in a track slot."""
 
     def __init__(self) -> None:
-        self.slots: dict[Path, int] = {}
-        self.evicted: frozenset[Path] = frozenset()
-        self.changes = 0
+        self.slots: dict[Path, int] = {}  # track slots, by the prefixes whose states they hold
+        self.evicted: frozenset[Path] = frozenset()  # whose state was evicted, and their KV was not
+        self.changes = 0  # counts up whenever a state comes or goes
 
     def __contains__(self, path: Path) -> bool:
         return path in self.slots
@@ -247,30 +196,8 @@ class StateEnds:
 class PrefixModel:
     """The laws of prefixes and windows over a dictionary of pages.
 
-    Parameters
-    ----------
-    page_size : int
-        Tokens per page.
-    window : int or None
-        ``sliding_window_size`` in tokens.
-    has_pool : bool
-        Whether slots belong to a pool.
-    can_move : bool
-        Whether that pool offers ``move_swa``.
-    states : StateEnds or None
-        Where recurrent states are kept too; without them, KV is all that a prefix needs.
-
-    Attributes
-    ----------
-    pages : dict of Path to Page
-        Every cached page, under the prefix that ends with it.
-    children : dict of Path to int
-        How many cached pages stand directly below a path, where there are any; counted as pages come and go,
-        since most that is said of an eviction asks for it.
-    holds : dict of int to Hold
-        Outstanding holds, by the step of their `Lock`.
-    clock : int
-        Number of the last match or insert (R8).
+    Slots belong to a pool with ``has_pool``, which offers ``move_swa`` with ``can_move``; without ``states``,
+    KV is all that a prefix needs.
     """
 
     def __init__(
@@ -287,10 +214,10 @@ class PrefixModel:
         self.has_pool = has_pool
         self.can_move = can_move
         self.states = states
-        self.pages: dict[Path, Page] = {}
-        self.children: dict[Path, int] = {}
-        self.holds: dict[int, Hold] = {}
-        self.clock = 0
+        self.pages: dict[Path, Page] = {}  # under the prefix that ends with it
+        self.children: dict[Path, int] = {}  # cached pages directly below a path; evictions ask all the time
+        self.holds: dict[int, Hold] = {}  # by the step of their `Lock`
+        self.clock = 0  # number of the last match or insert (R8)
         self._births = 0
         self._sizes: dict[str, int] = {}
         self._is_counted = False
@@ -393,21 +320,10 @@ class PrefixModel:
     def plan_insert(
         self, key: Path, slots: Sequence[int], protected: int = 0, evicted: int = 0
     ) -> InsertPlan:
-        """Decide what an insert does (R3, R4, S7).
+        """Decide what an insert does (R3, R4, S7); `NotUsableError` where it must raise a `ValueError`.
 
-        Parameters
-        ----------
-        key : Path
-            The key, unaligned tail included.
-        slots : sequence of int
-            One incoming slot per token of the key.
-        protected, evicted : int
-            ``prev_prefix_len`` and ``swa_evicted_seqlen``.
-
-        Raises
-        ------
-        NotUsableError
-            Where the cache must raise a `ValueError`.
+        The key has its unaligned tail, one slot per token; ``protected`` and ``evicted`` are
+        ``prev_prefix_len`` and ``swa_evicted_seqlen``.
         """
         size, whole = self.page_size, self.whole(key)
         plan = InsertPlan(whole, len(self.stored(whole)) * size)
@@ -508,13 +424,7 @@ class PrefixModel:
     # -- holds ---------------------------------------------------------------------------------------------
 
     def plan_lock(self, path: Path) -> Hold:
-        """Work out the window of a hold (S5).
-
-        Raises
-        ------
-        NotUsableError
-            The prefix cannot be resumed from.
-        """
+        """Work out the window of a hold (S5); `NotUsableError` where the prefix cannot be resumed from."""
         if not self.is_usable(path):
             raise NotUsableError("the prefix has a dead window")
         if self.window is None:

@@ -19,28 +19,14 @@ def never_cut(path: Path) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What an eviction takes.
+    """What an eviction takes."""
 
-    Attributes
-    ----------
-    removed : tuple of Path
-        Pages that go, in order of removal.
-    tombstoned : frozenset of Path
-        Pages that stay without their window KV.
-    full, swa : int
-        Tokens removed, and alive tokens that go in either way.
-    cascaded : frozenset of Path
-        Removed pages that were not chosen, but left as dead leaves (S4) or as leaves without a state (M5).
-    states : frozenset of Path
-        States that go, with their pages or without.
-    """
-
-    removed: tuple[Path, ...]
-    tombstoned: frozenset[Path]
-    full: int
-    swa: int
-    cascaded: frozenset[Path] = frozenset()
-    states: frozenset[Path] = frozenset()
+    removed: tuple[Path, ...]  # in order of removal
+    tombstoned: frozenset[Path]  # pages that stay without their window KV
+    full: int  # tokens removed
+    swa: int  # alive tokens that go in either way
+    cascaded: frozenset[Path] = frozenset()  # not chosen, but left as leaves, dead (S4) or stateless (M5)
+    states: frozenset[Path] = frozenset()  # that go, with their pages or without
 
 
 def plan_evictions(
@@ -48,14 +34,7 @@ def plan_evictions(
 ) -> Iterator[Taken]:
     """Yield what an eviction may take (R5, S3, S4, R8), the least first.
 
-    Parameters
-    ----------
-    model : PrefixModel
-        What is cached; stays as it is.
-    tokens, alive_tokens : int
-        ``num_tokens`` and ``swa_num_tokens``; the second is ignored without a window.
-    cut : callable
-        What is known of nodes.
+    The second number, ``swa_num_tokens``, is ignored without a window; ``cut`` tells what is known of nodes.
     """
     windows: list[_Aged] = []
     if model.window is not None and alive_tokens > 0:
@@ -214,20 +193,11 @@ class _Sketch:
 def is_explained(
     model: PrefixModel, removed: Set[Path], tombstoned: Set[Path], tokens: int, alive_tokens: int
 ) -> bool:
-    """Tell whether some last victim was still needed.
+    """Tell whether some last victim was still needed, of what was taken of a cache in an order of its own.
 
     A victim is a run of pages without a branch, as long as one node may be, with the dead pages that had to
     follow it (S4): those that were dead before, or lost their window a moment ago. Without some one of the
     runs taken, there must have been too little of something.
-
-    Parameters
-    ----------
-    model : PrefixModel
-        What was cached before.
-    removed, tombstoned : set of Path
-        What was taken.
-    tokens, alive_tokens : int
-        What was asked for.
     """
     if not removed and not tombstoned:
         return True
@@ -252,14 +222,7 @@ def _children(model: PrefixModel) -> dict[Path, list[Path]]:
 def last_runs(model: PrefixModel, taken: Set[Path], may_follow: Set[Path]) -> Iterator[set[Path]]:
     """Yield each run of taken pages that may have gone last, from one whose parent stays down.
 
-    Parameters
-    ----------
-    model : PrefixModel
-        What was cached before.
-    taken : set of Path
-        What was taken.
-    may_follow : set of Path
-        Pages that may have gone because those below them went; a run ends at a branch below any other.
+    Pages that ``may_follow`` went because those below them did; a run ends at a branch below any other.
     """
     below = _children(model)
     for top in taken:
@@ -280,16 +243,10 @@ def _runs_from(
 
 
 def plan_state_eviction(model: PrefixModel, ends: StateEnds, tokens: int, states: int) -> Taken:
-    """Return what an eviction in strict order of recency takes (R5, R8, M5).
+    """Return what an eviction of tokens and states in strict order of recency takes (R5, R8, M5).
 
-    Parameters
-    ----------
-    model : PrefixModel
-        What is cached; stays as it is.
-    ends : StateEnds
-        Its states; stay as they are.
-    tokens, states : int
-        ``num_tokens`` and ``swa_num_tokens``, which counts states here.
+    A node ends wherever there is a state, a branch or the end of a hold. So the run of pages that goes with a
+    leaf is the same however nodes are cut: up to a page with a state, with another child, or with a hold.
     """
     sketch = _StateSketch(model, ends)
     sketch.take_leaves(tokens)
@@ -368,21 +325,7 @@ class _StateSketch:
 def is_state_eviction_explained(
     model: PrefixModel, removed: Set[Path], states: Set[Path], tokens: int, wanted: int
 ) -> bool:
-    """Tell whether some last victim of an eviction in an order of its own was still needed.
-
-    Parameters
-    ----------
-    model : PrefixModel
-        What was cached before.
-    removed, states : set of Path
-        Pages, and states with their pages or without, that were taken.
-    tokens, wanted : int
-        How many tokens and states were asked for.
-
-    Notes
-    -----
-    As `pymllm.oracle.models.prefix_victims.is_explained`; the last victim may also be a state alone.
-    """
+    """Tell the same as `is_explained`; the last victim may also be a state alone."""
     if not removed and not states:
         return True
     if states - removed and len(states) <= wanted:

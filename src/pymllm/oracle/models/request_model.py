@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pymllm.errors import ProgramError
 from pymllm.history.files import Config
+from pymllm.oracle.models import is_lru, number_of
 from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel
 from pymllm.oracle.models.cold_runs import ColdRuns, Prefix
 
@@ -36,7 +37,6 @@ def priority(leaving: Sequence[Leaving]) -> list[int]:
 
 
 PAUSED, DECODE, PREFILL, WAITING = "paused", "decode", "prefill", "waiting"
-POLICIES = ("lru", "ref_zero")
 
 
 @dataclass(slots=True, eq=False)
@@ -94,39 +94,26 @@ class RequestModel:
     """
 
     def __init__(self, config: Config) -> None:
-        self._config = config
-        self.max_requests = self._number("max_requests")
-        self.max_blocks = self._number("max_blocks")
-        self.block_size = self._number("block_size")
-        self.chunk_size = self._number("chunk_size")
-        self.paused_limit = self._number("paused_limit", 0)
-        self.layers = self._number("layers", 0)
+        self.max_requests = number_of(config, "max_requests")
+        self.max_blocks = number_of(config, "max_blocks")
+        self.block_size = number_of(config, "block_size")
+        self.chunk_size = number_of(config, "chunk_size")
+        self.paused_limit = number_of(config, "paused_limit", 0)
+        self.layers = number_of(config, "layers", 0)
         widths = [
-            self.layers * self._number(key) if self.layers else 0 for key in ("conv_width", "ssm_width")
+            self.layers * number_of(config, key) if self.layers else 0 for key in ("conv_width", "ssm_width")
         ]
         digits = config.get("hash_digits")
         if digits is not None and (type(digits) is not int or not 1 <= digits <= 16):
             raise ProgramError(f"the configuration's hash_digits is {digits!r}; it must be 1 to 16, or none")
-        if config.get("policy") not in POLICIES:
-            raise ProgramError(
-                f"the configuration's policy is {config.get('policy')!r}; it must be lru or ref_zero"
-            )
         self.cold = ColdRuns(self.block_size, widths[0], widths[1], digits)
-        is_lru, is_caching = config["policy"] == "lru", config.get("caching") is not False
-        self.blocks = BlockModel(self._number("num_blocks", 2) - 1, is_lru, is_caching)
-        self.slots = BlockSlotModel(self._number("mamba_slots", 0) if self.layers else 0, self.blocks)
+        is_caching = config.get("caching") is not False
+        self.blocks = BlockModel(number_of(config, "num_blocks", 2) - 1, is_lru(config), is_caching)
+        self.slots = BlockSlotModel(number_of(config, "mamba_slots", 0) if self.layers else 0, self.blocks)
         self.prefix_of: dict[int, Prefix] = {}  # what each registered block holds
         self.gone: set[int] = set()  # steps whose requests were released
         self.served: dict[int, ServedRequest] = {}
         self.clear()
-
-    def _number(self, key: str, least: int = 1) -> int:
-        value = self._config.get(key)
-        if type(value) is not int or value < least:
-            raise ProgramError(
-                f"the configuration's {key} is {value!r}; it must be an integer from {least} on"
-            )
-        return value
 
     def clear(self) -> None:
         """Forget everything but what requests there were."""

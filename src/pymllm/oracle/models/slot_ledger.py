@@ -67,14 +67,7 @@ class KVContent:
     def first_wrong(self, path: Path, slots: Sequence[int], window: int | None) -> str | None:
         """Say which row, read as KV of a path, holds something else than a cold run would have written.
 
-        Parameters
-        ----------
-        path : Path
-            The prefix that is read.
-        slots : sequence of int
-            One per token.
-        window : int or None
-            How many of the last tokens are read from their SWA halves too; ``None`` for none.
+        Of the last ``window`` tokens the SWA halves are read, too.
         """
         contents = self.of_path(path)
         for place, (slot, content) in enumerate(zip(slots, contents, strict=True)):
@@ -97,21 +90,8 @@ class Owner(Enum):
 class SlotLedger:
     """Every slot with its one owner, its SWA half, and what was written into both.
 
-    Parameters
-    ----------
-    pool : str
-        ``"none"``, ``"token"`` or ``"swa"``. Without a pool, slots are numbers that belong to nobody.
-    page_size : int
-        Tokens per page.
-    slots, swa_slots : int
-        Sizes of the pool in tokens.
-
-    Attributes
-    ----------
-    pool : PageModel, WindowModel or None
-        Its pages, free and held.
-    content : KVContent
-        What was written.
+    The pool is ``"none"``, ``"token"`` or ``"swa"``, its sizes are tokens. Without a pool, slots are numbers
+    that belong to nobody.
     """
 
     def __init__(self, pool: str, page_size: int, slots: int = 0, swa_slots: int = 0) -> None:
@@ -256,27 +236,12 @@ class SlotLedger:
 
 
 class TrackLedger:
-    """Every track slot with its one owner.
-
-    Parameters
-    ----------
-    size : int
-        Track slots of the pool, whatever their numbers.
-    ends : StateEnds
-        Those that the cache owns.
-
-    Attributes
-    ----------
-    callers : set of int
-        Those in the caller's hands.
-    given : GivenNumbers
-        The track slots that steps gave.
-    """
+    """Every track slot, whatever its number, with its one owner; the cache owns ``ends``."""
 
     def __init__(self, size: int, ends: StateEnds) -> None:
         self.size, self.ends = size, ends
-        self.callers: set[int] = set()
-        self.given = GivenNumbers()
+        self.callers: set[int] = set()  # those in the caller's hands
+        self.given = GivenNumbers()  # the track slots that steps gave
         self._written: dict[int, Path] = {}
         self._filled: dict[tuple[int, int], WriteState] = {}
 

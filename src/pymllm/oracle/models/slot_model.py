@@ -18,15 +18,7 @@ _SHOWN = 200
 
 
 class Remainder(Set[int]):
-    """What is free of many: it costs what was taken, and not what there is.
-
-    Parameters
-    ----------
-    whole : range
-        In steps of 1.
-    gone : set of int
-        Numbers of it that are not left; this very set is kept.
-    """
+    """What is free of many: a range but for those gone, a set that is kept; it costs what was taken."""
 
     __slots__ = ("gone", "whole")
 
@@ -80,20 +72,7 @@ class Remainder(Set[int]):
 
 
 def resolve_spans(spans: Iterable[Span], given: Mapping[int, Sequence[int]]) -> list[int]:
-    """Return the numbers that spans name.
-
-    Parameters
-    ----------
-    spans : iterable of Span
-        Of an operation.
-    given : mapping of int to sequence of int
-        What each step gave.
-
-    Raises
-    ------
-    ProgramError
-        A step gave fewer, or none.
-    """
+    """Return the numbers that spans name; `ProgramError` where a step gave fewer, or none."""
     found: list[int] = []
     for span in spans:
         if span.stop - span.start > SPAN_LIMIT - len(found):
@@ -135,13 +114,7 @@ class GivenNumbers:
         return self._last.get(number, (0, number))[0]
 
     def name(self, numbers: Sequence[int]) -> tuple[Span, ...]:
-        """Name numbers by the steps that gave them last, and by themselves where none did.
-
-        Returns
-        -------
-        tuple of Span
-            As few as name exactly these numbers in this order.
-        """
+        """Name numbers, in order, by the steps that gave them last, and by themselves where none did."""
         runs: list[list[int]] = []
         for number in numbers:
             step, place = self._last.get(number, (0, number))
@@ -153,26 +126,7 @@ class GivenNumbers:
 
 
 class PageModel:
-    """One pool: each of the pages 1 to ``pages`` is in exactly one of four sets (A2).
-
-    Parameters
-    ----------
-    pages : int
-        Pages of the pool; page 0 is padding and not one of them (A1).
-
-    Attributes
-    ----------
-    old : Remainder
-        Free pages of before the last merge (A4).
-    young : set of int
-        Those that became free since.
-    pending : set of int
-        Pages taken back inside the open group; they are neither free nor held (A6).
-    held : set of int
-        Pages in the hands of callers.
-    group_open : bool
-        Whether a group is open.
-    """
+    """One pool: each page 1 to ``pages`` is in exactly one of four sets (A2); page 0 is padding (A1)."""
 
     def __init__(self, pages: int) -> None:
         self.pages = pages
@@ -180,10 +134,10 @@ class PageModel:
 
     def clear(self) -> None:
         """Make every page free, whoever has it, and close the group (X7)."""
-        self.old = Remainder(range(1, self.pages + 1))
-        self.young: set[int] = set()
-        self.pending: set[int] = set()
-        self.held: set[int] = set()
+        self.old = Remainder(range(1, self.pages + 1))  # free since before the last merge (A4)
+        self.young: set[int] = set()  # free since then
+        self.pending: set[int] = set()  # taken back inside the open group; neither free nor held (A6)
+        self.held: set[int] = set()  # in the hands of callers
         self.group_open = False
         self._next = 1
         self._below: list[int] = []
@@ -268,24 +222,11 @@ class PageModel:
 
 
 class WindowModel:
-    """A full pool, a window pool, and which window page is the half of which full page (A7).
-
-    Parameters
-    ----------
-    pages, swa_pages : int
-        Pages of the two pools.
-
-    Attributes
-    ----------
-    full, swa : PageModel
-        The pools.
-    half : dict of int to int
-        Window page by full page; a full page without one is not in it.
-    """
+    """A full pool, a window pool, and which window page is the half of which full page (A7)."""
 
     def __init__(self, pages: int, swa_pages: int) -> None:
         self.full, self.swa = PageModel(pages), PageModel(swa_pages)
-        self.half: dict[int, int] = {}
+        self.half: dict[int, int] = {}  # window page by full page; a full page without one is not in it
 
     @property
     def free_count(self) -> int:
