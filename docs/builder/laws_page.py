@@ -14,8 +14,8 @@ if str(ROOT / "src") not in sys.path:
 from pymllm.adapters.cabinet.fault import Fault  # noqa: E402
 from pymllm.adapters.cabinet.table import PLANTED  # noqa: E402
 from pymllm.history.operations import KINDS  # noqa: E402
+from pymllm.oracle.coverage import SITUATIONS  # noqa: E402
 from pymllm.oracle.laws import INVARIANTS, LAWS, Law, Way  # noqa: E402
-from pymllm.oracle.situations import SITUATIONS  # noqa: E402
 
 __all__ = ["PAGE", "make_laws_page"]
 

@@ -18,7 +18,7 @@ from pymllm.cli.faults_page import print_anew, rows_of
 from pymllm.cli.report import FORMATS
 from pymllm.cli.situations import make_page
 from pymllm.conformance.machines import PROFILES
-from pymllm.oracle.situations import SITUATIONS
+from pymllm.oracle.coverage import SITUATIONS
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import LoadedRuns
 from pymllm.report.records import RECORDS

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from pymllm.history.files import Config
-from pymllm.oracle.situation import Condition, make_situations
+from functools import partial
 
-__all__ = ["BLOCK_SITUATIONS", "REQUEST_SITUATIONS"]
+from pymllm.history.files import Config
+from pymllm.oracle.coverage.situation import Condition, make_situations
+
+_blocks = partial(make_situations, "blocks")
+_requests = partial(make_situations, "requests")
 
 
 def _is_several(config: Config) -> bool:
@@ -19,8 +22,7 @@ _REF_ZERO = Condition("policy ref_zero", lambda config: config.get("policy") != 
 _SEVERAL = Condition("several state slots", _is_several)
 
 BLOCK_SITUATIONS = (
-    *make_situations(
-        "blocks",
+    *_blocks(
         ("the pool is exhausted", "C1", "B154"),
         ("an allocation fails", "C1 X4", "B121"),
         ("nothing is asked for", "C1"),
@@ -31,8 +33,7 @@ BLOCK_SITUATIONS = (
         ("the clock goes back", "C1 C6", "B55"),
         ("a reset with blocks held", "C9", "B79"),
     ),
-    *make_situations(
-        "blocks",
+    *_blocks(
         ("the dummy is refused", "C1", "B133"),
         ("a free block is refused", "C1 X1"),
         ("a block outside is refused", "X1"),
@@ -44,8 +45,7 @@ BLOCK_SITUATIONS = (
         ("a malformed call is refused", "X1"),
         needs="refusals",
     ),
-    *make_situations(
-        "blocks",
+    *_blocks(
         ("a chain is registered", "C3", "B143"),
         ("a block is registered below one of another call", "C3", "B161"),
         ("a hash is taken", "C3", "B127"),
@@ -54,8 +54,7 @@ BLOCK_SITUATIONS = (
         ("a registered block is registered again", "C3", "B122"),
         when=(_CACHING,),
     ),
-    *make_situations(
-        "blocks",
+    *_blocks(
         ("a cached block is evicted", "C1 C4", "B125 B131"),
         ("an older parent waits for its child", "C1", "B119"),
         ("a chain goes from its end", "C1", "B119"),
@@ -68,27 +67,23 @@ BLOCK_SITUATIONS = (
         ("a reset with blocks cached", "C9", "B79"),
         when=(_CACHING, _LRU),
     ),
-    *make_situations(
-        "blocks",
+    *_blocks(
         ("a block goes with its descendants", "C1 C3"),
         ("three generations go at once", "C1 C3"),
         ("a held descendant is deregistered", "C1 C3"),
         when=(_CACHING, _REF_ZERO),
     ),
-    *make_situations(
-        "blocks",
+    *_blocks(
         ("an observer raises", "X2", "B124"),
         ("an observer calls the allocator", "X6", "B124"),
         needs="faults",
     ),
-    *make_situations(
-        "blocks",
+    *_blocks(
         ("the observer of an eviction raises", "X2", "B124"),
         needs="faults",
         when=(_CACHING, _LRU),
     ),
-    *make_situations(
-        "blocks",
+    *_blocks(
         ("a batch names a block twice", "C5"),
         ("a block keeps its slot", "C5"),
         ("a batch cannot be met", "C5", "B82"),
@@ -101,22 +96,19 @@ BLOCK_SITUATIONS = (
         ("nothing is restored", "C7", "B76"),
         needs="mamba",
     ),
-    *make_situations(
-        "blocks",
+    *_blocks(
         ("several states are saved at once", "C7"),
         needs="mamba",
         when=(_SEVERAL,),
     ),
-    *make_situations(
-        "blocks",
+    *_blocks(
         ("a block loses its slot with its hash", "C4 C6", "B128"),
         ("a state is dropped with its hash", "C4"),
         ("a hash of another block is dropped with a block", "C4", "B128"),
         needs="mamba",
         when=(_CACHING,),
     ),
-    *make_situations(
-        "blocks",
+    *_blocks(
         ("a slot is evicted for want of room", "C5 C6"),
         ("slots are taken by a caller", "C2 C6"),
         ("every slot is in hand", "C2", "B82"),
@@ -124,8 +116,7 @@ BLOCK_SITUATIONS = (
         needs="mamba",
         when=(_CACHING, _LRU),
     ),
-    *make_situations(
-        "blocks",
+    *_blocks(
         ("an older slot is spared for its block is in the batch", "C5", "B85"),
         ("an older slot is spared for its block is held", "C6", "B85"),
         ("the older of several slots goes", "C6"),
@@ -134,8 +125,7 @@ BLOCK_SITUATIONS = (
         needs="mamba",
         when=(_CACHING, _LRU, _SEVERAL),
     ),
-    *make_situations(
-        "blocks",
+    *_blocks(
         ("a name without a slot is refused", "C4"),
         ("a name that is not the block's hash is refused", "C4"),
         ("a drop outside is refused", "X1"),
@@ -152,8 +142,7 @@ _NOT_ONE_SLOT = Condition("several state slots", lambda config: config.get("mamb
 _FEW_SLOTS = Condition("at most three state slots", lambda config: config.get("mamba_slots") in (1, 2, 3))
 
 REQUEST_SITUATIONS = (
-    *make_situations(
-        "requests",
+    *_requests(
         ("a prompt is computed in several chunks", "E1 C8", "B80"),
         ("a later chunk is computed", "E1 C8", "B80"),
         ("several requests compute chunks in one step", "E1 E2"),
@@ -171,8 +160,7 @@ REQUEST_SITUATIONS = (
         ("a request leaves before it has computed anything", "E3", "B67"),
         ("a reset takes requests with it", "C9 E3", "B79"),
     ),
-    *make_situations(
-        "requests",
+    *_requests(
         ("a prompt shares cached blocks", "C3 E1", "B137"),
         ("a full hit leaves a token to compute", "E4", "B115"),
         ("KV of shared blocks goes to the dummy", "E2 E5"),
@@ -180,17 +168,13 @@ REQUEST_SITUATIONS = (
         ("shared blocks outlive one of their requests", "C1 E2", "B118"),
         when=(_CACHING,),
     ),
-    *make_situations(
-        "requests",
+    *_requests(
         ("cached blocks are evicted to make room", "C1 E4", "B125"),
         ("cached blocks are evicted for a decoding request", "C1 E4", "B119"),
         when=(_CACHING, _LRU),
     ),
-    *make_situations(
-        "requests", ("a hash names a block of other content", "C3 E1", "B136 B137"), when=(_CACHING, _WEAK)
-    ),
-    *make_situations(
-        "requests",
+    *_requests(("a hash names a block of other content", "C3 E1", "B136 B137"), when=(_CACHING, _WEAK)),
+    *_requests(
         ("a request resumes from a cached state", "C7 E1", "B76 B86"),
         ("cached KV is computed again for its state", "C8 E1", "B80"),
         ("states are extracted inside a chunk", "C7 C8", "B80"),
@@ -199,27 +183,23 @@ REQUEST_SITUATIONS = (
         needs="mamba",
         when=(_CACHING,),
     ),
-    *make_situations("requests", ("a state goes with its block", "C6"), needs="mamba", when=(_CACHING, _LRU)),
-    *make_situations(
-        "requests",
+    *_requests(("a state goes with its block", "C6"), needs="mamba", when=(_CACHING, _LRU)),
+    *_requests(
         ("a step keeps several states", "C7"),
         needs="mamba",
         when=(_CACHING, _NOT_ONE_SLOT),
     ),
-    *make_situations(
-        "requests",
+    *_requests(
         ("a commit runs out of slots", "C7", "B77 B82"),
         needs="mamba",
         when=(_CACHING, _FEW_SLOTS),
     ),
-    *make_situations(
-        "requests",
+    *_requests(
         ("a commit takes slots from released blocks", "C6 C7", "B85"),
         needs="mamba",
         when=(_CACHING, _FEW_SLOTS, _LRU),
     ),
-    *make_situations(
-        "requests",
+    *_requests(
         ("a malformed call is refused", "X1"),
         ("a prompt that can never fit is refused", "E4"),
         ("a request is as long as it may be", "E2"),
@@ -229,8 +209,7 @@ REQUEST_SITUATIONS = (
         ("a request is released twice", "X1 C1", "B104"),
         needs="refusals",
     ),
-    *make_situations(
-        "requests",
+    *_requests(
         ("a request that could not be added leaves no trace", "X2 E3", "B121"),
         ("a chunk that could not be scheduled leaves no trace", "X2 E3", "B112"),
         ("a request finds no room where there is some", "X2 E3"),
@@ -240,8 +219,7 @@ REQUEST_SITUATIONS = (
         ("a request leaves after a step that failed", "E3", "B113"),
         needs="faults",
     ),
-    *make_situations(
-        "requests",
+    *_requests(
         ("a commit fails", "X2 C7"),
         needs="mamba faults",
         when=(_CACHING,),

@@ -2,7 +2,7 @@
 
 Everything that the specification determines is predicted: what a match returns, what an insert adopts, moves
 or displaces, which holds count where, every size. What an eviction takes is its implementation's
-choice within bounds (`pymllm.oracle.prefix_victims`), so the model is told.
+choice within bounds (`pymllm.oracle.models.prefix_victims`), so the model is told.
 
 Obvious rather than fast. Operations come in two halves, a plan that changes nothing and a commit, so
 that an operation which fails half-way can be judged by what it really did.
@@ -10,63 +10,194 @@ that an operation which fails half-way can be judged by what it really did.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import NamedTuple
 
-from pymllm.oracle.prefix_pages import (
-    Found,
-    Hold,
-    InsertPlan,
-    NotUsableError,
-    Page,
-    Path,
-    Space,
-    ends_of_pages,
-    merge_runs,
-    path_of_key,
-)
-from pymllm.oracle.state_ends import StateEnds
+from pymllm.errors import ProgramError
+from pymllm.history.operations import Key, Token
 
-__all__ = [
-    "Found",
-    "Hold",
-    "InsertPlan",
-    "NotUsableError",
-    "Page",
-    "Path",
-    "PrefixModel",
-    "Space",
-    "path_of_key",
-]
+
+class Space(NamedTuple):
+    """What keys must share before their tokens are compared (K1)."""
+
+    extra_key: str | int | None = None
+    width: int = 1
+
+
+_new = tuple.__new__  # Paths are made by the million: past the call in Python they take half as long.
+
+
+class Path(NamedTuple):
+    """A whole token prefix within its space; the empty one is the root."""
+
+    space: Space
+    tokens: tuple[Token, ...]
+
+    def upto(self, end: int) -> Path:
+        """Return the prefix of the first ``end`` tokens."""
+        return _new(Path, (self.space, self.tokens[:end]))
+
+    def longer_by(self, tokens: tuple[Token, ...]) -> Path:
+        """Return the prefix that goes on with these tokens."""
+        return _new(Path, (self.space, self.tokens + tokens))
+
+    def covers(self, other: Path) -> bool:
+        """Tell whether this is a prefix of ``other``, or equal to it."""
+        return self.space == other.space and self.tokens == other.tokens[: len(self.tokens)]
+
+
+@functools.lru_cache(maxsize=128)
+def ends_of_pages(path: Path, page_size: int) -> tuple[Path, ...]:
+    """Return the prefix at the end of each whole page of a path, shortest first.
+
+    Remembered, since a match alone asks four times: a fifth of the judge's time over a radix cache.
+    """
+    return tuple(path.upto(end) for end in range(page_size, len(path.tokens) + 1, page_size))
+
+
+def path_of_key(key: Key) -> Path:
+    """Return the path that a key spells, an unaligned tail included.
+
+    A `ProgramError` where its tokens are of different kinds, or tuples of one number, which are no tokens, or
+    its namespace is no text (K1).
+    """
+    demand_namespace(key)
+    widths = {len(token) if isinstance(token, tuple) else 1 for token in key.tokens}
+    if len(widths) > 1:
+        raise ProgramError(f"the tokens of a key have widths {sorted(widths)}; they must have one")
+    if 1 in widths and isinstance(key.tokens[0], tuple):
+        raise ProgramError(f"token {key.tokens[0]} is a tuple of one number; it must be the number")
+    return Path(Space(key.extra_key, *widths), key.tokens)
+
+
+@dataclass(slots=True)
+class Page:
+    """What the cache holds for the last page of a path."""
+
+    slots: tuple[int, ...]
+    alive: bool  # no tombstone; always so without a window
+    birth: int = 0  # another number each time that a path is cached anew, the same for a revived page
+    access: int = 0  # number of the last match or insert that had it on its path (R8)
+    hits: int = 0  # matches whose returned prefix had it (R10)
+    locks: int = 0  # holds at or below it (R6)
+    swa_locks: int = 0  # those whose window covers it (S6)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One outstanding lock: where it was taken, and the tokens before the first page of its window."""
+
+    path: Path
+    edge: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a match must return, and how long it would be if dead windows did not matter."""
+
+    path: Path
+    slots: tuple[int, ...]
+    stored: int
+
+
+@dataclass(slots=True)
+class InsertPlan:
+    """What an insert must do; nothing of it has happened yet."""
+
+    path: Path
+    prefix_len: int  # tokens that are cached before the call, dead ones included
+    refused: bool = False  # nothing happens, because the key would not be usable afterwards (S7)
+    adopted: tuple[tuple[int, int], ...] = ()  # ranges of the key whose incoming slots the cache takes (R4)
+    new: dict[Path, Page] = field(default_factory=dict)
+    replaced: dict[Path, tuple[int, ...]] = field(default_factory=dict)  # unlocked tombstones: new slots
+    moved: dict[Path, dict[int, int]] = field(default_factory=dict)  # locked ones: incoming to cached slot
+    displaced: tuple[int, ...] = ()  # slots that go back to the pool: those that the replaced pages had
+    splits: set[Path] = field(default_factory=set)  # where a tree may split a node
+
+    @property
+    def moves(self) -> dict[int, int]:
+        """Incoming slot to cached slot, for each SWA half that changes hands."""
+        return {source: target for halves in self.moved.values() for source, target in halves.items()}
+
+
+class NotUsableError(Exception):
+    """The model's word for a `ValueError`: the arguments break a precondition."""
+
+
+def merge_runs(starts: Iterable[int], size: int) -> tuple[tuple[int, int], ...]:
+    """Join the starts of pages, in order, into maximal half-open ranges of tokens."""
+    ranges: list[tuple[int, int]] = []
+    for start in starts:
+        if ranges and ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], start + size)
+        else:
+            ranges.append((start, start + size))
+    return tuple(ranges)
+
+
+def demand_namespace(key: Key) -> None:
+    """Raise `ProgramError` for a namespace with half of a surrogate pair: no hash can read it (K1)."""
+    space = key.extra_key
+    if isinstance(space, str) and not space.isascii():
+        try:
+            space.encode()
+        except UnicodeEncodeError as error:
+            raise ProgramError(
+                f"the namespace {space!r} has half of a surrogate pair at {error.start}: "
+                "UTF-8 cannot spell it; give text that it can"
+            ) from None
+
+
+class StateEnds:
+    """The states of a cache: at most one at the end of each page, each in a track slot."""
+
+    def __init__(self) -> None:
+        self.slots: dict[Path, int] = {}  # track slots, by the prefixes whose states they hold
+        self.evicted: frozenset[Path] = frozenset()  # whose state was evicted, and their KV was not
+        self.changes = 0  # counts up whenever a state comes or goes
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self.slots
+
+    def locks(self, path: Path, holds: Mapping[int, Hold]) -> int:
+        """Count the holds at exactly a path while it has a state (M4)."""
+        return [hold.path for hold in holds.values()].count(path) if path in self.slots else 0
+
+    def sizes(self, holds: Mapping[int, Hold]) -> dict[str, int]:
+        """Return the numbers of states without and with a lock (M6)."""
+        held = {hold.path for hold in holds.values()}
+        protected = len(held & self.slots.keys())
+        return {
+            "mamba_evictable_size": len(self.slots) - protected,
+            "mamba_protected_size": protected,
+        }
+
+    def add(self, path: Path, slot: int) -> None:
+        """Put a state at the end of a path."""
+        self.changes += 1
+        self.slots[path] = slot
+
+    def clear(self) -> None:
+        """Forget every state."""
+        self.changes += 1
+        self.slots.clear()
+        self.evicted = frozenset()
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        """Take states away; their KV may stay."""
+        self.changes += 1
+        for path in paths:
+            del self.slots[path]
 
 
 class PrefixModel:
     """The laws of prefixes and windows over a dictionary of pages.
 
-    Parameters
-    ----------
-    page_size : int
-        Tokens per page.
-    window : int or None
-        ``sliding_window_size`` in tokens.
-    has_pool : bool
-        Whether slots belong to a pool.
-    can_move : bool
-        Whether that pool offers ``move_swa``.
-    states : StateEnds or None
-        Where recurrent states are kept too; without them, KV is all that a prefix needs.
-
-    Attributes
-    ----------
-    pages : dict of Path to Page
-        Every cached page, under the prefix that ends with it.
-    children : dict of Path to int
-        How many cached pages stand directly below a path, where there are any; counted as pages come and go,
-        since most that is said of an eviction asks for it.
-    holds : dict of int to Hold
-        Outstanding holds, by the step of their `Lock`.
-    clock : int
-        Number of the last match or insert (R8).
+    Slots belong to a pool with ``has_pool``, which offers ``move_swa`` with ``can_move``; without ``states``,
+    KV is all that a prefix needs.
     """
 
     def __init__(
@@ -83,10 +214,10 @@ class PrefixModel:
         self.has_pool = has_pool
         self.can_move = can_move
         self.states = states
-        self.pages: dict[Path, Page] = {}
-        self.children: dict[Path, int] = {}
-        self.holds: dict[int, Hold] = {}
-        self.clock = 0
+        self.pages: dict[Path, Page] = {}  # under the prefix that ends with it
+        self.children: dict[Path, int] = {}  # cached pages directly below a path; evictions ask all the time
+        self.holds: dict[int, Hold] = {}  # by the step of their `Lock`
+        self.clock = 0  # number of the last match or insert (R8)
         self._births = 0
         self._sizes: dict[str, int] = {}
         self._is_counted = False
@@ -189,21 +320,10 @@ class PrefixModel:
     def plan_insert(
         self, key: Path, slots: Sequence[int], protected: int = 0, evicted: int = 0
     ) -> InsertPlan:
-        """Decide what an insert does (R3, R4, S7).
+        """Decide what an insert does (R3, R4, S7); `NotUsableError` where it must raise a `ValueError`.
 
-        Parameters
-        ----------
-        key : Path
-            The key, unaligned tail included.
-        slots : sequence of int
-            One incoming slot per token of the key.
-        protected, evicted : int
-            ``prev_prefix_len`` and ``swa_evicted_seqlen``.
-
-        Raises
-        ------
-        NotUsableError
-            Where the cache must raise a `ValueError`.
+        The key has its unaligned tail, one slot per token; ``protected`` and ``evicted`` are
+        ``prev_prefix_len`` and ``swa_evicted_seqlen``.
         """
         size, whole = self.page_size, self.whole(key)
         plan = InsertPlan(whole, len(self.stored(whole)) * size)
@@ -304,13 +424,7 @@ class PrefixModel:
     # -- holds ---------------------------------------------------------------------------------------------
 
     def plan_lock(self, path: Path) -> Hold:
-        """Work out the window of a hold (S5).
-
-        Raises
-        ------
-        NotUsableError
-            The prefix cannot be resumed from.
-        """
+        """Work out the window of a hold (S5); `NotUsableError` where the prefix cannot be resumed from."""
         if not self.is_usable(path):
             raise NotUsableError("the prefix has a dead window")
         if self.window is None:

@@ -1,44 +1,40 @@
-"""What a cold run computes: KV, states and hashes of every prefix, from its tokens alone (E1, C3)."""
+"""What a cold run computes: KV, states and hashes of every prefix, from tokens alone (E1, C3, H1 to H3)."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pymllm.history.operations import CONV_PRIME, KV_FACTOR, KV_PRIME, SSM_PRIME
-
-__all__ = ["ColdRuns", "Prefix"]
+from pymllm.errors import ProgramError
+from pymllm.history.operations import CONV_PRIME, KV_FACTOR, KV_PRIME, SSM_PRIME, Token
+from pymllm.oracle.models.prefix_model import Path
 
 _LARGEST_HASH = 2**63 - 1
 
 
+def hash_page(numbers: Sequence[int], prior: str = "") -> str:
+    """Return the SHA-256 of a page as hex: the prior's raw bytes, then 4 bytes per number, little-endian."""
+    page = b"".join([number.to_bytes(4, "little") for number in numbers])
+    return hashlib.sha256(bytes.fromhex(prior) + page).hexdigest()
+
+
+def numbers_of(token: Token) -> tuple[int, ...]:
+    """Return what is hashed of a token: itself, or each number of a tuple."""
+    return token if isinstance(token, tuple) else (token,)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefix:
-    """A prefix of whole blocks; there is one object for each, so that identity is equality.
+    """A prefix of whole blocks; there is one object for each, so that identity is equality."""
 
-    Parameters
-    ----------
-    above : Prefix or None
-        The prefix without the last block; ``None`` for nothing at all.
-    length : int
-        Tokens.
-    kv : int
-        What is told of the last block.
-    last_kv : int
-        KV of the last token.
-    state : tuple of int
-        Recurrent state at the end.
-    digest : str
-        Chained hash of the last block.
-    """
-
-    above: Prefix | None
-    length: int
-    kv: int
-    last_kv: int
-    state: tuple[int, ...]
-    digest: str
+    above: Prefix | None  # without the last block; ``None`` for nothing at all
+    length: int  # tokens
+    kv: int  # what is told of the last block
+    last_kv: int  # of the last token
+    state: tuple[int, ...]  # recurrent, at the end
+    digest: str  # chained hash of the last block
 
     @property
     def hash(self) -> int:
@@ -49,14 +45,8 @@ class Prefix:
 class ColdRuns:
     """Compute prefixes token by token, and each whole block once.
 
-    Parameters
-    ----------
-    block_size : int
-        Tokens per block.
-    conv, ssm : int
-        Elements of each kind, all layers together; 0 without recurrent layers.
-    hash_digits : int or None
-        Hexadecimal digits that a weak hash keeps; ``None`` for all of SHA-256.
+    ``conv`` and ``ssm`` count elements, all layers together, 0 without recurrent layers; a weak hash keeps
+    ``hash_digits`` hexadecimal digits, ``None`` all of SHA-256.
     """
 
     def __init__(self, block_size: int, conv: int, ssm: int, hash_digits: int | None = None) -> None:
@@ -100,14 +90,7 @@ class ColdRuns:
     def find_rival(self, above: Prefix, tokens: tuple[int, ...], tries: int = 1024) -> tuple[int, ...] | None:
         """Return another block that a weak hash takes for this one below the same prefix (C3).
 
-        Parameters
-        ----------
-        above : Prefix
-            What comes before.
-        tokens : tuple of int
-            The block.
-        tries : int
-            So many last tokens are tried; ``None`` is returned if none of them will do.
+        So many last tokens are tried; ``None`` is returned if none of them will do.
         """
         wanted = self._hash(above.digest, tokens)
         others = ((*tokens[:-1], token) for token in range(tries) if token != tokens[-1])
@@ -123,10 +106,7 @@ class ColdRuns:
         return found
 
     def _hash(self, prior: str, tokens: tuple[int, ...]) -> str:
-        digest = hashlib.sha256(bytes.fromhex(prior))
-        for token in tokens:
-            digest.update(token.to_bytes(4, "little"))
-        whole = digest.hexdigest()
+        whole = hash_page(tokens, prior)
         return whole if self._hash_digits is None else whole[: self._hash_digits].rjust(16, "0")
 
     def _advance(self, state: tuple[int, ...], tokens: Sequence[int]) -> tuple[int, ...]:
@@ -154,3 +134,28 @@ def _fold(last_kv: int, tokens: Sequence[int]) -> tuple[int, int]:
         last_kv = (last_kv * KV_FACTOR + token + 1) % KV_PRIME
         total += place * last_kv
     return total, last_kv
+
+
+@functools.lru_cache(maxsize=128)
+def hash_pages(path: Path, page_size: int) -> tuple[str, ...]:
+    """Return the hash of each whole page of a path, as hex digits, each chained to the one before it.
+
+    Remembered, since every look asks for those of every node that has any.
+    """
+    hashes, prior = [], _seed(path.space.extra_key)
+    for start in range(0, len(path.tokens) - page_size + 1, page_size):
+        page = path.tokens[start : start + page_size]
+        try:
+            prior = hash_page([number for token in page for number in numbers_of(token)], prior)
+        except OverflowError:
+            raise ProgramError("a token to be hashed is outside 0 .. 2**32 - 1") from None
+        hashes.append(prior)
+    return tuple(hashes)
+
+
+def _seed(extra_key: str | int | None) -> str:
+    """Return what the first page of a namespace chains from (H3)."""
+    if extra_key is None:
+        return ""
+    name = f"s:{extra_key}" if isinstance(extra_key, str) else f"i:{extra_key}"
+    return hashlib.sha256(b"\x00" + hashlib.sha256(name.encode()).digest()).hexdigest()

@@ -1,21 +1,12 @@
-"""What an eviction in strict order of recency may take: a few sets of pages, and no other.
-
-Recency is (access, depth) per page, and the pages of one node share the access. So page by page in that
-order is the order of whole nodes, and the only thing that a node's extent can change is where
-the last victim stops: with the page that made it enough, or further along the same run of equal pages.
-`plan_evictions` yields the outcome of every place where it may stop, least first.
-"""
+"""What an eviction may take: in order of recency a few sets of pages, otherwise no more than needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from pymllm.oracle.prefix_model import PrefixModel
-from pymllm.oracle.prefix_pages import Page, Path
-
-__all__ = ["Cut", "Taken", "never_cut", "plan_evictions"]
+from pymllm.oracle.models.prefix_model import Page, Path, PrefixModel, StateEnds
 
 Cut = Callable[[Path], bool | None]
 """Tells whether a node ends at a path: yes, no, or nobody knows."""
@@ -28,28 +19,14 @@ def never_cut(path: Path) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What an eviction takes.
+    """What an eviction takes."""
 
-    Attributes
-    ----------
-    removed : tuple of Path
-        Pages that go, in order of removal.
-    tombstoned : frozenset of Path
-        Pages that stay without their window KV.
-    full, swa : int
-        Tokens removed, and alive tokens that go in either way.
-    cascaded : frozenset of Path
-        Removed pages that were not chosen, but left as dead leaves (S4) or as leaves without a state (M5).
-    states : frozenset of Path
-        States that go, with their pages or without.
-    """
-
-    removed: tuple[Path, ...]
-    tombstoned: frozenset[Path]
-    full: int
-    swa: int
-    cascaded: frozenset[Path] = frozenset()
-    states: frozenset[Path] = frozenset()
+    removed: tuple[Path, ...]  # in order of removal
+    tombstoned: frozenset[Path]  # pages that stay without their window KV
+    full: int  # tokens removed
+    swa: int  # alive tokens that go in either way
+    cascaded: frozenset[Path] = frozenset()  # not chosen, but left as leaves, dead (S4) or stateless (M5)
+    states: frozenset[Path] = frozenset()  # that go, with their pages or without
 
 
 def plan_evictions(
@@ -57,14 +34,7 @@ def plan_evictions(
 ) -> Iterator[Taken]:
     """Yield what an eviction may take (R5, S3, S4, R8), the least first.
 
-    Parameters
-    ----------
-    model : PrefixModel
-        What is cached; stays as it is.
-    tokens, alive_tokens : int
-        ``num_tokens`` and ``swa_num_tokens``; the second is ignored without a window.
-    cut : callable
-        What is known of nodes.
+    The second number, ``swa_num_tokens``, is ignored without a window; ``cut`` tells what is known of nodes.
     """
     windows: list[_Aged] = []
     if model.window is not None and alive_tokens > 0:
@@ -218,3 +188,149 @@ class _Sketch:
         self.dead.add(path)
         self.tombstoned.add(path)
         self.alive_gone += 1
+
+
+def is_explained(
+    model: PrefixModel, removed: Set[Path], tombstoned: Set[Path], tokens: int, alive_tokens: int
+) -> bool:
+    """Tell whether some last victim was still needed, of what was taken of a cache in an order of its own.
+
+    A victim is a run of pages without a branch, as long as one node may be, with the dead pages that had to
+    follow it (S4): those that were dead before, or lost their window a moment ago. Without some one of the
+    runs taken, there must have been too little of something.
+    """
+    if not removed and not tombstoned:
+        return True
+    alive = {path for path in removed | tombstoned if model.pages[path].alive}
+    may_follow = {path for path in removed if alive_tokens > 0 or path not in alive}
+    size = model.page_size
+    return any(
+        (len(removed) - len(run & removed)) * size < tokens
+        or (len(alive) - len(run & alive)) * size < alive_tokens
+        for taken in (removed, tombstoned)
+        for run in last_runs(model, taken, may_follow)
+    )
+
+
+def _children(model: PrefixModel) -> dict[Path, list[Path]]:
+    below: dict[Path, list[Path]] = {}
+    for path in model.pages:
+        below.setdefault(model.parent(path), []).append(path)
+    return below
+
+
+def last_runs(model: PrefixModel, taken: Set[Path], may_follow: Set[Path]) -> Iterator[set[Path]]:
+    """Yield each run of taken pages that may have gone last, from one whose parent stays down.
+
+    Pages that ``may_follow`` went because those below them did; a run ends at a branch below any other.
+    """
+    below = _children(model)
+    for top in taken:
+        if model.parent(top) not in taken:
+            yield from _runs_from([top], taken, may_follow, below)
+
+
+def _runs_from(
+    run: list[Path], taken: Set[Path], may_follow: Set[Path], below: Mapping[Path, list[Path]]
+) -> Iterator[set[Path]]:
+    while len(children := below.get(run[-1], [])) == 1 and children[0] in taken:
+        run.append(children[0])
+    branches = [child for child in children if child in taken] if run[-1] in may_follow else []
+    for branch in branches:
+        yield from _runs_from([*run, branch], taken, may_follow, below)
+    if not branches:
+        yield set(run)
+
+
+def plan_state_eviction(model: PrefixModel, ends: StateEnds, tokens: int, states: int) -> Taken:
+    """Return what an eviction of tokens and states in strict order of recency takes (R5, R8, M5).
+
+    A node ends wherever there is a state, a branch or the end of a hold. So the run of pages that goes with a
+    leaf is the same however nodes are cut: up to a page with a state, with another child, or with a hold.
+    """
+    sketch = _StateSketch(model, ends)
+    sketch.take_leaves(tokens)
+    sketch.take_states(states)
+    removed = tuple(sketch.removed)
+    return Taken(
+        removed,
+        frozenset(),
+        len(removed) * model.page_size,
+        0,
+        frozenset(sketch.cascaded),
+        frozenset(sketch.states),
+    )
+
+
+class _StateSketch:
+    """The cache as it will be while victims are chosen."""
+
+    def __init__(self, model: PrefixModel, ends: StateEnds) -> None:
+        self.model = model
+        self.left = dict(model.pages)
+        self.children = model.children.copy()
+        self.ends = set(ends.slots)
+        self.unlocked = self.ends.difference(hold.path for hold in model.holds.values())
+        self.removed: list[Path] = []
+        self.states: set[Path] = set()
+        self.cascaded: set[Path] = set()
+
+    def take_leaves(self, tokens: int) -> None:
+        """Remove least recent leaves until enough is gone (R5)."""
+        while len(self.removed) * self.model.page_size < tokens:
+            # Locks are looked at first: they ask for no hash of a path, which is one of all its tokens.
+            unlocked = [path for path, page in self.left.items() if not page.locks]
+            leaves = [path for path in unlocked if not self.children.get(path)]
+            if not leaves:
+                return
+            self._remove(min(leaves, key=self._recency))
+
+    def take_states(self, states: int) -> None:
+        """Free least recent states until enough are gone, a leaf with its KV (M5)."""
+        while len(self.states) < states:
+            unlocked = self.unlocked & self.ends
+            if not unlocked:
+                return
+            victim = min(unlocked, key=self._recency)
+            if self.children.get(victim):
+                self._drop_state(victim)
+            else:
+                self._remove(victim)
+
+    def _recency(self, path: Path) -> tuple[int, int]:
+        return self.left[path].access, len(path.tokens)
+
+    def _remove(self, leaf: Path) -> None:
+        above = self._unlink(leaf)
+        while above in self.left and not self.children.get(above) and above not in self.ends:
+            if self.left[above].locks:
+                return
+            self.cascaded.add(above)
+            above = self._unlink(above)
+
+    def _unlink(self, leaf: Path) -> Path:
+        above = self.model.parent(leaf)
+        self.removed.append(leaf)
+        del self.left[leaf]
+        self.children[above] -= 1
+        if leaf in self.ends:
+            self._drop_state(leaf)
+        return above
+
+    def _drop_state(self, path: Path) -> None:
+        self.ends.remove(path)
+        self.states.add(path)
+
+
+def is_state_eviction_explained(
+    model: PrefixModel, removed: Set[Path], states: Set[Path], tokens: int, wanted: int
+) -> bool:
+    """Tell the same as `is_explained`; the last victim may also be a state alone."""
+    if not removed and not states:
+        return True
+    if states - removed and len(states) <= wanted:
+        return True
+    return any(
+        (len(removed) - len(run)) * model.page_size < tokens or len(states - run) < wanted
+        for run in last_runs(model, removed, removed)
+    )

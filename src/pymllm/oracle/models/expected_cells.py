@@ -7,8 +7,6 @@ from typing import Any, Generic, TypeVar
 
 from pymllm.oracle.evidence import Evidence
 
-__all__ = ["BlankCells", "Content", "ExpectedCells"]
-
 CellT = TypeVar("CellT", bound=tuple[Any, ...])
 
 Content = tuple[int, ...]
@@ -16,15 +14,7 @@ Content = tuple[int, ...]
 
 
 class BlankCells(Mapping[tuple[Any, int], Content]):
-    """Cells of two parts and what each holds at first, of which none is kept.
-
-    Parameters
-    ----------
-    contents : mapping
-        What every cell of a first part holds.
-    count : int
-        The second parts are 0 to this, exclusive.
-    """
+    """Cells of two parts, the second 0 to ``count``, and what each holds at first; none is kept."""
 
     def __init__(self, contents: Mapping[Any, Content], count: int) -> None:
         self._contents, self._numbers = contents, range(count)
@@ -45,29 +35,19 @@ class BlankCells(Mapping[tuple[Any, int], Content]):
 class ExpectedCells(Generic[CellT]):
     """Follows every write and compares the whole memory when somebody reads it.
 
-    Where the laws leave open which of several writes came last, a cell may hold any of them until it
-    is read, or of each element any one's: a scatter races for each by itself. A cell that nobody owns may
-    hold anything.
+    Where the laws leave open which of several writes came last, a cell may hold any of them until it is read,
+    or of each element any one's: a scatter races for each by itself. A cell that nobody owns may hold
+    anything.
 
-    Parameters
-    ----------
-    wording : str
-        Names a cell in messages, as in ``"row {}, position {}"``; the parts of the cell fill it.
-    law : str
-        Broken where something changes though no operation was followed.
-    blank : mapping
-        Every cell, a tuple, and what it holds at first.
-    is_foreign : callable, optional
-        Tells of a content that no operation has a reason to bring it.
-
-    Notes
-    -----
-    Cost: what was written, released or read; a memory that nobody touches costs nothing, however large it is.
+    ``wording`` names a cell in messages, as in ``"row {}, position {}"``. ``blank`` has every cell, a tuple,
+    and what it holds at first. Cost: what was written, released or read; a memory that nobody touches costs
+    nothing.
 
     The blame: a cell that was written since the last reading blames that write's law. Any other blames the
-    law of a write whose content has strayed there, or else of the last operation, which changed too much.
-    A foreign content blames ``law`` instead where nobody has read the cell yet, or where what that law is
-    about has happened since: the last operation may have found it there.
+    law of a write whose content has strayed there, or else of the last operation, which changed too much. A
+    foreign content, one that no operation has a reason to bring, blames ``law`` instead where nobody has read
+    the cell yet, or where what that law is about has happened since: the last operation may have found it
+    there.
     """
 
     def __init__(
@@ -140,20 +120,7 @@ class ExpectedCells(Generic[CellT]):
         self._tested[law] = None
 
     def test(self, evidence: Evidence, found: Mapping[CellT, Content]) -> None:
-        """Compare every cell with what was read, and count each law that could have been seen broken.
-
-        Parameters
-        ----------
-        evidence : Evidence
-            Of the judge.
-        found : mapping
-            All cells, as they were read.
-
-        Raises
-        ------
-        InvariantViolation
-            A cell holds something else; the law is the blamed one.
-        """
+        """Compare every cell with what was read, and count each law that could have been seen broken."""
         known = self._may_hold
         for cell, content in found.items():
             may_hold = known[cell] if cell in known else self.holds(cell)

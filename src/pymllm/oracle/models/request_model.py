@@ -2,71 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pymllm.errors import ProgramError
 from pymllm.history.files import Config
-from pymllm.oracle.cold_runs import ColdRuns, Prefix
-from pymllm.oracle.context_blocks import ContextBlocks
-from pymllm.oracle.context_slots import ContextSlots
+from pymllm.oracle.models import is_lru, number_of
+from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel
+from pymllm.oracle.models.cold_runs import ColdRuns, Prefix
 
-__all__ = ["DECODE", "PAUSED", "PREFILL", "WAITING", "RequestModel", "ServedRequest"]
+
+@dataclass(frozen=True, slots=True, order=True)
+class Leaving:
+    """A state that a request's chunk leaves, ordered as C7 keeps them."""
+
+    is_inside: bool  # extracted inside a chunk; a state at the end of a prompt goes before
+    negative_depth: int  # tokens before it, negated: the deepest goes first
+    row: int
+    block: int  # the one that ends there
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a commit comes to: blocks that get a state, blocks that lose theirs, blocks that get none."""
+
+    new: tuple[int, ...]
+    victims: tuple[int, ...]
+    left_out: tuple[int, ...]
+
+
+def priority(leaving: Sequence[Leaving]) -> list[int]:
+    """Return the blocks of states in the order in which a commit keeps them, each once (C7)."""
+    return list(dict.fromkeys(each.block for each in sorted(leaving)))
+
 
 PAUSED, DECODE, PREFILL, WAITING = "paused", "decode", "prefill", "waiting"
-POLICIES = ("lru", "ref_zero")
 
 
 @dataclass(slots=True, eq=False)
 class ServedRequest:
-    """A request that a context has taken up.
+    """A request that a context has taken up."""
 
-    Parameters
-    ----------
-    step : int
-        The step that added it.
-    prompt : int
-        Length of its prompt.
-    tokens : list of int
-        The prompt, and what was sampled since.
-    prefixes : list of Prefix
-        Those of ``tokens``, as far as they were asked for.
-    blocks : list of int
-        Its blocks, in order.
-    matched : int
-        How many of them it found in the cache.
-    skip : int
-        Tokens that a restored state stands for, until its first chunk is done.
-    chunk : int
-        Tokens of the scheduled chunk, with what is skipped.
-    region : str
-        Where it stands.
-
-    Attributes
-    ----------
-    computed : int
-        Tokens whose KV and state are there.
-    registered : int
-        Whole blocks that were offered under their hash.
-    is_known : bool
-        Whether all of these are registered, these very blocks; never so where nothing is kept.
-    is_spoiled : bool
-        A step with it failed half way: nobody knows its state, and all that it can do is leave.
-    """
-
-    step: int
+    step: int  # that added it
     prompt: int
-    tokens: list[int]
-    prefixes: list[Prefix]
+    tokens: list[int]  # the prompt, and what was sampled since
+    prefixes: list[Prefix]  # of ``tokens``, as far as they were asked for
     blocks: list[int]
-    matched: int
-    skip: int
-    chunk: int
+    matched: int  # how many of its blocks it found in the cache
+    skip: int  # tokens that a restored state stands for, until its first chunk is done
+    chunk: int  # tokens of the scheduled chunk, with what is skipped
     region: str = PREFILL
-    computed: int = 0
-    registered: int = field(init=False)
-    is_known: bool = True
+    computed: int = 0  # tokens whose KV and state are there
+    registered: int = field(init=False)  # whole blocks that were offered under their hash
+    is_known: bool = True  # all of these are registered, these very blocks; never where nothing is kept
     is_spoiled: bool = False
+    """A step with it failed half way: nobody knows its state, and all that it can do is leave."""
 
     def __post_init__(self) -> None:
         self.registered = self.matched
@@ -93,64 +83,44 @@ class ServedRequest:
 
 
 class RequestModel:
-    """A context without tensors.
+    """A context without tensors: requests by the steps that added them, their blocks, states and cold runs.
 
-    Parameters
-    ----------
-    config : dict
-        ``max_requests``, ``num_blocks`` (the dummy included), ``max_blocks`` (of a request), ``block_size``,
-        ``chunk_size``, ``mamba_slots``, ``layers``, ``conv_width`` and ``ssm_width`` (elements of one layer),
-        ``policy``, ``paused_limit``, ``hash_digits`` (how many hexadecimal digits a weak hash keeps; ``None``
-        for all), ``caching`` (``False`` where nothing is kept for later requests).
+    Of the configuration it reads ``max_requests``, ``num_blocks`` (the dummy included), ``max_blocks`` (of a
+    request), ``block_size``, ``chunk_size``, ``mamba_slots``, ``layers``, ``conv_width`` and ``ssm_width``
+    (elements of one layer), ``policy``, ``paused_limit``, ``hash_digits`` (how many hexadecimal digits a weak
+    hash keeps; ``None`` for all), ``caching`` (``False`` where nothing is kept for later requests).
 
-    Attributes
-    ----------
-    served : dict of int to ServedRequest
-        Requests, by the steps that added them.
-    gone : set of int
-        Steps whose requests were released.
-    blocks, slots, cold
-        Blocks, cached states, and what a cold run computes.
+    Whoever has a block has every block before it, so none without references has a referenced one below.
     """
 
     def __init__(self, config: Config) -> None:
-        self._config = config
-        self.max_requests = self._number("max_requests")
-        self.max_blocks = self._number("max_blocks")
-        self.block_size = self._number("block_size")
-        self.chunk_size = self._number("chunk_size")
-        self.paused_limit = self._number("paused_limit", 0)
-        self.layers = self._number("layers", 0)
-        self._is_caching = config.get("caching") is not False
+        self.max_requests = number_of(config, "max_requests")
+        self.max_blocks = number_of(config, "max_blocks")
+        self.block_size = number_of(config, "block_size")
+        self.chunk_size = number_of(config, "chunk_size")
+        self.paused_limit = number_of(config, "paused_limit", 0)
+        self.layers = number_of(config, "layers", 0)
         widths = [
-            self.layers * self._number(key) if self.layers else 0 for key in ("conv_width", "ssm_width")
+            self.layers * number_of(config, key) if self.layers else 0 for key in ("conv_width", "ssm_width")
         ]
         digits = config.get("hash_digits")
         if digits is not None and (type(digits) is not int or not 1 <= digits <= 16):
             raise ProgramError(f"the configuration's hash_digits is {digits!r}; it must be 1 to 16, or none")
-        if config.get("policy") not in POLICIES:
-            raise ProgramError(
-                f"the configuration's policy is {config.get('policy')!r}; it must be lru or ref_zero"
-            )
         self.cold = ColdRuns(self.block_size, widths[0], widths[1], digits)
-        self.blocks = ContextBlocks(self._number("num_blocks", 2) - 1, config["policy"] == "lru")
-        self.slots = ContextSlots(self._number("mamba_slots", 0) if self.layers else 0)
+        is_caching = config.get("caching") is not False
+        self.blocks = BlockModel(number_of(config, "num_blocks", 2) - 1, is_lru(config), is_caching)
+        self.slots = BlockSlotModel(number_of(config, "mamba_slots", 0) if self.layers else 0, self.blocks)
+        self.prefix_of: dict[int, Prefix] = {}  # what each registered block holds
+        self.gone: set[int] = set()  # steps whose requests were released
+        self.served: dict[int, ServedRequest] = {}
         self.clear()
-
-    def _number(self, key: str, least: int = 1) -> int:
-        value = self._config.get(key)
-        if type(value) is not int or value < least:
-            raise ProgramError(
-                f"the configuration's {key} is {value!r}; it must be an integer from {least} on"
-            )
-        return value
 
     def clear(self) -> None:
         """Forget everything but what requests there were."""
-        self.gone = {*getattr(self, "gone", ()), *getattr(self, "served", ())}
-        self.served: dict[int, ServedRequest] = {}
-        self.blocks.clear()
-        self.slots.of_block.clear()
+        self.gone.update(self.served)
+        self.served.clear()
+        self.blocks.reset()
+        self.slots.reset()
 
     @property
     def dummy(self) -> int:
@@ -168,14 +138,14 @@ class RequestModel:
     def sizes(self) -> dict[str, int]:
         """Return everything that can be counted."""
         sizes = {
-            "pool_avail": self.blocks.free,
-            "evictable_blocks": len(self.blocks.released),
+            "pool_avail": len(self.blocks.free),
+            "evictable_blocks": len(self.blocks.cached),
             "request_count": len(self.served),
             "paused_request_count": len(self.of(PAUSED)),
             "decode_req_count": len(self.of(DECODE)),
             "prefill_req_count": len(self.of(PREFILL)),
         }
-        return sizes | ({"free_count": self.slots.free} if self.slots.count else {})
+        return sizes | ({"free_count": len(self.slots.free)} if self.slots.total else {})
 
     # -- requests in and out -------------------------------------------------------------------------------
 
@@ -183,16 +153,28 @@ class RequestModel:
         """Return a request as it would be taken up now, without its new blocks; nothing changes."""
         prefixes: list[Prefix] = []
         self.cold.extend(prefixes, tokens)
-        hit = self.blocks.find(prefixes)
+        hit = self._find(prefixes)
         skip = self._skip(hit, len(tokens))
         request = ServedRequest(step, len(tokens), [*tokens], prefixes, hit, len(hit), skip, 0)
-        request.chunk, request.is_known = request.plan_chunk(limit), self._is_caching
+        request.chunk, request.is_known = request.plan_chunk(limit), self.blocks.is_caching
         return request
+
+    def _find(self, prefixes: Sequence[Prefix]) -> list[int]:
+        """Return the blocks of the longest known chain that holds exactly these prefixes (C3)."""
+        found: list[int] = []
+        for prefix in prefixes:
+            block = self.blocks.block_of.get(prefix.hash)
+            if block is None or self.prefix_of[block] is not prefix:
+                break
+            if self.blocks.parent_of[block] != (found[-1] if found else None):
+                break
+            found.append(block)
+        return found
 
     def _skip(self, hit: Sequence[int], prompt: int) -> int:
         """Return how much of a hit need not be computed: up to a state, and never the last token (E4)."""
         most = min(len(hit), (prompt - 1) // self.block_size)
-        usable = (n for n in range(most, 0, -1) if not self.layers or hit[n - 1] in self.slots.of_block)
+        usable = (n for n in range(most, 0, -1) if not self.layers or hit[n - 1] in self.slots.slot_of)
         return next(usable, 0) * self.block_size
 
     def missing(self, request: ServedRequest) -> int:
@@ -201,24 +183,28 @@ class RequestModel:
 
     def evict(self, count: int) -> list[int]:
         """Make room for so many more blocks; return what went."""
-        victims = self.blocks.victims(max(0, count - self.blocks.free))
-        self.forget(victims)
+        blocks, victims = self.blocks, []
+        for _ in range(count - len(blocks.free)):
+            victims.append(min(blocks.leaves(), key=lambda leaf: (blocks.stamps[leaf], leaf)))
+            blocks.drop(victims[-1:])
+        self.slots.drop(victims)
         return victims
 
-    def forget(self, blocks: Sequence[int]) -> None:
-        """Forget what blocks hold."""
-        self.blocks.forget(blocks)
-        self.slots.drop(blocks)
+    def room(self, keep: Collection[int] = ()) -> int:
+        """Count the blocks that are free or may be evicted while some are kept."""
+        return self.blocks.usable - len({*self.blocks.held, *keep})
 
     def extend(self, request: ServedRequest, blocks: Sequence[int]) -> None:
         """Give a request new blocks."""
-        self.blocks.retain(blocks)
+        self.blocks.take(blocks)
         request.blocks.extend(blocks)
 
     def release(self, request: ServedRequest) -> list[int]:
         """Let a request go; return the blocks that are free now."""
         del self.served[request.step]
         self.gone.add(request.step)
+        self.blocks.clock += 1
+        self.blocks.stamp(request.blocks)
         freed = self.blocks.release(request.blocks)
         self.slots.drop(freed)
         return freed
@@ -242,12 +228,21 @@ class RequestModel:
         new: list[int] = []
         for place in range(request.registered, computed // self.block_size):
             request.registered = place + 1
-            prefix = request.prefixes[place]
-            request.is_known = request.is_known and prefix.hash not in self.blocks.by_hash
+            block, prefix = request.blocks[place], request.prefixes[place]
+            request.is_known = request.is_known and prefix.hash not in self.blocks.block_of
             if request.is_known:
-                new.append(request.blocks[place])
-                self.blocks.register(new[-1], prefix, request.blocks[place - 1] if place else None)
+                above = request.prefixes[place - 1].hash if place else 0
+                self.blocks.register([block], [prefix.hash], [above])
+                self.prefix_of[block] = prefix
+                new.append(block)
         return new
+
+    def plan_commit(self, wanted: Sequence[int]) -> Kept:
+        """Work out which of some referenced blocks get a state, first ones first, and who loses one (C6)."""
+        missing, evictable, free = self.slots.newcomers(wanted), self.slots.victims(), len(self.slots.free)
+        new = missing[: free + len(evictable)]
+        victims = evictable[: max(0, len(new) - free)]
+        return Kept(tuple(new), tuple(victims), tuple(missing[len(new) :]))
 
     def finish_step(self, request: ServedRequest, token: int) -> None:
         """Go on behind what a request has computed; ``token`` is what it samples, if it does."""

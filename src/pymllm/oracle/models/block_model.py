@@ -1,14 +1,12 @@
-"""Blocks as specified: who is free, referenced or cached, under which hash, and who goes next."""
+"""Blocks as specified: who is free, referenced or cached, under which hash, who goes next, has a state."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from pymllm.oracle.remainder import Remainder
-
-__all__ = ["BlockModel", "Registration"]
+from pymllm.oracle.models.slot_model import Remainder
 
 
 class Registration(NamedTuple):
@@ -22,29 +20,10 @@ class Registration(NamedTuple):
 
 
 class BlockModel:
-    """Blocks ``0 .. usable - 1``; what an allocator may choose is told to it.
+    """Blocks ``0 .. usable - 1``, and the dummy after them; what an allocator may choose is told to it.
 
-    Parameters
-    ----------
-    usable : int
-        Blocks beside the dummy, which is the one after them.
-    is_lru : bool
-        Whether registered blocks stay cached once nobody references them.
-    is_caching : bool
-        Whether anything is registered at all.
-
-    Attributes
-    ----------
-    refs, stamps : defaultdict of int to int
-        By block.
-    free : Remainder
-        Blocks that nobody references and that are not registered.
-    hash_of, block_of : dict of int to int
-        Hash by registered block, and back.
-    parent_of : dict of int to int or None
-        The block before each registered one; ``None`` for a first one.
-    clock : int
-        The context's.
+    With ``is_lru`` registered blocks stay cached once nobody references them; without ``is_caching`` nothing
+    is registered.
     """
 
     def __init__(self, usable: int, is_lru: bool, is_caching: bool) -> None:
@@ -55,11 +34,11 @@ class BlockModel:
         """Free every block and forget every hash."""
         self.refs: defaultdict[int, int] = defaultdict(int)  # of what nobody asked for there is nothing
         self.stamps: defaultdict[int, int] = defaultdict(int)
-        self.free = Remainder(range(self.usable))
-        self.hash_of: dict[int, int] = {}
+        self.free = Remainder(range(self.usable))  # neither referenced nor registered
+        self.hash_of: dict[int, int] = {}  # by registered block
         self.block_of: dict[int, int] = {}
-        self.parent_of: dict[int, int | None] = {}
-        self.clock = 0
+        self.parent_of: dict[int, int | None] = {}  # the block before each registered one, if any
+        self.clock = 0  # the context's
 
     # -- questions -----------------------------------------------------------------------------------------
 
@@ -190,3 +169,51 @@ class BlockModel:
         """Set stamps to the clock."""
         for block in blocks:
             self.stamps[block] = self.clock
+
+
+class BlockSlotModel:
+    """Slots ``0 .. total - 1`` of blocks; which free one a block gets is told to it."""
+
+    def __init__(self, total: int, blocks: BlockModel) -> None:
+        self.total = total
+        self._blocks = blocks
+        self.reset()
+
+    def reset(self) -> None:
+        """Free every slot."""
+        self.slot_of: dict[int, int] = {}  # by block
+        self.named: dict[int, int] = {}  # the hash by which the state of a block is found
+        self.in_hand: set[int] = set()  # slots that a caller took and has
+
+    @property
+    def free(self) -> Remainder:
+        """Slots that nobody has."""
+        return Remainder(range(self.total), {*self.slot_of.values(), *self.in_hand})
+
+    @property
+    def usable(self) -> list[int]:
+        """Slots that may be written: those of blocks and those in hand, ascending."""
+        return sorted({*self.slot_of.values()} | self.in_hand)
+
+    def victims(self, keep: Collection[int] = ()) -> list[int]:
+        """Return the blocks that may lose their slots, in the order in which they do."""
+        found = [block for block in self.slot_of if not self._blocks.refs[block] and block not in keep]
+        stamps = self._blocks.stamps
+        return sorted(found, key=lambda block: (stamps[block] if self._blocks.is_lru else 0, block))
+
+    def newcomers(self, blocks: Iterable[int]) -> list[int]:
+        """Return those of some blocks that have no slot, each once."""
+        return [block for block in dict.fromkeys(blocks) if block not in self.slot_of]
+
+    def give(self, blocks: Iterable[int], slots: Iterable[int]) -> None:
+        """Give slots to blocks that have none."""
+        self.slot_of.update(zip(blocks, slots, strict=True))
+
+    def drop(self, blocks: Iterable[int]) -> list[int]:
+        """Take the slots from those blocks that have one, and return them."""
+        slots = []
+        for block in blocks:
+            if block in self.slot_of:
+                slots.append(self.slot_of.pop(block))
+            self.named.pop(block, None)
+        return slots

@@ -10,19 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pymllm.history.files import Config, Header
-from pymllm.oracle.situation import Situation
-from pymllm.oracle.situations_of_blocks import BLOCK_SITUATIONS, REQUEST_SITUATIONS
-from pymllm.oracle.situations_of_engines import ENGINE_SITUATIONS
-from pymllm.oracle.situations_of_pools import (
+from pymllm.oracle.coverage.blocks import BLOCK_SITUATIONS, REQUEST_SITUATIONS
+from pymllm.oracle.coverage.pools import (
     BUFFER_SITUATIONS,
     HASH_SITUATIONS,
     ROW_SITUATIONS,
     SLOT_SITUATIONS,
     STATE_SITUATIONS,
 )
-from pymllm.oracle.situations_of_prefixes import PREFIX_SITUATIONS
-
-__all__ = ["NAMES", "SITUATIONS", "expected_names", "expected_situations", "situations_of"]
+from pymllm.oracle.coverage.prefixes import ENGINE_SITUATIONS, PREFIX_SITUATIONS
+from pymllm.oracle.coverage.situation import Situation
 
 SITUATIONS: tuple[Situation, ...] = (
     *SLOT_SITUATIONS,
@@ -55,18 +52,8 @@ def expected_names(
 
 
 def expected_situations(header: Header, *, of_engine: bool = False) -> frozenset[str]:
-    """Return what a long run must reach.
+    """Return the names of what a long run must reach, by the configuration and capabilities of its header.
 
-    Parameters
-    ----------
-    header : Header
-        Of the run: what can be reached depends on the configuration and on the capabilities.
-    of_engine : bool
-        Whether an engine's life is what runs (`pymllm.conformance.lifecycle_machine`).
-
-    Returns
-    -------
-    frozenset of str
-        Names, as `pymllm.oracle.evidence.Evidence.reached` has them.
+    ``of_engine`` says whether an engine's life is what runs (`pymllm.conformance.lifecycle_machine`).
     """
     return expected_names(header.kind, header.config, header.capabilities, of_engine=of_engine)

@@ -7,35 +7,126 @@ judges asks first (`PageModel.is_free`, `PageModel.lowest`) and tells it afterwa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain, islice
 
-from pymllm.oracle.remainder import Remainder
+from pymllm.errors import ProgramError
+from pymllm.history.operations import SPAN_LIMIT, Span
 
-__all__ = ["PageModel", "WindowModel"]
+_SHOWN = 200
+"""Of so many numbers the text is longer than any message shows."""
+
+
+class Remainder(Set[int]):
+    """What is free of many: a range but for those gone, a set that is kept; it costs what was taken."""
+
+    __slots__ = ("gone", "whole")
+
+    def __init__(self, whole: range, gone: set[int] | None = None) -> None:
+        self.whole = whole
+        self.gone: set[int] = set() if gone is None else gone
+
+    @classmethod
+    def _from_iterable(cls, numbers: Iterable[int]) -> Set[int]:  # type: ignore[override]
+        """Make what comes of two sets."""
+        return set(numbers)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self.whole and number not in self.gone
+
+    def __iter__(self) -> Iterator[int]:
+        """Ascending."""
+        gone = self.gone
+        return (number for number in self.whole if number not in gone)
+
+    def __reversed__(self) -> Iterator[int]:
+        """Descending."""
+        gone = self.gone
+        return (number for number in reversed(self.whole) if number not in gone)
+
+    def __len__(self) -> int:
+        return len(self.whole) - len(self.gone)
+
+    def __str__(self) -> str:
+        return str([*islice(self, _SHOWN)])
+
+    def issuperset(self, numbers: Sequence[int]) -> bool:
+        """Tell whether all of some numbers are left."""
+        if not numbers:
+            return True
+        whole = self.whole
+        is_inside = whole.start <= min(numbers) and max(numbers) < whole.stop
+        return is_inside and self.gone.isdisjoint(numbers)
+
+    def intersection(self, numbers: Iterable[int]) -> set[int]:
+        """Return those of some numbers that are left."""
+        return {number for number in numbers if number in self}
+
+    def take(self, numbers: Iterable[int]) -> None:
+        """Let numbers of the range go."""
+        self.gone.update(numbers)
+
+    def give(self, numbers: Iterable[int]) -> None:
+        """Let numbers be there again."""
+        self.gone.difference_update(numbers)
+
+
+def resolve_spans(spans: Iterable[Span], given: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return the numbers that spans name; `ProgramError` where a step gave fewer, or none."""
+    found: list[int] = []
+    for span in spans:
+        if span.stop - span.start > SPAN_LIMIT - len(found):
+            raise ProgramError(f"{span} makes more than {SPAN_LIMIT:,} numbers of one list; name fewer")
+        if span.step == 0:
+            found += range(span.start, span.stop)
+            continue
+        numbers = given.get(span.step, ())
+        if not 0 <= span.start <= span.stop <= len(numbers):
+            raise ProgramError(f"step {span.step} gave {len(numbers)} numbers, not {span.start}..{span.stop}")
+        found += numbers[span.start : span.stop]
+    return found
+
+
+class GivenNumbers:
+    """Remembers, for each step, the numbers that it gave, and for each number where it was given last."""
+
+    def __init__(self) -> None:
+        self._by_step: dict[int, tuple[int, ...]] = {}
+        self._last: dict[int, tuple[int, int]] = {}
+
+    def record(self, step: int, numbers: tuple[int, ...]) -> None:
+        """Remember what a step gave, in order."""
+        self._by_step[step] = numbers
+        last = self._last
+        for place, number in enumerate(numbers):
+            last[number] = step, place
+
+    def resolve(self, spans: Iterable[Span]) -> list[int]:
+        """Return the numbers that spans name; errors as of `resolve_spans`."""
+        return resolve_spans(spans, self._by_step)
+
+    def given_by(self, step: int) -> tuple[int, ...]:
+        """Return the numbers that a step gave, in order; a later step may have given them, too."""
+        return self._by_step.get(step, ())
+
+    def origin(self, number: int) -> int:
+        """Return the step that gave a number last, or 0 if none did."""
+        return self._last.get(number, (0, number))[0]
+
+    def name(self, numbers: Sequence[int]) -> tuple[Span, ...]:
+        """Name numbers, in order, by the steps that gave them last, and by themselves where none did."""
+        runs: list[list[int]] = []
+        for number in numbers:
+            step, place = self._last.get(number, (0, number))
+            if runs and runs[-1][0] == step and runs[-1][2] == place:
+                runs[-1][2] = place + 1
+            else:
+                runs.append([step, place, place + 1])
+        return tuple(Span(*run) for run in runs)
 
 
 class PageModel:
-    """One pool: each of the pages 1 to ``pages`` is in exactly one of four sets (A2).
-
-    Parameters
-    ----------
-    pages : int
-        Pages of the pool; page 0 is padding and not one of them (A1).
-
-    Attributes
-    ----------
-    old : Remainder
-        Free pages of before the last merge (A4).
-    young : set of int
-        Those that became free since.
-    pending : set of int
-        Pages taken back inside the open group; they are neither free nor held (A6).
-    held : set of int
-        Pages in the hands of callers.
-    group_open : bool
-        Whether a group is open.
-    """
+    """One pool: each page 1 to ``pages`` is in exactly one of four sets (A2); page 0 is padding (A1)."""
 
     def __init__(self, pages: int) -> None:
         self.pages = pages
@@ -43,10 +134,10 @@ class PageModel:
 
     def clear(self) -> None:
         """Make every page free, whoever has it, and close the group (X7)."""
-        self.old = Remainder(range(1, self.pages + 1))
-        self.young: set[int] = set()
-        self.pending: set[int] = set()
-        self.held: set[int] = set()
+        self.old = Remainder(range(1, self.pages + 1))  # free since before the last merge (A4)
+        self.young: set[int] = set()  # free since then
+        self.pending: set[int] = set()  # taken back inside the open group; neither free nor held (A6)
+        self.held: set[int] = set()  # in the hands of callers
         self.group_open = False
         self._next = 1
         self._below: list[int] = []
@@ -131,24 +222,11 @@ class PageModel:
 
 
 class WindowModel:
-    """A full pool, a window pool, and which window page is the half of which full page (A7).
-
-    Parameters
-    ----------
-    pages, swa_pages : int
-        Pages of the two pools.
-
-    Attributes
-    ----------
-    full, swa : PageModel
-        The pools.
-    half : dict of int to int
-        Window page by full page; a full page without one is not in it.
-    """
+    """A full pool, a window pool, and which window page is the half of which full page (A7)."""
 
     def __init__(self, pages: int, swa_pages: int) -> None:
         self.full, self.swa = PageModel(pages), PageModel(swa_pages)
-        self.half: dict[int, int] = {}
+        self.half: dict[int, int] = {}  # window page by full page; a full page without one is not in it
 
     @property
     def free_count(self) -> int:
