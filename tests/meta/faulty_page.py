@@ -11,7 +11,8 @@ from pathlib import Path
 
 from faulty_table import CAUGHT, Caught, class_of, look_for, save
 
-from pymllm.adapters.registry import FAULTY, AdapterEntry
+from pymllm.adapters.registry import AdapterEntry
+from pymllm.faults.adapters import FAULTY
 from pymllm.oracle.laws import find_law
 
 PAGE = Path(__file__).parents[2] / "docs" / "faulty.md"

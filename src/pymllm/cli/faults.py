@@ -24,9 +24,9 @@ from pymllm.text_file import cut, write_text_file
 from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
-    from pymllm.adapters.cabinet.fault import Fault
     from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask
     from pymllm.conformance.faults_run import KeptResults
+    from pymllm.faults.fault import Fault
 
 _FULL_SEEDS = 5
 _SHRINKS = 300
@@ -134,7 +134,7 @@ def choose_faults(
     ids: Sequence[str], cabinets: Sequence[str], adapters: Sequence[str] = ()
 ) -> tuple[Fault, ...]:
     """Return the faults that the options name, of these adapters only where any are named; or refuse."""
-    from pymllm.adapters.cabinet.table import find_faults, join_cabinets, own_cabinet
+    from pymllm.faults.table import find_faults, join_cabinets, own_cabinet
 
     if cabinets and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -162,8 +162,8 @@ def choose_faults(
 
 def _load(place: str) -> tuple[Fault, ...]:
     """Read somebody's table in a process beside this one: its module may do anything when it is imported."""
-    from pymllm.adapters.cabinet.table import load_cabinet
     from pymllm.conformance.workers import Lost, ask
+    from pymllm.faults.table import load_cabinet
 
     faults = ask(load_cabinet, place)
     if isinstance(faults, Lost):
@@ -172,7 +172,7 @@ def _load(place: str) -> tuple[Fault, ...]:
 
 
 def _lines(faults: Sequence[Fault]) -> list[str]:
-    from pymllm.adapters.cabinet.bugs import bug_of
+    from pymllm.faults.table import bug_of
 
     width = max(len(fault.id) for fault in faults)
     laws = max(len(", ".join(fault.laws)) for fault in faults)

@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import date
 
-from pymllm.adapters.cabinet.bugs import BUGS, UNPLANTED
-from pymllm.adapters.cabinet.fault import Bug, Fault
-from pymllm.adapters.cabinet.table import PLANTED, own_cabinet
 from pymllm.cli.faults import cells_of
 from pymllm.conformance.documents import FaultsDocument
+from pymllm.faults.fault import Bug, Fault
+from pymllm.faults.table import BUGS, PLANTED, UNPLANTED, own_cabinet
 
 _HEAD = """\
 # Faults

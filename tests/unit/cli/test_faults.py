@@ -12,15 +12,14 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from msgspec import structs
 
-from pymllm.adapters.cabinet.bugs import BUGS, UNPLANTED
-from pymllm.adapters.cabinet.fault import Fault
-from pymllm.adapters.cabinet.table import find_faults, own_cabinet
 from pymllm.cli.faults import make_text
 from pymllm.cli.faults_page import make_page, print_anew, rows_of
 from pymllm.cli.schema import make_schema
 from pymllm.conformance.detection import FaultResult, HuntPlan
 from pymllm.conformance.documents import Detection
 from pymllm.conformance.faults_run import FaultsReport
+from pymllm.faults.fault import Fault
+from pymllm.faults.table import BUGS, UNPLANTED, find_faults, own_cabinet
 from tests.unit.cli.typed import refused, typed
 
 faults = partial(typed, "faults", "--jobs", "1")
