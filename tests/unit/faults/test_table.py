@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from typing import Any
 
@@ -179,3 +180,10 @@ def test_faults_are_found_by_their_ids() -> None:
     assert find_faults([], PLANTED) == PLANTED
     with pytest.raises(UsageError, match="no fault 'B999'"):
         find_faults(["B999"], PLANTED)
+
+
+@pytest.mark.parametrize(("former", "name"), [("fault", "fault"), ("planting", "plant")])
+def test_tables_that_import_by_the_former_names_still_load(former: str, name: str) -> None:
+    """They get the very classes."""
+    by_former_name = importlib.import_module(f"pymllm.adapters.cabinet.{former}")
+    assert by_former_name is importlib.import_module(f"pymllm.faults.{name}")
