@@ -1,6 +1,6 @@
 """All faults there are, read from the tables beside this file, and those of others.
 
-A table is TOML, one for each subject, and has one entry for each fault: its title, the laws that may catch
+A table is TOML, one for each subject (``wrong_...`` break one law after the other), and has one entry for each fault: its title, the laws that may catch
 it, the adapters to examine, and the edits, each the place, what its text says, and what it is to say; or the
 place and a whole function, in which ``sound`` is the function as it was. ``where`` has short names of places,
 ``defaults`` what an entry of that file says unless it says otherwise.
@@ -26,7 +26,8 @@ from pymllm.history.files import Config
 from pymllm.oracle.laws import find_law
 
 _TABLES = (
-    *("slots", "trees", "evictions", "prefix_caches", "states", "blocks", "requests", "engine", "unplanted"),
+    *("slots", "trees", "keys_and_states", "evictions", "blocks", "engine_memory", "engine_schedule"),
+    *("unplanted", "wrong_slots", "wrong_trees", "wrong_states", "wrong_blocks"),
 )
 _LONGEST = 60  # of an id that is shown again
 
