@@ -1,11 +1,11 @@
 """All faults there are, read from the tables beside this file, and those of others.
 
-A table is TOML, one for each subject (``wrong_...`` break one law after the other), and has one entry for each fault: its title, the laws that may catch
-it, the adapters to examine, and the edits, each the place, what its text says, and what it is to say; or the
-place and a whole function, in which ``sound`` is the function as it was. ``where`` has short names of places,
-``defaults`` what an entry of that file says unless it says otherwise.
-A bug of somebody's engine has its sources and how it came about, too, and further entries where it is planted
-in several systems, such as ``B79-requests``.
+A table is TOML, one for each subject; those called ``wrong_...`` break one law after the other. An entry has
+a title, the laws that may catch the fault, the adapters to examine, and its edits: a place, what its text
+says, and what it is to say instead, or a place and a whole function, where ``sound`` is the function as it
+was. ``where`` has short names of places, ``defaults`` what every entry of the table says unless it says
+otherwise. A bug of somebody's engine has its sources and how it came about, too, and more entries where it is
+planted in several systems, such as ``B79-requests``.
 """
 
 from __future__ import annotations
