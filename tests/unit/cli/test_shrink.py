@@ -14,8 +14,6 @@ import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
-from pymllm.adapters.cabinet.planting import planted
-from pymllm.adapters.cabinet.table import own_cabinet
 from pymllm.adapters.registry import make_adapter
 from pymllm.cli import main
 from pymllm.cli.schema import make_schema
@@ -28,6 +26,8 @@ from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.program import play_steps, run_program
 from pymllm.conformance.shrinker import ShrinkRun, shows_again
 from pymllm.errors import InvariantViolation
+from pymllm.faults.plant import planted
+from pymllm.faults.table import own_cabinet
 from pymllm.history.files import Header, History, PlayedActs, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
 from tests.unit.cli.typed import refused, typed
@@ -35,8 +35,8 @@ from tests.unit.cli.typed import refused, typed
 RADIX = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
 (ENGINES_FAULT,) = [fault for fault in own_cabinet() if fault.id == "B10"]
 FAULTY_ENGINE = """
-from pymllm.adapters.cabinet.planting import planted
-from pymllm.adapters.cabinet.table import PLANTED
+from pymllm.faults.plant import planted
+from pymllm.faults.table import PLANTED
 from pymllm.adapters.own_caches import Radix
 from tests.unit.cli.typed import refused, typed
 

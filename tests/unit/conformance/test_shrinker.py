@@ -6,8 +6,6 @@ import dataclasses
 
 import pytest
 
-from pymllm.adapters.cabinet.planting import planted
-from pymllm.adapters.cabinet.table import own_cabinet
 from pymllm.adapters.registry import make_adapter
 from pymllm.conformance import shrinker
 from pymllm.conformance.acting import ActingMachine, FoundViolation, drive, make_machine
@@ -32,6 +30,8 @@ from pymllm.conformance.shrinker import (
 )
 from pymllm.conformance.time_limit import time_limit
 from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.faults.plant import planted
+from pymllm.faults.table import own_cabinet
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import (
     AllocRows,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 
 import pytest
 
-from pymllm.adapters.faulty import Faulty, configured
-from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, find_adapter, load_adapter, make_adapter
+from pymllm.adapters.registry import OWN, AdapterEntry, find_adapter, load_adapter, make_adapter
 from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation
+from pymllm.faults import adapters
+from pymllm.faults.adapters import FAULTY, Faulty
 from pymllm.history import operations as ops
-from pymllm.mem_cache.radix_cache import RadixCache
+from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 from pymllm.oracle.laws import find_law
 
 each_entry = pytest.mark.parametrize("entry", FAULTY, ids=lambda entry: entry.name)
@@ -61,25 +63,21 @@ def test_the_registry_says_what_is_wrong(entry: AdapterEntry) -> None:
     assert inspect.getdoc(load_adapter(entry)) == f"{entry.summary[0].upper()}{entry.summary[1:]}."
 
 
-def test_configured_keeps_what_agrees() -> None:
-    """Several settings must all agree; a setting that is missing does not."""
-    ones, fours = {"page_size": 1, "pool": "none"}, {"page_size": 4, "pool": "none"}
-    configurations = (ones, fours, {"page_size": 4})
-    assert configured(configurations, page_size=4, pool="none") == (fours,)
-    assert configured(configurations) == configurations
+def test_a_fault_is_in_place_only_while_its_adapter_works() -> None:
+    """X3: a sound adapter beside it, and whoever uses the class itself, meets the sound code."""
+    config = config_of("faulty-slot-zero")
+    wrong, right = make_adapter("faulty-slot-zero", config), make_adapter("token-slots", config)
+    operation = ops.Alloc(1)
+    slots = [it.apply(1, operation).result.slots for it in (wrong, right, wrong)]  # type: ignore[union-attr]
+    assert [min(each) for each in slots] == [0, 1, 1]
+    assert TokenToKVPoolAllocator(4, "cpu").alloc(1).tolist() == [1]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("window", [None, 4])
-def test_parts_are_put_into_an_otherwise_sound_cache(window: int | None) -> None:
-    """Every part is of the kind that was asked for, and they know each other."""
-    config = {"page_size": 1, "window": window, "pool": "none", "slots": 24, "swa_slots": 18}
-    adapter = make_adapter("faulty-lost-ancestors", config)
-    cache = adapter.cache  # type: ignore[attr-defined]
-    assert type(cache) is RadixCache
-    assert type(cache._tree) is adapter.TREE  # type: ignore[attr-defined]
-    assert type(cache._tree).__name__ == "LostAncestors"
-    assert (cache._window is None) == (window is None)
-    assert window is None or cache._window.tree is cache._tree
+def test_a_class_has_the_name_of_its_fault() -> None:
+    """It is made once, and another process finds it by that name."""
+    assert pickle.loads(pickle.dumps(class_of("faulty-slot-zero"))) is adapters.SlotZero
+    with pytest.raises(AttributeError, match="no attribute 'Sound'"):
+        _ = adapters.Sound
 
 
 # -- the smallest program of each ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from pymllm.adapters.cabinet.planting import Edit, Replace, StaleEditError, planted
+from pymllm.faults.plant import Edit, Replace, StaleEditError, planted
 from pymllm.mem_cache import RadixKey, hash_bytes
 from pymllm.mem_cache.chunk_cache import ChunkCache
 from pymllm.mem_cache.host_store import HostSlotStore
@@ -181,11 +181,21 @@ REPLACEMENTS = [
         id="text",
     ),
     pytest.param(
-        Replace(f"{THING}.limit", "    def limit():\n        return LIMIT + 1"),
+        Replace(f"{THING}.limit", "    def limit():\n        return sound() + 1"),
         lambda: Thing.limit(),
         8,
         9,
-        id="indented text",
+        id="indented text that calls the sound function",
+    ),
+    pytest.param(
+        Replace(
+            f"{THING}.double",
+            "def double(self, value, **more):\n    return -sound(self, value, **more)",
+        ),
+        lambda: Thing().double(1, plus=1),
+        3,
+        -3,
+        id="options handed on",
     ),
 ]
 
