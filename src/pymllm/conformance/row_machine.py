@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from typing import ClassVar
 
 from pymllm.conformance.acting import act
-from pymllm.conformance.pool_machine import SEED, PoolMachine, index_form, name_numbers
+from pymllm.conformance.pool_machine import SEED, PoolMachine, index_form, malformed_calls, name_numbers
 from pymllm.history import operations as ops
 from pymllm.history.operations import Span
 from pymllm.oracle.row_judge import RowJudge
@@ -19,18 +18,14 @@ _LARGEST = 2**31 - 1
 class RowMachine(PoolMachine):
     """Drives a table of request rows (P1, P2, P3, X1, X4, X7, E5)."""
 
-    MALFORMED: ClassVar[tuple[ops.Malformed, ...]] = (
-        *(ops.Malformed("alloc_rows", wrong) for wrong in ("a float count", "a bool count", "no count")),
-        *(ops.Malformed("free_row", wrong) for wrong in ("a float row", "a bool row", "a list of rows")),
-        *(
-            ops.Malformed("write_row", wrong)
-            for wrong in ("a float row", "a bool row", "a float end", "no index")
+    MALFORMED = malformed_calls(
+        alloc_rows=("a float count", "a bool count", "no count"),
+        free_row=("a float row", "a bool row", "a list of rows"),
+        write_row=(
+            *("a float row", "a bool row", "a float end", "no index"),
+            *("float values", "bool values", "values of two dimensions", "a stepped slice"),
         ),
-        *(ops.Malformed("write_row", f"{kind} values") for kind in ("float", "bool")),
-        *(ops.Malformed("write_row", wrong) for wrong in ("values of two dimensions", "a stepped slice")),
-        *(ops.Malformed("write_entries", f"{kind} rows") for kind in ("float", "bool")),
-        *(ops.Malformed("write_entries", f"float {what}") for what in ("positions", "values")),
-        ops.Malformed("write_entries", "three indices"),
+        write_entries=("float rows", "bool rows", "float positions", "float values", "three indices"),
     )
 
     judge: RowJudge
@@ -162,14 +157,11 @@ def _values(count: int, seed: int) -> tuple[int, ...]:
 class StateMachine(PoolMachine):
     """Drives the states of every layer (P4, P5, X1, X4, X7)."""
 
-    MALFORMED: ClassVar[tuple[ops.Malformed, ...]] = (
-        *(ops.Malformed("free_track", wrong) for wrong in ("a float slot", "a bool slot", "no slot")),
-        *(
-            ops.Malformed("copy_states", wrong)
-            for wrong in ("float rows", "bool rows", "float targets", "no target")
-        ),
-        *(ops.Malformed("reset_states", wrong) for wrong in ("float rows", "bool rows", "a string")),
-        *(ops.Malformed("read_states", wrong) for wrong in ("a float layer", "no layer")),
+    MALFORMED = malformed_calls(
+        free_track=("a float slot", "a bool slot", "no slot"),
+        copy_states=("float rows", "bool rows", "float targets", "no target"),
+        reset_states=("float rows", "bool rows", "a string"),
+        read_states=("a float layer", "no layer"),
     )
 
     judge: StateJudge

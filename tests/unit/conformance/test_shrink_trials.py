@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from pymllm.adapters.base import header_of
 from pymllm.adapters.registry import make_adapter
+from pymllm.conformance.acting import FoundViolation, make_machine
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.reduction import Program
-from pymllm.conformance.shrink_trials import Look, OutOfBudgetError, ShrinkBudget, Trials, makes_sense
+from pymllm.conformance.row_machine import RowMachine
+from pymllm.conformance.shrink_trials import (
+    ActTrials,
+    Look,
+    OutOfBudgetError,
+    ShrinkBudget,
+    Trials,
+    makes_sense,
+    play_scenario,
+)
 from pymllm.conformance.time_limit import time_limit
 from pymllm.errors import AdapterError, UsageError
 from pymllm.history import operations as ops
 from pymllm.history.operations import Key, Operation, Span
 from pymllm.oracle.row_judge import RowJudge
+from tests.unit.finding import found_by
 
 
 def test_programs_are_counted_up_to_a_number() -> None:
@@ -188,7 +200,7 @@ def test_a_program_that_breaks_the_law_comes_back_up_to_the_step(tiny: str) -> N
     result = trials.play(Program(ROWS, (*BREAKING, ops.ReadRows(), ops.AllocRows(0))))
     assert result is not None
     program, found = result
-    assert program.operations == BREAKING
+    assert program.items == BREAKING
     assert [step.number for step in found.history.steps] == [1, 2, 3, 4]
     assert found.history.header.seed == 5
 
@@ -212,7 +224,7 @@ def test_what_lost_its_sense_goes_along() -> None:
     ]
     result = trials.play(Program({**RADIX}, tuple(operations)))
     assert result is not None
-    assert result[0].operations == (*operations[:2], ops.Match(Key((8,))), ops.Match(Key((1, 2))))
+    assert result[0].items == (*operations[:2], ops.Match(Key((8,))), ops.Match(Key((1, 2))))
 
 
 def test_what_only_the_judge_sees_to_be_senseless_goes_along(tiny: str) -> None:
@@ -222,7 +234,7 @@ def test_what_only_the_judge_sees_to_be_senseless_goes_along(tiny: str) -> None:
     senseless = ops.FreeRow(Span(0, 2, 3))  # nobody's, and the adapter refuses nothing
     result = trials.play(Program(ROWS, (senseless, *_later(BREAKING))))
     assert result is not None
-    assert result[0].operations == BREAKING
+    assert result[0].items == BREAKING
     assert budget.plays == 2
 
 
@@ -284,3 +296,70 @@ def test_no_program_is_begun_without_budget(tiny: str) -> None:
     for budget in (ShrinkBudget(plays=0), ShrinkBudget(seconds=0.0)):
         with pytest.raises(OutOfBudgetError):
             trials_of(f"{tiny}:TinyRows", "P2", budget).play(Program(ROWS, BREAKING))
+
+
+@pytest.fixture
+def found(tiny: str) -> FoundViolation:
+    """What a machine found of rows that keep their entries: P2."""
+    return found_by(make_machine(RowMachine, f"{tiny}:KeepsEntries", ROWS, seed=3, audit=False))
+
+
+def play_acts(
+    found: FoundViolation, *laws: str, adapter: str | None = None, budget: ShrinkBudget | None = None
+) -> FoundViolation | None:
+    """Play the acts behind a violation, on another adapter perhaps."""
+    header = found.history.header
+    header = structs.replace(header, adapter=adapter or header.adapter)
+    assert found.scenario is not None
+    trials = ActTrials(found.scenario, header, laws, budget or ShrinkBudget())
+    result = trials.play(Program(header.config, found.scenario.acts))
+    return None if result is None else result[1]
+
+
+def test_acts_break_the_law_again(found: FoundViolation) -> None:
+    """P2, not another one; and none where the adapter has no fault any more."""
+    again = play_acts(found, "P2")
+    assert again is not None
+    assert (again.violation.law, len(again.history)) == ("P2", len(found.history))
+    assert play_acts(found, "P1") is None
+    assert play_acts(found, "P2", adapter="rows") is None
+
+
+def test_a_scenario_can_be_played_once(found: FoundViolation) -> None:
+    """It breaks the law again, and none where the adapter has no fault."""
+    assert found.scenario is not None
+    again = play_scenario(found.scenario, found.history.header)
+    assert again is not None
+    assert (again.violation.law, len(again.history)) == ("P2", len(found.history))
+    assert play_scenario(found.scenario, structs.replace(found.history.header, adapter="rows")) is None
+
+
+def test_what_stops_acts_is_counted(
+    found: FoundViolation, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are no smaller, and a mistake of the machine is told to the reader."""
+    budget = ShrinkBudget()
+    with time_limit(0.2):
+        assert play_acts(found, "P2", adapter=f"{tiny}:KeepsEntriesAndHangs", budget=budget) is None
+    assert budget.hangs == 1
+    monkeypatch.delattr(RowMachine, "admit")
+    assert play_acts(found, "P2", budget=budget) is None
+    assert not budget.misfits
+    (told,) = budget.tell_mistakes()
+    assert told.startswith("1 candidate could not be run: KeyError: 'admit'")
+
+
+def test_acts_end_in_the_middle(found: FoundViolation) -> None:
+    """Time is looked at before each operation."""
+    budget = ShrinkBudget(seconds=1_000.0)
+    seen = []
+
+    def late() -> None:
+        seen.append(1)
+        if len(seen) > 2:
+            raise OutOfBudgetError
+
+    budget.check_time = late  # type: ignore[method-assign]
+    with pytest.raises(OutOfBudgetError):
+        play_acts(found, "P2", budget=budget)
+    assert len(seen) == 3
