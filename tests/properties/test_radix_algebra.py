@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymllm.adapters.key_forms import make_radix_key
-from pymllm.conformance.prefix_caller import FORMS, SPACES
-from pymllm.history.operations import Key
+from pymllm.conformance.prefix_caller import SPACES
+from pymllm.history.operations import KEY_FORMS, Key
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 from pymllm.oracle.prefix_pages import Space
@@ -87,7 +87,7 @@ def test_the_container_of_a_key_does_not_matter(key: list[int], space: Space, pa
     ids = tuple(key) if space.width == 1 else tuple((token, 1) for token in key)
     cache = RadixCache(page_size)
     cache.insert(RadixKey(list(ids), space.extra_key), torch.arange(len(key)))
-    for form in FORMS:
+    for form in KEY_FORMS:
         result = cache.match_prefix(make_radix_key(Key(ids, space.extra_key, form)))
         assert result.prefix_len == len(key) // page_size * page_size
 
