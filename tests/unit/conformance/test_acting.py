@@ -48,7 +48,7 @@ from pymllm.history.files import History, PlayedActs, dump_history, read_history
 from pymllm.history.operations import KINDS, Alloc, Free, Span
 from pymllm.history.outcomes import NoRoom
 from pymllm.oracle.laws import find_law
-from tests.unit.finding import found_by
+from tests.unit.finding import ROWS, found_by
 from tests.unit.tiny_adapters import KeepsEntries, TinyRows
 
 CONFIG: dict[str, int | str | bool | None] = {
@@ -207,9 +207,6 @@ def test_a_walk_from_inside_can_be_made_at_any_time(monkeypatch: pytest.MonkeyPa
         machine.look_inside()
     assert type(machine).found is not None
     assert machine.examiner.is_found_inside
-
-
-ROWS = {"max_reqs": 3, "max_context_len": 4}
 
 
 def failing(tiny: str) -> FoundViolation:

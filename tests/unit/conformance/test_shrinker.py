@@ -6,12 +6,10 @@ import pytest
 
 from pymllm.adapters.cabinet.planting import planted
 from pymllm.adapters.cabinet.table import find_faults, own_cabinet
-from pymllm.adapters.registry import make_adapter
 from pymllm.conformance import shrinker
 from pymllm.conformance.acting import FoundViolation, make_machine
-from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.conformance.program import play_steps, run_program
+from pymllm.conformance.program import run_program
 from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.shrinker import (
@@ -37,40 +35,28 @@ from pymllm.history.operations import (
     Span,
     WriteRow,
 )
-from tests.unit.finding import found_by
-
-SIZES = {"max_reqs": 3, "max_context_len": 4}
-DIRTY = [AllocRows(2), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
-
-
-def found_in_program(adapter: str, law: str) -> FoundViolation:
-    """What a machine would have kept: the program up to the step that an adapter is wrong in."""
-    examiner = Examiner(make_adapter(adapter, dict(SIZES)))
-    with pytest.raises(InvariantViolation) as caught:
-        play_steps(examiner, enumerate(DIRTY, 1))
-    assert caught.value.law == law
-    return FoundViolation(examiner.history, caught.value)
+from tests.unit.finding import DIRTY, ROWS, found_by, found_in
 
 
 def test_outcomes_alone_show_what_the_oracle_found(tiny: str) -> None:
     """P2: with and without the implementation."""
-    finding = make_finding(found_in_program(f"{tiny}:KeepsEntries", "P2"))
+    finding = make_finding(found_in(f"{tiny}:KeepsEntries"))
     assert (finding.law, finding.step, finding.is_rerun, finding.is_judged) == ("P2", 4, True, True)
 
 
 def test_what_was_seen_from_inside_needs_the_implementation(tiny: str) -> None:
     """P1: outcomes are as they must be."""
-    finding = make_finding(found_in_program(f"{tiny}:WrongInside", "P1"))
-    assert (finding.step, finding.is_rerun, finding.is_judged) == (1, True, False)
+    finding = make_finding(found_in(f"{tiny}:WrongInside", [AllocRows(2)]))
+    assert (finding.law, finding.step, finding.is_rerun, finding.is_judged) == ("P1", 1, True, False)
 
 
 def test_what_needs_an_engine_is_not_seen_again(tiny: str) -> None:
     """E3: neither way; nor does an adapter that is gone show anything."""
     violation = InvariantViolation("E3", "one slot is gone")
-    history = run_program(f"{tiny}:TinyRows", SIZES, DIRTY)
+    history = run_program(f"{tiny}:TinyRows", ROWS, DIRTY)
     finding = make_finding(FoundViolation(history, violation))
     assert (finding.is_rerun, finding.is_judged) == (False, False)
-    gone = History(Header("gone", "rows", SIZES), history.steps)
+    gone = History(Header("gone", "rows", ROWS), history.steps)
     assert not make_finding(FoundViolation(gone, violation)).is_rerun
     senseless = History(Header(f"{tiny}:TinyRows", "rows", {}), [])
     finding = make_finding(FoundViolation(senseless, violation))
@@ -93,7 +79,6 @@ def test_the_smallest_program_of_each_law_is_kept() -> None:
     assert pick_smallest([]) == ()
 
 
-CONFIG = {"max_reqs": 3, "max_context_len": 4}
 LONG: list[Operation] = [
     AllocRows(0),
     ReadRows(),
@@ -110,10 +95,7 @@ SHORT = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (1,)), FreeRow(Span(1, 0, 1
 
 
 def found(adapter: str) -> FoundViolation:
-    examiner = Examiner(make_adapter(adapter, dict(CONFIG)), seed=5)
-    with pytest.raises(InvariantViolation) as caught:
-        play_steps(examiner, enumerate(LONG, 1))
-    return FoundViolation(examiner.history, caught.value)
+    return found_in(adapter, LONG)
 
 
 def operations_of(found: FoundViolation) -> list[Operation]:
@@ -181,10 +163,8 @@ def test_the_best_so_far_survives_an_interrupt(tiny: str) -> None:
 
 def test_what_only_a_look_inside_shows_is_looked_at_inside(tiny: str) -> None:
     """P1: no outcome tells of it."""
-    examiner = Examiner(make_adapter(f"{tiny}:WrongInside", dict(CONFIG)))
-    with pytest.raises(InvariantViolation) as caught:
-        play_steps(examiner, enumerate([ReadRows(), *[AllocRows(1)] * 3], 1))
-    short = shrink(FoundViolation(examiner.history, caught.value), plays=1000)
+    inside = found_in(f"{tiny}:WrongInside", [ReadRows(), *[AllocRows(1)] * 3])
+    short = shrink(inside, plays=1000)
     assert operations_of(short) == [AllocRows(2)]
 
 
@@ -198,7 +178,7 @@ def test_what_does_not_break_the_law_again_stays_as_it_is(tiny: str) -> None:
     """An engine's finding, one of another law, and one whose adapter is gone."""
     original = found(f"{tiny}:KeepsEntries")
     for adapter, law in ((f"{tiny}:TinyRows", "P2"), (f"{tiny}:KeepsEntries", "E3"), ("gone", "P2")):
-        history = History(Header(adapter, "rows", dict(CONFIG)), original.history.steps)
+        history = History(Header(adapter, "rows", dict(ROWS)), original.history.steps)
         same = FoundViolation(history, InvariantViolation(law, "looked"))
         assert shrink(same, plays=1000) is same
 
@@ -224,7 +204,7 @@ def test_a_program_that_hangs_ends_it(tiny: str) -> None:
 
 def test_acts_go_that_are_not_needed(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """P2: of a long program before operations go; pools become small with them."""
-    found = found_by(make_machine(RowMachine, f"{tiny}:KeepsEntries", CONFIG, seed=3, audit=False))
+    found = found_by(make_machine(RowMachine, f"{tiny}:KeepsEntries", ROWS, seed=3, audit=False))
     monkeypatch.setattr(shrinker, "_LONG", len(found.history) - 1)
     by_acts = Shrinker(found, seconds=None, plays=60)
     by_acts.run()
