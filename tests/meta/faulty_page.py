@@ -11,7 +11,8 @@ from pathlib import Path
 
 from faulty_table import CAUGHT, Caught, class_of, look_for, save
 
-from pymllm.adapters.registry import FAULTY, AdapterEntry
+from pymllm.adapters.registry import AdapterEntry
+from pymllm.faults.adapters import FAULTY
 from pymllm.oracle.laws import find_law
 
 PAGE = Path(__file__).parents[2] / "docs" / "faulty.md"
@@ -21,9 +22,10 @@ _SEEDS = range(4)
 _HEAD = """\
 # Wrong implementations
 
-Each is one of our classes but for a few lines, and wrong in one way. `pymllm verify --adapter NAME` says
-which law it breaks and prints the smallest program that was found; `tests/meta/test_faulty.py` keeps law and
-length true, and plays every program on the sound class, too, which must not be accused.
+Each is one of our adapters with one fault in place ([faults.md](faults.md) has the bugs of serving engines).
+`pymllm verify --adapter NAME` says which law it breaks and prints the smallest program that was found.
+`tests/meta/test_faulty.py` checks law and length, and plays every program on the sound class, too, which must
+not be accused.
 
 This page is written by `python tests/meta/faulty_page.py`.
 

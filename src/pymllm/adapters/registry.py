@@ -6,10 +6,8 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from pymllm.adapters.base import Adapter, AdapterClass
 from pymllm.adapters.process.command_name import PREFIX, split_command
@@ -49,7 +47,7 @@ class AdapterEntry:
     @property
     def is_of_torch(self) -> bool:
         """Whether it needs torch: whoever adapts our classes or sglang's does."""
-        return self.place.startswith("pymllm.adapters.")
+        return self.place.startswith(("pymllm.adapters.", "pymllm.faults."))
 
 
 _OWN = {
@@ -108,21 +106,11 @@ PEERS: tuple[AdapterEntry, ...] = tuple(
 )
 """Other people's, loaded when built: ``tox -e peers`` installs the package, ``peers-older`` an older one."""
 
-_FAULTY = ("faulty_pools", "faulty_radix", "faulty_mamba", "faulty_blocks", "faulty_requests")
-_WRONG_CLASS = re.compile(r'^class (?!Faulty)([A-Z]\w+)\(.*\):\n    """(\w)(.+?)\.?(?:"""|\n)', re.MULTILINE)
 
-
-def _read_faulty() -> Iterator[AdapterEntry]:
-    """Give an entry for each wrong class, which its docstring sums up; read, so that no torch is loaded."""
-    for module in _FAULTY:
-        text = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
-        for name, first, rest in _WRONG_CLASS.findall(text):
-            words = re.sub("([A-Z])", r"-\1", name).lower()
-            yield AdapterEntry(f"faulty{words}", f"pymllm.adapters.{module}:{name}", f"{first.lower()}{rest}")
-
-
-FAULTY: tuple[AdapterEntry, ...] = tuple(_read_faulty())
-"""Wrong on purpose, each in one way, to see that they are caught (`pymllm.adapters.faulty`)."""
+def faulty() -> tuple[AdapterEntry, ...]:
+    """Give those that are wrong on purpose, each in one way; their table is read when somebody asks."""
+    entries: tuple[AdapterEntry, ...] = importlib.import_module("pymllm.faults.adapters").FAULTY
+    return entries
 
 
 def find_adapter(name: str) -> AdapterEntry:
@@ -134,11 +122,14 @@ def find_adapter(name: str) -> AdapterEntry:
         split_command(name)
     if ":" in name:
         return AdapterEntry(name, name, "")
-    for entry in (*OWN, *PEERS, *FAULTY):
+    for entry in (*OWN, *PEERS):
+        if entry.name == name:
+            return entry
+    for entry in faulty():
         if entry.name == name:
             return entry
     shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
-    names = [entry.name for entry in (*OWN, *PEERS, *FAULTY)]
+    names = [entry.name for entry in (*OWN, *PEERS, *faulty())]
     near = difflib.get_close_matches(shown, names, n=3)
     question = f" (did you mean {' or '.join(near)}?)" if near else ""
     raise UsageError(

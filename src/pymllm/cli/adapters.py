@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, make_adapter
+from pymllm.adapters.registry import OWN, PEERS, AdapterEntry, faulty, make_adapter
 from pymllm.cli import options
 from pymllm.cli.program import say
 from pymllm.cli.tables import draw, make_legend, make_table
@@ -34,7 +34,7 @@ def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> No
     entries = [options.find_adapter_or_refuse(name, is_run=False) for name in dict.fromkeys(names)] or [
         *OWN,
         *PEERS,
-        *FAULTY,
+        *faulty(),
     ]
     found = _describe_all(entries)
     document = {"schema": "pymllm.adapters", "version": 1, "adapters": found}

@@ -22,7 +22,7 @@ from click.core import ParameterSource
 
 from pymllm.adapters.base import AdapterClass
 from pymllm.adapters.process.command_name import PREFIX
-from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, find_adapter
+from pymllm.adapters.registry import OWN, PEERS, AdapterEntry, faulty, find_adapter
 from pymllm.cli.store import refuse_unwritable
 from pymllm.errors import AdapterError, ConversationError, UsageError
 from pymllm.history.config_limits import check_config
@@ -295,7 +295,7 @@ _LONGEST_FILE_NAME = 100
 
 def is_of_registry(name: str) -> bool:
     """Tell whether a name can be taken from a file: what it loads comes with this package or is installed."""
-    return any(entry.name == name for entry in (*OWN, *PEERS, *FAULTY))
+    return any(entry.name == name for entry in (*OWN, *PEERS, *faulty()))
 
 
 def adapter_of_file(file: str, named: str, given: str | None) -> str:

@@ -11,8 +11,8 @@ from pymllm.cli import options
 from pymllm.cli.tables import draw, make_legend, make_table, tell
 from pymllm.conformance.documents import SituationsDocument, WorthReaching
 from pymllm.history.operations import KINDS
-from pymllm.oracle.situation import Situation
-from pymllm.oracle.situations import SITUATIONS
+from pymllm.oracle.coverage import SITUATIONS
+from pymllm.oracle.coverage.situation import Situation
 from pymllm.text_file import write_text_file
 
 _HEAD = """\

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta, field
 
-from pymllm.adapters.cabinet.fault import SEARCHERS
 from pymllm.conformance.soak.ledger import Failure
+from pymllm.faults.fault import SEARCHERS
 from pymllm.history.files import Config
 from pymllm.history.operations import KINDS
 from pymllm.instrument.documents import DoctorDocument, Document, Row
@@ -250,7 +250,7 @@ class ShrinkDocument(Document, frozen=True, kw_only=True, tag="pymllm.shrink"):
 
 # -- faults ------------------------------------------------------------------------------------------------
 VERIFICATION = "verification"
-"""Who caught a fault where `verify --cabinet` did, beside `pymllm.adapters.cabinet.fault.SEARCHERS`."""
+"""Who caught a fault where `verify --cabinet` did, beside `pymllm.faults.fault.SEARCHERS`."""
 CAMPAIGN = "campaign"
 """The same of `soak --cabinet`."""
 

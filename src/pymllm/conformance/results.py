@@ -32,8 +32,8 @@ from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.shrinker import Finding, pick_smallest
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.history.files import Config
+from pymllm.oracle.coverage import SITUATIONS, expected_names
 from pymllm.oracle.laws import INVARIANTS, LAWS, Law, laws_of
-from pymllm.oracle.situations import SITUATIONS, expected_names
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
 
 

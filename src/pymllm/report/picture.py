@@ -20,11 +20,9 @@ from pymllm.history.operations import Key, Span
 from pymllm.history.outcomes import Outcome
 from pymllm.oracle.judge import Judge, make_judge
 from pymllm.oracle.laws import find_law
+from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds
+from pymllm.oracle.models.slot_ledger import Owner
 from pymllm.oracle.prefix_judge import PrefixJudge
-from pymllm.oracle.prefix_model import PrefixModel
-from pymllm.oracle.prefix_pages import Path
-from pymllm.oracle.slot_ledger import Owner
-from pymllm.oracle.state_ends import StateEnds
 from pymllm.text_file import cut
 
 WIDTH = 1000

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from functools import partial
 
-from pymllm.adapters.registry import FAULTY, OWN, PEERS
+from pymllm.adapters.registry import OWN, PEERS
+from pymllm.faults.adapters import FAULTY
 from tests.unit.cli.typed import typed
 
 adapters = partial(typed, "adapters")

@@ -12,9 +12,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry
+from pymllm.adapters.registry import OWN, PEERS, AdapterEntry
 from pymllm.cli import main, options
 from pymllm.errors import AdapterError, ConversationError
+from pymllm.faults.adapters import FAULTY
 from pymllm.text_file import did_you_mean
 
 

@@ -14,29 +14,30 @@ import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
-from pymllm.adapters.cabinet.planting import planted
-from pymllm.adapters.cabinet.table import own_cabinet
 from pymllm.adapters.registry import make_adapter
 from pymllm.cli import main
 from pymllm.cli.schema import make_schema
 from pymllm.cli.shrink import make_document, make_text
 from pymllm.conformance import shrinker, workers
-from pymllm.conformance.acting import FoundViolation, drive, make_machine, with_scenario
+from pymllm.conformance.acting import FoundViolation, make_machine, with_scenario
 from pymllm.conformance.documents import ShrinkDocument
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.program import play_steps, run_program
 from pymllm.conformance.shrinker import ShrinkRun, shows_again
 from pymllm.errors import InvariantViolation
+from pymllm.faults.plant import planted
+from pymllm.faults.table import own_cabinet
 from pymllm.history.files import Header, History, PlayedActs, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
 from tests.unit.cli.typed import refused, typed
+from tests.unit.finding import found_by
 
 RADIX = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
 (ENGINES_FAULT,) = [fault for fault in own_cabinet() if fault.id == "B10"]
 FAULTY_ENGINE = """
-from pymllm.adapters.cabinet.planting import planted
-from pymllm.adapters.cabinet.table import PLANTED
+from pymllm.faults.plant import planted
+from pymllm.faults.table import PLANTED
 from pymllm.adapters.own_caches import Radix
 from tests.unit.cli.typed import refused, typed
 
@@ -244,14 +245,9 @@ def engine_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A program whose operations break no law: the engine that made them did."""
     machine = make_machine(LifecycleMachine, "radix", RADIX, seed=0, audit=False)
     with planted(ENGINES_FAULT.edits):
-        for seed in range(100):
-            try:
-                drive(machine, seed, 40)
-            except InvariantViolation:
-                break
-    assert machine.found is not None
+        found = found_by(machine)
     path = tmp_path_factory.mktemp("engine") / "engine.jsonl"
-    write_history(with_scenario(machine.found.history, machine.found.scenario), path)
+    write_history(with_scenario(found.history, found.scenario), path)
     return str(path)
 
 

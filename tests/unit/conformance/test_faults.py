@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.adapters.cabinet.fault import SEARCHERS, Fault
-from pymllm.adapters.cabinet.planting import Edit, planted
-from pymllm.adapters.cabinet.table import PLANTED, find_faults, load_cabinet
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.acting import ActingMachine
 from pymllm.conformance.detection import (
@@ -30,6 +27,9 @@ from pymllm.conformance.machines import DEV
 from pymllm.conformance.runner import VerifyPlan
 from pymllm.conformance.soak.campaign import SoakPlan
 from pymllm.errors import UsageError
+from pymllm.faults.fault import SEARCHERS, Fault
+from pymllm.faults.plant import Edit, planted
+from pymllm.faults.table import PLANTED, find_faults, load_cabinet
 from tests.unit import tiny_cabinet
 
 QUICK = HuntPlan(operations=3_000)

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from pymllm.adapters.cabinet.planting import planted
-from pymllm.adapters.cabinet.table import find_faults, own_cabinet
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance import machines
 from pymllm.conformance.acting import make_machine
@@ -21,6 +19,8 @@ from pymllm.conformance.runner import RefineTask, VerifyPlan, plan_refining, ref
 from pymllm.conformance.search import SearchPlan, SearchResult, search
 from pymllm.conformance.shrinker import Finding
 from pymllm.errors import InvariantViolation, UsageError
+from pymllm.faults.plant import planted
+from pymllm.faults.table import find_faults, own_cabinet
 from pymllm.history.files import Config, Header, History, Step
 from pymllm.history.operations import Clear
 from pymllm.oracle.laws import find_law

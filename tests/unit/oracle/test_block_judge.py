@@ -33,8 +33,8 @@ from pymllm.history.operations import (
     WriteLive,
 )
 from pymllm.history.outcomes import BlockBooks, Done, Effect, Failed, Number, Outcome, States
-from pymllm.oracle.block_model import BlockModel
-from pymllm.oracle.block_situations import (
+from pymllm.oracle.block_states import find_wrong_view
+from pymllm.oracle.coverage.noticed import (
     note_alloc_slots,
     note_drop,
     note_evict_slots,
@@ -42,10 +42,9 @@ from pymllm.oracle.block_situations import (
     note_release,
     note_victims,
 )
-from pymllm.oracle.block_slot_model import BlockSlotModel
-from pymllm.oracle.block_views import find_wrong_view
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.judge import judge_steps
+from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel
 
 # -- The judge of blocks, slots and states: views, copies and resets, and what each wrong outcome breaks -----
 

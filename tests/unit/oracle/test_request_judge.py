@@ -36,7 +36,7 @@ from pymllm.history.operations import (
 from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, NoRoom, Outcome, Result
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.judge import judge_steps, make_judge
-from pymllm.oracle.request_books import RequestBooks
+from pymllm.oracle.request_steps import RequestBooks
 
 # -- The judge of whole requests: good programs, and what each wrong outcome of them breaks ------------------
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.oracle.situations import SITUATIONS
+from pymllm.oracle.coverage import SITUATIONS
 from pymllm.report.loading import LoadedRuns, Skipped
 from pymllm.report.quantities import machine_name
 from pymllm.report.records import Curve, make_machine

@@ -18,8 +18,8 @@ from pymllm.conformance.documents import (
     ViolationRow,
 )
 from pymllm.history.operations import KINDS
-from pymllm.oracle.situation import Situation
-from pymllm.oracle.situations import SITUATIONS
+from pymllm.oracle.coverage import SITUATIONS
+from pymllm.oracle.coverage.situation import Situation
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import Block, Card, Fact, Section, Text, Tile, anchor_of
 from pymllm.report.loading import Run, documents_of
