@@ -8,7 +8,7 @@ from typing import Any, Literal
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, counted, escaped
+from pymllm.cli.program import complain, count_of, escaped
 from pymllm.cli.tables import draw, explain, make_legend, make_table, tell
 from pymllm.conformance.documents import JudgedViolation, JudgementDocument
 from pymllm.errors import InvariantViolation, ProgramError
@@ -118,7 +118,7 @@ def _verdict_line(judgement: JudgementDocument) -> str:
         return f"{law}  VIOLATED by {adapter}: {find_law(law).sentence}"
     tests = sum(judgement.tests.values())
     laws = sum(count > 0 for count in judgement.tests.values())
-    steps = counted(judgement.steps, "step")
+    steps = count_of(judgement.steps, "step")
     if judgement.misfit is not None:
         return f"unknown  {adapter} made other choices than the program relies on"
     if not tests:

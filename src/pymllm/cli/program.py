@@ -174,9 +174,9 @@ def complain(message: str) -> None:
     _tell(f"pymllm: {escaped(message)}")
 
 
-def counted(count: int, thing: str) -> str:
-    """Write a number of things: ``1 run``, ``2 runs``."""
-    return f"{count:,} {thing}{'s' * (count != 1)}"
+def count_of(number: int, one: str, several: str = "") -> str:
+    """Write how many there are of something, in the singular for one."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
 def escaped(text: str) -> str:

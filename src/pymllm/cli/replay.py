@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, counted, escaped
+from pymllm.cli.program import complain, count_of, escaped
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.conformance.documents import CacheTime, CeilingRow, ReplayConfig, ReplayDocument, ReplayRun
@@ -370,7 +370,7 @@ def _configuration(config: ReplayConfig, plan: ReplayPlan) -> _Rows:
 
 
 def _count(count: int | None, thing: str = "token", none: str = "unknown") -> str:
-    return none if count is None else counted(count, thing)
+    return none if count is None else count_of(count, thing)
 
 
 def _times(time: CacheTime | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, counted, escaped, say
+from pymllm.cli.program import complain, count_of, escaped, say
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
@@ -73,7 +73,7 @@ def report_command(
         write_text_file(output, text)
     except OSError as error:
         raise click.UsageError(f"{output}: {error.strerror}.") from None
-    say(f"{output}: {counted(len(loaded.runs), 'run')}, {len(text.encode()):,} bytes")
+    say(f"{output}: {count_of(len(loaded.runs), 'run')}, {len(text.encode()):,} bytes")
 
 
 def _make(loaded: LoadedRuns, form: str, better: str, title: str) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from pymllm.cli.program import complain, counted, escaped
+from pymllm.cli.program import complain, count_of, escaped
 from pymllm.cli.tables import (
     BETWEEN_LINES,
     draw,
@@ -87,7 +87,7 @@ def describe_progress(totals: Totals, seconds: float, memory: str = "") -> str:
         f"{time_of(seconds)}  {totals.operations:,} operations  {rate}  "
         f"{_laws(totals)} laws tested  situations {_situations(totals)}  "
         f"memory {amount_of_bytes(totals.memory.peak)}{memory and f' ({memory})'}  "
-        f"{counted(failures, 'failure')}"
+        f"{count_of(failures, 'failure')}"
     )
 
 
@@ -146,7 +146,7 @@ def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
         f"{totals.operations:,} operations in {totals.runs:,} runs",
         f"{time_of(totals.cpu)} of CPU time",
         f"{_laws(totals)} laws tested, {broken} broken",
-        f"{_situations(totals)} situations reached, counted for each adapter",
+        f"{_situations(totals)} situations reached, count_of for each adapter",
     ]
     words += [f"{problems} errors of adapters"] if problems else []
     words += [f"{len(report.conflicts)} runs that differ when repeated"] if report.conflicts else []
@@ -178,7 +178,7 @@ def _heading(report: SoakReport) -> str:
             f"{versions}\nsource {escaped(header.version)}, seed {header.seed}{amount}, audit {audit}"
         )
     if report.seconds:
-        processes = "1 process" if report.jobs == 1 else f"{report.jobs} processes"
+        processes = count_of(report.jobs, "process", "processes")
         lines.append(f"{time_of(report.seconds)} in {processes}, ledger in {report.folder}")
     return "\n".join(lines) + "\n"
 
@@ -254,13 +254,13 @@ def _notes(report: SoakReport, strict: bool, verbose: bool) -> Iterator[str]:
     for name, missing in report.missing.items():
         mark = "NEVER REACHED" if strict else "not reached"
         named = f": {'; '.join(missing)}" if strict or verbose else "; --verbose names them"
-        yield from ("", f"{name}: {counted(len(missing), 'situation')} {mark}{named}")
+        yield from ("", f"{name}: {count_of(len(missing), 'situation')} {mark}{named}")
 
 
 def _failures(report: SoakReport, adapter: AdapterTotals) -> Iterator[str]:
     for law, failure in adapter.failures.items():
         record = failure.first
-        runs = counted(failure.runs, "run")
+        runs = count_of(failure.runs, "run")
         if law:
             yield from ("", f"{law}  VIOLATED by {adapter.name} in {runs}: {_sentence(law)}")
         else:
@@ -277,7 +277,7 @@ def _sentence(law: str) -> str:
 
 
 def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRecord) -> Iterator[str]:
-    assert record.failure is not None  # it is counted as one
+    assert record.failure is not None  # it is count_of as one
     finding = (report.findings or {}).get((adapter.name, law))
     if finding is not None:
         it, history = finding.violation, finding.history
@@ -307,7 +307,7 @@ def _cut(lines: list[str]) -> Iterator[str]:
     """Leave out what is too long to be read."""
     yield from lines[:_PROGRAM_LINES_MAX]
     if (rest := len(lines) - _PROGRAM_LINES_MAX) > 0:
-        yield f"... and {counted(rest, 'line')} more"
+        yield f"... and {count_of(rest, 'line')} more"
 
 
 def _header_of(report: SoakReport, record: RunRecord) -> CampaignHeader:

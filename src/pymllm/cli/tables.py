@@ -14,7 +14,7 @@ from shlex import quote
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-from pymllm.cli.program import complain, counted, escaped, say
+from pymllm.cli.program import complain, count_of, escaped, say
 from pymllm.conformance.documents import AdapterRow, VerifyDocument, ViolationRow
 from pymllm.history.files import Config
 from pymllm.instrument.documents import Document
@@ -256,7 +256,7 @@ def explain(
     if observed is not None:
         lines.append(f"    observed   {escaped(observed)}")
     where = escaped(", ".join(f"{key} {value}" for key, value in config.items())) or "no configuration"
-    return [*lines, f"    at         step {step}, in a program of {counted(steps, 'step')} ({where})"]
+    return [*lines, f"    at         step {step}, in a program of {count_of(steps, 'step')} ({where})"]
 
 
 def violation_lines(document: VerifyDocument) -> Iterator[tuple[ViolationRow, str]]:

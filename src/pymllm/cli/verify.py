@@ -18,7 +18,7 @@ import click
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli import options
 from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
-from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.program import complain, count_of, escaped, say
 from pymllm.cli.store import keep_run, save_program, save_text
 from pymllm.cli.tables import (
     draw,
@@ -253,8 +253,10 @@ def _annotated(history: History, report: VerifyReport, note: str) -> History:
 def make_text(document: VerifyDocument, *, verbose: bool = False) -> str:
     """Lay a verification out as text; ``verbose`` has every situation, adapter and machine, too."""
     it, laws = document, judged_laws(document)
-    processes = "1 process" if it.jobs == 1 else f"{it.jobs} processes"
-    parts: list[RenderableType | tuple[str, str]] = [f"{heading(it)}, {processes}\n", *verdict_lines(it)]
+    parts: list[RenderableType | tuple[str, str]] = [
+        f"{heading(it)}, {count_of(it.jobs or 1, 'process', 'processes')}\n",
+        *verdict_lines(it),
+    ]
     firsts = [id(adapter.violations[0]) for adapter in it.adapters if adapter.violations]
     for violation, text in violation_lines(it):
         parts.append(text)
