@@ -147,6 +147,8 @@ progress = click.option(
     "--progress",
     type=click.Choice(["auto", "on", "off"]),
     default="auto",
+    envvar="PYMLLM_PROGRESS",
+    show_envvar=True,
     help="Show progress on standard error: a bar on a terminal, else a line every ten seconds; on: a line at "
     "the beginning, too.",
 )
