@@ -75,6 +75,8 @@ class KVBlockJudge(PoolJudge):
         self.seen = SeenObserver(self.evidence, outcome, self._armed)
         self._armed = None
         super().judge(step, operation, outcome)
+        if not isinstance(operation, AllocBlocks | ReleaseBlocks):
+            self.seen.check_quiet("C6" if "mamba" in self.claims else "C1")
 
     def sizes(self) -> dict[str, int]:
         """Return ``pool_avail`` and ``evictable_blocks``."""
@@ -135,7 +137,7 @@ class KVBlockJudge(PoolJudge):
             self.evidence.refuse("C1", f"evictions of {what}", missing, victims)
         if not victims:
             return
-        hashes = [blocks.hash_of[block] for block in victims if block in blocks.hash_of]
+        hashes = {block: blocks.hash_of[block] for block in victims if block in blocks.hash_of}
         note_victims(self.evidence, blocks, victims)
         for block in victims:
             self._check_victim(block)
@@ -157,7 +159,7 @@ class KVBlockJudge(PoolJudge):
         self,
         law: str,
         gone: Sequence[int],
-        hashes: Sequence[int],
+        hashes: Mapping[int, int],
         after: Mapping[str, int] | None = None,
     ) -> None:
         """Follow blocks that were deregistered or became free; where nobody is told, a law is broken."""
@@ -194,7 +196,7 @@ class KVBlockJudge(PoolJudge):
         # If they did not even become free, that says more than that nobody was told.
         is_freed = outcome.sizes.get("pool_avail", len(self.blocks.free)) == len(self.blocks.free)
         law = "C6" if is_freed else "C1"
-        self._lose(law, gone, [hashes[block] for block in gone if block in hashes], outcome.sizes)
+        self._lose(law, gone, {it: hashes[it] for it in gone if it in hashes}, outcome.sizes)
         if self.seen.raised:
             self.suspect = "X2"
             return "X2"

@@ -84,6 +84,9 @@ class RequestBooks:
 
     def check_effects(self, law: str, what: str, expected: Collection[int], outcome: Outcome) -> None:
         """Test which blocks were told to be deregistered or free, each once, whatever the order."""
+        others = [effect.call for effect in outcome.effects if effect.call != "callback"]
+        if others:
+            self.evidence.refuse(law, f"effects of {what}", "callbacks alone", others)
         told = sorted(block for effect in outcome.effects for block in effect.slots)
         if expected or told:
             self.evidence.expect(law, f"blocks that {what} gives up", sorted(expected), told)

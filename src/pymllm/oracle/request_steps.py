@@ -134,7 +134,8 @@ class StepJudge:
             expect("E1", f"state of {who} after {request.start} tokens", state, run.state)
         if run.kv or not is_cut_short:
             kv = cold.kv_until(request.prefixes, request.tokens, request.stop)
-            expect("E1", f"KV that {who} reads", kv, run.kv[: len(kv)])
+            ahead = (0,) * (len(request.blocks) - len(kv))  # blocks that it does not reach yet
+            expect("E1", f"KV that {who} reads", kv + ahead, run.kv)
 
     def _judge_writes(self, request: ServedRequest, run: RequestRun) -> None:
         """Where the KV of each token goes: to its place, or to the dummy if that is a shared block's (E5)."""

@@ -32,6 +32,8 @@ def check_request(books: RequestBooks, request: ServedRequest, view: RequestView
     cold.extend(request.prefixes, request.tokens)
     whole = max(request.computed // size, request.matched)
     wanted = tuple(prefix.kv for prefix in request.prefixes[:whole])
+    if len(view.kv) != len(request.blocks):
+        books.evidence.refuse("E1", f"sums of the blocks of {who}", len(request.blocks), len(view.kv))
     if wanted:
         expect("E1", f"KV in the blocks of {who}", wanted, view.kv[:whole])
     if books.model.layers:
@@ -61,5 +63,7 @@ def _check_block(books: RequestBooks, view: ContextBlock) -> None:
     if not books.has_states:
         return
     expect("C2", f"slot of {who}", model.slots.of_block.get(view.block, -1), view.slot)
+    if view.slot < 0 and view.state:
+        books.evidence.refuse("C7", f"cached state of {who}, which has none", (), view.state)
     if view.slot >= 0 and entry is not None:
         expect("C7", f"cached state of {who}", entry.prefix.state, view.state)

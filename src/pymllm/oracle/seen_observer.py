@@ -51,13 +51,17 @@ class SeenObserver:
         if self._outcome.effects:
             self._evidence.refuse(law, "what the observer was told", "nothing", self._outcome.effects)
 
-    def check(self, law: str, blocks: Collection[int], hashes: Collection[int]) -> None:
-        """Test that it was told of exactly these blocks, once each, and of exactly their hashes."""
-        told = sorted(value for call in self._calls for value in call.target)
+    def check(self, law: str, blocks: Collection[int], hash_of: Mapping[int, int]) -> None:
+        """Test that it was told of exactly these blocks, once each, and in each call of their hashes."""
         if sorted(self.blocks) != sorted(blocks):
             self._evidence.refuse(law, "blocks that the observer is told of", sorted(blocks), self.blocks)
-        if told != sorted(hashes):
-            self._evidence.refuse(law, "hashes that the observer is told of", sorted(hashes), told)
+        for call in self._calls:
+            hashes = sorted(hash_of[block] for block in call.slots if block in hash_of)
+            if [*call.target] != hashes:
+                self._evidence.refuse(law, "hashes that the observer is told of", hashes, [*call.target])
+        others = [call for call in self._outcome.effects if call.call != "callback" or not call.slots]
+        if others:
+            self._evidence.refuse(law, "effects that tell nobody of a block", "none", others)
         if blocks:
             self._evidence.count(law)
 
@@ -89,6 +93,9 @@ class SeenObserver:
                 "X2", error == INJECTED, "the observer's error", "raised", lambda: self._outcome.result
             )
             self._evidence.meet("an observer raises")
-        elif struck is not None:
+        for call in self._calls:
+            if call.note and (call is not struck or self.raised):
+                self._evidence.refuse("X6", "calls from inside the observer", "none", call.note)
+        if struck is not None and not self.raised:
             self._evidence.expect("X6", "calls from inside the observer", "RuntimeError", struck.note)
             self._evidence.meet("an observer calls the allocator")
