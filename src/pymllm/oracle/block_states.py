@@ -161,16 +161,20 @@ class BlockStates:
     def _test(self, evidence: Evidence, cells: _Cells, read: States) -> None:
         seen = {"recurrent": read.recurrent, "conv": read.conv}
         forms = {
-            "recurrent": (read.recurrent_shape[1:], read.recurrent_dtype),
-            "conv": (read.conv_shape[1:], read.conv_dtype),
+            "recurrent": (read.recurrent_shape, read.recurrent_dtype),
+            "conv": (read.conv_shape, read.conv_dtype),
         }
+        count = len(cells.cells) // len(_PARTS)
         for part, (shape, dtype) in forms.items():
-            if (shape, dtype or self._dtypes[part]) != (self._shapes[part], self._dtypes[part]):
-                wanted = (self._shapes[part], self._dtypes[part])
+            wanted = ((count, *self._shapes[part]), self._dtypes[part])
+            if (shape, dtype or self._dtypes[part]) != wanted:
                 evidence.refuse("C7", f"form of the {part} states", wanted, (shape, dtype))
         found = {(part, row): content for part, rows in seen.items() for row, content in enumerate(rows)}
         if found.keys() != cells.cells:
-            evidence.refuse("C7", "rows read", f"{len(cells.cells) // 2} of both", len(found))
+            evidence.refuse("C7", "rows read", f"{count} of both", len(found))
+        for (part, row), content in found.items():
+            if len(content) != self.widths[part]:  # of a slot that may hold anything, too
+                evidence.refuse("C7", f"numbers in {part} row {row}", self.widths[part], len(content))
         cells.test(evidence, found)
 
 
