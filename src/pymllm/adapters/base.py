@@ -7,7 +7,8 @@ returns a result. The rest is here: numbering, naming slots by step, errors, eff
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
@@ -101,12 +102,12 @@ class BaseAdapter:
         self.name = name
         self.kind = self.KIND
         self.config: Config = dict(config)
-        self.capabilities = self.claim()
+        self.capabilities = _read_claims(name, self.claim())
         self.effects: list[Effect] = []
         self._given: dict[int, tuple[int, ...]] = {}
 
-    def claim(self) -> frozenset[str]:
-        """Return the capabilities of this configuration, names of `CAPABILITIES`."""
+    def claim(self) -> Collection[str]:
+        """Return the capabilities of this configuration, names of `CAPABILITIES`, in any collection."""
         return frozenset()
 
     def sizes(self) -> dict[str, int]:
@@ -157,6 +158,22 @@ class BaseAdapter:
         if len(numbers) != 1:
             raise ProgramError(f"{span} names {len(numbers)} numbers; it must name one")
         return numbers[0]
+
+
+def _read_claims(name: str, claimed: object) -> frozenset[str]:
+    """Return what `claim` returned as a set; `AdapterError` names what is no capability."""
+    if isinstance(claimed, str) or not isinstance(claimed, Collection):
+        raise AdapterError(name, f"claim() returned {claimed!r}; it must return a set, such as {{'pool'}}")
+    for word in claimed:
+        if not isinstance(word, str) or word not in CAPABILITIES:
+            near = " or ".join(map(repr, difflib.get_close_matches(str(word), CAPABILITIES)))
+            question = f" (did you mean {near}?)" if near else ""
+            raise AdapterError(
+                name,
+                f"claim() returned {word!r}, which is no capability{question};"
+                f" there are {', '.join(CAPABILITIES)}",
+            )
+    return frozenset(claimed)
 
 
 def header_of(adapter: Adapter, seed: int | None = None, versions: Mapping[str, str] | None = None) -> Header:
