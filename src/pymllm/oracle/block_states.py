@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from pymllm.errors import ProgramError
+from pymllm.history.config_limits import read_number
 from pymllm.history.files import Config
 from pymllm.history.outcomes import States
 from pymllm.oracle.evidence import Evidence
@@ -35,11 +36,11 @@ class BlockStates:
     """
 
     def __init__(self, config: Config) -> None:
-        self.layers, slots = _number(config, "layers"), _number(config, "slots")
-        self.rows = _number(config, "requests")
+        self.layers, slots = read_number(config, "layers"), read_number(config, "slots")
+        self.rows = read_number(config, "requests")
         self._shapes = {
-            "recurrent": (_number(config, "ssm_heads"), _number(config, "ssm_dim")),
-            "conv": (_number(config, "conv_dim"), _number(config, "conv_width")),
+            "recurrent": (read_number(config, "ssm_heads"), read_number(config, "ssm_dim")),
+            "conv": (read_number(config, "conv_dim"), read_number(config, "conv_width")),
         }
         self._dtypes = {"recurrent": config.get("ssm_dtype"), "conv": config.get("conv_dtype")}
         self.widths = {part: prod(shape) for part, shape in self._shapes.items()}
@@ -142,10 +143,3 @@ def _put(cells: _Cells, row: int, contents: Sequence[Content]) -> None:
     cells.suspect("C7")
     for part, content in zip(_PARTS, contents, strict=True):
         cells.put("C7", (part, row), content)
-
-
-def _number(config: Config, key: str) -> int:
-    value = config.get(key)
-    if type(value) is not int or value < 1:
-        raise ProgramError(f"the configuration's {key} is {value!r}; it must be an integer from 1 on")
-    return value

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pymllm.errors import ProgramError
 from pymllm.history.codec import name_of
+from pymllm.history.config_limits import read_number
 from pymllm.history.files import Header
 from pymllm.history.operations import OPERATIONS_OF, Malformed, Operation, Span
 from pymllm.history.outcomes import Outcome, Unsupported
@@ -105,19 +106,8 @@ class PoolJudge:
         """Follow a refused operation, which changed nothing."""
 
     def number(self, key: str, least: int = 1) -> int:
-        """Return a number of the configuration.
-
-        Raises
-        ------
-        ProgramError
-            It is missing, or too small.
-        """
-        value = self.config.get(key)
-        if type(value) is not int or value < least:
-            raise ProgramError(
-                f"the configuration's {key} is {value!r}; it must be an integer from {least} on"
-            )
-        return value
+        """Return a number of the configuration; `ProgramError` where it is missing, or too small."""
+        return read_number(self.config, key, least)
 
     def one(self, span: Span) -> int:
         """Return the only number that a span names.

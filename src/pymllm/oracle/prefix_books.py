@@ -7,6 +7,7 @@ from typing import NoReturn, TypeVar
 
 from pymllm.errors import ProgramError
 from pymllm.history.codec import name_of
+from pymllm.history.config_limits import read_number
 from pymllm.history.files import Header
 from pymllm.history.operations import Fault, Key
 from pymllm.history.outcomes import INJECTED, Failed, Outcome
@@ -60,15 +61,15 @@ class PrefixBooks:
         self.claims = frozenset(header.capabilities)
         self.laws = frozenset(law.id for law in laws_of("prefix") if law.is_claimed_by(self.claims))
         self.config = header.config
-        self.page_size = self._number("page_size")
-        self.window = None if header.config.get("window") is None else self._number("window")
+        self.page_size = read_number(self.config, "page_size")
+        self.window = None if header.config.get("window") is None else read_number(self.config, "window")
         self.pool = str(header.config.get("pool", "none"))
         self.splits = header.config.get("splits", True) is not False
         self.retains = header.config.get("retains", True) is not False
         self._check_claims()
         self.has_pool, self.has_halves = self.pool != "none", self.pool == "swa"
         states = StateEnds() if "mamba" in self.claims else None
-        self.tracks = None if states is None else TrackLedger(self._number("track_slots"), states)
+        self.tracks = None if states is None else TrackLedger(read_number(self.config, "track_slots"), states)
         self.model = PrefixModel(
             self.page_size, self.window, has_pool=self.has_pool, can_move=self.has_halves, states=states
         )
@@ -78,15 +79,9 @@ class PrefixBooks:
         self.nodes = NodeBook(self.model, evidence, self.laws)
         self.fault: Fault | None = None
 
-    def _number(self, key: str) -> int:
-        value = self.config.get(key)
-        if type(value) is not int or value < 1:
-            raise ProgramError(f"the configuration's {key} is {value!r}; it must be an integer from 1 on")
-        return value
-
     def _whole_pages(self, key: str) -> int:
         """Return the size of a pool, of which no part of a page is left over (A1)."""
-        value = self._number(key)
+        value = read_number(self.config, key)
         if value % self.page_size:
             raise ProgramError(
                 f"the configuration's {key} is {value}; it must be a multiple of page_size, {self.page_size}"

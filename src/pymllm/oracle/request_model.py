@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pymllm.errors import ProgramError
+from pymllm.history.config_limits import read_number
 from pymllm.history.files import Config
 from pymllm.oracle.cold_runs import ColdRuns, Prefix
 from pymllm.oracle.context_blocks import ContextBlocks
@@ -114,16 +115,16 @@ class RequestModel:
     """
 
     def __init__(self, config: Config) -> None:
-        self._config = config
-        self.max_requests = self._number("max_requests")
-        self.max_blocks = self._number("max_blocks")
-        self.block_size = self._number("block_size")
-        self.chunk_size = self._number("chunk_size")
-        self.paused_limit = self._number("paused_limit", 0)
-        self.layers = self._number("layers", 0)
+        self.max_requests = read_number(config, "max_requests")
+        self.max_blocks = read_number(config, "max_blocks")
+        self.block_size = read_number(config, "block_size")
+        self.chunk_size = read_number(config, "chunk_size")
+        self.paused_limit = read_number(config, "paused_limit", 0)
+        self.layers = read_number(config, "layers", 0)
         self._is_caching = config.get("caching") is not False
         widths = [
-            self.layers * self._number(key) if self.layers else 0 for key in ("conv_width", "ssm_width")
+            self.layers * read_number(config, key) if self.layers else 0
+            for key in ("conv_width", "ssm_width")
         ]
         digits = config.get("hash_digits")
         if digits is not None and (type(digits) is not int or not 1 <= digits <= 16):
@@ -133,17 +134,9 @@ class RequestModel:
                 f"the configuration's policy is {config.get('policy')!r}; it must be lru or ref_zero"
             )
         self.cold = ColdRuns(self.block_size, widths[0], widths[1], digits)
-        self.blocks = ContextBlocks(self._number("num_blocks", 2) - 1, config["policy"] == "lru")
-        self.slots = ContextSlots(self._number("mamba_slots", 0) if self.layers else 0)
+        self.blocks = ContextBlocks(read_number(config, "num_blocks", 2) - 1, config["policy"] == "lru")
+        self.slots = ContextSlots(read_number(config, "mamba_slots", 0) if self.layers else 0)
         self.clear()
-
-    def _number(self, key: str, least: int = 1) -> int:
-        value = self._config.get(key)
-        if type(value) is not int or value < least:
-            raise ProgramError(
-                f"the configuration's {key} is {value!r}; it must be an integer from {least} on"
-            )
-        return value
 
     def clear(self) -> None:
         """Forget everything but what requests there were."""
