@@ -1,4 +1,4 @@
-"""What an adapter is: something that carries operations out on an implementation and tells what happened.
+"""What an adapter is: it carries out operations on an implementation, and tells what happened.
 
 A class of its own per implementation derives from `BaseAdapter` and has one method per operation it
 understands, named like the operation (``do_match``, ``do_free_swa``), which takes the operation and
@@ -19,27 +19,27 @@ from pymllm.history.outcomes import Effect, Failed, Matched, Outcome, Result, Sl
 from pymllm.oracle.given_numbers import resolve_spans
 
 CAPABILITIES: dict[str, str] = {
-    "pool": "has a slot pool of its own to allocate from",
-    "swa": "has a sliding window (prefix caches), or SWA halves (slots)",
+    "pool": "has slots, rows, states or blocks to allocate",
+    "swa": "prefix caches: has a sliding window; slots: gives each slot an SWA half",
     "extra_key": "keeps namespaces apart",
     "bigrams": "takes tuples as tokens",
     "hashes": "computes page hashes",
     "exact_lru": "evicts in the strict order of recency",
     "refusals": "refuses misuse with the documented errors",
-    "merges": "frees become available in the order of A4",
+    "merges": "makes freed pages available at a merge, in the order of A4",
     "sorted": "hands out the lowest page first after a merge",
     "groups": "collects frees in groups",
     "group_errors": "refuses a group inside a group, and an end without one",
     "zeroed_rows": "zeroes a row of requests when it is freed, and every row when it is cleared",
-    "faults": "lets a named call of the pool or a callback fail",
+    "faults": "can let a pool call or a callback fail once, where the search asks for it",
     "callbacks": "calls back once per evicted node",
-    "call_order": "makes its pool calls in the number and order of X2",
+    "call_order": "calls the pool as often and in the order that X2 demands",
     "inspect": "shows its nodes",
-    "lean_matches": "splits no node in a match but where that ends",
+    "lean_matches": "a match splits at most one node, the one in which it ends",
     "mamba": "keeps states of recurrent layers beside the KV",
-    "bare_inserts": "takes keys without a state, where it keeps states",
-    "bare_holds": "takes holds of nodes without a state, and locks a state that comes there later",
-    "state_leaves": "keeps no leaf without a state that nobody holds, once an eviction made it one",
+    "bare_inserts": "with states: takes keys that come without a state",
+    "bare_holds": "with states: locks a node without a state, and the state that the node gets later",
+    "state_leaves": "with states: removes nodes that an eviction made leaves without a state, unless held",
     "lru_lists": "has the two documented lists of nodes by recency, and shows their order",
     "engine": "can be driven by the simulated engine",
 }

@@ -1,4 +1,4 @@
-"""The adapters there are, by name, each loaded only when asked for: a missing package matters no sooner."""
+"""All adapters by name. Each is loaded only when it is used, so a missing package breaks no other one."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ _PACKAGE = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class AdapterEntry:
-    """One line of the registry: what ``--adapter`` takes, ``"module:Class"``, and what it adapts.
+    """One line of the registry: the name for ``--adapter``, ``"module:Class"``, and what that adapts.
 
-    `package` has to be installed for it beyond what this package needs (empty for nothing), and `environment`
-    of tox.ini installs that.
+    `package` is what it needs beyond what pymllm needs (empty for nothing); `environment` of tox.ini has it.
     """
 
     name: str
@@ -144,8 +143,8 @@ def find_adapter(name: str) -> AdapterEntry:
     shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
     near = _guess_place(shown) or difflib.get_close_matches(shown, entries, n=3)
     raise UsageError(
-        f"no adapter {shown!r}{_did_you_mean(near)}; pymllm adapters lists them, "
-        f"and module:Class or {PREFIX}PROGRAM ARGS names another one"
+        f"no adapter {shown!r}{_did_you_mean(near)}; pymllm adapters lists all; "
+        f"name your own as module:Class or {PREFIX}PROGRAM ARGS"
     )
 
 

@@ -208,7 +208,6 @@ class CurveRecorder:
         self._taken = 0
         self._times = array("d")
         self._used = array("Q")
-        self.peak: int | None = None
         self.first: int | None = None
         self.last: int | None = None
 
@@ -216,7 +215,6 @@ class CurveRecorder:
         """Take a sample of bytes at seconds since the start, later than those before."""
         self.first = used if self.first is None else self.first
         self.last = used
-        self.peak = used if self.peak is None else max(self.peak, used)
         if self._taken % self._stride == 0:
             if len(self._times) == self._most:
                 self._times, self._used = self._times[::2], self._used[::2]

@@ -62,6 +62,7 @@ LAWS = (
         page="prefixes",
         ways="sop",
         kinds="prefix",
+        is_of_tails=True,
     ),
     law(
         "R2",
