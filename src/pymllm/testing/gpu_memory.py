@@ -66,25 +66,13 @@ class LimitVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemoryRecord:
-    """A test as NVML and torch's allocator saw it.
+    """A test as NVML and torch's allocator saw it."""
 
-    Parameters
-    ----------
-    nvml : NvmlRecord
-        The device.
-    torch : TorchMemoryRecord
-        The allocator of this process.
-    own_start, own_end : Reading
-        Bytes that the driver attributes to this process.
-    others : Reading
-        How many other processes used the device, before or after: the higher number.
-    """
-
-    nvml: NvmlRecord
-    torch: TorchMemoryRecord
-    own_start: Reading
+    nvml: NvmlRecord  # the device
+    torch: TorchMemoryRecord  # the allocator of this process
+    own_start: Reading  # bytes that the driver attributes to this process
     own_end: Reading
-    others: Reading
+    others: Reading  # how many other processes used the device, before or after: the higher number
 
     @property
     def tensors(self) -> Reading:
