@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from pymllm.errors import ProgramError
+from pymllm.history.config_limits import read_number
 from pymllm.history.files import Config
 from pymllm.history.outcomes import BlockBooks, States
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.models import number_of
 from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel
 from pymllm.oracle.models.expected_cells import BlankCells, Content, ExpectedCells
 
@@ -77,11 +77,11 @@ class BlockStates:
     """
 
     def __init__(self, config: Config) -> None:
-        self.layers, slots = number_of(config, "layers"), number_of(config, "slots")
-        self.rows = number_of(config, "requests")  # of the live states, one for each request
+        self.layers, slots = read_number(config, "layers"), read_number(config, "slots")
+        self.rows = read_number(config, "requests")  # of the live states, one for each request
         self._shapes = {
-            "recurrent": (number_of(config, "ssm_heads"), number_of(config, "ssm_dim")),
-            "conv": (number_of(config, "conv_dim"), number_of(config, "conv_width")),
+            "recurrent": (read_number(config, "ssm_heads"), read_number(config, "ssm_dim")),
+            "conv": (read_number(config, "conv_dim"), read_number(config, "conv_width")),
         }
         self._dtypes = {"recurrent": config.get("ssm_dtype"), "conv": config.get("conv_dtype")}
         self.widths = {part: prod(shape) for part, shape in self._shapes.items()}
