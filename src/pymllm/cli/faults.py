@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import say
+from pymllm.cli.program import count_of, say
 from pymllm.cli.store import keep_run, refuse_own_input
-from pymllm.cli.tables import draw, make_table, progress_bar, tell
+from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.conformance.documents import FaultRow, FaultsDocument
 from pymllm.errors import UsageError
 from pymllm.text_file import cut, write_text_file
@@ -204,7 +204,15 @@ def make_text(document: FaultsDocument) -> str:
                 for it in row.detections
                 if it.law in row.unlisted
             ]
-    return draw(table, *lines, "", _sum_up(document), fits_terminal=True)
+    legend = {
+        "caught": "yes: a law of the fault's list was violated; BY ANOTHER LAW: only another one",
+        "by the": "way of searching; machine: random programs, sweep: each call fails in turn",
+        "operations": "until it was caught",
+        "program": "operations of the smallest program that shows the fault",
+    }
+    if columns[-1] != "program":
+        del legend["program"]
+    return draw(table, *lines, "", make_legend(legend), "", _sum_up(document), fits_terminal=True)
 
 
 def cells_of(row: FaultRow) -> list[str]:
@@ -233,8 +241,3 @@ def _sum_up(document: FaultsDocument) -> str:
 def kept_of(document: FaultsDocument) -> str:
     """Say how many results are an earlier run's, or nothing."""
     return f", and {count_of(document.kept, 'result')} kept from an earlier run" if document.kept else ""
-
-
-def count_of(number: int, one: str, several: str = "") -> str:
-    """Say how many of a thing there are."""
-    return f"{number} {one if number == 1 else several or one + 's'}"

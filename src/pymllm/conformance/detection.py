@@ -307,8 +307,10 @@ def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caug
     except TookTooLong as error:
         return f"seed {seed}: {error}"
     if caught is None:
-        crash = next((f"; {it.name} met {it.crash}" for it in searchers if it.crash), "")
-        played = ", ".join(f"{it.name} {it.operations:,}" for it in searchers) or "nobody can look for it"
+        crash = next((f"; {it.name} ended with {it.crash}" for it in searchers if it.crash), "")
+        played = (
+            ", ".join(f"{it.name} {it.operations:,}" for it in searchers) or "no searcher can look for it"
+        )
         return f"seed {seed}: not caught; operations: {played}{crash}"
     searcher, what = caught
     seconds = time.monotonic() - start

@@ -26,7 +26,7 @@ Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
 
 # -- verify and compare --------------------------------------------------------------------------------------
 class LawRow(Row, frozen=True):
-    """What is known of a law: tests by the oracle, walks from inside."""
+    """What is known of a law: tests that it passed, walks from inside, and tests that broke it."""
 
     id: str
     sentence: str
@@ -34,6 +34,7 @@ class LawRow(Row, frozen=True):
     verdict: Verdict
     tests: int
     walks: int
+    broken: int = 0
 
 
 class InvariantRow(Row, frozen=True):

@@ -170,7 +170,8 @@ def look_for_faults(
     left = [task for task in tasks if task.fault.id not in found]
     with Workers(jobs) as workers, show("faults", len(tasks)) as done:
         try:
-            for task, answer in workers.stream(hunter or hunt, left):
+            tick = None if done is None else lambda: done(len(found))
+            for task, answer in workers.stream(hunter or hunt, left, tick):
                 found[task.fault.id] = _result_of(task.fault, answer)
                 if kept is not None and not isinstance(answer, Lost):
                     kept.keep(task, answer)

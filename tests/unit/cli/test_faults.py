@@ -113,7 +113,7 @@ def test_a_page_is_not_written_over_what_is_kept(tmp_path: Path) -> None:
     for make in (lambda: None, (tmp_path / "a").touch):
         make()
         both = ("--keep", tmp_path / "a", "--page", tmp_path / "a")
-        refused("faults", "B116", *both, words="which is read; name another one")
+        refused("faults", "B116", *both, words="which the command reads; name another file")
 
 
 # -- table and document ------------------------------------------------------------------------------------

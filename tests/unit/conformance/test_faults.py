@@ -70,7 +70,7 @@ def test_a_fault_that_cannot_be_planted_or_examined_says_so(tiny: str) -> None:
     assert broken.startswith("cannot be examined: ")
     alone = Fault("x", "x", ("P2",), ("rows",), searchers=("life-cycle machine",))
     assert hunt(HuntTask(alone, QUICK)).problems == (
-        "seed 0: not caught; operations: nobody can look for it",
+        "seed 0: not caught; operations: no searcher can look for it",
     )
 
 
