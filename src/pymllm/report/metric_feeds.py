@@ -14,6 +14,7 @@ from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.sections.searches import newest_searches
 from pymllm.report.trends import Trend, find_trends
+from pymllm.text_file import cut
 
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
@@ -89,6 +90,12 @@ def _verdicts(runs: Sequence[Run]) -> Iterator[Family]:
         if law.verdict is Verdict.VIOLATED
     )
     yield Family("pymllm_law_violated", "gauge", "", "Laws that are violated.", broken)
+    # An implementation that could not be loaded has no law, and would otherwise be a row of zeros.
+    problems = {
+        (it.name, cut(problem.message, 200)): it for it in searches for problem in it.adapter.problems
+    }
+    told = tuple(Sample(1, {"adapter": name, "reason": reason}) for name, reason in problems)
+    yield Family("pymllm_problem", "gauge", "", "Why implementations could not be examined to the end.", told)
 
 
 def _campaigns(runs: Sequence[Run]) -> Iterator[Family]:

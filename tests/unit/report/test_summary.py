@@ -135,6 +135,10 @@ def test_openmetrics_is_read_by_prometheus_own_parser() -> None:
     )
     runs = [
         samples.run(samples.verify(), figures=figures, time="2026-11-21T00:00:00Z"),
+        samples.run(
+            samples.verify(samples.adapter("gone", None, [], problems=[{"message": "no module"}])),
+            kind="compare",
+        ),
         samples.run(samples.soak(samples.soak_failure("R6")), kind="soak"),
         samples.run(samples.faults(), kind="faults"),
     ]
@@ -150,6 +154,7 @@ def test_openmetrics_is_read_by_prometheus_own_parser() -> None:
     assert found["pymllm_laws", "rows", "holds"] == 2
     assert found["pymllm_laws", "rows", "not_claimed"] == 1
     assert found["pymllm_law_violated", "faulty-x", "P2"] == 1
+    assert found["pymllm_problem", "gone", "no module"] == 1
     assert found["pymllm_faults", "caught"] == found["pymllm_faults", "missed"] == 1
     assert found["pymllm_soak_operations", "radix"] == 144_768
     assert found["pymllm_soak_failures", "radix"] == 1
