@@ -1,4 +1,4 @@
-"""``pymllm report``: runs in, one page or a feed out. What is in it is in `pymllm.report`."""
+"""``pymllm report``: makes one page or a feed of runs, with `pymllm.report`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FORMATS = ("html", "summary", "github-action-benchmark", "bencher", "openmetrics", "junit", "badge")
 
 
-@click.command("report", short_help="Show what runs came to, as one page or as a feed.")
+@click.command("report", short_help="Make a page or a feed of the results of runs.")
 @click.argument(
     "runs", metavar="RUNS...", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True
 )
@@ -42,7 +42,7 @@ FORMATS = ("html", "summary", "github-action-benchmark", "bencher", "openmetrics
 def report_command(
     runs: tuple[Path, ...], output: Path | None, form: str, better: str, trend: str | None, title: str
 ) -> None:
-    """Show what RUNS came to.
+    """Make a page or a feed of the results of RUNS.
 
     RUNS are folders, which are searched, and files: stores that --store fills, documents that commands print
     with --json, ledgers of soaks, logs of pytest --gpu-memory-log, and what pytest-benchmark saves.

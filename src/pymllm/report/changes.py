@@ -219,9 +219,10 @@ class Since:
         run = self.first
         words = [f"{'at the latest ' if run.time_is_of_file else ''}{show_time(run.time)} UTC", run.kind]
         if run.commit is not None:
-            words.append(f"commit {run.commit[:12]}{', modified' if run.modified else ''}")
-        words.append(f"pymllm {run.pymllm or 'of a version not recorded'}")
-        found = "the only run that tested the law since"
+            words.append(f"commit {run.commit_words}")
+        if run.pymllm is not None:
+            words.append(f"pymllm {run.pymllm}")
+        found = "no run has tested the law since"
         if self.tested > 1:
             found = f"{self.broke} of the {self.tested} runs that tested the law since then broke it"
         return f"{', '.join(words)}; {found}"

@@ -184,7 +184,7 @@ _PROCESSES = 16
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a ledger comes to."""
+    """What a ledger says in all."""
 
     document: SoakDocument
     curves: tuple[Curve, ...]  # memory of each process

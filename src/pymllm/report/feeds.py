@@ -170,7 +170,7 @@ def make_case(
 def add_suite(
     root: ElementTree.Element, name: str, seconds: float, cases: Sequence[ElementTree.Element]
 ) -> None:
-    """Put cases into a suite of a document, with how many of them came to what."""
+    """Put cases into a suite of a document, with how many of them failed, had an error or were skipped."""
     counts = {
         plural: str(sum(case.find(singular) is not None for case in cases))
         for plural, singular in _OUTCOMES.items()

@@ -63,6 +63,11 @@ class Run:
     unread: tuple[str, ...] = ()  # what of it was left out, and why
 
     @property
+    def commit_words(self) -> str | None:
+        """The commit, short, and whether tracked files differed from it."""
+        return self.commit and f"{self.commit[:12]}{', modified' if self.modified else ''}"
+
+    @property
     def hint(self) -> str:
         """When and where."""
         return f"{show_time(self.time)} UTC, {self.source}"

@@ -1,13 +1,13 @@
 """A program as a picture: each operation with what came of it, who had which slot then, and the tree.
 
 The picture is SVG, a file of its own or a part of a page. Owners and trees are those of the oracle's model,
-which follows what an implementation was right about; so a picture of a violation ends with what should have
-been.
+which follows what an implementation was right about. So it stops before a violation; the tree after that is
+drawn from what the last outcome shows of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ import msgspec
 from pymllm.errors import InvariantViolation, ProgramError, TraceError
 from pymllm.history.files import History, read_history
 from pymllm.history.operations import Key, Span
-from pymllm.history.outcomes import Outcome
+from pymllm.history.outcomes import Inspected, NodeView, Outcome
 from pymllm.oracle.judge import Judge, make_judge
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.prefix_judge import PrefixJudge
@@ -31,7 +31,7 @@ WIDTH = 1000
 MOST_STEPS = 60
 MOST_CELLS = 96
 MOST_LINES = 500
-_TREES = 3  # those before and after the last changes
+_TREES = 3  # those before and after the last changes; one more after a violation
 _LINE, _LEFT, _MIDDLE, _STRIP = 18, 40, 345, 620
 _LETTER = 6.7  # width of a letter of the code, in pixels
 _HINT = 400  # letters: a key may have a hundred thousand tokens
@@ -125,7 +125,7 @@ def draw_program(history: History, violation: InvariantViolation | None = None) 
     """
     judge = make_judge(history.header)
     rows = [_Row(0, "", [], _cells_of(judge), _tree_of(judge))]
-    broken = None
+    broken, after = None, None
     for step in history.steps:
         if step.outcome is None:
             raise ProgramError(f"step {step.number}: it has no outcome: this is a program that was not run")
@@ -140,8 +140,9 @@ def draw_program(history: History, violation: InvariantViolation | None = None) 
             raise ProgramError(f"step {step.number}: {error}") from error
         rows[-1].cells, rows[-1].tree = _cells_of(judge), _tree_of(judge)
         if broken is not None:
+            after = _seen_tree(judge, step.outcome)
             break
-    return "\n".join(_Drawing(history, rows, broken or violation).draw())
+    return "\n".join(_Drawing(history, rows, broken or violation, after).draw())
 
 
 def picture_of(lines: Sequence[str]) -> str:
@@ -206,15 +207,41 @@ def _slots_under_cache(judge: PrefixJudge) -> Iterator[_Cell]:
         yield _Cell(slot, tone, f"slot {slot}: {_TONES[tone]}{hint}")
 
 
-def _tree_of(judge: Judge) -> list[_Node] | None:
+def _tree_of(judge: Judge, freed: Collection[int] = frozenset()) -> list[_Node] | None:
+    """Return the tree of the model, without pages whose slots were freed."""
     if not isinstance(judge, PrefixJudge):
         return None
+    pages = judge.model.pages
+    kept = {path for path, page in pages.items() if not page.slots or not set(page.slots) <= set(freed)}
     below: dict[Path, list[Path]] = {}
-    for path in sorted(judge.model.pages, key=lambda it: (repr(it.space), repr(it.tokens))):
+    for path in sorted(kept, key=lambda it: (repr(it.space), repr(it.tokens))):
         below.setdefault(judge.model.parent(path), []).append(path)
     states = judge.model.states
-    roots = [path for parent, paths in below.items() if not parent.tokens for path in paths]
+    roots = [path for parent, paths in below.items() if parent not in kept for path in paths]
     return [_node(judge.model, states, below, path) for path in roots]
+
+
+def _seen_tree(judge: Judge, outcome: Outcome) -> tuple[str, list[_Node]] | None:
+    """Return the tree after a violation as far as its outcome shows it, and where that is known from."""
+    if isinstance(outcome.result, Inspected):
+        below: dict[int | None, list[NodeView]] = {}
+        for view in outcome.result.nodes:
+            below.setdefault(view.parent, []).append(view)
+        return "as it was inspected", _views(below, None)
+    freed = {slot for effect in outcome.effects if effect.call == "free" for slot in effect.slots}
+    tree = _tree_of(judge, freed)
+    return None if not freed or tree is None else ("without what was freed", tree)
+
+
+def _views(below: Mapping[int | None, Sequence[NodeView]], parent: int | None) -> list[_Node]:
+    nodes = []
+    for view in below.get(parent, ()):
+        words = [_tokens(view.tokens), f"slots {_runs(view.slots)}"]
+        words += [f"locks {view.lock_ref}"] * bool(view.lock_ref) + ["tombstone"] * (not view.is_alive)
+        words += [f"state {view.state}"] * (view.state is not None)
+        tone = "held" if view.lock_ref else "cache" if view.is_alive else "dead"
+        nodes.append(_Node(" · ".join(words), tone, _views(below, view.id)))
+    return nodes
 
 
 def _node(model: PrefixModel, states: StateEnds | None, below: dict[Path, list[Path]], start: Path) -> _Node:
@@ -292,8 +319,14 @@ def _runs(numbers: Any) -> str:
 class _Drawing:
     """Lines of SVG, from top to bottom."""
 
-    def __init__(self, history: History, rows: list[_Row], violation: InvariantViolation | None) -> None:
-        self.history, self.rows, self.violation = history, rows, violation
+    def __init__(
+        self,
+        history: History,
+        rows: list[_Row],
+        violation: InvariantViolation | None,
+        after: tuple[str, list[_Node]] | None,
+    ) -> None:
+        self.history, self.rows, self.violation, self.after = history, rows, violation, after
         self.parts: list[str] = []
         self.y = 0
 
@@ -393,28 +426,34 @@ class _Drawing:
         self.y += _LINE
 
     def trees(self) -> None:
-        """Draw the last trees that differ from the one before, side by side."""
-        rows = [row for row in self.rows if row.tree is not None]
-        kept = [row for number, row in enumerate(rows) if number == 0 or row.tree != rows[number - 1].tree][
-            -_TREES:
-        ]
+        """Draw the last trees that differ from the one before, and what is known of it after a violation."""
+        kept: list[tuple[str, list[_Node]]] = []
+        for row in self.rows:
+            if row.tree is not None and (not kept or row.tree != kept[-1][1]):
+                kept.append(
+                    (f"the tree after step {row.number}" if row.number else "the tree at first", row.tree)
+                )
         if not kept:
             return
+        kept = kept[-_TREES:]
+        if self.violation is not None:
+            kept[-1] = (f"{kept[-1][0]}, before the violation", kept[-1][1])
+            if self.after is not None:
+                kept.append((f"after the violation, {self.after[0]}", self.after[1]))
         self.y += 14
         width, top, low = WIDTH // len(kept), self.y, self.y
-        for place, row in enumerate(kept):
+        for place, (title, tree) in enumerate(kept):
             self.y = top
             x = 8 + place * width
-            when = f"after step {row.number}" if row.number else "at first"
-            if row is kept[-1] and self.violation is not None:
-                when += ", before the violation"
-            self.line(f"the tree {when}", "pp-head", x)
-            if not row.tree:
+            self.line(title, "pp-head", x)
+            if not tree:
                 self.line("empty", "pp-soft", x)
-            for node in row.tree or ():
+            for node in tree:
                 self.node(node, x, width - 16)
             low = max(low, self.y)
         self.y = low + 4
+        if self.violation is not None and self.after is None:
+            self.line("The tree after the violation is not known: the outcome does not show it.", "pp-soft")
 
     def node(self, node: _Node, x: int, room: int) -> None:
         """Draw a node, and below and to the right of it its children."""

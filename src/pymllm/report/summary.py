@@ -8,10 +8,11 @@ from html import escape
 
 from pymllm.conformance.documents import FaultsDocument, SoakDocument
 from pymllm.oracle.verdicts import Verdict
+from pymllm.report.blocks import BAD, GOOD, UNKNOWN
+from pymllm.report.changes import find_since, is_fixed, newest_changes
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import show, show_share
 from pymllm.report.sections.searches import Searched, commands_again, newest_searches
-from pymllm.report.tables import BAD, GOOD, UNKNOWN
 from pymllm.report.trends import Trend, find_trends
 from pymllm.text_file import cut
 
@@ -28,8 +29,8 @@ def make_summary(runs: Sequence[Run]) -> str:
     searches = newest_searches(runs)
     words, tone = headline(runs)
     sign = {GOOD: "✅ ", BAD: "❌ ", UNKNOWN: "⚠️ "}.get(tone or "", "")
-    parts = [f"## {sign}pymllm: {words}", *_violations(searches), *_implementations(searches)]
-    parts += [*_faults(runs), *_soaks(runs), *_changes(find_trends(runs))]
+    parts = [f"## {sign}pymllm: {words}", *_violations(runs, searches), *_fixed(runs), *_unknown(searches)]
+    parts += [*_implementations(searches), *_faults(runs), *_soaks(runs), *_changes(find_trends(runs))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -48,10 +49,12 @@ def headline(runs: Sequence[Run]) -> tuple[str, str | None]:
     ]
     if any(bad):
         return ", ".join(filter(None, bad)), BAD
+    short = _count(sum(bool(it.cut_short) for it in searches), "search", "searches")
+    short = f"; {short} cut short" if short else ""
     if counts[Verdict.UNKNOWN]:
-        return f"{_count(counts[Verdict.UNKNOWN], 'verdict', 'verdicts')} unknown", UNKNOWN
+        return f"{_count(counts[Verdict.UNKNOWN], 'verdict', 'verdicts')} unknown{short}", UNKNOWN
     if counts[Verdict.HOLDS]:
-        return "all laws that apply hold", GOOD
+        return f"all laws that apply hold{short}", UNKNOWN if short else GOOD
     return ("the soak found nothing", GOOD) if soaks else ("no laws were searched", None)
 
 
@@ -59,7 +62,8 @@ def _count(count: int, one: str, several: str) -> str:
     return f"{count:,} {one if count == 1 else several}" if count else ""
 
 
-def _violations(searches: Sequence[Searched]) -> Iterator[str]:
+def _violations(runs: Sequence[Run], searches: Sequence[Searched]) -> Iterator[str]:
+    since = find_since(runs)
     rows = [
         (
             it.law,
@@ -67,14 +71,29 @@ def _violations(searches: Sequence[Searched]) -> Iterator[str]:
             _code(it.message),
             _code(it.expected),
             _code(it.observed),
+            _code(str(since[who.name, it.law])),
             _code(next(commands_again(who, it), None)),
         )
         for who in searches
         for it in who.adapter.violations
     ]
-    yield from _table(
-        "Violations", ("law", "implementation", "looked at", "expected", "observed", "again"), rows
-    )
+    head = ("law", "implementation", "looked at", "expected", "observed", "first seen", "again")
+    yield from _table("Violations", head, rows)
+
+
+def _fixed(runs: Sequence[Run]) -> Iterator[str]:
+    rows = [
+        (law.law, _code(law.subject), _code(before.hint), _code(after.hint))
+        for it, before, after in newest_changes(runs)
+        for law in it.laws
+        if is_fixed(law)
+    ]
+    yield from _table("Fixed", ("law", "implementation", "violated in", "holds in"), rows)
+
+
+def _unknown(searches: Sequence[Searched]) -> Iterator[str]:
+    rows = [(_code(it.name), _code("; ".join(why))) for it in searches if (why := it.why_unknown())]
+    yield from _table("Unknown", ("implementation", "why"), rows)
 
 
 def _implementations(searches: Sequence[Searched]) -> Iterator[str]:
@@ -82,11 +101,11 @@ def _implementations(searches: Sequence[Searched]) -> Iterator[str]:
     for it in searches:
         counts = Counter(law.verdict for law in it.adapter.laws)
         tests = sum(law.tests for law in it.adapter.laws)
-        rows.append((_code(it.name), *(f"{counts[verdict]:,}" for verdict in _VERDICTS), f"{tests:,}"))
+        numbers = (*(f"{counts[verdict]:,}" for verdict in _VERDICTS), f"{tests:,}")
+        rows.append((_code(it.name), *numbers, _code(it.profile)))
     rows.sort(key=lambda row: (row[1] == "0", row[2] == "0"))
-    yield from _table(
-        "Laws by implementation", ("implementation", *(it.value for it in _VERDICTS), "tests"), rows
-    )
+    head = ("implementation", *(it.value for it in _VERDICTS), "tests", "searched with")
+    yield from _table("Laws by implementation", head, rows)
 
 
 def _faults(runs: Sequence[Run]) -> Iterator[str]:
@@ -99,7 +118,8 @@ def _faults(runs: Sequence[Run]) -> Iterator[str]:
 def _soaks(runs: Sequence[Run]) -> Iterator[str]:
     for document, _ in list(documents_of(runs, SoakDocument))[-1:]:
         rows = [(_code(it.name), f"{it.operations:,}", str(len(it.failures))) for it in document.adapters]
-        yield from _table("Soak", ("implementation", "operations judged", "failures"), rows)
+        cut = " (interrupted)" if document.interrupted else ""
+        yield from _table(f"Soak{cut}", ("implementation", "operations judged", "failures"), rows)
 
 
 def _changes(trends: Sequence[Trend]) -> Iterator[str]:

@@ -78,6 +78,20 @@ def test_owners_and_trees_are_those_of_each_step() -> None:
     assert "expected none, observed [(1,)]" in words
 
 
+@pytest.mark.parametrize(
+    ("name", "after"),
+    [
+        ("R6-breaks", ["after the violation, without what was freed", "empty"]),
+        ("R10-breaks", ["after the violation, as it was inspected", "[1] · slots 1", "[1] · slots 1"]),
+        ("R2-breaks", ["The tree after the violation is not known: the outcome does not show it."]),
+    ],
+)
+def test_the_tree_after_a_violation_is_what_the_outcome_shows(name: str, after: list[str]) -> None:
+    """The whole of it, the rest of what was freed, or plain words that nobody knows."""
+    words = words_of(draw_program(named(name)))
+    assert words[words.index(after[0]) :] == after
+
+
 def test_what_the_outcomes_do_not_show_can_be_told() -> None:
     """A violation that was seen by running something twice."""
     history = slots(step(1))

@@ -44,9 +44,60 @@ def test_a_violation_has_a_row_with_the_command_that_shows_it_again() -> None:
     (row,) = (line for line in summary.splitlines() if line.startswith("| P2"))
     assert row == (
         "| P2 | <code>faulty-x</code> | <code>row 1 &lt;position 3&gt;</code> | <code>0</code> "
-        "| <code>1</code> | <code>pymllm rerun runs/faulty-x-P2-0.jsonl --adapter faulty-x</code> |"
+        "| <code>1</code> | <code>2026-11-21 15:03:11 UTC, verify; no run has tested the law since</code> "
+        "| <code>pymllm rerun runs/faulty-x-P2-0.jsonl --adapter faulty-x</code> |"
     )
-    assert "| <code>rows</code> | 0 | 0 | 2 | 1 | 1,248 |" in summary
+    assert "| <code>rows</code> | 0 | 0 | 2 | 1 | 1,248 | <code>profile ci</code> |" in summary
+    assert "| <code>faulty-x</code> | <code>no program tested X4</code> |" in summary
+
+
+def searched(*verdicts: str, **changes: Any) -> list[samples.Run]:
+    """A run a day of an implementation, in which P2 had these verdicts."""
+    return [
+        samples.run(
+            samples.verify(
+                samples.adapter(
+                    "x",
+                    "rows",
+                    [samples.law("P2", verdict)],
+                    violations=[samples.violation("P2")] * (verdict == "violated"),
+                ),
+                **changes,
+            ),
+            time=f"2026-11-{day:02}T00:00:00Z",
+            commit=f"{day}" * 40,
+            pymllm="0.1.0",
+        )
+        for day, verdict in enumerate(verdicts, 1)
+    ]
+
+
+def test_a_violation_says_since_when_it_is_there() -> None:
+    """The first run that broke the law, and how many have since; a run that did not test it says nothing."""
+    summary = make_summary(searched("holds", "violated", "unknown", "holds", "violated"))
+    assert (
+        "2026-11-02 00:00:00 UTC, verify, commit 222222222222, pymllm 0.1.0; "
+        "2 of the 3 runs that tested the law since then broke it"
+    ) in summary
+
+
+def test_what_was_fixed_is_told_and_what_nobody_tests_any_more_is_not_fixed() -> None:
+    """Since the run before, with both runs."""
+    summary = make_summary(searched("violated", "holds"))
+    (row,) = (line for line in summary.splitlines() if line.startswith("| P2"))
+    assert row.startswith("| P2 | <code>x</code> | <code>2026-11-01 00:00:00 UTC, ")
+    assert "### Fixed" not in make_summary(searched("violated", "unknown"))
+    assert "### Fixed" not in make_summary(searched("holds"))
+
+
+def test_a_search_that_was_cut_short_says_so() -> None:
+    """In the first line, and how much was played; so does a soak that was interrupted."""
+    row = samples.adapter("rows", "rows", [samples.law("P1", "holds")])
+    row["machines"][0] |= {"programs": 15, "promised": 51}
+    summary = make_summary([samples.run(samples.verify(row)), samples.run(samples.soak(interrupted=True))])
+    assert summary.startswith("## ⚠️ pymllm: all laws that apply hold; 1 search cut short\n")
+    assert "| <code>rows</code> | <code>cut short: time was up after 15 of 51 programs</code> |" in summary
+    assert "### Soak (interrupted)" in summary
 
 
 def test_a_violation_that_a_rerun_does_not_show_has_the_search() -> None:
