@@ -376,6 +376,14 @@ class _Drawing:
         hint = f"<title>{escape(cut(text, _HINT))}</title>" if shown != text else ""
         self.parts.append(f'<text x="{x}" y="{y}" class="{tone}">{escape(shown)}{hint}</text>')
 
+    def rect(
+        self, tone: str, x: int, y: int, width: int, height: int, *, round: int = 0, hint: str = ""
+    ) -> None:
+        """Draw a rectangle; who points at it is told its hint."""
+        told = f"<title>{escape(cut(hint, _HINT))}</title>" if hint else ""
+        size = f'x="{x}" y="{y}" width="{width}" height="{height}"' + (f' rx="{round}"' if round else "")
+        self.parts.append(f'<rect class="{tone}" {size}>{told}</rect>')
+
     def step(self, before: _Row, row: _Row, *, is_last: bool) -> None:
         """Draw a step: number, operation, what came of it, and everybody's slots afterwards."""
         is_wrong = is_last and self.violation is not None
@@ -384,9 +392,7 @@ class _Drawing:
         lines = max(len(seen), -(-len(row.cells) // per_line))
         top, height = self.y + 6, lines * _LINE + 4
         if is_wrong:
-            self.parts.append(
-                f'<rect class="pp-wrong" x="4" y="{top}" width="{WIDTH - 8}" height="{height + 4}" rx="4"/>'
-            )
+            self.rect("pp-wrong", 4, top, WIDTH - 8, height + 4, round=4)
         self.text(str(row.number), 12, top + 14, "pp-soft pp-code")
         self.text(row.operation, _LEFT, top + 14, "pp-code pp-head", room=300)
         room = (_STRIP if row.cells else WIDTH) - _MIDDLE
@@ -402,10 +408,7 @@ class _Drawing:
         for number, cell in enumerate(row.cells):
             x, y = _STRIP + number % per_line * 15, top + 3 + number // per_line * _LINE
             new = " pp-new" if was.get(cell.number) != cell.tone else ""
-            self.parts.append(
-                f'<rect class="pp-cell pp-{cell.tone}{new}" x="{x}" y="{y}" width="12" height="13">'
-                f"<title>{escape(cut(cell.hint, _HINT))}</title></rect>"
-            )
+            self.rect(f"pp-cell pp-{cell.tone}{new}", x, y, 12, 13, hint=cell.hint)
         self.y = top + height
         self.parts.append(f'<path class="pp-line" d="M4 {self.y + 3}H{WIDTH - 4}"/>')
 
@@ -418,9 +421,7 @@ class _Drawing:
         x = 12
         for tone, words in _TONES.items():
             if tone in found:
-                self.parts.append(
-                    f'<rect class="pp-cell pp-{tone}" x="{x}" y="{self.y + 4}" width="12" height="13"/>'
-                )
+                self.rect(f"pp-cell pp-{tone}", x, self.y + 4, 12, 13)
                 self.text(words, x + 18, self.y + 15, "pp-soft")
                 x += 40 + 7 * len(words)
         self.y += _LINE
@@ -459,10 +460,8 @@ class _Drawing:
         """Draw a node, and below and to the right of it its children."""
         self.y += _LINE + 6
         top, width = self.y - 14, min(room, int(len(node.text) * _LETTER) + 26)
-        self.parts.append(f'<rect class="pp-line" x="{x}" y="{top}" width="{width}" height="20" rx="5"/>')
-        self.parts.append(
-            f'<rect class="pp-cell pp-{node.tone}" x="{x + 5}" y="{top + 4}" width="10" height="12"/>'
-        )
+        self.rect("pp-line", x, top, width, 20, round=5)
+        self.rect(f"pp-cell pp-{node.tone}", x + 5, top + 4, 10, 12)
         self.text(node.text, x + 20, self.y, "pp-code", room=room - 16)
         for child in node.below:
             self.parts.append(

@@ -101,7 +101,9 @@ def _implementations(searches: Sequence[Searched]) -> Iterator[str]:
     for it in searches:
         counts = Counter(law.verdict for law in it.adapter.laws)
         tests = sum(law.tests for law in it.adapter.laws)
-        numbers = (*(f"{counts[verdict]:,}" for verdict in _VERDICTS), f"{tests:,}")
+        numbers = [*(f"{counts[verdict]:,}" for verdict in _VERDICTS), f"{tests:,}"]
+        if not it.adapter.laws:
+            numbers[_VERDICTS.index(Verdict.UNKNOWN)] = "all"
         rows.append((_code(it.name), *numbers, _code(it.profile)))
     rows.sort(key=lambda row: (row[1] == "0", row[2] == "0"))
     head = ("implementation", *(it.value for it in _VERDICTS), "tests", "searched with")

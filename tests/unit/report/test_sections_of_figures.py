@@ -293,7 +293,8 @@ def test_a_line_is_drawn_for_each_machine_and_code() -> None:
     short, long = sorted(picture.data, key=lambda trace: len(trace.y))
     assert (len(short.y), len(long.y)) == (2, 3)
     assert (list(short.error_y.array), list(short.error_y.arrayminus)) == ([0.0, 2.0], [0.0, 1.0])
-    assert picture.layout.yaxis.title.text == "µs, smaller is better"
+    ((panel,),) = (choice.panels for choice in found.plots["plot-trends"].choices)
+    assert panel.title == "µs, smaller is better"
     assert found.columns("Figures of one run", 0, 4) == [("a", "1 s")]
     assert found.tiles == [("2", "figures", None)]
 
@@ -308,7 +309,9 @@ def test_figures_that_belong_together_are_small_pictures_with_short_titles() -> 
         .choices
     )
     assert choice.name == "replay chat: radix"
-    assert [panel.title for panel in choice.panels] == ["hit rate", "match, median"]
+    assert [panel.title for panel in choice.panels] == [
+        f"{name}: µs, smaller is better" for name in ("hit rate", "match, median")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,14 @@ def test_a_search_that_was_cut_short_says_so() -> None:
     assert "### Soak (interrupted)" in summary
 
 
+def test_an_implementation_that_could_not_be_started_is_unknown_with_its_reason() -> None:
+    """It has no laws to count."""
+    row = samples.adapter("x", None, [], problems=[{"message": "no module"}])
+    summary = make_summary([samples.run(samples.verify(row))])
+    assert "| <code>x</code> | <code>no module</code> |" in summary
+    assert "| <code>x</code> | 0 | all | 0 | 0 | 0 | <code>profile ci</code> |" in summary
+
+
 def test_a_violation_that_a_rerun_does_not_show_has_the_search() -> None:
     """As on the page: a command that shows nothing would be taken for a mended bug."""
     broken = samples.violation("P2", rerun_shows_it=False, judge_shows_it=False)

@@ -83,9 +83,9 @@ def _by(it: FigureChange) -> str:
 _KIND = Column("kind of run", lambda it: it[0])
 _RUNS = (
     Column("kind of run", lambda it: it[0].kind),
-    Column("before", lambda it: _run(it[1])),
-    Column("after", lambda it: _run(it[2])),
-    number("laws worse", lambda it: _count(sum(law.worse for law in it[0].laws), BAD)),
+    Column("before", lambda it: _run(it[1]), is_word=True),
+    Column("after", lambda it: _run(it[2]), is_word=True),
+    number("laws worse", lambda it: _count(sum(law.worse for law in it[0].laws), UNKNOWN)),
     number("laws fixed", lambda it: _count(sum(map(is_fixed, it[0].laws)), GOOD)),
     number("new findings", lambda it: _count(sum(finding.new for finding in it[0].findings), BAD)),
     number("figures changed", lambda it: show_count(len(it[0].figures))),

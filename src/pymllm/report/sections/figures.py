@@ -77,17 +77,15 @@ def _choice(group: str, trends: Sequence[Trend]) -> Choice:
 
 def _panel(title: str, trends: Sequence[Trend], *, is_alone: bool) -> Panel:
     scale, shown = scale_of((point.value for trend in trends for point in trend.points), trends[0].unit)
+    unit = f"{shown or 'number'}, {trends[0].better} is better"
     layout = {
         "xaxis": {"title": {"text": "time (UTC)"}, "type": "date", "range": _days_around(trends)},
-        "yaxis": {
-            "title": {"text": f"{shown or 'number'}, {trends[0].better} is better"},
-            "rangemode": "tozero",
-        },
+        "yaxis": {"rangemode": "tozero"},
         "height": 400 if is_alone else 260,
         **legend(),
         "showlegend": len(trends) > 1,
     }
-    return Panel([_line(trend, scale) for trend in trends], layout, "" if is_alone else title)
+    return Panel([_line(trend, scale) for trend in trends], layout, unit if is_alone else f"{title}: {unit}")
 
 
 def _days_around(trends: Sequence[Trend]) -> list[str]:
