@@ -224,7 +224,8 @@ class Since:
             words.append(f"pymllm {run.pymllm}")
         found = "no run has tested the law since"
         if self.tested > 1:
-            found = f"{self.broke} of the {self.tested} runs that tested the law since then broke it"
+            count = "all" if self.broke == self.tested else f"{self.broke} of the"
+            found = f"{count} {self.tested} runs that tested the law since then broke it"
         return f"{', '.join(words)}; {found}"
 
 

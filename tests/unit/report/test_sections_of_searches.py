@@ -153,7 +153,7 @@ def test_a_violation_says_since_when_it_is_there() -> None:
     (since,) = (fact.value for fact in card.facts if fact.name == "since")
     assert since == (
         "2026-11-21 15:03:11 UTC, soak, commit abababababab, pymllm 0.1.0; "
-        "2 of the 2 runs that tested the law since then broke it"
+        "all 2 runs that tested the law since then broke it"
     )
     (card,) = look(make_soak_section, soak, later).cards
     assert since in [fact.value for fact in card.facts]
