@@ -98,6 +98,11 @@ def documents_of(runs: Iterable[Run], kind: type[_Made]) -> Iterator[tuple[_Made
                 yield document, run
 
 
+def newest_document(runs: Sequence[Run], kind: type[_Made]) -> _Made | None:
+    """Return the newest document of a kind; ``None`` where there is none."""
+    return next((document for document, _ in documents_of(reversed(runs), kind)), None)
+
+
 def grouped(items: Iterable[_Made], key: Callable[[_Made], _Key]) -> dict[_Key, list[_Made]]:
     """Return things by what they have in common, in the order in which they come."""
     groups: dict[_Key, list[_Made]] = {}

@@ -104,24 +104,10 @@ class _Row:
 
 
 def draw_program(history: History, violation: InvariantViolation | None = None) -> str:
-    """Draw a program whose outcomes were recorded.
+    """Draw a program whose outcomes were recorded as SVG, in the colours of its page or of its reader.
 
-    Parameters
-    ----------
-    history : History
-        At most `MOST_STEPS` are drawn: the last ones.
-    violation : InvariantViolation, optional
-        What its last step broke, where that does not show in its outcomes alone.
-
-    Returns
-    -------
-    str
-        SVG, in the colours of the page around it or of its reader.
-
-    Raises
-    ------
-    ProgramError
-        A step has no outcome, or makes no sense.
+    At most `MOST_STEPS` are drawn, the last ones. ``violation`` is what the last step broke, where its
+    outcome alone does not show that. `ProgramError` where a step has no outcome, or makes no sense.
     """
     judge = make_judge(history.header)
     rows = [_Row(0, "", [], _cells_of(judge), _tree_of(judge))]

@@ -10,7 +10,7 @@ from pymllm.conformance.documents import FaultsDocument, SoakDocument
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import BAD, GOOD, UNKNOWN
 from pymllm.report.changes import find_since, is_fixed, newest_changes
-from pymllm.report.loading import Run, documents_of
+from pymllm.report.loading import Run, newest_document
 from pymllm.report.quantities import show, show_share
 from pymllm.report.sections.searches import Searched, commands_again, newest_searches
 from pymllm.report.trends import Trend, find_trends
@@ -39,23 +39,24 @@ def headline(runs: Sequence[Run]) -> tuple[str, str | None]:
     searches = newest_searches(runs)
     counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
     counts[Verdict.UNKNOWN] += sum(not it.adapter.laws for it in searches)
-    missed = sum(document.missed for document, _ in list(documents_of(runs, FaultsDocument))[-1:])
-    soaks = list(documents_of(runs, SoakDocument))[-1:]
-    failed = sum(len(it.failures) for document, _ in soaks for it in document.adapters)
+    faults, soak = newest_document(runs, FaultsDocument), newest_document(runs, SoakDocument)
+    failed = sum(len(it.failures) for it in soak.adapters) if soak else 0
     bad = [
         _count(counts[Verdict.VIOLATED], "violation of a law", "violations of laws"),
-        _count(missed, "fault missed", "faults missed"),
+        _count(faults.missed if faults else 0, "fault missed", "faults missed"),
         _count(failed, "failure in a soak", "failures in soaks"),
     ]
-    if any(bad):
-        return ", ".join(filter(None, bad)), BAD
     short = _count(sum(bool(it.cut_short) for it in searches), "search", "searches")
     short = f"; {short} cut short" if short else ""
+    if any(bad):
+        return f"{', '.join(filter(None, bad))}{short}", BAD
     if counts[Verdict.UNKNOWN]:
         return f"{_count(counts[Verdict.UNKNOWN], 'verdict', 'verdicts')} unknown{short}", UNKNOWN
     if counts[Verdict.HOLDS]:
         return f"all laws that apply hold{short}", UNKNOWN if short else GOOD
-    return ("the soak found nothing", GOOD) if soaks else ("no laws were searched", None)
+    if soak is None:
+        return "no laws were searched", None
+    return f"the soak found nothing{' until it was interrupted' if soak.interrupted else ''}", GOOD
 
 
 def _count(count: int, one: str, several: str) -> str:
@@ -111,14 +112,14 @@ def _implementations(searches: Sequence[Searched]) -> Iterator[str]:
 
 
 def _faults(runs: Sequence[Run]) -> Iterator[str]:
-    for document, _ in list(documents_of(runs, FaultsDocument))[-1:]:
+    if document := newest_document(runs, FaultsDocument):
         yield f"Planted faults: {document.caught:,} of {document.caught + document.missed:,} caught."
         missed = [(it.id, _code(it.title), ", ".join(it.laws)) for it in document.faults if not it.caught]
         yield from _table("Missed faults", ("fault", "title", "laws that may catch it"), missed)
 
 
 def _soaks(runs: Sequence[Run]) -> Iterator[str]:
-    for document, _ in list(documents_of(runs, SoakDocument))[-1:]:
+    if document := newest_document(runs, SoakDocument):
         rows = [(_code(it.name), f"{it.operations:,}", str(len(it.failures))) for it in document.adapters]
         cut = " (interrupted)" if document.interrupted else ""
         yield from _table(f"Soak{cut}", ("implementation", "operations judged", "failures"), rows)

@@ -234,7 +234,7 @@ def test_a_page_has_every_section(page: Page) -> None:
     assert set(ids) <= set(page.ids)
 
 
-def test_every_word_of_a_table_is_explained_once() -> None:
+def test_every_word_of_a_table_or_tile_is_explained_once() -> None:
     """But for those that say it themselves, and names of implementations; a word means one thing."""
     sections = make_sections(LoadedRuns(everything()))
     explained = [word for section in sections for word in section.words]
@@ -242,6 +242,8 @@ def test_every_word_of_a_table_is_explained_once() -> None:
     tables = [it for section in sections for it in section.blocks if isinstance(it, Table)]
     heads = {column.name for table in tables for column in table.columns}
     assert heads - {*explained, "rows", "faulty-x"} - SAY_IT_THEMSELVES == set()
+    tiles = {it.name.removesuffix(" since the run before") for section in sections for it in section.tiles}
+    assert tiles - {*explained} == set()
 
 
 SAY_IT_THEMSELVES = {

@@ -28,6 +28,7 @@ UNASKED = samples.verify(samples.adapter("rows", None, []))
         (UNASKED, "## ⚠️ pymllm: 1 verdict unknown"),
         (samples.verify(), "## ❌ pymllm: 1 violation of a law"),
         (samples.soak(), "## ✅ pymllm: the soak found nothing"),
+        (samples.soak(interrupted=True), "## ✅ pymllm: the soak found nothing until it was interrupted"),
         (samples.soak(samples.soak_failure("R6")), "## ❌ pymllm: 1 failure in a soak"),
         (samples.doctor(), "## pymllm: no laws were searched"),
     ],
