@@ -7,7 +7,7 @@ drawn from what the last outcome shows of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ WIDTH = 1000
 MOST_STEPS = 60
 MOST_CELLS = 96
 MOST_LINES = 500
+_MOST_NODES = 200  # of a tree that was inspected; each is drawn below its parent
 _TREES = 3  # those before and after the last changes; one more after a violation
 _LINE, _LEFT, _MIDDLE, _STRIP = 18, 40, 345, 620
 _LETTER = 6.7  # width of a letter of the code, in pixels
@@ -210,24 +211,26 @@ def _tree_of(judge: Judge, freed: Collection[int] = frozenset()) -> list[_Node] 
 def _seen_tree(judge: Judge, outcome: Outcome) -> tuple[str, list[_Node]] | None:
     """Return the tree after a violation as far as its outcome shows it, and where that is known from."""
     if isinstance(outcome.result, Inspected):
-        below: dict[int | None, list[NodeView]] = {}
-        for view in outcome.result.nodes:
-            below.setdefault(view.parent, []).append(view)
-        return "as it was inspected", _views(below, None)
+        return "as it was inspected", _inspected_tree(outcome.result.nodes[:_MOST_NODES])
     freed = {slot for effect in outcome.effects if effect.call == "free" for slot in effect.slots}
     tree = _tree_of(judge, freed)
     return None if not freed or tree is None else ("without what was freed", tree)
 
 
-def _views(below: Mapping[int | None, Sequence[NodeView]], parent: int | None) -> list[_Node]:
-    nodes = []
-    for view in below.get(parent, ()):
+def _inspected_tree(views: Sequence[NodeView]) -> list[_Node]:
+    """Return nodes as somebody listed them, parents first; what has no parent before it is a root."""
+    roots: list[_Node] = []
+    made: dict[int, _Node] = {}
+    for view in views:
         words = [_tokens(view.tokens), f"slots {_runs(view.slots)}"]
         words += [f"locks {view.lock_ref}"] * bool(view.lock_ref) + ["tombstone"] * (not view.is_alive)
         words += [f"state {view.state}"] * (view.state is not None)
         tone = "held" if view.lock_ref else "cache" if view.is_alive else "dead"
-        nodes.append(_Node(" · ".join(words), tone, _views(below, view.id)))
-    return nodes
+        node = _Node(" · ".join(words), tone, [])
+        above = None if view.parent is None else made.get(view.parent)
+        (roots if above is None else above.below).append(node)
+        made[view.id] = node
+    return roots
 
 
 def _node(model: PrefixModel, states: StateEnds | None, below: dict[Path, list[Path]], start: Path) -> _Node:
