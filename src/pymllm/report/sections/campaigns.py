@@ -39,9 +39,8 @@ from pymllm.report.blocks import (
 )
 from pymllm.report.changes import find_since
 from pymllm.report.loading import Run, documents_of
-from pymllm.report.picture import picture_of
 from pymllm.report.quantities import show, show_count, show_share, show_time
-from pymllm.report.sections.searches import config_words, seen_facts
+from pymllm.report.sections.searches import config_words, program_card, seen_facts
 
 # -- faults --------------------------------------------------------------------------------------------------
 
@@ -258,7 +257,6 @@ def _failed(it: SoakedAdapter) -> Cell:
 def _card(place: int, run: Run, adapter: SoakedAdapter, row: FailureRow, since: str) -> Card:
     failure = row.failure
     file = row.short or row.file
-    lines = run.programs.get(file or "", ())
     where = f"seed {row.seed} in {row.machine} ({config_words(row.config)})"
     facts = [
         *seen_facts(failure.message, failure.expected, failure.observed),
@@ -269,12 +267,6 @@ def _card(place: int, run: Run, adapter: SoakedAdapter, row: FailureRow, since: 
         facts += [Fact("program", file, is_code=True), Fact("again", again, is_code=True)]
     facts += [Fact("since", since)] * bool(since)
     what = f"{failure.law} violated by" if failure.law else "problem with"
-    return Card(
-        anchor_of("soak", str(place), adapter.name, failure.law or "problem", str(row.seed)),
-        f"{what} {adapter.name} in a soak",
-        BAD if failure.law else UNKNOWN,
-        facts,
-        file=(file or "").rsplit("/", 1)[-1] if lines else "",
-        lines=lines,
-        picture=picture_of(lines),
-    )
+    id = anchor_of("soak", str(place), adapter.name, failure.law or "problem", str(row.seed))
+    tone = BAD if failure.law else UNKNOWN
+    return program_card(id, f"{what} {adapter.name} in a soak", tone, facts, run, file)

@@ -176,27 +176,29 @@ def _cell(name: str, law: LawRow | None) -> Cell:
 
 def _card(it: Searched, violation: ViolationRow, since: Since | None) -> Card:
     sentence = next((law.sentence for law in it.adapter.laws if law.id == violation.law), violation.message)
-    lines = it.run.programs.get(violation.file or "", ())
     size = "the smallest found"
     if not violation.smallest:
         size = "perhaps not the smallest: the search was cut short"
     where = f"step {violation.step} of {violation.steps} ({config_words(violation.config)}); {size}"
-    return Card(
-        anchor_of("violation", it.name, violation.law),
-        f"{violation.law} violated by {it.name}: {sentence}",
-        BAD,
-        [
-            *seen_facts(violation.message, violation.expected, violation.observed),
-            Fact("at", where),
-            *(Fact("again", command, is_code=True) for command in commands_again(it, violation)),
-            Fact("since", str(since)),
-            Fact("found in", f"{it.run.hint}, {it.profile}"),
-        ],
-        violation.program,
-        (violation.file or "").rsplit("/", 1)[-1] if lines else "",
-        lines,
-        picture_of(lines),
-    )
+    facts = [
+        *seen_facts(violation.message, violation.expected, violation.observed),
+        Fact("at", where),
+        *(Fact("again", command, is_code=True) for command in commands_again(it, violation)),
+        Fact("since", str(since)),
+        Fact("found in", f"{it.run.hint}, {it.profile}"),
+    ]
+    id = anchor_of("violation", it.name, violation.law)
+    title = f"{violation.law} violated by {it.name}: {sentence}"
+    return program_card(id, title, BAD, facts, it.run, violation.file, violation.program)
+
+
+def program_card(
+    id: str, title: str, tone: str, facts: Sequence[Fact], run: Run, file: str | None, program: str = ""
+) -> Card:
+    """Make a card with a program's picture and file, where the run has that."""
+    lines = run.programs.get(file or "", ())
+    name = (file or "").rsplit("/", 1)[-1] if lines else ""
+    return Card(id, title, tone, facts, program, name, lines, picture_of(lines))
 
 
 def seen_facts(message: str, expected: str | None, observed: str | None) -> Iterator[Fact]:
