@@ -7,20 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from pymllm.conformance.documents import DiffDocument, FigureChange, FindingChange, LawChange
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.blocks import (
-    BAD,
-    GOOD,
-    UNKNOWN,
-    Cell,
-    Column,
-    Part,
-    Tile,
-    make_table,
-    number,
-)
+from pymllm.report.blocks import Part, Tile
 from pymllm.report.changes import is_fixed, newest_changes
 from pymllm.report.loading import Run
 from pymllm.report.quantities import show, show_count, show_time
+from pymllm.report.tables import BAD, GOOD, UNKNOWN, Cell, Column, make_table, number
 
 _Compared = tuple[DiffDocument, Run, Run]
 
