@@ -1,4 +1,4 @@
-"""``pymllm report``: runs in, one page or a feed out. What is in it is in `pymllm.report`."""
+"""``pymllm report``: makes one page or a feed of runs, with `pymllm.report`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FORMATS = ("html", "summary", "github-action-benchmark", "bencher", "openmetrics
 def report_command(
     runs: tuple[Path, ...], output: Path | None, form: str, better: str, trend: str | None, title: str
 ) -> None:
-    """Make a page or a feed of the results in RUNS.
+    """Make a page or a feed of the results of RUNS.
 
     RUNS are files, and folders to search for files: stores that --store writes, documents that --json prints,
     ledgers of soaks, logs of pytest --gpu-memory-log, and the files of pytest-benchmark.

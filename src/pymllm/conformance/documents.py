@@ -577,6 +577,62 @@ class SituationsDocument(Document, frozen=True, kw_only=True, tag="pymllm.situat
     situations: tuple[WorthReaching, ...]
 
 
+# -- diff ----------------------------------------------------------------------------------------------------
+class LawChange(Row, frozen=True):
+    """A law of one implementation with another verdict than before."""
+
+    subject: str
+    law: str
+    before: Verdict
+    after: Verdict
+    worse: bool
+
+
+class FindingChange(Row, frozen=True):
+    """A broken law, or a problem where that is null, that one run alone has; new is that of the later one."""
+
+    subject: str
+    law: str | None
+    message: str
+    new: bool
+
+
+class FigureChange(Row, frozen=True):
+    """A figure with another value; where its spreads overlap, or nothing tells of noise, it is not judged.
+
+    ``test`` says why: the spreads (quartiles, or an interval of confidence) are apart or overlap, there are
+    no samples, or the machine or the code that measured is another.
+    """
+
+    name: str
+    unit: str
+    before: float
+    after: float
+    test: str
+    verdict: Literal["worse", "better", "changed"] | None
+
+
+class DiffDocument(Document, frozen=True, kw_only=True, tag="pymllm.diff"):
+    """What ``pymllm diff --json`` prints: the worse comes first; ``failed_on`` are the reasons for status 1.
+
+    Laws are compared where both runs know them: ``only_before`` and ``only_after`` are subjects of one alone.
+    """
+
+    before: str
+    after: str
+    kind: str
+    laws: tuple[LawChange, ...]
+    findings: tuple[FindingChange, ...]
+    figures: tuple[FigureChange, ...]
+    situations_lost: tuple[str, ...]
+    faults_missed: tuple[str, ...]
+    faults_caught: tuple[str, ...]
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+    failed_on: tuple[str, ...]
+    exit_status: int
+
+
 # -- conversations with programs -----------------------------------------------------------------------------
 class Exchange(Row, frozen=True, omit_defaults=True):
     """One message and its answer; ``line`` counts from 1 what the program wrote.
