@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pymllm.errors import ProgramError
 from pymllm.history.files import Header
@@ -31,6 +30,7 @@ from pymllm.oracle.models.request_model import (
     ServedRequest,
     priority,
 )
+from pymllm.oracle.pool_judge import PoolJudge
 
 
 class RequestBooks:
@@ -146,9 +146,7 @@ def check_view(books: RequestBooks, view: ContextView) -> None:
     expect("E2", "rows", [*range(len(view.requests))], [each.row for each in view.requests])
     for each in view.requests:
         check_request(books, model.served[each.request], each)
-    blocks = model.blocks
-    occupied = blocks.occupied
-    expect("C1", "blocks that are not free", occupied, [each.block for each in view.blocks])
+    expect("C1", "blocks that are not free", model.blocks.occupied, [each.block for each in view.blocks])
     for block in view.blocks:
         _check_block(books, block)
 
@@ -156,17 +154,13 @@ def check_view(books: RequestBooks, view: ContextView) -> None:
 def _check_block(books: RequestBooks, view: ContextBlock) -> None:
     model, expect, who = books.model, books.evidence.expect, f"block {view.block}"
     expect("C1", f"references of {who}", model.blocks.refs[view.block], view.references)
-    hash_value = model.blocks.hash_of.get(view.block)
-    expect("C3", f"hash of {who}", -1 if hash_value is None else hash_value, view.hash)
+    hash_value = model.blocks.hash_of.get(view.block, -1)
+    expect("C3", f"hash of {who}", hash_value, view.hash)
     if not books.has_states:
         return
     expect("C2", f"slot of {who}", model.slots.slot_of.get(view.block, -1), view.slot)
-    if view.slot >= 0 and hash_value is not None:
+    if view.slot >= 0 and hash_value != -1:
         expect("C7", f"cached state of {who}", model.prefix_of[view.block].state, view.state)
-
-
-if TYPE_CHECKING:
-    from pymllm.oracle.request_judge import RequestJudge
 
 
 _FORWARD = "forward"
@@ -181,7 +175,7 @@ class StepJudge:
         self._model = books.model
         self._evidence = books.evidence
 
-    def judge(self, operation: RunStep, outcome: Outcome, judge: RequestJudge) -> str:
+    def judge(self, operation: RunStep, outcome: Outcome, judge: PoolJudge) -> str:
         """Judge one step and follow it; return the law of the sizes afterwards."""
         decoding, chunks = self._model.of(DECODE), self._model.of(PREFILL)
         if not operation.next_tokens or any(not 0 <= token < 2**32 for token in operation.next_tokens):
