@@ -38,6 +38,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "text_file", "torch_extra", "mem_cache", "core", "invariants", "history", "oracle"},
         {"numpy", "torch", "msgspec"},
     ),
+    # What is made wrong is named by its import path.
+    "faults": ({"errors", "history", "oracle", "adapters"}, {"msgspec"}),
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
     "instrument": (
         {"errors", "text_file", "history", "oracle", "adapters"},
@@ -56,6 +58,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
             "history",
             "oracle",
             "adapters",
+            "faults",
             "instrument",
         },
         {"numpy", "torch", "hypothesis", "psutil", "msgspec"},
@@ -77,6 +80,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
             "history",
             "oracle",
             "adapters",
+            "faults",
             "instrument",
             "conformance",
             "report",

@@ -61,6 +61,15 @@ def check_config(config: Mapping[str, Any], kind: str | None = None) -> None:
             )
 
 
+def read_number(config: Mapping[str, Any], key: str, least: int = 1) -> int:
+    """Return a number of a configuration; `ProgramError` where it is missing, no integer, or too small."""
+    value = config.get(key)
+    if type(value) is int and value >= least:
+        return value
+    found = f"'s {key} is {value!r}; it" if key in config else f" has no {key}, which"
+    raise ProgramError(f"the configuration{found} must be an integer from {least} on")
+
+
 def _told(value: int) -> str:
     return f"{value:,}" if abs(value) < 2**128 else f"a number of {value.bit_length():,} bits"
 

@@ -87,7 +87,7 @@ class BlockSlotJudge(KVBlockJudge):
         self,
         law: str,
         gone: Sequence[int],
-        hashes: Sequence[int],
+        hashes: Mapping[int, int],
         after: Mapping[str, int] | None = None,
     ) -> None:
         super()._lose(law, gone, hashes, after)

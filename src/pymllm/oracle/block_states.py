@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from pymllm.errors import ProgramError
+from pymllm.history.config_limits import read_number
 from pymllm.history.files import Config
 from pymllm.history.outcomes import BlockBooks, States
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.models import number_of
 from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel
 from pymllm.oracle.models.expected_cells import BlankCells, Content, ExpectedCells
 
@@ -77,11 +77,11 @@ class BlockStates:
     """
 
     def __init__(self, config: Config) -> None:
-        self.layers, slots = number_of(config, "layers"), number_of(config, "slots")
-        self.rows = number_of(config, "requests")  # of the live states, one for each request
+        self.layers, slots = read_number(config, "layers"), read_number(config, "slots")
+        self.rows = read_number(config, "requests")  # of the live states, one for each request
         self._shapes = {
-            "recurrent": (number_of(config, "ssm_heads"), number_of(config, "ssm_dim")),
-            "conv": (number_of(config, "conv_dim"), number_of(config, "conv_width")),
+            "recurrent": (read_number(config, "ssm_heads"), read_number(config, "ssm_dim")),
+            "conv": (read_number(config, "conv_dim"), read_number(config, "conv_width")),
         }
         self._dtypes = {"recurrent": config.get("ssm_dtype"), "conv": config.get("conv_dtype")}
         self.widths = {part: prod(shape) for part, shape in self._shapes.items()}
@@ -161,16 +161,20 @@ class BlockStates:
     def _test(self, evidence: Evidence, cells: _Cells, read: States) -> None:
         seen = {"recurrent": read.recurrent, "conv": read.conv}
         forms = {
-            "recurrent": (read.recurrent_shape[1:], read.recurrent_dtype),
-            "conv": (read.conv_shape[1:], read.conv_dtype),
+            "recurrent": (read.recurrent_shape, read.recurrent_dtype),
+            "conv": (read.conv_shape, read.conv_dtype),
         }
+        count = len(cells.cells) // len(_PARTS)
         for part, (shape, dtype) in forms.items():
-            if (shape, dtype or self._dtypes[part]) != (self._shapes[part], self._dtypes[part]):
-                wanted = (self._shapes[part], self._dtypes[part])
+            wanted = ((count, *self._shapes[part]), self._dtypes[part])
+            if (shape, dtype or self._dtypes[part]) != wanted:
                 evidence.refuse("C7", f"form of the {part} states", wanted, (shape, dtype))
         found = {(part, row): content for part, rows in seen.items() for row, content in enumerate(rows)}
         if found.keys() != cells.cells:
-            evidence.refuse("C7", "rows read", f"{len(cells.cells) // 2} of both", len(found))
+            evidence.refuse("C7", "rows read", f"{count} of both", len(found))
+        for (part, row), content in found.items():
+            if len(content) != self.widths[part]:  # of a slot that may hold anything, too
+                evidence.refuse("C7", f"numbers in {part} row {row}", self.widths[part], len(content))
         cells.test(evidence, found)
 
 

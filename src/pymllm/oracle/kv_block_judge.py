@@ -56,13 +56,17 @@ class SeenObserver:
         if self._outcome.effects:
             self._evidence.refuse(law, "what the observer was told", "nothing", self._outcome.effects)
 
-    def check(self, law: str, blocks: Collection[int], hashes: Collection[int]) -> None:
-        """Test that it was told of exactly these blocks, once each, and of exactly their hashes."""
-        told = sorted(value for call in self._calls for value in call.target)
+    def check(self, law: str, blocks: Collection[int], hash_of: Mapping[int, int]) -> None:
+        """Test that it was told of exactly these blocks, once each, and in each call of their hashes."""
         if sorted(self.blocks) != sorted(blocks):
             self._evidence.refuse(law, "blocks that the observer is told of", sorted(blocks), self.blocks)
-        if told != sorted(hashes):
-            self._evidence.refuse(law, "hashes that the observer is told of", sorted(hashes), told)
+        for call in self._calls:
+            hashes = sorted(hash_of[block] for block in call.slots if block in hash_of)
+            if [*call.target] != hashes:
+                self._evidence.refuse(law, "hashes that the observer is told of", hashes, [*call.target])
+        others = [call for call in self._outcome.effects if call.call != "callback" or not call.slots]
+        if others:
+            self._evidence.refuse(law, "effects that tell nobody of a block", "none", others)
         if blocks:
             self._evidence.count(law)
 
@@ -89,7 +93,10 @@ class SeenObserver:
                 "X2", error == INJECTED, "the observer's error", "raised", lambda: self._outcome.result
             )
             self._evidence.meet("an observer raises")
-        elif struck is not None:
+        for call in self._calls:
+            if call.note and (call is not struck or self.raised):
+                self._evidence.refuse("X6", "calls from inside the observer", "none", call.note)
+        if struck is not None and not self.raised:
             self._evidence.expect("X6", "calls from inside the observer", "RuntimeError", struck.note)
             self._evidence.meet("an observer calls the allocator")
 
@@ -123,6 +130,8 @@ class KVBlockJudge(PoolJudge):
         self.seen = SeenObserver(self.evidence, outcome, self._armed)
         self._armed = None
         super().judge(step, operation, outcome)
+        if not isinstance(operation, AllocBlocks | ReleaseBlocks):
+            self.seen.check_quiet("C6" if "mamba" in self.claims else "C1")
 
     def sizes(self) -> dict[str, int]:
         """Return ``pool_avail`` and ``evictable_blocks``."""
@@ -183,7 +192,7 @@ class KVBlockJudge(PoolJudge):
             self.evidence.refuse("C1", f"evictions of {what}", missing, victims)
         if not victims:
             return
-        hashes = [blocks.hash_of[block] for block in victims if block in blocks.hash_of]
+        hashes = {block: blocks.hash_of[block] for block in victims if block in blocks.hash_of}
         note_victims(self.evidence, blocks, victims)
         for block in victims:
             self._check_victim(block)
@@ -205,7 +214,7 @@ class KVBlockJudge(PoolJudge):
         self,
         law: str,
         gone: Sequence[int],
-        hashes: Sequence[int],
+        hashes: Mapping[int, int],
         after: Mapping[str, int] | None = None,
     ) -> None:
         """Follow blocks that were deregistered or became free; where nobody is told, a law is broken."""
@@ -242,7 +251,7 @@ class KVBlockJudge(PoolJudge):
         # If they did not even become free, that says more than that nobody was told.
         is_freed = outcome.sizes.get("pool_avail", len(self.blocks.free)) == len(self.blocks.free)
         law = "C6" if is_freed else "C1"
-        self._lose(law, gone, [hashes[block] for block in gone if block in hashes], outcome.sizes)
+        self._lose(law, gone, {it: hashes[it] for it in gone if it in hashes}, outcome.sizes)
         if self.seen.raised:
             self.suspect = "X2"
             return "X2"

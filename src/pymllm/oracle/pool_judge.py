@@ -7,11 +7,11 @@ from typing import Any, ClassVar, TypeVar
 
 from pymllm.errors import ProgramError
 from pymllm.history.codec import name_of
+from pymllm.history.config_limits import read_number
 from pymllm.history.files import Header
 from pymllm.history.operations import OPERATIONS_OF, Malformed, Operation, Span
 from pymllm.history.outcomes import Outcome, Unsupported
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.models import number_of
 from pymllm.oracle.models.slot_model import GivenNumbers, PageModel
 
 R = TypeVar("R")
@@ -87,7 +87,7 @@ class PoolJudge:
 
     def number(self, key: str, least: int = 1) -> int:
         """Return a number of the configuration; `ProgramError` where it is missing, or too small."""
-        return number_of(self.config, key, least)
+        return read_number(self.config, key, least)
 
     def one(self, span: Span) -> int:
         """Return the only number that a span names; `ProgramError` where it names none, or several."""

@@ -7,12 +7,12 @@ from typing import NoReturn, TypeVar
 
 from pymllm.errors import ProgramError
 from pymllm.history.codec import name_of
+from pymllm.history.config_limits import read_number
 from pymllm.history.files import Header
 from pymllm.history.operations import Fault, Key
 from pymllm.history.outcomes import INJECTED, Failed, Outcome
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import laws_of
-from pymllm.oracle.models import number_of
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds, path_of_key
 from pymllm.oracle.models.slot_ledger import SlotLedger, TrackLedger
 from pymllm.oracle.node_book import NodeBook
@@ -33,15 +33,15 @@ class PrefixBooks:
         self.claims = frozenset(header.capabilities)
         self.laws = frozenset(law.id for law in laws_of("prefix") if law.is_claimed_by(self.claims))
         self.config = header.config
-        self.page_size = number_of(self.config, "page_size")
-        self.window = None if header.config.get("window") is None else number_of(self.config, "window")
+        self.page_size = read_number(self.config, "page_size")
+        self.window = None if header.config.get("window") is None else read_number(self.config, "window")
         self.pool = str(header.config.get("pool", "none"))
         self.splits = header.config.get("splits", True) is not False
         self.retains = header.config.get("retains", True) is not False
         self._check_claims()
         self.has_pool, self.has_halves = self.pool != "none", self.pool == "swa"
         states = StateEnds() if "mamba" in self.claims else None
-        self.tracks = None if states is None else TrackLedger(number_of(self.config, "track_slots"), states)
+        self.tracks = None if states is None else TrackLedger(read_number(self.config, "track_slots"), states)
         self.model = PrefixModel(
             self.page_size, self.window, has_pool=self.has_pool, can_move=self.has_halves, states=states
         )
@@ -53,7 +53,7 @@ class PrefixBooks:
 
     def _whole_pages(self, key: str) -> int:
         """Return the size of a pool, of which no part of a page is left over (A1)."""
-        value = number_of(self.config, key)
+        value = read_number(self.config, key)
         if value % self.page_size:
             raise ProgramError(
                 f"the configuration's {key} is {value}; it must be a multiple of page_size, {self.page_size}"

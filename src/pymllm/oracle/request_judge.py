@@ -204,6 +204,7 @@ class RequestJudge(PoolJudge):
 
     def _judge_reset(self, step: int, operation: Reset, outcome: Outcome) -> str:
         self.answer(Done, "C9", "reset", outcome)
+        self.books.check_effects("X7", "a reset", (), outcome)
         if self.model.served or self.model.blocks.hash_of:
             self.evidence.expect("X7", "callbacks of a reset", (), outcome.effects)
         self.evidence.meet("a reset takes requests with it", self.model.served)
@@ -217,12 +218,14 @@ class RequestJudge(PoolJudge):
 
     def _judge_inspect(self, step: int, operation: Inspect, outcome: Outcome) -> str:
         check_view(self.books, self.answer(ContextView, "E2", "a look inside", outcome))
+        self.books.check_effects("C6" if self.books.has_states else "C1", "a look inside", (), outcome)
         return "C1"
 
     def _judge_fault(self, step: int, operation: Fault, outcome: Outcome) -> str:
         if operation.nth < 1:
             raise ProgramError(f"{operation}: the calls of the next operation are counted from 1")
         self.answer(Done, "X2", "a fault to come", outcome)
+        self.books.check_effects("C6" if self.books.has_states else "C1", "a fault to come", (), outcome)
         self.books.fault = operation
         return "C1"
 

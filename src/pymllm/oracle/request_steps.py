@@ -83,6 +83,9 @@ class RequestBooks:
 
     def check_effects(self, law: str, what: str, expected: Collection[int], outcome: Outcome) -> None:
         """Test which blocks were told to be deregistered or free, each once, whatever the order."""
+        others = [effect.call for effect in outcome.effects if effect.call != "callback"]
+        if others:
+            self.evidence.refuse(law, f"effects of {what}", "callbacks alone", others)
         told = sorted(block for effect in outcome.effects for block in effect.slots)
         if expected or told:
             self.evidence.expect(law, f"blocks that {what} gives up", sorted(expected), told)
@@ -132,6 +135,8 @@ def check_request(books: RequestBooks, request: ServedRequest, view: RequestView
     cold.extend(request.prefixes, request.tokens)
     whole = max(request.computed // size, request.matched)
     wanted = tuple(prefix.kv for prefix in request.prefixes[:whole])
+    if len(view.kv) != len(request.blocks):
+        books.evidence.refuse("E1", f"sums of the blocks of {who}", len(request.blocks), len(view.kv))
     if wanted:
         expect("E1", f"KV in the blocks of {who}", wanted, view.kv[:whole])
     if books.model.layers:
@@ -159,6 +164,8 @@ def _check_block(books: RequestBooks, view: ContextBlock) -> None:
     if not books.has_states:
         return
     expect("C2", f"slot of {who}", model.slots.slot_of.get(view.block, -1), view.slot)
+    if view.slot < 0 and view.state:
+        books.evidence.refuse("C7", f"cached state of {who}, which has none", (), view.state)
     if view.slot >= 0 and hash_value != -1:
         expect("C7", f"cached state of {who}", model.prefix_of[view.block].state, view.state)
 
@@ -272,7 +279,8 @@ class StepJudge:
             expect("E1", f"state of {who} after {request.start} tokens", state, run.state)
         if run.kv or not is_cut_short:
             kv = cold.kv_until(request.prefixes, request.tokens, request.stop)
-            expect("E1", f"KV that {who} reads", kv, run.kv[: len(kv)])
+            ahead = (0,) * (len(request.blocks) - len(kv))  # blocks that it does not reach yet
+            expect("E1", f"KV that {who} reads", kv + ahead, run.kv)
 
     def _judge_writes(self, request: ServedRequest, run: RequestRun) -> None:
         """Where the KV of each token goes: to its place, or to the dummy if that is a shared block's (E5)."""

@@ -80,6 +80,10 @@ def form(**fields: Any) -> Spoiler:
     return spoil
 
 
+def tells(*effects: Effect) -> Spoiler:
+    return lambda outcome: dataclasses.replace(outcome, effects=effects)
+
+
 def told_of(**fields: Any) -> Spoiler:
     """Tell the observer something else."""
 
@@ -154,6 +158,13 @@ WRONG: list[tuple[list[Operation], Spoiler, str]] = [
     ([*STORED, ReadStates(0)], view("conv", 3, (0, 0, 0, 0)), "C7"),
     ([*STORED, ReadStates(0)], form(conv_shape=(3, 4)), "C7"),
     ([*STORED, ReadStates(0)], form(recurrent_dtype="float16"), "C7"),
+    ([*STORED, ReadStates(0)], form(recurrent_shape=(5, 1, 3)), "C7"),
+    ([*STORED[:2], ReadStates(0)], view("recurrent", 0, (5, 7)), "C7"),
+    # What tells the observer of nothing.
+    ([*STORED, ReadStates(0)], tells(Effect("callback", (0,))), "C6"),
+    ([*STORED, ReadLive(0)], tells(Effect("callback", (0,))), "C6"),
+    (STORED[:2], tells(Effect("callback", (0,))), "C6"),
+    (BOOKS, tells(Effect("callback", (0,))), "C6"),
     ([*STORED, ReadLive(0)], view("recurrent", 3, (5, 7, 9)), "C7"),
     ([*STORED, ReadLive(0)], answers(Done()), "C7"),
     ([*STORED, ReadStates(0)], answers(Done()), "C7"),

@@ -84,6 +84,7 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     (ONE, run_with(is_sampled=False), "E1"),
     (ONE, run_with(state=(1, 0)), "E1"),
     (ONE, run_with(kv=lambda kv: (*kv[:-1], 0)), "E1"),
+    (ONE, run_with(kv=lambda kv: (*kv, 0)), "E1"),
     (ONE, run_with(offsets=(2,)), "C8"),
     (ONE, run_with(writes=lambda writes: writes[:-1]), "E2"),
     (ONE, run_with(writes=lambda writes: ((8, 2), *writes[1:])), "E2"),

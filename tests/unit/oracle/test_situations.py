@@ -12,8 +12,8 @@ import pytest
 from recorded_requests import CONFIG
 
 from pymllm.adapters.base import CAPABILITIES, header_of
-from pymllm.adapters.cabinet.bugs import BUGS
 from pymllm.adapters.registry import OWN, find_adapter, load_adapter, make_adapter
+from pymllm.faults.table import BUGS
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import KINDS
 from pymllm.oracle.coverage import NAMES, SITUATIONS, expected_names, expected_situations, situations_of

@@ -401,8 +401,8 @@ def test_an_operation_without_meaning_is_the_programs_fault(claims: str, operati
     [
         (Header("x", "slots", {"page_size": 1, "pages": 4}, ("merges",)), "does not claim a pool"),
         (Header("x", "slots", {"page_size": 0, "pages": 4}, ("pool",)), "page_size is 0"),
-        (Header("x", "slots", {"page_size": 1}, ("pool",)), "pages is None"),
-        (Header("x", "slots", {"page_size": 1, "pages": 4}, ("pool", "swa")), "swa_pages is None"),
+        (Header("x", "slots", {"page_size": 1}, ("pool",)), "has no pages"),
+        (Header("x", "slots", {"page_size": 1, "pages": 4}, ("pool", "swa")), "has no swa_pages"),
     ],
 )
 def test_a_header_that_says_too_little_is_refused(made: Header, reason: str) -> None:

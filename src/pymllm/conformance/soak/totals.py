@@ -1,4 +1,4 @@
-"""What a campaign has come to so far, whatever its length, in memory that does not grow with it.
+"""The results of a campaign so far, whatever its length, in memory that does not grow with it.
 
 Whether memory grows with the operations says a robust slope (`pymllm.instrument.slope`), shared by the
 processes: a run that was large, or a collection that came late, moves it little. Its spread is the interval

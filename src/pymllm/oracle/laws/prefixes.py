@@ -60,6 +60,7 @@ LAWS = (
         page="prefixes",
         ways="sop",
         kinds="prefix",
+        is_of_tails=True,
     ),
     law(
         "R2",

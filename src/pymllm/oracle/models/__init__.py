@@ -6,14 +6,6 @@ from pymllm.errors import ProgramError
 from pymllm.history.files import Config
 
 
-def number_of(config: Config, key: str, least: int = 1) -> int:
-    """Return a number of a configuration; `ProgramError` where it is missing, or too small."""
-    value = config.get(key)
-    if type(value) is not int or value < least:
-        raise ProgramError(f"the configuration's {key} is {value!r}; it must be an integer from {least} on")
-    return value
-
-
 def is_lru(config: Config) -> bool:
     """Tell whether blocks stay cached without references; `ProgramError` where the policy is none."""
     policy = config.get("policy")

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pymllm.errors import ProgramError
+from pymllm.history.config_limits import read_number
 from pymllm.history.files import Config
-from pymllm.oracle.models import is_lru, number_of
+from pymllm.oracle.models import is_lru
 from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel
 from pymllm.oracle.models.cold_runs import ColdRuns, Prefix
 
@@ -94,22 +95,23 @@ class RequestModel:
     """
 
     def __init__(self, config: Config) -> None:
-        self.max_requests = number_of(config, "max_requests")
-        self.max_blocks = number_of(config, "max_blocks")
-        self.block_size = number_of(config, "block_size")
-        self.chunk_size = number_of(config, "chunk_size")
-        self.paused_limit = number_of(config, "paused_limit", 0)
-        self.layers = number_of(config, "layers", 0)
+        self.max_requests = read_number(config, "max_requests")
+        self.max_blocks = read_number(config, "max_blocks")
+        self.block_size = read_number(config, "block_size")
+        self.chunk_size = read_number(config, "chunk_size")
+        self.paused_limit = read_number(config, "paused_limit", 0)
+        self.layers = read_number(config, "layers", 0)
         widths = [
-            self.layers * number_of(config, key) if self.layers else 0 for key in ("conv_width", "ssm_width")
+            self.layers * read_number(config, key) if self.layers else 0
+            for key in ("conv_width", "ssm_width")
         ]
         digits = config.get("hash_digits")
         if digits is not None and (type(digits) is not int or not 1 <= digits <= 16):
             raise ProgramError(f"the configuration's hash_digits is {digits!r}; it must be 1 to 16, or none")
         self.cold = ColdRuns(self.block_size, widths[0], widths[1], digits)
         is_caching = config.get("caching") is not False
-        self.blocks = BlockModel(number_of(config, "num_blocks", 2) - 1, is_lru(config), is_caching)
-        self.slots = BlockSlotModel(number_of(config, "mamba_slots", 0) if self.layers else 0, self.blocks)
+        self.blocks = BlockModel(read_number(config, "num_blocks", 2) - 1, is_lru(config), is_caching)
+        self.slots = BlockSlotModel(read_number(config, "mamba_slots", 0) if self.layers else 0, self.blocks)
         self.prefix_of: dict[int, Prefix] = {}  # what each registered block holds
         self.gone: set[int] = set()  # steps whose requests were released
         self.served: dict[int, ServedRequest] = {}
