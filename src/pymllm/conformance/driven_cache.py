@@ -27,11 +27,10 @@ from pymllm.mem_cache.base_prefix_cache import (
     RadixKey,
 )
 from pymllm.mem_cache.memory_pool import GDNPool, ReqToTokenPool
+from pymllm.oracle.models.prefix_model import Path, path_of_key
+from pymllm.oracle.models.slot_ledger import Owner, TrackLedger
+from pymllm.oracle.models.slot_model import WindowModel
 from pymllm.oracle.prefix_judge import PrefixJudge
-from pymllm.oracle.prefix_model import Path, path_of_key
-from pymllm.oracle.slot_ledger import Owner
-from pymllm.oracle.slot_model import WindowModel
-from pymllm.oracle.track_ledger import TrackLedger
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_pools import CacheKind, EnginePools
 

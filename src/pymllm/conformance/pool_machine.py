@@ -12,7 +12,7 @@ from pymllm.history import operations as ops
 from pymllm.history.operations import Key, Operation, Span, Token
 from pymllm.history.outcomes import Hashes, Outcome
 from pymllm.oracle.buffer_judge import BufferJudge
-from pymllm.oracle.given_numbers import GivenNumbers
+from pymllm.oracle.models.slot_model import GivenNumbers
 
 SEED = (0, 9_999)
 INDEX_FORMS = ("int64", "int32", "int16", "uint8", "int64 strided", "int32 strided")

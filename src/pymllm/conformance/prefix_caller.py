@@ -14,10 +14,9 @@ from pymllm.conformance.acting import ActingMachine, act
 from pymllm.history import operations as ops
 from pymllm.history.operations import KEY_FORMS, Key, Operation, Span, Token
 from pymllm.history.outcomes import Inserted, Locked, Matched, NoRoom, Result, Slots
+from pymllm.oracle.models.prefix_model import Path, PrefixModel, Space, path_of_key
+from pymllm.oracle.models.slot_ledger import Owner, SlotLedger
 from pymllm.oracle.prefix_judge import PrefixJudge
-from pymllm.oracle.prefix_model import Path, PrefixModel, path_of_key
-from pymllm.oracle.prefix_pages import Space
-from pymllm.oracle.slot_ledger import Owner, SlotLedger
 
 SPACES = (
     *[Space()] * 12,

@@ -9,9 +9,9 @@ from pymllm.conformance.pool_machine import PoolMachine, malformed_calls
 from pymllm.history import operations as ops
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Failed, Outcome
-from pymllm.oracle.cold_runs import Prefix
+from pymllm.oracle.models.cold_runs import Prefix
+from pymllm.oracle.models.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
 from pymllm.oracle.request_judge import RequestJudge
-from pymllm.oracle.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
 
 _PIECES = (0, 6)
 _TAIL = (0, 6)

@@ -21,9 +21,9 @@ from pymllm.errors import InvariantViolation, ProgramError, PymllmError
 from pymllm.history.files import Config, Header, PlayedAct
 from pymllm.history.operations import Free, FreeSWA, Insert, MoveSWA, Operation, Span
 from pymllm.oracle.judge import Judge
+from pymllm.oracle.models.prefix_model import path_of_key
+from pymllm.oracle.models.slot_ledger import Owner
 from pymllm.oracle.prefix_judge import PrefixJudge
-from pymllm.oracle.prefix_model import path_of_key
-from pymllm.oracle.slot_ledger import Owner
 
 _HANGS = 3
 """An adapter that hangs so often is left alone: each time costs as long as one waits for an answer."""

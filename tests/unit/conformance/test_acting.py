@@ -260,10 +260,13 @@ def test_a_file_has_the_acts(tiny: str) -> None:
     [
         (
             PlayedActs("SlotMachine", False, ()),
-            "of SlotMachine; the machines of rows are RowMachine",
+            "of SlotMachine; the state machines of rows are RowMachine",
         ),
-        (PlayedActs("RowMachine", False, (PlayedAct("fly"),)), "name='fly'.* is no act of RowMachine"),
-        (PlayedActs("RowMachine", False, (PlayedAct("clear", (("far", 1),)),)), "is no act of RowMachine"),
+        (PlayedActs("RowMachine", False, (PlayedAct("fly"),)), "name='fly'.* is not an act of RowMachine"),
+        (
+            PlayedActs("RowMachine", False, (PlayedAct("clear", (("far", 1),)),)),
+            "is not an act of RowMachine",
+        ),
     ],
 )
 def test_acts_that_nobody_can_play_are_refused(tiny: str, played: PlayedActs, message: str) -> None:

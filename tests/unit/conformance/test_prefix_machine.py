@@ -30,7 +30,7 @@ from pymllm.conformance.prefix_machine import PrefixMachine, StateActs
 from pymllm.history import operations as ops
 from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import Failed, Inserted, Matched, Unsupported
-from pymllm.oracle.prefix_pages import Space, path_of_key
+from pymllm.oracle.models.prefix_model import Space, path_of_key
 
 PLAIN = (Space(),)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.adapters.cabinet.planting import planted
-from pymllm.adapters.cabinet.table import find_faults, own_cabinet
 from pymllm.conformance import shrinker
 from pymllm.conformance.acting import FoundViolation, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
@@ -26,6 +24,8 @@ from pymllm.conformance.shrinker import (
 )
 from pymllm.conformance.time_limit import time_limit
 from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.faults.plant import planted
+from pymllm.faults.table import find_faults, own_cabinet
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import (
     AllocRows,
