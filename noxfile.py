@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import nox
@@ -30,6 +31,10 @@ WORDS = (
     "bench-peers",
 )
 LABELS = ("matrix", "nightly")
+# Cells of the matrix: nox -s py313-torch213-cuda -- --gpu-shard=1/3
+PYTHONS = ("11", "12", "13", "14")
+TORCHES = ("211", "213", "nightly")
+DEVICES = ("cpu", "cuda")
 
 nox.options.sessions = ["lint", "types", "py", "caught", "docs"]
 nox.options.default_venv_backend = "none"
@@ -50,3 +55,5 @@ for word in WORDS:
     offer(word, "-e")
 for label in LABELS:
     offer(label, "-m")
+for python, torch, device in itertools.product(PYTHONS, TORCHES, DEVICES):
+    offer(f"py3{python}-torch{torch}-{device}", "-e")

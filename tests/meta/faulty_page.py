@@ -11,7 +11,8 @@ from pathlib import Path
 
 from faulty_table import CAUGHT, Caught, class_of, look_for, save
 
-from pymllm.adapters.registry import FAULTY, AdapterEntry
+from pymllm.adapters.registry import AdapterEntry
+from pymllm.faults.adapters import FAULTY
 from pymllm.oracle.laws import find_law
 
 PAGE = Path(__file__).parents[2] / "docs" / "faulty.md"
@@ -21,13 +22,15 @@ _SEEDS = range(4)
 _HEAD = """\
 # Wrong implementations
 
-Each is one of our classes but for a few lines, and wrong in one way. `pymllm verify --adapter NAME` says
-which law it breaks and prints the smallest program that was found; `tests/meta/test_faulty.py` keeps law and
-length true, and plays every program on the sound class, too, which must not be accused.
+Each of these adapters is one of ours with one bug, planted on purpose. The search must find every one.
+`pymllm verify --adapter NAME` names the law that the bug breaks, and prints the smallest program that
+shows it. [faults.md](faults.md) has the bugs of serving engines.
 
-This page is written by `python tests/meta/faulty_page.py`.
+`tests/meta/test_faulty.py` checks the law and the length of each program in this table. It also plays each
+program on the class without the bug, which must not break a law. `python tests/meta/faulty_page.py` writes
+this page.
 
-| adapter | it | breaks | which says that | operations |
+| adapter | what it does wrong | law | what the law demands | operations of the program |
 | --- | --- | --- | --- | --- |
 """
 

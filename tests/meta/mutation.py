@@ -37,18 +37,17 @@ _STRICT = re.compile(r",\s*strict=(True|False|None)")
 _PAGE = """\
 # Mutation
 
-Is every line of `history/`, `oracle/`, `mem_cache/` and `core/` tested, or only run? mutmut {version}
-changes one small thing at a time: an operator, a number, a text, an argument. The unit tests of these rooms
-and the state machines, those that enter the changed function, must notice. A sample of {size} out of
-{total} changes, drawn from the seed `{seed}`:
+Do the tests notice a mistake in `history/`, `oracle/`, `mem_cache/` and `core/`? mutmut {version} makes small
+mistakes on purpose, one at a time: another operator, number, text or argument. A mistake counts as noticed if
+a test fails that enters the changed function (a unit test of these rooms, or a state machine), or takes more
+than five times its processor time. A sample of {size} out of {total} mistakes, drawn from the seed `{seed}`:
 
-**{score}.** The goal is {goal:.0%} of those that can be killed.
+**{score}.** The goal is {goal:.0%} of those that can be noticed.
 
-A change is noticed, too, that makes a test take more than five times its processor time.
-This page is written by `python tests/meta/mutation.py --page docs/mutation.md`. It names all that survived;
-`tests/meta/mutants_explained.json` says why nobody could tell the difference.
+The table lists the mistakes of the sample that no test noticed. `tests/meta/mutants_explained.json` has the
+reasons. `python tests/meta/mutation.py --page docs/mutation.md` writes this page.
 
-| function | was | became | noticed by nobody, because |
+| function | was | became | why no test noticed it |
 | --- | --- | --- | --- |
 """
 
@@ -124,7 +123,8 @@ def score(changes: dict[str, Change], noticed: dict[str, str]) -> Score:
 def sum_up(found: Score) -> str:
     """Say the score in one line."""
     return (
-        f"{found.killed} killed, {len(found.survived)} survived, {len(found.explained)} cannot be killed: "
+        f"{found.killed} noticed, {len(found.survived)} not noticed, "
+        f"{len(found.explained)} that no test can notice: "
         f"{found.share:.1%}"
     )
 

@@ -107,7 +107,7 @@ def test_a_score_leaves_out_what_nobody_can_kill(monkeypatch: pytest.MonkeyPatch
     assert (found.killed, len(found.survived), len(found.explained)) == (2, 1, 1)
     assert found.share == pytest.approx(2 / 3)
     page = mutation.make_page(found, "seed", 4, 40)
-    assert "2 killed, 1 survived, 1 cannot be killed: 66.7%" in page
+    assert "2 noticed, 1 not noticed, 1 that no test can notice: 66.7%" in page
     assert "| `m.f` | `` old d `` | `` new \\| one `` | equal |" in page
 
 

@@ -53,6 +53,13 @@ def test_tox_and_nox_offer_the_same_words() -> None:
     assert noxfile_constant("LABELS") == labels_of_tox()
 
 
+def test_tox_and_nox_have_the_same_cells() -> None:
+    """Each cell of Python, torch and device is a word, which takes the shard of a runner."""
+    (cells,) = [name for name in tox_ini().sections() if name.startswith("testenv:py3{")]
+    told = [set(words.split(",")) for words in re.findall(r"{(.*?)}", cells)]
+    assert told == [noxfile_constant(name) for name in ("PYTHONS", "TORCHES", "DEVICES")]
+
+
 def test_tox_and_nox_run_the_same_words_by_default() -> None:
     """Plain tox and plain nox are one gate."""
     default = {word.strip() for word in tox_ini()["tox"]["env_list"].split(",")}

@@ -16,6 +16,7 @@ import yaml
 from pymllm import pytest_plugin
 from pymllm.cli import main
 from pymllm.instrument import openmetrics
+from pymllm.pytest_plugin import settings
 from pymllm.testing.gpu_memory import GpuMemory
 from pymllm.testing.memory_text import make_line
 from tests.unit.instrument.fake_allocator import FakeAllocator
@@ -49,7 +50,7 @@ class Options:
 def options_of_the_plugin() -> set[str]:
     options = Options()
     pytest_plugin.pytest_addoption(options)  # type: ignore[arg-type]  # as much of a parser as it needs
-    return options.names | set(pytest_plugin._SWITCHES)
+    return options.names | set(settings.SWITCHES)
 
 
 def settings_of_the_plugin() -> set[str]:
@@ -63,7 +64,7 @@ def test_every_option_and_marker_of_the_plugin_is_on_its_page() -> None:
     text = PAGE.read_text(encoding="utf-8")
     told = set(re.findall(r"--(?:gpu|require)[a-z-]+", text))
     assert told == options_of_the_plugin()
-    markers = {line.split(":")[0].split("(")[0] for line in pytest_plugin._MARKERS}
+    markers = {line.split(":")[0].split("(")[0] for line in settings.MARKERS}
     assert {name for name in markers if f"`{name}" in text} == markers
     assert set(re.findall(r"`(pymllm_\w+)", text)) - markers == settings_of_the_plugin()
     for fixture in ("kv_device", "gpu_memory", "leak_check", "wait_for_gpu_memory"):

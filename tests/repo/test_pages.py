@@ -5,20 +5,20 @@ from __future__ import annotations
 import doctest
 import re
 import shlex
+from html import unescape
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from pymllm.adapters.cabinet.bugs import BUGS
-from pymllm.adapters.cabinet.table import PLANTED, own_cabinet
 from pymllm.cli import main
 from pymllm.cli.faults_page import print_anew, rows_of
 from pymllm.cli.report import FORMATS
 from pymllm.cli.situations import make_page
 from pymllm.conformance.machines import PROFILES
-from pymllm.oracle.situations import SITUATIONS
+from pymllm.faults.table import BUGS, PLANTED, own_cabinet
+from pymllm.oracle.coverage import SITUATIONS
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import LoadedRuns
 from pymllm.report.records import RECORDS
@@ -233,6 +233,36 @@ def test_the_readme_says_what_happens(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     assert Reader(folder, tmp_path / "programs").play(ROOT / "README.md") == 1
+
+
+def words_of(picture: str) -> list[str]:
+    """What a reader reads in a picture, without its shapes and colours."""
+    return [
+        unescape(text).replace("\xa0", " ") for text in re.findall(r"<t(?:ext|itle)[^>]*>([^<]+)<", picture)
+    ]
+
+
+@pytest.mark.usefixtures("builder")
+@pytest.mark.parametrize("name", ["session.svg", "held-page.svg", "capacities.svg"])
+def test_a_picture_says_what_the_program_prints(name: str, tmp_path: Path) -> None:
+    """Where it does not, python docs/builder/pictures.py makes it anew; it loads nothing from elsewhere."""
+    from pictures import PICTURES
+
+    kept = (DOCS / "assets" / name).read_text(encoding="utf-8")
+    assert words_of(PICTURES[name](tmp_path)) == words_of(kept)
+    assert len(words_of(kept)) > 10
+    assert not re.findall(rf"https?://(?!www\.w3\.org/2000/svg)|/tmp|{Path.home()}", kept)
+
+
+@pytest.mark.usefixtures("builder")
+def test_no_picture_is_left_over() -> None:
+    """Each is made, and shown on a page."""
+    from pictures import PICTURES
+
+    assert {path.name for path in (DOCS / "assets").glob("*.svg")} == set(PICTURES)
+    tour = (DOCS / "tour.md").read_text(encoding="utf-8")
+    assert all(f"(assets/{name})" in tour for name in PICTURES)
+    assert "(docs/assets/held-page.svg)" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_is_read_in_minutes() -> None:

@@ -275,8 +275,9 @@ class ClaimsMagic(TinyRows):
 
 
 class ClaimsList(TinyRows):
-    def claim(self) -> frozenset[str]:
-        return ["pool"]  # type: ignore[return-value]
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.capabilities = ["pool"]  # type: ignore[assignment]
 
 
 class ClaimsByChance(TinyRows):

@@ -1,4 +1,4 @@
-"""What an adapter is: something that carries operations out on an implementation and tells what happened.
+"""What an adapter is: it carries out operations on an implementation, and tells what happened.
 
 A class of its own per implementation derives from `BaseAdapter` and has one method per operation it
 understands, named like the operation (``do_match``, ``do_free_swa``), which takes the operation and
@@ -7,7 +7,8 @@ returns a result. The rest is here: numbering, naming slots by step, errors, eff
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
@@ -15,30 +16,30 @@ from pymllm.history.codec import name_of
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import OPERATIONS_OF, Operation, Span
 from pymllm.history.outcomes import Effect, Failed, Matched, Outcome, Result, Slots, Unsupported
-from pymllm.oracle.given_numbers import resolve_spans
+from pymllm.oracle.models.slot_model import resolve_spans
 
 CAPABILITIES: dict[str, str] = {
-    "pool": "has a slot pool of its own to allocate from",
-    "swa": "has a sliding window (prefix caches), or SWA halves (slots)",
+    "pool": "has slots, rows, states or blocks to allocate",
+    "swa": "prefix caches: has a sliding window; slots: gives each slot an SWA half",
     "extra_key": "keeps namespaces apart",
     "bigrams": "takes tuples as tokens",
     "hashes": "computes page hashes",
     "exact_lru": "evicts in the strict order of recency",
     "refusals": "refuses misuse with the documented errors",
-    "merges": "frees become available in the order of A4",
+    "merges": "makes freed pages available at a merge, in the order of A4",
     "sorted": "hands out the lowest page first after a merge",
     "groups": "collects frees in groups",
     "group_errors": "refuses a group inside a group, and an end without one",
     "zeroed_rows": "zeroes a row of requests when it is freed, and every row when it is cleared",
-    "faults": "lets a named call of the pool or a callback fail",
+    "faults": "can let a pool call or a callback fail once, where the search asks for it",
     "callbacks": "calls back once per evicted node",
-    "call_order": "makes its pool calls in the number and order of X2",
+    "call_order": "calls the pool as often and in the order that X2 demands",
     "inspect": "shows its nodes",
-    "lean_matches": "splits no node in a match but where that ends",
+    "lean_matches": "a match splits at most one node, the one in which it ends",
     "mamba": "keeps states of recurrent layers beside the KV",
-    "bare_inserts": "takes keys without a state, where it keeps states",
-    "bare_holds": "takes holds of nodes without a state, and locks a state that comes there later",
-    "state_leaves": "keeps no leaf without a state that nobody holds, once an eviction made it one",
+    "bare_inserts": "with states: takes keys that come without a state",
+    "bare_holds": "with states: locks a node without a state, and the state that the node gets later",
+    "state_leaves": "with states: removes nodes that an eviction made leaves without a state, unless held",
     "lru_lists": "has the two documented lists of nodes by recency, and shows their order",
     "engine": "can be driven by the simulated engine",
 }
@@ -101,12 +102,12 @@ class BaseAdapter:
         self.name = name
         self.kind = self.KIND
         self.config: Config = dict(config)
-        self.capabilities = self.claim()
+        self.capabilities = _read_claims(name, self.claim())
         self.effects: list[Effect] = []
         self._given: dict[int, tuple[int, ...]] = {}
 
-    def claim(self) -> frozenset[str]:
-        """Return the capabilities of this configuration, names of `CAPABILITIES`."""
+    def claim(self) -> Collection[str]:
+        """Return the capabilities of this configuration, names of `CAPABILITIES`, in any collection."""
         return frozenset()
 
     def sizes(self) -> dict[str, int]:
@@ -157,6 +158,22 @@ class BaseAdapter:
         if len(numbers) != 1:
             raise ProgramError(f"{span} names {len(numbers)} numbers; it must name one")
         return numbers[0]
+
+
+def _read_claims(name: str, claimed: object) -> frozenset[str]:
+    """Return what `claim` returned as a set; `AdapterError` names what is no capability."""
+    if isinstance(claimed, str) or not isinstance(claimed, Collection):
+        raise AdapterError(name, f"claim() returned {claimed!r}; it must return a set, such as {{'pool'}}")
+    for word in claimed:
+        if not isinstance(word, str) or word not in CAPABILITIES:
+            near = " or ".join(map(repr, difflib.get_close_matches(str(word), CAPABILITIES)))
+            question = f" (did you mean {near}?)" if near else ""
+            raise AdapterError(
+                name,
+                f"claim() returned {word!r}, which is no capability{question};"
+                f" there are {', '.join(CAPABILITIES)}",
+            )
+    return frozenset(claimed)
 
 
 def header_of(adapter: Adapter, seed: int | None = None, versions: Mapping[str, str] | None = None) -> Header:

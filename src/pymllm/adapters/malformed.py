@@ -1,6 +1,6 @@
-"""Calls that no caller may make, by what is wrong with them (X1).
+"""Malformed calls, which an implementation must refuse (X1), by call and by what is wrong with it.
 
-The words are for programs in any language, too: torch and our caches are loaded by the first call.
+Programs in other languages use the same words. Torch and our caches are loaded by the first call.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pymllm.history.outcomes import Done
 
 _Call = Callable[[Any], object]
 Calls = Mapping[tuple[str, str], _Call]
-"""What to call, by call and by what is wrong with it; made on an adapter, or on what it adapts."""
+"""The function that makes each malformed call, given an adapter or what it adapts."""
 
 
 def call_malformed(calls: Calls, operation: Malformed, target: Any) -> Done:
-    """Make a call that must be refused; `UnsupportedError` where there is none such or it cannot be made."""
+    """Make a call that must be refused; `UnsupportedError` if the adapter cannot make it."""
     call = calls.get((operation.call, operation.wrong))
     if call is None:
         raise UnsupportedError(f"{operation.call} with {operation.wrong}")
@@ -74,7 +74,7 @@ _BAD_STATES: dict[str, Callable[[int], Any]] = {
 }
 
 FIRST_TRACK_SLOT = 2
-"""The lowest track slot of a pool with one working row; the call does not get as far as to take it."""
+"""The lowest track slot of a pool with one working row; the call is refused before it takes the slot."""
 
 
 def _match_bad_key(make: Callable[[int], Any]) -> _Call:
@@ -92,7 +92,7 @@ def _insert_bad_slots(spoil: Callable[[Any], Any]) -> _Call:
 def _insert_bad_length(name: str, wrong: Any) -> _Call:
     def call(target: Any) -> None:
         if not _has_window(target):
-            raise UnsupportedError(f"{name} is ignored without a window")
+            raise UnsupportedError(f"{name}, which a cache without a window ignores")
         target.cache.insert(_some_key(target), _some_slots(target), **{name: wrong})
 
     return call
@@ -101,7 +101,7 @@ def _insert_bad_length(name: str, wrong: Any) -> _Call:
 def _insert_bad_state(make: Callable[[int], Any]) -> _Call:
     def call(target: Any) -> None:
         if isinstance(target.cache, _radix_cache()):
-            raise UnsupportedError("mamba_value is ignored without states")
+            raise UnsupportedError("mamba_value, which a cache without states ignores")
         target.cache.insert(_some_key(target), _some_slots(target), mamba_value=make(FIRST_TRACK_SLOT))
 
     return call
@@ -116,7 +116,7 @@ def _some_key(target: Any) -> Any:
 
 
 def _some_slots(target: Any) -> Any:
-    """Return the slots of the first page, whoever owns it: the call does not get as far as to take them."""
+    """Return the slots of the first page, whoever owns it: the call is refused before it takes them."""
     return _torch().arange(target.cache.page_size, 2 * target.cache.page_size)
 
 
@@ -138,7 +138,7 @@ def _with_node(method: str, choose: Callable[[Any], Any]) -> _Call:
 def _unlock_with(token: Any) -> _Call:
     def call(target: Any) -> None:
         if not _has_window(target):
-            raise UnsupportedError("tokens are ignored without a window")
+            raise UnsupportedError("tokens of locks, which a cache without a window ignores")
         target.cache.dec_lock_ref(target.some_held_node(), token)
 
     return call
@@ -156,13 +156,13 @@ def _build(page_size: Any) -> _Call:
 
 def _build_with_empty_window(target: Any) -> None:
     if not isinstance(target.cache, _radix_cache()):
-        raise UnsupportedError("there are no windows")
+        raise UnsupportedError("a window, which this cache never has")
     _radix_cache()(1, 0)
 
 
 def _build_over_other_pages(target: Any) -> None:
     if target.pool is None:
-        raise UnsupportedError("there is no pool")
+        raise UnsupportedError("a pool, which this cache does not have")
     target.build(2 * target.cache.page_size, target.pool)
 
 
@@ -189,13 +189,13 @@ MALFORMED_CALLS: Final[Calls] = {
     ("build", "a window of no token"): _build_with_empty_window,
     ("build", "a pool of other pages"): _build_over_other_pages,
 }
-"""Of prefix caches, made on the adapter of a tree."""
+"""Malformed calls of prefix caches, given the adapter of a tree."""
 
 # -- block allocators ----------------------------------------------------------------------------------------
 
 
 def _of_ids(call: str, method: str, owner: Callable[[Any], Any]) -> dict[tuple[str, str], _Call]:
-    """Return calls of a method that takes ids, with what are none."""
+    """Return calls of a method that takes ids, each with something else instead."""
     wrong: dict[str, Callable[[], Any]] = {
         "float ids": lambda: [0.0],
         "bool ids": lambda: [True],
@@ -221,13 +221,13 @@ def _slots(adapter: Any) -> Any:
 
 
 def _store(spoil: Callable[[Any, Any], tuple[Any, Any, Any]]) -> _Call:
-    """Return a store into a block with a slot: ``spoil`` makes layer and states of those that would fit."""
+    """Return a store into a block with a slot; ``spoil`` makes layer and states wrong that would fit."""
 
     def call(adapter: Any) -> None:
         slots = _slots(adapter)
         blocks = [block for block in slots.slot_to_block.tolist() if block >= 0]
         if not blocks:
-            raise UnsupportedError("a store where no block has a slot")
+            raise UnsupportedError("a store, as no block has a slot")
         slots.store_from_tensors(blocks[0], *spoil(slots.ssm_states[0, 0] + 1, slots.conv_states[0, 0] + 1))
 
     return call
@@ -263,4 +263,4 @@ MALFORMED_BLOCKS: Final[Calls] = {
     ("restore_live", "a float request"): lambda it: _slots(it).restore_to_live(0.0, 0),
     ("restore_live", "a float id"): lambda it: _slots(it).restore_to_live(0, 0.0),
 }
-"""Of block allocators and the slots beside them, made on their adapter."""
+"""Malformed calls of block allocators and their state slots, given their adapter."""

@@ -1,4 +1,4 @@
-"""The adapters there are, by name, each loaded only when asked for: a missing package matters no sooner."""
+"""All adapters by name. Each is loaded only when it is used, so a missing package breaks no other one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import importlib
 import importlib.util
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import traceback
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +21,14 @@ from pymllm.torch_extra import why_no_torch
 
 _LONGEST = 60  # of a name that is shown again
 _LONGEST_CONFIG = 300
+_PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterEntry:
-    """One line of the registry: what ``--adapter`` takes, ``"module:Class"``, and what it adapts.
+    """One line of the registry: the name for ``--adapter``, ``"module:Class"``, and what that adapts.
 
-    `package` has to be installed for it beyond what this package needs (empty for nothing), and `environment`
-    of tox.ini installs that.
+    `package` is what it needs beyond what pymllm needs (empty for nothing); `environment` of tox.ini has it.
     """
 
     name: str
@@ -49,7 +50,7 @@ class AdapterEntry:
     @property
     def is_of_torch(self) -> bool:
         """Whether it needs torch: whoever adapts our classes or sglang's does."""
-        return self.place.startswith("pymllm.adapters.")
+        return self.place.startswith(("pymllm.adapters.", "pymllm.faults."))
 
 
 _OWN = {
@@ -108,43 +109,47 @@ PEERS: tuple[AdapterEntry, ...] = tuple(
 )
 """Other people's, loaded when built: ``tox -e peers`` installs the package, ``peers-older`` an older one."""
 
-_FAULTY = ("faulty_pools", "faulty_radix", "faulty_mamba", "faulty_blocks", "faulty_requests")
-_WRONG_CLASS = re.compile(r'^class (?!Faulty)([A-Z]\w+)\(.*\):\n    """(\w)(.+?)\.?(?:"""|\n)', re.MULTILINE)
 
-
-def _read_faulty() -> Iterator[AdapterEntry]:
-    """Give an entry for each wrong class, which its docstring sums up; read, so that no torch is loaded."""
-    for module in _FAULTY:
-        text = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
-        for name, first, rest in _WRONG_CLASS.findall(text):
-            words = re.sub("([A-Z])", r"-\1", name).lower()
-            yield AdapterEntry(f"faulty{words}", f"pymllm.adapters.{module}:{name}", f"{first.lower()}{rest}")
-
-
-FAULTY: tuple[AdapterEntry, ...] = tuple(_read_faulty())
-"""Wrong on purpose, each in one way, to see that they are caught (`pymllm.adapters.faulty`)."""
+def faulty() -> tuple[AdapterEntry, ...]:
+    """Give those that are wrong on purpose, each in one way; their table is read when somebody asks."""
+    entries: tuple[AdapterEntry, ...] = importlib.import_module("pymllm.faults.adapters").FAULTY
+    return entries
 
 
 def find_adapter(name: str) -> AdapterEntry:
     """Return the entry of a registry name, or make one for ``module:Class`` or ``command:PROGRAM ARGS``.
 
-    `UsageError` where the registry has no such name, or the command names no program.
+    `UsageError` where there is no such name, a command names no program, or a file is named for its module.
     """
     if name.startswith(PREFIX):
         split_command(name)
-    if ":" in name:
         return AdapterEntry(name, name, "")
-    for entry in (*OWN, *PEERS, *FAULTY):
+    module, colon, _ = name.partition(":")
+    if colon and not module.endswith(".py"):
+        return AdapterEntry(name, name, "")
+    for entry in (*OWN, *PEERS):
         if entry.name == name:
             return entry
+    entries = {entry.name: entry for entry in (*OWN, *PEERS, *faulty())}
+    if name in entries:
+        return entries[name]
     shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
-    names = [entry.name for entry in (*OWN, *PEERS, *FAULTY)]
-    near = difflib.get_close_matches(shown, names, n=3)
-    question = f" (did you mean {' or '.join(near)}?)" if near else ""
+    near = _guess_place(shown) or difflib.get_close_matches(shown, entries, n=3)
     raise UsageError(
-        f"no adapter {shown!r}{question}; pymllm adapters lists them, "
-        f"and module:Class or {PREFIX}PROGRAM ARGS names another one"
+        f"no adapter {shown!r}{_did_you_mean(near)}; pymllm adapters lists all; "
+        f"name your own as module:Class or {PREFIX}PROGRAM ARGS"
     )
+
+
+def _guess_place(name: str) -> list[str]:
+    """Return ``toy:Toy`` for ``toy.Toy``, ``toy.py`` and ``toy.py:Toy``, which people write instead."""
+    found = re.fullmatch(r"([\w./]+)\.py(?::(\w+))?", name) or re.fullmatch(r"([\w.]*\w)\.(\w+)", name)
+    return [f"{found[1].removeprefix('./').replace('/', '.')}:{found[2] or 'CLASS'}"] if found else []
+
+
+def _did_you_mean(near: Iterable[str]) -> str:
+    names = " or ".join(near)
+    return f" (did you mean {names}?)" if names else ""
 
 
 def load_adapter(entry: AdapterEntry) -> AdapterClass:
@@ -165,14 +170,29 @@ def load_adapter(entry: AdapterEntry) -> AdapterClass:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a stranger's module may raise anything
-        raise AdapterError(entry.name, f"cannot import {module_name}: {error}") from error
+        is_gone = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+        why = f"no module of that name is in {Path.cwd()} or installed" if is_gone else _told(error)
+        raise AdapterError(entry.name, f"cannot import {module_name}: {why}") from error
     found = getattr(module, class_name, None)
     if not inspect.isclass(found):
-        raise AdapterError(entry.name, f"{module_name} has no class {class_name!r}")
-    if getattr(found, "KIND", None) not in KINDS:
-        raise AdapterError(entry.name, f"{class_name}.KIND must be one of {', '.join(KINDS)}")
+        classes = [name for name, it in vars(module).items() if inspect.isclass(it) and _is_adapter(it)]
+        near = difflib.get_close_matches(class_name, classes) or classes[-1:]
+        raise AdapterError(entry.name, f"{module_name} has no class {class_name!r}{_did_you_mean(near)}")
+    if not _is_adapter(found):
+        raise AdapterError(
+            entry.name,
+            f"{class_name} is no adapter; derive one from pymllm.adapters.base.BaseAdapter, which has apply, "
+            "audit and close, and let it call your class (docs/verify.md shows how)",
+        )
+    kind = getattr(found, "KIND", None)
+    if kind not in KINDS:
+        raise AdapterError(entry.name, f"{class_name}.KIND is {kind!r}; it must be one of {', '.join(KINDS)}")
     adapter_class: AdapterClass = found  # type: ignore[assignment]  # the smoke test looks closer
     return adapter_class
+
+
+def _is_adapter(found: type) -> bool:
+    return all(callable(getattr(found, method, None)) for method in ("apply", "audit", "close"))
 
 
 def make_adapter(name: str, config: Config | None = None) -> Adapter:
@@ -184,12 +204,17 @@ def make_adapter(name: str, config: Config | None = None) -> Adapter:
     adapter_class = load_adapter(entry)
     chosen = dict(adapter_class.CONFIGURATIONS[0]) if config is None else config
     try:
-        return adapter_class(entry.name, chosen)
+        adapter = adapter_class(entry.name, chosen)
     except PymllmError:
         raise
     except Exception as error:
-        why = _find_misfit(error, chosen, adapter_class.CONFIGURATIONS) or f"{type(error).__name__}: {error}"
+        why = _find_misfit(error, chosen, entry, adapter_class) or _told(error)
         raise AdapterError(entry.name, f"cannot be built with {_shown(chosen)}: {why}") from error
+    if not hasattr(adapter, "capabilities"):
+        raise AdapterError(
+            entry.name, "its __init__ must call super().__init__(name, config) before the rest"
+        )
+    return adapter
 
 
 def _shown(config: object) -> str:
@@ -198,13 +223,40 @@ def _shown(config: object) -> str:
 
 
 def _find_misfit(
-    error: Exception, config: Mapping[str, object], known: Iterable[Mapping[str, object]]
+    error: Exception, config: Mapping[str, object], entry: AdapterEntry, adapter_class: AdapterClass
 ) -> str | None:
     """Say what a configuration lacks, and has too much, where a class looked for what is not in it."""
-    own = [dict(one) for one in known]
+    own = [dict(one) for one in adapter_class.CONFIGURATIONS]
     lacking = error.args[0] if isinstance(error, KeyError) and error.args else None
-    if lacking in config or not any(lacking in one for one in own):
+    if not isinstance(lacking, str) or lacking in config:
         return None
+    if not any(lacking in one for one in own):
+        near = map(repr, difflib.get_close_matches(lacking, config, n=1))
+        return (
+            f"{_line_of(error)} asks for {lacking!r}, which is not in it{_did_you_mean(near)};"
+            f" add it to {entry.place.rpartition(':')[2]}.CONFIGURATIONS"
+        )
     unknown = [key for key in config if not any(key in one for one in own)]
     surplus = f", and no configuration of its own has {', '.join(map(repr, unknown))}" if unknown else ""
     return f"there is no {lacking!r} in it{surplus}; one of its own is {_shown(own[0])}"
+
+
+def _told(error: Exception) -> str:
+    """Say what a stranger's code raised, and at which of its lines."""
+    line = _line_of(error)
+    words = error.msg if isinstance(error, SyntaxError) else error
+    return f"{type(error).__name__}: {words}{f' ({line})' if line else ''}"
+
+
+def _line_of(error: Exception) -> str:
+    """Return file and line of the stranger's last frame, or of ours where no stranger's code ran."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        frames = [(error.filename, error.lineno)]
+    else:
+        tried = [(it.filename, it.lineno) for it in traceback.extract_tb(error.__traceback__)]
+        frames = [it for it in tried if it[0] not in (__file__, importlib.__file__) and it[0][0] != "<"]
+        frames = [it for it in frames if not Path(it[0]).is_relative_to(_PACKAGE)] or frames
+    if not frames:
+        return ""
+    file, line = Path(frames[-1][0]), frames[-1][1]
+    return f"{file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}, line {line}"

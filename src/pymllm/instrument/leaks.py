@@ -1,4 +1,4 @@
-"""Does memory leak, and in which layer? A verdict from what checkpoints of a program at rest have read."""
+"""Does memory leak, and in which layer? The verdict comes from readings between the epochs of a program."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _WARM_UP = 4  # the first quarter: modules, kernels and workspaces come with the
 
 
 class Layer(enum.Enum):
-    """Where memory can stay, from the inside out; none has what another has."""
+    """Where memory can stay, from the inside out; no byte counts in two layers."""
 
     SLOTS = "slots"
-    """Slots of a pool that are neither free nor anybody's."""
+    """Slots of a pool that are neither free nor owned."""
     LIVE = "live bytes"
     """Bytes that tensors hold when all of them should be gone."""
     CACHE = "allocator cache"
@@ -84,7 +84,9 @@ class LayerVerdict:
         if self.outcome is Outcome.UNKNOWN or self.slope is None:
             return f"{self.layer.value}: unknown ({self.reason})"
         if self.outcome is Outcome.NO_LEAK:
-            allowed = f" (up to {self.bound:,.6g} {self.unit} per epoch are none)" if self.bound else ""
+            allowed = (
+                f" (growth of up to {self.bound:,.6g} {self.unit} per epoch is allowed)" if self.bound else ""
+            )
             return f"{self.layer.value}: no leak{allowed}"
         low, high, sure = self.slope.low, self.slope.high, self.slope.confidence
         return (
@@ -157,26 +159,28 @@ def _judge_layer(
 
     if len(points) < FEWEST:
         why = next((it.reason for _, it in read if it.reason is not None), None)
-        short = f"too short: {len(points)} checkpoints after the warming up, {FEWEST} are needed"
+        short = (
+            f"too few checkpoints: {len(points)} after the warm-up (the first quarter); take {FEWEST} or more"
+        )
         return verdict(Outcome.UNKNOWN, None, why or short)
     slope = estimate_slope([points], confidence)
     late = estimate_slope([points[len(points) // 2 :]], confidence)
     if slope is None or late is None:
-        return verdict(Outcome.UNKNOWN, None, "the checkpoints are all at one epoch")
+        return verdict(Outcome.UNKNOWN, None, "all checkpoints were taken after the same epoch")
     if slope.low > bound and late.value > max(bound, slope.value * _STEADY) and _has_direction(points):
         return verdict(Outcome.LEAK, slope)
     is_flat = slope.high <= bound and late.value <= bound
     if is_flat or late.high <= bound:
         return verdict(Outcome.NO_LEAK, slope)
     reason = (
-        f"{len(points)} checkpoints do not tell: {slope.low:,.6g} to {slope.high:,.6g} {unit} per epoch,"
-        f" where {bound:,.6g} are no leak; take more"
+        f"{len(points)} checkpoints are too few to be sure: growth is {slope.low:,.6g} to {slope.high:,.6g}"
+        f" {unit} per epoch, and up to {bound:,.6g} is allowed; take more checkpoints"
     )
     return verdict(Outcome.UNKNOWN, slope, reason)
 
 
 def _has_direction(points: Sequence[tuple[float, float]]) -> bool:
-    """Whether steps, by their mean or how many go up, are more than those of a level that wanders."""
+    """Whether the level rises more steadily than one that goes up and down by chance."""
     steps = [
         (later[1] - sooner[1]) / (later[0] - sooner[0])
         for sooner, later in pairwise(points)
@@ -192,15 +196,18 @@ def _has_direction(points: Sequence[tuple[float, float]]) -> bool:
 
 
 def _unless_it_was_others(verdict: LayerVerdict, settled: Sequence[Checkpoint]) -> LayerVerdict:
-    """Take back an accusation that another process may deserve."""
+    """Turn a leak into unknown where the memory may belong to another process."""
     if verdict.outcome is not Outcome.LEAK or all(it.others.value == 0 for it in settled):
         return verdict
-    why = next((it.others.reason for it in settled if it.others.reason is not None), "others use it, too")
-    reason = f"device memory grows, but whose is unknown: {why}"
+    why = next(
+        (it.others.reason for it in settled if it.others.reason is not None),
+        "other processes use the device, too",
+    )
+    reason = f"device memory grows, but it may be another process's: {why}"
     return replace(verdict, outcome=Outcome.UNKNOWN, reason=reason)
 
 
-_NO_SLOTS = "nobody said how to count slots; give slots=..."
+_NO_SLOTS = "no function counts the slots; pass slots=..."
 
 
 class LeakCheck:
@@ -252,7 +259,7 @@ class LeakCheck:
         return tuple(self._checkpoints)
 
     def checkpoint(self, at: float | None = None) -> Checkpoint:
-        """Let go of what nobody needs, and read what is left after ``at`` epochs, by default one more."""
+        """Collect garbage, and read what memory is left after ``at`` epochs, by default one more."""
         last = self._checkpoints[-1].at if self._checkpoints else None
         if at is None:
             at = 1.0 if last is None else last + 1
@@ -300,7 +307,7 @@ def _layer(name: Layer | str) -> Layer:
         return Layer(name)
     except ValueError:
         known = ", ".join(repr(it.value) for it in Layer)
-        raise ValueError(f"bounds has {name!r}, which is no layer; there are {known}") from None
+        raise ValueError(f"bounds names {name!r}, which is not a layer; the layers are {known}") from None
 
 
 def _beside(memory: Reading, reserved: Reading, in_use: bool) -> Reading:

@@ -328,7 +328,7 @@ def look_at_nvml() -> Iterator[NvmlFacts]:
     """Yield NVML's version, and then with one GPU more each time, or why it cannot be asked."""
     library = NvmlLibrary()
     try:
-        library.open()
+        library.open(None)  # in a process of its own, which tells its parent in which call it hangs
         facts = NvmlFacts(version=str(library.call("nvmlSystemGetNVMLVersion")))
         count = int(library.call("nvmlDeviceGetCount"))
         yield facts

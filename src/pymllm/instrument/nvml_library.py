@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from types import ModuleType
 from typing import Any
 
@@ -13,11 +14,15 @@ TIMED_OUT = 10
 FUNCTION_NOT_FOUND = 13
 LOST = 15
 
+PATIENCE = 30.0
+"""Seconds after which a driver that does not open hangs; opening takes tens of milliseconds."""
+
 _PACKAGE = "nvidia-ml-py is not installed; python -m pip install nvidia-ml-py brings it"
 
 # Who holds NVML open: process and object. A forked child inherits the entries of its parent, whose library it
 # cannot use. Entries come and go in one step each, so that no fork finds a lock held.
 _open: set[tuple[int, int]] = set()
+_hung: list[str] = []  # why nobody asks again in this process
 
 
 class NvmlFailure(Unreadable):
@@ -39,8 +44,11 @@ class NvmlLibrary:
         self._pynvml: ModuleType | None = None
         self._pid = 0
 
-    def open(self) -> None:
-        """Load and initialise the library; `Unreadable` without package, library, driver or permission."""
+    def open(self, patience: float | None = PATIENCE) -> None:
+        """Load and initialise the library; `Unreadable` without package, library, driver or permission.
+
+        A driver that hangs is `Unreadable`, too, after so many seconds; with ``None`` the call hangs with it.
+        """
         if any(pid != os.getpid() for pid, _ in tuple(_open)):
             raise Unreadable(
                 "this process was forked while its parent had NVML open; start it with spawn instead"
@@ -51,12 +59,36 @@ class NvmlLibrary:
             raise Unreadable(_PACKAGE) from None
         self._pynvml = pynvml
         try:
-            self.call("nvmlInit")
+            self._initialise(patience)
         except Unreadable:
             self._pynvml = None
             raise
         self._pid = os.getpid()
         _open.add((self._pid, id(self)))
+
+    def _initialise(self, patience: float | None) -> None:
+        if patience is None:
+            self.call("nvmlInit")
+            return
+        if _hung:
+            raise Unreadable(_hung[0])
+        failed: list[Exception] = []
+
+        def initialise() -> None:
+            try:
+                self.call("nvmlInit")
+            except Exception as error:
+                failed.append(error)
+
+        # A thread of its own can be left alone in a driver that never answers.
+        thread = threading.Thread(target=initialise, name="nvmlInit", daemon=True)
+        thread.start()
+        thread.join(patience)
+        if thread.is_alive():
+            _hung.append(f"nvmlInit: no answer within {patience:g} s, the driver hangs; see pymllm doctor")
+            raise Unreadable(_hung[0])
+        if failed:
+            raise failed[0]
 
     def close(self) -> None:
         """Let go of the library; in a forked child, where there is nothing to let go of, do nothing."""

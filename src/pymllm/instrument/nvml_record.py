@@ -41,56 +41,26 @@ class MemoryCurve:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What happened to the device during the run.
+    """What happened to the device during the run."""
 
-    Parameters
-    ----------
-    slowdowns : tuple of str
-        Reasons seen for slower clocks: heat, a power brake, a power cap, in the order of NVML's bits.
-    xids : tuple of int
-        Numbers of the XID errors that the driver reported, in order.
-    ecc_corrected, ecc_uncorrected : Reading
-        New memory errors.
-    remapped_rows : Reading
-        Rows of memory newly replaced.
-    lost : str or None
-        What said that the device was lost.
-    """
-
-    slowdowns: tuple[str, ...]
-    xids: tuple[int, ...]
-    ecc_corrected: Reading
+    slowdowns: tuple[str, ...]  # reasons seen for slower clocks (heat, power), in the order of NVML's bits
+    xids: tuple[int, ...]  # numbers of the XID errors that the driver reported, in order
+    ecc_corrected: Reading  # new memory errors, as the next
     ecc_uncorrected: Reading
-    remapped_rows: Reading
-    lost: str | None
+    remapped_rows: Reading  # rows of memory newly replaced
+    lost: str | None  # what said that the device was lost
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingCost:
-    """What watching cost the run.
+    """What watching cost the run."""
 
-    Parameters
-    ----------
-    samples : int
-        Taken; the curve may keep fewer.
-    failures : int
-        Samples in which some counter that had worked before gave nothing.
-    total_ns, longest_ns : int
-        Nanoseconds in samples, together and the longest one.
-    ends_ns : int
-        Nanoseconds that start and end took, before and after the run: opening, and the list of processes.
-    pauses : int
-        Times that sampling was paused.
-    paused_ns : int
-        Nanoseconds for which it was.
-    """
-
-    samples: int
-    failures: int
-    total_ns: int
+    samples: int  # taken; the curve may keep fewer
+    failures: int  # samples in which some counter that had worked before gave nothing
+    total_ns: int  # in samples, together; the longest one is next
     longest_ns: int
-    ends_ns: int
-    pauses: int
+    ends_ns: int  # before and after the run: opening, and the list of processes
+    pauses: int  # times that sampling was paused, and for how long
     paused_ns: int
 
     def __str__(self) -> str:
@@ -103,59 +73,24 @@ class SamplingCost:
 
 @dataclass(frozen=True, slots=True)
 class NvmlRecord:
-    """A run as NVML saw it.
+    """A run as NVML saw it; ``msgspec.json.encode`` writes it."""
 
-    Parameters
-    ----------
-    device : DeviceIdentity or None
-        Of which this speaks; ``None`` where it could not be found, and ``reason`` says why.
-    reason : str or None
-        Why nothing could be watched.
-    seconds : float
-        From start to end, or to now.
-    used_means : UsedMeans
-        What ``used`` was found to be on this machine.
-    total, reserved : Reading
-        Bytes of the device, and of those the driver's own.
-    used_start, used_end, used_peak : Reading
-        Bytes in use on the whole device, by anybody. The peak is the highest sample, so a shorter one
-        between two samples is not seen.
-    process_start, process_end : Reading
-        Bytes that the driver attributes to this process.
-    utilization_mean, utilization_peak : Reading
-        Per cent of the time in which a kernel ran, over the samples.
-    health : Health
-        What happened to the device.
-    invalid : tuple of str
-        Why figures of this run should not be trusted; empty where nothing was seen.
-    unwatched : tuple of str
-        What of that could not be watched, with the reasons.
-    cost : SamplingCost
-        What watching cost.
-    curve : MemoryCurve
-        Device memory over time.
-
-    Notes
-    -----
-    ``msgspec.json.encode(record)`` writes it, and ``dataclasses.asdict`` makes plain containers of it.
-    """
-
-    device: DeviceIdentity | None
-    reason: str | None
-    seconds: float
-    used_means: UsedMeans
-    total: Reading
+    device: DeviceIdentity | None  # None where it could not be found, and reason says why
+    reason: str | None  # why nothing could be watched
+    seconds: float  # from start to end, or to now
+    used_means: UsedMeans  # what the driver's ``used`` was found to be on this machine
+    total: Reading  # bytes of the device, and of those the driver's own
     reserved: Reading
-    used_start: Reading
+    used_start: Reading  # bytes in use on the whole device, by all processes
     used_end: Reading
-    used_peak: Reading
-    process_start: Reading
+    used_peak: Reading  # the highest sample: what rises and falls between two samples is not seen
+    process_start: Reading  # bytes that the driver attributes to this process
     process_end: Reading
-    utilization_mean: Reading
+    utilization_mean: Reading  # per cent of the time in which a kernel ran, over the samples
     utilization_peak: Reading
     health: Health
-    invalid: tuple[str, ...]
-    unwatched: tuple[str, ...]
+    invalid: tuple[str, ...]  # why figures of this run should not be trusted; empty where nothing was seen
+    unwatched: tuple[str, ...]  # what of that could not be watched, with the reasons
     cost: SamplingCost
     curve: MemoryCurve
 
@@ -208,7 +143,6 @@ class CurveRecorder:
         self._taken = 0
         self._times = array("d")
         self._used = array("Q")
-        self.peak: int | None = None
         self.first: int | None = None
         self.last: int | None = None
 
@@ -216,7 +150,6 @@ class CurveRecorder:
         """Take a sample of bytes at seconds since the start, later than those before."""
         self.first = used if self.first is None else self.first
         self.last = used
-        self.peak = used if self.peak is None else max(self.peak, used)
         if self._taken % self._stride == 0:
             if len(self._times) == self._most:
                 self._times, self._used = self._times[::2], self._used[::2]

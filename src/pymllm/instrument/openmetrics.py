@@ -29,7 +29,7 @@ _BOUNDS = range(10, 35)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One line: a number, what it is of, and what stands behind the name, such as ``"_bucket"``."""
+    """One line: a number, its labels, and the suffix of the family's name, such as ``"_bucket"``."""
 
     value: int | float
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Numbers of one meaning, checked against the format: a name ends in its unit, if there is one."""
+    """Samples with one meaning, checked against the format: a name must end in its unit, if it has one."""
 
     name: str
     kind: str
@@ -56,7 +56,7 @@ class Family:
         for sample in self.samples:
             if sample.suffix not in _SUFFIXES[self.kind]:
                 raise ValueError(
-                    f"a {self.kind} has no {sample.suffix!r}; {_SUFFIXES[self.kind]} are possible"
+                    f"a {self.kind} has no suffix {sample.suffix!r}; it must be one of {_SUFFIXES[self.kind]}"
                 )
             wrong = [name for name in sample.labels if not _NAME.fullmatch(name)]
             if wrong:
@@ -64,12 +64,14 @@ class Family:
 
 
 def make_text(families: Iterable[Family]) -> str:
-    """Return families as OpenMetrics text, those of one name together; those without samples are left out."""
+    """Return families as OpenMetrics text, grouped by name; families without samples are left out."""
     joined: dict[str, list[Family]] = {}
     for family in families:
         alike = joined.setdefault(family.name, [])
         if alike and (alike[0].kind, alike[0].unit, alike[0].help) != (family.kind, family.unit, family.help):
-            raise ValueError(f"{family.name} is told twice and differently; give it one kind, unit and help")
+            raise ValueError(
+                f"{family.name} has two definitions; give its families the same kind, unit and help"
+            )
         alike.append(family)
     lines: list[str] = []
     for alike in joined.values():
@@ -78,7 +80,7 @@ def make_text(families: Iterable[Family]) -> str:
 
 
 def write_openmetrics(path: Path, families: Iterable[Family]) -> None:
-    """Write families to a file in a folder that is there; readers see it before or after, never half."""
+    """Write families to a file in an existing folder, all at once: no reader sees half of it."""
     write_text_file(path, make_text(families))
 
 
@@ -113,18 +115,30 @@ def timing_families(timing: Timing, labels: Mapping[str, str] | None = None) -> 
         longest.append(Sample(histogram.max_ns / 1e9, of))
     return (
         Family("pymllm_operation_seconds", "histogram", "seconds", "Time in the adapter.", tuple(buckets)),
-        Family("pymllm_operation_quantile_seconds", "gauge", "seconds", "Quantiles of it.", tuple(quantiles)),
-        Family("pymllm_operation_longest_seconds", "gauge", "seconds", "The longest of it.", tuple(longest)),
+        Family(
+            "pymllm_operation_quantile_seconds",
+            "gauge",
+            "seconds",
+            "Quantiles of the time in the adapter.",
+            tuple(quantiles),
+        ),
+        Family(
+            "pymllm_operation_longest_seconds",
+            "gauge",
+            "seconds",
+            "The longest time in the adapter.",
+            tuple(longest),
+        ),
     )
 
 
 def device_families(record: NvmlRecord, labels: Mapping[str, str] | None = None) -> tuple[Family, ...]:
-    """Return what NVML saw of a run; what it could not see has no number, but a line with the reason."""
+    """Return what NVML measured in a run; a figure that it could not read becomes a line with the reason."""
     of = {**(labels or {}), "device": "unknown" if record.device is None else record.device.uuid}
     return (
         *_readings(
             "pymllm_device_memory",
-            "Memory in use on the device, by anybody.",
+            "Memory in use on the device, by all processes.",
             of,
             {"start": record.used_start, "end": record.used_end, "peak": record.used_peak},
         ),
@@ -144,14 +158,14 @@ def device_families(record: NvmlRecord, labels: Mapping[str, str] | None = None)
             "pymllm_device_run_invalid",
             "gauge",
             "",
-            "Reasons not to trust figures of the run.",
+            "How many reasons there are not to trust the figures of this run.",
             (Sample(len(record.invalid), of),),
         ),
     )
 
 
 def torch_families(record: TorchMemoryRecord, labels: Mapping[str, str] | None = None) -> tuple[Family, ...]:
-    """Return what torch's allocator told of a run; as `device_families` for what it did not tell."""
+    """Return what torch's allocator counted in a run; unknown figures are as in `device_families`."""
     of = labels or {}
     told: dict[str, dict[str, Reading]] = {
         name: {"start": getattr(record.start, name), "end": getattr(record.end, name)}
@@ -164,7 +178,7 @@ def torch_families(record: TorchMemoryRecord, labels: Mapping[str, str] | None =
         families += _readings(f"pymllm_torch_{name}", f"Bytes of torch's allocator: {name}.", of, readings)
     families += _readings(
         "pymllm_torch_events",
-        "Allocations within the run that first had to give the cache back, and that failed.",
+        "Allocations of this run that succeeded only after a retry, or failed.",
         of,
         {"retries": record.alloc_retries, "ooms": record.ooms},
     )
@@ -174,7 +188,7 @@ def torch_families(record: TorchMemoryRecord, labels: Mapping[str, str] | None =
 def _readings(
     name: str, text: str, labels: Mapping[str, str], readings: Mapping[str, Reading]
 ) -> Iterator[Family]:
-    """Give a family of those that are known, and one with the reasons of the others."""
+    """Yield a family of the known readings, and one with the reasons why the others are unknown."""
     is_bytes = any(reading.unit == BYTES for reading in readings.values())
     known = tuple(
         Sample(reading.value, {**labels, "at": at})

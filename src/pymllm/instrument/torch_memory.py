@@ -113,54 +113,28 @@ _running_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class TorchMemory:
-    """The allocator at one time.
+    """The allocator at one time."""
 
-    Parameters
-    ----------
-    allocated : Reading
-        Bytes that tensors hold.
-    reserved : Reading
-        Bytes that the allocator holds, for tensors and for later.
-    active : Reading
-        Bytes of tensors and of those whose last use on the device is not over.
-    inactive_split : Reading
-        Free bytes in segments that also have used ones: what cannot be given back.
-    alloc_retries, ooms : Reading
-        So far in this process: allocations that first had to give the cache back, and that failed.
-    """
-
-    allocated: Reading
-    reserved: Reading
-    active: Reading
-    inactive_split: Reading
-    alloc_retries: Reading
-    ooms: Reading
+    allocated: Reading  # bytes that tensors hold
+    reserved: Reading  # bytes that the allocator holds, for tensors and for later
+    active: Reading  # bytes of tensors, and of those whose last use on the device is not over
+    inactive_split: Reading  # free bytes in segments that also have used ones: they cannot be given back
+    alloc_retries: Reading  # allocations of this process that first had to give the cache back
+    ooms: Reading  # allocations of this process that failed
 
 
 @dataclass(frozen=True, slots=True)
 class TorchMemoryRecord:
-    """A run as the allocator saw it.
-
-    Parameters
-    ----------
-    start, end : TorchMemory
-        Before and after; ``end`` is now while the tracker runs.
-    allocated_peak, reserved_peak, active_peak : Reading
-        Highest numbers of bytes within the run, exact.
-    alloc_retries, ooms : Reading
-        Within the run.
-    backend : str or None
-        The allocator's kind; ``None`` where it could not be asked.
-    """
+    """A run as the allocator saw it."""
 
     start: TorchMemory
-    end: TorchMemory
-    allocated_peak: Reading
+    end: TorchMemory  # now, while the tracker runs
+    allocated_peak: Reading  # highest numbers of bytes within the run, exact
     reserved_peak: Reading
     active_peak: Reading
-    alloc_retries: Reading
+    alloc_retries: Reading  # within the run
     ooms: Reading
-    backend: str | None
+    backend: str | None  # the allocator's kind; None where it could not be asked
 
 
 def read_torch_memory(source: AllocatorSource) -> TorchMemory:

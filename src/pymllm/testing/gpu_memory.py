@@ -1,4 +1,4 @@
-"""What a test used of a GPU's memory, by everything that can tell, and whether that was too much."""
+"""How much GPU memory a test used, by NVML and torch's allocator, and whether that was too much."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parse_bytes(size: int | str) -> int:
 
 
 class LimitOutcome(enum.Enum):
-    """What is known of a limit."""
+    """Whether a limit was kept, as far as that is known."""
 
     KEPT = "kept"
     EXCEEDED = "exceeded"
@@ -47,9 +47,9 @@ class LimitOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LimitVerdict:
-    """Whether a test kept to its limit.
+    """Whether a test stayed within its limit.
 
-    ``found`` are bytes on top of what was in use before, at least, and ``by`` is whose figure that is.
+    ``found``: at least so many bytes on top of what was in use before. ``by``: who measured them.
     """
 
     limit: int
@@ -66,25 +66,13 @@ class LimitVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemoryRecord:
-    """A test as NVML and torch's allocator saw it.
+    """A test as NVML and torch's allocator saw it."""
 
-    Parameters
-    ----------
-    nvml : NvmlRecord
-        The device.
-    torch : TorchMemoryRecord
-        The allocator of this process.
-    own_start, own_end : Reading
-        Bytes that the driver attributes to this process.
-    others : Reading
-        How many other processes used the device, before or after: the higher number.
-    """
-
-    nvml: NvmlRecord
-    torch: TorchMemoryRecord
-    own_start: Reading
+    nvml: NvmlRecord  # the device
+    torch: TorchMemoryRecord  # the allocator of this process
+    own_start: Reading  # bytes that the driver attributes to this process
     own_end: Reading
-    others: Reading
+    others: Reading  # how many other processes used the device, before or after: the higher number
 
     @property
     def tensors(self) -> Reading:
@@ -135,16 +123,20 @@ class GpuMemoryRecord:
         value, reading, by = max(known, key=lambda it: it[0])
         outcome = LimitOutcome.EXCEEDED if value > limit else LimitOutcome.KEPT
         if outcome is LimitOutcome.KEPT and by.endswith("after it ran"):
-            why = Reading.unknown(BYTES, f"{reading} more after it than before, but nobody saw the peak")
+            why = Reading.unknown(BYTES, f"{reading} more are in use after it, and the peak was not measured")
             return LimitVerdict(limit, LimitOutcome.UNKNOWN, why, "nobody")
         return LimitVerdict(limit, outcome, reading, by)
 
     def _alone(self, reading: Reading) -> Reading:
-        """Return a reading of the whole device, which is this process's only where no other uses it."""
+        """Return a reading of the whole device, known only if no other process uses the device."""
         if not reading.is_known or self.others.value == 0:
             return reading
-        others = f"{self.others} use the device, too" if self.others.is_known else str(self.others.reason)
-        return Reading.unknown(BYTES, f"whose memory on the device it is: {others}")
+        others = (
+            f"{self.others.value} other processes use the device, too"
+            if self.others.is_known
+            else str(self.others.reason)
+        )
+        return Reading.unknown(BYTES, f"the memory in use may not be this process's: {others}")
 
 
 class GpuMemory:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import pytest
 import torch
 
@@ -72,6 +75,37 @@ def test_whatever_the_implementation_raises_is_an_outcome(adapter: Counter) -> N
     result = adapter.apply(1, Merge()).result
     assert isinstance(result, Failed)
     assert (result.error, result.message) == ("KeyError", "'lost'")
+
+
+@pytest.mark.parametrize("claimed", [{"pool"}, ["pool"], ("pool",), frozenset({"pool"}), {"pool": 1}])
+def test_a_claim_is_any_collection_of_capabilities(
+    claimed: Collection[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes an adapter need not know which."""
+    monkeypatch.setattr(Counter, "claim", lambda self: claimed)
+    assert Counter().capabilities == frozenset({"pool"})
+
+
+@pytest.mark.parametrize(
+    ("claimed", "says"),
+    [
+        ("pool", "claim() returned 'pool'; it must return a set, such as {'pool'}"),
+        (None, "claim() returned None; it must return a set, such as {'pool'}"),
+        (
+            ["pol"],
+            "claim() returned 'pol', which is no capability (did you mean 'pool'?); there are pool, swa, ",
+        ),
+        ([["pool"]], "claim() returned ['pool'], which is no capability"),
+    ],
+)
+def test_a_claim_of_what_does_not_exist_is_refused(
+    claimed: Any, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X1: the method is named, and the word that is near."""
+    monkeypatch.setattr(Counter, "claim", lambda self: claimed)
+    with pytest.raises(AdapterError) as caught:
+        Counter()
+    assert caught.value.message.startswith(says)
 
 
 @pytest.mark.parametrize(

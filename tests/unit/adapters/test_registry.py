@@ -10,7 +10,6 @@ import pytest
 
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.registry import (
-    FAULTY,
     OWN,
     PEERS,
     AdapterEntry,
@@ -19,29 +18,51 @@ from pymllm.adapters.registry import (
     make_adapter,
 )
 from pymllm.errors import AdapterError, UsageError
+from pymllm.faults.adapters import FAULTY
 from pymllm.history.files import Config
 
 STRANGER = """
-class Cache:
+from pymllm.adapters.base import BaseAdapter
+
+class Cache(BaseAdapter):
     KIND = "slots"
     CONFIGURATIONS = ({"pages": 4}, {"pages": 8})
 
     def __init__(self, name, config):
+        super().__init__(name, config)
         if config["pages"] < 1:
             raise RuntimeError("no pages")
-        self.name, self.config = name, config
 
-class Teapot:
+class Thirsty(Cache):
+    def __init__(self, name, config):
+        super().__init__(name, config)
+        self.number("page_sise")
+
+class Hasty(Cache):
+    def __init__(self, name, config):
+        self.config = config
+
+class Teapot(BaseAdapter):
     KIND = "kettle"
+
+class Pot:
+    pass
 """
+BROKEN = {
+    "needy": "\nimport nowhere_to_be_found",
+    "unfinished": "x = 1\nclass Cache(\n",
+    "divided": "1 / 0",
+}
 
 
 @pytest.fixture
 def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module of somebody else's, by name."""
     (tmp_path / "stranger.py").write_text(STRANGER, encoding="utf-8")
-    (tmp_path / "broken.py").write_text("import nowhere_to_be_found", encoding="utf-8")
+    for name, text in BROKEN.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "stranger", raising=False)
     return "stranger"
 
@@ -67,11 +88,29 @@ def test_an_unknown_name_is_refused_with_the_nearest_ones() -> None:
     with pytest.raises(UsageError) as caught:
         find_adapter("raddix")
     assert str(caught.value) == (
-        "no adapter 'raddix' (did you mean radix?); pymllm adapters lists them, "
-        "and module:Class or command:PROGRAM ARGS names another one"
+        "no adapter 'raddix' (did you mean radix?); pymllm adapters lists all; "
+        "name your own as module:Class or command:PROGRAM ARGS"
     )
-    with pytest.raises(UsageError, match=r"^no adapter 'x{60}\.\.\.'; pymllm adapters lists them"):
+    with pytest.raises(UsageError, match=r"^no adapter 'x{60}\.\.\.'; pymllm adapters lists all"):
         find_adapter("x" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("toy.Toy", "toy:Toy"),
+        ("my.toys.Toy", "my.toys:Toy"),
+        ("toy.py", "toy:CLASS"),
+        ("toy.py:Toy", "toy:Toy"),
+        ("./toys/toy.py:Toy", "toys.toy:Toy"),
+    ],
+)
+def test_other_spellings_of_a_class_get_the_right_one(name: str, meant: str) -> None:
+    """People name a class as Python does, or its file."""
+    with pytest.raises(
+        UsageError, match=rf"^no adapter '{name}' \(did you mean {meant}\?\); pymllm adapters"
+    ):
+        find_adapter(name)
 
 
 def test_a_package_that_is_missing_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,23 +159,46 @@ def test_a_stranger_is_named_by_module_and_class(stranger: str) -> None:
 @pytest.mark.parametrize(
     ("place", "says"),
     [
-        ("nowhere:Cache", "cannot import nowhere"),
-        ("broken:Cache", "cannot import broken: No module named 'nowhere_to_be_found'"),
-        ("stranger:Kettle", "stranger has no class 'Kettle'"),
-        ("stranger:Teapot", "Teapot.KIND must be one of slots, rows"),
+        ("nowhere:Cache", "cannot import nowhere: no module of that name is in "),
+        (
+            "needy:Cache",
+            "import needy: ModuleNotFoundError: No module named 'nowhere_to_be_found' (needy.py, line 2)",
+        ),
+        ("unfinished:Cache", "SyntaxError: '(' was never closed (unfinished.py, line 2)"),
+        ("divided:Cache", "ZeroDivisionError: division by zero (divided.py, line 1)"),
+        ("stranger:Cash", "stranger has no class 'Cash' (did you mean Cache?)"),
+        ("stranger:Pot", "Pot is no adapter; derive one from pymllm.adapters.base.BaseAdapter"),
+        ("stranger:Teapot", "Teapot.KIND is 'kettle'; it must be one of slots, rows"),
     ],
 )
 def test_what_cannot_be_loaded_is_the_adapters_fault(stranger: str, place: str, says: str) -> None:
-    """An adapter error, so that no law is said to be violated."""
+    """An adapter error in one line, so that no law is said to be violated."""
     with pytest.raises(AdapterError) as caught:
         load_adapter(find_adapter(place))
     assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_what_cannot_be_built_is_the_adapters_fault(stranger: str) -> None:
-    """The configuration is named."""
-    with pytest.raises(AdapterError, match=r"cannot be built with {'pages': 0}: RuntimeError: no pages"):
+    """The configuration is named, and the line that raised."""
+    with pytest.raises(AdapterError) as caught:
         make_adapter("stranger:Cache", {"pages": 0})
+    assert caught.value.message == (
+        "cannot be built with {'pages': 0}: RuntimeError: no pages (stranger.py, line 11)"
+    )
+    with pytest.raises(AdapterError, match=r"its __init__ must call super\(\).__init__\(name, config\)"):
+        make_adapter("stranger:Hasty")
+
+
+def test_a_key_that_no_configuration_has_is_said_with_who_asks_for_it(stranger: str) -> None:
+    """The adapter, the configuration, the key and the way out."""
+    with pytest.raises(AdapterError) as caught:
+        make_adapter("stranger:Thirsty", {"pages": 4, "page_size": 1})
+    assert str(caught.value) == (
+        "adapter stranger:Thirsty: cannot be built with {'pages': 4, 'page_size': 1}: stranger.py, line 16 "
+        "asks for 'page_sise', which is not in it (did you mean 'page_size'?); add it to "
+        "Thirsty.CONFIGURATIONS"
+    )
 
 
 def test_a_program_is_named_by_its_command(tiny_program: Callable[..., str]) -> None:

@@ -19,7 +19,7 @@ from pymllm.adapters.process.wire import make_line, write_operation
 from pymllm.adapters.registry import OWN, load_adapter
 from pymllm.errors import ProgramError, TraceError
 from pymllm.history import files, operations, outcomes
-from pymllm.history.config_limits import ELEMENTS_LIMIT, SIZE_LIMITS, check_config, config_schema
+from pymllm.history.config_limits import ELEMENTS_LIMIT, SIZE_LIMITS, check_config, config_schema, read_number
 from pymllm.history.files import (
     Header,
     History,
@@ -250,6 +250,22 @@ def test_what_is_too_large_is_refused(kind: str | None, config: dict[str, Any], 
     """X1: with the key, the value, the limit and the way out."""
     with pytest.raises(ProgramError, match=words):
         check_config(config, kind)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({}, "the configuration has no pages, which must be an integer from 2 on"),
+        ({"pages": None}, "the configuration's pages is None; it must be an integer from 2 on"),
+        ({"pages": True}, "the configuration's pages is True; it must be an integer from 2 on"),
+        ({"pages": 1}, "the configuration's pages is 1; it must be an integer from 2 on"),
+    ],
+)
+def test_a_number_that_is_missing_or_too_small_is_refused(config: dict[str, Any], words: str) -> None:
+    """What is not there is not said to be None."""
+    with pytest.raises(ProgramError, match=rf"^{words}$"):
+        read_number(config, "pages", 2)
+    assert read_number({"pages": 2}, "pages", 2) == 2
 
 
 @pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)

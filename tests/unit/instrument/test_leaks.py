@@ -74,7 +74,9 @@ def test_a_still_program_leaks_nowhere() -> None:
     assert set(outcomes(verdict).values()) == {Outcome.NO_LEAK}
     assert verdict.leaking == ()
     assert str(verdict).splitlines()[0] == "slots: no leak"
-    assert str(verdict).splitlines()[3] == "device: no leak (up to 262,144 bytes per epoch are none)"
+    assert (
+        str(verdict).splitlines()[3] == "device: no leak (growth of up to 262,144 bytes per epoch is allowed)"
+    )
 
 
 @pytest.mark.parametrize("checkpoints", range(10))
@@ -82,7 +84,7 @@ def test_too_few_checkpoints_are_no_verdict(checkpoints: int) -> None:
     """Growth that nobody can be sure of is not called anything."""
     verdict = judge_leaks(course("slots", range(checkpoints)))
     assert set(outcomes(verdict).values()) == {Outcome.UNKNOWN}
-    assert "too short" in str(verdict.layers[0])
+    assert "too few checkpoints: " in str(verdict.layers[0])
     assert verdict.checkpoints == checkpoints
 
 
@@ -175,7 +177,7 @@ def test_a_course_has_its_verdict(name: str) -> None:
     assert verdict.outcome in allowed, str(verdict)
     assert verdict.slope is not None
     if verdict.outcome is UNKNOWN:
-        assert "checkpoints do not tell" in str(verdict)
+        assert "checkpoints are too few to be sure" in str(verdict)
         assert "take more" in str(verdict)
 
 
@@ -193,7 +195,7 @@ def test_a_slope_is_what_grows_in_an_epoch() -> None:
     two_epochs = [replace(it, at=1.0 + (at >= 60)) for at, it in enumerate(course("live", values))]
     assert judge_leaks(two_epochs).of(Layer.LIVE).outcome is UNKNOWN
     one_epoch = [replace(it, at=1.0) for it in course("live", range(12))]
-    assert "all at one epoch" in str(judge_leaks(one_epoch).of(Layer.LIVE))
+    assert "all checkpoints were taken after the same epoch" in str(judge_leaks(one_epoch).of(Layer.LIVE))
 
 
 def test_an_unknown_layer_keeps_its_reason() -> None:
@@ -230,7 +232,12 @@ HIDDEN = Reading.unknown("processes", "in a container")
     ("others", "grows", "outcome", "reason"),
     [
         ([Reading(0, "processes")] * 12, True, LEAK, None),
-        ([Reading(int(at == 7), "processes") for at in range(12)], True, UNKNOWN, "others use it, too"),
+        (
+            [Reading(int(at == 7), "processes") for at in range(12)],
+            True,
+            UNKNOWN,
+            "other processes use the device, too",
+        ),
         ([HIDDEN] * 12, True, UNKNOWN, "in a container"),
         ([HIDDEN] * 12, False, NO_LEAK, None),
     ],
@@ -245,7 +252,7 @@ def test_a_process_answers_for_a_device_that_it_has_alone(
     checkpoints = [replace(it, own=unknown, others=other) for it, other in zip(read, others, strict=True)]
     verdict = judge_leaks(checkpoints).of(Layer.DEVICE)
     assert verdict.outcome is outcome
-    assert verdict.reason == (reason and f"device memory grows, but whose is unknown: {reason}")
+    assert verdict.reason == (reason and f"device memory grows, but it may be another process's: {reason}")
 
 
 def test_our_own_number_comes_first() -> None:
@@ -410,7 +417,7 @@ def test_this_process_is_watched_where_nothing_is_given() -> None:
     """Torch and NVML are asked, and have at least a reason."""
     with LeakCheck() as check:
         checkpoint = check.checkpoint()
-    assert checkpoint.slots.reason == "nobody said how to count slots; give slots=..."
+    assert checkpoint.slots.reason == "no function counts the slots; pass slots=..."
     for reading in (checkpoint.live, checkpoint.own):
         assert reading.is_known or reading.reason
 
@@ -444,7 +451,7 @@ def test_checkpoints_go_forward() -> None:
 def test_a_bound_of_no_layer_is_refused() -> None:
     """X1: a bound that was mistyped would silently not count; a layer's own words are its name, too."""
     with pytest.raises(
-        ValueError, match=r"bounds has 'tensors', which is no layer; there are 'slots', 'live"
+        ValueError, match=r"bounds names 'tensors', which is not a layer; the layers are 'slots', 'live"
     ):
         LeakCheck(bounds={"tensors": 3})
     lost: list[int] = []
@@ -525,7 +532,7 @@ def test_growth_on_the_device_is_seen_through_the_driver() -> None:
     assert "leak of 2.09715e+06 bytes per epoch" in str(verdict)
     hidden = through_the_driver(lambda epoch: epoch * 2 * MIB, mine=False, others=1).of(Layer.DEVICE)
     assert hidden.outcome is Outcome.UNKNOWN
-    assert "whose is unknown" in str(hidden)
+    assert "may be another process's" in str(hidden)
     assert through_the_driver(lambda epoch: MIB).of(Layer.DEVICE).outcome is Outcome.NO_LEAK
 
 

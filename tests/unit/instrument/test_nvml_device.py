@@ -73,6 +73,15 @@ def test_a_forked_child_does_not_close_its_parents_library() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
+@on_machine(**{"hang.nvmlInitWithFlags": 1})
+def test_a_driver_that_hangs_is_left_alone() -> None:
+    """The caller goes on with the reason, and nobody else of this process waits for it again."""
+    said = raised(Unreadable, NvmlLibrary().open, 0.2)
+    assert said == "nvmlInit: no answer within 0.2 s, the driver hangs; see pymllm doctor"
+    assert raised(Unreadable, NvmlLibrary().open) == said
+    assert calls("nvmlInitWithFlags") == 1
+
+
 def test_without_the_package_there_is_a_reason(tmp_path: Path) -> None:
     """From a source tree it may be missing: the reason says how to get it."""
     (tmp_path / "pynvml.py").write_text("raise ImportError('not here')")

@@ -242,7 +242,7 @@ def test_families_of_one_name_stand_together() -> None:
     other = replace(GAUGE, samples=(Sample(6, {"x": "z"}),))
     between = replace(GAUGE, name="b_bytes")
     assert [value for _, _, value in read([GAUGE, between, other])["a_bytes"]] == [5, 6]
-    with pytest.raises(ValueError, match="a_bytes is told twice and differently"):
+    with pytest.raises(ValueError, match="a_bytes has two definitions"):
         make_text([GAUGE, replace(GAUGE, help="Else.")])
 
 
@@ -257,7 +257,7 @@ def test_nothing_to_tell_is_a_file_all_the_same() -> None:
         ({"name": "a-bytes"}, "letters, digits"),
         ({"kind": "counter"}, "one of gauge"),
         ({"unit": "seconds"}, "must end in its unit, _seconds"),
-        ({"samples": (Sample(1, {}, "_bucket"),)}, "a gauge has no '_bucket'"),
+        ({"samples": (Sample(1, {}, "_bucket"),)}, "a gauge has no suffix '_bucket'"),
         ({"samples": (Sample(1, {"x y": ""}),)}, "label 'x y'"),
     ],
 )

@@ -129,6 +129,14 @@ def test_a_law_of_what_is_kept_says_nothing_where_nothing_is() -> None:
     assert not find_law("S1").applies_to({"page_size": 1}, frozenset())
 
 
+def test_a_law_of_tails_says_nothing_of_pages_of_one_token() -> None:
+    """R1: every key has whole pages then; only who claims refusals can still be wrong about its slots."""
+    assert find_law("R1").applies_to({"page_size": 2}, {"pool"})
+    assert not find_law("R1").applies_to({"page_size": 1}, {"pool"})
+    assert find_law("R1").applies_to({"page_size": 1}, {"pool", "refusals"})
+    assert find_law("R2").applies_to({"page_size": 1}, {"pool"})
+
+
 def test_a_law_of_splits_says_nothing_of_who_splits_no_node() -> None:
     """M3: what can never be tested is not claimed; M1 and M2 are."""
     claims = frozenset({"mamba", "inspect"})

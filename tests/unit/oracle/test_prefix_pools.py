@@ -23,8 +23,8 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Slots
 from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.models.prefix_model import path_of_key
 from pymllm.oracle.prefix_books import PrefixBooks
-from pymllm.oracle.prefix_pages import path_of_key
 
 # -- The caller's own calls to the pool under a prefix cache -------------------------------------------------
 
@@ -188,8 +188,8 @@ def books(*claims: str, **config: Any) -> PrefixBooks:
         ((), {"pool": "host"}, "pool is 'host'"),
         (("pool",), {}, "pool is none"),
         ((), {"pool": "token", "slots": 4}, "pool is token"),
-        (("pool",), {"pool": "token"}, "slots is None"),
-        (("pool",), {"pool": "swa", "slots": 4}, "swa_slots is None"),
+        (("pool",), {"pool": "token"}, "has no slots"),
+        (("pool",), {"pool": "swa", "slots": 4}, "has no swa_slots"),
         (("pool",), {"page_size": 2, "pool": "token", "slots": 3}, "slots is 3; it must"),
         (("pool",), {"page_size": 2, "pool": "swa", "slots": 2, "swa_slots": 1}, "swa_slots is 1; it"),
         (("mamba",), {"track_slots": 0}, "track_slots is 0"),

@@ -25,11 +25,10 @@ from pymllm.history.operations import (
 )
 from pymllm.history.operations import Key as PrefixKey
 from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Unsupported
+from pymllm.oracle.coverage.noticed import note_alloc, note_free
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.given_numbers import GivenNumbers
+from pymllm.oracle.models.slot_model import GivenNumbers, PageModel, WindowModel
 from pymllm.oracle.slot_judge import SlotJudge
-from pymllm.oracle.slot_model import PageModel, WindowModel
-from pymllm.oracle.slot_situations import note_alloc, note_free
 
 # -- The judge of slot allocators: every law is seen to hold, and to be broken by one spoiled outcome --------
 
@@ -402,8 +401,8 @@ def test_an_operation_without_meaning_is_the_programs_fault(claims: str, operati
     [
         (Header("x", "slots", {"page_size": 1, "pages": 4}, ("merges",)), "does not claim a pool"),
         (Header("x", "slots", {"page_size": 0, "pages": 4}, ("pool",)), "page_size is 0"),
-        (Header("x", "slots", {"page_size": 1}, ("pool",)), "pages is None"),
-        (Header("x", "slots", {"page_size": 1, "pages": 4}, ("pool", "swa")), "swa_pages is None"),
+        (Header("x", "slots", {"page_size": 1}, ("pool",)), "has no pages"),
+        (Header("x", "slots", {"page_size": 1, "pages": 4}, ("pool", "swa")), "has no swa_pages"),
     ],
 )
 def test_a_header_that_says_too_little_is_refused(made: Header, reason: str) -> None:

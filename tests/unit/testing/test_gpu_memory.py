@@ -157,7 +157,7 @@ def test_other_memory_is_told_and_not_judged() -> None:
 @on_machine()
 def test_others_memory_is_held_against_nobody() -> None:
     """Where another process uses the device, or that is hidden, its growth is not this test's."""
-    for others, why in ((1, "1 processes use the device, too"), (None, "not among them")):
+    for others, why in ((1, "1 other processes use the device, too"), (None, "not among them")):
         record = grown(GpuMemory(hz=500, source=FakeAllocator(), use=lambda n=others: use(n)), 3 * GIB)  # type: ignore[misc]
         assert record.judge(GIB).outcome is LimitOutcome.KEPT
         assert why in str(record.beside.reason)
@@ -197,7 +197,7 @@ def test_what_a_process_has_at_its_end_can_only_accuse() -> None:
     assert memory.summary().judge(GIB).outcome is LimitOutcome.EXCEEDED
     verdict = memory.summary().judge(2 * GIB)
     assert verdict.outcome is LimitOutcome.UNKNOWN
-    assert "nobody saw the peak" in str(verdict)
+    assert "the peak was not measured" in str(verdict)
 
 
 @on_machine()
@@ -231,7 +231,7 @@ def test_where_nothing_can_be_read_the_reasons_are_told() -> None:
     """A machine without a GPU holds nothing against anybody, and claims nothing."""
     verdict = run_epochs(lambda: None, device="GPU-of-nobody")
     assert not verdict.leaking
-    assert "nobody said how to count slots" in str(why_unknown(verdict))
+    assert "no function counts the slots" in str(why_unknown(verdict))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 from pymllm.history.operations import KINDS
 
-__all__ = ["SECTIONS", "Law", "Way", "law"]
-
 SECTIONS = ("Why", "Choices", "Caller", "Engines")
 """What goes wrong in a server without it; what an implementation may choose; what the caller owes; how the
 engines of the field differ today."""
@@ -58,6 +56,8 @@ class Law:
     is_of_splits : bool
         Whether it says nothing of a cache whose nodes never have several pages, so that none is split
         (``splits`` is false in its configuration).
+    is_of_tails : bool
+        Whether it says nothing of pages of one token, of which no key has a part, unless misuse is refused.
     driven_kinds : frozenset of str
         Kinds of which it says something only where an engine drives them (capability ``engine``).
     """
@@ -70,6 +70,7 @@ class Law:
     needs: frozenset[str] = frozenset()
     is_of_content: bool = False
     is_of_splits: bool = False
+    is_of_tails: bool = False
     driven_kinds: frozenset[str] = frozenset()
 
     @property
@@ -108,7 +109,8 @@ class Law:
         """Tell whether a program can test it on an adapter of this configuration with these capabilities."""
         is_empty = self.is_of_content and config.get("retains") is False
         is_whole = self.is_of_splits and config.get("splits") is False
-        return self.is_claimed_by(capabilities, kind) and not is_empty and not is_whole
+        is_even = self.is_of_tails and config.get("page_size") == 1 and "refusals" not in capabilities
+        return self.is_claimed_by(capabilities, kind) and not (is_empty or is_whole or is_even)
 
 
 def law(
@@ -121,6 +123,7 @@ def law(
     needs: str = "",
     is_of_content: bool = False,
     is_of_splits: bool = False,
+    is_of_tails: bool = False,
     driven_kinds: str = "",
 ) -> Law:
     """Make a law of words: ``ways`` are letters of structure, oracle and plant, lists are split at spaces."""
@@ -134,5 +137,6 @@ def law(
         frozenset(needs.split()),
         is_of_content,
         is_of_splits,
+        is_of_tails,
         frozenset(driven_kinds.split()),
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pymllm.oracle.laws.law import law
 
-__all__ = ["LAWS"]
-
 LAWS = (
     law(
         "R1",
@@ -62,6 +60,7 @@ LAWS = (
         page="prefixes",
         ways="sop",
         kinds="prefix",
+        is_of_tails=True,
     ),
     law(
         "R2",

@@ -1,0 +1,148 @@
+"""GPU tests that touch no GPU, memory that does not come back, and limits and leaks not judged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pymllm.pytest_plugin.settings import (
+    GPU,
+    INI_MARKER,
+    is_on,
+    log_of,
+    marker_of,
+    needs_gpu,
+    seconds_of,
+    strictness,
+)
+
+if TYPE_CHECKING:
+    from pymllm.testing.gpu_use import GpuTouch, MemoryReturn
+
+_UNJUDGED = "pymllm unjudged"
+_UNTOUCHED = "pymllm untouched"
+
+_touch: pytest.StashKey[GpuTouch] = pytest.StashKey()
+_return: pytest.StashKey[MemoryReturn] = pytest.StashKey()
+
+
+# -- the use of the GPU, and its memory ---------------------------------------------------------------------
+
+
+def look_before(item: pytest.Item) -> None:
+    """Read the state of the GPU before the fixtures of a test run, so that a later look can compare."""
+    from pymllm.testing.gpu_use import GpuTouch
+
+    item.stash[_touch] = GpuTouch()
+    if seconds_of(item.config) is not None:
+        expect_memory(item)
+
+
+def why_untouched(item: pytest.Item) -> str | None:
+    """Return how it is known that a test touched no GPU; ``None`` where it did, may have, or need not."""
+    return item.stash[_touch].why_untouched() if _touch in item.stash else None
+
+
+def note_untouched(item: pytest.Item, why: str) -> None:
+    """Tell at the end of the run that a GPU test touched no GPU; a strict run fails the test."""
+    for name, is_forbidden in strictness(item.config).items():
+        if is_forbidden:
+            pytest.fail(f"needs a GPU and touched none, which {name} forbids: {why}", pytrace=False)
+    item.user_properties.append((_UNTOUCHED, f"{item.nodeid}: {why}"))
+
+
+def expects_memory(item: pytest.Item) -> bool:
+    """Whether memory is to come back after a test."""
+    return _return in item.stash
+
+
+def expect_memory(item: pytest.Item) -> None:
+    """Read how much memory is in use, of which the test may leave no more."""
+    from pymllm.testing.gpu_use import MemoryReturn
+
+    if _return in item.stash:
+        return
+    item.stash[_return] = MemoryReturn()
+    if item.stash[_return].unknown is not None:
+        note_unjudged(item, f"wait_for_gpu_memory: {item.stash[_return].unknown}")
+
+
+def wait_for_memory(
+    item: pytest.Item, seconds: float | None, *, has_failed: bool, is_over: bool, **options: Any
+) -> None:
+    """Wait until a test's memory has come back; if it does not, fail the test and say who has it."""
+    from pymllm.testing.gpu_use import SECONDS
+
+    __tracebackhide__ = True
+    memory = item.stash[_return]
+    try:
+        reason = None
+        if memory.unknown is None:
+            reason = memory.wait(SECONDS if seconds is None else seconds, without_own=has_failed, **options)
+    finally:
+        if is_over:
+            memory.close()
+            del item.stash[_return]
+    if reason is not None:
+        pytest.fail(f"GPU memory of {item.nodeid} has not come back: {reason}", pytrace=False)
+
+
+# -- what nobody could judge -------------------------------------------------------------------------------
+
+
+def note_unjudged(item: pytest.Item, why: str) -> None:
+    """Tell at the end of the run that a limit or leaks could not be judged; a strict run fails the test."""
+    forbidden = strictness(item.config)
+    forbidden["--require-gpu"] = is_on(item.config, "--require-gpu") and needs_gpu(item)
+    for name, is_forbidden in forbidden.items():
+        if is_forbidden:
+            pytest.fail(f"not judged, which {name} forbids: {why}", pytrace=False)
+    item.user_properties.append((_UNJUDGED, why))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """List tests that touched no GPU, what could not be judged and why, and options that had no effect."""
+    reports = [
+        report
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport)
+    ]
+    noted = [it for report in reports if report.when == "call" for it in report.user_properties]
+    untouched = [value for name, value in noted if name == _UNTOUCHED]
+    if untouched:
+        terminalreporter.section("need a GPU and touched none (pymllm)")
+        for line in untouched:
+            terminalreporter.write_line(str(line))
+    reasons = Counter(value for name, value in noted if name == _UNJUDGED)
+    if reasons:
+        terminalreporter.section("not judged (pymllm)")
+        for reason, count in reasons.most_common():
+            terminalreporter.write_line(f"{count} {'test' if count == 1 else 'tests'}: {reason}")
+    idle = [] if config.option.collectonly else list(_idle_options(config, reports))
+    if idle:
+        terminalreporter.section("without effect (pymllm)")
+        for line in idle:
+            terminalreporter.write_line(line)
+
+
+def _idle_options(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> Iterator[str]:
+    """Yield a line for each option of this plugin that was given and had no effect, with the way out."""
+    if not marker_of(config) and not any(GPU in report.keywords for report in reports):
+        given = {
+            "--require-gpu": is_on(config, "--require-gpu"),
+            "--gpu-lock": config.getoption("--gpu-lock") != "wait",
+            "--gpu-shard": config.getoption("--gpu-shard") is not None,
+        }
+        for name, is_given in given.items():
+            if is_given:
+                yield (
+                    f"{name}: no test that ran is marked {GPU}; where this project has a marker of its own"
+                    f" for such tests, name it in its settings: {INI_MARKER} = gpu"
+                )
+    log = log_of(config)
+    if log is not None and not log.stat().st_size:
+        yield f"--gpu-memory-log: {log} is empty; gpu_memory_limit and gpu_memory watch a test"
