@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stranger_cache import PageCache
 
-from pymllm.adapters.cabinet.fault import ANY, Fault
-from pymllm.adapters.cabinet.planting import Edit, Replace
+from pymllm.faults.fault import ANY, Fault
+from pymllm.faults.plant import Edit, Replace
 
 _ADAPTER = ("stranger_adapter:StrangerCache",)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from posixpath import dirname, relpath
 
-from pymllm.adapters.cabinet.bugs import BUGS
-from pymllm.adapters.cabinet.table import PLANTED
+from pymllm.faults.table import BUGS, PLANTED
 from pymllm.oracle.laws import LAWS
 
 __all__ = ["places_of_ids", "with_ids"]

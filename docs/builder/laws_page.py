@@ -11,11 +11,11 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT / "src") not in sys.path:
     sys.path.insert(0, str(ROOT / "src"))  # also where the package is not installed
 
-from pymllm.adapters.cabinet.fault import Fault  # noqa: E402
-from pymllm.adapters.cabinet.table import PLANTED  # noqa: E402
+from pymllm.faults.fault import Fault  # noqa: E402
+from pymllm.faults.table import PLANTED  # noqa: E402
 from pymllm.history.operations import KINDS  # noqa: E402
+from pymllm.oracle.coverage import SITUATIONS  # noqa: E402
 from pymllm.oracle.laws import INVARIANTS, LAWS, Law, Way  # noqa: E402
-from pymllm.oracle.situations import SITUATIONS  # noqa: E402
 
 __all__ = ["PAGE", "make_laws_page"]
 

@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT / "src") not in sys.path:
     sys.path.insert(0, str(ROOT / "src"))  # also where the package is not installed
 
-from pymllm.adapters.cabinet.fault import Fault  # noqa: E402
-from pymllm.adapters.cabinet.table import PLANTED  # noqa: E402
 from pymllm.conformance.program import write_record  # noqa: E402
 from pymllm.errors import InvariantViolation  # noqa: E402
+from pymllm.faults.fault import Fault  # noqa: E402
+from pymllm.faults.table import PLANTED  # noqa: E402
 from pymllm.history.files import History, Step, load_history  # noqa: E402
 from pymllm.oracle.judge import judge_steps  # noqa: E402
 from pymllm.oracle.laws import Law, find_law  # noqa: E402

@@ -63,12 +63,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for capacity in ("2k", "4k"):
         pymllm(folder, "replay", "chat", "--requests", "20", "--capacity", capacity, "--store", "store")
     pymllm(folder, "doctor", "--store", "store")
-    for value, code in ((10.0, "one"), (8.0, "one"), (3.0, "two")):
+    for value, code in ((10.0, "one"), (8.0, "one"), (3.0, "two"), (3.1, "two")):
         write_run(
             folder / "store",
             make_header("benchmark"),
             [
-                Figure("match", value, "us", "smaller", low=value - 1, high=value + 1, code=code),
+                *(
+                    Figure(
+                        f"match: {it}", value, "us", "smaller", value - 1, value + 1, code=code, plot="match"
+                    )
+                    for it in ("median", "p99")
+                ),
+                Figure("insert", value, "us", "smaller"),
                 Histogram("match", "us", (1.0, 2.0, 4.0), (3, 5, 2)),
                 Curve(
                     "device", "bytes", "seconds", (0.0, 1.0), (1 << 20, 3 << 20), verdict="flat", good=True
@@ -85,6 +91,7 @@ def page(request: pytest.FixtureRequest, browser: Any, folder: Path) -> Iterator
     context = browser.new_context(
         color_scheme=request.param, offline=True, viewport={"width": 1280, "height": 800}
     )
+    context.set_default_timeout(10_000)
     page = context.new_page()
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -133,28 +140,32 @@ def test_a_violation_leads_to_its_program_and_the_program_can_be_saved(page: Any
 
 def test_every_picture_is_drawn_as_it_is_reached_and_fits(page: Any) -> None:
     """None is empty, and none is wider than the page."""
-    for element in page.locator(".picture").all():
+    for element in page.locator(".pictures").all():
         element.scroll_into_view_if_needed()
         element.locator(".cartesianlayer path").first.wait_for(state="attached")
-        box = element.bounding_box()
-        assert box["height"] >= 190
-        assert box["x"] + box["width"] <= 1280
+        for picture in element.locator(":scope > div").all():
+            box = picture.bounding_box()
+            assert box["height"] >= 150
+            assert box["x"] + box["width"] <= 1280
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
-def test_a_choice_changes_the_picture(page: Any) -> None:
-    """Figures of two codes are two lines of the one picture."""
-    select = page.get_by_label("Figure", exact=True)
+def test_a_choice_changes_the_pictures(page: Any) -> None:
+    """Figures of one benchmark stand beside each other with short titles; two codes are two lines of each."""
+    select = page.get_by_label("Figures", exact=True)
+    plot = page.locator("#plot-trends")
     select.select_option(label="match")
-    names = page.locator("#plot-trends .legendtext")
+    plot.get_by_text("p99: ").wait_for()
+    titles = plot.locator(":scope > div > p").all_inner_texts()
+    assert titles == [f"{it}: µs, smaller is better" for it in ("median", "p99")]
+    names = plot.locator(":scope > div").first.locator(".legendtext")
     names.first.wait_for()
     assert sorted(text.rsplit(" ", 1)[1] for text in names.all_text_contents()) == ["one", "two"]
-    before = page.locator("#plot-trends").inner_html()
-    other = page.evaluate("document.querySelector('#plot-trends-choice').options[1].label")
-    select.select_option(label=other)
-    page.wait_for_function(
-        "before => document.querySelector('#plot-trends').innerHTML !== before", arg=before
+    other = page.evaluate(
+        "[...document.querySelectorAll('#plot-trends-choice option')].map((it) => it.label)"
     )
+    select.select_option(label=next(it for it in other if it != "match"))
+    plot.get_by_text("p99: ").wait_for(state="detached")
 
 
 def test_the_switch_wins_over_the_system(page: Any) -> None:
@@ -180,6 +191,7 @@ def test_the_verdict_and_the_violation_come_first(page: Any) -> None:
 
 def test_a_table_can_be_searched_and_cut_down(page: Any) -> None:
     """What does not fit is hidden, and the number of rows that are left is told."""
+    unfold(page)
     line = page.locator(".find").filter(visible=True).first
     rows = line.locator("xpath=following::table[1]").locator("tbody tr")
     words = rows.first.locator("th").inner_text()
@@ -207,22 +219,57 @@ def test_a_hint_is_shown_by_keyboard_and_pointer(page: Any) -> None:
 
 
 def test_the_page_passes_an_accessibility_check(page: Any) -> None:
-    """axe-core's rules of WCAG 2.1, levels A and AA, with everything unfolded."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="tox -e report brings axe")
-    page.evaluate("document.querySelectorAll('details').forEach((it) => { it.open = true; })")
-    rules = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
-    found = axe.Axe().run(page, options=rules)
-    assert found.violations_count == 0, found.generate_report()
+    """On a wide screen, light and dark."""
+    assert_accessible(page)
 
 
-def test_a_phone_shows_the_page_without_scrolling_sideways(browser: Any, folder: Path) -> None:
+def test_words_are_explained_behind_a_line_and_violations_say_since_when(page: Any) -> None:
+    """The legend of a section opens by the keyboard; a card names the first run that broke the law."""
+    words = page.locator("#laws details.words")
+    words.evaluate("it => { it.open = false; }")
+    words.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert words.get_by_text("The law applies, and no program tested it.").is_visible()
+    since = page.locator("#laws .card dt", has_text="since").locator("xpath=following-sibling::dd[1]")
+    assert "no run has tested the law since" in since.first.inner_text()
+
+
+def test_changes_since_the_run_before_are_a_section(page: Any) -> None:
+    """Of the newest two runs of a kind: here a benchmark's."""
+    assert cell(page, "benchmark", 5) == "3"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 820])
+def test_a_narrow_screen_shows_the_page_without_scrolling_sideways(
+    browser: Any, folder: Path, width: int, scheme: str
+) -> None:
     """Tables scroll by themselves; and the first stop of the keyboard leads past the head."""
-    context = browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, offline=True)
+    context = browser.new_context(
+        viewport={"width": width, "height": 844}, is_mobile=width < 400, offline=True, color_scheme=scheme
+    )
+    context.set_default_timeout(10_000)
     page = context.new_page()
     page.goto((folder / "report.html").as_uri())
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the report"
-    page.locator("#plot-trends").scroll_into_view_if_needed()
-    page.locator("#plot-trends svg.main-svg").first.wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    unfold(page)
+    for element in page.locator(".pictures").all():
+        element.scroll_into_view_if_needed()
+        element.locator("svg.main-svg").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert_accessible(page)
     context.close()
+
+
+def unfold(page: Any) -> None:
+    page.evaluate("document.querySelectorAll('details').forEach((it) => { it.open = true; })")
+
+
+def assert_accessible(page: Any) -> None:
+    """axe-core's rules of WCAG 2.1, levels A and AA, with everything unfolded."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="tox -e report brings axe")
+    unfold(page)
+    rules = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
+    found = axe.Axe().run(page, options=rules)
+    assert found.violations_count == 0, found.generate_report()

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from faulty_table import CAUGHT, Caught, class_of, look_for, save
 
-from pymllm.adapters.registry import FAULTY, AdapterEntry
+from pymllm.adapters.registry import AdapterEntry
+from pymllm.faults.adapters import FAULTY
 from pymllm.oracle.laws import find_law
 
 PAGE = Path(__file__).parents[2] / "docs" / "faulty.md"
@@ -21,9 +22,9 @@ _SEEDS = range(4)
 _HEAD = """\
 # Wrong implementations
 
-Each of these adapters has one bug, planted on purpose: a copy of one of our classes with a few lines changed.
-The search must find every one. `pymllm verify --adapter NAME` names the law that the bug breaks, and prints
-the smallest program that shows it.
+Each of these adapters is one of ours with one bug, planted on purpose. The search must find every one.
+`pymllm verify --adapter NAME` names the law that the bug breaks, and prints the smallest program that
+shows it. [faults.md](faults.md) has the bugs of serving engines.
 
 `tests/meta/test_faulty.py` checks the law and the length of each program in this table. It also plays each
 program on the class without the bug, which must not break a law. `python tests/meta/faulty_page.py` writes

@@ -7,11 +7,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from pymllm.adapters.faulty import Faulty
 from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.conformance.acting import ActingMachine, make_machine
 from pymllm.conformance.machines import MACHINES, load_machine
 from pymllm.conformance.search import SearchPlan, SearchResult, search
+from pymllm.faults.adapters import Faulty
 
 _TABLE = Path(__file__).with_name("faulty_programs.json")
 

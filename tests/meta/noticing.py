@@ -17,8 +17,8 @@ from types import FrameType
 import pytest
 from _pytest.runner import runtestprotocol
 
-from pymllm.adapters.cabinet.planting import Edit, StaleEditError, planted
 from pymllm.errors import InvariantViolation
+from pymllm.faults.plant import Edit, StaleEditError, planted
 
 NOTICED = (AssertionError, pytest.fail.Exception, InvariantViolation)
 """What a test or a check raises when it has noticed something."""

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import pytest
 from faulty_table import class_of, machine_for
 
-from pymllm.adapters.registry import FAULTY, OWN, find_adapter, load_adapter, make_adapter
+from pymllm.adapters.registry import OWN, find_adapter, load_adapter, make_adapter
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.machines import load_machine, machines_for
 from pymllm.errors import InvariantViolation
+from pymllm.faults.adapters import FAULTY
+from pymllm.faults.plant import planted
 from pymllm.history.files import Config, History
 from pymllm.oracle.laws import LAWS, Way
 
@@ -86,15 +88,14 @@ def some_failing_history(name: str) -> History:
 
 def law_seen_inside(name: str, history: History) -> str | None:
     """The law that a walk after each step names first, with nobody judging the outcomes."""
-    sound = load_adapter(find_adapter(class_of(name).SOUND))
-    looked_into = type("LookedInto", (class_of(name),), {"audit": sound.audit})  # type: ignore[attr-defined]
-    adapter = looked_into(name, dict(history.header.config))
-    try:
-        for step in history.steps:
-            adapter.apply(step.number, step.operation)
-            adapter.audit()
-    except InvariantViolation as violation:
-        return violation.law
+    with planted(class_of(name).FAULT.edits):
+        adapter = make_adapter(class_of(name).SOUND, dict(history.header.config))
+        try:
+            for step in history.steps:
+                adapter.apply(step.number, step.operation)
+                adapter.audit()
+        except InvariantViolation as violation:
+            return violation.law
     return None
 
 

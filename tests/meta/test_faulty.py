@@ -8,11 +8,12 @@ import pytest
 from faulty_page import PAGE, render
 from faulty_table import CAUGHT, class_of, look_for
 
-from pymllm.adapters.registry import FAULTY, find_adapter
+from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeReport, try_adapter
+from pymllm.faults.adapters import FAULTY
 from pymllm.oracle.laws import INVARIANTS
 
 NAMES = [entry.name for entry in FAULTY]

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from spoiling import SPOILS, Spoil, judge_spoiled, record
 
-from pymllm.adapters.cabinet.table import PLANTED
-from pymllm.adapters.faulty import Faulty
-from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, load_adapter, make_adapter
+from pymllm.adapters.registry import OWN, AdapterEntry, load_adapter, make_adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.smoke import make_sample
 from pymllm.errors import InvariantViolation
+from pymllm.faults.adapters import FAULTY, Faulty
+from pymllm.faults.table import PLANTED
 from pymllm.history.outcomes import NoRoom
 from pymllm.oracle.laws import LAWS, Law, Way
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from noticing import Outcome, run_with_faults
 
-from pymllm.adapters.cabinet.planting import Edit, StaleEditError
+from pymllm.faults.plant import Edit, StaleEditError
 
 INSERT = "pymllm.mem_cache.chunk_cache:ChunkCache.insert"
 ROWS = Edit(INSERT, "return InsertResult()", "return InsertResult(1)")

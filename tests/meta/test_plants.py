@@ -7,10 +7,9 @@ import re
 import pytest
 from noticing import Outcome, marked_files, run_with_faults
 
-from pymllm.adapters.cabinet.bugs import BUGS, UNPLANTED
-from pymllm.adapters.cabinet.fault import Fault
-from pymllm.adapters.cabinet.table import PLANTED
 from pymllm.errors import InvariantViolation
+from pymllm.faults.fault import Fault
+from pymllm.faults.table import BUGS, PLANTED, UNPLANTED
 
 MARK = re.compile(r"@pytest\.mark\.notices\(([^)]*)\)")
 LAW = re.compile(r"\b(?:[XAPKHRSMEC]\d+|section \d)\b")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from shrunk import LONG_BY_NATURE, SHORT, Result, measure, tell
 
-from pymllm.adapters.cabinet.table import find_faults, own_cabinet
+from pymllm.faults.table import find_faults, own_cabinet
 
 QUICK = ("B04", "B10", "B17", "B43", "B76-requests", "B148", "faulty-dead-leaves", "faulty-one-layer-saves")
 

@@ -7,10 +7,11 @@ from collections import Counter
 
 import pytest
 
-from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, load_adapter, make_adapter
+from pymllm.adapters.registry import OWN, AdapterEntry, load_adapter, make_adapter
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.machines import load_machine, machines_for
 from pymllm.errors import InvariantViolation
+from pymllm.faults.adapters import FAULTY
 from pymllm.oracle.laws import INVARIANTS, find_law
 
 each_invariant = pytest.mark.parametrize("name", INVARIANTS)

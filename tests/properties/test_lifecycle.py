@@ -10,8 +10,8 @@ from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.history.files import Config
+from pymllm.oracle.coverage import expected_situations
 from pymllm.oracle.laws import laws_of
-from pymllm.oracle.situations import expected_situations
 
 CONFIGURATIONS = [
     (adapter, config)

@@ -12,7 +12,7 @@ from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.machines import MACHINES, load_machine
 from pymllm.history.files import Config
 from pymllm.mem_cache import host_store
-from pymllm.oracle.situations import expected_situations
+from pymllm.oracle.coverage import expected_situations
 
 SLOTS = ("token-slots", "swa-slots")
 ON_DEVICES = ("rows", "kv-buffers", "gdn-states", "blocks")

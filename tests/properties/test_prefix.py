@@ -14,8 +14,8 @@ from pymllm.adapters.own_caches import Chunk, Mamba, Radix, WindowedRadix
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.history.files import Config
+from pymllm.oracle.coverage import expected_situations
 from pymllm.oracle.laws import find_law
-from pymllm.oracle.situations import expected_situations
 
 CLASSES = {"radix": Radix, "radix-window": WindowedRadix, "mamba": Mamba, "chunk": Chunk}
 CONFIGURATIONS = [(name, config) for name, kind in CLASSES.items() for config in kind.CONFIGURATIONS]

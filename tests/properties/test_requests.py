@@ -19,8 +19,8 @@ from pymllm.history import operations as ops
 from pymllm.history.files import Config
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import RequestView
+from pymllm.oracle.coverage import expected_situations
 from pymllm.oracle.request_judge import RequestJudge
-from pymllm.oracle.situations import expected_situations
 
 CONFIGURATIONS = [dict(config) for config in Requests.CONFIGURATIONS]
 MACHINES = [make_machine(RequestMachine, "requests", config) for config in CONFIGURATIONS]

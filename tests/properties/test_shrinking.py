@@ -7,14 +7,14 @@ import functools
 import pytest
 
 from pymllm.adapters.registry import find_adapter, load_adapter
-from pymllm.conformance.acting import FoundViolation, drive, make_machine
+from pymllm.conformance.acting import FoundViolation, make_machine
 from pymllm.conformance.block_machine import BlockMachine
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.conformance.reduction import Program, weigh
 from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.shrinker import shrink
-from pymllm.errors import InvariantViolation
+from tests.unit.finding import found_by
 
 MACHINES = {
     "faulty-dirty-rows": RowMachine,
@@ -29,14 +29,7 @@ PLAYS = 250
 @functools.cache
 def found(adapter: str) -> FoundViolation:
     config = dict(load_adapter(find_adapter(adapter)).CONFIGURATIONS[-1])
-    machine = make_machine(MACHINES[adapter], adapter, config, seed=0)
-    for seed in range(200):
-        try:
-            drive(machine, seed, 60)
-        except InvariantViolation:
-            break
-    assert machine.found is not None
-    return machine.found
+    return found_by(make_machine(MACHINES[adapter], adapter, config, seed=0), 60)
 
 
 @functools.cache

@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from pymllm.adapters.cabinet.table import PLANTED
 from pymllm.oracle.history import dump_history, read_history  # type: ignore[import-not-found]
 
 from pymllm.adapters.cabinet.planting import planted
-from pymllm.adapters.cabinet.table import PLANTED
 from pymllm.adapters.registry import FAULTY, OWN, find_adapter, load_adapter, make_adapter
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.machines import load_machine, machines_for

@@ -38,7 +38,7 @@ def test_its_faults_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["faults", "--jobs", "1", "--cabinet", "stranger_faults:TABLE"]
     result = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    assert "5 of 5 faults caught by a law of their list" in result.stdout
+    assert "5 of 5 faults caught by a listed law" in result.stdout
 
 
 def test_the_cache_knows_nothing_of_us() -> None:

@@ -14,8 +14,8 @@ import torch
 from pymllm.history.operations import Key
 from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_bytes, hash_to_int64, hash_token_ids
 from pymllm.mem_cache.radix_cache import RadixCache
-from pymllm.oracle.page_hashes import hash_pages
-from pymllm.oracle.prefix_pages import path_of_key
+from pymllm.oracle.models.cold_runs import hash_pages
+from pymllm.oracle.models.prefix_model import path_of_key
 
 PAGE = Path(__file__).parents[2] / "docs" / "specification" / "keys-and-hashes.md"
 ((SCRIPT, PRINTED),) = re.findall(

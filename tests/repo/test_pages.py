@@ -12,14 +12,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pymllm.adapters.cabinet.bugs import BUGS
-from pymllm.adapters.cabinet.table import PLANTED, own_cabinet
 from pymllm.cli import main
 from pymllm.cli.faults_page import print_anew, rows_of
 from pymllm.cli.report import FORMATS
 from pymllm.cli.situations import make_page
 from pymllm.conformance.machines import PROFILES
-from pymllm.oracle.situations import SITUATIONS
+from pymllm.faults.table import BUGS, PLANTED, own_cabinet
+from pymllm.oracle.coverage import SITUATIONS
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import LoadedRuns
 from pymllm.report.records import RECORDS

@@ -170,12 +170,12 @@ def test_what_only_an_engine_tests_is_unknown_and_says_why(python: Path, tmp_pat
     done = run(python, tmp_path, *words, "--command", f"{python} {EXAMPLES / 'page_cache.py'}")
     assert done.returncode == 3, done.stdout + done.stderr
     assert f"because    LifecycleMachine needs torch and numpy, {WAY_OUT}" in done.stdout
-    assert "0 violated, 1 unknown, 1 hold" in done.stdout
+    assert "laws: 0 violated, 1 unknown, 1 hold" in done.stdout
     done = run(
         python, tmp_path, *words[:1], "--law", "E4", "--command", f"{python} {EXAMPLES / 'page_cache.py'}"
     )
     assert done.returncode == 2
-    assert "no adapter asked for can test E4; LifecycleMachine needs torch" in done.stderr
+    assert "none of the adapters can test E4; LifecycleMachine needs torch" in done.stderr
 
 
 @pytest.mark.parametrize(

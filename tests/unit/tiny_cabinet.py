@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pymllm.adapters.cabinet.fault import ANY, Fault
-from pymllm.adapters.cabinet.planting import Edit, Replace
+from pymllm.faults.fault import ANY, Fault
+from pymllm.faults.plant import Edit, Replace
 
 _FREE = "tiny_adapters:TinyRows.do_free_row"
 _ZEROES = "self.rows[row] = [0] * self.context"

@@ -77,7 +77,7 @@ MALFORMED_CALLS: Calls = {
 class Requests(BaseAdapter):
     """A `DynamicInferenceContext` of few blocks, so that something is evicted all the time.
 
-    Configurations are as of `pymllm.oracle.request_model.RequestModel`; ``device`` may name a GPU.
+    Configurations are as of `pymllm.oracle.models.request_model.RequestModel`; ``device`` may name a GPU.
     """
 
     KIND = "requests"

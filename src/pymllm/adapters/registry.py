@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class AdapterEntry:
     @property
     def is_of_torch(self) -> bool:
         """Whether it needs torch: whoever adapts our classes or sglang's does."""
-        return self.place.startswith("pymllm.adapters.")
+        return self.place.startswith(("pymllm.adapters.", "pymllm.faults."))
 
 
 _OWN = {
@@ -109,21 +109,11 @@ PEERS: tuple[AdapterEntry, ...] = tuple(
 )
 """Other people's, loaded when built: ``tox -e peers`` installs the package, ``peers-older`` an older one."""
 
-_FAULTY = ("faulty_pools", "faulty_radix", "faulty_mamba", "faulty_blocks", "faulty_requests")
-_WRONG_CLASS = re.compile(r'^class (?!Faulty)([A-Z]\w+)\(.*\):\n    """(\w)(.+?)\.?(?:"""|\n)', re.MULTILINE)
 
-
-def _read_faulty() -> Iterator[AdapterEntry]:
-    """Give an entry for each wrong class, which its docstring sums up; read, so that no torch is loaded."""
-    for module in _FAULTY:
-        text = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
-        for name, first, rest in _WRONG_CLASS.findall(text):
-            words = re.sub("([A-Z])", r"-\1", name).lower()
-            yield AdapterEntry(f"faulty{words}", f"pymllm.adapters.{module}:{name}", f"{first.lower()}{rest}")
-
-
-FAULTY: tuple[AdapterEntry, ...] = tuple(_read_faulty())
-"""Wrong on purpose, each in one way, to see that they are caught (`pymllm.adapters.faulty`)."""
+def faulty() -> tuple[AdapterEntry, ...]:
+    """Give those that are wrong on purpose, each in one way; their table is read when somebody asks."""
+    entries: tuple[AdapterEntry, ...] = importlib.import_module("pymllm.faults.adapters").FAULTY
+    return entries
 
 
 def find_adapter(name: str) -> AdapterEntry:
@@ -137,7 +127,10 @@ def find_adapter(name: str) -> AdapterEntry:
     module, colon, _ = name.partition(":")
     if colon and not module.endswith(".py"):
         return AdapterEntry(name, name, "")
-    entries = {entry.name: entry for entry in (*OWN, *PEERS, *FAULTY)}
+    for entry in (*OWN, *PEERS):
+        if entry.name == name:
+            return entry
+    entries = {entry.name: entry for entry in (*OWN, *PEERS, *faulty())}
     if name in entries:
         return entries[name]
     shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."

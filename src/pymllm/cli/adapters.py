@@ -10,35 +10,35 @@ from typing import Any
 import click
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, make_adapter
+from pymllm.adapters.registry import OWN, PEERS, AdapterEntry, faulty, make_adapter
 from pymllm.cli import options
 from pymllm.cli.program import say
+from pymllm.cli.tables import draw, make_legend, make_table
 from pymllm.errors import AdapterError
 from pymllm.history.files import Config
 from pymllm.torch_extra import why_no_torch
 
 
-@click.command("adapters", short_help="List who can be examined.")
+@click.command("adapters", short_help="List the implementations that can be examined.")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @options.json
-@click.option("-v", "--verbose", is_flag=True, help="List configurations and what each claims.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="List the configurations, too, with the capabilities of each."
+)
 def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
-    """List adapters: name, kind, what is adapted.
+    """List adapters: name, kind, number of configurations, and what each adapts.
 
-    NAME is a name of the list or module:Class; by default all are listed.
+    NAME is a name of the list or module:Class; the default is all names.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     entries = [options.find_adapter_or_refuse(name, is_run=False) for name in dict.fromkeys(names)] or [
         *OWN,
         *PEERS,
-        *FAULTY,
+        *faulty(),
     ]
     found = _describe_all(entries)
-    say(
-        json.dumps({"schema": "pymllm.adapters", "version": 1, "adapters": found}, indent=2)
-        if as_json
-        else "\n".join(_lines(found, verbose))
-    )
+    document = {"schema": "pymllm.adapters", "version": 1, "adapters": found}
+    say(json.dumps(document, indent=2) if as_json else _make_text(found, verbose))
 
 
 def _describe_all(entries: Sequence[AdapterEntry]) -> list[dict[str, Any]]:
@@ -80,25 +80,21 @@ def _claims(entry: AdapterEntry, config: Config) -> dict[str, Any]:
     return {"config": config, "capabilities": sorted(adapter.capabilities)}
 
 
-def _lines(found: Sequence[dict[str, Any]], verbose: bool) -> list[str]:
-    width = max(len(adapter["name"]) for adapter in found)
-    lines = []
+def _make_text(found: Sequence[dict[str, Any]], verbose: bool) -> str:
+    """Lay adapters out as a table; ``verbose`` has a list of configurations below, with what each claims."""
+    table = make_table("adapter", "kind", "configurations", "adapts", right=("configurations",), gap=2)
+    details: list[str] = []
     claimed: set[str] = set()
     for adapter in found:
-        count = len(adapter["configurations"])
-        configurations = "1 configuration" if count == 1 else f"{count} configurations"
-        if "problem" in adapter:
-            configurations = "cannot be built"
-        lines.append(
-            f"{adapter['name']:{width}}  {adapter['kind'] or '-':7}  {configurations:18} {adapter['summary']}"
-        )
-        lines += [f"    {adapter['problem']}"] if verbose and "problem" in adapter else []
-        for it in adapter["configurations"] if verbose else ():
-            config = ", ".join(f"{key} {value}" for key, value in it["config"].items())
-            lines.append(
-                f"    {config or 'no settings'}: {', '.join(it['capabilities']) or 'claims nothing'}"
-            )
+        configurations, problem = adapter["configurations"], adapter.get("problem")
+        count = "cannot be built" if problem else f"{len(configurations)}"
+        table.add_row(adapter["name"], adapter["kind"] or "-", count, adapter["summary"])
+        details += ["", adapter["name"], *([f"    {problem}"] if problem else [])]
+        for it in configurations:
+            config = ", ".join(f"{key} {value}" for key, value in it["config"].items()) or "no settings"
+            details.append(f"    {config}: {', '.join(it['capabilities']) or 'claims nothing'}")
             claimed.update(it["capabilities"])
-    if claimed:
-        lines += ["", *(f"{name}: {CAPABILITIES[name]}" for name in CAPABILITIES if name in claimed)]
-    return [line.rstrip() for line in lines]
+    parts = [table, *details] if verbose else [table]
+    if verbose and claimed:
+        parts += ["", make_legend({name: CAPABILITIES[name] for name in CAPABILITIES if name in claimed})]
+    return draw(*parts, fits_terminal=True)

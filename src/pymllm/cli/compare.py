@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pymllm.cli import options
 from pymllm.cli.program import escaped
 from pymllm.cli.store import keep_run
-from pymllm.cli.tables import draw, make_table, problem_lines, tell, violation_lines
-from pymllm.cli.verify import cut_short, heading, plan_search, played, save_programs, search, verify_command
+from pymllm.cli.tables import (
+    draw,
+    make_legend,
+    make_table,
+    problem_lines,
+    tell,
+    terminal_width,
+    violation_lines,
+)
+from pymllm.cli.verify import (
+    COUNTED,
+    MEANINGS,
+    WORDS,
+    cut_short,
+    heading,
+    judged_laws,
+    plan_search,
+    played,
+    save_programs,
+    search,
+    style_of,
+    verdict_lines,
+    verify_command,
+)
 from pymllm.conformance.documents import CompareDocument, MatrixCell
-from pymllm.oracle.verdicts import Verdict
+from pymllm.oracle.verdicts import Verdict, merge_verdicts
 from pymllm.text_file import cut
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 _FEWEST = 2
+_SENTENCE, _CELL = 34, 10  # columns of a terminal for a law with its sentence, and for one implementation
 _SHARED = {"laws", "profile", "seed", "examples", "jobs", "timeout", "output", "store", "as_json", "progress"}
 """Options that mean here what they mean to ``pymllm verify``."""
 
 
-@click.command("compare", short_help="Put several implementations under the same search.")
+@click.command("compare", short_help="Search several implementations, and print verdicts side by side.")
 @click.argument("names", metavar="NAME NAME...", nargs=-1)
 @options.command(multiple=True)
 def compare_command(
@@ -35,20 +62,19 @@ def compare_command(
     progress: str,
     **chosen: Any,
 ) -> int:
-    """Search several implementations from the same seed, and lay out which law holds of which.
+    """Search several implementations from the same seed, and print which law holds for which of them.
 
-    NAME is a name of `pymllm adapters`, module:Class or 'command:PROGRAM ARGS'. A cell says how often the
-    law was tested and held, that it is violated, unknown or not claimed; it is empty where the law is
-    about another kind of thing.
-    The smallest program for each violation is written to a file, for `pymllm rerun` on any of them.
+    NAME is a name of `pymllm adapters`, module:Class or 'command:PROGRAM ARGS'. The smallest program for
+    each violation is written to a file, which `pymllm rerun` runs on any of them. A table has a row for each
+    law and a column for each implementation.
 
-    Ends like `pymllm verify`: with 1 where a law is violated, with 3 where something is unknown. With
-    --examples N all of them play N programs per machine and configuration, however fast they are.
+    Exit status: as of `pymllm verify`, 1 if a law is violated, 3 if something is unknown. With --examples N
+    each of them runs N programs per machine and configuration, however fast it is.
     """
     names = options.names_of(names, commands)
     if len(set(names)) < _FEWEST:
         got = f"{cut(names[0])} was named {len(names)} times" if len(names) > 1 else f"got {len(names)}"
-        raise click.UsageError(f"compares {_FEWEST} different implementations or more; {got}.")
+        raise click.UsageError(f"give {_FEWEST} different implementations or more to compare; {got}.")
     report = search(plan_search(names, **chosen), progress)
     files = save_programs(report, output)
     document = report.comparison(files)
@@ -60,15 +86,13 @@ compare_command.params += [option for option in verify_command.params if option.
 
 
 def make_text(document: CompareDocument) -> str:
-    """Lay a comparison out as text, plain ASCII."""
-    numbers = [str(number) for number, _ in enumerate(document.adapters, 1)]
-    table = make_table("law", *numbers, "demands that", right=numbers, gap=2)
-    for row in document.matrix:
-        cells = {cell.adapter: cell for cell in row.cells}
-        shown = (_shown(cells.get(adapter.name)) for adapter in document.adapters)
-        table.add_row(row.id, *shown, row.sentence)
+    """Lay a comparison out as text: what is violated or unknown, then the matrix, for a few adapters each."""
     found = [text for _, text in violation_lines(document)]
-    return draw(_heading(document), table, *problem_lines(document.adapters), *found, "", _sum_up(document))
+    parts: list[RenderableType | tuple[str, str]] = [_heading(document), *verdict_lines(document)]
+    parts += [*found, *problem_lines(document.adapters), ""]
+    if judged_laws(document):
+        parts += [*_matrices(document), make_legend(_legend(document))]
+    return draw(*parts, "", (_sum_up(document), "bold"), fits_terminal=True)
 
 
 def _heading(document: CompareDocument) -> str:
@@ -79,16 +103,48 @@ def _heading(document: CompareDocument) -> str:
     return f"{heading(document)}\n{numbered}\n"
 
 
+def _matrices(document: CompareDocument) -> Iterator[RenderableType]:
+    """Yield the matrix, cut between adapters where a terminal has no room for all of them."""
+    numbered = [(number, it) for number, it in enumerate(document.adapters, 1) if it.machines]
+    together = max(1, ((terminal_width() or 10_000) - _SENTENCE) // _CELL)
+    for begin in range(0, len(numbered), together):
+        some = numbered[begin : begin + together]
+        numbers = [str(number) for number, _ in some]
+        table = make_table("law", *numbers, "demands that", right=numbers, gap=2)
+        for row in document.matrix:
+            cells = {cell.adapter: cell for cell in row.cells}
+            shown = [_shown(cells.get(adapter.name)) for _, adapter in some]
+            if any(shown):
+                worst = merge_verdicts(cells[it.name].verdict for _, it in some if it.name in cells)
+                is_bad = worst in (Verdict.VIOLATED, Verdict.UNKNOWN)
+                table.add_row(row.id, *shown, row.sentence, style=style_of(worst) if is_bad else "")
+        yield from (table, "")
+
+
 def _shown(cell: MatrixCell | None) -> str:
     if cell is None:
         return ""
     if cell.verdict is Verdict.HOLDS:
-        return f"holds {cell.tests:,}"
-    return "not claimed" if cell.verdict is Verdict.NOT_CLAIMED else cell.verdict.name
+        return f"{cell.tests:,}"
+    return "-" if cell.verdict is Verdict.NOT_CLAIMED else cell.verdict.name
+
+
+def _legend(document: CompareDocument) -> dict[str, str]:
+    """Explain the words that the matrix has."""
+    known = {cell.verdict for row in document.matrix for cell in row.cells}
+    is_blank = any(len(row.cells) < len(document.adapters) for row in document.matrix)
+    holds = "the law holds: so many tests, and none broke it"
+    return {
+        "1, 2, ...": "the implementations above",
+        **{WORDS[it]: MEANINGS[it] for it in (Verdict.VIOLATED, Verdict.UNKNOWN) if it in known},
+        **({"a number": holds} if Verdict.HOLDS in known else {}),
+        **({"-": f"not claimed: {MEANINGS[Verdict.NOT_CLAIMED]}"} if Verdict.NOT_CLAIMED in known else {}),
+        **({"nothing": "the law is about another kind of implementation"} if is_blank else {}),
+    }
 
 
 def _sum_up(document: CompareDocument) -> str:
-    counts = Counter(law.verdict for adapter in document.adapters for law in adapter.laws)
-    order = (Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.HOLDS, Verdict.NOT_CLAIMED)
-    cells = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in order)
-    return f"cells: {cells}; {played(document)}{cut_short(document)}"
+    judged = [adapter for adapter in document.adapters if adapter.machines]
+    counts = Counter(law.verdict for adapter in judged for law in adapter.laws)
+    pairs = ", ".join(f"{counts[verdict]} {word}" for verdict, word in COUNTED.items())
+    return f"pairs of law and implementation: {pairs}; {played(document)}{cut_short(document)}"

@@ -28,6 +28,21 @@ _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h)?", re.ASCII)
 _SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SHORTEST, _LONGEST = 0.1, 86_400.0
 
+_HELP = """\
+Show Python, torch, GPUs, what NVML reads, and versions, as a bug report needs them.
+
+Each check runs in a process of its own, so a driver that hangs or crashes cannot stop the command. torch
+is loaded, which takes a second or more, and CUDA is initialised if there is a device.
+
+\b
+Exit status:
+  0  healthy; what is missing or cannot be read is unknown, with the reason
+  2  bad input
+  4  sick: torch or NVML crashed or hung until the deadline; the driver or
+     CUDA reports an error; a GPU was lost, or has uncorrected ECC errors or
+     rows that could not be remapped; --require-gpu or --min-free is not met
+"""
+
 
 def duration(value: object) -> float:
     """Read a time from a tenth of a second to a day: ``20s``, ``2m``, ``1.5h``, ``500ms``, ``20`` seconds."""
@@ -35,26 +50,26 @@ def duration(value: object) -> float:
     seconds = float(found[1]) * _SECONDS[found[2] or ""] if found else 0.0
     if not _SHORTEST <= seconds <= _LONGEST:
         raise click.BadParameter(
-            f"{cut(str(value))!r} is no time in {_SHORTEST}s..24h; write 20s, 2m or 500ms."
+            f"{cut(str(value))!r} is not a time in {_SHORTEST}s..24h; write 20s, 2m or 500ms."
         )
     return seconds
 
 
-@click.command("doctor", short_help="Show what this machine has, and whether it is sick.")
+@click.command("doctor", short_help="Check this machine: Python, torch, GPUs and their health.", help=_HELP)
 @click.option(
     "--deadline",
     type=duration,
     metavar="TIME",
     default="2m",
     show_default=True,
-    help="Most for all looks together, such as 20s or 2m: what takes longer hangs.",
+    help="Longest time for all checks together, such as 20s or 2m; a check that takes longer counts as hung.",
 )
-@click.option("--require-gpu", is_flag=True, help="A machine without a CUDA device for torch is sick.")
+@click.option("--require-gpu", is_flag=True, help="Count a machine without a CUDA device for torch as sick.")
 @click.option(
     "--min-free",
     type=Amount(0, 1_000_000),
     metavar="GIB",
-    help="A GPU with less free memory is sick.",
+    help="Count a GPU with less free memory as sick.",
 )
 @options.json
 @options.store
@@ -67,22 +82,10 @@ def doctor_command(
     store: Path | None,
     progress: str,
 ) -> int:
-    r"""Show Python, torch, GPUs, what NVML reads, and versions: what a bug report needs.
-
-    Torch and NVML are asked in processes of their own, so that a driver that hangs or crashes cannot take the
-    command along. Torch is loaded for it, which takes a second or more, and CUDA initialised where there is a
-    device.
-
-    \b
-    Status 0  healthy; what is missing, or cannot be read, is unknown with the reason
-           2  bad input
-           4  sick: torch or NVML hung until the deadline or crashed, the driver or CUDA
-              is in trouble, a GPU was lost or has uncorrected ECC errors or rows that
-              could not be remapped, or what --require-gpu or --min-free asks for is not there
-    """
+    """Look at the machine, and print what was found."""
     from pymllm.instrument.machine_facts import look_at_machine  # and NVML: --help does without
 
-    with progress_bar(progress, "loading torch, asking NVML", _LOOKS, "looks") as show:
+    with progress_bar(progress, "loading torch, asking NVML", _LOOKS, "checks") as show:
         document = look_at_machine(
             show,
             deadline=deadline,

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import say
+from pymllm.cli.program import count_of, say
 from pymllm.cli.store import keep_run, refuse_own_input
-from pymllm.cli.tables import draw, make_table, progress_bar, tell
+from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.conformance.documents import FaultRow, FaultsDocument
 from pymllm.errors import UsageError
 from pymllm.text_file import cut, write_text_file
 from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
-    from pymllm.adapters.cabinet.fault import Fault
     from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask
     from pymllm.conformance.faults_run import KeptResults
+    from pymllm.faults.fault import Fault
 
 _FULL_SEEDS = 5
 _SHRINKS = 300
@@ -35,8 +35,8 @@ _SHRINKS = 300
 @click.command("faults", short_help="Plant known faults and see each one caught.")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @options.cabinet(
-    "Somebody's faults, a sequence of Fault; may be repeated. Without an ID only these are planted. "
-    "By default there are those of this package."
+    "Your own faults, a sequence of Fault; may be repeated. Without an ID, only these are planted. "
+    "The default is this package's faults."
 )
 @click.option("--full", is_flag=True, help="Five seeds, and the smallest program for each fault.")
 @click.option("--seed", type=options.SEED, default=0, help="The first seed.")
@@ -46,12 +46,12 @@ _SHRINKS = 300
 @click.option(
     "--page",
     type=options.OUTPUT_FILE,
-    help="Write a page of Markdown, too; where there is one, its rows of other faults stay.",
+    help="Also write a page of Markdown; rows of other faults in a page that is there stay.",
 )
 @click.option(
     "--keep",
     type=options.OUTPUT_FILE,
-    help="Keep each result there at once; what is there is not looked for again.",
+    help="Write each result there at once; the next run takes what is there and searches only for the rest.",
 )
 @click.option("--list", "only_list", is_flag=True, help="List the faults with the laws that may catch each.")
 @options.progress
@@ -68,13 +68,13 @@ def faults_command(
     only_list: bool,
     progress: str,
 ) -> int:
-    """Put known faults in place, one at a time, and see each one caught by a law written down beforehand.
+    """Put known faults in place, one at a time, and search for each until it breaks a law.
 
-    ID names a fault of the cabinet; by default all are planted. The quick form looks from one seed and stops
-    at the first violation; --full takes the median of five seeds and makes the programs small.
+    ID names a fault, as --list shows them; by default all are planted. One seed is searched, up to the first
+    violation; --full takes the median of five seeds and makes the programs small.
 
-    Ends with 0 where every fault was caught by a law of its list, with 1 where one was not, and with 2 for
-    bad input. docs/verify.md explains the table.
+    Ends with 0 if every fault was caught by a law listed for it, with 1 if one was not, and with 2 for bad
+    input. docs/verify.md explains the table.
     """
     if only_list:
         options.refuse_typed(
@@ -127,14 +127,14 @@ def look_and_tell(
 
 def refuse_beside_faults(*names: str) -> None:
     """Refuse options of a command that mean nothing while faults are looked for."""
-    options.refuse_typed(names, "with --cabinet or --fault only faults are told of")
+    options.refuse_typed(names, "--cabinet and --fault print the table of faults only")
 
 
 def choose_faults(
     ids: Sequence[str], cabinets: Sequence[str], adapters: Sequence[str] = ()
 ) -> tuple[Fault, ...]:
     """Return the faults that the options name, of these adapters only where any are named; or refuse."""
-    from pymllm.adapters.cabinet.table import find_faults, join_cabinets, own_cabinet
+    from pymllm.faults.table import find_faults, join_cabinets, own_cabinet
 
     if cabinets and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -162,8 +162,8 @@ def choose_faults(
 
 def _load(place: str) -> tuple[Fault, ...]:
     """Read somebody's table in a process beside this one: its module may do anything when it is imported."""
-    from pymllm.adapters.cabinet.table import load_cabinet
     from pymllm.conformance.workers import Lost, ask
+    from pymllm.faults.table import load_cabinet
 
     faults = ask(load_cabinet, place)
     if isinstance(faults, Lost):
@@ -172,7 +172,7 @@ def _load(place: str) -> tuple[Fault, ...]:
 
 
 def _lines(faults: Sequence[Fault]) -> list[str]:
-    from pymllm.adapters.cabinet.bugs import bug_of
+    from pymllm.faults.table import bug_of
 
     width = max(len(fault.id) for fault in faults)
     laws = max(len(", ".join(fault.laws)) for fault in faults)
@@ -204,7 +204,15 @@ def make_text(document: FaultsDocument) -> str:
                 for it in row.detections
                 if it.law in row.unlisted
             ]
-    return draw(table, *lines, "", _sum_up(document), fits_terminal=True)
+    legend = {
+        "caught": "yes: a law of the fault's list was violated; BY ANOTHER LAW: only another one",
+        "by the": "way of searching; machine: random programs, sweep: each call fails in turn",
+        "operations": "until it was caught",
+        "program": "operations of the smallest program that shows the fault",
+    }
+    if columns[-1] != "program":
+        del legend["program"]
+    return draw(table, *lines, "", make_legend(legend), "", _sum_up(document), fits_terminal=True)
 
 
 def cells_of(row: FaultRow) -> list[str]:
@@ -226,7 +234,10 @@ def _sum_up(document: FaultsDocument) -> str:
     seen = Counter(row.detections[0].searcher for row in document.faults if row.detections)
     by = ", ".join(f"{count} by the {name}" for name, count in seen.most_common())
     found = f" ({by})" if by else ""
-    kept = f" without {document.kept} that were known" if document.kept else ""
-    total = len(document.faults)
-    ended = f"{document.seconds:.1f} s{kept}"
-    return f"{document.caught} of {total} faults caught by a law of their list{found}; {ended}"
+    ended = f"{document.seconds:.1f} s{kept_of(document)}"
+    return f"{document.caught} of {len(document.faults)} faults caught by a listed law{found}; {ended}"
+
+
+def kept_of(document: FaultsDocument) -> str:
+    """Say how many results are an earlier run's, or nothing."""
+    return f", and {count_of(document.kept, 'result')} kept from an earlier run" if document.kept else ""

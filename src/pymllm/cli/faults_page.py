@@ -1,7 +1,7 @@
 """The page of faults: what was measured, and every bug with its source.
 
-What was measured takes half an hour, so it stands in the page itself: whoever prints the page anew takes the
-rows from the page that is there, and replaces those of the faults that were looked for.
+A whole measurement takes minutes, so its rows stay in the page itself: printing the page anew keeps the rows
+that are there, and a run replaces only the rows of the faults that it looked for.
 """
 
 from __future__ import annotations
@@ -11,36 +11,41 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import date
 
-from pymllm.adapters.cabinet.bugs import BUGS, UNPLANTED
-from pymllm.adapters.cabinet.fault import Bug, Fault
-from pymllm.adapters.cabinet.table import PLANTED, own_cabinet
-from pymllm.cli.faults import cells_of
+from pymllm.cli.faults import cells_of, kept_of
+from pymllm.cli.program import count_of
 from pymllm.conformance.documents import FaultsDocument
+from pymllm.faults.fault import Bug, Fault
+from pymllm.faults.table import BUGS, PLANTED, UNPLANTED, own_cabinet
 
 _HEAD = """\
 # Faults
 
-Each is one of our classes made wrong in one way; most are bugs from the history of serving engines, which
-[the sections below](#the-bugs) tell with their sources. `pymllm faults` puts one after the other in place,
-and it must be caught by a law that was written down beforehand. A planted one must be noticed by a test, too
-(marked `notices`).
+Each row is one of our classes with one fault put into it. Most faults are bugs from the history of serving
+engines; [the sections below](#the-bugs) have their sources. `pymllm faults` puts one fault after the other in
+place and searches. A fault counts as caught only if the search breaks a law that was listed for it before.
+Every planted bug must also make one of our tests fail (those marked `notices`).
 
-*operations* were carried out by who caught it until it did, *seconds* went by in all: medians over the seeds
-of the run. *program* is the smallest that was found to break one of the laws, in operations. The laws are
-those that caught it; the sections, and `pymllm faults --list`, have those that may. *run* is when it was
-measured:
+| column | what it says |
+| --- | --- |
+| *law* | the laws that caught it; the sections, and `pymllm faults --list`, have all that may |
+| *by the* | the [searcher](verify.md#test-the-search-with-known-bugs) that caught it |
+| *operations* | how many operations that searcher had carried out by then, the median of all seeds |
+| *seconds* | how long all searchers together took until then, the median of all seeds |
+| *program* | the operations of the smallest program found that breaks one of the laws |
+| *run* | when it was measured |
 
 {runs}
 
-`pymllm faults --full --page docs/faults.md` measures everything, and with ids only these; rows of others stay
-as they are. `python docs/builder/faults_page.py` prints the texts anew and leaves all figures alone.
+`pymllm faults --full --page docs/faults.md` measures every fault again, or only those whose ids it is given;
+other rows stay as they are. `python docs/builder/faults_page.py` updates the texts and keeps all figures.
 
 """
 _BUGS = """
 ## The bugs
 
-Ids never change their meaning. *How* is what went wrong, *seen* what users saw. Where our class is built
-another way than theirs, the line of the plant says in what way the fault differs.
+An id never changes its meaning. *How* says what went wrong, *seen* what users noticed, *planted* on which
+adapters the bug is put in place and which laws may catch it. Where our class is built in another way than the
+engine's, it also says how the planted fault differs from the bug.
 """
 _COLUMNS = ("id", "fault", "law", "by the", "operations", "seconds", "program", "run")
 _ROW = re.compile(r"^\| \[?([\w-]+)\]?(?:\(#[\w-]+\))? \| [^|]* \| ((?:[^|]* \| ){5})(\d+) \|$", re.MULTILINE)
@@ -59,8 +64,8 @@ def make_page(document: FaultsDocument, day: date, earlier: str = "") -> str:
     number = max(runs, default=0) + 1
     runs[number] = (
         f"- run {number}: {day}, pymllm {document.versions.get('pymllm', 'unknown')}, "
-        f"{len(document.faults)} faults from {len(document.seeds)} seeds with {document.jobs} processes, "
-        f"{document.seconds:.0f} s" + (f" without {document.kept} that were known" if document.kept else "")
+        f"{count_of(len(document.faults), 'fault')} from {count_of(len(document.seeds), 'seed')} with "
+        f"{count_of(document.jobs, 'process', 'processes')}, {document.seconds:.0f} s{kept_of(document)}"
     )
     rows = rows_of(earlier)
     for row in document.faults:
@@ -103,7 +108,7 @@ def _sum_up(rows: list[tuple[str, ...]]) -> str:
     caught = [row for row in rows if "**" not in row[0]]
     first = Counter(row[1].partition(",")[0] for row in caught)
     by = ", ".join(f"{count} by the {name}" for name, count in first.most_common())
-    return f"{len(caught)} of {len(rows)} faults caught by a law of their list" + (f" ({by})." if by else ".")
+    return f"{len(caught)} of {len(rows)} faults caught by a listed law" + (f" ({by})." if by else ".")
 
 
 def _section(bug: Bug) -> str:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, escaped
-from pymllm.cli.tables import explain, tell
+from pymllm.cli.program import complain, count_of, escaped
+from pymllm.cli.tables import draw, explain, make_legend, make_table, tell
 from pymllm.conformance.documents import JudgedViolation, JudgementDocument
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import History
@@ -26,12 +26,11 @@ from pymllm.text_file import cut
 def judge_command(file: str, as_json: bool) -> int:
     """Judge the outcomes that FILE has recorded, without running anything.
 
-    FILE holds a program as JSON lines, as `pymllm verify` writes it: a header, and operations with their
-    outcomes. Neither the implementation nor its adapter is needed. A recorded run that was cut short ends
-    with an operation that has no outcome; what was before it is judged.
+    FILE has a program as JSON lines, as `pymllm verify` writes it: a header, and operations with their
+    outcomes. Neither the implementation nor its adapter is needed. If the last operation has no outcome,
+    because the recorded run was cut short, the operations before it are judged.
 
-    Ends with 0 where no law is broken, with 1 where one is, with 2 for bad input, and with 3 where the
-    program tests nothing.
+    Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if the program tests no law.
     """
     history = _without_unfinished(file, options.read_program(file))
     judgement = _judge(file, history)
@@ -43,7 +42,9 @@ def _without_unfinished(file: str, history: History) -> History:
     """Leave out a last step in which a recorded run ended, and say so."""
     if len(history) < 2 or history.steps[-1].outcome is not None or history.steps[-2].outcome is None:
         return history
-    complain(f"{file}: the run ended in step {history.steps[-1].number}; what was before it is judged")
+    complain(
+        f"{file}: the recorded run ended in step {history.steps[-1].number}; the steps before it are judged"
+    )
     return History(history.header, history.steps[:-1])
 
 
@@ -53,7 +54,7 @@ def _name_unknown_sizes(file: str, history: History) -> None:
     unknown = sorted(told - SIZE_NAMES)
     if unknown:
         shown = ", ".join(cut(repr(name)) for name in unknown[:10])
-        complain(f"{file}: sizes that nobody knows were not judged: {shown}")
+        complain(f"{file}: sizes with unknown names were not judged: {shown}")
 
 
 def _judge(file: str, history: History) -> JudgementDocument:
@@ -117,9 +118,9 @@ def _verdict_line(judgement: JudgementDocument) -> str:
         return f"{law}  VIOLATED by {adapter}: {find_law(law).sentence}"
     tests = sum(judgement.tests.values())
     laws = sum(count > 0 for count in judgement.tests.values())
-    steps = f"{judgement.steps:,} {'step' if judgement.steps == 1 else 'steps'}"
+    steps = count_of(judgement.steps, "step")
     if judgement.misfit is not None:
-        return f"unknown  {adapter} made other choices than the program builds on"
+        return f"unknown  {adapter} made other choices than the program relies on"
     if not tests:
         return f"unknown  {steps} of {adapter} tested no law"
     return f"holds  {steps} of {adapter}: {tests:,} tests of {laws} laws, none broken"
@@ -148,9 +149,11 @@ def _differences(judgement: JudgementDocument) -> list[str]:
 def _times(judgement: JudgementDocument) -> list[str]:
     if not judgement.times:
         return []
-    lines = [f"    times      {'':24}{'count':>9}{'p50 us':>10}{'p95 us':>10}{'p99 us':>10}{'max us':>10}"]
+    figures = ("calls", "half", "95 %", "99 %", "longest")
+    table = make_table("microseconds", *figures, right=figures, gap=2)
     for row in judgement.times:
         label = f"{row.operation} (refused)" if row.is_refused else row.operation
-        figures = "".join(f"{value:>10.1f}" for value in (row.p50_us, row.p95_us, row.p99_us, row.max_us))
-        lines.append(f"               {label:24}{row.count:>9,}{figures}")
-    return lines
+        times = (f"{value:.1f}" for value in (row.p50_us, row.p95_us, row.p99_us, row.max_us))
+        table.add_row(label, f"{row.count:,}", *times)
+    meaning = {"half, 95 %, 99 %": "of the calls took no longer than this"}
+    return ["", *draw(table, make_legend(meaning), fits_terminal=True).splitlines()]

@@ -22,7 +22,7 @@ from click.core import ParameterSource
 
 from pymllm.adapters.base import AdapterClass
 from pymllm.adapters.process.command_name import PREFIX
-from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, find_adapter
+from pymllm.adapters.registry import OWN, PEERS, AdapterEntry, faulty, find_adapter
 from pymllm.cli.store import refuse_unwritable
 from pymllm.errors import AdapterError, ConversationError, UsageError
 from pymllm.history.config_limits import check_config
@@ -48,7 +48,7 @@ def whole(low: int, high: int) -> Callable[[object], int]:
         text = str(value).strip()
         # Python reads no number of thousands of digits, and says so in words of its own.
         if not _DIGITS.fullmatch(text):
-            raise click.BadParameter(f"{cut(text)!r} is no whole number in {low}..{high}.")
+            raise click.BadParameter(f"{cut(text)!r} is not a whole number in {low}..{high}.")
         number = int(text) if len(text) <= _DIGITS_MAX else None
         if number is None or not low <= number <= high:
             raise click.BadParameter(f"{cut(text)} is not in the range {low}<=x<={high}.")
@@ -63,7 +63,7 @@ def tokens(value: object) -> int:
     found = _NUMBER.fullmatch(text) if len(text) <= _DIGITS_MAX else None
     if found is None:
         way = "write 200000, 200k, 1.5M or 1Mi."
-        raise click.BadParameter(f"{cut(text)!r} is no number of tokens in 1..{_TOKENS_MAX}; {way}")
+        raise click.BadParameter(f"{cut(text)!r} is not a number of tokens in 1..{_TOKENS_MAX}; {way}")
     number, factor = found.groups(default="")
     with localcontext(prec=2 * _DIGITS_MAX):  # no digit is lost
         count = Decimal(re.sub("[_,]", "", number)) * _FACTORS[factor.lower()]
@@ -84,7 +84,7 @@ class Amount(click.FloatRange):
         except ValueError:
             number = math.nan
         if math.isnan(number):
-            self.fail(f"{cut(str(value))!r} is no number.", param, ctx)
+            self.fail(f"{cut(str(value))!r} is not a number.", param, ctx)
         if math.isinf(number):
             self.fail(f"{cut(str(value))!r} is not in the range {self._describe_range()}.", param, ctx)
         return float(super().convert(number, param, ctx))
@@ -139,7 +139,7 @@ adapters = click.option(
 adapter = click.option(
     "--adapter",
     metavar="NAME",
-    show_default="the one that the file names, if `pymllm adapters` has it",
+    show_default="the adapter that FILE names, if `pymllm adapters` lists it",
     help="A name of `pymllm adapters`, or module:Class.",
 )
 json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
@@ -147,28 +147,29 @@ progress = click.option(
     "--progress",
     type=click.Choice(["auto", "on", "off"]),
     default="auto",
-    help="Bar on standard error; auto shows it on a terminal.",
+    help="Show progress on standard error: a bar on a terminal, else a line every ten seconds; on: a line at "
+    "the beginning, too.",
 )
 jobs = click.option(
     "--jobs",
     type=whole(1, 1024),
     show_default="the number of processors",
     callback=lambda context, param, jobs: jobs or len(os.sched_getaffinity(0)),
-    help="Processes; what is examined never runs in this one.",
+    help="Number of worker processes; adapters never run in the main process.",
 )
 timeout = click.option(
     "--timeout",
     type=Amount(0, 1_000_000),
     metavar="SECONDS",
     default=30.0,
-    help="Most for one call of an adapter: what takes longer hangs. 0: no limit.",
+    help="Longest time for one call of an adapter; a call that takes longer counts as hung. 0: no limit.",
 )
 planted = click.option(
     "--fault",
     "faults",
     metavar="ID",
     multiple=True,
-    help="Only this fault of --cabinet, or of this package; may be repeated.",
+    help="Plant only this fault, of --cabinet or of this package; may be repeated.",
 )
 
 
@@ -184,7 +185,7 @@ store = click.option(
     type=OUTPUT_FOLDER,
     metavar="FOLDER",
     callback=_demand_writable,
-    help="Keep the result in this store of runs, too, for pymllm report.",
+    help="Also keep the result in this store of runs, which pymllm report reads.",
 )
 programs = click.option(
     "--output",
@@ -192,7 +193,7 @@ programs = click.option(
     metavar="FOLDER",
     default="runs",
     callback=_demand_writable,
-    help="Where programs that break a law are written.",
+    help="Folder for the programs that break a law.",
 )
 
 
@@ -225,7 +226,7 @@ def refuse_typed(names: Iterable[str], why: str) -> None:
     for param in context.command.params:
         is_typed = context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
         if param.name in names and is_typed:
-            raise click.UsageError(f"{param.opts[0]}: {why}; leave it away.")
+            raise click.UsageError(f"{param.opts[0]}: {why}; leave it out.")
 
 
 # -- adapters and laws ------------------------------------------------------------------------------------
@@ -281,8 +282,8 @@ def find_law_or_refuse(id: str) -> Law:
     except ValueError:
         nearest = did_you_mean(id.upper(), [law.id for law in LAWS], 3)
         raise click.UsageError(
-            f"no law {cut(id)!r}{nearest}; pymllm verify --verbose lists those of an adapter, "
-            "docs/laws.md all."
+            f"no law {cut(id)!r}{nearest}; docs/laws.md lists all laws, pymllm verify --verbose "
+            "those of an adapter."
         ) from None
 
 
@@ -294,7 +295,7 @@ _LONGEST_FILE_NAME = 100
 
 def is_of_registry(name: str) -> bool:
     """Tell whether a name can be taken from a file: what it loads comes with this package or is installed."""
-    return any(entry.name == name for entry in (*OWN, *PEERS, *FAULTY))
+    return any(entry.name == name for entry in (*OWN, *PEERS, *faulty()))
 
 
 def adapter_of_file(file: str, named: str, given: str | None) -> str:
@@ -312,8 +313,8 @@ def adapter_of_file(file: str, named: str, given: str | None) -> str:
     else:
         way = f"--adapter {quote(named)}"
     raise click.UsageError(
-        f"{file}: names the adapter {named!r}; from a file only the names of `pymllm adapters` count, "
-        f"anything else needs --adapter or --command. Where you trust what it runs, add {way}."
+        f"{file}: names the adapter {named!r}, which may run any code; if you trust it, add {way} "
+        "(from a file pymllm takes only names that `pymllm adapters` lists)."
     )
 
 
@@ -328,7 +329,7 @@ def read_program(file: str) -> History:
 def read_program_for(file: str, adapter: str | None, command: str | None) -> tuple[History, str]:
     """Read a history, and return it with the name of the adapter that it is to be run on."""
     if adapter is not None and command is not None:
-        raise click.UsageError("--adapter and --command name one each; give one of them.")
+        raise click.UsageError("--adapter and --command both name what to run; give only one of them.")
     history = read_program(file)
     given = adapter if command is None else f"{PREFIX}{command}"
     return history, find_adapter_or_refuse(adapter_of_file(file, history.header.adapter, given)).name

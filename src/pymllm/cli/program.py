@@ -19,6 +19,7 @@ standard output that is closed from the start is refused at once, before anythin
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -34,6 +35,7 @@ import click
 
 from pymllm import __version__
 from pymllm.errors import AdapterError, ConversationError, TraceError
+from pymllm.text_file import did_you_mean
 from pymllm.torch_extra import PACKAGES, why_no_torch
 
 _USAGE, _UNKNOWN, _BUG, _INTERRUPTED, _PIPE_CLOSED, _TERMINATED = 2, 3, 70, 130, 141, 143
@@ -143,18 +145,21 @@ def _one_line(error: click.ClickException | TraceError) -> str:
     hint = ""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f" (see {error.ctx.command_path} --help)"
+    if isinstance(error, click.BadParameter) and error.param and isinstance(error.param.type, click.Choice):
+        asked = re.match("'(.*?)' is not one of", error.message)
+        hint = did_you_mean(asked[1], map(str, error.param.type.choices)) + hint if asked else hint
     return " ".join(error.format_message().split()) + hint
 
 
 def _last_lines_of(error: AdapterError) -> str:
-    """Save what is left of a conversation that came to an end, and say where."""
+    """Save the last lines of a conversation that ended, and say where."""
     if not isinstance(error, ConversationError):
         return ""
     from pymllm.cli.options import file_name_of
     from pymllm.cli.store import save_text
 
     path = save_text(error.conversation, Path("runs") / f"{file_name_of(error.adapter)}-conversation.txt")
-    return "" if path is None else f"; what was said last is in {path}"
+    return "" if path is None else f"; the last lines of the conversation are in {path}"
 
 
 def say(text: str) -> None:
@@ -167,6 +172,11 @@ def complain(message: str) -> None:
     if len(message) > _LONGEST:  # as where a file names a million slots
         message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 4 :]}"
     _tell(f"pymllm: {escaped(message)}")
+
+
+def count_of(number: int, one: str, several: str = "") -> str:
+    """Write how many there are of something, in the singular for one."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
 def escaped(text: str) -> str:
@@ -203,6 +213,6 @@ SETTINGS = {"max_content_width": 100, "show_default": True}
 @click.version_option(__version__, prog_name="pymllm", message="%(prog)s %(version)s")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """Know that LLM cache memory is right, and fast."""
+    """Check that the cache memory of an LLM server is right, and measure how fast it is."""
     if context.invoked_subcommand is None:
         say(context.get_help())

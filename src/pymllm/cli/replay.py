@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, escaped
+from pymllm.cli.program import complain, count_of, escaped
 from pymllm.cli.store import keep_run
-from pymllm.cli.tables import draw, make_table, progress_bar, tell
+from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.conformance.documents import CacheTime, CeilingRow, ReplayConfig, ReplayDocument, ReplayRun
 from pymllm.conformance.replay_plan import ReplayPlan
 from pymllm.errors import UsageError
@@ -45,7 +45,7 @@ _TOKENS = options.whole(1, 2**31 - 1)
 _ITERATION = options.Amount(0.01, 86_400_000)
 
 
-@click.command("replay", short_help="Replay a trace or a named workload through the real caches.")
+@click.command("replay", short_help="Replay a trace or a synthetic workload through the caches.")
 @click.argument("workload", metavar="TRACE|NAME")
 @click.option(
     "--cache",
@@ -53,13 +53,13 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     metavar="NAME",
     multiple=True,
     default=("radix",),
-    help="radix, chunk, mamba or blocks; give it twice to compare.",
+    help="radix, chunk, mamba or blocks; repeat it to compare.",
 )
 @click.option(
     "--mode",
     type=click.Choice(["engine", "serial"]),
     default="engine",
-    help="A simulated engine, or one request after another with nothing but cache and allocator.",
+    help="engine: a simulated engine; serial: one request after another, with only a cache and an allocator.",
 )
 @click.option(
     "--requests",
@@ -75,7 +75,7 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     type=options.whole(1, 2**30 - 1),
     multiple=True,
     default=(1,),
-    help="Tokens per KV page, or per block; give it twice to compare.",
+    help="Tokens per KV page, or per block; repeat it to compare.",
 )
 @click.option("--window", type=_TOKENS, show_default="none", help="Sliding attention window in tokens.")
 @click.option(
@@ -84,10 +84,13 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     type=options.tokens,
     multiple=True,
     show_default="1M for a trace, a named workload's own",
-    help="KV slots, such as 200k or 1M, rounded down to whole pages; several make a curve.",
+    help="KV slots, such as 200k or 1M, rounded down to whole pages; repeat it for a curve.",
 )
 @click.option(
-    "--swa-capacity", type=options.tokens, show_default="as --capacity", help="Slots of the window half."
+    "--swa-capacity",
+    type=options.tokens,
+    show_default="as --capacity",
+    help="KV slots for the sliding window.",
 )
 @click.option(
     "--track-slots",
@@ -99,18 +102,24 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     "--mamba-chunk-size",
     type=_TOKENS,
     show_default="128",
-    help="With --cache blocks: a state exists after every N-th token computed.",
+    help="With --cache blocks: save a state after every N tokens.",
 )
 @click.option(
     "--eviction-policy",
     type=click.Choice(["lru", "ref-zero"]),
     show_default="lru",
-    help="With --cache blocks: what becomes of blocks that nobody references.",
+    help="With --cache blocks: keep unreferenced blocks until memory is short (lru), or free them at once "
+    "(ref-zero).",
 )
 @click.option(
-    "--max-running", type=options.whole(1, 65_536), default=256, help="Most requests that run at one time."
+    "--max-running",
+    type=options.whole(1, 65_536),
+    default=256,
+    help="Most requests that run at the same time.",
 )
-@click.option("--chunk", type=_TOKENS, default=8192, help="Prompt tokens computed per iteration.")
+@click.option(
+    "--chunk", type=_TOKENS, default=8192, help="Most prompt tokens that are computed per iteration."
+)
 @click.option(
     "--iteration-ms", type=_ITERATION, metavar="MS", default=50.0, help="Virtual time of one iteration."
 )
@@ -118,13 +127,13 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     "--content-check/--no-content-check",
     default=None,
     show_default="on for a named workload, off for a trace",
-    help="Write fingerprints into KV pools and compare whatever is read.",
+    help="Write fingerprints into the KV pools, and compare them at each read.",
 )
 @click.option(
     "--check-every",
     type=options.whole(0, 2**31 - 1),
     default=0,
-    help="Walk all invariants after every N-th cache operation; 0 never.",
+    help="Check all invariants after every N-th cache operation; 0: never.",
 )
 @options.jobs
 @options.json
@@ -140,18 +149,17 @@ def replay_command(
     progress: str,
     **chosen: Any,
 ) -> int:
-    """Replay requests through a cache and its pools, and say what came of it.
+    """Replay requests through a cache and its pools; print hit rates, evictions, memory and times.
 
     TRACE is a file of JSON lines in the Mooncake format, plain or gzip, or - for standard input; NAME is
     one of chat, agent, shared-prompt and adversarial, which need no file.
 
-    With several page sizes or capacities every cache is replayed with each of them, in parallel processes:
-    a table of hit rates over capacity, beside what an unlimited cache would hit, and, for a serial replay,
-    what no cache of that capacity could exceed.
+    With several page sizes or capacities, each cache is replayed with each of them, in parallel processes. A
+    table then has the hit rate for each capacity, beside that of an unlimited cache and, in a serial replay,
+    of the best possible cache of that capacity.
 
-    Ends with 0, with 1 where a law is broken, and with 2 for bad input. After Ctrl-C or SIGTERM it tells what
-    was played by then, keeps no run in a store, and ends with 130 or 143. The fields of the JSON document are
-    explained in docs/replay.md.
+    Exit status: 0, 1 if a law is broken, 2 for bad input. After Ctrl-C or SIGTERM the results so far are
+    printed, no run is stored, and the status is 130 or 143. docs/replay.md explains the JSON document.
     """
     plans = [
         ReplayPlan(page_size=page_size, capacity=capacity, **chosen)
@@ -161,7 +169,7 @@ def replay_command(
     ]
     show = partial(progress_bar, progress)
     if plans[0].mode == "serial":
-        options.refuse_typed(_ENGINE_ONLY, "a serial replay has no engine")
+        options.refuse_typed(_ENGINE_ONLY, "--mode serial has no engine")
     if plans[0].is_named:
         options.refuse_typed(("block_tokens",), "a named workload has its own")
     try:
@@ -177,7 +185,7 @@ def replay_command(
     if result.interruption is None:  # a figure of half a trace is no point of a trend
         keep_run(store, document)
     if as_json and found is not None:
-        complain(f"{found.law} is violated by {found.cache}: {found.message}")
+        complain(f"{found.cache} violates {found.law}: {found.message}")
     text = make_curves(result) if isinstance(result, ReplayGrid) else make_text(result)
     tell(document, lambda _: text, as_json, result.interruption)
     return 0 if found is None else 1
@@ -187,7 +195,7 @@ def _each_once(option: str, values: tuple[int, ...]) -> tuple[int, ...]:
     """Leave out what was given before, perhaps in other words, and say so."""
     for value, times in Counter(values).items():
         if times > 1:
-            complain(f"{option} {value} was given {times} times; it is played once")
+            complain(f"{option} {value} was given {times} times; it is replayed once")
     return tuple(dict.fromkeys(values))
 
 
@@ -202,13 +210,28 @@ def make_text(result: Replayed) -> str:
     document = result.document
     parts: list[str | Table | tuple[str, str]] = [_heading(document)]
     if document.runs:
-        parts.append(_table(result))
+        parts += [_table(result), "", make_legend(_legend(result.plan)), ""]
     if document.violation is not None:
         found = document.violation
         parts.append((f"{found.law}  VIOLATED by {found.cache}\n    {found.message}", "bold"))
     if document.interrupted:
         parts.append((_how_far(result), "bold"))
     return draw(*parts, fits_terminal=True)
+
+
+def _legend(plan: ReplayPlan) -> dict[str, str]:
+    """Explain the words of the table that are no field's terms."""
+    of_engine = {
+        "retractions": "running requests sent back to the queue because memory ran out",
+        "peak tokens held": "by running requests and the cache together; stored: by the cache",
+        "virtual time": "of the simulated engine, which computes nothing",
+    }
+    return {
+        "token hit rate": "part of the prompt tokens that the cache had",
+        "ceiling": "hit rate of a cache without a limit",
+        **({} if plan.mode == "serial" else of_engine),
+        "median / p99": "half, and 99 % of the requests, spent less time in these calls",
+    }
 
 
 def _heading(document: ReplayDocument) -> str:
@@ -224,7 +247,7 @@ def _how_far(result: Replayed) -> str:
     begun = last.requests if last.finished is None else last.finished
     ended = begun + (last.skipped or 0) + (last.rejected or 0)
     left = result.plan.caches[len(runs) :]
-    unplayed = f"; not played: {', '.join(left)}" if left else ""
+    unplayed = f"; not replayed: {', '.join(left)}" if left else ""
     total = result.document.workload.requests
     return f"interrupted: {last.config.cache} after {ended:,} of {total:,} requests{unplayed}"
 
@@ -247,11 +270,11 @@ def _sections(run: ReplayRun, plan: ReplayPlan) -> _Sections:
     it, config, is_serial = run, run.config, plan.mode == "serial"
     requests = [("requests", f"{it.requests:,}")]
     if is_serial:
-        requests.append(("skipped, above half the capacity", f"{it.skipped:,}"))
+        requests.append(("skipped: above half the capacity", f"{it.skipped:,}"))
     else:
         requests += [
             ("finished", f"{it.finished:,}"),
-            ("rejected, as they can never fit", f"{it.rejected:,}"),
+            ("rejected: larger than the pool", f"{it.rejected:,}"),
             ("retractions", f"{it.retractions:,}"),
         ]
     if plan.has_blocks:
@@ -262,9 +285,9 @@ def _sections(run: ReplayRun, plan: ReplayPlan) -> _Sections:
         ("ceiling of an unlimited cache", _percent(it.ceiling_hit_rate)),
     ]
     if not is_serial:
-        hits.append(("hits lost to dead windows", _count(it.dead_window_tokens, none="no window")))
+        hits.append(("hits lost: window evicted", _count(it.dead_window_tokens, none="no window")))
     if plan.has_states:
-        hits.append(("hits lost for want of a state", _count(it.stateless_tokens, none="no states")))
+        hits.append(("hits lost: no cached state", _count(it.stateless_tokens, none="no states")))
     times = [(name, _times(getattr(it, name))) for name in ("match", "insert", "evict", "lock")]
     if is_serial:
         times += [
@@ -309,7 +332,7 @@ def _memory(it: ReplayRun, plan: ReplayPlan) -> _Rows:
             for label, count in (
                 ("peak states held", it.peak_states_held),
                 ("evicted states", it.evicted_states),
-                ("states left out, as no slot was free", it.skipped_snapshots),
+                ("states not kept: no free slot", it.skipped_snapshots),
             )
         ]
     return rows
@@ -347,9 +370,7 @@ def _configuration(config: ReplayConfig, plan: ReplayPlan) -> _Rows:
 
 
 def _count(count: int | None, thing: str = "token", none: str = "unknown") -> str:
-    if count is None:
-        return none
-    return f"1 {thing}" if count == 1 else f"{count:,} {thing}s"
+    return none if count is None else count_of(count, thing)
 
 
 def _times(time: CacheTime | None) -> str:
@@ -375,8 +396,16 @@ def make_curves(grid: ReplayGrid) -> str:
         if found is not None:
             where = f"page size {one.plan.page_size}, capacity {one.plan.capacity}"
             parts.append(f"{found.law}  VIOLATED by {found.cache} ({where})\n    {found.message}\n")
+    legend = {
+        "capacity": "KV slots; the column of a cache has its hit rate there",
+        "Belady": "highest hit rate of any cache of this capacity; known for --mode serial only",
+        "unlimited": "hit rate of a cache without a limit",
+        "evicted": "most tokens that a cache evicted",
+        "left out": "most requests that were too large for a cache",
+    }
+    parts.append(f"\n{draw(make_legend(legend), fits_terminal=True)}")
     if grid.interruption is not None:
-        parts.append("interrupted: what has a dash was not done\n")
+        parts.append("interrupted: a dash marks what was not replayed\n")
     return "".join(parts)
 
 
@@ -406,7 +435,7 @@ def _curve(grid: ReplayGrid, page_size: int) -> str:
     table = make_table(*head, right=head, gap=2)
     for row in rows:
         table.add_row(*row)
-    return draw(table)
+    return draw(table, fits_terminal=True)
 
 
 def _row(

@@ -1,4 +1,4 @@
-"""``pymllm report``: runs in, one page or a feed out. What is in it is in `pymllm.report`."""
+"""``pymllm report``: makes one page or a feed of runs, with `pymllm.report`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.program import complain, count_of, escaped, say
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FORMATS = ("html", "summary", "github-action-benchmark", "bencher", "openmetrics", "junit", "badge")
 
 
-@click.command("report", short_help="Show what runs came to, as one page or as a feed.")
+@click.command("report", short_help="Make a page or a feed of the results of runs.")
 @click.argument(
     "runs", metavar="RUNS...", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True
 )
@@ -28,27 +28,27 @@ FORMATS = ("html", "summary", "github-action-benchmark", "bencher", "openmetrics
     "--output",
     type=options.OUTPUT_FILE,
     show_default="report.html for the page, standard output for a feed",
-    help="Where it is written.",
+    help="File to write.",
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), default="html", help="What is made.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="html", help="What to make.")
 @click.option(
     "--better",
     type=click.Choice(("smaller", "bigger")),
     default="smaller",
-    help="Of github-action-benchmark: figures that are better when they are smaller, or bigger.",
+    help="For github-action-benchmark: take the figures of which smaller, or bigger, is better.",
 )
-@click.option("--trend", metavar="NAME", help="Print figures over time: those with this in their name.")
-@click.option("--title", metavar="TEXT", default="pymllm", help="Head line of the page.")
+@click.option("--trend", metavar="NAME", help="Print the figures over time whose name contains NAME.")
+@click.option("--title", metavar="TEXT", default="pymllm", help="Title of the page.")
 def report_command(
     runs: tuple[Path, ...], output: Path | None, form: str, better: str, trend: str | None, title: str
 ) -> None:
-    """Show what RUNS came to.
+    """Make a page or a feed of the results of RUNS.
 
-    RUNS are folders, which are searched, and files: stores that --store fills, documents that commands print
-    with --json, ledgers of soaks, logs of pytest --gpu-memory-log, and what pytest-benchmark saves.
+    RUNS are files, and folders to search for files: stores that --store writes, documents that --json prints,
+    ledgers of soaks, logs of pytest --gpu-memory-log, and the files of pytest-benchmark.
 
-    The page is one file that opens offline. Figures of different machines, or measured by an edited
-    benchmark, are shown side by side and never compared. docs/report.md explains store, page and feeds.
+    The page is one file that opens offline. It shows figures of different machines, and of a benchmark whose
+    code changed, side by side without comparing them. docs/report.md explains store, page and feeds.
     """
     if output is None and form == "html" and trend is None:
         output = Path("report.html")
@@ -73,8 +73,7 @@ def report_command(
         write_text_file(output, text)
     except OSError as error:
         raise click.UsageError(f"{output}: {error.strerror}.") from None
-    count = "1 run" if len(loaded.runs) == 1 else f"{len(loaded.runs)} runs"
-    say(f"{output}: {count}, {len(text.encode()):,} bytes")
+    say(f"{output}: {count_of(len(loaded.runs), 'run')}, {len(text.encode()):,} bytes")
 
 
 def _make(loaded: LoadedRuns, form: str, better: str, title: str) -> str:

@@ -37,7 +37,7 @@ class _Task:
     timing: Timing | None = None
 
     def carry_out(self) -> tuple[RerunResult, tuple[OperationRow, ...] | None]:
-        """Run it, and return what it came to, with the times of its operations."""
+        """Run it, and return the result with the times of its operations."""
         from pymllm.conformance.rerun import rerun_history
 
         options.load_or_refuse(self.adapter)
@@ -66,18 +66,18 @@ class _Task:
     type=options.json_object,
     metavar="JSON",
     show_default="the file's",
-    help="What to build, such as '{\"page_size\": 4}'.",
+    help="Configuration to build, such as '{\"page_size\": 4}'.",
 )
 @click.option(
     "--record",
     type=options.OUTPUT_FILE,
-    help="Write what happens to FILE, while it happens: a program that `pymllm rerun` reads.",
+    help="Record the run in FILE while it goes on, as a program that `pymllm rerun` reads.",
 )
 @click.option("--timing", is_flag=True, help="Show how long each operation took.")
 @click.option(
     "--picture",
     type=options.OUTPUT_FILE,
-    help="Draw the operations, who has which slot, and the tree into FILE, as SVG.",
+    help="Draw the operations, the owners of the slots, and the tree into FILE, as SVG.",
 )
 @options.timeout
 @options.json
@@ -94,12 +94,12 @@ def rerun_command(
 ) -> int:
     """Run the operations of FILE again, judge every step, and compare with what was recorded.
 
-    FILE holds a program as JSON lines, as `pymllm verify` writes it; outcomes may be missing. It names
-    slots and nodes by the step that gave them, so it runs on any adapter of its kind. A module or a command
+    FILE has a program as JSON lines, as `pymllm verify` writes it; outcomes may be missing. It names slots
+    and nodes by the step that returned them, so it runs on any adapter of its kind. A module or a command
     that FILE names is never run: name it with --adapter or --command.
 
-    Ends with 0 where no law is broken, with 1 where one is, with 2 for bad input, and with 3 where nothing
-    can be said: the adapter could not be asked, or made choices that the program does not fit.
+    Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if the result is unknown, because the
+    adapter failed or made other choices than the program relies on.
     """
     refuse_own_input("--record", record, file)
     refuse_own_input("--picture", picture, file)
@@ -123,7 +123,7 @@ def rerun_command(
         from pymllm.report.picture import draw_program
 
         if save_text(draw_program(answer[0].history, answer[0].violation), picture):
-            complain(f"drawn as {picture}")
+            complain(f"picture written to {picture}")
     return tell(judgement_of(file, name, *answer), make_text, as_json)
 
 

@@ -19,7 +19,7 @@ _OF_LINES = {
     "history": ("a line of a program's file", "pymllm.history.files:history_schema"),
     "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.ledger:ledger_schema"),
     "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
-    "protocol": ("a line said to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
+    "protocol": ("a line sent to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
     "run": ("a line of a run in a store", "pymllm.report.store:run_schema"),
 }
 
@@ -56,9 +56,10 @@ _LIST = "\n".join(f"{name:<15} {described}" for name, described in SCHEMAS.items
 @click.command(
     "schema",
     short_help="Print a JSON schema.",
-    help=f"Print the JSON schema of what a command prints with --json, or writes.\n\n\b\n{_LIST}",
+    help=f"Print a JSON schema: of a document that --json prints, or of a file that a command writes."
+    f"\n\n\b\n{_LIST}",
 )
-@click.argument("name", type=click.Choice(tuple(SCHEMAS)))
+@click.argument("name", metavar="NAME", type=click.Choice(tuple(SCHEMAS)))
 def schema_command(name: str) -> None:
     """Print a schema."""
     say(json.dumps(make_schema(name), indent=2))

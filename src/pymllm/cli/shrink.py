@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,22 +39,22 @@ _MOST_PRINTED = 100
     type=options.OUTPUT_FILE,
     metavar="OUT",
     show_default="FILE's name with .short.jsonl",
-    help="Where the small program is written.",
+    help="File for the small program.",
 )
 @click.option(
     "--law",
     "laws",
     metavar="ID",
     multiple=True,
-    show_default="the one that FILE breaks",
-    help="Law that the small program is to break, such as R6; may be repeated: any of them will do.",
+    show_default="the law that FILE breaks",
+    help="Law that the small program must break, such as R6; repeat it to allow several.",
 )
 @click.option(
     "--seconds",
     type=options.Amount(0.0, 1_000_000.0, min_open=True),
     metavar="S",
     default=60.0,
-    help="After which the smallest so far will do.",
+    help="Longest time; then the smallest program so far is written.",
 )
 @options.timeout
 @options.json
@@ -72,16 +70,16 @@ def shrink_command(
     as_json: bool,
     progress: str,
 ) -> int:
-    """Look for the smallest program that breaks the same law as the one in FILE.
+    """Look for the smallest program that breaks the same law as the program in FILE.
 
-    FILE is as `pymllm rerun` takes it. It is run again first; then operations are left out, keys, numbers
-    and pools made smaller, and each smaller program is run, too. Ctrl-C ends it with the smallest so far.
+    First the program in FILE runs again. Then pymllm leaves out operations, and makes keys, numbers and pools
+    smaller, as long as the law is still broken. Ctrl-C ends the search with the smallest program so far.
 
-    Ends with 1 where a law is broken, which is what to expect; with 0 and nothing written where the program
-    breaks none any more, with 2 for bad input, and with 3 where nothing can be said.
+    Exit status: 1 if a law is broken, as expected; 0 if the program breaks no law any more, and nothing is
+    written; 2 for bad input; 3 if the result is unknown, because the adapter failed.
 
-    What an engine does wrong, its operations alone do not show. A file of such a failure has the acts of the
-    machine that drove the engine, too, and they are played and left out instead.
+    A failure of a whole engine may not show in its cache operations alone. Its file also has the acts that
+    drove the engine; these are then repeated and left out.
     """
     history, name = options.read_program_for(file, adapter, command)
     target = output or _beside(Path(file))
@@ -96,7 +94,7 @@ def shrink_command(
         _tell(file, run, wanted, target, as_json, interruption)
         return 1
     if history.header.scenario is not None:
-        say(f"{escaped(file)}: its acts, played again on {escaped(name)}, break no law")
+        say(f"{escaped(file)}: its acts, repeated on {escaped(name)}, break no law")
     if run.result is None:
         return 0
     judgement = judgement_of(file, name, run.result)
@@ -108,7 +106,9 @@ def _beside(file: Path) -> Path:
     """Return where the small program goes by itself; never through a link that came with the file."""
     target = file.with_suffix(".short.jsonl")
     if os.path.islink(target):
-        raise click.UsageError(f"{target}: is a link, and may lead anywhere; name a file with --output.")
+        raise click.UsageError(
+            f"{target}: is a link, which may lead anywhere; name another file with --output."
+        )
     return target
 
 
@@ -119,22 +119,20 @@ def _run(
     from pymllm.conformance.workers import Lost, ask
 
     told: ShrinkRun | None = None
-    with ExitStack() as stack:
-        show: Callable[[int], None] | None = None
+    total = len(task.history)
+    with progress_bar(progress, "shrinking", total, "operations left out") as show:
+
+        def look() -> None:
+            if show is not None:
+                show(total - len(told.best.history) if told is not None and told.best is not None else 0)
 
         def hear(run: ShrinkRun) -> None:
-            nonlocal told, show
-            assert run.before is not None  # or there would be nothing to tell yet
-            assert run.best is not None
-            total = len(run.before.history)
-            if told is None:
-                show = stack.enter_context(progress_bar(progress, "shrinking", total, "operations left out"))
+            nonlocal told
             told = run
-            if show is not None:
-                show(total - len(run.best.history))
+            look()
 
         try:
-            answer = ask(_carry_out, task, timeout, hear)
+            answer = ask(_carry_out, task, timeout, hear, look)
         except UsageError as error:
             raise click.UsageError(f"{file}: {error}.") from error
         except KeyboardInterrupt as interruption:
@@ -145,7 +143,7 @@ def _run(
         return answer, None
     if told is None:
         raise AdapterError(task.adapter, answer.message)
-    complain(f"{answer.message}; this is the smallest program until then")
+    complain(f"{answer.message}; below is the smallest program so far")
     return _seen_again(told, timeout), None
 
 
@@ -247,11 +245,11 @@ def make_text(document: ShrinkDocument, history: History) -> str:
     ]
     changed = [key for key, value in was.config.items() if value != now.config[key]]
     sizes += [(key, was.config[key], now.config[key]) for key in changed]
-    lines += [f"    {name:11}{before:,} -> {after:,}" for name, before, after in sizes]
-    end = "no part of it can go" if it.finished else "more --seconds may find a smaller one"
+    lines += [f"    {name:10} {before:,} -> {after:,}" for name, before, after in sizes]
+    end = "no part of it can be left out" if it.finished else "a larger --seconds may find a smaller one"
     misfits = ", ".join(f"{name} {count:,}" for name, count in it.misfits.items())
-    left = f"; {sum(it.misfits.values()):,} could not be run ({misfits})" if misfits else ""
-    lines.append(f"    programs   {it.programs:,} were run in {it.seconds:.1f} s{left}; {end}")
+    left = f"; {sum(it.misfits.values()):,} of them could not run ({misfits})" if misfits else ""
+    lines.append(f"    programs   {it.programs:,} tried in {it.seconds:.1f} s{left}; {end}")
     lines += mistake_lines(it.mistakes)
     if it.after.operations <= _MOST_PRINTED:  # nobody reads more, and the file has it
         lines += program_lines(it.program)

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from pymllm.cli import options
-from pymllm.cli.tables import tell
+from pymllm.cli.tables import draw, make_legend, make_table, tell
 from pymllm.conformance.documents import SituationsDocument, WorthReaching
 from pymllm.history.operations import KINDS
-from pymllm.oracle.situation import Situation
-from pymllm.oracle.situations import SITUATIONS
+from pymllm.oracle.coverage import SITUATIONS
+from pymllm.oracle.coverage.situation import Situation
 from pymllm.text_file import write_text_file
 
 _HEAD = """\
@@ -40,28 +40,32 @@ _TITLES = {
 }
 
 
-@click.command("situations", short_help="List the states that a search must reach.")
-@click.option("--kind", type=click.Choice(KINDS), help="Only those of one kind of implementation.")
+@click.command("situations", short_help="List the situations that a search must reach.")
+@click.option("--kind", type=click.Choice(KINDS), help="List only those of one kind of implementation.")
 @options.json
-@click.option("--page", type=options.OUTPUT_FILE, help="Write all of them as Markdown, too.")
+@click.option("--page", type=options.OUTPUT_FILE, help="Also write all of them to FILE, as Markdown.")
 def situations_command(kind: str | None, as_json: bool, page: Path | None) -> None:
-    """List situations: states worth reaching, with the laws that are at stake in each.
+    """List situations: states in which implementations go wrong, with the laws that they break then.
 
-    Judges count them while programs run; pymllm verify tells which were reached, and --strict demands it.
+    pymllm verify counts how often its programs reach each, and fails with --strict if one is never reached.
     docs/situations.md has the whole table.
     """
     chosen = [one for one in SITUATIONS if kind in (None, one.kind)]
     if page is not None:
         write_text_file(page, make_page(SITUATIONS))
-    tell(make_document(chosen), lambda _: _list(chosen), as_json)
+    tell(make_document(chosen), lambda _: _make_text(chosen), as_json)
 
 
-def _list(chosen: Sequence[Situation]) -> str:
-    kinds = [f"{one.kind}, engine" if one.of_engine else one.kind for one in chosen]
-    laws = [", ".join(one.laws) for one in chosen]
-    widths = max(map(len, kinds)), max(map(len, laws))
-    rows = zip(kinds, laws, chosen, strict=True)
-    return "\n".join(f"{kind:{widths[0]}}  {ids:{widths[1]}}  {one.name}" for kind, ids, one in rows)
+def _make_text(chosen: Sequence[Situation]) -> str:
+    table = make_table("kind", "laws", "situation", gap=2)
+    for one in chosen:
+        kind = f"{one.kind}, engine" if one.of_engine else one.kind
+        table.add_row(kind, ", ".join(one.laws), one.name)
+    legend = {
+        "kind": "of implementation; engine: inside a simulated serving engine",
+        "laws": "those that a wrong implementation breaks in this situation",
+    }
+    return draw(table, "", make_legend(legend), fits_terminal=True)
 
 
 def make_document(situations: Sequence[Situation]) -> SituationsDocument:

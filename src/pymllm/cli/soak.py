@@ -43,7 +43,7 @@ def rate(value: object) -> int:
         return int(text == "every")
     if found is None or not int(found[1]):
         why = "write every, off, or 1/64 for each 64th operation."
-        raise click.BadParameter(f"{text!r} is no rate; {why}")
+        raise click.BadParameter(f"{text!r} is not a rate; {why}")
     return int(found[1])
 
 
@@ -51,19 +51,25 @@ def _free_page(context: click.Context, param: click.Parameter, page: Path | None
     """Refuse a page that would be written over what a campaign keeps."""
     refuse_run_or_program("--page", page)
     if page is not None and os.path.basename(os.path.realpath(page)) == LEDGER:
-        raise click.UsageError(f"--page {page}: a campaign calls its ledger so; name another one.")
+        raise click.UsageError(f"--page {page}: this is the name of a campaign's ledger; name another file.")
     return page
 
 
 _strict_option = click.option(
-    "--strict", is_flag=True, help="Fail where a situation was never reached, or memory grows."
+    "--strict", is_flag=True, help="Also fail if a situation was never reached, or if memory grows."
+)
+_verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="Also list the situations that were not reached."
 )
 _page_option = click.option(
-    "--page", type=options.OUTPUT_FILE, callback=_free_page, help="Write the summary as Markdown, too."
+    "--page",
+    type=options.OUTPUT_FILE,
+    callback=_free_page,
+    help="Also write the summary to FILE, as Markdown.",
 )
 
 
-@click.group("soak", invoke_without_command=True, short_help="Play long campaigns from seeds, for hours.")
+@click.group("soak", invoke_without_command=True, short_help="Run long random programs for hours.")
 @options.adapters
 @options.command(multiple=True)
 @click.option(
@@ -73,18 +79,20 @@ _page_option = click.option(
     metavar="JSON",
     multiple=True,
     show_default="the adapter's, and larger ones",
-    help="Only this configuration of the one adapter; may be repeated.",
+    help="Run only this configuration of the adapter; may be repeated.",
 )
-@click.option("--machine", metavar="NAME", help="Only this machine, such as PrefixMachine.")
+@click.option("--machine", metavar="NAME", help="Run only this state machine, such as PrefixMachine.")
 @click.option(
     "--minutes",
     type=options.Amount(0, 1_000_000),
     metavar="M",
     show_default="10",
-    help="No run begins later than this.",
+    help="Minutes after which no run begins.",
 )
 @click.option(
-    "--operations", type=options.whole(1, 10**12), help="Operations to play, the same runs on every machine."
+    "--operations",
+    type=options.whole(1, 10**12),
+    help="Number of operations; equal numbers and seeds give equal runs.",
 )
 @click.option(
     "--longest", type=options.whole(1, 1_000_000), show_default="50000", help="Most operations of one run."
@@ -94,36 +102,40 @@ _page_option = click.option(
     "--run",
     type=options.SEED,
     metavar="SEED",
-    help="Play only the run with this seed, as a failure names it.",
+    help="Repeat only the run with this seed, as a failure names it.",
 )
 @options.jobs
 @click.option(
-    "--audit", type=rate, show_default="1/64", help="Walks from inside: every, 1/N operations, or off."
+    "--audit",
+    type=rate,
+    show_default="1/64",
+    help="How often an adapter checks its own data: every, 1/N operations, or off.",
 )
 @options.timeout
-@click.option("--stop-on-failure", is_flag=True, help="Begin no run after one that failed.")
+@click.option("--stop-on-failure", is_flag=True, help="Begin no run after the first failure.")
 @_strict_option
 @click.option(
     "--output",
     type=options.OUTPUT_FOLDER,
     metavar="FOLDER",
     show_default="runs/soak-SEED",
-    help="For the ledger, and programs that fail.",
+    help="Folder for the ledger and for programs that fail.",
 )
 @click.option(
     "--resume",
     type=options.OUTPUT_FOLDER,
     metavar="FOLDER",
-    help="Go on with a campaign behind its last run; name a module or command of it with --adapter again.",
+    help="Continue the campaign in FOLDER; give --adapter again for a module or a command.",
 )
 @options.cabinet(
-    "Plant each fault of this table, and see whether a campaign catches it; may be repeated. Each gets its "
-    "own --minutes or --operations."
+    "Plant each fault of this table, and see whether a campaign catches it; may be repeated. --minutes and "
+    "--operations count for each fault."
 )
 @options.planted
 @options.json
 @options.store
 @_page_option
+@_verbose_option
 @options.progress
 @click.pass_context
 def soak_command(
@@ -133,32 +145,34 @@ def soak_command(
     as_json: bool,
     store: Path | None,
     page: Path | None,
+    verbose: bool,
     progress: str,
     commands: tuple[str, ...],
     cabinets: tuple[str, ...],
     faults: tuple[str, ...],
     **chosen: Any,
 ) -> int | None:
-    """Play long campaigns from seeds: pools that fill, age and drain for hours, every operation judged.
+    """Run long random programs for hours, while pools fill, age and drain; judge every operation.
 
-    A campaign is a number of runs. In each, a machine plays on one configuration of one adapter, with some of
-    its acts switched off and others preferred, in phases. A run that ends is a line of the campaign's ledger,
-    from which it can go on. A failure is kept as a program, made small, and the campaign goes on.
+    A campaign has many runs. In a run, a state machine chooses the operations for one configuration of one
+    adapter; it leaves out some kinds of operation, prefers others, and changes this from phase to phase. Each
+    finished run is a line in the campaign's ledger; --resume continues from there. A program that fails is
+    saved and made small, and the campaign continues.
 
-    Ends with 0 where nothing was found, with 1 where a law is broken, with 2 for bad input, and with 3 where
-    an adapter could not be asked, or no run ended. After Ctrl-C or SIGTERM it tells what is known by then and
-    ends with 130 or 143. docs/soak.md explains table, ledger and document.
+    Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if an adapter failed or no run ended.
+    After Ctrl-C or SIGTERM the results so far are printed, and the status is 130 or 143. docs/soak.md
+    explains table, ledger and document.
 
-    With --cabinet or --fault it plants one fault after the other, and plays a campaign on its adapters until
-    a run fails; no ledger is kept. Ends with 0 where each was caught by a law of its list, else with 1.
+    With --cabinet or --fault it plants one fault after the other, and runs a campaign on its adapters until
+    a run fails; no ledger is kept. Exit status: 0 if each fault was caught by a law of its list, else 1.
     """
     if context.invoked_subcommand is not None:
         return None
     chosen["adapters"] = options.names_of(chosen["adapters"], commands)
     if chosen["resume"] is not None:
-        options.refuse_typed(_OF_A_CAMPAIGN, "a campaign that goes on has its own")
+        options.refuse_typed(_OF_A_CAMPAIGN, "--resume takes it from the ledger")
     if cabinets or faults:
-        refuse_beside_faults("page", "strict", "output", "resume", "run")
+        refuse_beside_faults("page", "strict", "verbose", "output", "resume", "run")
     plan = SoakOptions(**chosen)
     plan.check()
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
@@ -167,8 +181,9 @@ def soak_command(
         return _look_for_faults(plan, cabinets, faults, as_json, store, progress)
     report = _play(plan, progress)
     if report.interruption is not None:
-        complain(f"go on with: {_resuming(report)}")
-    return _tell(report, strict, as_json, store, page, () if report.folder is None else (report.folder,))
+        complain(f"continue with: {_resuming(report)}")
+    folders = () if report.folder is None else (report.folder,)
+    return _tell(report, strict, verbose, as_json, store, page, folders)
 
 
 def _look_for_faults(
@@ -201,18 +216,19 @@ def _resuming(report: SoakReport) -> str:
     return shlex.join(words)
 
 
-@soak_command.command("merge", short_help="Put the ledgers of several campaigns together.")
+@soak_command.command("merge", short_help="Merge the ledgers of several campaigns.")
 @click.argument("folders", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
 @click.option(
     "--output",
     type=options.OUTPUT_FOLDER,
     metavar="FOLDER",
-    help="Write one ledger with every run, each once.",
+    help="Folder for one ledger that has every run once.",
 )
 @_strict_option
 @options.json
 @options.store
 @_page_option
+@_verbose_option
 def merge_command(
     folders: tuple[Path, ...],
     output: Path | None,
@@ -220,20 +236,23 @@ def merge_command(
     as_json: bool,
     store: Path | None,
     page: Path | None,
+    verbose: bool,
 ) -> int:
-    """Put the ledgers of FOLDERs together, and tell what all campaigns came to.
+    """Merge the ledgers in FOLDERs, and print the results of all campaigns.
 
-    A run is the same run wherever it was played: it counts once, and two that did not do the same break X3.
+    A run that several ledgers have counts once; if its results differ, that breaks law X3.
     """
     from pymllm.conformance.soak.campaign import merge_campaigns
 
     try:
         report = merge_campaigns(folders, output)
     except FileExistsError:
-        raise click.UsageError(f"--output {output}: there is a ledger already; choose another.") from None
+        raise click.UsageError(
+            f"--output {output}: there is a ledger already; choose another folder."
+        ) from None
     except OSError as error:
         raise click.UsageError(f"{error.filename}: {error.strerror}.") from None
-    return _tell(report, strict, as_json, store, page, folders)
+    return _tell(report, strict, verbose, as_json, store, page, folders)
 
 
 def _play(asked: SoakOptions, progress: str) -> SoakReport:
@@ -256,12 +275,13 @@ def _play(asked: SoakOptions, progress: str) -> SoakReport:
 def _tell(
     report: SoakReport,
     strict: bool,
+    verbose: bool,
     as_json: bool,
     store: Path | None,
     page: Path | None,
     folders: Sequence[Path],
 ) -> int:
-    """Keep and print what campaigns came to; the exit status."""
+    """Keep and print the results of campaigns; return the exit status."""
     document = report.document(strict=strict)
     if store is not None:  # with the course of the memory, and the programs of the failures
         from pymllm.conformance.soak.campaign import find_ledgers
@@ -277,7 +297,7 @@ def _tell(
     if page is not None:
         text = make_text(report, strict=strict)
         write_text_file(page, f"# Soak\n\n```text\n{text}```\n")
-    make_shown = partial(make_text, report, strict=strict, fits_terminal=True)
+    make_shown = partial(make_text, report, strict=strict, verbose=verbose, fits_terminal=True)
     return tell(document, lambda _: make_shown(), as_json, report.interruption)
 
 
@@ -309,9 +329,9 @@ class SoakOptions:
         for name in self.adapters:
             options.find_adapter_or_refuse(name)
         if self.configs and len(dict.fromkeys(self.adapters)) != 1:
-            raise click.UsageError("--config is a configuration of one adapter; name it with --adapter.")
+            raise click.UsageError("--config is for one adapter; name it with --adapter.")
         if self.run is not None and not self.configs:
-            raise click.UsageError("--run plays one run again: give its --adapter and --config, too.")
+            raise click.UsageError("--run repeats one run: give its --adapter and --config, too.")
         if self.resume is not None and not (self.resume / LEDGER).is_file():
             raise click.UsageError(f"--resume {self.resume}: there is no {LEDGER} in it.")
 
@@ -322,7 +342,7 @@ class SoakOptions:
             if name not in known:
                 played = ", ".join(known) or "no adapter"
                 raise click.UsageError(
-                    f"--adapter {name}: the campaign in {self.resume} plays {played}, and goes on with that."
+                    f"--adapter {name}: the campaign in {self.resume} runs {played}; leave it out."
                 )
         for name in known:
             options.adapter_of_file(f"{self.resume}/{LEDGER}", name, name if name in self.adapters else None)
@@ -351,6 +371,6 @@ class SoakOptions:
         folder = self.resume or self.output or Path("runs") / f"soak-{seed if self.run is None else self.run}"
         if self.resume is None and (folder / LEDGER).exists():
             raise click.UsageError(
-                f"--output {folder}: a campaign is there already; --resume it, or choose another folder."
+                f"--output {folder}: there is a campaign already; --resume it, or choose another folder."
             )
         return plan, folder

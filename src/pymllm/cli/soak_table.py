@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from shlex import quote
+from time import monotonic
 
-import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from pymllm.cli.program import escaped
-from pymllm.cli.tables import draw, explain, make_table, mistake_lines, program_lines, shows_progress
+from pymllm.cli.program import complain, count_of, escaped
+from pymllm.cli.tables import (
+    BETWEEN_LINES,
+    draw,
+    explain,
+    make_legend,
+    make_table,
+    mistake_lines,
+    narrow,
+    paced,
+    program_lines,
+    shows_progress,
+    time_of,
+)
 from pymllm.conformance.program import write_program
 from pymllm.conformance.soak.campaign import SoakReport
 from pymllm.conformance.soak.ledger import CampaignHeader, RunRecord
@@ -25,44 +36,39 @@ from pymllm.oracle.laws import find_law
 
 # -- while it runs -----------------------------------------------------------------------------------------
 
-_SECONDS_BETWEEN_DRAWS = 0.5
-_SECONDS_BETWEEN_LINES = 10.0
-_SECONDS_BETWEEN_ESTIMATES = 30.0
+_BETWEEN_TABLES, _BETWEEN_ESTIMATES = 0.5, 30.0  # seconds
 
 
 @contextmanager
-def soak_display(mode: str) -> Iterator[Callable[[Totals], None] | None]:
+def soak_display(
+    mode: str, clock: Callable[[], float] = monotonic
+) -> Iterator[Callable[[Totals], None] | None]:
     """Show how far a campaign is, without a thread, which would take the processor from what is played."""
     if not shows_progress(mode):
         yield None
         return
-    if not sys.stderr.isatty():
-        yield _now_and_then(
-            _SECONDS_BETWEEN_LINES, lambda *known: click.echo(describe_progress(*known), err=True)
-        )
-        return
-    with Live(console=Console(file=sys.stderr), auto_refresh=False, transient=True) as live:
-        yield _now_and_then(
-            _SECONDS_BETWEEN_DRAWS, lambda *known: live.update(progress_table(*known), refresh=True)
-        )
-
-
-def _now_and_then(pause: float, tell: Callable[[Totals, float, str], None]) -> Callable[[Totals], None]:
-    """Return a function that passes totals on, with the seconds so far and what is known of memory."""
-    start = told = time.monotonic()
+    begun = clock()
     memory, due = "", 0.0
 
-    def look(totals: Totals) -> None:
-        nonlocal told, memory, due
-        now = time.monotonic()
-        if now - told < pause:
-            return
-        if now - start >= due:  # an estimate takes tenths of a second
-            memory, due = describe_drifts(totals.memory.estimate()), now - start + _SECONDS_BETWEEN_ESTIMATES
-        tell(totals, now - start, memory)
-        told = now
+    def known(totals: Totals) -> tuple[Totals, float, str]:
+        nonlocal memory, due
+        seconds = clock() - begun
+        if seconds >= due:  # an estimate takes tenths of a second
+            memory, due = describe_drifts(totals.memory.estimate()), seconds + _BETWEEN_ESTIMATES
+        return totals, seconds, memory
 
-    return look
+    if not sys.stderr.isatty():
+        yield paced(lambda totals: complain(describe_progress(*known(totals))), BETWEEN_LINES, clock)
+        return
+    console = Console(file=sys.stderr)
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def draw_now(totals: Totals) -> None:
+            table = progress_table(*known(totals))
+            narrow(table, console.width)
+            live.update(table, refresh=True)
+
+        yield paced(draw_now, _BETWEEN_TABLES, clock)
 
 
 def describe_drifts(drifts: Sequence[Drift]) -> str:
@@ -80,14 +86,15 @@ def describe_progress(totals: Totals, seconds: float, memory: str = "") -> str:
     return (
         f"{time_of(seconds)}  {totals.operations:,} operations  {rate}  "
         f"{_laws(totals)} laws tested  situations {_situations(totals)}  "
-        f"memory {amount_of_bytes(totals.memory.peak)}{memory and f' ({memory})'}  {failures} failures"
+        f"memory {amount_of_bytes(totals.memory.peak)}{memory and f' ({memory})'}  "
+        f"{count_of(failures, 'failure')}"
     )
 
 
 def progress_table(totals: Totals, seconds: float, memory: str = "") -> Table:
     """Lay out what there is so far; arguments as of `describe_progress`."""
-    figures = ("runs", "operations", "per CPU second", "laws", "situations", "failures")
-    table = make_table("adapter", *figures, right=figures)
+    figures = ("runs", "operations", "ops/CPU s", "laws", "situations", "failures")
+    table = make_table("adapter", *figures, right=figures, gap=2)
     table.caption = describe_progress(totals, seconds, memory)
     for it in totals.adapters.values():
         table.add_row(
@@ -115,31 +122,34 @@ def _situations(totals: Totals) -> str:
 # -- at its end --------------------------------------------------------------------------------------------
 
 _PROGRAM_LINES_MAX = 40
-_UNFINISHED = "    a small one; time was up (pymllm shrink goes on from it)"
+_UNFINISHED = "    perhaps not the smallest: time was up (pymllm shrink continues from it)"
 
 
-def make_text(report: SoakReport, *, strict: bool = False, fits_terminal: bool = False) -> str:
-    """Lay a report out as text."""
-    notes = map(escaped, _notes(report, strict))  # a ledger may be anybody's
+def make_text(
+    report: SoakReport, *, strict: bool = False, verbose: bool = False, fits_terminal: bool = False
+) -> str:
+    """Lay a report out as text; ``verbose`` and ``strict`` name the situations that were not reached."""
+    notes = map(escaped, _notes(report, strict, verbose))  # a ledger may be anybody's
     end = f"\n{_sum_up(report, strict=strict)}"
-    tables = _adapter_table(report), "", _drift_table(report.drifts)
-    return draw(_heading(report), *tables, *notes, end, fits_terminal=fits_terminal)
+    tables = _adapter_table(report), "", _time_table(report), "", _drift_table(report.drifts), ""
+    legend = make_legend(_LEGEND)
+    return draw(_heading(report), *notes, "", *tables, legend, end, fits_terminal=fits_terminal)
 
 
 def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
     """Say in one line how it ended."""
     totals = report.totals
     adapters = totals.adapters.values()
-    broken = sum(1 for it in adapters for law in it.failures if law)
+    broken = len({law for it in adapters for law in it.failures if law})
     problems = sum(1 for it in adapters for law in it.failures if not law) + len(report.refused)
     words = [
         f"{totals.operations:,} operations in {totals.runs:,} runs",
         f"{time_of(totals.cpu)} of CPU time",
         f"{_laws(totals)} laws tested, {broken} broken",
-        f"{_situations(totals)} situations reached",
+        f"{_situations(totals)} situations reached, count_of for each adapter",
     ]
-    words += [f"{problems} problems"] if problems else []
-    words += [f"{len(report.conflicts)} conflicts"] if report.conflicts else []
+    words += [f"{problems} errors of adapters"] if problems else []
+    words += [f"{len(report.conflicts)} runs that differ when repeated"] if report.conflicts else []
     words += [*_strictly(report)] if strict else []
     return f"{report.verdict(strict=strict).value}: " + "; ".join(words)
 
@@ -148,15 +158,9 @@ def _strictly(report: SoakReport) -> Iterator[str]:
     """Say what a strict campaign fails for besides laws."""
     missing = sum(map(len, report.missing.values()))
     if missing:
-        yield f"failed by --strict: {missing} situations left at zero"
+        yield f"failed by --strict: {missing} situations never reached"
     if report.growing:
         yield f"failed by --strict: memory grows ({', '.join(drift.measure for drift in report.growing)})"
-
-
-def time_of(seconds: float) -> str:
-    """Write a time as hours, minutes and seconds."""
-    whole = int(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 def amount_of_bytes(count: float) -> str:
@@ -174,7 +178,7 @@ def _heading(report: SoakReport) -> str:
             f"{versions}\nsource {escaped(header.version)}, seed {header.seed}{amount}, audit {audit}"
         )
     if report.seconds:
-        processes = "1 process" if report.jobs == 1 else f"{report.jobs} processes"
+        processes = count_of(report.jobs, "process", "processes")
         lines.append(f"{time_of(report.seconds)} in {processes}, ledger in {report.folder}")
     return "\n".join(lines) + "\n"
 
@@ -184,34 +188,54 @@ def _audit_rate(audit: int) -> str:
 
 
 def _adapter_table(report: SoakReport) -> Table:
-    shares = ("adapter", "judge", "walks", "again", "driver")
-    figures = ("places", "runs", "operations", "ops/CPU s", *shares, "laws", "situations", "failures")
-    table = make_table("adapter", gap=2)
-    for column in figures:  # adapter is the name of two columns
-        table.add_column(column, justify="right", header_style="")
+    figures = ("places", "runs", "operations", "laws", "situations", "failures")
+    table = make_table("adapter", *figures, right=figures, gap=2)
     for it in report.totals.adapters.values():
         table.add_row(
             escaped(it.name),
-            f"{len(it.played)}/{it.places}",
+            f"{len(it.played)} of {it.places}",
             f"{it.runs:,}",
             f"{it.operations:,}",
-            f"{it.operations_per_second:,.0f}",
-            *(f"{share:.0%}" for share in it.shares.values()),
-            f"{len(it.laws) - len(it.untested)}/{len(it.laws)}",
-            f"{len(it.expected) - len(it.missing)}/{len(it.expected)}",
+            f"{len(it.laws) - len(it.untested)} of {len(it.laws)}",
+            f"{len(it.expected) - len(it.missing)} of {len(it.expected)}",
             f"{sum(failure.runs for failure in it.failures.values()):,}",
         )
     return table
 
 
+def _time_table(report: SoakReport) -> Table:
+    shares = ("calls", "judge", "walks", "again", "driver")
+    table = make_table("adapter", "ops/CPU s", *shares, right=("ops/CPU s", *shares), gap=2)
+    for it in report.totals.adapters.values():
+        percentages = (f"{share:.0%}" for share in it.shares.values())
+        table.add_row(escaped(it.name), f"{it.operations_per_second:,.0f}", *percentages)
+    return table
+
+
 def _drift_table(drifts: tuple[Drift, ...]) -> Table:
-    figures = ("95 % from", "to", "bound", "samples")
-    table = make_table("memory", "per million operations", *figures, "verdict", right=figures, gap=2)
+    figures = ("growth", "from", "to", "bound", "samples")
+    table = make_table("memory", *figures, "verdict", right=figures, gap=2)
     for drift in drifts:
         slope, low, high = (_growth(it, drift.unit) for it in (drift.slope, drift.low, drift.high))
         bound = _growth(drift.bound, drift.unit)
         table.add_row(drift.measure, slope, low, high, bound, f"{drift.samples:,}", drift.verdict.value)
     return table
+
+
+_LEGEND = {
+    "places": "configurations and state machines of the adapter, those with a run first",
+    "laws": "tested, of those that apply",
+    "situations": "reached, of those that the adapter must reach; `pymllm situations` lists all",
+    "failures": "runs that broke a law or ended with an error",
+    "ops/CPU s": "operations per second of CPU time, which is spent on",
+    "calls": "the adapter and its implementation",
+    "judge": "the oracle",
+    "walks": "the adapter's checks of its own data",
+    "again": "the end of each run, and parts of it that are repeated",
+    "driver": "choosing operations",
+    "growth": "of memory per million operations; true with 95 % probability between from and to",
+    "bound": "more growth than this is a leak",
+}
 
 
 def _growth(value: float | None, unit: str) -> str:
@@ -220,26 +244,27 @@ def _growth(value: float | None, unit: str) -> str:
     return amount_of_bytes(value) if unit == "bytes" else f"{value:,.0f} {unit}"
 
 
-def _notes(report: SoakReport, strict: bool) -> Iterator[str]:
+def _notes(report: SoakReport, strict: bool, verbose: bool) -> Iterator[str]:
     for smoke in report.refused:
         yield from ("", f"{smoke.name}  could not be examined", f"    because    {smoke.message}")
     for conflict in report.conflicts:
-        yield from ("", "X3  VIOLATED: the same run did something else", f"    {conflict}")
+        yield from ("", "X3  VIOLATED: the same run gave other results", f"    {conflict}")
     for adapter in report.totals.adapters.values():
         yield from _failures(report, adapter)
     for name, missing in report.missing.items():
         mark = "NEVER REACHED" if strict else "not reached"
-        yield from ("", f"{name}: {len(missing)} situations {mark}: {'; '.join(missing)}")
+        named = f": {'; '.join(missing)}" if strict or verbose else "; --verbose names them"
+        yield from ("", f"{name}: {count_of(len(missing), 'situation')} {mark}{named}")
 
 
 def _failures(report: SoakReport, adapter: AdapterTotals) -> Iterator[str]:
     for law, failure in adapter.failures.items():
         record = failure.first
-        runs = "1 run" if failure.runs == 1 else f"{failure.runs:,} runs"
+        runs = count_of(failure.runs, "run")
         if law:
             yield from ("", f"{law}  VIOLATED by {adapter.name} in {runs}: {_sentence(law)}")
         else:
-            yield from ("", f"{adapter.name}  could not be asked to the end, in {runs}")
+            yield from ("", f"{adapter.name}  ended with an error in {runs}")
         yield from _explain(report, adapter, law, record)
 
 
@@ -252,7 +277,7 @@ def _sentence(law: str) -> str:
 
 
 def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRecord) -> Iterator[str]:
-    assert record.failure is not None  # it is counted as one
+    assert record.failure is not None  # it is count_of as one
     finding = (report.findings or {}).get((adapter.name, law))
     if finding is not None:
         it, history = finding.violation, finding.history
@@ -281,9 +306,8 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
 def _cut(lines: list[str]) -> Iterator[str]:
     """Leave out what is too long to be read."""
     yield from lines[:_PROGRAM_LINES_MAX]
-    rest = len(lines) - _PROGRAM_LINES_MAX
-    if rest > 0:
-        yield f"... and {rest:,} line{'s' * (rest > 1)} more"
+    if (rest := len(lines) - _PROGRAM_LINES_MAX) > 0:
+        yield f"... and {count_of(rest, 'line')} more"
 
 
 def _header_of(report: SoakReport, record: RunRecord) -> CampaignHeader:

@@ -38,7 +38,9 @@ def refuse_own_input(option: str, path: Path | None, *inputs: str | Path) -> Non
     """Refuse a file to write that is one of those read, under whatever name; a pipe or terminal may be."""
     for it in inputs:
         if path is not None and _are_one_file(path, Path(it)):
-            raise click.UsageError(f"{option} {path}: this is {it}, which is read; name another one.")
+            raise click.UsageError(
+                f"{option} {path}: this is {it}, which the command reads; name another file."
+            )
 
 
 def _are_one_file(path: Path, other: Path) -> bool:
@@ -53,7 +55,7 @@ def refuse_run_or_program(option: str, path: Path | None) -> None:
     from pymllm.report.loading import is_run_or_program
 
     if path is not None and is_run_or_program(path):
-        raise click.UsageError(f"{option} {path}: there is a run or a program in it; name another one.")
+        raise click.UsageError(f"{option} {path}: it has a run or a program in it; name another file.")
 
 
 def save_text(text: str, path: Path) -> str | None:
@@ -110,4 +112,4 @@ def keep_run(
     except OSError as error:
         complain(f"--store {store}: cannot be written: {error.strerror or error}")
         return
-    complain(f"kept as {path}")
+    complain(f"kept in {path}")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from shlex import quote
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-from pymllm.cli.program import escaped, say
+from pymllm.cli.program import complain, count_of, escaped, say
 from pymllm.conformance.documents import AdapterRow, VerifyDocument, ViolationRow
 from pymllm.history.files import Config
 from pymllm.instrument.documents import Document
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 # rich is loaded by what is drawn, and not by --help.
 
 _D = TypeVar("_D", bound=Document)
+_T = TypeVar("_T")
 _ENOUGH = 10_000  # A table is only as wide as its contents, so this is no width at all.
-_SECONDS_BETWEEN_DRAWS = 0.1
 
 
 def say_document(document: Document) -> None:
@@ -44,7 +46,7 @@ def tell(
     if as_json:
         say_document(document)
     else:
-        say(make_text(document))
+        say(wrap(make_text(document), terminal_width()))
     if interruption is not None:
         raise interruption
     return int(getattr(document, "exit_status", 0))
@@ -68,13 +70,23 @@ def make_table(*columns: str, right: Sequence[str] = (), gap: int = 3) -> Table:
     return table
 
 
+def make_legend(words: Mapping[str, str]) -> Table:
+    """Return a table that explains the words of another one."""
+    table = make_table("", "", gap=2)
+    table.show_header = False
+    for word, meaning in words.items():
+        table.add_row(word, meaning)
+    return table
+
+
 def draw(*parts: RenderableType | tuple[str, str], fits_terminal: bool = False) -> str:
     """Return tables and texts as lines, the last one ended; a text may come with a style, such as bold.
 
-    On a terminal that it is to fit, tables are as wide as that, and bold is bold. Texts are never wrapped,
-    and blanks at the end of a line are left out.
+    On a terminal that it is to fit, tables and texts are as wide as that, and bold is bold. Blanks at the end
+    of a line are left out.
     """
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
     width = terminal_width() if fits_terminal else None
@@ -91,54 +103,144 @@ def draw(*parts: RenderableType | tuple[str, str], fits_terminal: bool = False) 
         for part in parts:
             if isinstance(part, str | tuple):
                 text, style = (part, "") if isinstance(part, str) else part
-                console.print(Text(text, style=style if styled else ""), soft_wrap=True)
+                console.print(Text(wrap(text, width), style=style if styled else ""), soft_wrap=True)
             else:
-                console.print(part)
+                if isinstance(part, Table) and width is not None:
+                    narrow(part, width)
+                console.print(part, crop=False)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def narrow(table: Table, width: int) -> None:
+    """Narrow the widest columns of a table until it fits, as far as no word is broken."""
+    texts = [[str(column.header), *map(str, column.cells)] for column in table.columns]
+    widths = [max(map(len, column)) for column in texts]
+    least = [max((len(word) for text in column for word in text.split()), default=0) for column in texts]
+    over = sum(widths) + (len(widths) - 1) * table.padding[1] - width
+    while over > 0 and widths != least:
+        widest = max(range(len(widths)), key=lambda at: (widths[at] > least[at], widths[at]))
+        widths[widest] -= 1
+        over -= 1
+    for column, own in zip(table.columns, widths, strict=True):
+        column.width = own
+
+
+_COPIED = re.compile(r" {8}|.*(^|  |: )pymllm [a-z]+ ")
+_LABEL = re.compile(r" *\S.{0,30}?  +(?=\S)")
+
+
+def is_copied(line: str) -> bool:
+    """Whether a line is of a program, or has a command: people copy it, so only the terminal breaks it."""
+    return _COPIED.match(line) is not None
+
+
+def wrap(text: str, width: int | None) -> str:
+    """Break the lines of a text between words; what follows begins below the first word behind the label."""
+    if width is None:
+        return text
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if len(line) <= width or is_copied(line) or "\x1b" in line:
+            lines.append(line)
+            continue
+        label = _LABEL.match(line)
+        hang = len(label[0]) if label else len(line) - len(line.lstrip()) + 4
+        first = line[:hang] if label else ""
+        lines += textwrap.wrap(
+            line[len(first) :],
+            width,
+            initial_indent=first,
+            subsequent_indent=" " * hang,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
 
 
 # -- progress ----------------------------------------------------------------------------------------------
 
+BETWEEN_DRAWS, BETWEEN_LINES = 0.1, 10.0
+"""Seconds between two drawings of a bar, and between two lines where there is no terminal."""
+
 
 def shows_progress(mode: str) -> bool:
-    """Tell whether ``--progress`` asks for anything on the standard error that there is."""
+    """Tell whether there is a standard error on which ``--progress`` is to be seen."""
     # There is no standard error at all where it was closed, and rich would draw on the other one.
-    return mode != "off" and sys.stderr is not None and (mode == "on" or sys.stderr.isatty())
+    return mode != "off" and sys.stderr is not None
 
 
 @contextmanager
 def progress_bar(
-    mode: str, label: str, total: int, unit: str = "requests"
+    mode: str, label: str, total: int, unit: str = "requests", *, clock: Callable[[], float] = monotonic
 ) -> Iterator[Callable[[int], None] | None]:
-    """Show how far a run is, without a thread, which would take the processor from what is being timed."""
+    """Show how far a run is, without a thread, which would take the processor from what is being timed.
+
+    What it yields takes the number done, and is called every second, too, where that does not change: the
+    time in the bar moves. Where standard error is no terminal there are lines; ``on`` begins with one.
+    """
     if not shows_progress(mode):
         yield None
         return
+    begun = clock()
+    if not sys.stderr.isatty():
+        of = f"of {total:,} {unit}".rstrip()
+
+        def say_how_far(done: int) -> None:
+            complain(f"{label}: {done:,} {of}, {time_of(clock() - begun)}")
+
+        if mode == "on":
+            say_how_far(0)
+        yield paced(say_how_far, BETWEEN_LINES, clock)
+        return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(unit),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
         TimeRemainingColumn(),
     )
-    console = Console(file=sys.stderr, force_terminal=True if mode == "on" else None)
-    with Progress(*columns, console=console, auto_refresh=False, transient=True) as progress:
+    console = Console(file=sys.stderr)
+    with Progress(*columns, console=console, get_time=clock, auto_refresh=False, transient=True) as progress:
         task = progress.add_task(escaped(label), total=total)
         progress.refresh()
-        drawn = monotonic()
 
-        def show(done: int) -> None:
-            nonlocal drawn
-            now = monotonic()
-            if now - drawn >= _SECONDS_BETWEEN_DRAWS or done == total:
-                progress.update(task, completed=done)
-                progress.refresh()
-                drawn = now
+        def draw_now(done: int) -> None:
+            progress.update(task, completed=done)
+            progress.refresh()
 
-        yield show
+        look = paced(draw_now, BETWEEN_DRAWS, clock)
+        yield lambda done: draw_now(done) if done == total else look(done)
+
+
+def paced(tell: Callable[[_T], None], seconds: float, clock: Callable[[], float]) -> Callable[[_T], None]:
+    """Return a function that passes on only what comes so many seconds after what it passed on before."""
+    last = clock()
+
+    def pass_on(word: _T) -> None:
+        nonlocal last
+        if clock() - last >= seconds:
+            tell(word)
+            last = clock()
+
+    return pass_on
+
+
+def time_of(seconds: float) -> str:
+    """Write a time as hours, minutes and seconds."""
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 # -- laws that are broken ----------------------------------------------------------------------------------
@@ -154,18 +256,23 @@ def explain(
     if observed is not None:
         lines.append(f"    observed   {escaped(observed)}")
     where = escaped(", ".join(f"{key} {value}" for key, value in config.items())) or "no configuration"
-    count = f"{steps} step" if steps == 1 else f"{steps} steps"
-    return [*lines, f"    at         step {step}, in a program of {count} ({where})"]
+    return [*lines, f"    at         step {step}, in a program of {count_of(steps, 'step')} ({where})"]
 
 
 def violation_lines(document: VerifyDocument) -> Iterator[tuple[ViolationRow, str]]:
     """Yield each violation that a search found, with lines on it and the commands that show it again."""
     for adapter in document.adapters:
+        rows = {row.id: row for row in adapter.laws}
         for it in adapter.violations:
+            row = rows.get(it.law)
+            broke = (
+                f"{row.broken:,} of {row.broken + row.tests:,} broke the law" if row and row.broken else ""
+            )
             lines = [
                 f"\n{it.law}  VIOLATED by {adapter.name}: {find_law(it.law).sentence}",
                 *explain(it.message, it.expected, it.observed, it.config, it.step, it.steps),
                 f"    file       {it.file or 'could not be written'}",
+                *([f"    tests      {broke}"] if broke else []),
                 *_again_lines(it, adapter.name, document.seed),
             ]
             yield it, "\n".join(lines)
@@ -180,16 +287,18 @@ def _again_lines(it: ViolationRow, adapter: str, seed: int) -> list[str]:
         commands.append(f"pymllm judge {quote(it.file)}")
     if not it.rerun_shows_it:
         search = f"pymllm verify --adapter {quote(adapter)} --law {it.law} --seed {seed}"
-        commands.append(f"{search}  (its operations alone, run again, do not break the law)")
+        commands.append(f"{search}  (the operations of the program alone do not break the law)")
         if it.file is not None and it.played_again:
-            commands.append(f"pymllm shrink {quote(it.file)} --adapter {quote(adapter)}  (plays its acts)")
+            commands.append(
+                f"pymllm shrink {quote(it.file)} --adapter {quote(adapter)}  (repeats what drove the engine)"
+            )
     again = [f"    {'again' if not place else '':11}{command}" for place, command in enumerate(commands)]
     return mistake_lines(it.mistakes) + again
 
 
 def mistake_lines(mistakes: Sequence[str]) -> list[str]:
-    """Return lines that say what this package did wrong itself while a smaller program was looked for."""
-    return [f"    mistake    of pymllm: {escaped(mistake)}" for mistake in mistakes]
+    """Return lines that name errors of this package, met while a smaller program was looked for."""
+    return [f"    mistake    an error of pymllm itself: {escaped(mistake)}" for mistake in mistakes]
 
 
 def program_lines(program: str) -> list[str]:
@@ -198,7 +307,7 @@ def program_lines(program: str) -> list[str]:
 
 
 def problem_lines(adapters: Iterable[AdapterRow]) -> Iterator[str]:
-    """Yield lines that say what searches came to grief with, and which files have more of it."""
+    """Yield lines that say why an adapter was not examined to the end, and which files have more of it."""
     for adapter in adapters:
         for problem in adapter.problems:
             yield from ("", f"{adapter.name}  could not be examined to the end")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,11 @@ import click
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli import options
 from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
-from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.program import complain, count_of, escaped, say
 from pymllm.cli.store import keep_run, save_program, save_text
 from pymllm.cli.tables import (
     draw,
+    make_legend,
     make_table,
     problem_lines,
     program_lines,
@@ -55,16 +56,25 @@ PROFILE_NAMES = ("dev", "ci", "deep")
 """Keys of `pymllm.conformance.machines.PROFILES`."""
 _SEED_STOP = 2**32
 
-_WORDS = {
+WORDS = {
     Verdict.VIOLATED: "VIOLATED",
     Verdict.UNKNOWN: "UNKNOWN",
     Verdict.HOLDS: "holds",
     Verdict.NOT_CLAIMED: "not claimed",
 }
 """In the order of the table: first what somebody has to look at."""
+COUNTED = {**{verdict: verdict.value for verdict in WORDS}, Verdict.HOLDS: "hold"}
+MEANINGS = {
+    Verdict.VIOLATED: "a program broke the law",
+    Verdict.UNKNOWN: "the law applies, but no program tested it, or the search ended with an error",
+    Verdict.HOLDS: "programs tested the law, and none broke it",
+    Verdict.NOT_CLAIMED: "the law is about something that the adapter does not claim to do",
+}
 _COLOURS = {Verdict.VIOLATED: "red", Verdict.UNKNOWN: "yellow", Verdict.HOLDS: "green"}
 
-_UNFINISHED = "    a small one; the search for smaller ones was cut short (--profile deep goes on longer)"
+_UNFINISHED = (
+    "    perhaps not the smallest: the search for smaller ones was cut short (--profile deep has longer)"
+)
 
 
 @click.command("verify", short_help="Search implementations for programs that break a law.")
@@ -76,7 +86,7 @@ _UNFINISHED = "    a small one; the search for smaller ones was cut short (--pro
     metavar="ID",
     multiple=True,
     show_default="all",
-    help="Search only what can test this law, such as R6; may be repeated.",
+    help="Run only searches that can test this law, such as R6; may be repeated.",
 )
 @click.option(
     "--profile",
@@ -89,28 +99,31 @@ _UNFINISHED = "    a small one; the search for smaller ones was cut short (--pro
     "--examples",
     type=options.whole(1, 10_000_000),
     show_default="as many as the profile promises",
-    help="Programs per machine and configuration, the same everywhere. A law that none of them tests is "
-    "unknown: with 1 that is most laws; what breaks seldom needs hundreds.",
+    help="Programs per state machine and configuration. A law that no program tests is unknown: with 1 most "
+    "laws are; rare bugs take hundreds.",
 )
 @options.jobs
 @options.timeout
 @click.option(
-    "--strict", is_flag=True, help="Fail where a situation was never reached or a search was cut short, too."
+    "--strict", is_flag=True, help="Also fail if a situation was never reached, or if a search was cut short."
 )
 @options.programs
 @options.json
-@click.option("--junit", type=options.OUTPUT_FILE, help="Write the verdicts as JUnit XML, too.")
+@click.option("--junit", type=options.OUTPUT_FILE, help="Also write the verdicts to FILE, as JUnit XML.")
 @options.store
 @click.option(
     "--check-protocol",
     is_flag=True,
-    help="Only talk with each --command for a moment, and tell what is wrong with its answers.",
+    help="Only check how each --command answers a short conversation.",
 )
-@options.cabinet(
-    "Plant each fault of this table, and see whether this very search catches it; may be repeated."
-)
+@options.cabinet("Plant each fault of this table, and see whether this search catches it; may be repeated.")
 @options.planted
-@click.option("-v", "--verbose", is_flag=True, help="List every law of every adapter, and every machine.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Also list situations, and the laws and state machines of each adapter.",
+)
 @options.progress
 def verify_command(
     output: Path,
@@ -128,22 +141,22 @@ def verify_command(
 ) -> int:
     """Search implementations for programs that break a law.
 
-    Random programs of operations run on each adapter while an oracle, which shares no code with it, says
-    what must come of each operation. A program that breaks a law is made as small as possible, printed,
-    and written to a file for `pymllm rerun` and `pymllm judge`.
+    Random programs run on each adapter. An oracle, which shares no code with the adapter, judges the outcome
+    of each operation. A program that breaks a law is made as small as possible, printed, and written to a
+    file for `pymllm rerun` and `pymllm judge`.
 
-    Ends with 0 where every law that applies was tested and holds, with 1 where one is violated, with 2
-    for bad input, and with 3 where something is unknown: a law that no program tested, or an adapter that
-    could not be examined. With --strict, situations that no program reached are looked for once more, and
-    it ends with 1 where one of them still was not. After Ctrl-C or SIGTERM it tells what is known by then
-    and ends with 130 or 143. docs/verify.md explains table and document.
+    Exit status: 0 if every law that applies was tested and holds, 1 if one is violated, 2 for bad input, 3 if
+    something is unknown, such as a law that no program tested or an adapter that could not be examined. With
+    --strict, a second search looks for situations that were not reached, and the status is 1 if it does not
+    reach all. After Ctrl-C or SIGTERM the results so far are printed, and the status is 130 or 143.
+    docs/verify.md explains table and document.
 
     With --cabinet or --fault it plants one fault after the other and searches its adapters in the same way.
-    Ends with 0 where every fault was caught by a law of its list, else with 1.
+    Exit status: 0 if each fault was caught by a law of its list, else 1.
     """
     names = options.names_of(adapters, commands)
     if check_protocol:
-        options.refuse_typed(("junit", "store"), "--check-protocol judges no laws")
+        options.refuse_typed(("junit", "store"), "--check-protocol judges no law")
         return check_protocols(names, chosen["timeout"], output, as_json)
     if cabinets or faults:
         refuse_beside_faults("output", "junit", "strict", "verbose")
@@ -239,9 +252,11 @@ def _annotated(history: History, report: VerifyReport, note: str) -> History:
 
 def make_text(document: VerifyDocument, *, verbose: bool = False) -> str:
     """Lay a verification out as text; ``verbose`` has every situation, adapter and machine, too."""
-    it = document
-    processes = "1 process" if it.jobs == 1 else f"{it.jobs} processes"
-    parts: list[RenderableType | tuple[str, str]] = [f"{heading(it)}, {processes}\n", _verdict_line(it)]
+    it, laws = document, judged_laws(document)
+    parts: list[RenderableType | tuple[str, str]] = [
+        f"{heading(it)}, {count_of(it.jobs or 1, 'process', 'processes')}\n",
+        *verdict_lines(it),
+    ]
     firsts = [id(adapter.violations[0]) for adapter in it.adapters if adapter.violations]
     for violation, text in violation_lines(it):
         parts.append(text)
@@ -249,45 +264,75 @@ def make_text(document: VerifyDocument, *, verbose: bool = False) -> str:
             parts.append(f"    program{'' if violation.smallest else _UNFINISHED}")
             parts += program_lines(violation.program)
     parts += problem_lines(it.adapters)
-    parts += ["", _law_table(it.laws, it.adapters)]
-    if it.invariants:
+    if laws:
+        parts += ["", _law_table(laws, it.adapters)]
+    if laws and it.invariants:
         parts += ["", _invariant_table(it)]
     if it.situations:
         parts += ["", _situation_table(it.situations)]
-        parts += [(line, "bold" if it.strict else "") for line in _never_reached(it.situations)]
+        unmet = sum(bool(row.unmet) for row in it.situations)
+        if verbose or it.strict:
+            parts += [(line, "bold" if it.strict else "") for line in _never_reached(it.situations)]
+        elif unmet:
+            parts.append(f"--verbose names the {'one' if unmet == 1 else unmet} that no program reached")
+    if laws:
+        parts += ["", make_legend(_legend(it, laws))]
     if verbose:
         parts += ["", _count_table(it.situations)]
-        for adapter in it.adapters:
+        for adapter in (adapter for adapter in it.adapters if adapter.machines):
             parts += [(f"\n{adapter.name}", "bold"), _law_table(adapter.laws, [adapter])]
-        parts += ["", _machine_table(it)]
-    return draw(*parts, (f"\n{_sum_up(it)}", "bold"), fits_terminal=True)
+            parts += ["", _machine_table(adapter)]
+    return draw(*parts, (f"\n{_sum_up(it, laws)}", "bold"), fits_terminal=True)
 
 
-def _verdict_line(document: VerifyDocument) -> tuple[str, str]:
-    """Say the worst verdict first, with its laws, among those that apply."""
-    laws = [law for law in document.laws if law.verdict is not Verdict.NOT_CLAIMED]
+def judged_laws(document: VerifyDocument) -> tuple[LawRow, ...]:
+    """Return what is known of each law over the adapters that could be examined at all."""
+    from pymllm.conformance.results import merge_laws  # which loads Hypothesis; --help does without
+
+    return merge_laws(adapter for adapter in document.adapters if adapter.machines)
+
+
+def verdict_lines(document: VerifyDocument) -> Iterator[tuple[str, str]]:
+    """Say the worst first, with a style: laws that are violated, then what is unknown; or that all hold."""
+    judged = [adapter for adapter in document.adapters if adapter.machines]
+    laws = [law for law in judged_laws(document) if law.verdict is not Verdict.NOT_CLAIMED]
+    is_fine = True
     for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN):
-        if found := [law.id for law in laws if law.verdict is verdict]:
-            line = f"{_WORDS[verdict]}  {len(found)} of {len(laws)} laws that apply: {', '.join(found)}"
-            return line, f"bold {_COLOURS[verdict]}"
-    if document.verdict is Verdict.UNKNOWN:
-        return f"{_WORDS[Verdict.UNKNOWN]}  the search did not get to its end", "bold yellow"
-    if not laws:
-        return f"{_WORDS[Verdict.NOT_CLAIMED]}  no law applies", "bold"
-    return f"{_WORDS[Verdict.HOLDS]}  all {len(laws)} laws that apply", f"bold {_COLOURS[Verdict.HOLDS]}"
+        found = [law.id for law in laws if law.verdict is verdict]
+        if found and len(judged) > 1:
+            own = {(it.name, row.id) for it in judged for row in it.laws if row.verdict is verdict}
+            found = [f"{id} ({', '.join(it.name for it in judged if (it.name, id) in own)})" for id in found]
+        if found:
+            yield _toned(verdict, f"{len(found)} of {len(laws)} laws that apply: {', '.join(found)}")
+            is_fine = False
+    for adapter in document.adapters:
+        if adapter not in judged:
+            yield _toned(
+                Verdict.UNKNOWN, f"{adapter.name} could not be examined, so none of its laws was judged"
+            )
+            is_fine = False
+    if is_fine and document.verdict is Verdict.UNKNOWN:
+        yield _toned(Verdict.UNKNOWN, "the search did not get to its end")
+    elif is_fine:
+        none = Verdict.NOT_CLAIMED, "no law applies"
+        yield _toned(*(Verdict.HOLDS, f"all {len(laws)} laws that apply") if laws else none)
 
 
-def _sum_up(document: VerifyDocument) -> str:
+def _toned(verdict: Verdict, text: str) -> tuple[str, str]:
+    return f"{WORDS[verdict]:8}  {escaped(text)}", style_of(verdict)
+
+
+def style_of(verdict: Verdict) -> str:
+    """Return how a terminal shows a verdict that somebody has to see."""
+    return f"bold {_COLOURS.get(verdict, '')}".rstrip()
+
+
+def _sum_up(document: VerifyDocument, laws: Sequence[LawRow]) -> str:
     """Say in one line how it ended."""
-    counts = Counter(law.verdict for law in document.laws)
-    words = {
-        Verdict.VIOLATED: "violated",
-        Verdict.UNKNOWN: "unknown",
-        Verdict.HOLDS: "hold",
-        Verdict.NOT_CLAIMED: "not claimed",
-    }
-    spelled = ", ".join(f"{counts[verdict]} {word}" for verdict, word in words.items())
-    return f"{spelled}; {played(document)}{cut_short(document)}"
+    counts = Counter(law.verdict for law in laws)
+    spelled = ", ".join(f"{counts[verdict]} {word}" for verdict, word in COUNTED.items())
+    judged = f"laws: {spelled}" if laws else "no law was judged"
+    return f"{judged}; {played(document)}{cut_short(document)}"
 
 
 def played(document: VerifyDocument) -> str:
@@ -315,41 +360,51 @@ def heading(document: VerifyDocument) -> str:
 
 def _law_table(laws: Iterable[LawRow], adapters: Sequence[AdapterRow]) -> Table:
     columns = ("law", "demands that", "verdict", "tests", "walks", "adapters")
-    table = make_table(*columns, right=("tests", "walks"))
-    order = list(_WORDS)
+    table = make_table(*columns, right=("tests", "walks", "adapters"), gap=2)
+    order = list(WORDS)
+    same = Counter((law.id, law.verdict) for adapter in adapters if adapter.machines for law in adapter.laws)
     for law in sorted(laws, key=lambda law: order.index(law.verdict)):
-        same = [
-            adapter.name
-            for adapter in adapters
-            for own in adapter.laws
-            if (own.id, own.verdict) == (law.id, law.verdict)
-        ]
         is_bad = law.verdict in (Verdict.UNKNOWN, Verdict.VIOLATED)
+        tests = f"{law.tests + law.broken:,}"
         table.add_row(
             law.id,
             law.sentence,
-            _WORDS[law.verdict],
-            f"{law.tests:,}",
+            WORDS[law.verdict],
+            f"{law.broken:,} of {tests}" if law.broken else tests,
             f"{law.walks:,}" if law.walks else "-",
-            ", ".join(same) if is_bad else str(len(same)),
-            style=f"bold {_COLOURS[law.verdict]}" if is_bad else "",
+            str(same[law.id, law.verdict]),
+            style=style_of(law.verdict) if is_bad else "",
         )
     return table
 
 
+def _legend(document: VerifyDocument, laws: Iterable[LawRow]) -> dict[str, str]:
+    """Explain the words that the tables have."""
+    verdicts = {law.verdict for law in laws}
+    broke = "; 3 of 800: 3 tests of 800 broke the law" if Verdict.VIOLATED in verdicts else ""
+    return {
+        **{WORDS[verdict]: meaning for verdict, meaning in MEANINGS.items() if verdict in verdicts},
+        "tests": f"how often a program tested the law{broke}",
+        "walks": "how often the adapter checked the law on its own data; - for never",
+        "adapters": "how many have this verdict",
+        **({"invariant": "has the worst verdict of its laws"} if document.invariants else {}),
+        "situation": "a state in which implementations go wrong; `pymllm situations` lists all",
+    }
+
+
 def _invariant_table(document: VerifyDocument) -> Table:
-    table = make_table("invariant", "verdict", "by laws")
+    table = make_table("invariant", "verdict", "laws", gap=2)
     for it in document.invariants:
-        table.add_row(it.name, _WORDS[it.verdict], ", ".join(it.laws))
+        table.add_row(it.name, WORDS[it.verdict], ", ".join(it.laws))
     return table
 
 
 def _situation_table(rows: Sequence[SituationRow]) -> Table:
     """Count for each machine the situations that it had to reach, and those that it did reach."""
-    table = make_table("situations of the", "reached", "of", right=("reached", "of"))
+    table = make_table("machine", "situations reached", right=("situations reached",), gap=2)
     for machine in dict.fromkeys(row.machine for row in rows):
         own = [row for row in rows if row.machine == machine]
-        table.add_row(machine, f"{sum(not row.unmet for row in own):,}", f"{len(own):,}")
+        table.add_row(machine, f"{sum(not row.unmet for row in own):,} of {len(own):,}")
     return table
 
 
@@ -362,21 +417,18 @@ def _never_reached(situations: Iterable[SituationRow]) -> Iterable[str]:
 
 
 def _count_table(situations: Iterable[SituationRow]) -> Table:
-    table = make_table("machine", "situation", "times", "never reached with", right=("times",))
+    table = make_table("machine", "situation", "times", "never reached with", right=("times",), gap=2)
     for row in situations:
         table.add_row(row.machine, row.name, f"{row.times:,}", ", ".join(row.unmet) or "-")
     return table
 
 
-def _machine_table(document: VerifyDocument) -> Table:
-    figures = ("configurations", "programs", "promised", "steps", "time", "steps/s", "situations")
-    table = make_table("adapter", "machine", *figures, right=figures)
-    for adapter in document.adapters:
-        for it in adapter.machines:
-            counts = (it.configurations, it.programs, it.promised, it.steps)
-            speed = f"{it.seconds:.1f} s", f"{it.steps_per_second:,.0f}"
-            numbers = (*(f"{count:,}" for count in counts), *speed, f"{len(it.situations):,}")
-            table.add_row(adapter.name, it.name, *numbers)
+def _machine_table(adapter: AdapterRow) -> Table:
+    figures = ("configurations", "programs", "promised", "steps", "time", "steps/s")
+    table = make_table("machine", *figures, right=figures, gap=2)
+    for it in adapter.machines:
+        counts = (f"{count:,}" for count in (it.configurations, it.programs, it.promised, it.steps))
+        table.add_row(it.name, *counts, f"{it.seconds:.1f} s", f"{it.steps_per_second:,.0f}")
     return table
 
 
@@ -384,7 +436,7 @@ def _complain_of(document: VerifyDocument) -> None:
     """Say in one line beside a JSON document what its reader has to look for."""
     for adapter in document.adapters:
         for it in adapter.violations:
-            complain(f"{it.law} is violated by {adapter.name}: {it.message}")
+            complain(f"{adapter.name} violates {it.law}: {it.message}")
         for problem in adapter.problems:
             complain(f"{adapter.name} could not be examined to the end: {problem.message}")
     if cut_short(document):
@@ -426,7 +478,7 @@ _MISTAKES_SHOWN = 20
 def check_protocols(names: Sequence[str], timeout: float, folder: Path, as_json: bool = False) -> int:
     """Have a short conversation with each of some programs, tell of it, and keep those with a mistake."""
     if not names or not all(name.startswith(PREFIX) for name in names):
-        raise click.UsageError("--check-protocol is about programs; give them with --command.")
+        raise click.UsageError("--check-protocol checks programs; name them with --command.")
     options.find_adapters_or_own(names)
     from pymllm.conformance.protocol_check import check_protocol
     from pymllm.conformance.time_limit import time_limit
@@ -452,7 +504,7 @@ def make_protocol_text(row: ProgramRow) -> str:
     """Lay a conversation out as text."""
     table = make_table("line", "said", "answered", "", right=("line",))
     for it in row.exchanges:
-        table.add_row(str(it.line), it.said, it.answered, "ok" if it.problem is None else "WRONG")
+        table.add_row(str(it.line), it.said, it.answered, "ok" if it.problem is None else "wrong")
     lines = []
     for it in [exchange for exchange in row.exchanges if exchange.problem is not None][:_MISTAKES_SHOWN]:
         lines += [
@@ -474,13 +526,13 @@ def _program(row: ProgramRow) -> str:
 def _next_lines(row: ProgramRow) -> list[str]:
     command = quote(row.name.removeprefix(PREFIX))
     if not row.problems:
-        return [f"{row.answers} answers, all as they must be", f"next: pymllm verify --command {command}"]
+        return [f"all {row.answers} answers are right", f"next: pymllm verify --command {command}"]
     left_out = row.problems - _MISTAKES_SHOWN
     lines = [f"and {left_out} more"] if left_out > 0 else []
     if row.conversation is not None:
         lines.append(f"the last lines of the conversation are in {row.conversation}")
     return [
         *lines,
-        f"{row.problems} wrong in {row.answers} answers",
-        f"next: mend the first one, then pymllm verify --command {command} --check-protocol",
+        f"{row.problems} mistakes in {row.answers} answers",
+        f"next: correct the first one, then pymllm verify --command {command} --check-protocol",
     ]

@@ -53,13 +53,15 @@ def find_scenario(header: Header) -> Scenario | None:
     entries = {entry.name: entry for entry in MACHINES[header.kind]}
     if played.machine not in entries:
         known = ", ".join(entries)
-        raise ProgramError(f"its acts are of {played.machine}; the machines of {header.kind} are {known}")
+        raise ProgramError(
+            f"its acts are of {played.machine}; the state machines of {header.kind} are {known}"
+        )
     machine = load_machine(entries[played.machine])
     known_acts = acts_of(machine)
     for act in played.acts:
         names = known_acts[act.name].act_ranges.keys() if act.name in known_acts else None
         if names is None or names != dict(act.arguments).keys():
-            raise ProgramError(f"{act} is no act of {played.machine}")
+            raise ProgramError(f"{act} is not an act of {played.machine}")
     return Scenario(machine, played.audit, played.acts)
 
 

@@ -123,12 +123,17 @@ def answer_of(call: AdapterCall[Answer]) -> Answer:
 
 def describe_error(error: BaseException) -> str:
     """Name an error and the line that raised it."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
     try:
         words = f": {error}" if str(error) else ""
     except Exception:  # a stranger's class may say so in code that fails, too
         words = ", which cannot be put into words"
-    return f"{type(error).__name__}{words} (line {frame.lineno} of {frame.filename})"
+    return f"{type(error).__name__}{words} ({line_of(error)})"
+
+
+def line_of(error: BaseException) -> str:
+    """Name the line that raised an error."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"line {frame.lineno} of {frame.filename}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from pymllm.conformance.pool_machine import SEED, PoolMachine, name_numbers, pic
 from pymllm.history import operations as ops
 from pymllm.history.operations import Span
 from pymllm.oracle.block_judge import BlockJudge
-from pymllm.oracle.block_slot_model import BlockSlotModel
 from pymllm.oracle.block_states import BlockStates
+from pymllm.oracle.models.block_model import BlockSlotModel
 
 PICK = (0, 20)
 FORM = (0, 5)

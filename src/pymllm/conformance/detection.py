@@ -15,10 +15,6 @@ from statistics import median
 
 from msgspec import structs
 
-from pymllm.adapters.cabinet.bugs import bug_of
-from pymllm.adapters.cabinet.fault import ANY, Fault
-from pymllm.adapters.cabinet.planting import StaleEditError, planted
-from pymllm.adapters.faulty import configured
 from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
 from pymllm.conformance.acting import ActingMachine, FoundViolation, drive, make_machine
 from pymllm.conformance.documents import BugRow, Detection, FaultRow
@@ -30,6 +26,9 @@ from pymllm.conformance.shrinker import shrink
 from pymllm.conformance.sweep import CORPUS_ACTS, sweep_runs
 from pymllm.conformance.time_limit import TookTooLong, deadline
 from pymllm.errors import InvariantViolation, PymllmError
+from pymllm.faults.fault import ANY, Fault
+from pymllm.faults.plant import StaleEditError, planted
+from pymllm.faults.table import bug_of
 from pymllm.history.files import Config
 
 _ACTS = (40, 80, 160, 320)
@@ -51,7 +50,7 @@ class Searcher(ABC):
     """One way to look for a fault: plays on machines, each program from a seed of its own."""
 
     def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
-        self.name = name  # one of `pymllm.adapters.cabinet.fault.SEARCHERS`
+        self.name = name  # one of `pymllm.faults.fault.SEARCHERS`
         self.crash: str | None = None  # the first error that was no violation
         self._seed = seed
         self._machines = machines
@@ -150,7 +149,7 @@ def make_searchers(fault: Fault, seed: int) -> list[Searcher]:
     places = [
         (name, dict(config), entry)
         for name in fault.adapters
-        for config in configured(load_adapter(find_adapter(name)).CONFIGURATIONS, **fault.settings)
+        for config in fault.shows_in(load_adapter(find_adapter(name)).CONFIGURATIONS)
         for entry in _machines_of(name, config)
     ]
     machines = {
@@ -308,8 +307,10 @@ def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caug
     except TookTooLong as error:
         return f"seed {seed}: {error}"
     if caught is None:
-        crash = next((f"; {it.name} met {it.crash}" for it in searchers if it.crash), "")
-        played = ", ".join(f"{it.name} {it.operations:,}" for it in searchers) or "nobody can look for it"
+        crash = next((f"; {it.name} ended with {it.crash}" for it in searchers if it.crash), "")
+        played = (
+            ", ".join(f"{it.name} {it.operations:,}" for it in searchers) or "no searcher can look for it"
+        )
         return f"seed {seed}: not caught; operations: {played}{crash}"
     searcher, what = caught
     seconds = time.monotonic() - start

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta, field
 
-from pymllm.adapters.cabinet.fault import SEARCHERS
 from pymllm.conformance.soak.ledger import Failure
+from pymllm.faults.fault import SEARCHERS
 from pymllm.history.files import Config
 from pymllm.history.operations import KINDS
 from pymllm.instrument.documents import DoctorDocument, Document, Row
@@ -26,7 +26,7 @@ Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
 
 # -- verify and compare --------------------------------------------------------------------------------------
 class LawRow(Row, frozen=True):
-    """What is known of a law: tests by the oracle, walks from inside."""
+    """What is known of a law: tests that it passed, walks from inside, and tests that broke it."""
 
     id: str
     sentence: str
@@ -34,6 +34,7 @@ class LawRow(Row, frozen=True):
     verdict: Verdict
     tests: int
     walks: int
+    broken: int = 0
 
 
 class InvariantRow(Row, frozen=True):
@@ -249,7 +250,7 @@ class ShrinkDocument(Document, frozen=True, kw_only=True, tag="pymllm.shrink"):
 
 # -- faults ------------------------------------------------------------------------------------------------
 VERIFICATION = "verification"
-"""Who caught a fault where `verify --cabinet` did, beside `pymllm.adapters.cabinet.fault.SEARCHERS`."""
+"""Who caught a fault where `verify --cabinet` did, beside `pymllm.faults.fault.SEARCHERS`."""
 CAMPAIGN = "campaign"
 """The same of `soak --cabinet`."""
 
@@ -574,6 +575,62 @@ class SituationsDocument(Document, frozen=True, kw_only=True, tag="pymllm.situat
     """What ``pymllm situations --json`` prints."""
 
     situations: tuple[WorthReaching, ...]
+
+
+# -- diff ----------------------------------------------------------------------------------------------------
+class LawChange(Row, frozen=True):
+    """A law of one implementation with another verdict than before."""
+
+    subject: str
+    law: str
+    before: Verdict
+    after: Verdict
+    worse: bool
+
+
+class FindingChange(Row, frozen=True):
+    """A broken law, or a problem where that is null, that one run alone has; new is that of the later one."""
+
+    subject: str
+    law: str | None
+    message: str
+    new: bool
+
+
+class FigureChange(Row, frozen=True):
+    """A figure with another value; where its spreads overlap, or nothing tells of noise, it is not judged.
+
+    ``test`` says why: the spreads (quartiles, or an interval of confidence) are apart or overlap, there are
+    no samples, or the machine or the code that measured is another.
+    """
+
+    name: str
+    unit: str
+    before: float
+    after: float
+    test: str
+    verdict: Literal["worse", "better", "changed"] | None
+
+
+class DiffDocument(Document, frozen=True, kw_only=True, tag="pymllm.diff"):
+    """What ``pymllm diff --json`` prints: the worse comes first; ``failed_on`` are the reasons for status 1.
+
+    Laws are compared where both runs know them: ``only_before`` and ``only_after`` are subjects of one alone.
+    """
+
+    before: str
+    after: str
+    kind: str
+    laws: tuple[LawChange, ...]
+    findings: tuple[FindingChange, ...]
+    figures: tuple[FigureChange, ...]
+    situations_lost: tuple[str, ...]
+    faults_missed: tuple[str, ...]
+    faults_caught: tuple[str, ...]
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+    failed_on: tuple[str, ...]
+    exit_status: int
 
 
 # -- conversations with programs -----------------------------------------------------------------------------

@@ -27,11 +27,10 @@ from pymllm.mem_cache.base_prefix_cache import (
     RadixKey,
 )
 from pymllm.mem_cache.memory_pool import GDNPool, ReqToTokenPool
+from pymllm.oracle.models.prefix_model import Path, path_of_key
+from pymllm.oracle.models.slot_ledger import Owner, TrackLedger
+from pymllm.oracle.models.slot_model import WindowModel
 from pymllm.oracle.prefix_judge import PrefixJudge
-from pymllm.oracle.prefix_model import Path, path_of_key
-from pymllm.oracle.slot_ledger import Owner
-from pymllm.oracle.slot_model import WindowModel
-from pymllm.oracle.track_ledger import TrackLedger
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_pools import CacheKind, EnginePools
 
@@ -71,6 +70,11 @@ class Carrier:
         if name in self._told:
             return self._told[name]
         return self.judge.sizes()[name]
+
+
+def _told(name: str) -> Callable[[Any], int]:
+    """Make a method that returns a size by its documented name, as of `Carrier.size`."""
+    return lambda driven: driven._carrier.size(name)
 
 
 class DrivenCache(BasePrefixCache):
@@ -145,25 +149,11 @@ class DrivenCache(BasePrefixCache):
         """Release the hold whose token is ``swa_boundary_id``; ``node`` follows from it."""
         self._carrier.do(ops.Unlock(kwargs["swa_boundary_id"]), out.Done)
 
-    def evictable_size(self) -> int:
-        """Count the cached tokens that no hold protects."""
-        return self._carrier.size("evictable_size")
-
-    def swa_evictable_size(self) -> int:
-        """Count the alive ones that no hold's window protects."""
-        return self._carrier.size("swa_evictable_size")
-
-    def protected_size(self) -> int:
-        """Count the cached tokens under a hold."""
-        return self._carrier.size("protected_size")
-
-    def swa_protected_size(self) -> int:
-        """Count the tokens inside a hold's window."""
-        return self._carrier.size("swa_protected_size")
-
-    def total_size(self) -> int:
-        """Count the cached tokens."""
-        return self._carrier.size("total_size")
+    evictable_size = _told("evictable_size")
+    swa_evictable_size = _told("swa_evictable_size")
+    protected_size = _told("protected_size")
+    swa_protected_size = _told("swa_protected_size")
+    total_size = _told("total_size")
 
 
 class DrivenStates:
@@ -213,9 +203,7 @@ class DrivenStates:
         """The same of the convolutions."""
         return self._pool.conv_state
 
-    def available_track_slots(self) -> int:
-        """Count the track slots that the adapter can still hand out."""
-        return self._carrier.size("available_track_slots")
+    available_track_slots = _told("available_track_slots")
 
     def alloc_track_slot(self) -> int | None:
         """Take a track slot and return its row, or ``None``."""
@@ -301,17 +289,9 @@ class DrivenAllocator:
         ]
         return _tensor_of(found, np.int32)
 
-    def available_size(self) -> int:
-        """Count the tokens that `alloc` can still serve."""
-        return self._carrier.size("available_size")
-
-    def full_available_size(self) -> int:
-        """Count the free tokens of the full half."""
-        return self._carrier.size("full_available_size")
-
-    def swa_available_size(self) -> int:
-        """Count the free tokens of the SWA half."""
-        return self._carrier.size("swa_available_size")
+    available_size = _told("available_size")
+    full_available_size = _told("full_available_size")
+    swa_available_size = _told("swa_available_size")
 
 
 def driven_config(header: Header, **changes: Any) -> EngineConfig:

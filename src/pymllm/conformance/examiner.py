@@ -28,7 +28,7 @@ _RESULTS = frozenset(RESULTS)
 def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
     """Say what is wrong with the form of an outcome, not its content; ``None`` where it can be judged."""
     if type(outcome) is not Outcome:
-        return f"answered {outcome!r}, which is no Outcome"
+        return f"answered {outcome!r}, which is not an Outcome"
     result, sizes = outcome.result, outcome.sizes
     kind = type(result)
     if not fits(outcome) or type(sizes) is not dict:
@@ -38,16 +38,14 @@ def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
         return f"answered {result!r}; it must be {' or '.join(kind.__name__ for kind in legal)}"
     if not SIZE_NAMES.issuperset(sizes):
         unknown = next(name for name in sizes if name not in SIZE_NAMES)
-        return (
-            f"sizes have {cut(repr(unknown))}, which nobody knows; a size is {', '.join(sorted(SIZE_NAMES))}"
-        )
+        return f"sizes have the unknown name {cut(repr(unknown))}; known are {', '.join(sorted(SIZE_NAMES))}"
     return None
 
 
 def _find_wrong_field(outcome: Outcome) -> str:
     result = outcome.result
     if type(result) not in _RESULTS:
-        return f"answered {result!r}, which is no result"
+        return f"answered {result!r}, which is not a result"
     if not fits(result):
         return f"answered {result!r}; {name_of(type(result))} has a field of another type than documented"
     if not fits(Outcome(Done(), outcome.effects)):

@@ -18,8 +18,6 @@ from tempfile import TemporaryDirectory
 import msgspec
 from msgspec import Struct
 
-from pymllm.adapters.cabinet.fault import Fault
-from pymllm.adapters.cabinet.planting import StaleEditError, planted
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask, hunt
 from pymllm.conformance.documents import CAMPAIGN, VERIFICATION, Detection, FaultsDocument
@@ -28,6 +26,8 @@ from pymllm.conformance.runner import Progress, VerifyPlan, verify, versions
 from pymllm.conformance.soak.campaign import SoakPlan, soak
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import PymllmError, TraceError, UsageError
+from pymllm.faults.fault import Fault
+from pymllm.faults.plant import StaleEditError, planted
 from pymllm.instrument.provenance import build_version
 from pymllm.text_file import read_json, read_lines
 
@@ -170,7 +170,8 @@ def look_for_faults(
     left = [task for task in tasks if task.fault.id not in found]
     with Workers(jobs) as workers, show("faults", len(tasks)) as done:
         try:
-            for task, answer in workers.stream(hunter or hunt, left):
+            tick = None if done is None else lambda: done(len(found))
+            for task, answer in workers.stream(hunter or hunt, left, tick):
                 found[task.fault.id] = _result_of(task.fault, answer)
                 if kept is not None and not isinstance(answer, Lost):
                     kept.keep(task, answer)

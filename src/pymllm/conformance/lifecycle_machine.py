@@ -24,8 +24,8 @@ from pymllm.history import operations as ops
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Evicted, NoRoom, Outcome, Slots
 from pymllm.mem_cache.memory_pool import ReqToTokenPool
+from pymllm.oracle.models.prefix_model import Path, path_of_key
 from pymllm.oracle.prefix_judge import PrefixJudge
-from pymllm.oracle.prefix_pages import Path, path_of_key
 from pymllm.workloads.engine import Engine
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_watch import Event

@@ -12,7 +12,7 @@ from pymllm.history import operations as ops
 from pymllm.history.operations import Key, Operation, Span, Token
 from pymllm.history.outcomes import Hashes, Outcome
 from pymllm.oracle.buffer_judge import BufferJudge
-from pymllm.oracle.given_numbers import GivenNumbers
+from pymllm.oracle.models.slot_model import GivenNumbers
 
 SEED = (0, 9_999)
 INDEX_FORMS = ("int64", "int32", "int16", "uint8", "int64 strided", "int32 strided")
@@ -41,6 +41,11 @@ def name_numbers(
         for number in numbers
         for span in (given.name((number,)) if is_given(number) else (Span(0, number, number + 1),))
     )
+
+
+def malformed_calls(**wrong: Iterable[str]) -> tuple[ops.Malformed, ...]:
+    """Name calls that no caller may make, by what is wrong with each."""
+    return tuple(ops.Malformed(call, what) for call, whats in wrong.items() for what in whats)
 
 
 class PoolMachine(ActingMachine):
@@ -77,14 +82,14 @@ SHAPES = ("heads", "flat", "strided", "batch")
 class BufferMachine(PoolMachine):
     """Drives the buffers of every layer (P3, X1, E5)."""
 
-    MALFORMED: ClassVar[tuple[ops.Malformed, ...]] = (
-        *(ops.Malformed("write_kv", f"{part} of another dtype") for part in ("keys", "values")),
-        *(ops.Malformed("write_kv", f"keys {wrong}") for wrong in ("on another device", "of one dimension")),
-        *(ops.Malformed("write_kv", wrong) for wrong in ("one element for a key", "one value for all slots")),
-        *(ops.Malformed("write_kv", f"{kind} indices") for kind in ("float", "bool")),
-        *(ops.Malformed("write_kv", f"a list of {what}") for what in ("keys", "indices")),
-        *(ops.Malformed("write_kv", f"a {kind} layer") for kind in ("float", "bool")),
-        *(ops.Malformed("read_kv", wrong) for wrong in ("a float layer", "no layer")),
+    MALFORMED = malformed_calls(
+        write_kv=(
+            *("keys of another dtype", "values of another dtype"),
+            *("keys on another device", "keys of one dimension"),
+            *("one element for a key", "one value for all slots", "float indices", "bool indices"),
+            *("a list of keys", "a list of indices", "a float layer", "a bool layer"),
+        ),
+        read_kv=("a float layer", "no layer"),
     )
 
     judge: BufferJudge
@@ -174,22 +179,16 @@ _EDGES = (0, 1, 255, 256, 65_535, 65_536, 2**31 - 1, 2**31, 2**32 - 1)
 class HashMachine(PoolMachine):
     """Drives `RadixKey` and the hash functions (K1, H1, X1)."""
 
-    MALFORMED: ClassVar[tuple[ops.Malformed, ...]] = (
-        *(ops.Malformed("slice_key", wrong) for wrong in ("a float start", "a float namespace")),
-        *(ops.Malformed("slice_key", wrong) for wrong in ("a bool namespace", "a tuple as namespace")),
-        *(ops.Malformed("pick_token", wrong) for wrong in ("a float index", "no index")),
-        *(ops.Malformed("hash_page", wrong) for wrong in ("float tokens", "a float array", "a bool array")),
-        *(ops.Malformed("hash_page", wrong) for wrong in ("a string of tokens", "a number of tokens")),
-        *(
-            ops.Malformed("hash_page", wrong)
-            for wrong in ("three dimensions", "empty tuples", "a number as prior")
+    MALFORMED = malformed_calls(
+        slice_key=("a float start", "a float namespace", "a bool namespace", "a tuple as namespace"),
+        pick_token=("a float index", "no index"),
+        hash_page=(
+            *("float tokens", "a float array", "a bool array", "a string of tokens", "a number of tokens"),
+            *("three dimensions", "empty tuples", "a number as prior"),
+            *("two dimensions", "a list of lists", "tuples of one number"),
         ),
-        *(
-            ops.Malformed("hash_page", wrong)
-            for wrong in ("two dimensions", "a list of lists", "tuples of one number")
-        ),
-        *(ops.Malformed("hash_int64", wrong) for wrong in ("a number", "bytes")),
-        *(ops.Malformed("hash_bytes", wrong) for wrong in ("a string", "a number")),
+        hash_int64=("a number", "bytes"),
+        hash_bytes=("a string", "a number"),
     )
 
     def begin(self) -> None:

@@ -12,12 +12,11 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pymllm.conformance.acting import ActingMachine, act
 from pymllm.history import operations as ops
-from pymllm.history.operations import Key, Operation, Span, Token
+from pymllm.history.operations import KEY_FORMS, Key, Operation, Span, Token
 from pymllm.history.outcomes import Inserted, Locked, Matched, NoRoom, Result, Slots
+from pymllm.oracle.models.prefix_model import Path, PrefixModel, Space, path_of_key
+from pymllm.oracle.models.slot_ledger import Owner, SlotLedger
 from pymllm.oracle.prefix_judge import PrefixJudge
-from pymllm.oracle.prefix_model import Path, PrefixModel, path_of_key
-from pymllm.oracle.prefix_pages import Space
-from pymllm.oracle.slot_ledger import Owner, SlotLedger
 
 SPACES = (
     *[Space()] * 12,
@@ -28,13 +27,10 @@ SPACES = (
 )
 """Where keys live; the plain one is drawn most. The string and the int 1 must not be mixed up (H3)."""
 
-FORMS = ("list", "tuple", "array", "int32", "int64", "tensor32", "tensor64")
-"""Containers of keys (K1)."""
-
 TRUNK, TURN, TAIL = 7, 7 + 2**24, 5
 """Tokens on the trunk and off it, equal to whoever drops their upper bits, and after the last whole page."""
 
-STYLES = len(SPACES) * len(FORMS) * 4
+STYLES = len(SPACES) * len(KEY_FORMS) * 4
 """So many styles tell every space, container and tail length of a page of four tokens apart."""
 
 
@@ -56,7 +52,7 @@ def make_key(
     Odd turns are none, so that half of all keys stay on the trunk. A page off the trunk differs in its first
     token or, at the other turn, in its last token only: siblings must be told apart by whole pages (R9).
     """
-    rest, form = divmod(style, len(FORMS))
+    rest, form = divmod(style, len(KEY_FORMS))
     tail, space = divmod(rest, len(spaces))
     tokens: list[int] = []
     for page in range(pages):
@@ -65,7 +61,7 @@ def make_key(
             fill[-1 if turns.index(page) else 0] = TURN
         tokens += fill
     tokens += [TAIL] * (tail % page_size)
-    return Key(_widened(tokens, spaces[space].width), spaces[space].extra_key, FORMS[form])
+    return Key(_widened(tokens, spaces[space].width), spaces[space].extra_key, KEY_FORMS[form])
 
 
 def _widened(tokens: Sequence[int], width: int) -> tuple[Token, ...]:

@@ -19,7 +19,7 @@ from pymllm.conformance.prefix_caller import (
     picked,
 )
 from pymllm.history.operations import Evict, Hash, Key, Lock, Malformed, ReadHalves, Reset, Span, Unlock
-from pymllm.oracle.prefix_model import Path, path_of_key
+from pymllm.oracle.models.prefix_model import Path, path_of_key
 
 KEEP = (0, 3)
 

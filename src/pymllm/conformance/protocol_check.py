@@ -50,19 +50,19 @@ from pymllm.history.outcomes import Failed, Matched, Result, Slots, Unsupported
 from pymllm.oracle.judge import make_judge
 
 _ADVICE = {
-    "crashed": "run it by hand and type the lines of the conversation; standard error stands at their end",
-    "ended": "go on reading until bye comes, or the end of standard input",
+    "crashed": "run it by hand and type the lines of the conversation, which end with its standard error",
+    "ended": "read until bye comes, or until standard input ends",
     "closed": "keep standard input and output open until bye comes",
     "hung": "answer every message once, and flush standard output unless the message has flush false",
     "garbled": "write one JSON object on each line of standard output and nothing else; logs go to stderr",
     "too-long": "write the line end after each message; hello says how long a line may be",
     "out-of-step": "answer in order, each operation with its own step",
-    "gave-up": "an error ends the conversation; for what a cache cannot do there is the result unsupported",
+    "gave-up": "an error ends the conversation; answer unsupported to what the cache cannot do",
     "foreign": f"speak protocol {PROTOCOL}",
 }
 _SCHEMA_ADVICE = "pymllm schema protocol has every message; look for from-program-"
 _CONFIGURATION_ADVICE = "docs/protocol.md has the keys of a configuration, and which claims go with them"
-_SMOKE_ADVICE = "docs/protocol.md says what each operation may answer; claim only what is there"
+_SMOKE_ADVICE = "docs/protocol.md lists the answers to each operation; claim only what the program can do"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class _Check:
         try:
             make_judge(header)
         except (PymllmError, KeyError, TypeError, ValueError) as error:
-            self._blame(f"of {header.config} nothing can be judged: {error}", _CONFIGURATION_ADVICE)
+            self._blame(f"the configuration {header.config} cannot be judged: {error}", _CONFIGURATION_ADVICE)
 
     def _start(self, config: Config) -> Started | None:
         self._given, self._clock = {}, 0
@@ -185,10 +185,10 @@ class _Check:
 
     def _part(self) -> None:
         status = self.channel.finish(make_line(Bye()))
-        end = "no end" if status is None else f"status {status}"
+        end = "it did not end" if status is None else f"status {status}"
         self._note("bye", end)
         if status != 0:
-            self._blame(f"after bye there was {end}", "end with status 0 when bye comes")
+            self._blame(f"after bye: {end}", "end with status 0 when bye comes")
 
     # -- operations ------------------------------------------------------------------------------------
     def _can_name(self, operation: Operation) -> bool:
@@ -247,13 +247,13 @@ class _Check:
         try:
             read_line(line)
         except (ValueError, RecursionError) as error:
-            self._note(said, "no JSON")
+            self._note(said, "not JSON")
             self._blame(str(error), _ADVICE["garbled"])
             return None
         try:
             answer: Answer = read_answer(line)
         except ValueError as error:
-            self._note(said, "no message")
+            self._note(said, "not a message")
             self._blame(str(error), _SCHEMA_ADVICE)
             return None
         self._note(said, _name_of(answer))
@@ -262,7 +262,7 @@ class _Check:
             raise _Stop
         if isinstance(answer, due):
             return answer
-        self._blame(f"{word_for(due)} was due", _ADVICE["out-of-step"])
+        self._blame(f"the answer must be {word_for(due)}", _ADVICE["out-of-step"])
         return None
 
     def _note(self, said: str, answered: str) -> None:

@@ -119,7 +119,8 @@ def run_plan(plan: ReplayPlan, show: Show = _unseen, requests: list[Request] | N
     """
     plan = settle(plan)
     if requests is None:
-        requests = load_requests(plan)
+        with show(f"reading {plan.workload}", 1, ""):
+            requests = load_requests(plan)
     torch.set_num_threads(1)
     runs: list[EngineReport | SerialReport] = []
     violation, interruption = None, None
@@ -240,7 +241,10 @@ def run_grid(plans: Sequence[ReplayPlan], jobs: int, show: Show = _unseen) -> Re
     """
     settled = [settle(plan) for plan in plans]
     # A trace is read once, also from a pipe; a named workload's prompts depend on the capacity.
-    shared = None if settled[0].is_named else load_requests(settled[0])
+    shared = None
+    if not settled[0].is_named:
+        with show(f"reading {settled[0].workload}", 1, ""):
+            shared = load_requests(settled[0])
     runs: list[_Task[Replayed]] = [
         (run_plan, (replace(plan, caches=(cache,)), _unseen, shared))
         for plan in settled

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 from pymllm.conformance.acting import act
-from pymllm.conformance.pool_machine import PoolMachine
+from pymllm.conformance.pool_machine import PoolMachine, malformed_calls
 from pymllm.history import operations as ops
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Failed, Outcome
-from pymllm.oracle.cold_runs import Prefix
+from pymllm.oracle.models.cold_runs import Prefix
+from pymllm.oracle.models.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
 from pymllm.oracle.request_judge import RequestJudge
-from pymllm.oracle.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
 
 _PIECES = (0, 6)
 _TAIL = (0, 6)
@@ -30,27 +29,13 @@ class RequestMachine(PoolMachine):
     prompts share, which each leaves at some piece for one of a few branches, and a tail that ends anywhere.
     """
 
-    MALFORMED: ClassVar[tuple[ops.Malformed, ...]] = tuple(
-        ops.Malformed(call, wrong)
-        for call, wrongs in {
-            "add_request": (
-                "no tokens",
-                "a float token",
-                "a negative token",
-                "pairs of tokens",
-                "a batch of one",
-                "a prompt begun elsewhere",
-                "a limit of nothing",
-                "a float limit",
-            ),
-            "schedule_chunk": ("a stranger",),
-            "pause": ("a stranger",),
-            "resume": ("a stranger",),
-            "release": ("a stranger",),
-            "commit_step": ("no step",),
-            "abort_step": ("no step",),
-        }.items()
-        for wrong in wrongs
+    MALFORMED = malformed_calls(
+        add_request=(
+            *("no tokens", "a float token", "a negative token", "pairs of tokens", "a batch of one"),
+            *("a prompt begun elsewhere", "a limit of nothing", "a float limit"),
+        ),
+        **dict.fromkeys(("schedule_chunk", "pause", "resume", "release"), ("a stranger",)),
+        **dict.fromkeys(("commit_step", "abort_step"), ("no step",)),
     )
 
     judge: RequestJudge

@@ -18,7 +18,7 @@ from pymllm.history.operations import Operation
 
 @dataclass(frozen=True, slots=True)
 class RerunResult:
-    """What a rerun came to."""
+    """The result of a rerun."""
 
     history: History  # the steps carried out, the last one a violating one included
     exercised: Counter[str]  # exercised, audited: tests by law, from outside and from inside
@@ -45,7 +45,7 @@ def rerun_history(
     """
     kind = load_adapter(find_adapter(adapter)).KIND
     if kind != history.header.kind:
-        raise ProgramError(f"is a program for {history.header.kind}; {adapter} is of kind {kind}")
+        raise ProgramError(f"has a program for {history.header.kind}; {adapter} is of kind {kind}")
     made = build_adapter(adapter, dict(history.header.config if config is None else config))
     try:
         if wrap is not None:

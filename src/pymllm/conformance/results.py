@@ -1,8 +1,8 @@
 """From searches to verdicts: what is known of each law, of each adapter and altogether.
 
 For one law of one adapter: violated where a program broke it; else unknown where a search that could
-have tested it came to grief; else holds where the oracle tested it, however few of the configurations did;
-else unknown, or not claimed where no configuration has what the law is about. Over several adapters the
+have tested it ended with an error; else holds where the oracle tested it, in however few configurations; else
+unknown, or not claimed where no configuration has what the law is about. Over several adapters the
 heavier verdict prevails.
 """
 
@@ -32,14 +32,14 @@ from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.shrinker import Finding, pick_smallest
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.history.files import Config
+from pymllm.oracle.coverage import SITUATIONS, expected_names
 from pymllm.oracle.laws import INVARIANTS, LAWS, Law, laws_of
-from pymllm.oracle.situations import SITUATIONS, expected_names
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
 
 
 @dataclass(frozen=True, slots=True)
 class SearchedConfiguration:
-    """One machine on one configuration of one adapter, and what it came to."""
+    """One machine on one configuration of one adapter, and what it found."""
 
     adapter: str
     config: Config
@@ -61,9 +61,9 @@ class SearchedConfiguration:
         return expected_names(kind, self.config, self.capabilities, of_engine=has_engine)
 
 
-def law_row(law: Law, verdict: Verdict, tests: int = 0, walks: int = 0) -> LawRow:
+def law_row(law: Law, verdict: Verdict, tests: int = 0, walks: int = 0, broken: int = 0) -> LawRow:
     """Say of a law what is known of it."""
-    return LawRow(law.id, law.sentence, law.source, verdict, tests, walks)
+    return LawRow(law.id, law.sentence, law.source, verdict, tests, walks, broken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ def judge_adapter(
     wanted: Collection[Law] = (),
     refined: Iterable[Finding] = (),
 ) -> AdapterResult:
-    """Put together what the searches of one adapter came to.
+    """Put together what the searches of one adapter found.
 
     With ``wanted`` laws, rows of these alone, and of broken ones; ``refined`` has smaller programs for these.
     """
@@ -335,6 +335,8 @@ def _judge_law(
     able = [search for search in searches if search.could_test(law)]
     exercised = sum(search.result.exercised[law.id] for search in searches)
     audited = sum(search.result.audited[law.id] for search in searches)
+    # A smaller program may have broken it where no search did.
+    broken = max(int(is_broken), sum(search.result.broken[law.id] for search in searches))
     if is_broken:
         verdict = Verdict.VIOLATED
     elif not any(law.applies_to(config, claims, smoke.kind) for config, claims in smoke.configurations):
@@ -343,7 +345,7 @@ def _judge_law(
         verdict = Verdict.HOLDS
     else:
         verdict = Verdict.UNKNOWN
-    return law_row(law, verdict, exercised, audited)
+    return law_row(law, verdict, exercised, audited, broken)
 
 
 def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineResult, ...]:
@@ -370,7 +372,7 @@ def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineRes
     return tuple(summed)
 
 
-def merge_laws(adapters: Iterable[AdapterResult]) -> tuple[LawRow, ...]:
+def merge_laws(adapters: Iterable[AdapterResult | AdapterRow]) -> tuple[LawRow, ...]:
     """Return what is known of each law that some adapter's table has, over all of them."""
     rows = [result for adapter in adapters for result in adapter.laws]
     merged = []
@@ -378,7 +380,7 @@ def merge_laws(adapters: Iterable[AdapterResult]) -> tuple[LawRow, ...]:
         same = [row for row in rows if row.id == law.id]
         if same:
             verdict = merge_verdicts(row.verdict for row in same)
-            counts = sum(row.tests for row in same), sum(row.walks for row in same)
+            counts = (sum(getattr(row, count) for row in same) for count in ("tests", "walks", "broken"))
             merged.append(law_row(law, verdict, *counts))
     return tuple(merged)
 

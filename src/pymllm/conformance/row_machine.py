@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from typing import ClassVar
 
 from pymllm.conformance.acting import act
-from pymllm.conformance.pool_machine import SEED, PoolMachine, index_form, name_numbers
+from pymllm.conformance.pool_machine import SEED, PoolMachine, index_form, malformed_calls, name_numbers
 from pymllm.history import operations as ops
 from pymllm.history.operations import Span
 from pymllm.oracle.row_judge import RowJudge
@@ -16,29 +15,45 @@ from pymllm.oracle.state_judge import StateJudge
 _LARGEST = 2**31 - 1
 
 
-class RowMachine(PoolMachine):
+class _LendingMachine(PoolMachine):
+    """Drives what hands something out by number, which the judge follows as `held`."""
+
+    judge: RowJudge | StateJudge
+
+    @property
+    def has_held(self) -> bool:
+        """Whether a row, or a track slot, is handed out."""
+        return bool(self.judge.held)
+
+    @act(chance=(0, 2))
+    def clear(self, chance: int) -> None:
+        """Take everything back, now and then."""
+        if not chance:
+            self.ask(ops.Clear())
+
+    def _held_one(self, pick: int) -> Span:
+        held = sorted(self.judge.held)
+        (span,) = self._names([held[pick % len(held)]])
+        return span
+
+    def _names(self, rows: Iterable[int]) -> tuple[Span, ...]:
+        return name_numbers(rows, self.judge.given, self.judge.held.__contains__)
+
+
+class RowMachine(_LendingMachine):
     """Drives a table of request rows (P1, P2, P3, X1, X4, X7, E5)."""
 
-    MALFORMED: ClassVar[tuple[ops.Malformed, ...]] = (
-        *(ops.Malformed("alloc_rows", wrong) for wrong in ("a float count", "a bool count", "no count")),
-        *(ops.Malformed("free_row", wrong) for wrong in ("a float row", "a bool row", "a list of rows")),
-        *(
-            ops.Malformed("write_row", wrong)
-            for wrong in ("a float row", "a bool row", "a float end", "no index")
+    MALFORMED = malformed_calls(
+        alloc_rows=("a float count", "a bool count", "no count"),
+        free_row=("a float row", "a bool row", "a list of rows"),
+        write_row=(
+            *("a float row", "a bool row", "a float end", "no index"),
+            *("float values", "bool values", "values of two dimensions", "a stepped slice"),
         ),
-        *(ops.Malformed("write_row", f"{kind} values") for kind in ("float", "bool")),
-        *(ops.Malformed("write_row", wrong) for wrong in ("values of two dimensions", "a stepped slice")),
-        *(ops.Malformed("write_entries", f"{kind} rows") for kind in ("float", "bool")),
-        *(ops.Malformed("write_entries", f"float {what}") for what in ("positions", "values")),
-        ops.Malformed("write_entries", "three indices"),
+        write_entries=("float rows", "bool rows", "float positions", "float values", "three indices"),
     )
 
     judge: RowJudge
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether a row is handed out."""
-        return bool(self.judge.held)
 
     def observe(self) -> None:
         """Read the table."""
@@ -50,10 +65,10 @@ class RowMachine(PoolMachine):
         """Take rows."""
         self.ask(ops.AllocRows(count))
 
-    @act(needs="has_rows", pick=(0, 7))
+    @act(needs="has_held", pick=(0, 7))
     def finish(self, pick: int) -> None:
         """Give a row back."""
-        self.ask(ops.FreeRow(self._held_row(pick)))
+        self.ask(ops.FreeRow(self._held_one(pick)))
 
     @act(needs="can_refuse", row=(-1, 7))
     def free_badly(self, row: int) -> None:
@@ -68,25 +83,19 @@ class RowMachine(PoolMachine):
         """Ask for a negative number of rows."""
         self.ask(ops.AllocRows(-1))
 
-    @act(chance=(0, 2))
-    def clear(self, chance: int) -> None:
-        """Take everything back, now and then."""
-        if not chance:
-            self.ask(ops.Clear())
-
     # -- the table -----------------------------------------------------------------------------------------
-    @act(needs="has_rows", weight=3, pick=(0, 7), start=(0, 7), length=(0, 7), seed=SEED)
+    @act(needs="has_held", weight=3, pick=(0, 7), start=(0, 7), length=(0, 7), seed=SEED)
     def write_stretch(self, pick: int, start: int, length: int, seed: int) -> None:
         """Write where a request's tokens are."""
         start %= self.judge.context + 1
         stop = min(start + length, self.judge.context)
-        self._write_row(self._held_row(pick), start, stop, _values(stop - start, seed), seed)
+        self._write_row(self._held_one(pick), start, stop, _values(stop - start, seed), seed)
 
     @act(needs="can_refuse", weight=2, pick=(0, 7), twist=(0, 8), seed=SEED)
     def write_stretch_badly(self, pick: int, twist: int, seed: int) -> None:
         """Write a stretch with one thing wrong, somewhere near a legal one."""
         context = self.judge.context
-        row = self._held_row(pick) if self.has_rows else _literal(1)
+        row = self._held_one(pick) if self.has_held else _literal(1)
         start, stop = sorted(random.Random(seed).choices(range(context + 1), k=2))
         surplus = 0
         if twist < 4:
@@ -139,15 +148,6 @@ class RowMachine(PoolMachine):
         form = index_form(random.Random(seed), [*rows, *positions, *values])
         self.ask(ops.WriteEntries(self._names(rows), tuple(positions), tuple(values), form))
 
-    # -- names ---------------------------------------------------------------------------------------------
-    def _held_row(self, pick: int) -> Span:
-        held = sorted(self.judge.held)
-        (span,) = self._names([held[pick % len(held)]])
-        return span
-
-    def _names(self, rows: Iterable[int]) -> tuple[Span, ...]:
-        return name_numbers(rows, self.judge.given, self.judge.held.__contains__)
-
 
 def _literal(row: int) -> Span:
     return Span(0, row, row + 1)
@@ -159,25 +159,17 @@ def _values(count: int, seed: int) -> tuple[int, ...]:
     return tuple(_LARGEST if source.random() < 0.05 else source.randrange(9) for _ in range(count))
 
 
-class StateMachine(PoolMachine):
+class StateMachine(_LendingMachine):
     """Drives the states of every layer (P4, P5, X1, X4, X7)."""
 
-    MALFORMED: ClassVar[tuple[ops.Malformed, ...]] = (
-        *(ops.Malformed("free_track", wrong) for wrong in ("a float slot", "a bool slot", "no slot")),
-        *(
-            ops.Malformed("copy_states", wrong)
-            for wrong in ("float rows", "bool rows", "float targets", "no target")
-        ),
-        *(ops.Malformed("reset_states", wrong) for wrong in ("float rows", "bool rows", "a string")),
-        *(ops.Malformed("read_states", wrong) for wrong in ("a float layer", "no layer")),
+    MALFORMED = malformed_calls(
+        free_track=("a float slot", "a bool slot", "no slot"),
+        copy_states=("float rows", "bool rows", "float targets", "no target"),
+        reset_states=("float rows", "bool rows", "a string"),
+        read_states=("a float layer", "no layer"),
     )
 
     judge: StateJudge
-
-    @property
-    def has_snapshots(self) -> bool:
-        """Whether a track slot is handed out."""
-        return bool(self.judge.held)
 
     def observe(self) -> None:
         """Read every layer."""
@@ -190,12 +182,10 @@ class StateMachine(PoolMachine):
         """Take a track slot."""
         self.ask(ops.AllocTrack())
 
-    @act(needs="has_snapshots", pick=(0, 3))
+    @act(needs="has_held", pick=(0, 3))
     def free_track_slot(self, pick: int) -> None:
         """Give a track slot back."""
-        held = sorted(self.judge.held)
-        (span,) = self._names([held[pick % len(held)]])
-        self.ask(ops.FreeTrack(span))
+        self.ask(ops.FreeTrack(self._held_one(pick)))
 
     @act(needs="can_refuse", slot=(-1, 6))
     def free_badly(self, slot: int) -> None:
@@ -203,12 +193,6 @@ class StateMachine(PoolMachine):
         slot = min(slot, self.judge.rows)
         if slot not in self.judge.held:
             self.ask(ops.FreeTrack(Span(0, slot, slot + 1)))
-
-    @act(chance=(0, 2))
-    def clear(self, chance: int) -> None:
-        """Take everything back, now and then."""
-        if not chance:
-            self.ask(ops.Clear())
 
     # -- states --------------------------------------------------------------------------------------------
     @act(weight=3, row=(0, 6), seed=SEED)
@@ -268,6 +252,3 @@ class StateMachine(PoolMachine):
     def read_badly(self, beyond: int) -> None:
         """Ask for a layer that is not there."""
         self.do(ops.ReadStates(self.judge.layers if beyond else -1))
-
-    def _names(self, rows: Iterable[int]) -> tuple[Span, ...]:
-        return name_numbers(rows, self.judge.given, self.judge.held.__contains__)

@@ -131,7 +131,7 @@ def plan_bursts(
     Where the plan is strict, situations that were never reached are looked for in the first turn, too. There
     is none where a number of programs was asked for: that many are played, and no more. An adapter that broke
     a law or met a problem is left alone. ``turn`` says which of the machines that may test a law looks for
-    it, from 0, after what ``earlier`` turns came to. Not every machine that may does it, and one that cannot
+    it, from 0, after what ``earlier`` turns found. Not every machine that may does it, and one that cannot
     plays all of its programs: a second one is asked only for what the first left.
     """
     bursts: list[SearchTask] = []
@@ -273,7 +273,7 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
         tasks = plan_searches(sane, plan)
         if sane and not tasks:
             reasons = dict.fromkeys(reason for smoke in sane for reason in find_missing(smoke, plan.laws))
-            refused = f"no adapter asked for can test {', '.join(law.id for law in plan.laws)}"
+            refused = f"none of the adapters can test {', '.join(law.id for law in plan.laws)}"
             raise UsageError("; ".join([refused, *reasons]))
         with show("searches", len(tasks)) as done:
             searches = _search_all(tasks, workers, done)
@@ -332,7 +332,7 @@ def _look_again(
     again: list[SearchedConfiguration] = []
     turn = 0
     while not workers.interruption and (bursts := plan_bursts(smokes, searches, plan, again, turn)):
-        with show("what was not met yet", len(bursts)) as done:
+        with show("second searches", len(bursts)) as done:
             again += _search_all(bursts, workers, done)
         turn += 1
     return again

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.internal.conjecture.providers import HypothesisProvider
@@ -67,7 +67,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search came to."""
+    """What a search found and counted."""
 
     programs: int  # programs, steps: played, those included that shrinking took
     steps: int
@@ -80,6 +80,7 @@ class SearchResult:
     # finds the same with nothing before it; ``None`` where no run of Hypothesis has found anything
     again: SearchPlan | None = None
     missing: int = 0  # programs of the plan that were not played because time was up
+    broken: Counter[str] = field(default_factory=Counter)  # tests that broke a law; each ended its program
 
 
 @contextmanager
@@ -113,6 +114,7 @@ class _Watch:
         self._steps = 0
         self._counts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
         self._smallest: dict[str, FoundViolation] = {}
+        self._broken: Counter[str] = Counter()
         self.share = 1.0  # of the plan's seconds: how much may be spent so far,
         self.most = plan.examples  # and how many programs may have been played
         self._is_stopped = False
@@ -184,7 +186,10 @@ class _Watch:
         found = tuple(make_finding(found) for found in short)
         crash = None if found else self._crash
         missing = 0 if self.is_over or not self._is_out_of_time else self.most - self._programs
-        return SearchResult(self._programs, self._steps, spent, *self._counts, found, crash, missing=missing)
+        counts, broken = self._counts, self._broken
+        return SearchResult(
+            self._programs, self._steps, spent, *counts, found, crash, missing=missing, broken=broken
+        )
 
     def _note(self, examiner: Examiner) -> None:
         self._programs += 1
@@ -202,6 +207,7 @@ class _Watch:
 
     def _keep(self, found: FoundViolation) -> None:
         self._fail()
+        self._broken[found.violation.law] += 1
         before = self._smallest.get(found.violation.law)
         if before is None or len(found.history) <= len(before.history):
             self._smallest[found.violation.law] = found

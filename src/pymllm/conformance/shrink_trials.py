@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import traceback
 from collections import Counter
@@ -10,19 +11,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
-from pymllm.conformance.acting import FoundViolation
+from pymllm.conformance.acting import ActingMachine, FoundViolation, Scenario, acts_of, make_machine
 from pymllm.conformance.adapter_calls import build_adapter, close_adapter, closing, describe_error
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import end_program
-from pymllm.conformance.reduction import Program, references, without
+from pymllm.conformance.reduction import Program, references, weigh, without
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import InvariantViolation, ProgramError, PymllmError
-from pymllm.history.files import Header
+from pymllm.history.files import Config, Header, PlayedAct
 from pymllm.history.operations import Free, FreeSWA, Insert, MoveSWA, Operation, Span
 from pymllm.oracle.judge import Judge
+from pymllm.oracle.models.prefix_model import path_of_key
+from pymllm.oracle.models.slot_ledger import Owner
 from pymllm.oracle.prefix_judge import PrefixJudge
-from pymllm.oracle.prefix_model import path_of_key
-from pymllm.oracle.slot_ledger import Owner
 
 _HANGS = 3
 """An adapter that hangs so often is left alone: each time costs as long as one waits for an answer."""
@@ -90,8 +91,15 @@ class ShrinkBudget:
             raise OutOfBudgetError
 
     def note_failure(self, error: Exception) -> None:
-        """Count a candidate that could not be run, among the misfits or the mistakes."""
-        if _is_mistake(error):
+        """Count a candidate that could not be run, among the hangs, the misfits or the mistakes.
+
+        Raises `OutOfBudgetError` where that is what stopped it.
+        """
+        if isinstance(error, OutOfBudgetError):
+            raise error
+        if isinstance(error, HungError):
+            self.hangs += 1
+        elif _is_mistake(error):
             self.mistakes[describe_error(error)] += 1
         else:
             self.misfits[type(error).__name__] += 1
@@ -168,27 +176,36 @@ class Look(Enum):
     INSIDE = "and the implementation is walked from inside after every step"
 
 
-class Trials:
-    """Plays programs that are to break one of ``laws``, remembers them, and counts what they cost."""
+class _Player:
+    """Remembers which programs were asked about; wanted are those that break one of ``laws``."""
 
     def __init__(self, header: Header, laws: Collection[str], budget: ShrinkBudget) -> None:
-        self.look = Look.OUTCOMES
         self._header = header
         self._laws = frozenset(laws)
         self._budget = budget
-        self._tried: set[int] = set()
+        self.tried: set[int] = set()
 
     def is_new(self, program: Program) -> bool:
         """Tell whether a program has not been asked about before, and note that it has now."""
         key = program.key
-        if key in self._tried:
+        if key in self.tried:
             return False
-        self._tried.add(key)
+        self.tried.add(key)
         return True
+
+
+class Trials(_Player):
+    """Plays operations that are to break a law, each program on a new adapter."""
+
+    look = Look.OUTCOMES
+
+    def is_worth(self, program: Program, best: Program) -> bool:
+        """Tell whether a program is smaller than the best and has not been asked about before."""
+        return weigh(program) < weigh(best) and self.is_new(program)
 
     def forget(self) -> None:
         """Let every program be tried again: it is looked at in another way now."""
-        self._tried.clear()
+        self.tried.clear()
 
     def play(self, program: Program) -> tuple[Program, FoundViolation] | None:
         """Run a program without those of its operations that make no sense; ``None`` where no law breaks.
@@ -196,20 +213,20 @@ class Trials:
         What was left of it comes back, up to the step that broke one. Raises `OutOfBudgetError` where it must
         not be played any more, or was not at its end in time.
         """
-        left = max(_LEAST_REPAIRS, _REPAIRS * len(program.operations))
+        left = max(_LEAST_REPAIRS, _REPAIRS * len(program.items))
         while left > 0:
             run = self._run(program)
             left -= max(run.steps, 1)
             if run.skipped:
                 # Steps have other numbers without them, and who knows what else: once more, as it will stand.
-                done = program.operations[: run.steps] if run.found else program.operations
+                done = program.items[: run.steps] if run.found else program.items
                 program = Program(program.config, without(done, run.skipped))
                 if not self.is_new(program):
                     return None
             elif run.found is None:
                 return None
             else:
-                return Program(program.config, program.operations[: run.steps]), run.found
+                return Program(program.config, program.items[: run.steps]), run.found
         return None
 
     def _run(self, program: Program) -> _Run:
@@ -221,7 +238,7 @@ class Trials:
         number = 0
         try:
             with closing(examiner.adapter):
-                for number, operation in enumerate(program.operations, 1):
+                for number, operation in enumerate(program.items, 1):
                     self._budget.check_time()
                     if not _carry_out(examiner, number, operation, skipped):
                         skipped.add(number)
@@ -230,12 +247,8 @@ class Trials:
         except InvariantViolation as violation:
             if violation.law in self._laws:
                 return _Run(number, skipped, FoundViolation(examiner.history, violation))
-        except OutOfBudgetError:
-            raise
         except ProgramError:
             return _Run(number, {*skipped, number})
-        except HungError:
-            self._budget.hangs += 1
         except Exception as error:  # whatever a program without some of its steps meets, it is not shorter
             self._budget.note_failure(error)
         else:
@@ -247,9 +260,6 @@ class Trials:
         self._budget.spend()
         try:
             adapter = build_adapter(self._header.adapter, dict(program.config))
-        except HungError:
-            self._budget.hangs += 1
-            return None
         except PymllmError as error:  # no adapter can be built so
             self._budget.note_failure(error)
             return None
@@ -282,3 +292,83 @@ def _carry_out(examiner: Examiner, number: int, operation: Operation, skipped: C
             return False
         raise
     return True
+
+
+class ActTrials(_Player):
+    """Plays acts: what an engine does wrong shows in what it is asked for, and not in its calls alone."""
+
+    def __init__(
+        self, scenario: Scenario, header: Header, laws: Collection[str], budget: ShrinkBudget
+    ) -> None:
+        super().__init__(header, laws, budget)
+        self._scenario = scenario
+        self._least: tuple[int, ...] = (sys.maxsize,)
+
+    def is_worth(self, program: Program, best: Program) -> bool:
+        """Tell whether acts have not been asked about before: how much they lead to is seen afterwards."""
+        return self.is_new(program)
+
+    def play(self, program: Program) -> tuple[Program, FoundViolation] | None:
+        """Play acts; ``None`` where no law breaks, or in no fewer operations than ever before.
+
+        Of as many operations the fewer acts count, then the numbers of the configuration and of the acts.
+        """
+        self._budget.spend()
+        made = _machine_of(self._scenario, self._header, program.config)
+        made.before_step = self._budget.check_time  # it asks before each operation whether it is late
+        made.runs = 1
+        made.REPLAY_EVERY = 1 if "X3" in self._laws else sys.maxsize  # only that takes a second run to see
+        found = None
+        try:
+            _play(made, program.items)
+        except InvariantViolation:
+            found = made.found
+        except Exception as error:  # an engine in a pool that is too small may meet anything
+            self._budget.note_failure(error)
+        if found is None or found.scenario is None or found.violation.law not in self._laws:
+            return None
+        acts = found.scenario.acts
+        drawn = sum(value for act in acts for _, value in act.arguments)
+        weight = len(found.history), len(acts), program.pools, drawn
+        if weight >= self._least:
+            return None
+        self._least = weight
+        return Program(program.config, acts), found
+
+
+def play_scenario(scenario: Scenario, header: Header) -> FoundViolation | None:
+    """Play acts on the adapter and configuration of a header; ``None`` where no law is broken.
+
+    The end is judged as closely as possible. `AdapterError`: the adapter cannot be built or asked.
+    """
+    made = _machine_of(scenario, header, header.config)
+    made.REPLAY_EVERY = 1
+    try:
+        _play(made, scenario.acts)
+    except InvariantViolation:
+        return made.found
+    return None
+
+
+def _machine_of(scenario: Scenario, header: Header, config: Config) -> type[ActingMachine]:
+    return make_machine(
+        scenario.machine, header.adapter, dict(config), seed=header.seed, audit=scenario.audit
+    )
+
+
+def _play(machine_class: type[ActingMachine], acts: Iterable[PlayedAct]) -> None:
+    """Play those acts that make sense, and tear down what they leave."""
+    machine = machine_class()
+    known = acts_of(machine_class)
+    try:
+        for act in acts:
+            method = known[act.name]
+            if not method.act_needs or getattr(machine, method.act_needs):
+                method(machine, **dict(act.arguments))
+    except OutOfBudgetError:
+        close_adapter(machine.examiner.adapter)
+        raise
+    except BaseException:
+        machine.teardown()
+        raise
+    machine.teardown()

@@ -12,7 +12,17 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from pymllm.conformance.acting import FoundViolation, Scenario, find_scenario, with_scenario
-from pymllm.conformance.record_reduction import (
+from pymllm.conformance.reduction import Program, Reduction, renumbered
+from pymllm.conformance.rerun import RerunResult, rerun_history
+from pymllm.conformance.shrink_passes import (
+    draw_others,
+    drop_families,
+    drop_kinds,
+    drop_pairs,
+    drop_runs,
+    join_operations,
+    keep_end,
+    lower_arguments,
     lower_numbers,
     make_usual,
     merge_tokens,
@@ -22,19 +32,14 @@ from pymllm.conformance.record_reduction import (
     shrink_pools,
     untangle_inserts,
 )
-from pymllm.conformance.reduction import (
-    Program,
-    Reduction,
-    drop_families,
-    drop_kinds,
-    drop_pairs,
-    drop_runs,
-    keep_end,
-    renumbered,
+from pymllm.conformance.shrink_trials import (
+    ActTrials,
+    Look,
+    OutOfBudgetError,
+    ShrinkBudget,
+    Trials,
+    play_scenario,
 )
-from pymllm.conformance.rerun import RerunResult, rerun_history
-from pymllm.conformance.scenario_reduction import ScenarioReduction, play_scenario
-from pymllm.conformance.shrink_trials import Look, OutOfBudgetError, ShrinkBudget, Trials
 from pymllm.conformance.workers import tell
 from pymllm.errors import InvariantViolation, PymllmError, UsageError
 from pymllm.history.files import History
@@ -174,7 +179,7 @@ class Shrinker:
         self._laws = frozenset({found.violation.law} if laws is None else laws)
         self.budget = ShrinkBudget(plays, seconds, self._tell)
         self._trials = Trials(found.history.header, self._laws, self.budget)
-        self._reduction: Reduction | ScenarioReduction | None = None
+        self._reduction: Reduction | None = None
         self._is_finished = False
 
     @property
@@ -196,39 +201,51 @@ class Shrinker:
         """Try smaller programs until there are none, or no more may be tried."""
         try:
             if self._found.scenario is not None and len(self._found.history) > _LONG:
-                self._begin_with_acts()
-            self._reduction = self._begin()
-            if isinstance(self._reduction, ScenarioReduction):
-                self._reduction.run()
-            elif self._reduction is not None:
-                self._reduce(self._reduction)
-                self._confirm(self._reduction)
+                self._begin_with_acts(self._found.scenario)
+            self._begin()
             self._is_finished = not self.budget.hangs
         except OutOfBudgetError:
             pass
 
-    def _begin_with_acts(self) -> None:
+    def _begin_with_acts(self, scenario: Scenario) -> None:
         """Leave out acts of a long program before operations: what is left of them hangs together."""
         with self.budget.part(_SHARE_OF_ACTS):
-            scenarios = ScenarioReduction(self._found, self._laws, self.budget)
-            if scenarios.begin():
+            reduction = self._play_acts(scenario)
+            if reduction is not None:
                 try:
-                    scenarios.run_once()
+                    self._reduce_acts(reduction, scenario)
                 finally:
-                    self._found = replace(scenarios.found, is_unfinished=self._found.is_unfinished)
+                    self._found = replace(reduction.found, is_unfinished=self._found.is_unfinished)
 
-    def _begin(self) -> Reduction | ScenarioReduction | None:
-        """Break the law again: by the operations alone, or else by the acts that led to them."""
-        trials = self._trials
+    def _begin(self) -> None:
+        """Break the law again, by operations alone or else by acts, and make what breaks it smaller."""
+        trials, scenario = self._trials, self._found.scenario
         program = _numbered(self._found.history)
         for trials.look in Look:
             result = trials.play(program)
             if result is not None:
-                return Reduction(trials, *result)
-        if self._found.scenario is None:
-            return None
-        scenarios = ScenarioReduction(self._found, self._laws, self.budget)
-        return scenarios if scenarios.begin() else None
+                self._reduction = Reduction(trials, *result)
+                self._reduce(self._reduction)
+                self._confirm(self._reduction)
+                return
+        self._reduction = reduction = None if scenario is None else self._play_acts(scenario)
+        before = None
+        while reduction is not None and scenario is not None and before != reduction.program:
+            before = reduction.program
+            self._reduce_acts(reduction, scenario)
+            draw_others(reduction, scenario.machine)
+
+    def _play_acts(self, scenario: Scenario) -> Reduction | None:
+        """Break the law again by acts; ``None`` where they do not."""
+        header = self._found.history.header
+        trials = ActTrials(scenario, header, self._laws, self.budget)
+        result = trials.play(Program(dict(header.config), scenario.acts))
+        return None if result is None else Reduction(trials, *result)
+
+    def _reduce_acts(self, reduction: Reduction, scenario: Scenario) -> None:
+        drop_runs(reduction)
+        lower_arguments(reduction, scenario.machine)
+        shrink_pools(reduction)
 
     def _reduce(self, reduction: Reduction) -> None:
         keep_end(reduction)
@@ -237,6 +254,8 @@ class Shrinker:
             before = reduction.program
             for make_smaller in _PASSES:
                 make_smaller(reduction)
+            if before == reduction.program:  # not before: what is joined is harder to leave out
+                join_operations(reduction)
 
     def _confirm(self, reduction: Reduction) -> None:
         """See to it that whoever looks as closely as possible, as a rerun does, sees the law broken, too.

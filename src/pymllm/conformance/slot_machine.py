@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import ClassVar
 
 from pymllm.conformance.acting import act
-from pymllm.conformance.pool_machine import PoolMachine, pick
+from pymllm.conformance.pool_machine import PoolMachine, malformed_calls, pick
 from pymllm.history import operations as ops
 from pymllm.history.operations import Operation, Span
 from pymllm.oracle.slot_judge import SlotJudge
@@ -29,12 +28,11 @@ FORMS = (
 class SlotMachine(PoolMachine):
     """Drives any slot allocator; what it knows of pages and slots it asks the judge."""
 
-    MALFORMED: ClassVar[Sequence[ops.Malformed]] = (
-        *(ops.Malformed("alloc", wrong) for wrong in ("negative size", "float size", "bool size")),
-        *(
-            ops.Malformed(call, wrong)
-            for call in ("free", "free_swa", "move_swa", "read_halves")
-            for wrong in ("float indices", "bool indices", "bfloat16 indices", "a list", "None")
+    MALFORMED = malformed_calls(
+        alloc=("negative size", "float size", "bool size"),
+        **dict.fromkeys(
+            ("free", "free_swa", "move_swa", "read_halves"),
+            ("float indices", "bool indices", "bfloat16 indices", "a list", "None"),
         ),
     )
 

@@ -9,7 +9,7 @@ JSON keeps; and the simplest legal calls on something new do not fail.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pymllm.adapters.base import CAPABILITIES, Adapter, header_of
@@ -20,6 +20,7 @@ from pymllm.conformance.adapter_calls import (
     build_adapter,
     closing,
     ended_conversation,
+    line_of,
     load_class,
 )
 from pymllm.conformance.time_limit import HungError
@@ -33,7 +34,7 @@ from pymllm.errors import (
 )
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
-from pymllm.history.codec import decode, encode
+from pymllm.history.codec import decode, encode, name_of
 from pymllm.history.files import Config
 from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import Effect, Outcome, Result
@@ -213,7 +214,7 @@ class SmokeFailure:
     kind: str | None
     message: str
     is_missing: bool = False  # whether there is no such adapter to load
-    conversation: EndedConversation | None = None  # the one that came to an end by it
+    conversation: EndedConversation | None = None  # the one that ended by it
 
     def refuse_missing(self) -> None:
         """Raise `UsageError` where there is no such class as ``module:Class`` names."""
@@ -260,8 +261,9 @@ def _try_configuration(entry: AdapterEntry, config: Config) -> frozenset[str]:
     with closing(adapter):
         _check_claims(entry, config, adapter)
         _check_header(entry.name, adapter)
-        for number, step in make_sample(adapter.kind, config, adapter.capabilities).items():
-            _check_step(entry.name, adapter, number, step)
+        sample = make_sample(adapter.kind, config, adapter.capabilities)
+        for number in sample:
+            _check_step(entry, adapter, number, sample)
     return adapter.capabilities
 
 
@@ -293,9 +295,11 @@ def _check_header(name: str, adapter: Adapter) -> None:
         ) from error
 
 
-def _check_step(name: str, adapter: Adapter, number: int, step: SampleStep) -> None:
+def _check_step(entry: AdapterEntry, adapter: Adapter, number: int, sample: Mapping[int, SampleStep]) -> None:
+    step = sample[number]
+
     def fail(what: str) -> AdapterError:
-        return AdapterError(name, f"{adapter.config}: step {number}, {step.operation}: {what}")
+        return AdapterError(entry.name, f"{adapter.config}: step {number}, {step.operation}: {what}")
 
     try:
         outcome = apply_step(adapter, number, step.operation)
@@ -303,13 +307,28 @@ def _check_step(name: str, adapter: Adapter, number: int, step: SampleStep) -> N
         raise fail(str(error)) from error
     problem = find_fault(outcome, step)
     if problem is not None:
-        raise fail(problem)
+        line = _find_line(entry, adapter.config, number, sample) if type(outcome.result) is out.Failed else ""
+        raise fail(problem + line)
+
+
+def _find_line(entry: AdapterEntry, config: Config, last: int, sample: Mapping[int, SampleStep]) -> str:
+    """Say which line raised the error that became a result: call the method again without `apply`."""
+    adapter = build_adapter(entry.place, config)
+    with closing(adapter):
+        for number in range(1, last):
+            apply_step(adapter, number, sample[number].operation)
+        operation = sample[last].operation
+        try:
+            getattr(adapter, f"do_{name_of(type(operation))}", lambda *step: None)(last, operation)
+        except Exception as error:
+            return f" ({line_of(error)})"
+    return ""
 
 
 def find_fault(outcome: Outcome, step: SampleStep) -> str | None:
     """Say what is wrong with the outcome of a step of the sample; ``None`` where nothing is."""
     if not isinstance(outcome, Outcome):
-        return f"answered {outcome!r}, which is no Outcome"
+        return f"answered {outcome!r}, which is not an Outcome"
     return (
         _find_wrong_result(outcome.result, step) or _find_wrong_sizes(outcome) or _find_lost_in_json(outcome)
     )
@@ -323,7 +342,7 @@ def _find_wrong_result(result: Result, step: SampleStep) -> str | None:
     if isinstance(result, out.Unsupported):
         return f"is unsupported ({result.what}), although everything that it needs is claimed"
     if isinstance(result, out.Failed):
-        return f"the simplest legal call failed with {result.error}: {result.message}"
+        return f"a plain legal call failed with {result.error}: {result.message}"
     legal = LEGAL_RESULTS[type(step.operation)]
     if not isinstance(result, legal):
         return f"answered {result}; it must be {' or '.join(kind.__name__ for kind in legal)}"

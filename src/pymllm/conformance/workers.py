@@ -322,6 +322,8 @@ class Workers:
     ) -> list[Answer | Lost]:
         """Call a function with each item, begun in this order; ``done`` takes the number done so far.
 
+        It is called when an answer comes, and every second or so while none does.
+
         The function is of a module, so that another process finds it. Answers are in the order of the items;
         `Lost` where the process that had the item died, or where an interrupt, which is kept in
         `interruption`, came first.
@@ -330,10 +332,13 @@ class Workers:
         if self.interruption is not None:
             return answers
         try:
-            for count, (place, answer) in enumerate(self._answer(function, items), 1):
+            count = 0
+            tick = None if done is None else lambda: done(count)
+            for place, answer in self._answer(function, items, tick):
                 answers[place] = answer
-                if done is not None:
-                    done(count)
+                count += 1
+                if tick is not None:
+                    tick()
         except KeyboardInterrupt as interruption:
             self._give_up(interruption)
         return answers
@@ -424,11 +429,12 @@ def ask(
     item: Item,
     seconds: float = 0.0,
     hear: Callable[[Any], None] | None = None,
+    tick: Callable[[], None] | None = None,
 ) -> Answer | Lost:
     """Call a function with one item in a process of its own; raises an interrupt that came first."""
     with Workers(1, seconds) as workers:
         workers.hear = hear or workers.hear
-        (answer,) = workers.map(function, [item])
+        (answer,) = workers.map(function, [item], None if tick is None else lambda done: tick())
     if workers.interruption is not None:
         raise workers.interruption
     return answer

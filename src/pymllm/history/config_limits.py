@@ -7,7 +7,8 @@ the judge's model, and the implementation itself. Small ones find more: what is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from math import prod
 from typing import Any, Final
 
 from pymllm.errors import ProgramError
@@ -52,8 +53,8 @@ def check_config(config: Mapping[str, Any], kind: str | None = None) -> None:
         if not -INTEGER_LIMIT <= value < INTEGER_LIMIT:
             raise ProgramError(f"the configuration's {_cut(key)} is {_told(value)}; an integer has 64 bits")
     sizes = Counter({key: max(0, value) for key, value in config.items() if type(value) is int})
-    for what, total_of, limit in _TOTALS.get(kind or "", ()):
-        total = total_of(sizes)
+    for what, limit, factors in _TOTALS.get(kind or "", ()):
+        total = _total(sizes, factors)
         if total > limit:
             raise ProgramError(
                 f"the configuration has {_told(total)} {what}; at most it has {limit:,}: {_WAY_OUT}"
@@ -77,59 +78,40 @@ def _cut(key: str) -> str:
     return key if len(key) <= 40 else f"{key[:37]}..."
 
 
-_TOTALS: Mapping[str, tuple[tuple[str, Callable[[Counter[str]], int], int], ...]] = {
-    "slots": (
-        ("slots", lambda of: of["pages"] * of["page_size"], _SLOTS),
-        ("window slots", lambda of: of["swa_pages"] * of["page_size"], _SLOTS),
-    ),
-    "rows": (("entries of its table", lambda of: of["max_reqs"] * of["max_context_len"], ELEMENTS_LIMIT),),
+_TOTALS: Mapping[str, tuple[tuple[str, int, str], ...]] = {
+    "slots": (("slots", _SLOTS, "pages page_size"), ("window slots", _SLOTS, "swa_pages page_size")),
+    "rows": (("entries of its table", ELEMENTS_LIMIT, "max_reqs max_context_len"),),
     "buffers": (
-        (
-            "numbers in its buffers",
-            lambda of: (
-                of["layers"]
-                * (of["size"] + of["page_size"])
-                * (of["k_heads"] * of["k_dim"] + of["v_heads"] * of["v_dim"])
-            ),
-            ELEMENTS_LIMIT,
-        ),
+        ("numbers in its buffers", ELEMENTS_LIMIT, "layers size+page_size k_heads*k_dim+v_heads*v_dim"),
     ),
     "states": (
         (
             "numbers in its states",
-            lambda of: (
-                of["layers"]
-                * (of["max_reqs"] + of["track_slots"])
-                * (of["v_heads"] * of["v_dim"] * of["k_dim"] + of["conv_dim"] * of["kernel"])
-            ),
             ELEMENTS_LIMIT,
+            "layers max_reqs+track_slots v_heads*v_dim*k_dim+conv_dim*kernel",
         ),
     ),
     "blocks": (
         (
             "numbers in its states",
-            lambda of: (
-                of["layers"]
-                * (of["slots"] + of["requests"])
-                * (of["ssm_heads"] * of["ssm_dim"] + of["conv_dim"] * of["conv_width"])
-            ),
             ELEMENTS_LIMIT,
+            "layers slots+requests ssm_heads*ssm_dim+conv_dim*conv_width",
         ),
-        ("tokens in its blocks", lambda of: of["blocks"] * of["block_size"], _SLOTS),
+        ("tokens in its blocks", _SLOTS, "blocks block_size"),
     ),
     "requests": (
-        (
-            "numbers in its states",
-            lambda of: (
-                of["layers"] * (of["mamba_slots"] + of["max_requests"]) * (of["conv_width"] + of["ssm_width"])
-            ),
-            ELEMENTS_LIMIT,
-        ),
-        ("tokens in its blocks", lambda of: of["num_blocks"] * of["block_size"], _SLOTS),
-        ("entries of its table", lambda of: of["max_requests"] * of["max_blocks"], _SLOTS),
+        ("numbers in its states", ELEMENTS_LIMIT, "layers mamba_slots+max_requests conv_width+ssm_width"),
+        ("tokens in its blocks", _SLOTS, "num_blocks block_size"),
+        ("entries of its table", _SLOTS, "max_requests max_blocks"),
     ),
 }
-"""By kind: what several keys come to together, and the limit; a key that is missing, or no number, is 0."""
+"""By kind: what several keys come to together, the limit, and the factors of it; a key that is missing, or no
+number, is 0."""
+
+
+def _total(sizes: Mapping[str, int], factors: str) -> int:
+    terms = [[term.split("*") for term in factor.split("+")] for factor in factors.split()]
+    return prod(sum(prod(sizes[key] for key in term) for term in factor) for factor in terms)
 
 
 def config_schema() -> dict[str, Any]:

@@ -6,26 +6,14 @@ from pymllm.errors import ProgramError
 from pymllm.history.files import Header
 from pymllm.history.operations import SHAPES, Malformed, MoveKV, ReadKV, WriteKV
 from pymllm.history.outcomes import Buffers, Done, Outcome
-from pymllm.oracle.expected_cells import BlankCells, Content, ExpectedCells
+from pymllm.oracle.models.expected_cells import BlankCells, Content, ExpectedCells
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
-
-__all__ = [
-    "BufferJudge",
-]
 
 _SMALL = range(-128, 128)
 
 
 class BufferJudge(PoolJudge):
-    """Judges the buffers of every layer (P3, X1, E5).
-
-    Attributes
-    ----------
-    layers, rows : int
-        Layers, and rows of each buffer: the page of padding, then the usable slots.
-    widths : dict of str to int
-        Elements of a row of ``"key"`` and of ``"value"``.
-    """
+    """Judges the buffers of every layer (P3, X1, E5)."""
 
     KIND = "buffers"
     SIZES_LAW = "P3"
@@ -33,7 +21,7 @@ class BufferJudge(PoolJudge):
     def __init__(self, header: Header) -> None:
         super().__init__(header)
         self.layers = self.number("layers")
-        self.rows = self.number("size") + self.number("page_size")
+        self.rows = self.number("size") + self.number("page_size")  # the first page is padding
         self.widths = {
             "key": self.number("k_heads") * self.number("k_dim"),
             "value": self.number("v_heads") * self.number("v_dim"),

@@ -8,10 +8,8 @@ from typing import NoReturn
 
 from pymllm.errors import InvariantViolation
 from pymllm.history.outcomes import Failed, Outcome
-from pymllm.oracle.situations import NAMES
+from pymllm.oracle.coverage import NAMES
 from pymllm.text_file import cut
-
-__all__ = ["Evidence"]
 
 _MOST = 400
 """Characters of each part of a violation: what is too long to be read is cut."""
@@ -22,24 +20,16 @@ class _Reached(Counter[str]):
 
     def __missing__(self, name: str) -> int:
         if name not in NAMES:
-            raise ValueError(f"no situation {name!r}; register it where pymllm.oracle.situations finds it")
+            raise ValueError(f"no situation {name!r}; register it where pymllm.oracle.coverage finds it")
         return 0
 
 
 class Evidence:
-    """Counts tests of laws and refuses what breaks one.
-
-    Attributes
-    ----------
-    exercised : Counter of str
-        By a law's id: tests that could have failed and did not.
-    reached : Counter of str
-        By a situation's name, one of `pymllm.oracle.situations.NAMES`: how often it was met.
-    """
+    """Counts tests of laws and refuses what breaks one."""
 
     def __init__(self) -> None:
-        self.exercised: Counter[str] = Counter()
-        self.reached: Counter[str] = _Reached()
+        self.exercised: Counter[str] = Counter()  # by law: tests that could have failed and did not
+        self.reached: Counter[str] = _Reached()  # by situation: how often it was met
 
     def meet(self, situation: str, met: object = True) -> None:
         """Count a situation, if it was met; a `ValueError` where nobody has registered it."""
@@ -59,13 +49,7 @@ class Evidence:
             self.exercised[law] += 1
 
     def expect(self, law: str, what: str, expected: object, observed: object) -> None:
-        """Test that two values are equal.
-
-        Raises
-        ------
-        InvariantViolation
-            They are not.
-        """
+        """Test that two values are equal."""
         if expected != observed:
             self.refuse(law, what, expected, observed)
         self.exercised[law] += 1

@@ -9,19 +9,12 @@ from collections.abc import Sequence
 from pymllm.errors import ProgramError
 from pymllm.history.operations import KEY_FORMS, HashBytes, HashInt64, HashPage, Key, PickToken, SliceKey
 from pymllm.history.outcomes import Hashes, Number, Outcome, Tokens
+from pymllm.oracle.models.cold_runs import hash_page, numbers_of
+from pymllm.oracle.models.prefix_model import demand_namespace
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
-from pymllm.oracle.prefix_pages import demand_namespace
-
-__all__ = ["HashJudge", "hash_page"]
 
 _TOKENS = range(2**32)
 _DIGEST_DIGITS = 64
-
-
-def hash_page(numbers: Sequence[int], prior: str | None = None) -> str:
-    """Return the SHA-256 of a page as hex: the prior's raw bytes, then 4 bytes per number, little-endian."""
-    page = b"".join(number.to_bytes(4, "little") for number in numbers)
-    return hashlib.sha256(bytes.fromhex(prior or "") + page).hexdigest()
 
 
 class HashJudge(PoolJudge):
@@ -74,16 +67,14 @@ class HashJudge(PoolJudge):
         if prior is not None and not _is_digest(prior):
             self.evidence.meet("a prior that is no digest is refused")
             return self.expect_refusal("X1", f"prior {prior!r}", outcome, *MALFORMED_ERRORS)
-        numbers = [
-            number for token in key.tokens for number in (token if isinstance(token, tuple) else (token,))
-        ]
+        numbers = [number for token in key.tokens for number in numbers_of(token)]
         outside = [number for number in numbers if number not in _TOKENS]
         if outside:
             self.evidence.meet(f"a token {'below 0' if outside[0] < 0 else 'above 32 bits'} is refused")
             return self.expect_refusal("H1", f"token {outside[0]}", outcome, "ValueError")
         digests = self.answer(Hashes, "H1", "hash of a page", outcome).digests
         self.evidence.expect(
-            "H1", f"hash of {key.tokens} after {prior}", (hash_page(numbers, prior),), digests
+            "H1", f"hash of {key.tokens} after {prior}", (hash_page(numbers, prior or ""),), digests
         )
         self.evidence.meet(f"a page in form {key.form} is hashed", numbers)
         self.evidence.meet("a page of tuples is hashed", len(numbers) > len(key.tokens))
@@ -138,10 +129,7 @@ def _demand_width(key: Key) -> None:
 def _is_digest(prior: str) -> bool:
     """Tell whether a prior is a digest, or else must be refused.
 
-    Raises
-    ------
-    ProgramError
-        It is hexadecimal and of another length: what follows from it is nobody's promise.
+    A `ProgramError` where it is hexadecimal and of another length: what follows from it is nobody's promise.
     """
     if not re.fullmatch("(?:[0-9a-fA-F]{2})*", prior):
         return False

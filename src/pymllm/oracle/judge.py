@@ -13,8 +13,6 @@ from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
 from pymllm.oracle.evidence import Evidence
 
-__all__ = ["Judge", "judge_steps", "make_judge"]
-
 _JUDGES = {
     "slots": "pymllm.oracle.slot_judge:SlotJudge",
     "rows": "pymllm.oracle.row_judge:RowJudge",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from pymllm.errors import ProgramError
@@ -18,36 +18,97 @@ from pymllm.history.operations import (
     SetClock,
     StampBlocks,
 )
-from pymllm.history.outcomes import Done, NoRoom, Outcome, Slots
-from pymllm.oracle.block_model import BlockModel
-from pymllm.oracle.block_situations import note_register, note_release, note_victims
+from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, NoRoom, Outcome, Slots
+from pymllm.oracle.coverage.noticed import note_register, note_release, note_victims
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.models import is_lru
+from pymllm.oracle.models.block_model import BlockModel
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
-from pymllm.oracle.seen_observer import SeenObserver
 
-__all__ = ["KVBlockJudge"]
+
+class SeenObserver:
+    """The calls of the observer in one outcome, and the fault that was to happen in it."""
+
+    def __init__(self, evidence: Evidence, outcome: Outcome, fault: Fault | None) -> None:
+        self._evidence = evidence
+        self._outcome = outcome
+        self._fault = fault
+        self._calls = [effect for effect in outcome.effects if effect.call == "callback"]
+
+    @property
+    def blocks(self) -> list[int]:
+        """Every block that it was told of, in order."""
+        return [block for call in self._calls for block in call.slots]
+
+    @property
+    def _struck(self) -> Effect | None:
+        """The call in which the fault happened."""
+        fault = self._fault
+        return None if fault is None or len(self._calls) < fault.nth else self._calls[fault.nth - 1]
+
+    @property
+    def raised(self) -> bool:
+        """Whether it was let raise."""
+        return self._struck is not None and self._fault is not None and self._fault.call == "callback"
+
+    def check_quiet(self, law: str) -> None:
+        """Test that nobody was told anything; ``law`` is broken otherwise."""
+        if self._outcome.effects:
+            self._evidence.refuse(law, "what the observer was told", "nothing", self._outcome.effects)
+
+    def check(self, law: str, blocks: Collection[int], hash_of: Mapping[int, int]) -> None:
+        """Test that it was told of exactly these blocks, once each, and in each call of their hashes."""
+        if sorted(self.blocks) != sorted(blocks):
+            self._evidence.refuse(law, "blocks that the observer is told of", sorted(blocks), self.blocks)
+        for call in self._calls:
+            hashes = sorted(hash_of[block] for block in call.slots if block in hash_of)
+            if [*call.target] != hashes:
+                self._evidence.refuse(law, "hashes that the observer is told of", hashes, [*call.target])
+        others = [call for call in self._outcome.effects if call.call != "callback" or not call.slots]
+        if others:
+            self._evidence.refuse(law, "effects that tell nobody of a block", "none", others)
+        if blocks:
+            self._evidence.count(law)
+
+    def check_inside(self, sizes: Mapping[str, int], after: Mapping[str, int] | None = None) -> None:
+        """Test what it saw of the books once the blocks were gone, and what became of its fault.
+
+        ``after`` are the sizes that are told at the end, where nothing changes them any more: if it saw just
+        those, the books were written, and whatever is wrong with them is no fault of the order (C1, not X6).
+        """
+        seen: Sequence[Effect] = self._calls[-1:]
+        for call in seen:
+            told = {name: call.sizes[name] for name in sizes if name in call.sizes}
+            wanted = {name: sizes[name] for name in told}
+            # An error of its own may have kept them from being written.
+            is_written = (
+                after is not None and not self.raised and told == {name: after.get(name) for name in told}
+            )
+            law = "C1" if is_written and told != wanted else "X6"
+            self._evidence.expect(law, "sizes inside the observer", wanted, told)
+        struck = self._struck
+        if self.raised:
+            error = self._outcome.result.error if isinstance(self._outcome.result, Failed) else None
+            self._evidence.demand(
+                "X2", error == INJECTED, "the observer's error", "raised", lambda: self._outcome.result
+            )
+            self._evidence.meet("an observer raises")
+        for call in self._calls:
+            if call.note and (call is not struck or self.raised):
+                self._evidence.refuse("X6", "calls from inside the observer", "none", call.note)
+        if struck is not None and not self.raised:
+            self._evidence.expect("X6", "calls from inside the observer", "RuntimeError", struck.note)
+            self._evidence.meet("an observer calls the allocator")
+
 
 _HASHES = range(1, 2**63)
-_POLICIES = ("lru", "ref_zero")
 
 
 class KVBlockJudge(PoolJudge):
     """Follows every block; which free block is handed out is the allocator's choice.
 
-    Parameters
-    ----------
-    header : Header
-        Configuration: ``blocks`` beside the dummy, ``policy`` (``"lru"`` or ``"ref_zero"``), and ``caching``,
-        true unless it is false.
-
-    Attributes
-    ----------
-    claims : frozenset of str
-        Capabilities of the adapter.
-    blocks : BlockModel
-        What every block is.
-    suspect : str
-        Law that is broken where something differs although the last operation must have changed nothing, or
-        only what it did change; empty where it depends on what differs.
+    The configuration has ``blocks`` beside the dummy, ``policy`` (``"lru"`` or ``"ref_zero"``), and
+    ``caching``, true unless it is false.
     """
 
     KIND: ClassVar[str] = "blocks"
@@ -58,15 +119,9 @@ class KVBlockJudge(PoolJudge):
         self.claims = frozenset(header.capabilities)
         if "callbacks" not in self.claims:
             raise ProgramError(f"{header.adapter} does not claim callbacks: nobody is told which blocks go")
-        policy = self.config.get("policy")
-        if policy not in _POLICIES:
-            raise ProgramError(
-                f"the configuration's policy is {policy!r}; it must be one of {', '.join(_POLICIES)}"
-            )
-        self.blocks = BlockModel(
-            self.number("blocks"), policy == "lru", self.config.get("caching") is not False
-        )
-        self.suspect = ""
+        is_caching = self.config.get("caching") is not False
+        self.blocks = BlockModel(self.number("blocks"), is_lru(self.config), is_caching)
+        self.suspect = ""  # law that is broken where something differs that the last operation did not change
         self._armed: Fault | None = None
         self.seen = SeenObserver(self.evidence, Outcome(Done()), None)
 
@@ -75,6 +130,8 @@ class KVBlockJudge(PoolJudge):
         self.seen = SeenObserver(self.evidence, outcome, self._armed)
         self._armed = None
         super().judge(step, operation, outcome)
+        if not isinstance(operation, AllocBlocks | ReleaseBlocks):
+            self.seen.check_quiet("C6" if "mamba" in self.claims else "C1")
 
     def sizes(self) -> dict[str, int]:
         """Return ``pool_avail`` and ``evictable_blocks``."""
@@ -135,7 +192,7 @@ class KVBlockJudge(PoolJudge):
             self.evidence.refuse("C1", f"evictions of {what}", missing, victims)
         if not victims:
             return
-        hashes = [blocks.hash_of[block] for block in victims if block in blocks.hash_of]
+        hashes = {block: blocks.hash_of[block] for block in victims if block in blocks.hash_of}
         note_victims(self.evidence, blocks, victims)
         for block in victims:
             self._check_victim(block)
@@ -157,7 +214,7 @@ class KVBlockJudge(PoolJudge):
         self,
         law: str,
         gone: Sequence[int],
-        hashes: Sequence[int],
+        hashes: Mapping[int, int],
         after: Mapping[str, int] | None = None,
     ) -> None:
         """Follow blocks that were deregistered or became free; where nobody is told, a law is broken."""
@@ -194,7 +251,7 @@ class KVBlockJudge(PoolJudge):
         # If they did not even become free, that says more than that nobody was told.
         is_freed = outcome.sizes.get("pool_avail", len(self.blocks.free)) == len(self.blocks.free)
         law = "C6" if is_freed else "C1"
-        self._lose(law, gone, [hashes[block] for block in gone if block in hashes], outcome.sizes)
+        self._lose(law, gone, {it: hashes[it] for it in gone if it in hashes}, outcome.sizes)
         if self.seen.raised:
             self.suspect = "X2"
             return "X2"

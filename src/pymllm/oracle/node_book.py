@@ -1,4 +1,4 @@
-"""What an implementation showed of its nodes last, and what may have become of them since."""
+"""Nodes as they are shown: whether they are a tree, and what may have become of them since the last look."""
 
 from __future__ import annotations
 
@@ -6,48 +6,102 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NoReturn
 
+from pymllm.history.codec import Record
+from pymllm.history.operations import Token
 from pymllm.history.outcomes import NodeView
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.node_views import SeenPage, SeenTree, read_nodes
-from pymllm.oracle.page_hashes import hash_pages
-from pymllm.oracle.prefix_model import PrefixModel
-from pymllm.oracle.prefix_pages import Page, Path
+from pymllm.oracle.models.cold_runs import hash_pages
+from pymllm.oracle.models.prefix_model import Page, Path, PrefixModel, Space
 
-__all__ = ["NodeBook", "Token"]
+_NUMBERS = {int}
 
-Token = int | str | None
+
+class SeenPage(Record, frozen=True):
+    """One page of one node: its slots, the node, and which page of the node it is."""
+
+    slots: tuple[int, ...]
+    node: NodeView
+    number: int
+
+
+class SeenTree(Record, frozen=True):
+    """Every page under its path, and every node under the path at its end."""
+
+    pages: dict[Path, SeenPage]
+    ends: dict[Path, NodeView]
+
+
+def read_nodes(evidence: Evidence, nodes: Iterable[NodeView], page_size: int) -> SeenTree:
+    """Walk nodes, parents before their children, and refuse what is no tree (R9, K1, X3, X5)."""
+    tree = SeenTree({}, {})
+    ends: dict[int, Path] = {}
+    for node in nodes:
+        if node.id in ends:
+            evidence.refuse("X3", "ids of nodes", "distinct ones", f"{node.id} twice")
+        end = _end_of(evidence, node, ends)
+        ends[node.id], tree.ends[end] = end, node
+        _check_shape(evidence, node, page_size)
+        first = len(end.tokens) - len(node.tokens)
+        for number, length in enumerate(range(first + page_size, len(end.tokens) + 1, page_size)):
+            path = end if length == len(end.tokens) else end.upto(length)
+            if path in tree.pages:
+                evidence.refuse("R9", f"page {path}", "one node that spells it", "two")
+            at = number * page_size
+            tree.pages[path] = SeenPage(node.slots[at : at + page_size], node, number)
+    return tree
+
+
+def _end_of(evidence: Evidence, node: NodeView, ends: dict[int, Path]) -> Path:
+    width = _width_of(node.tokens)
+    if width is None:
+        evidence.refuse("R9", f"tokens of node {node.id}", "some, of one width", node.tokens)
+    space = node.extra_key, width
+    if node.parent is None:
+        return Path(Space(*space), node.tokens)
+    above = ends.get(node.parent)
+    if above is None:
+        evidence.refuse("R9", f"parent of node {node.id}", "a node that was shown", node.parent)
+    if above.space != space:
+        evidence.refuse("K1", f"namespace and width of node {node.id}", tuple(above.space), space)
+    return above.longer_by(node.tokens)
+
+
+def _check_shape(evidence: Evidence, node: NodeView, page_size: int) -> None:
+    length = len(node.tokens)
+    if len(node.slots) != length or length % page_size:
+        sizes = f"{length} tokens and {len(node.slots)} slots"
+        evidence.refuse("R9", f"node {node.id}", f"as many slots as tokens, in pages of {page_size}", sizes)
+    if node.kept_bytes not in (None, 8 * length):
+        evidence.refuse("X5", f"bytes that the slots of node {node.id} keep", 8 * length, node.kept_bytes)
+
+
+def _width_of(tokens: Iterable[Token]) -> int | None:
+    """Return the width of tokens; ``None`` where there are none, or several widths."""
+    if {*map(type, tokens)} == _NUMBERS:  # as most are
+        return 1
+    widths = {len(token) if isinstance(token, tuple) else 1 for token in tokens}
+    return widths.pop() if len(widths) == 1 else None
+
+
+HoldToken = int | str | None
 """What a hold was given: opaque, and compared for equality only."""
 
 
 class NodeBook:
     """Compares nodes that are shown with the model, and with those that were shown before.
 
-    Parameters
-    ----------
-    model : PrefixModel
-        What is cached.
-    evidence : Evidence
-        Where tests are counted; a law counts once per look.
-    laws : collection of str
-        Ids of the laws that may be tested.
-
-    Attributes
-    ----------
-    ends : dict of Path to NodeView
-        The nodes at the last look, by the paths at their ends.
-    split_below : set of int
-        Holds whose path was split while they were held.
+    A law counts once per look, and only where it is one of those that may be tested.
     """
 
     def __init__(self, model: PrefixModel, evidence: Evidence, laws: Collection[str]) -> None:
         self.model, self.evidence, self._laws = model, evidence, laws
-        self.ends: dict[Path, NodeView] = {}
+        self.ends: dict[Path, NodeView] = {}  # the nodes at the last look, by the paths at their ends
         self._last_birth = 0
         self._may_split: set[Path] = set()
         self._last_id = -1
         self._called_back: set[int] = set()
         self._held: set[int] = set()
-        self.split_below: set[int] = set()
+        self.split_below: set[int] = set()  # holds whose path was split while they were held
 
     # -- between two looks ---------------------------------------------------------------------------------
 
@@ -86,18 +140,9 @@ class NodeBook:
 
     # -- a look --------------------------------------------------------------------------------------------
 
-    def look(self, nodes: Sequence[NodeView], tokens: Mapping[int, Token]) -> None:
-        """Test every node against the model and against the last look.
+    def look(self, nodes: Sequence[NodeView], tokens: Mapping[int, HoldToken]) -> None:
+        """Test every node, parents before their children, against the model and against the last look.
 
-        Parameters
-        ----------
-        nodes : sequence of NodeView
-            Parents before their children.
-        tokens : mapping of int to token
-            The token of each outstanding hold.
-
-        Notes
-        -----
         Laws: K1, H2, R2, R3, R6, R8, R9, R10, S2, S5, S6, X3, X5.
         """
         tree = read_nodes(self.evidence, nodes, self.model.page_size)
@@ -199,9 +244,9 @@ class NodeBook:
         taken = self.model.holds[hold]
         return taken.path.upto(taken.edge + self.model.page_size)
 
-    def _compare_edges(self, tree: SeenTree, tokens: Mapping[int, Token]) -> None:
+    def _compare_edges(self, tree: SeenTree, tokens: Mapping[int, HoldToken]) -> None:
         """Test that a held window starts at a node, which alone carries the hold's token (S5)."""
-        carriers: dict[int, Token] = {}
+        carriers: dict[int, HoldToken] = {}
         for number, hold in self.model.holds.items():
             if not hold.edge:
                 continue

@@ -1,8 +1,8 @@
-"""What the judges of rows, buffers, states and hashes have in common."""
+"""What the judges of rows, buffers, states and hashes have in common, and what a slot pool may hand out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from pymllm.errors import ProgramError
@@ -12,9 +12,7 @@ from pymllm.history.files import Header
 from pymllm.history.operations import OPERATIONS_OF, Malformed, Operation, Span
 from pymllm.history.outcomes import Outcome, Unsupported
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.given_numbers import GivenNumbers
-
-__all__ = ["MALFORMED_ERRORS", "PoolJudge", "has_told_a_change"]
+from pymllm.oracle.models.slot_model import GivenNumbers, PageModel
 
 R = TypeVar("R")
 
@@ -43,34 +41,16 @@ class PoolJudge:
 
     The method is named like the operation (``_judge_free_row``), takes step, operation and outcome, and
     returns the law that is broken where a size differs afterwards.
-
-    Parameters
-    ----------
-    header : Header
-        Of the history.
-
-    Attributes
-    ----------
-    KIND : str
-        One of `pymllm.history.operations.KINDS`.
-    SIZES_LAW : str
-        Blamed where a size changes although the adapter did nothing.
-    evidence : Evidence
-        What was tested so far.
-    given : GivenNumbers
-        The rows or slots that each step gave.
-    can_refuse : bool
-        Whether misuse is refused; where that is not claimed, a program with misuse has no meaning.
     """
 
     KIND: ClassVar[str]
-    SIZES_LAW: ClassVar[str] = "X1"
+    SIZES_LAW: ClassVar[str] = "X1"  # blamed where a size changes although the adapter did nothing
 
     def __init__(self, header: Header) -> None:
         self.evidence = Evidence()
-        self.given = GivenNumbers()
+        self.given = GivenNumbers()  # the rows or slots that each step gave
         self.config = header.config
-        self.can_refuse = "refusals" in header.capabilities
+        self.can_refuse = "refusals" in header.capabilities  # else a program with misuse has no meaning
         self.room_law = "X4" if "pool" in header.capabilities else self.SIZES_LAW
         self._sizes: dict[str, int] | None = None
         self._methods: dict[type[Operation], _Method] = {}
@@ -110,13 +90,7 @@ class PoolJudge:
         return read_number(self.config, key, least)
 
     def one(self, span: Span) -> int:
-        """Return the only number that a span names.
-
-        Raises
-        ------
-        ProgramError
-            It names none, or several.
-        """
+        """Return the only number that a span names; `ProgramError` where it names none, or several."""
         numbers = self.given.resolve((span,))
         if len(numbers) != 1:
             raise ProgramError(f"{span} names {len(numbers)} numbers; it must name one")
@@ -136,12 +110,7 @@ class PoolJudge:
     def expect_refusal(self, law: str, what: str, outcome: Outcome, *errors: str) -> str:
         """Judge an operation that must be refused with one of some errors, and return the law of its traces.
 
-        Raises
-        ------
-        ProgramError
-            The adapter does not claim that it refuses anything.
-        InvariantViolation
-            ``law``: it did something else.
+        A `ProgramError` where the adapter does not claim that it refuses anything.
         """
         if not self.can_refuse:
             raise ProgramError(f"{what} must be refused, and the adapter does not claim to refuse misuse")
@@ -172,3 +141,63 @@ class PoolJudge:
 def has_told_a_change(before: Mapping[str, int], now: Mapping[str, int], found: Collection[str]) -> bool:
     """Tell whether one of the sizes that were found has changed: one that is left out tests nothing."""
     return any(now[name] != size for name, size in before.items() if name in found)
+
+
+def check_pages(
+    evidence: Evidence,
+    full: PageModel,
+    page_size: int,
+    tokens: int,
+    slots: tuple[int, ...],
+    suspect: str = "",
+) -> list[int]:
+    """Test slots that an allocation of so many tokens gave (A1, A2, A3), and return their pages in order.
+
+    A page that is not free, or given twice, breaks the law that is suspect, where one is.
+    """
+    last = (full.pages + 1) * page_size - 1
+    if slots and not (page_size <= min(slots) and max(slots) <= last):
+        foreign = [slot for slot in slots if not page_size <= slot <= last]
+        evidence.refuse("A1", f"alloc({tokens})", f"slots {page_size}..{last}", foreign)
+    pages = [slot // page_size for slot in slots[::page_size]]
+    _blame(evidence, suspect, f"pages of alloc({tokens})", full, pages)
+    if len(slots) != tokens or [*slots] != _slots_of(pages, page_size)[:tokens]:
+        evidence.refuse("A3", f"alloc({tokens})", f"{tokens} distinct slots of whole pages", slots)
+    if taken := full.not_free(pages):
+        evidence.refuse("A2", f"alloc({tokens})", "free pages", f"pages {taken}, which are not free")
+    evidence.count("A1", "A3", "A2")
+    return pages
+
+
+def check_halves(
+    evidence: Evidence,
+    swa: PageModel,
+    page_size: int,
+    slots: tuple[int, ...],
+    halves: tuple[int, ...],
+    suspect: str = "",
+) -> list[int]:
+    """Test the SWA slots behind slots that were handed out (A7), and return their pages in order.
+
+    What is suspect is as of `check_pages`.
+    """
+    what, pages = "SWA halves of an alloc", [half // page_size for half in halves[::page_size]]
+    _blame(evidence, suspect, what, swa, pages)
+    if len(halves) != len(slots) or [*halves] != _slots_of(pages, page_size)[: len(slots)]:
+        evidence.refuse("A7", what, "a half page for each page", halves)
+    if taken := swa.not_free(pages):
+        evidence.refuse("A7", what, "free window pages", f"pages {taken}, which are not free")
+    evidence.count("A7", "A7")
+    return pages
+
+
+def _blame(evidence: Evidence, suspect: str, what: str, model: PageModel, pages: list[int]) -> None:
+    if suspect and (len(set(pages)) < len(pages) or model.not_free(pages)):
+        evidence.refuse(suspect, what, "free pages, each once", pages)
+
+
+def _slots_of(pages: Iterable[int], size: int) -> list[int]:
+    slots: list[int] = []
+    for page in dict.fromkeys(pages):
+        slots += range(page * size, (page + 1) * size)
+    return slots

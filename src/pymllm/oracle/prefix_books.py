@@ -13,47 +13,19 @@ from pymllm.history.operations import Fault, Key
 from pymllm.history.outcomes import INJECTED, Failed, Outcome
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import laws_of
+from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds, path_of_key
+from pymllm.oracle.models.slot_ledger import SlotLedger, TrackLedger
 from pymllm.oracle.node_book import NodeBook
-from pymllm.oracle.prefix_model import PrefixModel
-from pymllm.oracle.prefix_pages import Path, path_of_key
-from pymllm.oracle.slot_ledger import SlotLedger
-from pymllm.oracle.state_ends import StateEnds
-from pymllm.oracle.track_ledger import TrackLedger
-
-__all__ = ["PrefixBooks"]
 
 R = TypeVar("R")
 
 
 class PrefixBooks:
-    """The state of one judgement of a prefix cache.
+    """The state of one judgement of a prefix cache; `ProgramError` where configuration and claims disagree.
 
-    Parameters
-    ----------
-    header : Header
-        Configuration: ``page_size``; ``window``; ``pool`` (``none``, ``token`` or ``swa``), ``slots`` and
-        ``swa_slots``; ``retains``, false for a cache that keeps nothing; ``track_slots`` where states
-        are kept; ``splits``, false for a cache whose every node is one page.
-    evidence : Evidence
-        Where tests are counted.
-
-    Attributes
-    ----------
-    claims : frozenset of str
-        Capabilities.
-    laws : frozenset of str
-        Ids of the laws that are claimed, and so may be tested.
-    model, ledger, nodes
-        What is cached, who owns which slot, and what was seen of nodes.
-    tracks : TrackLedger or None
-        Who owns which track slot, where states are kept.
-    fault : Fault or None
-        What the next operation, or the one in progress, is to meet.
-
-    Raises
-    ------
-    ProgramError
-        The configuration lacks something, or contradicts what is claimed.
+    Of the configuration it reads ``page_size``; ``window``; ``pool`` (``none``, ``token`` or ``swa``),
+    ``slots`` and ``swa_slots``; ``retains``, false for a cache that keeps nothing; ``track_slots`` where
+    states are kept; ``splits``, false for a cache whose every node is one page.
     """
 
     def __init__(self, header: Header, evidence: Evidence) -> None:
@@ -77,7 +49,7 @@ class PrefixBooks:
         swa_slots = self._whole_pages("swa_slots") if self.has_halves else 0
         self.ledger = SlotLedger(self.pool, self.page_size, slots, swa_slots)
         self.nodes = NodeBook(self.model, evidence, self.laws)
-        self.fault: Fault | None = None
+        self.fault: Fault | None = None  # what the next operation, or the one in progress, is to meet
 
     def _whole_pages(self, key: str) -> int:
         """Return the size of a pool, of which no part of a page is left over (A1)."""
@@ -157,15 +129,7 @@ class PrefixBooks:
         return outcome.result
 
     def expect_refusal(self, law: str, what: str, outcome: Outcome, *errors: str) -> str:
-        """Judge an operation that must be refused, and return the law that is broken where it left traces.
-
-        Raises
-        ------
-        ProgramError
-            The adapter does not claim that it refuses anything.
-        InvariantViolation
-            ``law``: it did something else. X1: it called a pool.
-        """
+        """Judge an operation that must be refused, without a pool call; return the law of its traces (X1)."""
         if "refusals" not in self.claims:
             raise ProgramError(f"{what} must be refused, and the adapter does not claim to refuse misuse")
         self.evidence.expect_error(law, what, outcome, *errors)
@@ -186,14 +150,9 @@ class PrefixBooks:
         return otherwise if self.fault is None else "X2"
 
     def may_hide(self, call: str, calls: Sequence[str]) -> bool:
-        """Tell whether a call may have been let fail, and that been hidden, in what told no error.
+        """Tell whether a pool's call may have been let fail, and that been hidden, in what told no error.
 
-        Parameters
-        ----------
-        call : str
-            Of the pool.
-        calls : sequence of str
-            Those that the pool has taken, which do not have the failing one.
+        The calls are those that the pool has taken, which do not have the failing one.
         """
         fault = self.fault
         return fault is not None and fault.call == call and calls.count(call) >= fault.nth - 1

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pymllm.errors import ProgramError
 from pymllm.history.operations import Lock, Unlock
 from pymllm.history.outcomes import Done, Locked, Outcome
-from pymllm.oracle.node_book import Token
+from pymllm.oracle.models.prefix_model import Hold, NotUsableError, Path
+from pymllm.oracle.node_book import HoldToken
 from pymllm.oracle.prefix_books import PrefixBooks
-from pymllm.oracle.prefix_model import NotUsableError
-from pymllm.oracle.prefix_pages import Hold, Path
-
-__all__ = ["Handle", "HoldJudge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +22,13 @@ class Handle:
 
 
 class HoldJudge:
-    """Follows nodes by the steps that returned them, and holds by the steps that took them.
-
-    Parameters
-    ----------
-    books : PrefixBooks
-        What all parts share.
-
-    Attributes
-    ----------
-    tokens : dict of int to token
-        What each outstanding hold was given, by the step of its `Lock`.
-    """
+    """Follows nodes by the steps that returned them, and holds by the steps that took them."""
 
     def __init__(self, books: PrefixBooks) -> None:
         self.books = books
-        self.tokens: dict[int, Token] = {}
+        self.tokens: dict[int, HoldToken] = {}  # what each outstanding hold was given, by its `Lock`
         self._handles: dict[int, Handle] = {}
-        self._given: dict[int, Token] = {}
+        self._given: dict[int, HoldToken] = {}
         self._revived: set[int] = set()
 
     # -- nodes ---------------------------------------------------------------------------------------------
@@ -53,13 +39,7 @@ class HoldJudge:
         self._handles[step] = Handle(path, page.birth if page else 0)
 
     def handle(self, step: int) -> Handle:
-        """Return the node that a step returned, or took a hold at.
-
-        Raises
-        ------
-        ProgramError
-            It did neither, or it could not be told which node that was.
-        """
+        """Return the node that a step returned, or took a hold at; `ProgramError` where it did neither."""
         if step not in self._handles:
             raise ProgramError(f"step {step} gave no node")
         return self._handles[step]
@@ -81,6 +61,7 @@ class HoldJudge:
 
     def judge_lock(self, step: int, operation: Lock, outcome: Outcome) -> str:
         """Judge a `Lock` and count the hold."""
+        self.books.forbid("R4", "effects of a lock", outcome.effects)
         books, handle = self.books, self.handle(operation.of)
         if self.is_stale(handle):
             return self.refuse_stale(handle, outcome)
@@ -103,7 +84,7 @@ class HoldJudge:
             books.nodes.may_split([handle.path.upto(hold.edge)])
         return "R6"
 
-    def _check_token(self, hold: Hold, token: Token) -> None:
+    def _check_token(self, hold: Hold, token: HoldToken) -> None:
         """Test that there is a token iff the window leaves something out, and one per edge (S5)."""
         books = self.books
         rule = "a token where the window ends inside the path, and only there"
@@ -143,6 +124,7 @@ class HoldJudge:
     def judge_unlock(self, step: int, operation: Unlock, outcome: Outcome) -> str:
         """Judge an `Unlock` and count the hold out."""
         books = self.books
+        books.forbid("R4", "effects of an unlock", outcome.effects)
         token = self._token(operation)
         handle = self.handle(operation.lock if operation.at is None else operation.at)
         if self.is_stale(handle):
@@ -176,7 +158,7 @@ class HoldJudge:
             evidence.meet("a hold is released after a tombstone on its path was revived")
             self._revived.discard(number)
 
-    def _token(self, operation: Unlock) -> Token:
+    def _token(self, operation: Unlock) -> HoldToken:
         if operation.token == 0:
             return None
         number = operation.lock if operation.token is None else operation.token

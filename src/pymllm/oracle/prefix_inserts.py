@@ -8,30 +8,17 @@ from collections.abc import Sequence
 from pymllm.errors import ProgramError
 from pymllm.history.operations import Insert
 from pymllm.history.outcomes import Inserted, Outcome
+from pymllm.oracle.coverage.noticed import note_insert
+from pymllm.oracle.models.prefix_model import InsertPlan, NotUsableError, Path
+from pymllm.oracle.models.slot_ledger import Owner
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_holds import HoldJudge
-from pymllm.oracle.prefix_model import NotUsableError
-from pymllm.oracle.prefix_pages import InsertPlan, Path
-from pymllm.oracle.prefix_situations import note_insert
-from pymllm.oracle.prefix_states import StatePart
+from pymllm.oracle.prefix_pools import StatePart
 from pymllm.oracle.seen_effects import SeenEffects, sort_effects
-from pymllm.oracle.slot_ledger import Owner
-
-__all__ = ["InsertJudge"]
 
 
 class InsertJudge:
-    """Predicts inserts and compares everything that can be seen of them.
-
-    Parameters
-    ----------
-    books : PrefixBooks
-        What all parts share.
-    holds : HoldJudge
-        Told which node each insert returned.
-    states : StatePart or None
-        Judges the states that are handed over, where states are kept.
-    """
+    """Predicts inserts and compares everything that can be seen of them."""
 
     def __init__(self, books: PrefixBooks, holds: HoldJudge, states: StatePart | None = None) -> None:
         self.books, self.holds, self.states = books, holds, states

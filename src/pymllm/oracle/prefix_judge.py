@@ -31,24 +31,18 @@ from pymllm.history.operations import (
     WriteState,
 )
 from pymllm.history.outcomes import Done, Hashes, Inspected, Matched, Outcome
+from pymllm.oracle.coverage.noticed import note_match
+from pymllm.oracle.models.cold_runs import hash_pages
+from pymllm.oracle.models.prefix_model import Found, Path, PrefixModel
+from pymllm.oracle.models.slot_ledger import SlotLedger
 from pymllm.oracle.node_book import NodeBook
-from pymllm.oracle.page_hashes import hash_pages
 from pymllm.oracle.pool_judge import PoolJudge
 from pymllm.oracle.prefix_books import PrefixBooks
-from pymllm.oracle.prefix_evictions import EvictionJudge
+from pymllm.oracle.prefix_evictions import EvictionJudge, StateEvictionJudge
 from pymllm.oracle.prefix_holds import HoldJudge
 from pymllm.oracle.prefix_inserts import InsertJudge
-from pymllm.oracle.prefix_model import PrefixModel
-from pymllm.oracle.prefix_pages import Found, Path
-from pymllm.oracle.prefix_pools import PoolPart
-from pymllm.oracle.prefix_situations import note_match
-from pymllm.oracle.prefix_states import StatePart
+from pymllm.oracle.prefix_pools import PoolPart, StatePart, look_at_states
 from pymllm.oracle.seen_effects import sort_effects
-from pymllm.oracle.slot_ledger import SlotLedger
-from pymllm.oracle.state_evictions import StateEvictionJudge
-from pymllm.oracle.state_views import look_at_states
-
-__all__ = ["PrefixJudge"]
 
 _WHOLE = frozenset({"X1", "X2", "X4", "X7"})
 """Laws about everything at once: after such an operation a wrong size breaks them, whichever it is."""
@@ -59,11 +53,6 @@ class PrefixJudge(PoolJudge):
 
     What the specification determines is predicted and compared; which pages an eviction takes is judged by
     relation and followed.
-
-    Parameters
-    ----------
-    header : Header
-        Configuration and capabilities, as of `pymllm.oracle.prefix_books.PrefixBooks`.
     """
 
     KIND: ClassVar[str] = "prefix"
@@ -73,14 +62,29 @@ class PrefixJudge(PoolJudge):
         super().__init__(header)
         self.books = PrefixBooks(header, self.evidence)
         self._sizes_by_law: dict[str, list[tuple[str, str]]] = {}
-        self._pool = PoolPart(self.books)
+        pool = PoolPart(self.books)
         self._holds = HoldJudge(self.books)
         tracks = self.books.tracks
         self._states = None if tracks is None else StatePart(self.books, tracks)
-        self._inserts = InsertJudge(self.books, self._holds, self._states)
-        self._evictions: EvictionJudge | StateEvictionJudge = (
-            EvictionJudge(self.books) if tracks is None else StateEvictionJudge(self.books, tracks)
-        )
+        evictions = EvictionJudge(self.books) if tracks is None else StateEvictionJudge(self.books, tracks)
+        self._methods |= {
+            Insert: InsertJudge(self.books, self._holds, self._states).judge,
+            Evict: evictions.judge,
+            Lock: self._holds.judge_lock,
+            Unlock: self._holds.judge_unlock,
+            Alloc: pool.judge_alloc,
+            Free: pool.judge_free,
+            FreeSWA: pool.judge_free_swa,
+            MoveSWA: pool.judge_move_swa,
+            ReadHalves: pool.judge_read_halves,
+        }
+        if self._states is not None:
+            self._methods |= {
+                AllocTrack: self._states.judge_alloc,
+                FreeTrack: self._states.judge_free,
+                WriteState: self._states.judge_write,
+                ReadStates: self._states.judge_read,
+            }
 
     @property
     def model(self) -> PrefixModel:
@@ -182,22 +186,6 @@ class PrefixJudge(PoolJudge):
         books.evidence.meet("pages of a namespace are hashed", is_seeded and expected)
         return "R7"
 
-    # -- insert, evict, holds ------------------------------------------------------------------------------
-
-    def _judge_insert(self, step: int, operation: Insert, outcome: Outcome) -> str:
-        return self._inserts.judge(step, operation, outcome)
-
-    def _judge_evict(self, step: int, operation: Evict, outcome: Outcome) -> str:
-        return self._evictions.judge(step, operation, outcome)
-
-    def _judge_lock(self, step: int, operation: Lock, outcome: Outcome) -> str:
-        self.books.forbid("R4", "effects of a lock", outcome.effects)
-        return self._holds.judge_lock(step, operation, outcome)
-
-    def _judge_unlock(self, step: int, operation: Unlock, outcome: Outcome) -> str:
-        self.books.forbid("R4", "effects of an unlock", outcome.effects)
-        return self._holds.judge_unlock(step, operation, outcome)
-
     # -- reset ---------------------------------------------------------------------------------------------
 
     def _judge_reset(self, step: int, operation: Reset, outcome: Outcome) -> str:
@@ -228,39 +216,10 @@ class PrefixJudge(PoolJudge):
         self._holds.reset()
         return "X7"
 
-    # -- pool ----------------------------------------------------------------------------------------------
+    def _judge_tracking(self, step: int, operation: Operation, outcome: Outcome) -> str:
+        raise ProgramError("states are not claimed")
 
-    def _judge_alloc(self, step: int, operation: Alloc, outcome: Outcome) -> str:
-        return self._pool.judge_alloc(step, operation, outcome)
-
-    def _judge_free(self, step: int, operation: Free, outcome: Outcome) -> str:
-        return self._pool.judge_free(step, operation, outcome)
-
-    def _judge_free_swa(self, step: int, operation: FreeSWA, outcome: Outcome) -> str:
-        return self._pool.judge_free_swa(step, operation, outcome)
-
-    def _judge_move_swa(self, step: int, operation: MoveSWA, outcome: Outcome) -> str:
-        return self._pool.judge_move_swa(step, operation, outcome)
-
-    def _judge_alloc_track(self, step: int, operation: AllocTrack, outcome: Outcome) -> str:
-        return self._tracking().judge_alloc(step, operation, outcome)
-
-    def _judge_free_track(self, step: int, operation: FreeTrack, outcome: Outcome) -> str:
-        return self._tracking().judge_free(step, operation, outcome)
-
-    def _judge_write_state(self, step: int, operation: WriteState, outcome: Outcome) -> str:
-        return self._tracking().judge_write(step, operation, outcome)
-
-    def _judge_read_states(self, step: int, operation: ReadStates, outcome: Outcome) -> str:
-        return self._tracking().judge_read(step, operation, outcome)
-
-    def _tracking(self) -> StatePart:
-        if self._states is None:
-            raise ProgramError("states are not claimed")
-        return self._states
-
-    def _judge_read_halves(self, step: int, operation: ReadHalves, outcome: Outcome) -> str:
-        return self._pool.judge_read_halves(step, operation, outcome)
+    _judge_alloc_track = _judge_free_track = _judge_write_state = _judge_read_states = _judge_tracking
 
     # -- the rest ------------------------------------------------------------------------------------------
 

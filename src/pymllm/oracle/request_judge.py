@@ -21,23 +21,13 @@ from pymllm.history.operations import (
     ScheduleChunk,
 )
 from pymllm.history.outcomes import ContextView, Done, NoRoom, Outcome, RequestView
+from pymllm.oracle.models.request_model import PAUSED, PREFILL, WAITING, RequestModel, ServedRequest
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
-from pymllm.oracle.request_books import RequestBooks
-from pymllm.oracle.request_model import PAUSED, PREFILL, WAITING, RequestModel, ServedRequest
-from pymllm.oracle.request_steps import StepJudge
-from pymllm.oracle.request_views import check_request, check_view
-
-__all__ = ["RequestJudge"]
+from pymllm.oracle.request_steps import RequestBooks, StepJudge, check_request, check_view
 
 
 class RequestJudge(PoolJudge):
-    """Follows a context from the outside: what it must answer is predicted, which free block it takes is not.
-
-    Parameters
-    ----------
-    header : Header
-        Configuration as of `pymllm.oracle.request_model.RequestModel`.
-    """
+    """Follows a context from outside: what it must answer is predicted, which free block it takes is not."""
 
     KIND: ClassVar[str] = "requests"
     SIZES_LAW: ClassVar[str] = "C1"
@@ -79,7 +69,7 @@ class RequestJudge(PoolJudge):
         if self.books.is_struck(outcome, "allocate_blocks", "restore_state"):
             return self.books.survive("a request that could not be added leaves no trace", outcome)
         missing = model.missing(request)
-        if self._is_short(missing, model.blocks.room(request.blocks), "a request", outcome):
+        if self._is_short(missing, model.room(request.blocks), "a request", outcome):
             return "X4"
         model.blocks.retain(request.blocks)
         view = self._take(request, missing, outcome)
@@ -99,7 +89,7 @@ class RequestJudge(PoolJudge):
             request.chunk = chunk
             return self.books.survive("a chunk that could not be scheduled leaves no trace", outcome)
         missing = self.model.missing(request)
-        if self._is_short(missing, self.model.blocks.room(), "a chunk", outcome):
+        if self._is_short(missing, self.model.room(), "a chunk", outcome):
             request.chunk = chunk
             return "X4"
         request.region = PREFILL
@@ -132,7 +122,7 @@ class RequestJudge(PoolJudge):
 
     def _take(self, request: ServedRequest, missing: int, outcome: Outcome) -> RequestView:
         """Follow a request that gets its blocks."""
-        states = {*self.model.slots.of_block}
+        states = {*self.model.slots.slot_of}
         view = self.answer(RequestView, "E4", f"room for {missing} blocks", outcome)
         victims = self.model.evict(missing)
         self.books.check_effects("C1", "an eviction", victims, outcome)
@@ -145,14 +135,14 @@ class RequestJudge(PoolJudge):
 
     def _judge_hit(self, request: ServedRequest, view: RequestView) -> None:
         """Test which blocks a request shares: at the start of its row those that were not free (C3)."""
-        shared = tuple(takewhile(lambda block: not self.model.blocks.is_free(block), view.blocks))
+        shared = tuple(takewhile(lambda block: block not in self.model.blocks.free, view.blocks))
         what = f"blocks that request {request.step} shares"
         self.evidence.expect("C3", what, tuple(request.blocks), shared)
 
     def _note_match(self, request: ServedRequest) -> None:
         blocks, hit = self.model.blocks, len(request.blocks)
         if hit < len(request.prefixes):
-            found = blocks.by_hash.get(request.prefixes[hit].hash)
+            found = blocks.block_of.get(request.prefixes[hit].hash)
             self.evidence.meet("a hash names a block of other content", found is not None)
 
     def _note_admission(self, request: ServedRequest) -> None:
@@ -200,8 +190,8 @@ class RequestJudge(PoolJudge):
             self.evidence.meet("a request is released twice")
             return self._refused("a release", outcome, "UsageError")
         self.answer(Done, "E3", "a release", outcome)
-        states = {*self.model.slots.of_block}
-        shared = [block for block in request.blocks if self.model.blocks.references[block] > 1]
+        states = {*self.model.slots.slot_of}
+        shared = [block for block in request.blocks if self.model.blocks.refs[block] > 1]
         freed = self.model.release(request)
         self.books.check_effects("C6" if states.intersection(freed) else "C1", "a release", freed, outcome)
         meet = self.evidence.meet
@@ -214,7 +204,8 @@ class RequestJudge(PoolJudge):
 
     def _judge_reset(self, step: int, operation: Reset, outcome: Outcome) -> str:
         self.answer(Done, "C9", "reset", outcome)
-        if self.model.served or self.model.blocks.known:
+        self.books.check_effects("X7", "a reset", (), outcome)
+        if self.model.served or self.model.blocks.hash_of:
             self.evidence.expect("X7", "callbacks of a reset", (), outcome.effects)
         self.evidence.meet("a reset takes requests with it", self.model.served)
         self.model.clear()
@@ -227,12 +218,14 @@ class RequestJudge(PoolJudge):
 
     def _judge_inspect(self, step: int, operation: Inspect, outcome: Outcome) -> str:
         check_view(self.books, self.answer(ContextView, "E2", "a look inside", outcome))
+        self.books.check_effects("C6" if self.books.has_states else "C1", "a look inside", (), outcome)
         return "C1"
 
     def _judge_fault(self, step: int, operation: Fault, outcome: Outcome) -> str:
         if operation.nth < 1:
             raise ProgramError(f"{operation}: the calls of the next operation are counted from 1")
         self.answer(Done, "X2", "a fault to come", outcome)
+        self.books.check_effects("C6" if self.books.has_states else "C1", "a fault to come", (), outcome)
         self.books.fault = operation
         return "C1"
 

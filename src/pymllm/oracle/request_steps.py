@@ -1,36 +1,187 @@
-"""The judge of a step: what each request computes and reads, and what the step leaves for later ones."""
+"""The judge of a step, and what it shares with that of whole requests: the books, and looks at them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pymllm.errors import ProgramError
-from pymllm.history.operations import RunStep
-from pymllm.history.outcomes import INJECTED, Failed, Outcome, Ran, RequestRun
-from pymllm.oracle.context_slots import Kept, Leaving, priority
-from pymllm.oracle.request_books import RequestBooks
-from pymllm.oracle.request_model import DECODE, PREFILL, ServedRequest
-from pymllm.oracle.request_views import first_row
+from pymllm.history.files import Header
+from pymllm.history.operations import Fault, RunStep
+from pymllm.history.outcomes import (
+    INJECTED,
+    ContextBlock,
+    ContextView,
+    Failed,
+    Outcome,
+    Ran,
+    RequestRun,
+    RequestView,
+)
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.models.request_model import (
+    DECODE,
+    PAUSED,
+    PREFILL,
+    WAITING,
+    Kept,
+    Leaving,
+    RequestModel,
+    ServedRequest,
+    priority,
+)
+
+
+class RequestBooks:
+    """What the judges of one context share: the model, the evidence, and what was let fail."""
+
+    def __init__(self, header: Header, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.model = RequestModel(header.config)
+        self.claims = frozenset(header.capabilities)
+        self.fault: Fault | None = None  # the call that the operation at hand was told to let fail
+        self.has_states = self.model.slots.total > 0
+        if self.has_states != ("mamba" in self.claims):
+            raise ProgramError("an adapter with slots for states claims mamba, and no other does")
+
+    def find(self, step: int, act: str) -> ServedRequest | None:
+        """Return the request of a step, which must be able to do something; ``None`` once it was released.
+
+        A request that was in a step that failed can only leave: a `ProgramError` else.
+        """
+        if step in self.model.gone:
+            return None
+        if step not in self.model.served:
+            raise ProgramError(f"step {step} added no request that could {act}")
+        request = self.model.served[step]
+        if request.is_spoiled and act != "leave":
+            raise ProgramError(
+                f"the request of step {step} was in a step that failed; it can only be released"
+            )
+        return request
+
+    def is_struck(self, outcome: Outcome, *calls: str) -> bool:
+        """Tell whether an operation failed because one of these calls was told to."""
+        result = outcome.result
+        if not isinstance(result, Failed) or result.error != INJECTED:
+            return False
+        return self.is_armed(*calls)
+
+    def is_armed(self, *calls: str) -> bool:
+        """Tell whether one of these calls was told to fail."""
+        return self.fault is not None and self.fault.call in calls
+
+    def survive(self, what: str, outcome: Outcome | None = None) -> str:
+        """Count a failure that has left no trace, and return the law of its traces."""
+        if outcome is not None:
+            self.check_effects("X2", "what failed", (), outcome)
+        if "faults" in self.claims:
+            self.evidence.count("X2")
+        self.evidence.meet(what)
+        return "X2"
+
+    def check_effects(self, law: str, what: str, expected: Collection[int], outcome: Outcome) -> None:
+        """Test which blocks were told to be deregistered or free, each once, whatever the order."""
+        others = [effect.call for effect in outcome.effects if effect.call != "callback"]
+        if others:
+            self.evidence.refuse(law, f"effects of {what}", "callbacks alone", others)
+        told = sorted(block for effect in outcome.effects for block in effect.slots)
+        if expected or told:
+            self.evidence.expect(law, f"blocks that {what} gives up", sorted(expected), told)
+
+    def check_new(self, request: ServedRequest, blocks: Sequence[int], missing: int) -> list[int]:
+        """Test the row of a request that has got ``missing`` new blocks; return those.
+
+        What was evicted for them is already free in the model.
+        """
+        had, evidence = len(request.blocks), self.evidence
+        if had:
+            evidence.expect(
+                "E2", f"first blocks of request {request.step}", tuple(request.blocks), tuple(blocks[:had])
+            )
+        new = [*blocks[had:]]
+        evidence.expect("E2", f"blocks of request {request.step}", had + missing, len(blocks))
+        wrong = [block for block in new if block not in self.model.blocks.free]
+        if new:
+            distinct = len({*new}) == len(new)
+            evidence.demand(
+                "C1", distinct and not wrong, "blocks handed out", "free ones, each once", lambda: new
+            )
+        return new
+
+
+_ORDER = (PAUSED, DECODE, PREFILL, WAITING)
+
+
+def first_row(books: RequestBooks, region: str) -> int:
+    """Return the first row of a region."""
+    return sum(len(books.model.of(each)) for each in _ORDER[: _ORDER.index(region)])
+
+
+def check_request(books: RequestBooks, request: ServedRequest, view: RequestView) -> None:
+    """Test one request: where it stands, its row, and what is in its blocks and in its live state."""
+    expect, who = books.evidence.expect, f"request {request.step}"
+    expect("E2", "the request that is told of", request.step, view.request)
+    expect("E2", f"region of {who}", request.region, view.region)
+    first = first_row(books, request.region)
+    rows = range(first, first + len(books.model.of(request.region)))
+    books.evidence.demand("E2", view.row in rows, f"row of {who}", f"one of {rows}", lambda: view.row)
+    expect("E2", f"blocks of {who}", tuple(request.blocks), view.blocks)
+    expect("E2", f"finished tokens of {who}", min(request.computed, request.prompt), view.finished)
+    if request.is_spoiled:
+        return
+    cold, size = books.model.cold, books.model.block_size
+    cold.extend(request.prefixes, request.tokens)
+    whole = max(request.computed // size, request.matched)
+    wanted = tuple(prefix.kv for prefix in request.prefixes[:whole])
+    if len(view.kv) != len(request.blocks):
+        books.evidence.refuse("E1", f"sums of the blocks of {who}", len(request.blocks), len(view.kv))
+    if wanted:
+        expect("E1", f"KV in the blocks of {who}", wanted, view.kv[:whole])
+    if books.model.layers:
+        state = cold.state_at(request.prefixes, request.tokens, request.start)
+        expect("E1", f"live state of {who} after {request.start} tokens", state, view.state)
+
+
+def check_view(books: RequestBooks, view: ContextView) -> None:
+    """Test everything that there is."""
+    model, expect = books.model, books.evidence.expect
+    expect("E2", "requests", sorted(model.served), sorted(each.request for each in view.requests))
+    expect("E2", "rows", [*range(len(view.requests))], [each.row for each in view.requests])
+    for each in view.requests:
+        check_request(books, model.served[each.request], each)
+    blocks = model.blocks
+    occupied = blocks.occupied
+    expect("C1", "blocks that are not free", occupied, [each.block for each in view.blocks])
+    for block in view.blocks:
+        _check_block(books, block)
+
+
+def _check_block(books: RequestBooks, view: ContextBlock) -> None:
+    model, expect, who = books.model, books.evidence.expect, f"block {view.block}"
+    expect("C1", f"references of {who}", model.blocks.refs[view.block], view.references)
+    hash_value = model.blocks.hash_of.get(view.block)
+    expect("C3", f"hash of {who}", -1 if hash_value is None else hash_value, view.hash)
+    if not books.has_states:
+        return
+    expect("C2", f"slot of {who}", model.slots.slot_of.get(view.block, -1), view.slot)
+    if view.slot < 0 and view.state:
+        books.evidence.refuse("C7", f"cached state of {who}, which has none", (), view.state)
+    if view.slot >= 0 and hash_value is not None:
+        expect("C7", f"cached state of {who}", model.prefix_of[view.block].state, view.state)
+
 
 if TYPE_CHECKING:
     from pymllm.oracle.request_judge import RequestJudge
 
-__all__ = ["StepJudge"]
 
 _FORWARD = "forward"
 _COMMIT = ("allocate_slots", "store_states")
 
 
 class StepJudge:
-    """Judges steps over the books of a context.
-
-    Parameters
-    ----------
-    books : RequestBooks
-        Of the context.
-    """
+    """Judges steps over the books of a context."""
 
     def __init__(self, books: RequestBooks) -> None:
         self._books = books
@@ -52,9 +203,9 @@ class StepJudge:
         if self._failed_early(len(full), outcome):
             return "X2"
         ran = judge.answer(
-            Ran, "E4", f"a step that needs {len(full)} of {self._model.blocks.room()} blocks", outcome
+            Ran, "E4", f"a step that needs {len(full)} of {self._model.room()} blocks", outcome
         )
-        states = {*self._model.slots.of_block}
+        states = {*self._model.slots.slot_of}
         victims = self._model.evict(len(full))
         self._books.check_effects("C1", "an eviction", victims, outcome)
         if states.intersection(victims):
@@ -79,7 +230,7 @@ class StepJudge:
 
     def _failed_early(self, missing: int, outcome: Outcome) -> bool:
         """Judge whether a step failed for want of blocks, before it began (X2, X4)."""
-        room = self._model.blocks.room()
+        room = self._model.room()
         is_short = missing > room
         if missing and self._books.is_struck(outcome, "allocate_blocks"):
             self._books.survive("a step that gets no block leaves no trace")
@@ -134,7 +285,8 @@ class StepJudge:
             expect("E1", f"state of {who} after {request.start} tokens", state, run.state)
         if run.kv or not is_cut_short:
             kv = cold.kv_until(request.prefixes, request.tokens, request.stop)
-            expect("E1", f"KV that {who} reads", kv, run.kv[: len(kv)])
+            ahead = (0,) * (len(request.blocks) - len(kv))  # blocks that it does not reach yet
+            expect("E1", f"KV that {who} reads", kv + ahead, run.kv)
 
     def _judge_writes(self, request: ServedRequest, run: RequestRun) -> None:
         """Where the KV of each token goes: to its place, or to the dummy if that is a shared block's (E5)."""
@@ -183,14 +335,14 @@ class StepJudge:
     def _plan_commit(self, runs: Sequence[RequestRun]) -> Kept:
         """Work out which states the step keeps (C6, C7)."""
         leaving = [each for run in runs for each in self._leaving(self._model.served[run.request], run.row)]
-        wanted = [block for block in priority(leaving) if block in self._model.blocks.known]
+        wanted = [block for block in priority(leaving) if block in self._model.blocks.hash_of]
         self._evidence.meet(
             "a state is not kept, since its block has no hash", len(wanted) < len(priority(leaving))
         )
         self._evidence.meet(
             "requests of a step leave the state of one block", len(priority(leaving)) < len(leaving)
         )
-        return self._model.slots.commit(wanted, self._model.blocks.released)
+        return self._model.plan_commit(wanted)
 
     def _leaving(self, request: ServedRequest, row: int) -> list[Leaving]:
         if not request.chunk:
@@ -221,13 +373,13 @@ class StepJudge:
         slots = self._model.slots
         slots.drop(ran.dropped)
         new = {each.block: each.slot for each in ran.kept}
-        others = [slot for block, slot in slots.of_block.items() if block not in new]
+        others = [slot for block, slot in slots.slot_of.items() if block not in new]
         taken = [*others, *new.values()]
-        is_partial = len({*taken}) == len(taken) and all(0 <= slot < slots.count for slot in taken)
+        is_partial = len({*taken}) == len(taken) and all(0 <= slot < slots.total for slot in taken)
         if new:
-            what = f"distinct ones of {slots.count}, none of {sorted(others)}"
+            what = f"distinct ones of {slots.total}, none of {sorted(others)}"
             self._evidence.demand("C2", is_partial, "slots of new states", what, lambda: ran.kept)
-        slots.of_block.update(new)
+        slots.slot_of.update(new)
 
     def _follow_failure(self, ran: Ran) -> None:
         """Follow a step that failed: nothing was taken over but what it says, and its requests must go."""

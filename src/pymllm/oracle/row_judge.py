@@ -8,13 +8,9 @@ from pymllm.errors import ProgramError
 from pymllm.history.files import Header
 from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, WriteEntries, WriteRow
 from pymllm.history.outcomes import Done, NoRoom, Outcome, Slots, Table
-from pymllm.oracle.expected_cells import BlankCells, ExpectedCells
+from pymllm.oracle.models.expected_cells import BlankCells, ExpectedCells
+from pymllm.oracle.models.slot_model import Remainder
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
-from pymllm.oracle.remainder import Remainder
-
-__all__ = [
-    "RowJudge",
-]
 
 _SLOT_STOP = 2**31
 """The table holds int32 slots."""
@@ -28,15 +24,6 @@ class RowJudge(PoolJudge):
     """Judges a table of request rows (P1, P2, P3, X1, X4, X7, E5).
 
     Which free row is handed out is free; that two runs of one program agree is X3's business.
-
-    Attributes
-    ----------
-    held : set of int
-        Rows that are handed out.
-    free : Remainder
-        The others, row 0 aside.
-    context : int
-        Positions of a row.
     """
 
     KIND = "rows"
@@ -45,7 +32,7 @@ class RowJudge(PoolJudge):
     def __init__(self, header: Header) -> None:
         super().__init__(header)
         self.max_reqs = self.number("max_reqs")
-        self.context = self.number("max_context_len")
+        self.context = self.number("max_context_len")  # positions of a row
         self._table = ExpectedCells(
             "row {}, position {}",
             "P2",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pymllm.errors import ProgramError
@@ -19,13 +20,93 @@ from pymllm.history.operations import (
     ReadHalves,
 )
 from pymllm.history.outcomes import Done, NoRoom, Outcome, Slots
-from pymllm.oracle.pool_answers import check_halves, check_pages
-from pymllm.oracle.pool_judge import PoolJudge
-from pymllm.oracle.slot_misuse import Misuse, misuse_of_halves, misuse_of_move, misuse_of_slots
-from pymllm.oracle.slot_model import PageModel, WindowModel
-from pymllm.oracle.slot_situations import note_alloc, note_free
+from pymllm.oracle.coverage.noticed import note_alloc, note_free
+from pymllm.oracle.models.slot_model import PageModel, WindowModel
+from pymllm.oracle.pool_judge import PoolJudge, check_halves, check_pages
 
-__all__ = ["SlotJudge"]
+
+@dataclass(frozen=True, slots=True)
+class Misuse:
+    """One thing that is wrong with slots that a caller names, its law, and the documented error."""
+
+    situation: str
+    law: str = "A5"
+    error: str = "OwnershipError"
+
+
+_PADDING = Misuse("padding is refused")
+_PAST_THE_END = Misuse("an index past the end is refused")
+_NEGATIVE = Misuse("a negative index is refused")
+_FREE = Misuse("a double free is refused")
+_PENDING = Misuse("a double free inside a group is refused")
+_TWICE = Misuse("a slot named twice is refused")
+_HALF_GONE = Misuse("a half that is gone is refused", "A7")
+_NO_SOURCE = Misuse("a move from a slot without a half is refused", "A7")
+_FREE_SOURCE = Misuse("a move from a free slot is refused", "A7")
+_TARGET_TAKEN = Misuse("a move to a slot with a half is refused", "A7")
+_FREE_TARGET = Misuse("a move to a free slot is refused", "A7")
+_UNEQUAL = Misuse("a move of unequal lengths is refused", "A7", "ValueError")
+_ACROSS = Misuse("a move across pages is refused", "A7", "ValueError")
+
+
+def misuse_of_slots(model: PageModel, page_size: int, slots: Sequence[int]) -> list[Misuse]:
+    """Return what is wrong with giving slots back (A5): of a page any of its slots, any number of times."""
+    found = [wrong for slot in slots if (wrong := _wrong_with(model, page_size, slot)) is not None]
+    if page_size == 1 and len(set(slots)) != len(slots):
+        found.append(_TWICE)
+    return found
+
+
+def _wrong_with(model: PageModel, page_size: int, slot: int) -> Misuse | None:
+    page = slot // page_size
+    if page in model.held:
+        return None
+    if slot < 0:
+        return _NEGATIVE
+    if page == 0:
+        return _PADDING
+    if not model.has(page):
+        return _PAST_THE_END
+    return _PENDING if page in model.pending else _FREE
+
+
+def misuse_of_halves(window: WindowModel, page_size: int, slots: Sequence[int]) -> list[Misuse]:
+    """Return what is wrong with giving the SWA halves of these slots back (A5, A7)."""
+    gone = any(page in window.full.held and page not in window.half for page in _pages(slots, page_size))
+    return misuse_of_slots(window.full, page_size, slots) + [_HALF_GONE] * gone
+
+
+def misuse_of_move(
+    window: WindowModel, page_size: int, source: Sequence[int], target: Sequence[int]
+) -> list[Misuse]:
+    """Return what is wrong with giving the halves of ``source`` to ``target``, pair by pair (A7)."""
+    held, half = window.full.held, window.half
+    from_pages, to_pages = set(_pages(source, page_size)), set(_pages(target, page_size))
+    is_matched = len(source) == len(target)
+    is_repeated = len({*source}) < len(source) or len({*target}) < len(target)
+    checks = (
+        (_FREE_SOURCE, not from_pages <= held),
+        (_FREE_TARGET, not to_pages <= held),
+        (_NO_SOURCE, not from_pages & held <= half.keys()),
+        (_TARGET_TAKEN, to_pages & half.keys()),
+        (_UNEQUAL, not is_matched),
+        (_ACROSS, is_matched and not _pair_up(page_size, source, target)),
+        (_TWICE, page_size == 1 and is_repeated),
+    )
+    return [misuse for misuse, is_so in checks if is_so]
+
+
+def _pages(slots: Sequence[int], page_size: int) -> list[int]:
+    return [slot // page_size for slot in slots]
+
+
+def _pair_up(page_size: int, source: Sequence[int], target: Sequence[int]) -> bool:
+    """Tell whether pages go to pages one to one, each slot to the same place of its page."""
+    pairs = set(zip(_pages(source, page_size), _pages(target, page_size), strict=True))
+    ends = len({page for page, _ in pairs}), len({page for _, page in pairs})
+    same_places = all(a % page_size == b % page_size for a, b in zip(source, target, strict=True))
+    return ends == (len(pairs), len(pairs)) and same_places
+
 
 _DONE = Done()
 
@@ -33,22 +114,8 @@ _DONE = Done()
 class SlotJudge(PoolJudge):
     """Follows a pool page by page; what an allocator may choose is accepted and followed.
 
-    Parameters
-    ----------
-    header : Header
-        Configuration: ``page_size``, ``pages``, and ``swa_pages`` where ``swa`` is claimed.
+    The configuration has ``page_size``, ``pages``, and ``swa_pages`` where ``swa`` is claimed.
 
-    Attributes
-    ----------
-    full : PageModel
-        The pool that every slot is from.
-    window : WindowModel or None
-        The same pool with the window's beside it, where there are SWA halves.
-    pool : PageModel or WindowModel
-        The larger of these two that there is.
-
-    Notes
-    -----
     Which law a wrong order or size breaks depends on what came before it: a failed allocation (X4), a clear
     (X7), a refusal (X1), or else A4 and A2. What left no trace in the order is forgotten at the next merge.
     So with a page that is not free, after a clear before which some were given rightly.

@@ -14,13 +14,9 @@ from pymllm.history.operations import (
     WriteState,
 )
 from pymllm.history.outcomes import Done, NoRoom, Outcome, Slots, States
-from pymllm.oracle.expected_cells import BlankCells, Content, ExpectedCells
+from pymllm.oracle.models.expected_cells import BlankCells, Content, ExpectedCells
+from pymllm.oracle.models.slot_model import Remainder
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
-from pymllm.oracle.remainder import Remainder
-
-__all__ = [
-    "StateJudge",
-]
 
 _PARTS = ("recurrent", "conv")
 
@@ -29,17 +25,6 @@ class StateJudge(PoolJudge):
     """Judges the states of every layer and the books of the track slots (P4, P5, X1, X4, X7).
 
     What stands in a track slot once it was freed is open; which free one is handed out is, too.
-
-    Attributes
-    ----------
-    layers, rows : int
-        Layers, and rows of each: row 0, the working rows, the track slots.
-    working : range
-        Rows of requests.
-    held : set of int
-        Track slots that somebody has.
-    free : Remainder
-        The others.
     """
 
     KIND = "states"
@@ -48,9 +33,9 @@ class StateJudge(PoolJudge):
     def __init__(self, header: Header) -> None:
         super().__init__(header)
         self.layers = self.number("layers")
-        self.working = range(1, self.number("max_reqs") + 1)
+        self.working = range(1, self.number("max_reqs") + 1)  # rows of requests
         self._track = range(self.working.stop, self.working.stop + self.number("track_slots", 0))
-        self.rows = self._track.stop
+        self.rows = self._track.stop  # row 0, the working rows, the track slots
         self._shapes = {
             "recurrent": (self.rows, self.number("v_heads"), self.number("v_dim"), self.number("k_dim")),
             "conv": (self.rows, self.number("conv_dim"), self.number("kernel") - 1),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-__all__ = ["Verdict", "merge_verdicts"]
-
 
 class Verdict(enum.Enum):
     """What is known of one law."""
@@ -32,12 +30,9 @@ class Verdict(enum.Enum):
 
 
 def merge_verdicts(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the heaviest verdict: violated, then unknown, then holds; not claimed where there is none.
+    """Return the heaviest verdict on a whole run: violated, then unknown, then holds; else not claimed.
 
-    Notes
-    -----
-    For the verdict on a whole run. For one law over several configurations use
-    `pymllm.conformance.results`, where a configuration that never met a law does not outweigh another
-    that tested it.
+    For one law over several configurations use `pymllm.conformance.results`, where a configuration that never
+    met a law does not outweigh another that tested it.
     """
     return max(verdicts, key=lambda verdict: verdict.weight, default=Verdict.NOT_CLAIMED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -50,7 +50,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A number at the top of the page."""
+    """A number at the top of the page, which leads to its section."""
 
     value: str
     name: str
@@ -58,6 +58,7 @@ class Tile:
 
 
 Block = Table | Plot | Text | Card
+Part = Block | Tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Section:
     id: str
     title: str
     lead: str  # what is to be seen, how to read it, and where it comes from
+    words: Mapping[str, str]  # what the words of its tables and tiles mean
     blocks: Sequence[Block]
     tiles: Sequence[Tile] = ()
 

@@ -184,7 +184,7 @@ _PROCESSES = 16
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a ledger comes to."""
+    """What a ledger says in all."""
 
     document: SoakDocument
     curves: tuple[Curve, ...]  # memory of each process
@@ -269,7 +269,12 @@ def read_benchmark_file(plain: Mapping[str, Any]) -> tuple[RunHeader, tuple[Figu
         )
         records = tuple(record for benchmark in plain["benchmarks"] for record in _records(benchmark))
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"no whole file of pytest-benchmark: {type(error).__name__}: {error}") from error
+        why = (
+            f"field {error} is missing"
+            if isinstance(error, KeyError)
+            else f"a field is of another type: {error}"
+        )
+        raise ValueError(f"no whole file of pytest-benchmark; {why}") from error
     return header, records
 
 

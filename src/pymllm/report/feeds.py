@@ -156,18 +156,21 @@ def _soak_cases(adapter: SoakedAdapter) -> Iterator[ElementTree.Element]:
 def make_case(
     suite: str, name: str, outcome: str | None = None, message: str = "", text: str = ""
 ) -> ElementTree.Element:
-    """Make a case; its outcome is ``"failure"``, ``"error"``, ``"skipped"``, or ``None`` where it passed."""
+    """Make a case; its outcome is ``"failure"``, ``"error"``, ``"skipped"``, or ``None`` where it passed.
+
+    Without a text the message stands in the element, too: GitLab shows no attribute.
+    """
     case = ElementTree.Element("testcase", classname=_clean(suite), name=_clean(name))
     if outcome is not None:
         said = ElementTree.SubElement(case, outcome, message=_clean(message))
-        said.text = _clean(text) or None
+        said.text = _clean(text or message) or None
     return case
 
 
 def add_suite(
     root: ElementTree.Element, name: str, seconds: float, cases: Sequence[ElementTree.Element]
 ) -> None:
-    """Put cases into a suite of a document, with how many of them came to what."""
+    """Put cases into a suite of a document, with how many of them failed, had an error or were skipped."""
     counts = {
         plural: str(sum(case.find(singular) is not None for case in cases))
         for plural, singular in _OUTCOMES.items()

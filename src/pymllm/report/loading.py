@@ -63,6 +63,11 @@ class Run:
     unread: tuple[str, ...] = ()  # what of it was left out, and why
 
     @property
+    def commit_words(self) -> str | None:
+        """The commit, short, and whether tracked files differed from it."""
+        return self.commit and f"{self.commit[:12]}{', modified' if self.modified else ''}"
+
+    @property
     def hint(self) -> str:
         """When and where."""
         return f"{show_time(self.time)} UTC, {self.source}"
@@ -91,6 +96,11 @@ def documents_of(runs: Iterable[Run], kind: type[_Made]) -> Iterator[tuple[_Made
         for document in run.documents:
             if isinstance(document, kind):
                 yield document, run
+
+
+def newest_document(runs: Sequence[Run], kind: type[_Made]) -> _Made | None:
+    """Return the newest document of a kind; ``None`` where there is none."""
+    return next((document for document, _ in documents_of(reversed(runs), kind)), None)
 
 
 def grouped(items: Iterable[_Made], key: Callable[[_Made], _Key]) -> dict[_Key, list[_Made]]:
@@ -175,7 +185,7 @@ def _judge_entry(entry: Path, root: str) -> Path | Skipped | None:
         return Skipped(str(entry), str(error.strerror)) if is_told else None
     if not Path(real).is_relative_to(root):
         is_told = may_be_run or stat.S_ISDIR(mode)
-        why = "a link that leads out of this folder; name what it leads to, where that is meant"
+        why = "is a link to a file outside of this folder; to read that file, name it"
         return Skipped(str(entry), why) if is_told else None
     if not stat.S_ISREG(mode):
         return Skipped(str(entry), "is no regular file") if is_called_run else None
@@ -221,7 +231,7 @@ def _read_file(path: Path) -> Run:
     if form == "pymllm-history":
         raise TraceError(str(path), None, "this is a program; pymllm rerun and pymllm judge take it")
     if not text.strip():
-        raise TraceError(str(path), None, "empty, so no run")
+        raise TraceError(str(path), None, "the file is empty")
     try:
         if first.get("schema") == "pymllm.gpu-memory":
             return _of_documents(path, text, list(_lines_of(path, text)))
@@ -258,7 +268,7 @@ def _of_store(path: Path) -> Run:
             except ValueError as error:
                 unread.append(str(error))
     if stored.unknown:
-        unread.append(f"{stored.unknown} records of kinds that this version does not know")
+        unread.append(f"this version does not know the kind of {stored.unknown} records")
     run = _of_records(path, stored.identity, stored.header, stored.records)
     return replace(run, documents=tuple(documents), unread=tuple(unread))
 

@@ -11,9 +11,10 @@ from datetime import datetime
 from pymllm.conformance.documents import FaultsDocument, SoakDocument
 from pymllm.instrument.openmetrics import Family, Sample, make_text
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.loading import Run, documents_of
+from pymllm.report.loading import Run, newest_document
 from pymllm.report.sections.searches import newest_searches
 from pymllm.report.trends import Trend, find_trends
+from pymllm.text_file import cut
 
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
@@ -89,13 +90,19 @@ def _verdicts(runs: Sequence[Run]) -> Iterator[Family]:
         if law.verdict is Verdict.VIOLATED
     )
     yield Family("pymllm_law_violated", "gauge", "", "Laws that are violated.", broken)
+    # An implementation that could not be loaded has no law, and would otherwise be a row of zeros.
+    problems = {
+        (it.name, cut(problem.message, 200)): it for it in searches for problem in it.adapter.problems
+    }
+    told = tuple(Sample(1, {"adapter": name, "reason": reason}) for name, reason in problems)
+    yield Family("pymllm_problem", "gauge", "", "Why implementations could not be examined to the end.", told)
 
 
 def _campaigns(runs: Sequence[Run]) -> Iterator[Family]:
-    for faults, _ in list(documents_of(runs, FaultsDocument))[-1:]:
+    if faults := newest_document(runs, FaultsDocument):
         counts = Sample(faults.caught, {"outcome": "caught"}), Sample(faults.missed, {"outcome": "missed"})
         yield Family("pymllm_faults", "gauge", "", "Planted faults by outcome.", counts)
-    for soak, _ in list(documents_of(runs, SoakDocument))[-1:]:
+    if soak := newest_document(runs, SoakDocument):
         of = [(it, {"adapter": it.name}) for it in soak.adapters]
         played = tuple(Sample(it.operations, labels) for it, labels in of)
         failed = tuple(Sample(len(it.failures), labels) for it, labels in of)

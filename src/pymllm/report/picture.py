@@ -1,13 +1,13 @@
 """A program as a picture: each operation with what came of it, who had which slot then, and the tree.
 
 The picture is SVG, a file of its own or a part of a page. Owners and trees are those of the oracle's model,
-which follows what an implementation was right about; so a picture of a violation ends with what should have
-been.
+which follows what an implementation was right about. So it stops before a violation; the tree after that is
+drawn from what the last outcome shows of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple
@@ -17,21 +17,20 @@ import msgspec
 from pymllm.errors import InvariantViolation, ProgramError, TraceError
 from pymllm.history.files import History, read_history
 from pymllm.history.operations import Key, Span
-from pymllm.history.outcomes import Outcome
+from pymllm.history.outcomes import Inspected, NodeView, Outcome
 from pymllm.oracle.judge import Judge, make_judge
 from pymllm.oracle.laws import find_law
+from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds
+from pymllm.oracle.models.slot_ledger import Owner
 from pymllm.oracle.prefix_judge import PrefixJudge
-from pymllm.oracle.prefix_model import PrefixModel
-from pymllm.oracle.prefix_pages import Path
-from pymllm.oracle.slot_ledger import Owner
-from pymllm.oracle.state_ends import StateEnds
 from pymllm.text_file import cut
 
 WIDTH = 1000
 MOST_STEPS = 60
 MOST_CELLS = 96
 MOST_LINES = 500
-_TREES = 3  # those before and after the last changes
+_MOST_NODES = 200  # of a tree that was inspected; each is drawn below its parent
+_TREES = 3  # those before and after the last changes; one more after a violation
 _LINE, _LEFT, _MIDDLE, _STRIP = 18, 40, 345, 620
 _LETTER = 6.7  # width of a letter of the code, in pixels
 _HINT = 400  # letters: a key may have a hundred thousand tokens
@@ -104,28 +103,14 @@ class _Row:
 
 
 def draw_program(history: History, violation: InvariantViolation | None = None) -> str:
-    """Draw a program whose outcomes were recorded.
+    """Draw a program whose outcomes were recorded as SVG, in the colours of its page or of its reader.
 
-    Parameters
-    ----------
-    history : History
-        At most `MOST_STEPS` are drawn: the last ones.
-    violation : InvariantViolation, optional
-        What its last step broke, where that does not show in its outcomes alone.
-
-    Returns
-    -------
-    str
-        SVG, in the colours of the page around it or of its reader.
-
-    Raises
-    ------
-    ProgramError
-        A step has no outcome, or makes no sense.
+    At most `MOST_STEPS` are drawn, the last ones. ``violation`` is what the last step broke, where its
+    outcome alone does not show that. `ProgramError` where a step has no outcome, or makes no sense.
     """
     judge = make_judge(history.header)
     rows = [_Row(0, "", [], _cells_of(judge), _tree_of(judge))]
-    broken = None
+    broken, after = None, None
     for step in history.steps:
         if step.outcome is None:
             raise ProgramError(f"step {step.number}: it has no outcome: this is a program that was not run")
@@ -140,8 +125,9 @@ def draw_program(history: History, violation: InvariantViolation | None = None) 
             raise ProgramError(f"step {step.number}: {error}") from error
         rows[-1].cells, rows[-1].tree = _cells_of(judge), _tree_of(judge)
         if broken is not None:
+            after = _seen_tree(judge, step.outcome)
             break
-    return "\n".join(_Drawing(history, rows, broken or violation).draw())
+    return "\n".join(_Drawing(history, rows, broken or violation, after).draw())
 
 
 def picture_of(lines: Sequence[str]) -> str:
@@ -206,15 +192,43 @@ def _slots_under_cache(judge: PrefixJudge) -> Iterator[_Cell]:
         yield _Cell(slot, tone, f"slot {slot}: {_TONES[tone]}{hint}")
 
 
-def _tree_of(judge: Judge) -> list[_Node] | None:
+def _tree_of(judge: Judge, freed: Collection[int] = frozenset()) -> list[_Node] | None:
+    """Return the tree of the model, without pages whose slots were freed."""
     if not isinstance(judge, PrefixJudge):
         return None
+    pages = judge.model.pages
+    kept = {path for path, page in pages.items() if not page.slots or not set(page.slots) <= set(freed)}
     below: dict[Path, list[Path]] = {}
-    for path in sorted(judge.model.pages, key=lambda it: (repr(it.space), repr(it.tokens))):
+    for path in sorted(kept, key=lambda it: (repr(it.space), repr(it.tokens))):
         below.setdefault(judge.model.parent(path), []).append(path)
     states = judge.model.states
-    roots = [path for parent, paths in below.items() if not parent.tokens for path in paths]
+    roots = [path for parent, paths in below.items() if parent not in kept for path in paths]
     return [_node(judge.model, states, below, path) for path in roots]
+
+
+def _seen_tree(judge: Judge, outcome: Outcome) -> tuple[str, list[_Node]] | None:
+    """Return the tree after a violation as far as its outcome shows it, and where that is known from."""
+    if isinstance(outcome.result, Inspected):
+        return "as it was inspected", _inspected_tree(outcome.result.nodes[:_MOST_NODES])
+    freed = {slot for effect in outcome.effects if effect.call == "free" for slot in effect.slots}
+    tree = _tree_of(judge, freed)
+    return None if not freed or tree is None else ("without what was freed", tree)
+
+
+def _inspected_tree(views: Sequence[NodeView]) -> list[_Node]:
+    """Return nodes as somebody listed them, parents first; what has no parent before it is a root."""
+    roots: list[_Node] = []
+    made: dict[int, _Node] = {}
+    for view in views:
+        words = [_tokens(view.tokens), f"slots {_runs(view.slots)}"]
+        words += [f"locks {view.lock_ref}"] * bool(view.lock_ref) + ["tombstone"] * (not view.is_alive)
+        words += [f"state {view.state}"] * (view.state is not None)
+        tone = "held" if view.lock_ref else "cache" if view.is_alive else "dead"
+        node = _Node(" · ".join(words), tone, [])
+        above = None if view.parent is None else made.get(view.parent)
+        (roots if above is None else above.below).append(node)
+        made[view.id] = node
+    return roots
 
 
 def _node(model: PrefixModel, states: StateEnds | None, below: dict[Path, list[Path]], start: Path) -> _Node:
@@ -292,8 +306,14 @@ def _runs(numbers: Any) -> str:
 class _Drawing:
     """Lines of SVG, from top to bottom."""
 
-    def __init__(self, history: History, rows: list[_Row], violation: InvariantViolation | None) -> None:
-        self.history, self.rows, self.violation = history, rows, violation
+    def __init__(
+        self,
+        history: History,
+        rows: list[_Row],
+        violation: InvariantViolation | None,
+        after: tuple[str, list[_Node]] | None,
+    ) -> None:
+        self.history, self.rows, self.violation, self.after = history, rows, violation, after
         self.parts: list[str] = []
         self.y = 0
 
@@ -343,6 +363,14 @@ class _Drawing:
         hint = f"<title>{escape(cut(text, _HINT))}</title>" if shown != text else ""
         self.parts.append(f'<text x="{x}" y="{y}" class="{tone}">{escape(shown)}{hint}</text>')
 
+    def rect(
+        self, tone: str, x: int, y: int, width: int, height: int, *, round: int = 0, hint: str = ""
+    ) -> None:
+        """Draw a rectangle; who points at it is told its hint."""
+        told = f"<title>{escape(cut(hint, _HINT))}</title>" if hint else ""
+        size = f'x="{x}" y="{y}" width="{width}" height="{height}"' + (f' rx="{round}"' if round else "")
+        self.parts.append(f'<rect class="{tone}" {size}>{told}</rect>')
+
     def step(self, before: _Row, row: _Row, *, is_last: bool) -> None:
         """Draw a step: number, operation, what came of it, and everybody's slots afterwards."""
         is_wrong = is_last and self.violation is not None
@@ -351,9 +379,7 @@ class _Drawing:
         lines = max(len(seen), -(-len(row.cells) // per_line))
         top, height = self.y + 6, lines * _LINE + 4
         if is_wrong:
-            self.parts.append(
-                f'<rect class="pp-wrong" x="4" y="{top}" width="{WIDTH - 8}" height="{height + 4}" rx="4"/>'
-            )
+            self.rect("pp-wrong", 4, top, WIDTH - 8, height + 4, round=4)
         self.text(str(row.number), 12, top + 14, "pp-soft pp-code")
         self.text(row.operation, _LEFT, top + 14, "pp-code pp-head", room=300)
         room = (_STRIP if row.cells else WIDTH) - _MIDDLE
@@ -369,10 +395,7 @@ class _Drawing:
         for number, cell in enumerate(row.cells):
             x, y = _STRIP + number % per_line * 15, top + 3 + number // per_line * _LINE
             new = " pp-new" if was.get(cell.number) != cell.tone else ""
-            self.parts.append(
-                f'<rect class="pp-cell pp-{cell.tone}{new}" x="{x}" y="{y}" width="12" height="13">'
-                f"<title>{escape(cut(cell.hint, _HINT))}</title></rect>"
-            )
+            self.rect(f"pp-cell pp-{cell.tone}{new}", x, y, 12, 13, hint=cell.hint)
         self.y = top + height
         self.parts.append(f'<path class="pp-line" d="M4 {self.y + 3}H{WIDTH - 4}"/>')
 
@@ -385,45 +408,47 @@ class _Drawing:
         x = 12
         for tone, words in _TONES.items():
             if tone in found:
-                self.parts.append(
-                    f'<rect class="pp-cell pp-{tone}" x="{x}" y="{self.y + 4}" width="12" height="13"/>'
-                )
+                self.rect(f"pp-cell pp-{tone}", x, self.y + 4, 12, 13)
                 self.text(words, x + 18, self.y + 15, "pp-soft")
                 x += 40 + 7 * len(words)
         self.y += _LINE
 
     def trees(self) -> None:
-        """Draw the last trees that differ from the one before, side by side."""
-        rows = [row for row in self.rows if row.tree is not None]
-        kept = [row for number, row in enumerate(rows) if number == 0 or row.tree != rows[number - 1].tree][
-            -_TREES:
-        ]
+        """Draw the last trees that differ from the one before, and what is known of it after a violation."""
+        kept: list[tuple[str, list[_Node]]] = []
+        for row in self.rows:
+            if row.tree is not None and (not kept or row.tree != kept[-1][1]):
+                kept.append(
+                    (f"the tree after step {row.number}" if row.number else "the tree at first", row.tree)
+                )
         if not kept:
             return
+        kept = kept[-_TREES:]
+        if self.violation is not None:
+            kept[-1] = (f"{kept[-1][0]}, before the violation", kept[-1][1])
+            if self.after is not None:
+                kept.append((f"after the violation, {self.after[0]}", self.after[1]))
         self.y += 14
         width, top, low = WIDTH // len(kept), self.y, self.y
-        for place, row in enumerate(kept):
+        for place, (title, tree) in enumerate(kept):
             self.y = top
             x = 8 + place * width
-            when = f"after step {row.number}" if row.number else "at first"
-            if row is kept[-1] and self.violation is not None:
-                when += ", before the violation"
-            self.line(f"the tree {when}", "pp-head", x)
-            if not row.tree:
+            self.line(title, "pp-head", x)
+            if not tree:
                 self.line("empty", "pp-soft", x)
-            for node in row.tree or ():
+            for node in tree:
                 self.node(node, x, width - 16)
             low = max(low, self.y)
         self.y = low + 4
+        if self.violation is not None and self.after is None:
+            self.line("The tree after the violation is not known: the outcome does not show it.", "pp-soft")
 
     def node(self, node: _Node, x: int, room: int) -> None:
         """Draw a node, and below and to the right of it its children."""
         self.y += _LINE + 6
         top, width = self.y - 14, min(room, int(len(node.text) * _LETTER) + 26)
-        self.parts.append(f'<rect class="pp-line" x="{x}" y="{top}" width="{width}" height="20" rx="5"/>')
-        self.parts.append(
-            f'<rect class="pp-cell pp-{node.tone}" x="{x + 5}" y="{top + 4}" width="10" height="12"/>'
-        )
+        self.rect("pp-line", x, top, width, 20, round=5)
+        self.rect(f"pp-cell pp-{node.tone}", x + 5, top + 4, 10, 12)
         self.text(node.text, x + 20, self.y, "pp-code", room=room - 16)
         for child in node.below:
             self.parts.append(

@@ -1,4 +1,4 @@
-"""Pictures of a page: what Plotly draws, as plain data."""
+"""Plots of a page: what Plotly draws, as plain data."""
 
 from __future__ import annotations
 
@@ -9,22 +9,30 @@ from typing import Any, ClassVar
 from pymllm.report.quantities import log_ticks
 
 PALETTE = ("#2f86d1", "#e0701a", "#12a37a", "#cc79a7", "#b8901b", "#56b4e9", "#8b7ff5", "#8a8f98")
-"""Of lines and bars: told apart on light and on dark, and without red against green (after Okabe and Ito)."""
+"""Of lines and marks: told apart on light and dark, and without red against green (after Okabe and Ito)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One picture: Plotly's traces and layout."""
+
+    traces: Sequence[dict[str, Any]]
+    layout: dict[str, Any]
+    title: str = ""  # where a plot shows several
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of the pictures that a plot can show: Plotly's traces and layout."""
+    """What a plot can show at once: one picture, or small ones beside each other."""
 
     name: str
-    traces: Sequence[dict[str, Any]]
-    layout: dict[str, Any]
+    panels: Sequence[Panel]
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A picture, or several of which one is chosen."""
+    """Pictures that Plotly draws, of which one choice is shown."""
 
     kind: ClassVar[str] = "plot"
     id: str  # of the page's element
@@ -34,13 +42,17 @@ class Plot:
     chosen_by: str = "shown"  # what is chosen, for the label of the list
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> list[dict[str, Any]]:
         """What the page's script draws."""
-        choices = [
-            {"name": it.name, "data": list(it.traces), "layout": it.layout, "note": it.note}
-            for it in self.choices
+        return [
+            {
+                "note": choice.note,
+                "panels": [
+                    {"title": it.title, "data": list(it.traces), "layout": it.layout} for it in choice.panels
+                ],
+            }
+            for choice in self.choices
         ]
-        return {"id": self.id, "choices": choices}
 
 
 def legend(*, above: bool = False) -> dict[str, Any]:
@@ -57,3 +69,16 @@ def log_axis(title: str, values: Iterable[float], unit: str = "") -> dict[str, A
 def scatter(name: str, x: Sequence[Any], y: Sequence[Any], **more: Any) -> dict[str, Any]:
     """Return a line with a mark at each point, unless ``mode`` says otherwise."""
     return {"type": "scatter", "mode": "lines+markers", "name": name, "x": list(x), "y": list(y), **more}
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Leave the words out with which all of several names begin or end: they stand above all of them."""
+    words = [name.split(" ") for name in names]
+    least = min(map(len, words), default=0)
+    start = end = 0
+    while start < least and len({it[start] for it in words}) == 1:
+        start += 1
+    while start + end < least and len({it[-1 - end] for it in words}) == 1:
+        end += 1
+    short = [" ".join(it[start : len(it) - end]).strip(",:") for it in words]
+    return short if all(short) else list(names)

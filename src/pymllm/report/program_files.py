@@ -112,7 +112,7 @@ def _read(path: str, left: int) -> bytes:
     if len(content) > _MOST_BYTES:
         raise _LeftOutError(f"has more than {_MOST_BYTES >> 20} MiB; make it smaller with pymllm shrink")
     if len(content) > left:
-        raise _LeftOutError(f"with those before it has more than {_MOST_BYTES_OF_ALL >> 20} MiB")
+        raise _LeftOutError(f"all programs up to this one have more than {_MOST_BYTES_OF_ALL >> 20} MiB")
     return content
 
 

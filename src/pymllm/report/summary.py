@@ -8,7 +8,8 @@ from html import escape
 
 from pymllm.conformance.documents import FaultsDocument, SoakDocument
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.loading import Run, documents_of
+from pymllm.report.changes import find_since, is_fixed, newest_changes
+from pymllm.report.loading import Run, newest_document
 from pymllm.report.quantities import show, show_share
 from pymllm.report.sections.searches import Searched, commands_again, newest_searches
 from pymllm.report.tables import BAD, GOOD, UNKNOWN
@@ -28,8 +29,8 @@ def make_summary(runs: Sequence[Run]) -> str:
     searches = newest_searches(runs)
     words, tone = headline(runs)
     sign = {GOOD: "✅ ", BAD: "❌ ", UNKNOWN: "⚠️ "}.get(tone or "", "")
-    parts = [f"## {sign}pymllm: {words}", *_violations(searches), *_implementations(searches)]
-    parts += [*_faults(runs), *_soaks(runs), *_changes(find_trends(runs))]
+    parts = [f"## {sign}pymllm: {words}", *_violations(runs, searches), *_fixed(runs), *_unknown(searches)]
+    parts += [*_implementations(searches), *_faults(runs), *_soaks(runs), *_changes(find_trends(runs))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -38,28 +39,32 @@ def headline(runs: Sequence[Run]) -> tuple[str, str | None]:
     searches = newest_searches(runs)
     counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
     counts[Verdict.UNKNOWN] += sum(not it.adapter.laws for it in searches)
-    missed = sum(document.missed for document, _ in list(documents_of(runs, FaultsDocument))[-1:])
-    soaks = list(documents_of(runs, SoakDocument))[-1:]
-    failed = sum(len(it.failures) for document, _ in soaks for it in document.adapters)
+    faults, soak = newest_document(runs, FaultsDocument), newest_document(runs, SoakDocument)
+    failed = sum(len(it.failures) for it in soak.adapters) if soak else 0
     bad = [
         _count(counts[Verdict.VIOLATED], "violation of a law", "violations of laws"),
-        _count(missed, "fault missed", "faults missed"),
+        _count(faults.missed if faults else 0, "fault missed", "faults missed"),
         _count(failed, "failure in a soak", "failures in soaks"),
     ]
+    short = _count(sum(bool(it.cut_short) for it in searches), "search", "searches")
+    short = f"; {short} cut short" if short else ""
     if any(bad):
-        return ", ".join(filter(None, bad)), BAD
+        return f"{', '.join(filter(None, bad))}{short}", BAD
     if counts[Verdict.UNKNOWN]:
-        return f"{_count(counts[Verdict.UNKNOWN], 'verdict', 'verdicts')} unknown", UNKNOWN
+        return f"{_count(counts[Verdict.UNKNOWN], 'verdict', 'verdicts')} unknown{short}", UNKNOWN
     if counts[Verdict.HOLDS]:
-        return "all laws that apply hold", GOOD
-    return ("the soak found nothing", GOOD) if soaks else ("no laws were searched", None)
+        return f"all laws that apply hold{short}", UNKNOWN if short else GOOD
+    if soak is None:
+        return "no laws were searched", None
+    return f"the soak found nothing{' until it was interrupted' if soak.interrupted else ''}", GOOD
 
 
 def _count(count: int, one: str, several: str) -> str:
     return f"{count:,} {one if count == 1 else several}" if count else ""
 
 
-def _violations(searches: Sequence[Searched]) -> Iterator[str]:
+def _violations(runs: Sequence[Run], searches: Sequence[Searched]) -> Iterator[str]:
+    since = find_since(runs)
     rows = [
         (
             it.law,
@@ -67,14 +72,29 @@ def _violations(searches: Sequence[Searched]) -> Iterator[str]:
             _code(it.message),
             _code(it.expected),
             _code(it.observed),
+            _code(str(since[who.name, it.law])),
             _code(next(commands_again(who, it), None)),
         )
         for who in searches
         for it in who.adapter.violations
     ]
-    yield from _table(
-        "Violations", ("law", "implementation", "looked at", "expected", "observed", "again"), rows
-    )
+    head = ("law", "implementation", "looked at", "expected", "observed", "first seen", "again")
+    yield from _table("Violations", head, rows)
+
+
+def _fixed(runs: Sequence[Run]) -> Iterator[str]:
+    rows = [
+        (law.law, _code(law.subject), _code(before.hint), _code(after.hint))
+        for it, before, after in newest_changes(runs)
+        for law in it.laws
+        if is_fixed(law)
+    ]
+    yield from _table("Fixed", ("law", "implementation", "violated in", "holds in"), rows)
+
+
+def _unknown(searches: Sequence[Searched]) -> Iterator[str]:
+    rows = [(_code(it.name), _code("; ".join(why))) for it in searches if (why := it.why_unknown())]
+    yield from _table("Unknown", ("implementation", "why"), rows)
 
 
 def _implementations(searches: Sequence[Searched]) -> Iterator[str]:
@@ -82,24 +102,27 @@ def _implementations(searches: Sequence[Searched]) -> Iterator[str]:
     for it in searches:
         counts = Counter(law.verdict for law in it.adapter.laws)
         tests = sum(law.tests for law in it.adapter.laws)
-        rows.append((_code(it.name), *(f"{counts[verdict]:,}" for verdict in _VERDICTS), f"{tests:,}"))
+        numbers = [*(f"{counts[verdict]:,}" for verdict in _VERDICTS), f"{tests:,}"]
+        if not it.adapter.laws:
+            numbers[_VERDICTS.index(Verdict.UNKNOWN)] = "all"
+        rows.append((_code(it.name), *numbers, _code(it.profile)))
     rows.sort(key=lambda row: (row[1] == "0", row[2] == "0"))
-    yield from _table(
-        "Laws by implementation", ("implementation", *(it.value for it in _VERDICTS), "tests"), rows
-    )
+    head = ("implementation", *(it.value for it in _VERDICTS), "tests", "searched with")
+    yield from _table("Laws by implementation", head, rows)
 
 
 def _faults(runs: Sequence[Run]) -> Iterator[str]:
-    for document, _ in list(documents_of(runs, FaultsDocument))[-1:]:
+    if document := newest_document(runs, FaultsDocument):
         yield f"Planted faults: {document.caught:,} of {document.caught + document.missed:,} caught."
         missed = [(it.id, _code(it.title), ", ".join(it.laws)) for it in document.faults if not it.caught]
         yield from _table("Missed faults", ("fault", "title", "laws that may catch it"), missed)
 
 
 def _soaks(runs: Sequence[Run]) -> Iterator[str]:
-    for document, _ in list(documents_of(runs, SoakDocument))[-1:]:
+    if document := newest_document(runs, SoakDocument):
         rows = [(_code(it.name), f"{it.operations:,}", str(len(it.failures))) for it in document.adapters]
-        yield from _table("Soak", ("implementation", "operations judged", "failures"), rows)
+        cut = " (interrupted)" if document.interrupted else ""
+        yield from _table(f"Soak{cut}", ("implementation", "operations judged", "failures"), rows)
 
 
 def _changes(trends: Sequence[Trend]) -> Iterator[str]:

@@ -53,9 +53,9 @@ class Table:
     folded: bool = False  # whether only the caption is seen until somebody opens it
 
 
-def number(name: str, of: Callable[[Any], Cell | str], hint: str | None = None) -> Column:
+def number(name: str, of: Callable[[Any], Cell | str]) -> Column:
     """Make a column of numbers."""
-    return Column(name, of, True, hint)
+    return Column(name, of, True)
 
 
 def make_table(caption: str, items: Iterable[Any], columns: Sequence[Column], folded: bool = False) -> Table:
@@ -65,6 +65,6 @@ def make_table(caption: str, items: Iterable[Any], columns: Sequence[Column], fo
     return Table(caption, tuple(columns), rows, folded)
 
 
-def or_quiet(value: Any, show: Callable[[Any], str], missing: str) -> Cell:
+def or_quiet(value: Any, show: Callable[[Any], str] = str, missing: str = "not recorded") -> Cell:
     """Make a cell of a value, or of the words that there is none."""
     return Cell(missing, QUIET) if value is None else Cell(show(value))

@@ -11,7 +11,7 @@ from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.files import Config
-from pymllm.oracle.cold_runs import ColdRuns, Prefix
+from pymllm.oracle.models.cold_runs import ColdRuns, Prefix
 
 # -- The adapter of `DynamicInferenceContext`: what was asked arrives, and what came of it is told -----------
 

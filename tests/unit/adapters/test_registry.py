@@ -10,7 +10,6 @@ import pytest
 
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.registry import (
-    FAULTY,
     OWN,
     PEERS,
     AdapterEntry,
@@ -19,6 +18,7 @@ from pymllm.adapters.registry import (
     make_adapter,
 )
 from pymllm.errors import AdapterError, UsageError
+from pymllm.faults.adapters import FAULTY
 from pymllm.history.files import Config
 
 STRANGER = """

@@ -37,7 +37,7 @@ def test_a_right_program_is_told_the_next_step(tmp_path: Path) -> None:
     assert lines[0] == "page-cache 1.0 in Python: prefix, protocol 1"
     assert lines[1].split() == ["line", "said", "answered"]
     assert lines[2].split() == ["1", "hello", "hello", "ok"]
-    assert lines[-2].endswith(" answers, all as they must be")
+    assert lines[-2].endswith(" answers are right")
     assert lines[-1] == f"next: pymllm verify --command {shlex.quote(command)}"
     assert list(tmp_path.iterdir()) == []
 
@@ -85,7 +85,7 @@ def test_of_very_many_problems_the_first_are_shown() -> None:
     assert text.count("mend it") == 20
     assert text.endswith(
         "\n\nand 5 more\n25 wrong in 25 answers\n"
-        "next: mend the first one, then pymllm verify --command x --check-protocol"
+        "next: correct the first one, then pymllm verify --command x --check-protocol"
     )
 
 
@@ -112,6 +112,6 @@ def test_the_document_keeps_to_its_schema(tmp_path: Path, tiny_program: Callable
     assert not any("problem" in exchange for exchange in first["exchanges"])
     (blamed,) = [found for found in second["exchanges"] if "flying" in found.get("problem", "")]
     assert blamed["advice"].startswith("there are pool")
-    assert (third["program"], third["exchanges"][0]["answered"]) == (None, "no JSON")
+    assert (third["program"], third["exchanges"][0]["answered"]) == (None, "not JSON")
     with pytest.raises(ValidationError):
         validator.validate({**document, "programs": [{**first, "surprise": 1}]})

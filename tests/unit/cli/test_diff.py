@@ -174,7 +174,7 @@ def test_situations_and_subjects_of_one_run_alone_are_named(changed: Changed) ->
 
     result = diff(WRITTEN / "verify.json", changed("verify.json", leave_out))
     assert "only before: faulty-slot-zero\n" in result.stdout
-    assert "no longer reached: " in result.stdout
+    assert "no longer reached by faulty-slot-zero, SlotMachine: " in result.stdout
     assert "gone: A1 of faulty-slot-zero" in result.stdout
     assert "laws: 0 worse" in result.stdout
 

@@ -140,7 +140,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
     result = CliRunner().invoke(main, ["doctor", "--deadline", text])
     assert result.exit_code == 2
     assert result.stderr.startswith("pymllm: Invalid value for '--deadline': ")
-    assert "is no time in 0.1s..24h; write 20s, 2m or 500ms." in result.stderr
+    assert "is not a time in 0.1s..24h; write 20s, 2m or 500ms." in result.stderr
 
 
 def test_a_closed_output_is_status_2() -> None:

@@ -12,15 +12,14 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from msgspec import structs
 
-from pymllm.adapters.cabinet.bugs import BUGS, UNPLANTED
-from pymllm.adapters.cabinet.fault import Fault
-from pymllm.adapters.cabinet.table import find_faults, own_cabinet
 from pymllm.cli.faults import make_text
 from pymllm.cli.faults_page import make_page, print_anew, rows_of
 from pymllm.cli.schema import make_schema
 from pymllm.conformance.detection import FaultResult, HuntPlan
 from pymllm.conformance.documents import Detection
 from pymllm.conformance.faults_run import FaultsReport
+from pymllm.faults.fault import Fault
+from pymllm.faults.table import BUGS, UNPLANTED, find_faults, own_cabinet
 from tests.unit.cli.typed import refused, typed
 
 faults = partial(typed, "faults", "--jobs", "1")
@@ -33,7 +32,7 @@ def test_what_is_caught_ends_with_0() -> None:
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["id", "fault", "caught", "law", "by", "the", "operations", "seconds"]
     assert [line.split()[0] for line in lines[1:3]] == ["B116", "B107"]
-    assert "2 of 2 faults caught by a law of their list (2 by the machine); " in lines[-1]
+    assert "2 of 2 faults caught by a listed law (2 by the machine); " in lines[-1]
 
 
 def test_what_is_missed_ends_with_1_and_comes_first(tiny: str) -> None:
@@ -45,7 +44,7 @@ def test_what_is_missed_ends_with_1_and_comes_first(tiny: str) -> None:
     assert "BY ANOTHER LAW  P2" in lines[1]
     assert "keeping keeps entries by itself" in lines
     assert any("seed 0: P2 by the machine on tiny_adapters:KeepsEntries" in line for line in lines)
-    assert lines[-1].startswith("1 of 2 faults caught by a law of their list")
+    assert lines[-1].startswith("1 of 2 faults caught by a listed law")
 
 
 def test_the_document_keeps_to_its_schema(tiny: str) -> None:
@@ -76,7 +75,11 @@ def test_what_was_found_is_kept_for_the_next_call(tmp_path: Path) -> None:
     document = json.loads(result.stdout)
     assert (result.exit_code, document["kept"], document["caught"]) == (0, 1, 2)
     assert len(Path(kept).read_text(encoding="utf-8").splitlines()) == 2
-    assert faults("B116", "--keep", kept).stdout.splitlines()[-1].endswith(" s without 1 that were known")
+    assert (
+        faults("B116", "--keep", kept)
+        .stdout.splitlines()[-1]
+        .endswith(" s, and 1 result kept from an earlier run")
+    )
 
 
 def test_the_list_names_the_laws_beforehand() -> None:
@@ -110,7 +113,7 @@ def test_a_page_is_not_written_over_what_is_kept(tmp_path: Path) -> None:
     for make in (lambda: None, (tmp_path / "a").touch):
         make()
         both = ("--keep", tmp_path / "a", "--page", tmp_path / "a")
-        refused("faults", "B116", *both, words="which is read; name another one")
+        refused("faults", "B116", *both, words="which the command reads; name another file")
 
 
 # -- table and document ------------------------------------------------------------------------------------
@@ -157,9 +160,9 @@ def test_programs_have_a_column_where_they_were_made_small() -> None:
 
 def test_the_last_line_says_who_caught_how_many() -> None:
     """Also where nobody caught anything."""
-    last = "1 of 2 faults caught by a law of their list (1 by the machine); 12.3 s"
+    last = "1 of 2 faults caught by a listed law (1 by the machine); 12.3 s"
     assert told(CAUGHT, MISSED)[-1] == last
-    assert told(MISSED)[-1] == "0 of 1 faults caught by a law of their list; 12.3 s"
+    assert told(MISSED)[-1] == "0 of 1 faults caught by a listed law; 12.3 s"
 
 
 def test_a_document_says_everything_and_is_valid() -> None:
@@ -205,8 +208,8 @@ def test_the_page_has_what_was_measured_and_of_which_run() -> None:
     assert f"| [B01](#b01) | {B01.title} | R2 | machine | 1,200 | 0.50 | 4 | 1 |\n" in text
     assert f"| [B79-requests](#b79-requests) | {B79.title} | **no** |  |  |  |  | 1 |\n" in text
     assert "| mine | is wrong, too | R1 **by another law** | machine | 1,200 | 0.50 |  | 1 |\n" in text
-    assert "1 of 3 faults caught by a law of their list (1 by the machine).\n" in text
-    assert "0 of 1 faults caught by a law of their list.\n" in page(missed)
+    assert "1 of 3 faults caught by a listed law (1 by the machine).\n" in text
+    assert "0 of 1 faults caught by a listed law.\n" in page(missed)
 
 
 def test_rows_of_an_earlier_run_stay_where_a_fault_was_not_looked_for() -> None:
@@ -229,7 +232,7 @@ def test_a_run_says_what_it_did_not_look_for_again() -> None:
     """Its seconds are without that."""
     report = FaultsReport(HuntPlan((0,)), 1, {"pymllm": "1.0"}, (caught(B01),), 12.34, kept=1)
     text = make_page(report.document(), DAY)
-    assert "1 faults from 1 seeds with 1 processes, 12 s without 1 that were known\n" in text
+    assert "1 fault from 1 seed with 1 process, 12 s, and 1 result kept from an earlier run\n" in text
 
 
 def test_texts_are_printed_anew_without_a_run() -> None:

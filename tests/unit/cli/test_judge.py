@@ -112,7 +112,7 @@ def test_a_run_that_was_cut_short_is_judged_until_there(good: Path) -> None:
     result = judge(str(good))
     assert result.exit_code == 0
     assert result.stdout.startswith("holds  4 steps of rows: ")
-    assert "the run ended in step 5" in result.stderr
+    assert "the recorded run ended in step 5" in result.stderr
     history.steps[-2] = dataclasses.replace(history.steps[-2], outcome=None)
     write_history(history, good)
     assert judge(str(good)).exit_code == 2
@@ -125,7 +125,7 @@ def test_a_size_that_nobody_knows_is_told(good: Path) -> None:
     )
     result = judge(str(good))
     assert result.exit_code == 0
-    assert result.stderr == f"pymllm: {good}: sizes that nobody knows were not judged: 'availble_size'\n"
+    assert result.stderr == f"pymllm: {good}: sizes with unknown names were not judged: 'availble_size'\n"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_the_name_in_a_file_forges_no_verdict(judgement: JudgementDocument) -> N
         (
             MISFIT,
             [
-                "unknown  tiny made other choices than the program builds on",
+                "unknown  tiny made other choices than the program relies on",
                 "    because    step 5: step 1 gave 0",
                 "    outcomes   differ from the recorded ones at step 4",
             ],

@@ -104,7 +104,7 @@ def test_a_broken_law_ends_with_1_and_its_name(monkeypatch: pytest.MonkeyPatch) 
     assert result.exit_code == 1
     said = {"cache": "radix", "law": "E3", "message": "one slot is gone"}
     assert json.loads(result.stdout)["violation"] == said
-    assert result.stderr == "pymllm: E3 is violated by radix: one slot is gone\n"
+    assert result.stderr == "pymllm: radix violates E3: one slot is gone\n"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_an_interrupt_tells_what_was_played(
     result = replay(*options)
     assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")
     last = result.stdout.splitlines()[-1]
-    assert re.fullmatch(r"interrupted: radix after \d+ of 40 requests; not played: chunk", last)
+    assert re.fullmatch(r"interrupted: radix after \d+ of 40 requests; not replayed: chunk", last)
     (tmp_path / "store").mkdir()
     result = replay(*options, "--json", "--store", str(tmp_path / "store"))
     document = json.loads(result.stdout)
@@ -261,7 +261,7 @@ def test_an_interrupt_of_a_curve_tells_which_points_are_known(
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines[-6:-1]] == ["2,000", "3,000", "4,000", "5,000", "6,000"]
     assert [line.split()[3:5] for line in lines[-6:-1]] == [["-", "-"]] * 5  # neither ceiling
-    assert lines[-1] == "interrupted: what has a dash was not done"
+    assert lines[-1] == "interrupted: a dash marks what was not replayed"
     result = replay(*options, "--json", "--store", str(tmp_path))
     document = json.loads(result.stdout)
     assert (result.exit_code, document["interrupted"], document["ceilings"]) == (130, True, [])
@@ -287,7 +287,7 @@ def test_equal_capacities_are_played_once() -> None:
     options = ["chat", "--mode", "serial", "--requests", "5", "--capacity", "4k", "--capacity", "4000"]
     result = replay(*options, "--capacity", "8k", "--jobs", "1", "--json")
     assert [run["config"]["capacity"] for run in json.loads(result.stdout)["runs"]] == [4000, 8000]
-    assert result.stderr == "pymllm: --capacity 4000 was given 2 times; it is played once\n"
+    assert result.stderr == "pymllm: --capacity 4000 was given 2 times; it is replayed once\n"
     alone = replay(*options, "--page-size", "1", "--page-size", "1", "--json")
     assert json.loads(alone.stdout)["schema"] == "pymllm.replay"
     assert "--page-size 1 was given 2 times" in alone.stderr
@@ -305,7 +305,7 @@ def test_a_broken_law_in_a_curve_ends_with_1(monkeypatch: pytest.MonkeyPatch) ->
     result = replay(*options, "--jobs", "1", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["violation"]["law"] == "E3"
-    assert "E3 is violated by radix: 1 slot is lost" in " ".join(result.stderr.split())
+    assert "radix violates E3: 1 slot is lost" in " ".join(result.stderr.split())
 
 
 # -- the document ------------------------------------------------------------------------------------------
@@ -476,7 +476,7 @@ def test_every_promised_figure_has_its_row_and_unit(windowed: Replayed) -> None:
         "prompt tokens": f"{report.prompt_tokens:,} tokens",
         "token hit rate": "51.2 %",
         "ceiling of an unlimited cache": "75.0 %",
-        "hits lost to dead windows": "1,234 tokens",
+        "hits lost: window evicted": "1,234 tokens",
         "evictions": f"{report.evict_calls:,} calls",
         "evicted": f"{report.evicted_tokens:,} tokens",
         "evicted window halves": f"{report.evicted_swa_tokens:,} tokens",
@@ -497,7 +497,7 @@ def test_what_does_not_apply_says_so() -> None:
     """Without a window and without checks no row pretends to a number."""
     plan = replace(SHOWN, window=None, content_check=False, check_every=0, capacity=4992)
     text = make_text(run_plan(plan))
-    assert value_of(text, "hits lost to dead windows") == "no window"
+    assert value_of(text, "hits lost: window evicted") == "no window"
     assert value_of(text, "window") == "none"
     assert value_of(text, "contents compared") == "off"
     assert value_of(text, "invariants walked") == "off"
@@ -519,10 +519,10 @@ def test_states_have_their_rows_and_other_caches_none() -> None:
     text = make_text(result)
     report = result.document.runs[1]
     expected = {
-        "hits lost for want of a state": f"{report.stateless_tokens:,} tokens",
+        "hits lost: no cached state": f"{report.stateless_tokens:,} tokens",
         "peak states held": "2 states",
         "evicted states": f"{report.evicted_states} states",
-        "states left out, as no slot was free": f"{report.skipped_snapshots} states",
+        "states not kept: no free slot": f"{report.skipped_snapshots} states",
         "capacity for states": "2 states",
     }
     for label, value in expected.items():

@@ -80,8 +80,8 @@ def test_no_run_is_written_over(store: Path, tmp_path: Path, monkeypatch: pytest
     before = [path.read_bytes() for path in files]
     for arguments in ([], *(["-o", str(it), "--format", "badge"] for it in outputs)):
         result = run(store, *arguments)
-        assert (result.exit_code, "name another one" in result.stderr) == (2, True), arguments
-    assert "name another one" in run("feed.json", "-o", "feed.json").stderr
+        assert (result.exit_code, "name another file" in result.stderr) == (2, True), arguments
+    assert "name another file" in run("feed.json", "-o", "feed.json").stderr
     assert [path.read_bytes() for path in files] == before
     assert run(store, "--trend", "mat").exit_code == 0
     assert run(store, "--format", "badge", "-o", "feed.json").exit_code == 0

@@ -60,7 +60,7 @@ def test_what_happens_is_recorded_and_timed(file: str, tmp_path: Path) -> None:
     record = tmp_path / "again.jsonl"
     result = rerun(file, "--record", str(record), "--timing")
     assert result.exit_code == 0
-    assert "    times  " in result.stdout
+    assert "\nmicroseconds  calls  " in result.stdout
     assert load_history(record).steps == load_history(Path(file)).steps
     document = json.loads(rerun(str(record), "--timing", "--json").stdout)
     assert document["differences"] == []
@@ -80,7 +80,7 @@ def test_a_recording_that_cannot_be_written_is_told_in_a_line(file: str, tmp_pat
     for name in ("a.jsonl", "./../" + tmp_path.name + "/a.jsonl", "link", "twin"):
         result = rerun(file, "--record", str(tmp_path / name))
         assert (result.exit_code, Path(file).read_bytes()) == (2, before)
-        assert "name another one" in result.stderr
+        assert "name another file" in result.stderr
 
 
 def test_a_program_that_does_not_fit_ends_with_3(file: str) -> None:
@@ -91,7 +91,7 @@ def test_a_program_that_does_not_fit_ends_with_3(file: str) -> None:
     result = rerun(file, "--config", '{"max_reqs": 1, "max_context_len": 2}')
     assert result.exit_code == 3
     assert result.stdout.splitlines()[:2] == [
-        "unknown  rows made other choices than the program builds on",
+        "unknown  rows made other choices than the program relies on",
         "    because    step 2: step 1 gave 0 numbers, not 1..2",
     ]
 
@@ -110,7 +110,7 @@ def test_an_adapter_that_gives_up_ends_with_3(file: str, tiny: str) -> None:
     ("arguments", "status", "words"),
     [
         (["--adapter", "raddix"], 2, "no adapter 'raddix'"),
-        (["--adapter", "hashes"], 2, "a.jsonl: is a program for rows; hashes is of kind hashes."),
+        (["--adapter", "hashes"], 2, "a.jsonl: has a program for rows; hashes is of kind hashes."),
         (["--adapter", "no_such_module_here:Cache"], 2, "cannot import no_such_module_here"),
         (["--config", "{"], 2, "'{': not JSON"),
         (["--config", "[]"], 2, "it must be an object"),
@@ -151,7 +151,7 @@ def test_a_file_never_says_what_code_runs(file: str, tmp_path: Path, monkeypatch
         result = rerun(file)
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
         assert f"a.jsonl: names the adapter '{name[:200]}" in result.stderr
-        assert "from a file only the names of `pymllm adapters` count, anything else needs" in result.stderr
+        assert "which may run any code; if you trust it, add" in result.stderr
         assert way in result.stderr
         assert len(result.stderr) < 1_000
         assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "evilmod.py"]
@@ -166,9 +166,9 @@ def test_a_program_that_ends_is_one_line_and_its_last_words_a_file(
     write_history(History(Header("hashes", "hashes"), [Step(1, HashBytes("00"))]), tmp_path / "a.jsonl")
     result = rerun("a.jsonl", "--command", tiny_program("op", "kill"))
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (3, "", 1)
-    assert "was ended by SIGKILL instead of an answer; it was asked for step 1, hash_bytes" in result.stderr
+    assert "was ended by SIGKILL before it answered; it was asked for step 1, hash_bytes" in result.stderr
     (path,) = Path("runs").iterdir()
-    assert result.stderr.endswith(f"; what was said last is in {path}\n")
+    assert result.stderr.endswith(f"; the last lines of the conversation are in {path}\n")
     text = path.read_text(encoding="utf-8")
     assert '> {"say":"op","step":1,"op":{"op":"hash_bytes","data":"00"}}' in text
     assert "! so long" in text
@@ -190,7 +190,7 @@ def test_a_command_stands_for_an_adapter(file: str) -> None:
     """X1: of one kind with the file, and there is one of them."""
     result = rerun(file, "--command", "x", "--adapter", "rows")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "give one of them" in result.stderr
+    assert "give only one of them" in result.stderr
 
 
 def test_a_picture_is_drawn_on_request(tmp_path: Path) -> None:

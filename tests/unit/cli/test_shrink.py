@@ -14,29 +14,30 @@ import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
-from pymllm.adapters.cabinet.planting import planted
-from pymllm.adapters.cabinet.table import own_cabinet
 from pymllm.adapters.registry import make_adapter
 from pymllm.cli import main
 from pymllm.cli.schema import make_schema
 from pymllm.cli.shrink import make_document, make_text
 from pymllm.conformance import shrinker, workers
-from pymllm.conformance.acting import FoundViolation, drive, make_machine, with_scenario
+from pymllm.conformance.acting import FoundViolation, make_machine, with_scenario
 from pymllm.conformance.documents import ShrinkDocument
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.program import play_steps, run_program
 from pymllm.conformance.shrinker import ShrinkRun, shows_again
 from pymllm.errors import InvariantViolation
+from pymllm.faults.plant import planted
+from pymllm.faults.table import own_cabinet
 from pymllm.history.files import Header, History, PlayedActs, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
 from tests.unit.cli.typed import refused, typed
+from tests.unit.finding import found_by
 
 RADIX = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
 (ENGINES_FAULT,) = [fault for fault in own_cabinet() if fault.id == "B10"]
 FAULTY_ENGINE = """
-from pymllm.adapters.cabinet.planting import planted
-from pymllm.adapters.cabinet.table import PLANTED
+from pymllm.faults.plant import planted
+from pymllm.faults.table import PLANTED
 from pymllm.adapters.own_caches import Radix
 from tests.unit.cli.typed import refused, typed
 
@@ -100,7 +101,7 @@ def test_little_time_gives_what_there_is(file: str, tiny: str) -> None:
     result = shrink(file, "--adapter", f"{tiny}:KeepsEntries", "--seconds", "1e-9")
     assert result.exit_code == 1
     assert "    operations 7 -> 7" in result.stdout
-    assert "more --seconds may find a smaller one" in result.stdout
+    assert "a larger --seconds may find a smaller one" in result.stdout
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -150,7 +151,7 @@ def test_a_process_that_ends_leaves_the_smallest_until_then(file: str, tiny: str
     result = shrink(file, "--adapter", f"{tiny}:KeepsEntriesAndLeaves")
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert result.stderr.startswith("pymllm: the process that ran it ended with status 0 and gave no answer")
-    assert result.stderr.endswith("; this is the smallest program until then\n")
+    assert result.stderr.endswith("; below is the smallest program so far\n")
     assert "    again      pymllm rerun" in result.stdout
 
 
@@ -165,7 +166,7 @@ def test_a_bar_can_be_shown(file: str, tiny: str) -> None:
     ("arguments", "words"),
     [
         (["--adapter", "raddix"], "no adapter 'raddix'"),
-        (["--adapter", "hashes"], "is a program for rows; hashes is of kind hashes."),
+        (["--adapter", "hashes"], "has a program for rows; hashes is of kind hashes."),
         (["--law", "R66"], "no law 'R66'"),
     ],
 )
@@ -196,7 +197,7 @@ def test_the_program_that_is_shrunk_is_never_written_over(file: str, tiny: str, 
     (tmp_path / "link.jsonl").symlink_to(file)
     (tmp_path / "twin.jsonl").hardlink_to(file)
     for output in (["-o", str(tmp_path / it)] for it in ("long.jsonl", "link.jsonl", "twin.jsonl")):
-        said = f"this is {file}, which is read; name another one."
+        said = f"this is {file}, which the command reads; name another file."
         refused("shrink", file, "--adapter", f"{tiny}:KeepsEntries", *output, words=said)
         assert Path(file).read_bytes() == before
     result = shrink(str(tmp_path / "link.jsonl"), "--adapter", f"{tiny}:KeepsEntries", "-o", file)
@@ -212,7 +213,7 @@ def test_nothing_is_written_through_a_link_that_came_with_the_file(
     for target in ("mine", "nothing", "long.jsonl"):
         link.unlink(missing_ok=True)
         link.symlink_to(target)
-        said = f"{link}: is a link, and may lead anywhere; name a file with --output."
+        said = f"{link}: is a link, which may lead anywhere; name another file with --output."
         refused("shrink", file, "--adapter", f"{tiny}:KeepsEntries", words=said)
     assert (tmp_path / "mine").read_text(encoding="utf-8") == "mine"
     assert not (tmp_path / "nothing").exists()
@@ -228,15 +229,15 @@ def test_a_file_never_says_what_code_runs(
     )
     result = shrink(file)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert f"long.jsonl: names the adapter 'command:touch {tmp_path}/ran'; from a file only" in result.stderr
-    assert f"add --command 'touch {tmp_path}/ran'." in result.stderr
+    assert f"long.jsonl: names the adapter 'command:touch {tmp_path}/ran', which may run any" in result.stderr
+    assert f"add --command 'touch {tmp_path}/ran' " in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["long.jsonl"]
     named = shrink(file, "--command", tiny_program())
     assert (named.exit_code, named.stderr) == (1, "")
     again = f"pymllm rerun {tmp_path}/long.short.jsonl --adapter 'command:{tiny_program()}'"
     assert named.stdout.splitlines()[-1] == f"    again      {again}"
     both = shrink(file, "--command", "x", "--adapter", "rows")
-    assert (both.exit_code, "give one of them" in both.stderr) == (2, True)
+    assert (both.exit_code, "give only one of them" in both.stderr) == (2, True)
 
 
 @pytest.fixture(scope="module")
@@ -244,14 +245,9 @@ def engine_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A program whose operations break no law: the engine that made them did."""
     machine = make_machine(LifecycleMachine, "radix", RADIX, seed=0, audit=False)
     with planted(ENGINES_FAULT.edits):
-        for seed in range(100):
-            try:
-                drive(machine, seed, 40)
-            except InvariantViolation:
-                break
-    assert machine.found is not None
+        found = found_by(machine)
     path = tmp_path_factory.mktemp("engine") / "engine.jsonl"
-    write_history(with_scenario(machine.found.history, machine.found.scenario), path)
+    write_history(with_scenario(found.history, found.scenario), path)
     return str(path)
 
 
@@ -272,7 +268,7 @@ def test_what_an_engine_did_wrong_is_made_small_by_its_acts(
     assert shrink(*again.split()[3:], "--seconds", "0.5").exit_code == 1
     sound = shrink(engine_file)
     assert (sound.exit_code, sound.stderr) == (0, "")
-    assert sound.stdout.startswith(f"{engine_file}: its acts, played again on radix, break no law")
+    assert sound.stdout.startswith(f"{engine_file}: its acts, repeated on radix, break no law")
 
 
 def test_acts_of_a_machine_that_is_not_there_are_refused(engine_file: str, tmp_path: Path) -> None:
@@ -283,7 +279,7 @@ def test_acts_of_a_machine_that_is_not_there_are_refused(engine_file: str, tmp_p
     write_history(History(header, history.steps), path)
     result = shrink(str(path))
     assert result.exit_code == 2
-    assert "other.jsonl: its acts are of OtherMachine; the machines of prefix are" in result.stderr
+    assert "other.jsonl: its acts are of OtherMachine; the state machines of prefix are" in result.stderr
 
 
 # -- how it is told ----------------------------------------------------------------------------------------
@@ -313,7 +309,7 @@ def test_the_text_sets_what_is_beside_what_was(run: ShrinkRun) -> None:
     _, lines = told(run)
     assert "    operations 4 -> 4" in lines
     assert "    max_reqs   2 -> 1" in lines
-    assert "    programs   1,234 were run in 5.7 s; no part of it can go" in lines
+    assert "    programs   1,234 tried in 5.7 s; no part of it can be left out" in lines
     assert lines[-1].startswith("    again      pymllm rerun 'a b.short.jsonl' --adapter ")
 
 
@@ -323,8 +319,8 @@ def test_what_could_not_be_run_is_counted(run: ShrinkRun) -> None:
     counted = dataclasses.replace(run, misfits={"AdapterError": 3, "UsageError": 1})
     document, lines = told(counted, mistakes=(mistake,))
     assert (
-        "    programs   1,234 were run in 5.7 s; 4 could not be run (AdapterError 3, UsageError 1); "
-        "no part of it can go"
+        "    programs   1,234 tried in 5.7 s; 4 of them could not run (AdapterError 3, UsageError 1); "
+        "no part of it can be left out"
     ) in lines
     assert f"    mistake    of pymllm: {mistake}" in lines
     assert (document.misfits, document.mistakes) == ({"AdapterError": 3, "UsageError": 1}, (mistake,))

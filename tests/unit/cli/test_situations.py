@@ -12,8 +12,8 @@ from jsonschema import Draft202012Validator, ValidationError
 from pymllm.cli.schema import make_schema
 from pymllm.cli.situations import make_page
 from pymllm.history.operations import KINDS
-from pymllm.oracle.situation import Condition, make_situations
-from pymllm.oracle.situations import SITUATIONS, situations_of
+from pymllm.oracle.coverage import SITUATIONS, situations_of
+from pymllm.oracle.coverage.situation import Condition, make_situations
 from tests.unit.cli.typed import typed
 
 run = partial(typed, "situations")

@@ -6,7 +6,6 @@ import io
 import json
 import shlex
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -91,7 +90,7 @@ def test_strict_fails_where_something_was_never_reached(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "situations NEVER REACHED: " in result.stdout
     assert "violated: " in result.stdout.splitlines()[-1]
-    assert result.stdout.splitlines()[-1].endswith("situations left at zero")
+    assert result.stdout.splitlines()[-1].endswith("situations never reached")
 
 
 def test_the_document_keeps_to_its_schema_and_says_the_same(tmp_path: Path) -> None:
@@ -133,7 +132,7 @@ def test_merged_campaigns_are_kept_in_a_store(tmp_path: Path) -> None:
     failing = (*SHORT, "--adapter", "faulty-dirty-rows", "--operations", 1500, "--seed", 4)
     assert soak(*failing, "--output", faulty).exit_code == 1
     merged = soak("merge", sound, faulty / FILE, "--store", store)
-    assert (merged.exit_code, "kept as " in merged.stderr) == (1, True)
+    assert (merged.exit_code, "kept in " in merged.stderr) == (1, True)
     (file,) = store.iterdir()
     records = read_run(file).records
     (document,) = (it.document for it in records if isinstance(it, Document))
@@ -174,7 +173,7 @@ def test_a_page_is_not_written_over_a_campaign(tmp_path: Path) -> None:
         for arguments in (["merge", tmp_path / "c"], ["--resume", tmp_path / "c"], SHORT):
             result = soak(*arguments, "--page", page)
             assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-            assert "name another one" in result.stderr
+            assert "name another file" in result.stderr
     assert ledger.read_bytes() == before
 
 
@@ -198,7 +197,7 @@ def test_a_campaign_that_goes_on_writes_nothing_through_links(tmp_path: Path) ->
     before = (tmp_path / FILE).read_bytes()
     result = soak("--resume", folder, "--jobs", 1)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "ledger.jsonl is a link that leads out of it" in result.stderr
+    assert "ledger.jsonl is a link to a file elsewhere" in result.stderr
     assert (tmp_path / FILE).read_bytes() == before
 
 
@@ -252,9 +251,7 @@ def test_a_class_of_this_folder_is_found_again_when_its_campaign_goes_on(
     assert "rows_here" not in sys.modules  # it was loaded in another process
     refused = soak("--resume", "c", "--jobs", "1")
     assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    assert (
-        "c/ledger.jsonl: names the adapter 'rows_here:MyRows'; from a file only the names" in refused.stderr
-    )
+    assert "c/ledger.jsonl: names the adapter 'rows_here:MyRows', which may run any code" in refused.stderr
     assert "rows_here" not in sys.modules
     resumed = soak("--resume", "c", "--jobs", "1", "--adapter", "rows_here:MyRows")
     assert (result.exit_code, resumed.exit_code) == (0, 0), resumed.output
@@ -298,7 +295,7 @@ def test_an_interrupted_campaign_of_a_stranger_names_its_adapter_again(
     result = soak(*SHORT, "--adapter", f"{tiny}:KeepsEntries", "--output", folder)
     assert (result.exit_code, "in 1 runs" in result.stdout) == (130, True)
     said = next(line for line in result.stderr.splitlines() if "go on with" in line)
-    assert said == f"pymllm: go on with: pymllm soak --resume '{folder}' --adapter {tiny}:KeepsEntries"
+    assert said == f"pymllm: continue with: pymllm soak --resume '{folder}' --adapter {tiny}:KeepsEntries"
     monkeypatch.setattr(campaign, "play_run", play)
     resumed = soak(*shlex.split(said.partition("pymllm soak ")[2]), "--jobs", 1)
     assert resumed.exit_code == 1, resumed.stderr
@@ -326,7 +323,7 @@ def totals() -> Totals:
 def test_a_line_has_everything(totals: Totals) -> None:
     """Time, operations, rate, laws, situations, memory, failures."""
     line = describe_progress(totals, 3725.0)
-    for part in ("1:02:05", "101 operations", "0/s", "1 laws", "situations 0 of ", "0.0 MiB", "1 failures"):
+    for part in ("1:02:05", "101 operations", "0/s", "1 laws", "situations 0 of ", "0.0 MiB", "1 failure"):
         assert part in line
     assert "  -  " in describe_progress(totals, 0.0)
 
@@ -342,7 +339,7 @@ def test_a_line_says_how_memory_goes(totals: Totals) -> None:
     assert describe_drifts(flat) == "flat"
     words = describe_drifts([*flat, drift("uss", DriftVerdict.GROWS)])
     assert words == "blocks flat, malloc flat, uss grows"
-    assert f"memory 0.0 MiB ({words})  1 failures" in describe_progress(totals, 1.0, words)
+    assert f"memory 0.0 MiB ({words})  1 failure" in describe_progress(totals, 1.0, words)
 
 
 def test_the_table_has_a_row_for_each_adapter(totals: Totals) -> None:
@@ -364,9 +361,8 @@ class Terminal(io.StringIO):
 def test_a_terminal_gets_a_table_now_and_then(totals: Totals, monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread draws, and not every run does."""
     now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with soak_display("auto") as show:
+    with soak_display("auto", lambda: now[0]) as show:
         assert show is not None
         show(totals)
         assert "rows" not in terminal.getvalue()
@@ -375,25 +371,26 @@ def test_a_terminal_gets_a_table_now_and_then(totals: Totals, monkeypatch: pytes
         assert "rows" in terminal.getvalue()
 
 
-def test_elsewhere_there_are_lines_for_whoever_asks(totals: Totals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_there_are_lines(totals: Totals, monkeypatch: pytest.MonkeyPatch) -> None:
     """One every ten seconds."""
     now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
-    with soak_display("on") as show:
+    with soak_display("auto", lambda: now[0]) as show:
         assert show is not None
         for at in (1.0, 11.0, 12.0, 22.0):
             now[0] = at
             show(totals)
-    assert [line.split()[0] for line in pipe.getvalue().splitlines()] == ["0:00:11", "0:00:22"]
+    assert [line.split()[:2] for line in pipe.getvalue().splitlines()] == [
+        ["pymllm:", "0:00:11"],
+        ["pymllm:", "0:00:22"],
+    ]
 
 
 def test_nothing_is_shown_where_nothing_is_wanted_or_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """A closed standard error stays closed."""
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    for mode in ("off", "auto"):
-        with soak_display(mode) as show:
-            assert show is None
+    with soak_display("off") as show:
+        assert show is None
     monkeypatch.setattr(sys, "stderr", None)
     with soak_display("on") as show:
         assert show is None
@@ -466,8 +463,8 @@ def test_one_run_has_no_clock_and_a_folder_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"configs": ({},)}, "--config is a configuration of one adapter"),
-        ({"configs": ({},), "adapters": ("rows", "radix")}, "--config is a configuration of one adapter"),
+        ({"configs": ({},)}, "--config is for one adapter"),
+        ({"configs": ({},), "adapters": ("rows", "radix")}, "--config is for one adapter"),
         ({"run": 3, "adapters": ("rows",)}, "give its --adapter and --config"),
     ],
 )
@@ -496,15 +493,15 @@ def test_a_ledger_alone_makes_no_code_run(tmp_path: Path) -> None:
     replace(resumed, adapters=("rows",)).check_resumed(["rows", "radix"])
     replace(resumed, adapters=("my:Rows",)).check_resumed(["rows", "my:Rows"])
     for names, adapters, why in (
-        (["rows", "my:Rows"], (), "ledger.jsonl: names the adapter 'my:Rows'; .* add --adapter my:Rows."),
-        (["command:./x y"], ("rows",), "--adapter rows: the campaign in .* plays command:./x y, and goes on"),
+        (["rows", "my:Rows"], (), "ledger.jsonl: names the adapter 'my:Rows', .* add --adapter my:Rows "),
+        (["command:./x y"], ("rows",), "--adapter rows: the campaign in .* runs command:./x y; leave it out"),
         (
             ["command:./x y", "my:Rows"],
             ("my:Rows",),
-            "names the adapter 'command:./x y'; .* --command './x y'",
+            "names the adapter 'command:./x y', .* --command './x y'",
         ),
         (["old-rows"], (), "no adapter 'old-rows'"),
-        ([], ("rows",), "plays no adapter"),
+        ([], ("rows",), "runs no adapter"),
     ):
         with pytest.raises(click.UsageError, match=why):
             replace(resumed, adapters=tuple(adapters)).check_resumed(names)
@@ -546,8 +543,10 @@ def test_the_text_says_everything(report: SoakReport) -> None:
     assert lines[0] == "python 3"
     assert lines[1] == "source 1+a, seed 7, 1,000 operations, audit 1/64"
     assert lines[2] == "0:01:01 in 2 processes, ledger in folder"
-    row = next(line for line in lines if line.startswith("rows ")).split()
-    assert row[:9] == ["rows", "1/1", "2", "202", "81", "40%", "20%", "0%", "0%"]
+    played, times = (line.split() for line in lines if line.startswith("rows   "))
+    assert played[:6] == ["rows", "1", "of", "1", "2", "202"]
+    assert times == ["rows", "81", "40%", "20%", "0%", "0%", "0%"]
+    assert "calls       the adapter and its implementation" in lines
     uss = next(line for line in lines if line.startswith("uss")).split("  ")
     assert "|".join(part.strip() for part in uss if part) == "uss|2.5 MiB|2.0 MiB|3.0 MiB|1.0 MiB|40|grows"
     assert "50,000 blocks" in text
@@ -558,12 +557,15 @@ def test_the_text_says_everything(report: SoakReport) -> None:
     assert "--run 9 --operations 100 --machine RowMachine --audit 1/64" in text
     assert "again      pymllm rerun folder/programs/x-short.jsonl --adapter rows" in text
     assert "as played  pymllm rerun folder/programs/x.jsonl --adapter rows" in text
-    assert "rows  could not be asked to the end, in 1 run" in text
+    assert "rows  ended with an error in 1 run" in text
     assert "it went\\naway" in text
     assert "gone:Rows  could not be examined" in text
-    assert "X3  VIOLATED: the same run did something else" in text
-    assert "situations not reached: " in text
-    assert "NEVER REACHED" in make_text(report, strict=True)
+    assert "X3  VIOLATED: the same run gave other results" in text
+    missing = f"rows: {len(report.missing['rows'])} situations not reached"
+    assert f"\n{missing}; --verbose names them\n" in text
+    assert f"\n{missing}: {'; '.join(report.missing['rows'])}\n" in make_text(report, verbose=True)
+    assert "situations NEVER REACHED: " in make_text(report, strict=True)
+    assert text.index("P2  VIOLATED") < text.index("adapter  places")
 
 
 def test_a_failure_of_another_session_has_its_message(report: SoakReport) -> None:
@@ -583,7 +585,7 @@ def test_a_program_that_was_not_made_smaller_to_the_end_says_so(report: SoakRepo
         (report.findings or {})[key], history=History(Header("rows", "rows"), steps), is_unfinished=True
     )
     text = make_text(replace(report, findings={key: finding}))
-    assert "    program    a small one; time was up (pymllm shrink goes on from it)\n" in text
+    assert "    program    perhaps not the smallest: time was up (pymllm shrink continues from it)\n" in text
     assert text.count(" AllocRows(1)") == 33
     assert "        ... and 69 lines more\n" in text
 
@@ -615,10 +617,10 @@ def last_of(report: SoakReport, *, strict: bool = False) -> str:
 def test_the_last_line_sums_up(report: SoakReport) -> None:
     """The verdict first; a campaign that played nothing has one, too."""
     assert last_of(report).startswith("violated: 202 operations in 2 runs; 0:00:02 of CPU time; ")
-    assert last_of(report).endswith("2 problems; 1 conflicts")
+    assert last_of(report).endswith("2 errors of adapters; 1 runs that differ when repeated")
     nothing = last_of(SoakReport((), Totals(), ()))
     assert nothing.startswith("unknown: 0 operations in 0 runs; ")
-    assert nothing.endswith("0 of 0 situations reached")
+    assert nothing.endswith("0 of 0 situations reached, counted for each adapter")
 
 
 def test_the_last_line_says_what_only_a_strict_campaign_fails_for(report: SoakReport) -> None:
@@ -626,7 +628,7 @@ def test_the_last_line_says_what_only_a_strict_campaign_fails_for(report: SoakRe
     assert "--strict" not in last_of(report)
     missing = len(report.missing["rows"])
     assert last_of(report, strict=True).endswith(
-        f"; failed by --strict: {missing} situations left at zero; failed by --strict: memory grows (uss)"
+        f"; failed by --strict: {missing} situations never reached; failed by --strict: memory grows (uss)"
     )
     assert "--strict" not in last_of(replace(report, totals=Totals(), drifts=()), strict=True)
 

@@ -48,8 +48,8 @@ def test_a_command_keeps_its_result(
     assert found.command == f"pymllm {' '.join(arguments)} --store kept"
     assert found.machine is not None
     assert found.unread == ()
-    assert f"kept as {Path('kept') / Path(found.source).name}\n" in result.stderr
-    assert "kept as" not in result.stdout
+    assert f"kept in {Path('kept') / Path(found.source).name}\n" in result.stderr
+    assert "kept in" not in result.stdout
 
 
 def test_a_verification_keeps_the_programs_of_its_violations(

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import re
+import shlex
+import shutil
 import sys
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from pymllm.cli import tables
 from pymllm.cli.tables import draw, make_table, progress_bar
+from pymllm.conformance.rerun import rerun_history
+from pymllm.history.files import Header, History, Step, write_history
+from pymllm.history.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
+from tests.unit.cli.typed import typed
+
+
+def unstyled(text: str) -> list[str]:
+    return re.sub("\x1b\\[[0-9;]*m", "", text).splitlines()
 
 
 @pytest.mark.parametrize("styled", [False, True])
@@ -19,29 +33,113 @@ def test_only_a_styled_one_writes_a_terminal_s_codes(styled: bool, monkeypatch: 
     assert draw(("bold", "bold"), fits_terminal=styled) == ("\x1b[1mbold\x1b[0m\n" if styled else "bold\n")
 
 
-def test_nothing_is_wrapped_or_read_into_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brackets and colons of a message are its own; a table folds where there is a width, and only there."""
-    monkeypatch.setattr(tables, "terminal_width", lambda: 20)
+def test_brackets_and_colons_of_a_message_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read into what is told; what has no width is not wrapped."""
     words = "word " * 1000 + "[bold] :smile:"
     assert draw(words, fits_terminal=True) == f"{words}\n"
-    table = make_table("one", "two", right=("two",))
-    table.add_row("word " * 9, "2")
-    assert (draw(table).count("\n"), draw(table, fits_terminal=True).count("\n")) == (2, 4)
+    monkeypatch.setattr(tables, "terminal_width", lambda: 20)
+    assert draw("[bold] :smile:", fits_terminal=True) == "[bold] :smile:\n"
 
 
-@pytest.mark.parametrize("mode", ["off", "auto"])
-def test_no_bar_where_nobody_looks(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Off is off, and auto is off where standard error is no terminal."""
-    with progress_bar(mode, "chat", 3) as show:
+def test_a_line_breaks_between_words_below_its_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A label stands alone; what people copy, a command or a program, is never broken."""
+    monkeypatch.setattr(tables, "terminal_width", lambda: 30)
+    copied = [
+        "    again      pymllm rerun runs/a-long-name.jsonl --adapter rows",
+        "next: pymllm verify --command ./a-program",
+        "        run_program('rows', {'max_reqs': 3}, [])",
+    ]
+    labelled = "    because    it is somewhat-long and said in words"
+    plain = "rows: two situations not reached"
+    assert draw(*copied, labelled, plain, fits_terminal=True).splitlines() == [
+        *copied,
+        "    because    it is",
+        "               somewhat-long",
+        "               and said in",
+        "               words",
+        "rows: two situations not",
+        "    reached",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_table_breaks_no_word(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The widest columns give way first, each as far as its longest word."""
+    monkeypatch.setattr(tables, "terminal_width", lambda: width)
+    table = make_table("law", "a-heading-of-some-length", "count", right=("count",), gap=2)
+    long = "a-word-that-is-long", "1,234,567"
+    table.add_row("R2", f"some words and {long[0]} " * 3, long[1])
+    lines = unstyled(draw(table, fits_terminal=True))
+    assert max(map(len, lines)) <= width
+    words = {word for line in lines for word in line.split()}
+    assert words == {"law", "a-heading-of-some-length", "count", "R2", "some", "words", "and", *long}
+
+
+# -- every verb --------------------------------------------------------------------------------------------
+
+_SMALL = ("--examples", "12", "--profile", "dev", "--jobs", "1")
+_PROGRAM = "dirty.jsonl"
+_VERBS = {
+    "adapters": "adapters rows kv-buffers -v",
+    "compare": f"compare rows faulty-dirty-rows kv-buffers {' '.join(_SMALL)}",
+    "diff": "diff judged.json judged.json",
+    "doctor": "doctor",
+    "faults": "faults B116",
+    "judge": f"judge {_PROGRAM}",
+    "replay": "replay chat --requests 4",
+    "replay, a curve": "replay chat --requests 4 --capacity 2k --capacity 4k --jobs 1",
+    "rerun": f"rerun {_PROGRAM} --timing",
+    "shrink": f"shrink {_PROGRAM} -o short.jsonl",
+    "situations": "situations --kind rows",
+    "soak": "soak --adapter faulty-dirty-rows --operations 400 --longest 200 --seed 7 -v --output new",
+    "verify": f"verify --adapter rows --adapter faulty-dirty-rows {' '.join(_SMALL)} -v",
+}
+
+
+@pytest.fixture
+def widths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, int | None], list[str]]:
+    """Run a command on a terminal of so many columns, or on none; its lines."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERM", "xterm")
+    steps = AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (1,)), FreeRow(Span(1, 0, 1)), ReadRows()
+    header = Header("faulty-dirty-rows", "rows", {"max_reqs": 1, "max_context_len": 2})
+    history = History(header, [Step(*step) for step in enumerate(steps, 1)])
+    write_history(rerun_history(history, "faulty-dirty-rows").history, Path(_PROGRAM))
+    Path("judged.json").write_text(typed("judge", _PROGRAM, "--json").stdout, encoding="utf-8")
+
+    def show(command: str, width: int | None) -> list[str]:
+        monkeypatch.setattr(tables, "terminal_width", lambda: width)
+        monkeypatch.setattr("pymllm.cli.compare.terminal_width", lambda: width)
+        result = typed(*shlex.split(command))
+        assert result.exit_code in (0, 1), result.output
+        shutil.rmtree("new", ignore_errors=True)
+        return unstyled(result.stdout)
+
+    return show
+
+
+@pytest.mark.usefixtures("work_here")
+@pytest.mark.parametrize("verb", _VERBS)
+def test_no_verb_breaks_a_word(verb: str, widths: Callable[[str, int | None], list[str]]) -> None:
+    """On a terminal each line fits, but for what people copy; and no word is new that is not so elsewhere.
+
+    Numbers are left out: the two runs take different times.
+    """
+    plain, fitted = widths(_VERBS[verb], None), widths(_VERBS[verb], 80)
+    too_long = [line for line in fitted if len(line) > 80 and not tables.is_copied(line)]
+    assert [line for line in too_long if len(line.split()) > 2] == []
+    words, told = ({word for line in lines for word in line.split()} for lines in (plain, fitted))
+    assert {word for word in told - words if not re.search("[0-9]", word)} == set()
+
+
+# -- progress ----------------------------------------------------------------------------------------------
+
+
+def test_off_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """As asked for."""
+    with progress_bar("off", "chat", 3) as show:
         assert show is None
     assert capsys.readouterr() == ("", "")
-
-
-def test_auto_shows_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A person waits there."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress_bar("auto", "chat", 3) as show:
-        assert show is not None
 
 
 @pytest.mark.parametrize("mode", ["on", "auto"])
@@ -55,40 +153,56 @@ def test_no_bar_without_a_standard_error(
     assert capsys.readouterr().out == ""
 
 
-def test_a_label_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    """Files may be called anything."""
-    with progress_bar("on", "[red]chat[/b]", 1) as show:
-        assert show is not None
-        show(1)
-    assert "[red]chat[/b]" in capsys.readouterr().err
+class Clock:
+    """Shows what it is set to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def test_the_bar_is_on_standard_error_and_says_how_far(capsys: pytest.CaptureFixture[str]) -> None:
-    """Standard output is for results; the last request is always drawn."""
-    with progress_bar("on", "chat radix", 3) as show:
-        assert show is not None
-        for done in (1, 2, 3):
-            show(done)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "chat radix" in err
-    assert "3/3" in err
-    assert "2/3" not in err
-
-
-def test_the_bar_is_drawn_again_after_a_while(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("mode", ["on", "auto"])
+def test_off_a_terminal_there_is_a_line_every_ten_seconds(
+    mode: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A long run shows what is between the first request and the last."""
-    monkeypatch.setattr(tables, "_SECONDS_BETWEEN_DRAWS", 0.0)
-    with progress_bar("on", "chat", 3) as show:
+    """Also while nothing ends; ``on`` has one at the beginning, too. A label is one line whatever it is."""
+    clock = Clock()
+    with progress_bar(mode, "a trace\n[red]", 30, "requests", clock=clock) as show:
         assert show is not None
-        show(2)
-    assert "2/3" in capsys.readouterr().err
+        for clock.now in range(1, 32):
+            show(int(clock.now) // 15)
+    out, err = capsys.readouterr()
+    told = [
+        f"pymllm: a trace\\n[red]: {n} of 30 requests, 0:00:{at}" for n, at in ((0, 10), (1, 20), (2, 30))
+    ]
+    begun = ["pymllm: a trace\\n[red]: 0 of 30 requests, 0:00:00"] if mode == "on" else []
+    assert (out, err.splitlines()) == ("", begun + told)
 
 
-def test_no_thread_redraws_the_bar() -> None:
-    """What is timed keeps the processor to itself."""
+class Terminal(io.StringIO):
+    """Says that it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_moves_each_time_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal has a bar at once; the time in it moves with each call, also where nothing has ended."""
+    clock = Clock()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     before = threading.active_count()
-    with progress_bar("on", "chat", 3):
-        assert threading.active_count() == before
+    with progress_bar("auto", "[red]chat[/b]", 3, clock=clock) as show:
+        assert show is not None
+        assert "[red]chat[/b]" in terminal.getvalue()
+        assert "0/3" in terminal.getvalue()
+        clock.now = 1.0
+        show(0)
+        assert "0:00:01" in terminal.getvalue()
+        clock.now = 1.01
+        show(1)  # so soon is not drawn
+        show(3)  # but for the last
+        assert threading.active_count() == before  # what is timed keeps the processor to itself
+    assert "1/3" not in terminal.getvalue()
+    assert "3/3" in terminal.getvalue()

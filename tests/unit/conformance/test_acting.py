@@ -48,6 +48,7 @@ from pymllm.history.files import History, PlayedActs, dump_history, read_history
 from pymllm.history.operations import KINDS, Alloc, Free, Span
 from pymllm.history.outcomes import NoRoom
 from pymllm.oracle.laws import find_law
+from tests.unit.finding import ROWS, found_by
 from tests.unit.tiny_adapters import KeepsEntries, TinyRows
 
 CONFIG: dict[str, int | str | bool | None] = {
@@ -208,18 +209,8 @@ def test_a_walk_from_inside_can_be_made_at_any_time(monkeypatch: pytest.MonkeyPa
     assert machine.examiner.is_found_inside
 
 
-ROWS = {"max_reqs": 3, "max_context_len": 4}
-
-
 def failing(tiny: str) -> FoundViolation:
-    machine = make_machine(RowMachine, f"{tiny}:KeepsEntries", ROWS, seed=3, audit=False)
-    for seed in range(50):
-        try:
-            drive(machine, seed, 40)
-        except InvariantViolation:
-            break
-    assert machine.found is not None
-    return machine.found
+    return found_by(make_machine(RowMachine, f"{tiny}:KeepsEntries", ROWS, seed=3, audit=False))
 
 
 def test_a_violation_comes_with_the_acts_that_led_to_it(tiny: str) -> None:
@@ -269,10 +260,13 @@ def test_a_file_has_the_acts(tiny: str) -> None:
     [
         (
             PlayedActs("SlotMachine", False, ()),
-            "of SlotMachine; the machines of rows are RowMachine",
+            "of SlotMachine; the state machines of rows are RowMachine",
         ),
-        (PlayedActs("RowMachine", False, (PlayedAct("fly"),)), "name='fly'.* is no act of RowMachine"),
-        (PlayedActs("RowMachine", False, (PlayedAct("clear", (("far", 1),)),)), "is no act of RowMachine"),
+        (PlayedActs("RowMachine", False, (PlayedAct("fly"),)), "name='fly'.* is not an act of RowMachine"),
+        (
+            PlayedActs("RowMachine", False, (PlayedAct("clear", (("far", 1),)),)),
+            "is not an act of RowMachine",
+        ),
     ],
 )
 def test_acts_that_nobody_can_play_are_refused(tiny: str, played: PlayedActs, message: str) -> None:

@@ -228,8 +228,8 @@ def test_an_answer_is_let_through(operation: Any, outcome: Outcome) -> None:
 @pytest.mark.parametrize(
     ("outcome", "says"),
     [
-        (None, "answered None, which is no Outcome"),
-        (Outcome(7), "answered 7, which is no result"),  # type: ignore[arg-type]
+        (None, "answered None, which is not an Outcome"),
+        (Outcome(7), "answered 7, which is not a result"),  # type: ignore[arg-type]
         (Outcome(Done()), "answered Done(); it must be Matched"),
         (Outcome(Matched([], 0)), "matched has a field of another type"),  # type: ignore[arg-type]
         (Outcome(Matched((), 0), []), "effects are []"),  # type: ignore[arg-type]
@@ -237,7 +237,7 @@ def test_an_answer_is_let_through(operation: Any, outcome: Outcome) -> None:
         (Outcome(Matched((), 0), (), {"total_size": None}), "sizes are {'total_size': None}"),  # type: ignore[dict-item]
         (
             Outcome(Matched((), 0), (), {"total_size": 0, "totl_size": 0}),
-            "sizes have 'totl_size', which nobody knows; a size is available_size, ",
+            "sizes have the unknown name 'totl_size'; known are available_size, ",
         ),
     ],
 )

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.adapters.cabinet.fault import SEARCHERS, Fault
-from pymllm.adapters.cabinet.planting import Edit, planted
-from pymllm.adapters.cabinet.table import PLANTED, find_faults, load_cabinet
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.acting import ActingMachine
 from pymllm.conformance.detection import (
@@ -30,6 +27,9 @@ from pymllm.conformance.machines import DEV
 from pymllm.conformance.runner import VerifyPlan
 from pymllm.conformance.soak.campaign import SoakPlan
 from pymllm.errors import UsageError
+from pymllm.faults.fault import SEARCHERS, Fault
+from pymllm.faults.plant import Edit, planted
+from pymllm.faults.table import PLANTED, find_faults, load_cabinet
 from tests.unit import tiny_cabinet
 
 QUICK = HuntPlan(operations=3_000)
@@ -70,7 +70,7 @@ def test_a_fault_that_cannot_be_planted_or_examined_says_so(tiny: str) -> None:
     assert broken.startswith("cannot be examined: ")
     alone = Fault("x", "x", ("P2",), ("rows",), searchers=("life-cycle machine",))
     assert hunt(HuntTask(alone, QUICK)).problems == (
-        "seed 0: not caught; operations: nobody can look for it",
+        "seed 0: not caught; operations: no searcher can look for it",
     )
 
 

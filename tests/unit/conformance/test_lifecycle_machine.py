@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.cabinet.planting import Edit, planted
 from pymllm.adapters.own_caches import WindowedRadix
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.errors import AdapterError, InvariantViolation
+from pymllm.faults.plant import Edit, planted
 from pymllm.history import operations as ops
 from pymllm.history.files import Config
 from pymllm.history.operations import Operation

@@ -38,7 +38,7 @@ from pymllm.history.outcomes import (
     Tokens,
     Unsupported,
 )
-from pymllm.oracle.situations import expected_situations
+from pymllm.oracle.coverage import expected_situations
 
 
 def machine_of(adapter_class: Any, **changes: Any) -> Any:

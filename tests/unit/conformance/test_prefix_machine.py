@@ -12,7 +12,6 @@ from pymllm.adapters.own_caches import WindowedRadix
 from pymllm.conformance.acting import acts_of, drive, make_machine
 from pymllm.conformance.prefix_caller import (
     FIRST_NUMBER,
-    FORMS,
     KEPT,
     SPACES,
     STYLES,
@@ -31,7 +30,7 @@ from pymllm.conformance.prefix_machine import PrefixMachine, StateActs
 from pymllm.history import operations as ops
 from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import Failed, Inserted, Matched, Unsupported
-from pymllm.oracle.prefix_pages import Space, path_of_key
+from pymllm.oracle.models.prefix_model import Space, path_of_key
 
 PLAIN = (Space(),)
 
@@ -39,10 +38,11 @@ PLAIN = (Space(),)
 def test_styles_tell_every_space_form_and_tail_apart() -> None:
     """K1: each namespace, token width and container is drawn, with each length of tail."""
     keys = [make_key(4, 1, (), style) for style in range(STYLES)]
-    assert {key.form for key in keys} == set(FORMS) == set(CONTAINERS)
+    assert {key.form for key in keys} == set(ops.KEY_FORMS) == set(CONTAINERS)
     assert {path_of_key(key).space for key in keys} == set(SPACES)
     assert {len(key.tokens) for key in keys} == {4, 5, 6, 7}
-    assert len({(key.extra_key, key.form, key.tokens) for key in keys}) == 4 * len(FORMS) * len(set(SPACES))
+    kinds = {(key.extra_key, key.form, key.tokens) for key in keys}
+    assert len(kinds) == 4 * len(ops.KEY_FORMS) * len(set(SPACES))
 
 
 def test_spaces_that_are_easily_mixed_up_are_there() -> None:
@@ -66,7 +66,7 @@ def test_keys_share_everything_before_they_turn() -> None:
 
 def test_a_tail_is_no_page() -> None:
     """R1: what is left over is shorter than a page, and not on the trunk."""
-    style = len(FORMS) * 3
+    style = len(ops.KEY_FORMS) * 3
     assert make_key(4, 1, (), style, PLAIN).tokens == (*[TRUNK] * 4, *[TAIL] * 3)
     assert make_key(1, 2, (), style, PLAIN).tokens == (TRUNK, TRUNK)
 

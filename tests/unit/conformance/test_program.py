@@ -23,36 +23,29 @@ from pymllm.history import operations as ops
 from pymllm.history.files import Config, Header, History, Step
 from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import INJECTED, Done, Effect, Evicted, NoRoom, Outcome, Slots
-
-CONFIG = {"max_reqs": 3, "max_context_len": 4}
-WRITE_AND_FREE = [
-    ops.AllocRows(1),
-    ops.WriteRow(Span(1, 0, 1), 0, 1, (7,)),
-    ops.FreeRow(Span(1, 0, 1)),
-    ops.ReadRows(),
-]
+from tests.unit.finding import DIRTY, ROWS
 
 
 def test_a_program_runs_and_gives_its_history(tiny: str) -> None:
     """Every step has its outcome, whatever adapter runs it."""
     for adapter in ("rows", f"{tiny}:TinyRows"):
-        history = run_program(adapter, CONFIG, WRITE_AND_FREE)
+        history = run_program(adapter, ROWS, DIRTY)
         assert [step.number for step in history.steps] == [1, 2, 3, 4]
         assert history.steps[0].outcome is not None
         assert history.steps[0].outcome.result == Slots((1,))
-        assert (history.header.adapter, history.header.config) == (adapter, CONFIG)
+        assert (history.header.adapter, history.header.config) == (adapter, ROWS)
 
 
 def test_a_broken_law_is_raised(tiny: str) -> None:
     """P2: what a pasted program shows is the violation itself."""
     with pytest.raises(InvariantViolation) as caught:
-        run_program(f"{tiny}:KeepsEntries", CONFIG, WRITE_AND_FREE)
+        run_program(f"{tiny}:KeepsEntries", ROWS, DIRTY)
     assert caught.value.law == "P2"
 
 
 def test_steps_may_have_numbers_of_their_own(tiny: str) -> None:
     """A program of which lines were dropped keeps its references."""
-    history = run_program(f"{tiny}:TinyRows", CONFIG, {3: ops.AllocRows(1), 9: ops.FreeRow(Span(3, 0, 1))})
+    history = run_program(f"{tiny}:TinyRows", ROWS, {3: ops.AllocRows(1), 9: ops.FreeRow(Span(3, 0, 1))})
     assert [step.number for step in history.steps] == [3, 9]
 
 
@@ -66,11 +59,11 @@ def test_the_whole_program_is_run_again(tiny: str) -> None:
 def test_what_cannot_be_run_is_told(tiny: str) -> None:
     """X1: a program without sense, an adapter that does not exist, one that gives up."""
     with pytest.raises(ProgramError, match="step 1 gave 1"):
-        run_program(f"{tiny}:TinyRows", CONFIG, [ops.AllocRows(1), ops.FreeRow(Span(1, 1, 2))])
+        run_program(f"{tiny}:TinyRows", ROWS, [ops.AllocRows(1), ops.FreeRow(Span(1, 1, 2))])
     with pytest.raises(UsageError, match="no adapter 'rowz'"):
-        run_program("rowz", CONFIG, [])
+        run_program("rowz", ROWS, [])
     with pytest.raises(AdapterError, match="lost the connection"):
-        run_program(f"{tiny}:GivesUp", CONFIG, [ops.AllocRows(2), ops.AllocRows(1)])
+        run_program(f"{tiny}:GivesUp", ROWS, [ops.AllocRows(2), ops.AllocRows(1)])
 
 
 @pytest.mark.parametrize(
@@ -138,12 +131,7 @@ def test_an_empty_program_is_a_program() -> None:
 
 def test_a_pasted_program_breaks_the_same_law(tiny: str) -> None:
     """P2: what is printed runs."""
-    program = [
-        ops.AllocRows(1),
-        ops.WriteRow(Span(1, 0, 1), 0, 1, (7,)),
-        ops.FreeRow(Span(1, 0, 1)),
-        ops.AllocRows(0),
-    ]
+    program = [*DIRTY[:3], ops.AllocRows(0)]
     history = run_program(f"{tiny}:TinyRows", {"max_reqs": 1, "max_context_len": 2}, program)
     text = write_program(history).replace("TinyRows", "KeepsEntries").replace("AllocRows(0)", "ReadRows()")
     text = text.replace("import AllocRows", "import AllocRows, ReadRows")
@@ -335,13 +323,7 @@ def test_what_was_reset_does_what_is_new() -> None:
 
 @pytest.fixture
 def history(tiny: str) -> History:
-    program = [
-        ops.AllocRows(1),
-        ops.WriteRow(Span(1, 0, 1), 0, 1, (7,)),
-        ops.FreeRow(Span(1, 0, 1)),
-        ops.ReadRows(),
-    ]
-    return run_program(f"{tiny}:TinyRows", CONFIG, program)
+    return run_program(f"{tiny}:TinyRows", ROWS, DIRTY)
 
 
 def test_the_same_again(history: History, tiny: str) -> None:

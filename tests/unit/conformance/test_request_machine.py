@@ -9,7 +9,7 @@ from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.request_machine import RequestMachine
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Config
-from pymllm.oracle.situations import expected_situations
+from pymllm.oracle.coverage import expected_situations
 
 CONFIG: Config = dict(Requests.CONFIGURATIONS[0])
 

@@ -27,8 +27,8 @@ from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import Clear
+from pymllm.oracle.coverage import expected_names
 from pymllm.oracle.laws import find_law, laws_of
-from pymllm.oracle.situations import expected_names
 from pymllm.oracle.verdicts import Verdict
 
 (ROW_MACHINE,) = MACHINES["rows"]

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from pymllm.adapters.cabinet.planting import planted
-from pymllm.adapters.cabinet.table import find_faults, own_cabinet
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance import machines
 from pymllm.conformance.acting import make_machine
@@ -21,6 +19,8 @@ from pymllm.conformance.runner import RefineTask, VerifyPlan, plan_refining, ref
 from pymllm.conformance.search import SearchPlan, SearchResult, search
 from pymllm.conformance.shrinker import Finding
 from pymllm.errors import InvariantViolation, UsageError
+from pymllm.faults.plant import planted
+from pymllm.faults.table import find_faults, own_cabinet
 from pymllm.history.files import Config, Header, History, Step
 from pymllm.history.operations import Clear
 from pymllm.oracle.laws import find_law
@@ -194,7 +194,7 @@ def test_only_what_can_test_a_law_runs(tiny: str) -> None:
 
 def test_a_law_that_nobody_can_test_is_refused(tiny: str) -> None:
     """X1: an empty table would look like a success."""
-    with pytest.raises(UsageError, match="no adapter asked for can test R6, X1"):
+    with pytest.raises(UsageError, match="none of the adapters can test R6, X1"):
         verify(plan_of(f"{tiny}:TinyRows", laws=("R6", "X1")))
 
 
@@ -234,7 +234,7 @@ def test_a_law_that_no_program_tested_gets_another_search(tiny: str) -> None:
 
     profile = dataclasses.replace(profile, seconds=0.01)
     report = verify(plan_of(f"{tiny}:TinyRows", examples=None, profile=profile), show)
-    assert labels == [("smoke tests", 1), ("searches", 2), ("what was not met yet", 2)]
+    assert labels == [("smoke tests", 1), ("searches", 2), ("second searches", 2)]
     assert report.verdict is Verdict.HOLDS
     (machine,) = report.adapters[0].machines
     assert machine.configurations == 2

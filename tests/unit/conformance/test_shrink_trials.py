@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from pymllm.adapters.base import header_of
 from pymllm.adapters.registry import make_adapter
+from pymllm.conformance.acting import FoundViolation, make_machine
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.reduction import Program
-from pymllm.conformance.shrink_trials import Look, OutOfBudgetError, ShrinkBudget, Trials, makes_sense
+from pymllm.conformance.row_machine import RowMachine
+from pymllm.conformance.shrink_trials import (
+    ActTrials,
+    Look,
+    OutOfBudgetError,
+    ShrinkBudget,
+    Trials,
+    makes_sense,
+    play_scenario,
+)
 from pymllm.conformance.time_limit import time_limit
 from pymllm.errors import AdapterError, UsageError
 from pymllm.history import operations as ops
 from pymllm.history.operations import Key, Operation, Span
 from pymllm.oracle.row_judge import RowJudge
+from tests.unit.finding import DIRTY, ROWS, found_by
 
 
 def test_programs_are_counted_up_to_a_number() -> None:
@@ -166,14 +178,7 @@ def test_of_other_kinds_everything_is_let_pass() -> None:
     assert makes_sense(without.judge, ops.Insert(Key((1,)), (Span(0, 5, 6),)))
 
 
-ROWS = {"max_reqs": 3, "max_context_len": 4}
 RADIX = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
-BREAKING: tuple[Operation, ...] = (
-    ops.AllocRows(1),
-    ops.WriteRow(Span(1, 0, 1), 0, 1, (7,)),
-    ops.FreeRow(Span(1, 0, 1)),
-    ops.ReadRows(),
-)
 
 
 def trials_of(adapter: str, law: str, budget: ShrinkBudget | None = None) -> Trials:
@@ -185,18 +190,18 @@ def trials_of(adapter: str, law: str, budget: ShrinkBudget | None = None) -> Tri
 def test_a_program_that_breaks_the_law_comes_back_up_to_the_step(tiny: str) -> None:
     """P2: with its outcomes and the seed; what comes later is left out."""
     trials = trials_of(f"{tiny}:KeepsEntries", "P2")
-    result = trials.play(Program(ROWS, (*BREAKING, ops.ReadRows(), ops.AllocRows(0))))
+    result = trials.play(Program(ROWS, (*DIRTY, ops.ReadRows(), ops.AllocRows(0))))
     assert result is not None
     program, found = result
-    assert program.operations == BREAKING
+    assert program.items == DIRTY
     assert [step.number for step in found.history.steps] == [1, 2, 3, 4]
     assert found.history.header.seed == 5
 
 
 def test_another_law_is_no_success(tiny: str) -> None:
     """It may be another bug."""
-    assert trials_of(f"{tiny}:KeepsEntries", "P1").play(Program(ROWS, BREAKING)) is None
-    assert trials_of(f"{tiny}:TinyRows", "P2").play(Program(ROWS, BREAKING)) is None
+    assert trials_of(f"{tiny}:KeepsEntries", "P1").play(Program(ROWS, DIRTY)) is None
+    assert trials_of(f"{tiny}:TinyRows", "P2").play(Program(ROWS, DIRTY)) is None
 
 
 def test_what_lost_its_sense_goes_along() -> None:
@@ -212,7 +217,7 @@ def test_what_lost_its_sense_goes_along() -> None:
     ]
     result = trials.play(Program({**RADIX}, tuple(operations)))
     assert result is not None
-    assert result[0].operations == (*operations[:2], ops.Match(Key((8,))), ops.Match(Key((1, 2))))
+    assert result[0].items == (*operations[:2], ops.Match(Key((8,))), ops.Match(Key((1, 2))))
 
 
 def test_what_only_the_judge_sees_to_be_senseless_goes_along(tiny: str) -> None:
@@ -220,9 +225,9 @@ def test_what_only_the_judge_sees_to_be_senseless_goes_along(tiny: str) -> None:
     budget = ShrinkBudget()
     trials = trials_of(f"{tiny}:KeepsEntries", "P2", budget)
     senseless = ops.FreeRow(Span(0, 2, 3))  # nobody's, and the adapter refuses nothing
-    result = trials.play(Program(ROWS, (senseless, *_later(BREAKING))))
+    result = trials.play(Program(ROWS, (senseless, *_later(DIRTY))))
     assert result is not None
-    assert result[0].operations == BREAKING
+    assert result[0].items == DIRTY
     assert budget.plays == 2
 
 
@@ -235,7 +240,7 @@ def _later(operations: tuple[Operation, ...]) -> list[Operation]:
 def test_nothing_is_asked_twice(tiny: str) -> None:
     """Unless everything is to be looked at in another way."""
     trials = trials_of(f"{tiny}:TinyRows", "P2")
-    program = Program(ROWS, BREAKING)
+    program = Program(ROWS, DIRTY)
     assert [trials.is_new(program), trials.is_new(program)] == [True, False]
     trials.forget()
     assert trials.is_new(program)
@@ -260,11 +265,11 @@ def test_an_adapter_that_cannot_be_built_breaks_nothing() -> None:
 def test_a_crash_and_a_hang_break_nothing(tiny: str) -> None:
     """A hang is counted."""
     budget = ShrinkBudget()
-    assert trials_of(f"{tiny}:KeepsEntriesAndBreaks", "P2", budget).play(Program(ROWS, BREAKING)) is None
+    assert trials_of(f"{tiny}:KeepsEntriesAndBreaks", "P2", budget).play(Program(ROWS, DIRTY)) is None
     assert budget.misfits == {"AdapterError": 1}
     trials = trials_of(f"{tiny}:KeepsEntriesAndHangs", "P2", budget)
     with time_limit(0.2):
-        assert trials.play(Program(ROWS, BREAKING)) is None
+        assert trials.play(Program(ROWS, DIRTY)) is None
     assert budget.hangs == 1
 
 
@@ -273,7 +278,7 @@ def test_a_mistake_of_a_judge_is_not_taken_for_a_misfit(tiny: str, monkeypatch: 
     budget = ShrinkBudget()
     trials = trials_of(f"{tiny}:KeepsEntries", "P2", budget)
     monkeypatch.delattr(RowJudge, "_judge_read_rows")
-    assert trials.play(Program(ROWS, BREAKING)) is None
+    assert trials.play(Program(ROWS, DIRTY)) is None
     (told,) = budget.tell_mistakes()
     assert told.startswith("1 candidate could not be run: AttributeError: 'RowJudge' object has no attribute")
     assert not budget.misfits
@@ -283,4 +288,69 @@ def test_no_program_is_begun_without_budget(tiny: str) -> None:
     """Nor one carried on once time is up."""
     for budget in (ShrinkBudget(plays=0), ShrinkBudget(seconds=0.0)):
         with pytest.raises(OutOfBudgetError):
-            trials_of(f"{tiny}:TinyRows", "P2", budget).play(Program(ROWS, BREAKING))
+            trials_of(f"{tiny}:TinyRows", "P2", budget).play(Program(ROWS, DIRTY))
+
+
+@pytest.fixture
+def found(tiny: str) -> FoundViolation:
+    """What a machine found of rows that keep their entries: P2."""
+    return found_by(make_machine(RowMachine, f"{tiny}:KeepsEntries", ROWS, seed=3, audit=False))
+
+
+def play_acts(
+    found: FoundViolation, *laws: str, adapter: str | None = None, budget: ShrinkBudget | None = None
+) -> FoundViolation | None:
+    """Play the acts behind a violation, on another adapter perhaps."""
+    header = found.history.header
+    header = structs.replace(header, adapter=adapter or header.adapter)
+    assert found.scenario is not None
+    if not laws:
+        return play_scenario(found.scenario, header)
+    trials = ActTrials(found.scenario, header, laws, budget or ShrinkBudget())
+    result = trials.play(Program(header.config, found.scenario.acts))
+    return None if result is None else result[1]
+
+
+@pytest.mark.parametrize("laws", [(), ("P2",)], ids=["once", "to be made smaller"])
+def test_acts_break_the_law_again(found: FoundViolation, laws: tuple[str, ...]) -> None:
+    """P2, and none where the adapter has no fault any more."""
+    again = play_acts(found, *laws)
+    assert again is not None
+    assert (again.violation.law, len(again.history)) == ("P2", len(found.history))
+    assert play_acts(found, *laws, adapter="rows") is None
+
+
+def test_acts_that_break_another_law_are_no_success(found: FoundViolation) -> None:
+    """It may be another bug."""
+    assert play_acts(found, "P1") is None
+
+
+def test_what_stops_acts_is_counted(
+    found: FoundViolation, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are no smaller, and a mistake of the machine is told to the reader."""
+    budget = ShrinkBudget()
+    with time_limit(0.2):
+        assert play_acts(found, "P2", adapter=f"{tiny}:KeepsEntriesAndHangs", budget=budget) is None
+    assert budget.hangs == 1
+    monkeypatch.delattr(RowMachine, "admit")
+    assert play_acts(found, "P2", budget=budget) is None
+    assert not budget.misfits
+    (told,) = budget.tell_mistakes()
+    assert told.startswith("1 candidate could not be run: KeyError: 'admit'")
+
+
+def test_acts_end_in_the_middle(found: FoundViolation) -> None:
+    """Time is looked at before each operation."""
+    budget = ShrinkBudget(seconds=1_000.0)
+    seen = []
+
+    def late() -> None:
+        seen.append(1)
+        if len(seen) > 2:
+            raise OutOfBudgetError
+
+    budget.check_time = late  # type: ignore[method-assign]
+    with pytest.raises(OutOfBudgetError):
+        play_acts(found, "P2", budget=budget)
+    assert len(seen) == 3

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
-from pymllm.adapters.cabinet.planting import planted
-from pymllm.adapters.cabinet.table import own_cabinet
-from pymllm.adapters.registry import make_adapter
 from pymllm.conformance import shrinker
-from pymllm.conformance.acting import ActingMachine, FoundViolation, drive, make_machine
-from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.acting import FoundViolation, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.conformance.program import play_steps, run_program
+from pymllm.conformance.program import run_program
 from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.scenario_reduction import ScenarioReduction, play_scenario
-from pymllm.conformance.shrink_trials import OutOfBudgetError, ShrinkBudget
 from pymllm.conformance.shrinker import (
     Finding,
     Shrinker,
@@ -32,6 +24,8 @@ from pymllm.conformance.shrinker import (
 )
 from pymllm.conformance.time_limit import time_limit
 from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.faults.plant import planted
+from pymllm.faults.table import find_faults, own_cabinet
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import (
     AllocRows,
@@ -41,39 +35,28 @@ from pymllm.history.operations import (
     Span,
     WriteRow,
 )
-
-SIZES = {"max_reqs": 3, "max_context_len": 4}
-DIRTY = [AllocRows(2), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
-
-
-def found_in_program(adapter: str, law: str) -> FoundViolation:
-    """What a machine would have kept: the program up to the step that an adapter is wrong in."""
-    examiner = Examiner(make_adapter(adapter, dict(SIZES)))
-    with pytest.raises(InvariantViolation) as caught:
-        play_steps(examiner, enumerate(DIRTY, 1))
-    assert caught.value.law == law
-    return FoundViolation(examiner.history, caught.value)
+from tests.unit.finding import DIRTY, ROWS, found_by, found_in
 
 
 def test_outcomes_alone_show_what_the_oracle_found(tiny: str) -> None:
     """P2: with and without the implementation."""
-    finding = make_finding(found_in_program(f"{tiny}:KeepsEntries", "P2"))
+    finding = make_finding(found_in(f"{tiny}:KeepsEntries"))
     assert (finding.law, finding.step, finding.is_rerun, finding.is_judged) == ("P2", 4, True, True)
 
 
 def test_what_was_seen_from_inside_needs_the_implementation(tiny: str) -> None:
     """P1: outcomes are as they must be."""
-    finding = make_finding(found_in_program(f"{tiny}:WrongInside", "P1"))
-    assert (finding.step, finding.is_rerun, finding.is_judged) == (1, True, False)
+    finding = make_finding(found_in(f"{tiny}:WrongInside", [AllocRows(2)]))
+    assert (finding.law, finding.step, finding.is_rerun, finding.is_judged) == ("P1", 1, True, False)
 
 
 def test_what_needs_an_engine_is_not_seen_again(tiny: str) -> None:
     """E3: neither way; nor does an adapter that is gone show anything."""
     violation = InvariantViolation("E3", "one slot is gone")
-    history = run_program(f"{tiny}:TinyRows", SIZES, DIRTY)
+    history = run_program(f"{tiny}:TinyRows", ROWS, DIRTY)
     finding = make_finding(FoundViolation(history, violation))
     assert (finding.is_rerun, finding.is_judged) == (False, False)
-    gone = History(Header("gone", "rows", SIZES), history.steps)
+    gone = History(Header("gone", "rows", ROWS), history.steps)
     assert not make_finding(FoundViolation(gone, violation)).is_rerun
     senseless = History(Header(f"{tiny}:TinyRows", "rows", {}), [])
     finding = make_finding(FoundViolation(senseless, violation))
@@ -96,7 +79,6 @@ def test_the_smallest_program_of_each_law_is_kept() -> None:
     assert pick_smallest([]) == ()
 
 
-CONFIG = {"max_reqs": 3, "max_context_len": 4}
 LONG: list[Operation] = [
     AllocRows(0),
     ReadRows(),
@@ -113,10 +95,7 @@ SHORT = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (1,)), FreeRow(Span(1, 0, 1
 
 
 def found(adapter: str) -> FoundViolation:
-    examiner = Examiner(make_adapter(adapter, dict(CONFIG)), seed=5)
-    with pytest.raises(InvariantViolation) as caught:
-        play_steps(examiner, enumerate(LONG, 1))
-    return FoundViolation(examiner.history, caught.value)
+    return found_in(adapter, LONG)
 
 
 def operations_of(found: FoundViolation) -> list[Operation]:
@@ -184,11 +163,9 @@ def test_the_best_so_far_survives_an_interrupt(tiny: str) -> None:
 
 def test_what_only_a_look_inside_shows_is_looked_at_inside(tiny: str) -> None:
     """P1: no outcome tells of it."""
-    examiner = Examiner(make_adapter(f"{tiny}:WrongInside", dict(CONFIG)))
-    with pytest.raises(InvariantViolation) as caught:
-        play_steps(examiner, enumerate([ReadRows(), *[AllocRows(1)] * 3], 1))
-    short = shrink(FoundViolation(examiner.history, caught.value), plays=1000)
-    assert operations_of(short) == [AllocRows(1), AllocRows(1)]
+    inside = found_in(f"{tiny}:WrongInside", [ReadRows(), *[AllocRows(1)] * 3])
+    short = shrink(inside, plays=1000)
+    assert operations_of(short) == [AllocRows(2)]
 
 
 def test_it_ends(tiny: str) -> None:
@@ -201,7 +178,7 @@ def test_what_does_not_break_the_law_again_stays_as_it_is(tiny: str) -> None:
     """An engine's finding, one of another law, and one whose adapter is gone."""
     original = found(f"{tiny}:KeepsEntries")
     for adapter, law in ((f"{tiny}:TinyRows", "P2"), (f"{tiny}:KeepsEntries", "E3"), ("gone", "P2")):
-        history = History(Header(adapter, "rows", dict(CONFIG)), original.history.steps)
+        history = History(Header(adapter, "rows", dict(ROWS)), original.history.steps)
         same = FoundViolation(history, InvariantViolation(law, "looked"))
         assert shrink(same, plays=1000) is same
 
@@ -225,115 +202,30 @@ def test_a_program_that_hangs_ends_it(tiny: str) -> None:
     assert shrink(found(f"{tiny}:KeepsEntries"), plays=12).is_unfinished
 
 
-RADIX = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
-(ENGINES_FAULT,) = [fault for fault in own_cabinet() if fault.id == "B10"]
-
-
-def found_by(machine: type[ActingMachine]) -> FoundViolation:
-    """Drive a machine from one seed after another until a law is broken."""
-    for seed in range(100):
-        try:
-            drive(machine, seed, 40)
-        except InvariantViolation:
-            break
-    assert machine.found is not None
-    return machine.found
-
-
-def found_by_rows(adapter: str) -> FoundViolation:
-    return found_by(make_machine(RowMachine, adapter, CONFIG, seed=3, audit=False))
-
-
-def test_acts_go_that_are_not_needed(tiny: str) -> None:
-    """P2: the program gets shorter with them, arguments and pools small."""
-    found = found_by_rows(f"{tiny}:KeepsEntries")
-    reduction = ScenarioReduction(found, {"P2"}, ShrinkBudget(plays=2_000))
-    assert reduction.begin()
-    reduction.run_once()
-    small = reduction.found
-    assert small.violation.law == "P2"
-    assert small.scenario is not None
-    assert found.scenario is not None
-    assert len(small.scenario.acts) < len(found.scenario.acts)
-    assert len(small.history) <= 6
-    assert small.history.header.config["max_reqs"] == 1
+def test_acts_go_that_are_not_needed(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P2: of a long program before operations go; pools become small with them."""
+    found = found_by(make_machine(RowMachine, f"{tiny}:KeepsEntries", ROWS, seed=3, audit=False))
+    monkeypatch.setattr(shrinker, "_LONG", len(found.history) - 1)
+    by_acts = Shrinker(found, seconds=None, plays=60)
+    by_acts.run()
+    assert by_acts.best.violation.law == "P2"
+    assert by_acts.best.history.header.config["max_reqs"] == 1
+    assert len(shrink(found, plays=1000).history) == len(SHORT)
 
 
 def test_what_an_engine_does_wrong_is_found_in_a_small_pool() -> None:
     """E2: its calls alone, run again, break no law; one request of two tokens does."""
-    machine = make_machine(LifecycleMachine, "radix", RADIX, seed=0, audit=False)
-    with planted(ENGINES_FAULT.edits):
-        found = found_by(machine)
+    radix = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
+    (fault,) = find_faults(["B10"], own_cabinet())
+    with planted(fault.edits):
+        found = found_by(make_machine(LifecycleMachine, "radix", radix, seed=0, audit=False))
         short = shrink(found, plays=100)
-        budget = ShrinkBudget(plays=200)
-        reduction = ScenarioReduction(found, ENGINES_FAULT.laws, budget)
-        assert reduction.begin()
-        with budget.part(1.0):
-            reduction.run()
-    assert short.violation.law in ENGINES_FAULT.laws
-    assert len(short.history) <= 12
-    assert len(reduction.found.history) <= 12
-    assert int(reduction.found.history.header.config["slots"] or 0) < 24
-
-
-def test_another_law_is_no_success(tiny: str) -> None:
-    """Nor is a scenario whose adapter has no fault any more."""
-    found = found_by_rows(f"{tiny}:KeepsEntries")
-    assert not ScenarioReduction(found, {"P1"}, ShrinkBudget()).begin()
-    header = dataclasses.replace(found.history.header, adapter="rows")
-    sound = dataclasses.replace(found, history=dataclasses.replace(found.history, header=header))
-    assert not ScenarioReduction(sound, {"P2"}, ShrinkBudget()).begin()
-
-
-def test_a_scenario_can_be_played_once(tiny: str) -> None:
-    """It breaks the law again, and none where the adapter has no fault."""
-    found = found_by_rows(f"{tiny}:KeepsEntries")
+    assert short.violation.law in fault.laws
+    assert short.scenario is not None
     assert found.scenario is not None
-    again = play_scenario(found.scenario, found.history.header)
-    assert again is not None
-    assert (again.violation.law, len(again.history)) == ("P2", len(found.history))
-    sound = dataclasses.replace(found.history.header, adapter="rows")
-    assert play_scenario(found.scenario, sound) is None
-
-
-def test_a_hang_is_counted(tiny: str) -> None:
-    """And the scenario is no smaller one."""
-    found = found_by_rows(f"{tiny}:KeepsEntries")
-    header = dataclasses.replace(found.history.header, adapter=f"{tiny}:KeepsEntriesAndHangs")
-    hanging = dataclasses.replace(found, history=dataclasses.replace(found.history, header=header))
-    budget = ShrinkBudget()
-    with time_limit(0.2):
-        assert not ScenarioReduction(hanging, {"P2"}, budget).begin()
-    assert budget.hangs == 1
-
-
-def test_a_mistake_of_a_machine_is_told(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scenario that it stopped is no smaller one, and its reader knows."""
-    found = found_by_rows(f"{tiny}:KeepsEntries")
-    budget = ShrinkBudget()
-    monkeypatch.delattr(RowMachine, "admit")
-    assert not ScenarioReduction(found, {"P2"}, budget).begin()
-    assert not budget.misfits
-    assert budget.mistakes.total() == 1
-    assert budget.tell_mistakes()[0].startswith("1 candidate could not be run: KeyError: 'admit'")
-
-
-def test_it_ends_in_the_middle_of_a_scenario(tiny: str) -> None:
-    """Time is looked at before each operation."""
-    found = found_by_rows(f"{tiny}:KeepsEntries")
-    budget = ShrinkBudget(seconds=1_000.0)
-    reduction = ScenarioReduction(found, {"P2"}, budget)
-    seen = []
-
-    def late() -> None:
-        seen.append(1)
-        if len(seen) > 2:
-            raise OutOfBudgetError
-
-    budget.check_time = late  # type: ignore[method-assign]
-    with pytest.raises(OutOfBudgetError):
-        reduction.begin()
-    assert len(seen) == 3
+    assert len(short.scenario.acts) < len(found.scenario.acts)
+    assert len(short.history) <= 12
+    assert int(short.history.header.config["slots"] or 0) < 24
 
 
 SMALL = {"max_reqs": 2, "max_context_len": 2}

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.cabinet.planting import Edit, planted
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.adapters.own_requests import Requests
 from pymllm.conformance.acting import ActingMachine, make_machine
@@ -18,6 +17,7 @@ from pymllm.conformance.request_machine import RequestMachine
 from pymllm.conformance.row_machine import RowMachine, StateMachine
 from pymllm.conformance.sweep import Failure, failures_of, inner_calls_of, sweep, sweep_runs
 from pymllm.errors import InvariantViolation
+from pymllm.faults.plant import Edit, planted
 from pymllm.history import operations as ops
 from pymllm.history.files import Config, Header, History, Step
 from pymllm.history.outcomes import Effect, Evicted, Failed, NoRoom, Outcome, Slots

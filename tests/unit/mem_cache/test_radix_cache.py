@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from threading import get_ident
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from pymllm.adapters.failing_calls import InjectedFault, RecordingPool, record_around
-from pymllm.adapters.own_caches import path_length, view_tree
+from pymllm.adapters.failing_calls import RecordingPool, record_around
+from pymllm.adapters.own_caches import path_length
 from pymllm.errors import LockError, OwnershipError, StaleNodeError
-from pymllm.history.operations import Fault, Key
+from pymllm.history.operations import Key
 from pymllm.history.outcomes import Effect
 from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.base_prefix_cache import RadixKey
@@ -37,11 +36,6 @@ def find(cache: RadixCache, tokens: list[int], extra_key: Any = None) -> list[in
 
 def tokens_of(node: TreeNode) -> list[Any]:
     return list(node.key)
-
-
-def state(cache: RadixCache) -> Any:
-    """Everything that can be seen of a cache, as plain data."""
-    return view_tree(cache.root_node), cache.evictable_size(), cache.protected_size()
 
 
 @pytest.fixture
@@ -82,24 +76,8 @@ class TestConstructor:
         assert cache.supports_swa
         assert not RadixCache().supports_swa
 
-    def test_anything_that_takes_slots_back_is_an_allocator(self) -> None:
-        """Section 4: a pool is known by its ``free``; nothing else is asked for without a window."""
-        freed: list[list[int]] = []
-        cache = RadixCache(
-            token_to_kv_pool_allocator=SimpleNamespace(free=lambda slots: freed.append(slots.tolist()))
-        )
-        put(cache, [1, 2], 7)
-        assert cache.evict(1).full_evicted == 2
-        assert freed == [[7, 8]]
-
 
 class TestMatch:
-    def test_match_returns_the_stored_slots_in_order(self, cache: RadixCache) -> None:
-        """R2: across nodes, one tensor."""
-        put(cache, [1, 2, 3, 4], 100)
-        put(cache, [1, 2, 9, 9], 200)
-        assert find(cache, [1, 2, 9, 9, 5]) == [100, 101, 202, 203]
-
     @pytest.mark.notices("B02")
     def test_last_node_spells_the_prefix(self, cache: RadixCache) -> None:
         """R2: neither its parent nor the root, wherever the match ends."""
@@ -119,14 +97,6 @@ class TestMatch:
         assert tokens_of(node) == [1, 2, 3, 4]
         find(cache, [1, 2])
         assert tokens_of(node) == [3, 4]
-
-    def test_match_ends_with_whole_pages(self) -> None:
-        """R2: two keys that share half a page share nothing of it."""
-        cache = RadixCache(4)
-        put(cache, [1, 2, 3, 4, 5, 6, 7, 8])
-        assert find(cache, [1, 2, 3, 4, 5, 6, 9, 9]) == [100, 101, 102, 103]
-        assert find(cache, [1, 2, 3, 9]) == []
-        assert find(cache, [1, 2, 3]) == []
 
     @pytest.mark.notices("B04")
     def test_pages_that_differ_in_their_last_token_are_siblings(self) -> None:
@@ -151,12 +121,6 @@ class TestMatch:
                 cache.insert(key)
         assert cache.total_size() == 2
 
-    def test_bigrams_share_nothing_with_their_tokens(self, cache: RadixCache) -> None:
-        """K1: the key [(1, 2)] is not the key [1, 2]."""
-        cache.insert(RadixKey([(1, 2), (3, 4)]), slots(10, 11))
-        assert find(cache, [1, 2, 3, 4]) == []
-        assert find(cache, [(1, 2), (3, 5)]) == [10]
-
     @pytest.mark.notices("B176")
     def test_hits_are_counted_on_the_returned_path_only(self, cache: RadixCache) -> None:
         """R10: inserts are no hits, a split copies the count, the rest of a split node was not hit."""
@@ -169,36 +133,9 @@ class TestMatch:
 
 
 class TestInsert:
-    def test_insert_reports_what_was_present_before(self, cache: RadixCache) -> None:
-        """R3: prefix_len counts the cached tokens, last_node spells the whole key."""
-        put(cache, [1, 2, 3])
-        result = cache.insert(RadixKey([1, 2, 8, 9]), slots(20, 21, 22, 23))
-        assert result.prefix_len == 2
-        assert path_length(cache.root_node, result.last_node, Key((1, 2, 8, 9))) == 4
-        assert find(cache, [1, 2, 8, 9]) == [100, 101, 22, 23]
-
-    def test_adopted_is_what_was_new(self, cache: RadixCache) -> None:
-        """R4: one range without a window, none for a key that is cached already."""
-        assert cache.insert(RadixKey([1, 2, 3]), slots(1, 2, 3)).adopted == ((0, 3),)
-        assert cache.insert(RadixKey([1, 2, 3, 4]), slots(5, 6, 7, 8)).adopted == ((3, 4),)
-        assert cache.insert(RadixKey([1, 2]), slots(9, 10)).adopted == ()
-
-    def test_insert_that_ends_inside_a_node_splits_it(self, cache: RadixCache) -> None:
-        """R3: the last node of a shorter key spells it, so that a hold there holds no more."""
-        node = put(cache, [1, 2, 3, 4])
-        shorter = put(cache, [1, 2], 200)
-        assert path_length(cache.root_node, shorter, Key((1, 2))) == 2
-        assert node.parent is shorter
-
     def test_slots_of_the_tail_are_not_looked_at(self, pooled: RadixCache) -> None:
         """R1: what is not cached need not be a page."""
         assert pooled.insert(RadixKey([1, 2, 3, 4, 5, 6]), slots(4, 5, 6, 7, 33, 32)).adopted == ((0, 4),)
-
-    def test_window_arguments_mean_nothing_without_a_window(self, cache: RadixCache) -> None:
-        """R4, S7: without a window everything new is adopted, whatever was evicted from one."""
-        result = cache.insert(RadixKey([1, 2]), slots(4, 5), prev_prefix_len=0, swa_evicted_seqlen=1)
-        assert result.adopted == ((0, 2),)
-        assert not result.last_node.swa_tombstone
 
 
 class TestEvict:
@@ -230,21 +167,6 @@ class TestEvict:
         assert cache.evict(6).full_evicted == 6
         assert cache.total_size() == 0
         assert cache.root_node.children == {}
-
-    def test_child_goes_before_its_parent_of_the_same_access(self, cache: RadixCache) -> None:
-        """R5, R8: a parent is older by depth but no leaf."""
-        put(cache, [1, 2, 3, 4])
-        find(cache, [1, 2])
-        put(cache, [1, 2, 3, 4])
-        cache.evict(1)
-        assert len(find(cache, [1, 2, 3, 4])) == 2
-
-    def test_window_tokens_are_ignored_without_a_window(self, cache: RadixCache) -> None:
-        """S3: without a window m is ignored."""
-        put(cache, [1, 2])
-        result = cache.evict(0, 100)
-        assert (result.full_evicted, result.swa_evicted) == (0, 0)
-        assert cache.total_size() == 2
 
     @pytest.mark.notices("B163", shows_as=OwnershipError)
     def test_victims_go_back_to_the_pool_in_one_call(
@@ -299,62 +221,8 @@ class TestLocks:
         cache.dec_lock_ref(node)
         assert (cache.evictable_size(), cache.protected_size(), cache.total_size()) == (5, 0, 5)
 
-    def test_split_of_a_held_node_keeps_the_hold(self, cache: RadixCache) -> None:
-        """R6, R10: the node that is held keeps its object, both halves their count."""
-        node = put(cache, [1, 2, 3, 4])
-        cache.inc_lock_ref(node)
-        find(cache, [1, 2])
-        upper = node.parent
-        assert (upper.lock_ref, node.lock_ref) == (1, 1)
-        assert cache.protected_size() == 4
-        cache.dec_lock_ref(node)
-        assert (upper.lock_ref, node.lock_ref) == (0, 0)
-
-    def test_hold_returns_no_token_without_a_window(self, cache: RadixCache) -> None:
-        """S5: swa_boundary_id is the window's."""
-        assert cache.inc_lock_ref(put(cache, [1, 2])) is None
-
-
-class TestRecencyAndIds:
-    def test_split_copies_the_recency(self, cache: RadixCache) -> None:
-        """R8: the half that nobody asked for keeps its access."""
-        node = put(cache, [1, 2, 3, 4])
-        put(cache, [9])
-        before = node.last_access_time
-        find(cache, [1, 2])
-        assert node.last_access_time == before
-        assert node.parent.last_access_time > before
-
-    def test_ids_do_not_depend_on_other_caches(self) -> None:
-        """X3: two caches that are used alike name their nodes alike."""
-        ids = []
-        for _ in range(2):
-            cache = RadixCache()
-            ids.append([put(cache, [1, 2]).id, put(cache, [1, 3], 200).id])
-        assert ids[0] == ids[1]
-
 
 class TestFaults:
-    @pytest.fixture
-    def broken(self, pool: RecordingPool) -> RadixCache:
-        cache = RadixCache(4, token_to_kv_pool_allocator=pool)
-        for first in range(3):
-            cache.insert(RadixKey([first] * 8), pool.alloc(8))
-        cache.match_prefix(RadixKey([0] * 4))
-        pool.fault = Fault("free")
-        return cache
-
-    def test_refused_eviction_leaves_everything_cached(self, broken: RadixCache, pool: RecordingPool) -> None:
-        """X2: what the pool has not taken is still in the tree, and can be evicted later."""
-        before = state(broken)
-        with pytest.raises(InjectedFault):
-            broken.evict(20)
-        assert state(broken) == before
-        check_radix_cache(broken)
-        pool.fault = None
-        assert broken.evict(20).full_evicted == 20
-        check_radix_cache(broken)
-
     def test_reset_after_the_pool_was_cleared_raises_and_empties(
         self, pooled: RadixCache, pool: RecordingPool
     ) -> None:
@@ -385,18 +253,6 @@ class TestFaults:
         assert cache.total_size() == 0
         check_radix_cache(cache)
         assert put(cache, [1, 2]) is not None
-
-
-class TestReset:
-    def test_reset_returns_every_slot_whatever_is_held(self, pooled: RadixCache, pool: RecordingPool) -> None:
-        """X7: and calls nobody back."""
-        pooled.on_node_evict = pytest.fail
-        node = pooled.insert(RadixKey([1] * 8), pool.alloc(8)).last_node
-        pooled.insert(RadixKey([2] * 8), pool.alloc(8))
-        pooled.inc_lock_ref(node)
-        pooled.reset()
-        assert pool.available_size() == 64
-        assert (pooled.evictable_size(), pooled.protected_size(), pooled.total_size()) == (0, 0, 0)
 
 
 class _ShortOfMemory(TokenToKVPoolAllocator):

@@ -6,21 +6,16 @@ import gc
 import hashlib
 import weakref
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 
-from pymllm.adapters.own_caches import view_tree
-from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_token_ids
 from pymllm.mem_cache.base_tree_node import BaseTreeNode
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 from pymllm.mem_cache.radix_tree import namespace_prior
-from pymllm.oracle.page_hashes import hash_pages
-from pymllm.oracle.prefix_pages import Path, Space
 
 
 def put(cache: RadixCache, tokens: list[int], extra_key: str | int | None = None) -> TreeNode:
@@ -28,25 +23,6 @@ def put(cache: RadixCache, tokens: list[int], extra_key: str | int | None = None
 
 
 class TestStructure:
-    def test_no_node_is_empty_but_the_root(self) -> None:
-        """R9: matches and inserts of every length leave whole pages in every node."""
-        cache = RadixCache(2)
-        put(cache, [1, 1, 2, 2, 3, 3, 4, 4])
-        for length in range(9):
-            cache.match_prefix(RadixKey([1, 1, 2, 2, 3, 3, 4, 4][:length]))
-            put(cache, [1, 1, 2, 2, 3, 3, 4, 4][:length])
-        assert [len(view.tokens) for view in view_tree(cache.root_node)] == [2, 2, 2, 2]
-        check_radix_cache(cache)
-
-    def test_wide_tokens_split_between_tokens(self) -> None:
-        """K1: keys that agree in half a token agree in none of it."""
-        cache = RadixCache()
-        cache.insert(RadixKey([(1, 2), (3, 4), (5, 6)]), torch.tensor([7, 8, 9]))
-        match = cache.match_prefix(RadixKey([(1, 2), (3, 9)]))
-        assert match.indices.tolist() == [7]
-        assert list(match.last_node.key) == [(1, 2)]
-        check_radix_cache(cache)
-
     def test_path_longer_than_the_recursion_limit_is_walked(self) -> None:
         """R2: one conversation of thousands of turns is one path of thousands of nodes."""
         cache = RadixCache()
@@ -58,58 +34,6 @@ class TestStructure:
         assert len(cache.compute_node_hash(match.last_node)) == 2
         cache.pretty_print()
         assert cache.evict(3000).full_evicted == 2999
-
-
-class TestOnlyChildren:
-    """A walk goes to an only child without looking it up, and finds what it would have found."""
-
-    def test_key_that_ends_at_a_node_does_not_reach_its_only_child(self) -> None:
-        """R2: nor does one that goes on otherwise; half a child is found as ever."""
-        cache = RadixCache(2)
-        for tokens in ([1, 1], [1, 1, 2, 2, 3, 3]):
-            put(cache, tokens)
-        for tokens, found in (
-            ([1, 1], 2),
-            ([1, 1, 2, 9], 2),
-            ([1, 1, 9, 9, 3, 3], 2),
-            ([1, 1, 2, 2], 4),
-            ([1, 1, 2, 2, 3, 9], 4),
-            ([1, 1, 2, 2, 3, 3, 4, 4], 6),
-        ):
-            assert cache.match_prefix(RadixKey(tokens)).prefix_len == found
-        check_radix_cache(cache)
-
-    def test_second_child_is_found_and_so_is_the_first(self) -> None:
-        """R2: with siblings, the first page decides; when one is evicted, the other is still there."""
-        cache = RadixCache()
-        trunk, one, two = (put(cache, tokens) for tokens in ([1], [1, 2], [1, 3]))
-        assert trunk._only_child is None
-        for leaf, tokens in ((one, [1, 2]), (two, [1, 3])):
-            assert cache.match_prefix(RadixKey(tokens)).last_node is leaf
-        cache.evict(1)
-        check_radix_cache(cache)
-        assert cache.match_prefix(RadixKey([1, 2])).last_node is trunk
-        assert cache.match_prefix(RadixKey([1, 3])).last_node is two
-        cache.evict(2)
-        three = put(cache, [1, 4])
-        assert cache.match_prefix(RadixKey([1, 4])).last_node is three
-
-    def test_split_only_child_leaves_its_upper_half_the_only_one(self) -> None:
-        """R9: and the lower half is the only child of the upper one."""
-        cache = RadixCache()
-        trunk, leaf = put(cache, [1]), put(cache, [1, 2, 3])
-        upper = put(cache, [1, 2])
-        assert (trunk._only_child, upper._only_child, leaf._only_child) == (upper, leaf, None)
-        check_radix_cache(cache)
-
-    def test_split_sibling_leaves_no_only_child(self) -> None:
-        """R9: the other is still there."""
-        cache = RadixCache()
-        trunk, _, leaf = (put(cache, tokens) for tokens in ([1], [1, 5], [1, 2, 3]))
-        upper = put(cache, [1, 2])
-        assert (trunk._only_child, upper._only_child) == (None, leaf)
-        assert cache.match_prefix(RadixKey([1, 5])).prefix_len == 2
-        check_radix_cache(cache)
 
 
 class TestOutline:
@@ -129,29 +53,6 @@ class TestOutline:
 
 
 class TestSplit:
-    def test_lower_half_keeps_object_and_id(self) -> None:
-        """R10: whoever holds the node still does; the upper half is new, with copies of the counts."""
-        cache = RadixCache()
-        node = put(cache, [1, 2, 3, 4])
-        identity = node.id
-        cache.inc_lock_ref(node)
-        cache.match_prefix(RadixKey([1, 2, 3, 4]))
-        upper = cache.match_prefix(RadixKey([1, 2])).last_node
-        assert upper is node.parent
-        assert upper.id > node.id == identity
-        assert (list(upper.key), list(node.key)) == ([1, 2], [3, 4])
-        assert (upper.lock_ref, upper.hit_count, node.hit_count) == (1, 2, 1)
-
-    def test_lower_half_keeps_its_children(self) -> None:
-        """R9: what hung below the node hangs below its lower half."""
-        cache = RadixCache()
-        node = put(cache, [1, 2, 3, 4])
-        leaf = put(cache, [1, 2, 3, 4, 5])
-        put(cache, [1, 2, 9])
-        assert leaf.parent is node
-        assert next(iter(node.parent.children.values())) is node
-        check_radix_cache(cache)
-
     @pytest.mark.notices("B07")
     def test_halves_do_not_keep_the_whole_alive(self) -> None:
         """X5: each half owns memory for its own slots and tokens, and no more."""
@@ -210,7 +111,8 @@ class TestHashes:
 
     @pytest.mark.notices("B145")
     @pytest.mark.parametrize(
-        ("name", "tag"), [("lora", b"s:lora"), ("1", b"s:1"), (1, b"i:1"), (-5, b"i:-5")]
+        ("name", "tag"),
+        [("lora", b"s:lora"), ("1", b"s:1"), (1, b"i:1"), (-5, b"i:-5"), ("ключ", "s:ключ".encode())],
     )
     def test_namespace_seeds_the_first_page(self, name: str | int, tag: bytes) -> None:
         """H3: byte 0 and the digest of the tagged name: 33 bytes, which no token sequence is."""
@@ -222,32 +124,6 @@ class TestHashes:
     def test_plain_namespace_has_no_prior(self) -> None:
         """H3: without a namespace the first page is hashed as documented."""
         assert namespace_prior(None) is None
-
-    def test_namespaces_never_share_a_hash(self) -> None:
-        """H3: equal tokens, four namespaces, no equal page; non-ASCII names are UTF-8."""
-        hashes = []
-        for name in (None, "1", 1, "ключ"):
-            cache = RadixCache()
-            hashes += cache.compute_node_hash(put(cache, [1, 2, 3], name))
-            assert tuple(hashes[-3:]) == hash_pages(Path(Space(name), (1, 2, 3)), 1)
-        assert len(set(hashes)) == 12
-
-    def test_bigram_pages_hash_element_by_element(self) -> None:
-        """H1, H2: a page of bigrams is its elements in order."""
-        cache = RadixCache(2)
-        tokens = [(1, 2), (3, 4), (5, 6), (7, 8)]
-        node = cache.insert(RadixKey(tokens), torch.arange(4)).last_node
-        first = hash_token_ids(tokens[:2])
-        assert cache.compute_node_hash(node) == [first, hash_token_ids(tokens[2:], first)]
-
-    def test_every_page_of_a_long_path_has_its_own_hash(self) -> None:
-        """H2: the chain is as long as the path."""
-        cache = RadixCache()
-        for length in (3, 5, 8):
-            node = put(cache, [0] * length)
-        chain = hash_pages(Path(Space(), (0,) * 8), 1)
-        assert tuple(cache.compute_node_hash(node)) == chain[5:]
-        assert all(one != two for one, two in pairwise(chain))
 
 
 CACHES: dict[str, Callable[[], Any]] = {
@@ -261,8 +137,8 @@ CACHES: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("way", ["evict", "hold and evict", "reset"])
 @pytest.mark.parametrize("kind", CACHES)
 def test_a_kept_node_keeps_no_other_alive(kind: str, way: str, shape: str) -> None:
-    """X5: of 1,000 nodes that left there is the one that somebody kept, and the root of before the reset."""
-    tokens = range(1000)
+    """X5: of 200 nodes that left there is the one that somebody kept, and the root of before the reset."""
+    tokens = range(200)
     gc.collect()
     gc.disable()
     try:

@@ -1,13 +1,19 @@
-"""Windows: which prefixes can be used, what a hold protects, what its release takes back."""
+"""Windows: which prefixes can be used, what holds protect and give back, and what evictions do."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 
-from pymllm.errors import LockError, StaleNodeError
+from pymllm.adapters.failing_calls import InjectedFault, record_around
+from pymllm.errors import LockError
+from pymllm.history.operations import Fault
+from pymllm.history.outcomes import Effect
 from pymllm.invariants import check_radix_cache
-from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.mem_cache.base_prefix_cache import EvictResult, RadixKey
+from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 
 TEN = list(range(10))
@@ -31,12 +37,6 @@ def node_at(cache: RadixCache, tokens: list[int]) -> TreeNode:
 
 
 class TestUsablePrefixes:
-    def test_prefix_without_tombstones_is_usable_however_short(self) -> None:
-        """S1: all of it is alive."""
-        cache = RadixCache(1, 4)
-        put(cache, TEN)
-        assert [found(cache, TEN[:length]) for length in range(6)] == [0, 1, 2, 3, 4, 5]
-
     @pytest.mark.notices("B193")
     def test_prefix_after_a_tombstone_needs_a_whole_window(self) -> None:
         """S1: the last W tokens are alive, or it cannot be used."""
@@ -56,75 +56,8 @@ class TestUsablePrefixes:
         assert middle.swa_tombstone
         assert [found(cache, TEN[:length]) for length in (6, 7)] == [2, 7]
 
-    def test_match_falls_back_to_an_earlier_window(self) -> None:
-        """S1, R2: the longest prefix that can be used, not nothing."""
-        cache = RadixCache(1, 3)
-        put(cache, TEN[:4])
-        middle = put(cache, TEN[:6])
-        cache.inc_lock_ref(put(cache, TEN))
-        found(cache, TEN[:4])
-        cache.evict(0, 1)
-        assert (middle.swa_tombstone, middle.parent.swa_tombstone) == (True, False)
-        assert [found(cache, TEN[:length]) for length in (10, 9, 8, 6, 5, 4)] == [10, 9, 4, 4, 4, 4]
-
-    def test_window_may_span_nodes(self) -> None:
-        """S1: alive tokens count across nodes."""
-        cache = RadixCache(1, 4)
-        put(cache, TEN, evicted=4)
-        found(cache, TEN[:8])
-        found(cache, TEN[:9])
-        assert found(cache, TEN[:8]) == 8
-        assert found(cache, TEN) == 10
-
-    def test_window_smaller_than_a_page_counts_tokens(self) -> None:
-        """S1: one alive page is more than a window of one token."""
-        cache = RadixCache(4, 1)
-        put(cache, [*TEN, 10, 11], evicted=8)
-        assert found(cache, [*TEN, 10, 11]) == 12
-        assert found(cache, TEN) == 0
-
-    def test_window_larger_than_a_page_needs_more_pages(self) -> None:
-        """S1: six tokens of a window are two pages of four."""
-        cache = RadixCache(4, 6)
-        put(cache, list(range(16)), evicted=4)
-        assert [found(cache, list(range(length))) for length in (8, 12, 16)] == [0, 12, 16]
-
-    def test_partly_matched_tombstone_is_not_used(self) -> None:
-        """S1, R2: nor is it split."""
-        cache = RadixCache(1, 2)
-        leaf = put(cache, TEN, evicted=6)
-        assert found(cache, TEN[:3]) == 0
-        assert leaf.parent.parent is cache.root_node
-
-    def test_dead_match_refreshes_nothing(self) -> None:
-        """R8: only the returned path is used, and here none is returned."""
-        cache = RadixCache(1, 2)
-        leaf = put(cache, TEN, evicted=6)
-        before = leaf.parent.last_access_time, leaf.parent.hit_count
-        found(cache, TEN[:7])
-        assert (leaf.parent.last_access_time, leaf.parent.hit_count) == before
-
 
 class TestHolds:
-    def test_hold_protects_exactly_the_pages_of_its_window(self) -> None:
-        """S5, S6: the path is locked, the last W tokens alive, the rest evictable from the window."""
-        cache = RadixCache(1, 4)
-        node = put(cache, TEN)
-        token = cache.inc_lock_ref(node)
-        assert token is not None
-        assert (len(node.key), node.swa_lock_ref, node.lock_ref) == (4, 1, 1)
-        assert (node.parent.swa_lock_ref, node.parent.lock_ref) == (0, 1)
-        assert (cache.swa_protected_size(), cache.swa_evictable_size()) == (4, 6)
-        assert (cache.protected_size(), cache.evictable_size()) == (10, 0)
-        assert node.swa_boundary_id == token
-
-    def test_window_is_rounded_up_to_whole_pages(self) -> None:
-        """S5: six tokens are covered by two pages of four."""
-        cache = RadixCache(4, 6)
-        node = put(cache, list(range(16)))
-        cache.inc_lock_ref(node)
-        assert cache.swa_protected_size() == 8
-
     @pytest.mark.parametrize(
         ("page_size", "window", "length"),
         [(1, 4, 4), (1, 4, 1), (4, 6, 8), (4, 5, 8), (4, 1, 4), (1, 100, 10)],
@@ -143,36 +76,6 @@ class TestHolds:
         assert cache.swa_protected_size() == cache.protected_size() == 0
         check_radix_cache(cache)
 
-    def test_one_token_more_makes_a_token_necessary(self) -> None:
-        """S5: the window ends inside the path."""
-        cache = RadixCache(1, 4)
-        assert cache.inc_lock_ref(put(cache, TEN[:5])) is not None
-
-    def test_token_of_another_hold_is_refused(self) -> None:
-        """S5: each edge has its own id."""
-        cache = RadixCache(1, 2)
-        short, long = put(cache, TEN[:5]), put(cache, TEN)
-        tokens = cache.inc_lock_ref(short), cache.inc_lock_ref(long)
-        assert tokens[0] != tokens[1]
-        with pytest.raises(LockError):
-            cache.dec_lock_ref(short, tokens[1])
-        cache.dec_lock_ref(short, tokens[0])
-        cache.dec_lock_ref(long, swa_boundary_id=tokens[1])
-        check_radix_cache(cache)
-
-    def test_holds_at_one_node_share_their_token(self) -> None:
-        """S5: it is the edge node's id."""
-        cache = RadixCache(1, 4)
-        node = put(cache, TEN)
-        tokens = [cache.inc_lock_ref(node) for _ in range(3)]
-        assert len(set(tokens)) == 1
-        assert (node.lock_ref, node.swa_lock_ref) == (3, 3)
-        for token in tokens:
-            cache.dec_lock_ref(node, token)
-        assert (node.lock_ref, node.swa_lock_ref) == (0, 0)
-        with pytest.raises(LockError):
-            cache.dec_lock_ref(node, tokens[0])
-
     @pytest.mark.notices("B23", "B25")
     def test_split_of_the_edge_node_keeps_its_id_on_top(self) -> None:
         """S5, R10: the upper half starts the window now, and no other node carries the id."""
@@ -189,15 +92,6 @@ class TestHolds:
         assert cache.swa_protected_size() == 0
         check_radix_cache(cache)
 
-    def test_split_above_the_edge_leaves_the_id_alone(self) -> None:
-        """S5: the edge node is not touched."""
-        cache = RadixCache(1, 4)
-        node = put(cache, TEN)
-        token = cache.inc_lock_ref(node)
-        node_at(cache, TEN[:3])
-        assert node.swa_boundary_id == token
-        cache.dec_lock_ref(node, token)
-
     @pytest.mark.notices("B20", "B200")
     def test_release_takes_nobody_elses_window(self) -> None:
         """S5: two holds whose windows overlap, released in either order."""
@@ -212,18 +106,6 @@ class TestHolds:
             check_radix_cache(cache)
             cache.dec_lock_ref(nodes[1 - first_released], tokens[1 - first_released])
             assert cache.swa_protected_size() == cache.protected_size() == 0
-
-    def test_release_after_tombstoning_around_it_is_exact(self) -> None:
-        """S5, S6: what died outside the window in between is not counted."""
-        cache = RadixCache(1, 2)
-        node = put(cache, TEN)
-        token = cache.inc_lock_ref(node)
-        cache.evict(100, 100)
-        assert node.parent.swa_tombstone
-        put(cache, TEN, first=500)
-        cache.dec_lock_ref(node, token)
-        check_radix_cache(cache)
-        assert (node.swa_lock_ref, node.parent.swa_lock_ref) == (0, 0)
 
     @pytest.mark.notices("B19")
     def test_release_after_a_revival_is_exact(self) -> None:
@@ -240,30 +122,149 @@ class TestHolds:
         check_radix_cache(cache)
         assert trunk.swa_lock_ref == 0
 
-    def test_reset_forgets_tokens_and_tombstones(self) -> None:
-        """X7: and the windowed sizes."""
-        cache = RadixCache(1, 4)
-        node = put(cache, TEN, evicted=5)
-        token = cache.inc_lock_ref(node)
-        cache.reset()
-        assert cache.swa_evictable_size() == cache.swa_protected_size() == 0
-        with pytest.raises(StaleNodeError):
-            cache.dec_lock_ref(node, token)
-        assert found(cache, TEN) == 0
-        put(cache, TEN)
+
+class Bench:
+    """A cache over a recording pool, with short names for what these tests do."""
+
+    def __init__(self, window: int) -> None:
+        inner = SWATokenToKVPoolAllocator(64, 64, "cpu", 1, True)
+        self.effects: list[Effect] = []
+        self.pool: Any = record_around(inner, self.effects.append)
+        self.removed: list[int] = []
+        self.cache = RadixCache(1, window, self.pool, self.removed.append)
+
+    def put(self, tokens: list[int]) -> TreeNode:
+        slots = self.pool.alloc(len(tokens))
+        result = self.cache.insert(RadixKey(tokens), slots)
+        self.pool.inner.free(slots[: result.prefix_len])
+        return result.last_node
+
+    def found(self, tokens: list[int]) -> int:
+        return self.cache.match_prefix(RadixKey(tokens)).prefix_len
+
+    def calls(self) -> list[tuple[str, int]]:
+        """The pool's calls, with how many slots each named."""
+        check_radix_cache(self.cache)
+        calls = [(effect.call, len(effect.slots)) for effect in self.effects]
+        self.effects.clear()
+        return calls
+
+
+class TestEviction:
+    @pytest.mark.notices("B62")
+    def test_inner_nodes_lose_their_window_and_stay(self) -> None:
+        """S3, S2: the oldest alive node is an inner one, so only its SWA half goes."""
+        bench = Bench(window=2)
+        bench.put([1, 2])
+        bench.put([1, 2, 3, 4])
+        assert bench.cache.evict(0, 1) == EvictResult(0, 2)
+        assert bench.removed == []
+        assert bench.calls() == [("free_swa", 2)]
+        assert (bench.found([1, 2]), bench.found([1, 2, 3, 4])) == (0, 4)
+
+    @pytest.mark.notices("B58")
+    def test_the_window_that_was_used_longest_ago_goes_first(self) -> None:
+        """S3, R8: a match makes the inner nodes of its path recent, and not its leaf alone."""
+        bench = Bench(window=2)
+        for tokens in ([1, 2], [1, 2, 3, 4], [5, 6], [5, 6, 7, 8]):
+            bench.put(tokens)
+        bench.found([1, 2, 3, 4])
+        assert bench.cache.evict(0, 1) == EvictResult(0, 2)
+        assert bench.calls() == [("free_swa", 2)]
+        assert (bench.found([1, 2]), bench.found([5, 6])) == (2, 0)
+
+    @pytest.mark.notices("B46")
+    def test_dead_tokens_count_as_full_only(self) -> None:
+        """S3: removing a tombstone frees no window memory."""
+        bench = Bench(window=2)
+        bench.put([1, 2, 3, 4])
+        bench.found([1, 2])
+        bench.put([1, 2, 3, 4, 5, 6])
+        bench.cache.evict(0, 2)
+        assert bench.found([1, 2]) == 0
+        assert bench.cache.evict(100) == EvictResult(6, 4)
+
+    @pytest.mark.notices("B44")
+    def test_tombstones_go_with_their_last_child(self) -> None:
+        """S4: all the way up, in either phase, and counted."""
+        bench = Bench(window=2)
+        bench.put([1, 2])
+        bench.put([1, 2, 3])
+        bench.put([1, 2, 3, 4, 5])
+        for node in (bench.found([1, 2]), bench.found([1, 2, 3])):
+            assert node
+        bench.found([1, 2, 3, 4, 5])
+        bench.cache.evict(0, 3)
+        assert bench.calls() == [("free_swa", 3)]
+        assert bench.cache.evict(1) == EvictResult(5, 2)
+        assert len(bench.removed) == 3
+        assert bench.calls() == [("free", 5)]
+
+    @pytest.mark.notices("B40")
+    def test_held_windows_are_never_taken(self) -> None:
+        """S3, S5, S6: the window of a hold stays alive, the rest of its path may lose its own."""
+        bench = Bench(window=2)
+        node = bench.put([1, 2, 3, 4, 5])
+        bench.cache.inc_lock_ref(node)
+        assert bench.cache.evict(100, 100) == EvictResult(0, 3)
+        assert bench.cache.total_size() == 5
+        assert bench.cache.swa_protected_size() == 2
+        assert bench.cache.swa_evictable_size() == 0
+        assert bench.found([1, 2, 3, 4, 5]) == 5
+
+    def test_refused_tombstones_change_nothing(self) -> None:
+        """X2: where free_swa raises, no node died and none was removed."""
+        bench = Bench(window=1)
+        for tokens in ([1], [1, 2], [1, 3], [4, 5]):
+            bench.put(tokens)
+        bench.pool.fault = Fault("free_swa")
+        with pytest.raises(InjectedFault):
+            bench.cache.evict(1, 2)
+        assert bench.calls() == []
+        assert bench.removed == []
+        assert bench.cache.swa_evictable_size() == bench.cache.total_size() == 5
+        bench.pool.fault = None
+        assert bench.cache.evict(100, 100) == EvictResult(5, 5)
+        assert bench.calls() == [("free", 5)]
+
+    def test_refused_removal_keeps_the_tombstones(self) -> None:
+        """X2: what free_swa has taken is dead, what free refused is still cached."""
+        bench = Bench(window=1)
+        for tokens in ([1], [1, 2], [1, 3], [4, 5]):
+            bench.put(tokens)
+        bench.pool.fault = Fault("free")
+        with pytest.raises(InjectedFault):
+            bench.cache.evict(1, 2)
+        assert bench.calls() == [("free_swa", 1)]
+        assert bench.removed == []
+        assert bench.cache.total_size() == 5
+        assert bench.cache.swa_evictable_size() == 4
+        bench.pool.fault = None
+        assert bench.cache.evict(100) == EvictResult(5, 4)
+
+    def test_refused_cascade_leaves_the_tombstone_where_it_was(self) -> None:
+        """X2, S4: a dead parent that was to go with its child is still there, dead, and goes next time."""
+        bench = Bench(window=1)
+        for tokens in ([1], [1, 2], [1, 2, 3]):
+            bench.put(tokens)
+        bench.cache.evict(0, 1)
+        bench.pool.fault = Fault("free")
+        with pytest.raises(InjectedFault):
+            bench.cache.evict(3)
+        assert bench.calls() == [("free_swa", 1)]
+        assert (bench.cache.total_size(), bench.cache.swa_evictable_size()) == (3, 2)
+        bench.pool.fault = None
+        assert bench.cache.evict(2) == EvictResult(3, 2)
+        assert bench.calls() == [("free", 3)]
+
+    def test_pool_without_window_halves_hears_of_removals_only(self) -> None:
+        """S2: tombstoning over a pool without free_swa is bookkeeping."""
+        effects: list[Effect] = []
+        pool = record_around(TokenToKVPoolAllocator(16, "cpu", 1, True), effects.append)
+        cache = RadixCache(1, 1, pool)
+        cache.insert(RadixKey([1, 2]), pool.alloc(2))
+        cache.match_prefix(RadixKey([1]))
+        cache.insert(RadixKey([1, 2, 3]), pool.alloc(3))
+        assert cache.evict(0, 1) == EvictResult(0, 1)
+        assert effects == []
         check_radix_cache(cache)
-
-    def test_root_needs_no_window(self) -> None:
-        """R6: the empty prefix is always usable."""
-        cache = RadixCache(1, 4)
-        assert cache.inc_lock_ref(cache.root_node) is None
-        cache.dec_lock_ref(cache.root_node)
-        cache.dec_lock_ref(None, 7)
-
-
-class TestSizes:
-    def test_dead_tokens_are_full_tokens_only(self) -> None:
-        """S6, R7: a tombstone counts in total_size and in no window size."""
-        cache = RadixCache(1, 2)
-        put(cache, TEN, evicted=6)
-        assert (cache.total_size(), cache.swa_evictable_size(), cache.swa_protected_size()) == (10, 4, 0)

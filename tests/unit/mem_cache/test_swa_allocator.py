@@ -99,13 +99,6 @@ def test_an_alloc_takes_both_or_nothing(make: Make, size: int, swa_size: int) ->
     assert allocator.alloc(1) is None
 
 
-def test_nothing_wanted_is_an_empty_tensor(make: Make) -> None:
-    """A3: alloc(0) is met, even when nothing is free."""
-    allocator = make(4, 4, 4)
-    alloc(allocator, 4)
-    assert alloc(allocator, 0).shape == (0,)
-
-
 def test_each_pool_merges_by_its_own_need(make: Make) -> None:
     """A4: freed halves wait while older ones suffice, whatever the full pool does."""
     allocator = make(8, 4)
@@ -113,15 +106,6 @@ def test_each_pool_merges_by_its_own_need(make: Make) -> None:
     allocator.free_swa(slots[:1])
     assert halves(allocator, alloc(allocator, 1).tolist()) == [4]
     assert halves(allocator, alloc(allocator, 1).tolist()) == [1]
-
-
-def test_a_merge_by_request_merges_both_pools(make: Make) -> None:
-    """A4: the lowest go first in each."""
-    allocator = make()
-    allocator.free(alloc(allocator, 2))
-    allocator.merge_and_sort_free()
-    assert alloc(allocator, 2).tolist() == [1, 2]
-    assert halves(allocator, [1, 2]) == [1, 2]
 
 
 # -- free and free_swa -----------------------------------------------------------------------------------
@@ -272,15 +256,6 @@ def test_halves_move_from_slot_to_slot(make: Make, page_size: int, checked: bool
     assert sizes(allocator) == (6 * page_size, 6 * page_size)
 
 
-@NOTHING
-def test_nothing_moves_by_an_empty_call(make: Make, nothing: torch.Tensor) -> None:
-    """A7: two empty tensors pair."""
-    allocator = make()
-    alloc(allocator, 2)
-    allocator.move_swa(nothing, torch.empty(0, dtype=torch.int32))
-    assert halves(allocator, [1, 2]) == [1, 2]
-
-
 # -- clear, construction -----------------------------------------------------------------------------------
 
 
@@ -310,13 +285,6 @@ def test_attributes_say_how_it_was_built(make: Make) -> None:
         "SWATokenToKVPoolAllocator(size=8, swa_size=4, page_size=4, "
         f"device='{allocator.device}', available=8+4)"
     )
-
-
-def test_is_handed_out_asks_the_full_pool(make: Make) -> None:
-    """A2: of any shape; a slot without a half is handed out as well."""
-    allocator = make()
-    allocator.free_swa(alloc(allocator, 2)[:1])
-    assert allocator.is_handed_out(torch.tensor([[1, 2], [3, 0]])).tolist() == [[True, True], [False, False]]
 
 
 @pytest.mark.parametrize("checked", [True, False])

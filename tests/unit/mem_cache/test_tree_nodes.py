@@ -42,15 +42,6 @@ def test_recency_is_compared_among_nodes_of_one_kind_only(one: BaseTreeNode, oth
 
 
 @each_kind
-def test_node_without_slots_is_evicted(kind: Kind) -> None:
-    """A node has left its cache when its slots are gone."""
-    node = kind()
-    assert node.evicted
-    node.value = torch.tensor([1])
-    assert not node.evicted
-
-
-@each_kind
 def test_node_takes_no_other_field(kind: Kind) -> None:
     """Nodes are many and compact: a misspelt field is an error, not a dictionary for each node."""
     with pytest.raises(AttributeError):
@@ -77,16 +68,6 @@ def test_a_new_node_holds_nothing() -> None:
     assert (node.swa_tombstone, node.swa_boundary_id) == (False, None)
 
 
-def test_tombstone_has_slots_and_no_state() -> None:
-    """M5: neither an evicted node nor one with a state is a tombstone."""
-    node = MambaTreeNode()
-    assert not node.mamba_tombstone
-    node.value = torch.tensor([1])
-    assert node.mamba_tombstone
-    node.mamba_value = torch.tensor([0])
-    assert not node.mamba_tombstone
-
-
 def test_track_slot_becomes_a_tensor_when_asked_for() -> None:
     """M1: int64 of shape (1,), made once; None without a state."""
     node = MambaTreeNode()
@@ -104,24 +85,6 @@ def test_track_slot_is_where_the_slots_are() -> None:
     node.value, node._track_slot = torch.empty(2, dtype=torch.int64, device="meta"), 7
     assert node.mamba_value is not None
     assert node.mamba_value.device.type == "meta"
-
-
-def test_assigned_state_is_the_nodes_track_slot() -> None:
-    """M1: what is given by hand counts in both forms, None takes the state away."""
-    node = MambaTreeNode()
-    node.mamba_value = torch.tensor([5])
-    assert node._track_slot == 5
-    node.mamba_value = None
-    assert node._track_slot is None
-
-
-def test_tree_and_cache_count_one_lock() -> None:
-    """R6: what the shared tree counts as lock_ref is full_lock_ref itself, not a copy of it."""
-    node = MambaTreeNode()
-    node.lock_ref += 2
-    assert node.full_lock_ref == 2
-    node.full_lock_ref -= 1
-    assert node.lock_ref == 1
 
 
 def test_description_names_locks_and_state() -> None:

@@ -145,20 +145,6 @@ def test_pages_are_expanded_in_order(pages: int, page_size: int) -> None:
     assert starts.any()
 
 
-def test_node_over_a_pool_of_pages_keeps_pages(
-    cache: RadixCache | MambaRadixCache, pool: TokenToKVPoolAllocator
-) -> None:
-    """R1, R2: its value and what a match returns are the slots that were inserted."""
-    slots = pool.alloc(16)
-    assert slots is not None
-    node = cache.insert(RadixKey(range_of(16)), slots).last_node
-    assert node._starts.tolist() == slots[::4].tolist()
-    assert node.value.tolist() == slots.tolist()
-    assert not node.evicted
-    if isinstance(cache, RadixCache):
-        assert cache.match_prefix(RadixKey(range_of(16))).indices.tolist() == slots.tolist()
-
-
 def test_split_divides_the_pages(cache: RadixCache | MambaRadixCache, pool: TokenToKVPoolAllocator) -> None:
     """R10, X5: each half has its own copy, and a path of both has all slots."""
     slots = pool.alloc(20)
@@ -251,11 +237,6 @@ def test_pool_takes_pages_where_nobody_replaced_free_alone(
     assert not counts_in_pages(pool, 4, torch.device("meta"))
 
 
-def test_object_without_either_takes_no_pages() -> None:
-    """X1: nothing is asked of a pool that it does not have."""
-    assert not takes_pages(object())
-
-
 @pytest.mark.parametrize("kind", [_Counting, _Paging])
 def test_subclass_sees_every_slot_that_goes(kind: type[Any]) -> None:
     """X2: in whole pages, by whichever call it has."""
@@ -276,15 +257,6 @@ def test_free_replaced_on_the_object_is_called() -> None:
     pool.free = lambda indices: seen.append(indices.tolist())
     cache.evict(1)
     assert seen == [list(range(4, 16))]
-
-
-def test_cache_with_a_window_gives_pages_back_by_their_slots() -> None:
-    """X2: it keeps every slot, and the pool takes the first of each page."""
-    pool = make_pool(TokenToKVPoolAllocator, 64)
-    cache = RadixCache(4, 4, pool)
-    cache.insert(RadixKey(list(range(12))), pool.alloc(12))
-    assert cache.evict(1).full_evicted == 12
-    assert pool.available_size() == 64
 
 
 class _Bare:

@@ -63,10 +63,6 @@ class Engine:
         sizes = self.cache.evictable_size(), self.cache.swa_evictable_size(), self.pool.available_size()
         return view_tree(self.cache.root_node), sizes
 
-    def shape(self) -> list[tuple[int, int]]:
-        """Every node, and how long it is."""
-        return [(view.id, len(view.tokens)) for view in view_tree(self.cache.root_node)]
-
 
 @pytest.fixture
 def engine() -> Engine:
@@ -88,37 +84,6 @@ def half_held() -> tuple[Engine, TreeNode, TreeNode]:
 
 
 class TestNewPages:
-    def test_new_pages_before_e_are_dead_and_the_rest_alive(self, engine: Engine) -> None:
-        """S7: two nodes, both adopted, of which one counts in the window sizes."""
-        slots = engine.slots(12, evicted=8)
-        result = engine.insert(KEY, slots, evicted=8)
-        assert (result.prefix_len, result.adopted) == (0, ((0, 12),))
-        assert (len(result.last_node.key), len(result.last_node.parent.key)) == (4, 8)
-        assert result.last_node.parent.swa_tombstone
-        assert (engine.cache.total_size(), engine.cache.swa_evictable_size()) == (12, 4)
-        assert engine.found(KEY) == slots.tolist()
-
-    def test_e_before_the_cached_prefix_ends_kills_nothing(self, engine: Engine) -> None:
-        """S7: cached pages stay what they are."""
-        engine.put(KEY[:8])
-        slots = engine.slots(12, evicted=4)
-        result = engine.insert(KEY, slots, evicted=4)
-        assert (result.prefix_len, result.adopted) == (8, ((8, 12),))
-        assert engine.cache.swa_evictable_size() == 12
-
-    def test_whole_key_dead_is_refused(self, engine: Engine) -> None:
-        """S7, S4: a leaf without window KV is never made."""
-        result = engine.insert(KEY, engine.slots(12, evicted=12), evicted=12)
-        assert result.adopted == ()
-        assert engine.cache.total_size() == 0
-
-    def test_page_larger_than_the_window_keeps_its_last_page(self) -> None:
-        """S7: e may reach the last page's start, not its end."""
-        engine = Engine(window=2, page_size=4)
-        assert engine.insert(KEY, engine.slots(12, evicted=8), evicted=8).adopted == ((0, 12),)
-        other = [50 + token for token in KEY]
-        assert engine.insert(other, engine.slots(12, evicted=12), evicted=12).adopted == ()
-
     @pytest.mark.parametrize("start", [0, 4])
     def test_the_error_says_how_far_the_halves_are_gone(self, start: int) -> None:
         """S7, X1: the value that was given, and the whole pages that would do."""
@@ -139,17 +104,6 @@ class TestNewPages:
 
 
 class TestRevival:
-    def test_unlocked_tombstone_takes_the_incoming_slots(self, engine: Engine) -> None:
-        """S7: they are adopted, and the displaced ones go back in one call."""
-        engine.put(KEY, evicted=8)
-        old = engine.found(KEY)
-        slots = engine.slots(12)
-        result = engine.insert(KEY, slots)
-        assert (result.prefix_len, result.adopted) == (12, ((0, 8),))
-        assert engine.effects == [Effect("free", tuple(old[:8]))]
-        assert engine.found(KEY) == [*slots[:8].tolist(), *old[8:]]
-        assert engine.cache.swa_evictable_size() == 12
-
     @pytest.mark.notices("B34", "B35")
     def test_held_tombstone_keeps_its_slots_and_takes_the_halves(self, engine: Engine) -> None:
         """S7, R6: what others read is never freed; the incoming full slots stay the caller's."""
@@ -181,24 +135,6 @@ class TestRevival:
         assert not leaf.parent.swa_tombstone
         assert leaf.parent.parent.swa_tombstone
 
-    def test_p_inside_a_page_protects_the_whole_page(self) -> None:
-        """S7: a page is revived where it starts at or after p."""
-        engine = Engine(window=4, page_size=4)
-        engine.put(KEY, evicted=8)
-        result = engine.insert(KEY, engine.slots(12), protected=1)
-        assert result.adopted == ((4, 8),)
-
-    def test_own_slots_stay_as_they_are(self, engine: Engine) -> None:
-        """S7: the matched prefix passed back brings no window KV."""
-        engine.put(KEY, evicted=8)
-        own = torch.tensor(engine.found(KEY))
-        before = engine.shape()
-        result = engine.insert(KEY, own)
-        assert (result.prefix_len, result.adopted) == (12, ())
-        assert engine.effects == []
-        assert result.last_node.parent.swa_tombstone
-        assert engine.shape() == before
-
     def test_own_pages_between_foreign_ones_are_split_off(self, engine: Engine) -> None:
         """S7, R4: revived runs are nodes of their own, and adopted has one range for each."""
         leaf = engine.put(KEY, evicted=8)
@@ -227,25 +163,6 @@ class TestRevival:
         assert engine.found(SEVEN) == [*old[:4], *slots[4:6].tolist(), old[6]]
         assert not trunk.swa_tombstone
         assert not middle.swa_tombstone
-
-    def test_adjacent_ranges_are_joined(self, engine: Engine) -> None:
-        """R4: adopted ranges are maximal, revived and new ones together."""
-        engine.put(KEY[:8], evicted=5)
-        slots = engine.slots(12)
-        assert engine.insert(KEY, slots).adopted == ((0, 5), (8, 12))
-        other = Engine(window=2)
-        other.put(KEY[:4])
-        other.put(KEY[:6])
-        assert other.insert(KEY, other.slots(12)).adopted == ((6, 12),)
-
-    def test_revival_is_an_access(self, engine: Engine) -> None:
-        """R8: the whole path of an insert is the most recent."""
-        leaf = engine.put(KEY, evicted=8)
-        engine.put([50, 51, 52])
-        engine.insert(KEY, engine.slots(12))
-        engine.cache.evict(1)
-        assert engine.found([50, 51, 52]) == []
-        assert leaf.value is not None
 
     def test_pool_without_move_leaves_held_tombstones_dead(self) -> None:
         """S7: no move_swa, no revival under a hold, and nothing adopted for it."""
@@ -279,16 +196,6 @@ class TestRevival:
         assert cache.insert(RadixKey(KEY), torch.arange(200, 212)).adopted == ((0, 10),)
         assert not node.parent.swa_tombstone
         check_radix_cache(cache)
-
-    def test_key_that_leaves_a_tombstone_halfway_revives_its_half(self, engine: Engine) -> None:
-        """S7, R3: the rest of the node stays dead below the new end, beside the new branch."""
-        leaf = engine.put(KEY, evicted=8)
-        result = engine.insert([*KEY[:6], 98, 99], engine.slots(8))
-        assert (result.prefix_len, result.adopted) == (6, ((0, 8),))
-        dead = leaf.parent
-        assert (len(dead.key), dead.swa_tombstone) == (2, True)
-        assert dead.parent is result.last_node.parent
-        assert not dead.parent.swa_tombstone
 
     def test_a_part_of_a_deep_node_gives_back_the_slots_of_that_part(self) -> None:
         """S4: two pages of four are foreign; the slots of the other two stay where they are."""
@@ -339,20 +246,6 @@ class TestAllOrNothing:
         engine.inner.free(slots)
         assert engine.state() == before
 
-    def test_refused_insert_names_the_deepest_usable_node(self, engine: Engine) -> None:
-        """S7: an existing node whose end is a usable prefix, no other one."""
-        usable = engine.put(KEY[:4])
-        engine.put([*KEY[:6], 99])
-        slots = engine.slots(12, evicted=11)
-        assert engine.insert(KEY, slots, evicted=11).last_node is usable
-
-    def test_refused_insert_below_dead_nodes_names_the_root(self, engine: Engine) -> None:
-        """S7: where no node's end can be used, the root's can."""
-        engine.put([*KEY[:6], 99, 98], evicted=6)
-        slots = engine.slots(12, evicted=11)
-        result = engine.insert(KEY, slots, evicted=11)
-        assert (result.prefix_len, result.last_node) == (6, engine.cache.root_node)
-
     def test_what_is_dead_above_a_revived_node_does_not_count(self) -> None:
         """S3: three pages are no window of four, however deep in the tree they are."""
         engine = Engine(window=4)
@@ -363,39 +256,6 @@ class TestAllOrNothing:
         result = engine.insert(KEY[:5], engine.slots(5, evicted=2), evicted=2)
         assert (result.prefix_len, result.adopted) == (5, ())
         assert view_tree(engine.cache.root_node) == before
-
-    def test_cached_key_that_stays_dead_is_refused(self, engine: Engine) -> None:
-        """S7: p after the tombstones leaves the key without its window."""
-        engine.put(KEY, evicted=8)
-        before = engine.state()
-        slots = engine.slots(8)
-        result = engine.insert(KEY[:8], slots, protected=8)
-        assert (result.prefix_len, result.adopted, result.last_node) == (8, (), engine.cache.root_node)
-        engine.inner.free(slots)
-        assert engine.state() == before
-
-    def test_window_of_revived_and_new_pages_is_enough(self) -> None:
-        """S7, S1: usable afterwards counts both."""
-        engine = Engine(window=4)
-        engine.put([*KEY[:6], *range(90, 94)], evicted=6)
-        slots = engine.slots(8, evicted=4)
-        result = engine.insert(KEY[:8], slots, evicted=4)
-        assert result.adopted == ((4, 8),)
-        assert len(engine.found(KEY[:8])) == 8
-
-
-class TestBounds:
-    def test_p_may_end_inside_the_page_after_what_is_cached(self) -> None:
-        """S7: only the whole pages below p must be cached."""
-        engine = Engine(window=4, page_size=4)
-        engine.put(KEY[:4])
-        assert engine.insert(KEY, engine.slots(12), protected=7).adopted == ((4, 12),)
-
-    def test_key_without_a_whole_page_is_a_no_op(self) -> None:
-        """R3: with a window too."""
-        engine = Engine(window=4, page_size=4)
-        result = engine.insert([1, 2], engine.slots(4)[:2])
-        assert (result.prefix_len, result.adopted, result.last_node) == (0, (), engine.cache.root_node)
 
 
 class TestFaults:

@@ -33,8 +33,8 @@ from pymllm.history.operations import (
     WriteLive,
 )
 from pymllm.history.outcomes import BlockBooks, Done, Effect, Failed, Number, Outcome, States
-from pymllm.oracle.block_model import BlockModel
-from pymllm.oracle.block_situations import (
+from pymllm.oracle.block_states import find_wrong_view
+from pymllm.oracle.coverage.noticed import (
     note_alloc_slots,
     note_drop,
     note_evict_slots,
@@ -42,10 +42,9 @@ from pymllm.oracle.block_situations import (
     note_release,
     note_victims,
 )
-from pymllm.oracle.block_slot_model import BlockSlotModel
-from pymllm.oracle.block_views import find_wrong_view
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.judge import judge_steps
+from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel
 
 # -- The judge of blocks, slots and states: views, copies and resets, and what each wrong outcome breaks -----
 
@@ -79,6 +78,10 @@ def form(**fields: Any) -> Spoiler:
         return dataclasses.replace(outcome, result=dataclasses.replace(outcome.result, **fields))
 
     return spoil
+
+
+def tells(*effects: Effect) -> Spoiler:
+    return lambda outcome: dataclasses.replace(outcome, effects=effects)
 
 
 def told_of(**fields: Any) -> Spoiler:
@@ -155,6 +158,13 @@ WRONG: list[tuple[list[Operation], Spoiler, str]] = [
     ([*STORED, ReadStates(0)], view("conv", 3, (0, 0, 0, 0)), "C7"),
     ([*STORED, ReadStates(0)], form(conv_shape=(3, 4)), "C7"),
     ([*STORED, ReadStates(0)], form(recurrent_dtype="float16"), "C7"),
+    ([*STORED, ReadStates(0)], form(recurrent_shape=(5, 1, 3)), "C7"),
+    ([*STORED[:2], ReadStates(0)], view("recurrent", 0, (5, 7)), "C7"),
+    # What tells the observer of nothing.
+    ([*STORED, ReadStates(0)], tells(Effect("callback", (0,))), "C6"),
+    ([*STORED, ReadLive(0)], tells(Effect("callback", (0,))), "C6"),
+    (STORED[:2], tells(Effect("callback", (0,))), "C6"),
+    (BOOKS, tells(Effect("callback", (0,))), "C6"),
     ([*STORED, ReadLive(0)], view("recurrent", 3, (5, 7, 9)), "C7"),
     ([*STORED, ReadLive(0)], answers(Done()), "C7"),
     ([*STORED, ReadStates(0)], answers(Done()), "C7"),

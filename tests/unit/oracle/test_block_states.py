@@ -281,7 +281,9 @@ WRONG_BLOCKS: list[tuple[list[Operation], Spoiler, str]] = [
     ([*FULL_POOL, AllocBlocks(1)], calls(slots=(1,), target=(22,)), "C1"),
     ([*FULL_POOL, AllocBlocks(1)], calls(slots=(0, 1), target=(11, 22)), "C1"),
     ([*FULL_POOL, AllocBlocks(1)], calls(target=(22,)), "C1"),
+    ([*FULL_POOL, AllocBlocks(2)], calls(target=(33, 22)), "C1"),
     ([*FULL_POOL, AllocBlocks(1)], calls(sizes={"pool_avail": 0}), "X6"),
+    ([*FULL_POOL, AllocBlocks(1)], calls(note="RuntimeError"), "X6"),
     ([*FULL_POOL, AllocBlocks(1)], tells(), "C1"),
     ([*OLD, AllocBlocks(1)], calls(slots=(3,), target=(44,)), "C1"),
     # References.
@@ -296,6 +298,8 @@ WRONG_BLOCKS: list[tuple[list[Operation], Spoiler, str]] = [
     ([AllocBlocks(1), ReleaseBlocks(first(0))], answers(Failed("OwnershipError")), "C1"),
     ([AllocBlocks(1), ReleaseBlocks(first(0))], tells(), "C1"),
     ([AllocBlocks(1), ReleaseBlocks(first(0))], calls(slots=(0, 0)), "C1"),
+    ([AllocBlocks(1), ReleaseBlocks(first(0))], tells(Effect("callback", (0,)), Effect("free", (0,))), "C1"),
+    ([AllocBlocks(1), ReleaseBlocks(first(0))], tells(Effect("callback", (0,)), Effect("callback")), "C1"),
     ([AllocBlocks(1), ReleaseBlocks(first(0))], calls(target=(-1,)), "C1"),
     ([AllocBlocks(1), ReleaseBlocks(first(0))], size("pool_avail"), "C1"),
     ([AllocBlocks(1), ReleaseBlocks(first(0, 0))], answers(Done()), "C1"),
@@ -314,6 +318,8 @@ WRONG_BLOCKS: list[tuple[list[Operation], Spoiler, str]] = [
     ([SetClock(3)], answers(Failed("ValueError")), "C1"),
     # The observer.
     ([Fault("callback")], answers(Failed("ValueError")), "C1"),
+    ([Fault("callback")], tells(Effect("callback", (0,))), "C1"),
+    ([Inspect()], tells(Effect("callback", (0,))), "C1"),
     ([AllocBlocks(1), Fault("callback"), ReleaseBlocks(first(0))], answers(Done()), "X2"),
     ([AllocBlocks(1), Fault("callback"), ReleaseBlocks(first(0))], size("pool_avail"), "X2"),
     ([*FULL_POOL, Fault("callback"), AllocBlocks(1)], size("pool_avail"), "X2"),

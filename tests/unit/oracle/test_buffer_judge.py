@@ -34,11 +34,11 @@ from pymllm.history.outcomes import (
     Tokens,
     Unsupported,
 )
+from pymllm.oracle.coverage import expected_situations
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.expected_cells import BlankCells, ExpectedCells
-from pymllm.oracle.hash_judge import hash_page
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.situations import expected_situations
+from pymllm.oracle.models.cold_runs import hash_page
+from pymllm.oracle.models.expected_cells import BlankCells, ExpectedCells
 
 # -- The judge of KV buffers: a good program, and what each wrong outcome of it breaks -----------------------
 

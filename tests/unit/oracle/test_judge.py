@@ -11,9 +11,8 @@ from pymllm.history.files import Header, Step
 from pymllm.history.operations import KINDS, Alloc, Free, Span
 from pymllm.history.outcomes import Done, Failed, Outcome, Slots
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.given_numbers import GivenNumbers
 from pymllm.oracle.judge import judge_steps, make_judge
-from pymllm.oracle.remainder import Remainder
+from pymllm.oracle.models.slot_model import GivenNumbers, Remainder
 from tests.unit.oracle.verdict_book import read_corpus
 
 # -- The judge made from a header, and recorded outcomes judged without the implementation -------------------

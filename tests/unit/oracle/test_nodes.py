@@ -13,11 +13,9 @@ from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.outcomes import NodeView
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import laws_of
-from pymllm.oracle.node_book import NodeBook
-from pymllm.oracle.node_views import SeenPage, read_nodes
-from pymllm.oracle.page_hashes import hash_pages
-from pymllm.oracle.prefix_model import PrefixModel
-from pymllm.oracle.prefix_pages import Path, Space
+from pymllm.oracle.models.cold_runs import hash_pages
+from pymllm.oracle.models.prefix_model import Path, PrefixModel, Space
+from pymllm.oracle.node_book import NodeBook, SeenPage, read_nodes
 
 # -- Nodes that differ from the model, or from what they were, are refused by the law that they break --------
 

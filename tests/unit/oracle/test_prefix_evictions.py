@@ -134,37 +134,6 @@ def test_who_was_shown_the_nodes_knows_which_are_called_back() -> None:
     assert told.law(evicted, effects=(freed(3), freed(6), one, two)) == "X2"
 
 
-def test_who_was_not_knows_how_many_there_may_be() -> None:
-    """R5, X3: at least one where something went, and no id twice."""
-    told = ToldProgram()
-    told.put(7, 7)
-    evicted = told(Evict(1))
-    told.put(8)
-    again = told(Evict(1))
-    removal, callback = told.effects(evicted)
-    assert told.law(evicted, effects=(removal,)) == "R5"
-    assert told.law(evicted, effects=(removal, callback, callback, callback)) == "R5"
-    assert told.law(evicted, effects=(removal, Effect("callback"))) == "X3"
-    assert told.law(again, effects=(told.effects(again)[0], callback)) == "X3"
-
-
-def test_callbacks_that_are_not_claimed_are_not_judged() -> None:
-    """R5: some caches have none."""
-    told = ToldProgram(without=("callbacks", "call_order"))
-    told.put(7)
-    evicted = told(Evict(1))
-    assert told.law(evicted, effects=told.effects(evicted)[:1]) is None
-
-
-def test_a_callback_runs_on_written_books() -> None:
-    """X6: sizes in it are those afterwards."""
-    told = two_leaves()
-    evicted = told(Evict(1))
-    removal, callback = told.effects(evicted)
-    stale = Effect("callback", node=callback.node, sizes={**callback.sizes, "total_size": 4})
-    assert told.law(evicted, effects=(removal, stale)) == "X6"
-
-
 # -- windows -----------------------------------------------------------------------------------------------
 
 
@@ -483,18 +452,6 @@ def test_a_call_that_is_not_made_does_not_fail() -> None:
     told(Fault("free", 2))
     told(Evict(2))
     told.sound()
-
-
-def test_a_callback_cannot_call_the_cache() -> None:
-    """X6: a match from inside is refused."""
-    told = two_leaves()
-    told(Fault("reenter"))
-    evicted = told(Evict(1))
-    assert told.sound().reached["a callback re-enters"] == 1
-    removal, callback = told.effects(evicted)
-    for note in ("", "ValueError"):
-        again = Effect("callback", node=callback.node, note=note, sizes=callback.sizes)
-        assert told.law(evicted, effects=(removal, again)) == "X6"
 
 
 # -- in another order --------------------------------------------------------------------------------------

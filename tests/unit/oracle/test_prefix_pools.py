@@ -23,8 +23,8 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Slots
 from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.models.prefix_model import path_of_key
 from pymllm.oracle.prefix_books import PrefixBooks
-from pymllm.oracle.prefix_pages import path_of_key
 
 # -- The caller's own calls to the pool under a prefix cache -------------------------------------------------
 

@@ -36,7 +36,7 @@ from pymllm.history.operations import (
 from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, NoRoom, Outcome, Result
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.judge import judge_steps, make_judge
-from pymllm.oracle.request_books import RequestBooks
+from pymllm.oracle.request_steps import RequestBooks
 
 # -- The judge of whole requests: good programs, and what each wrong outcome of them breaks ------------------
 
@@ -152,13 +152,21 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     ((AddRequest((1, 2)), Release(1)), answer(Failed("UsageError")), "E3"),
     ((AddRequest((1, 2)), Release(1)), sizes_with(pool_avail=-1), "E3"),
     ((AddRequest((1, 2)), Release(1)), tells(), "C1"),
+    (
+        (AddRequest((1, 2)), Release(1)),
+        lambda it: dataclasses.replace(it, effects=(Effect("free", (0,)),)),
+        "C1",
+    ),
     ((AddRequest((1, 2)), Release(1), Release(1)), answer(Done()), "X1"),
     ((AddRequest((1, 2)), Reset()), answer(Failed("RuntimeError")), "C9"),
     ((AddRequest((1, 2)), Reset()), tells(0), "X7"),
     ((AddRequest((1, 2)), Reset()), sizes_with(pool_avail=-1), "C9"),
     ((Reset(), Reset()), sizes_with(pool_avail=-1), "C9"),
+    ((Reset(),), tells(0), "X7"),
     # Looks, faults, misuse.
     ((Inspect(),), answer(Done()), "E2"),
+    ((Inspect(),), tells(0), "C6"),
+    ((Fault("forward"),), tells(0), "C6"),
     ((Fault("forward"),), answer(Failed("TypeError")), "X2"),
     ((Malformed("pause", "a stranger"),), answer(Done()), "X1"),
 ]
@@ -261,6 +269,8 @@ def with_part(part: str, at: int, **fields: Any) -> Change:
         (RUNNING, with_part("requests", 0, blocks=(0, 1, 3)), "E2"),
         (RUNNING, with_part("requests", 0, finished=0), "E2"),
         (RUNNING, with_part("requests", 0, kv=(0, 0, 0)), "E1"),
+        (RUNNING, with_part("requests", 1, kv=()), "E1"),
+        (RUNNING, with_part("blocks", 3, state=(1, 1)), "C7"),
         (RUNNING, with_part("requests", 0, state=(0, 0)), "E1"),
         (RUNNING, result_with(blocks=lambda blocks: blocks[1:]), "C1"),
         (RUNNING, with_part("blocks", 0, references=2), "C1"),

@@ -24,9 +24,9 @@ from pymllm.history.operations import (
     ScheduleChunk,
 )
 from pymllm.history.outcomes import BlockState, Done, Effect, Failed, Outcome, Ran
-from pymllm.oracle.cold_runs import ColdRuns, Prefix
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
+from pymllm.oracle.models.cold_runs import ColdRuns, Prefix
+from pymllm.oracle.models.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
 
 # -- The judge of steps: what each wrong outcome of one breaks -----------------------------------------------
 
@@ -84,6 +84,7 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     (ONE, run_with(is_sampled=False), "E1"),
     (ONE, run_with(state=(1, 0)), "E1"),
     (ONE, run_with(kv=lambda kv: (*kv[:-1], 0)), "E1"),
+    (ONE, run_with(kv=lambda kv: (*kv, 0)), "E1"),
     (ONE, run_with(offsets=(2,)), "C8"),
     (ONE, run_with(writes=lambda writes: writes[:-1]), "E2"),
     (ONE, run_with(writes=lambda writes: ((8, 2), *writes[1:])), "E2"),
@@ -208,7 +209,7 @@ def served(
     model.blocks.retain(request.blocks)
     model.served[step] = request
     model.evict(missing)
-    model.extend(request, [block for block in range(model.dummy) if model.blocks.is_free(block)][:missing])
+    model.extend(request, [*model.blocks.free][:missing])
     return request
 
 
@@ -267,7 +268,7 @@ def test_a_hit_is_skipped_up_to_its_last_state() -> None:
     assert model.register(first, 7) == [0, 1, 2]
     assert model.register(first, 7) == []
     assert model.meet(2, SEVEN, None).start == 0
-    model.slots.of_block.update({1: 0, 2: 1})
+    model.slots.slot_of.update({1: 0, 2: 1})
     assert [model.meet(2, SEVEN[:count], None).start for count in (7, 6, 5, 4, 3)] == [6, 4, 4, 0, 0]
     assert model.meet(2, SEVEN, 1).stop == 7
     attention = RequestModel({**CONFIG, "layers": 0, "mamba_slots": 0})
@@ -317,7 +318,7 @@ def test_nothing_is_kept_where_caching_is_off() -> None:
     assert model.register(request, 7) == []
     assert not model.meet(2, SEVEN, None).blocks
     assert model.release(request) == request.blocks
-    assert model.blocks.free == model.blocks.usable
+    assert len(model.blocks.free) == model.blocks.usable
 
 
 # -- What a cold run computes, against the definition and by hand --------------------------------------------

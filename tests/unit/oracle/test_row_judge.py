@@ -21,10 +21,10 @@ from pymllm.history.operations import (
     WriteRow,
 )
 from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Table, Unsupported
+from pymllm.oracle.coverage import expected_situations
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS
 from pymllm.oracle.row_judge import RowJudge
-from pymllm.oracle.situations import expected_situations
 
 # -- The judge of request rows: a good program, and what each wrong outcome of it breaks ---------------------
 

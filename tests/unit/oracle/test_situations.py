@@ -12,13 +12,13 @@ import pytest
 from recorded_requests import CONFIG
 
 from pymllm.adapters.base import CAPABILITIES, header_of
-from pymllm.adapters.cabinet.bugs import BUGS
 from pymllm.adapters.registry import OWN, find_adapter, load_adapter, make_adapter
+from pymllm.faults.table import BUGS
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import KINDS
+from pymllm.oracle.coverage import NAMES, SITUATIONS, expected_names, expected_situations, situations_of
+from pymllm.oracle.coverage.situation import Condition, Situation, make_situations
 from pymllm.oracle.laws import find_law
-from pymllm.oracle.situation import Condition, Situation, make_situations
-from pymllm.oracle.situations import NAMES, SITUATIONS, expected_names, expected_situations, situations_of
 
 # -- A situation is expected where its capabilities are claimed and its conditions hold ----------------------
 
@@ -45,18 +45,14 @@ def test_situations_are_made_from_rows() -> None:
 
 def test_every_capability_and_every_condition_counts() -> None:
     """One that is missing is enough."""
+    (bare,) = make_situations("slots", ("a", "A1"))
+    assert bare.is_expected_of({}, ())
     (one,) = make_situations("slots", ("a", "A1"), needs="merges groups", when=(PAGED, CACHING))
     paged = {"page_size": 4}
     assert one.is_expected_of(paged, ["groups", "merges", "pool"])
     assert not one.is_expected_of(paged, ["groups"])
     assert not one.is_expected_of({"page_size": 1}, ["groups", "merges"])
     assert not one.is_expected_of({**paged, "caching": False}, ["groups", "merges"])
-
-
-def test_a_situation_without_conditions_is_expected_of_everybody() -> None:
-    """Whatever the configuration is like."""
-    (one,) = make_situations("slots", ("a", "A1"))
-    assert one.is_expected_of({}, ())
 
 
 # -- The registry of situations: complete, consistent, and the only place where names come from --------------
@@ -124,7 +120,7 @@ def test_what_is_expected_is_asked_for_by_header_or_by_its_parts() -> None:
 def spelled_names() -> set[str]:
     """Every name that a call of ``meet`` spells out, or that stands in a table which one goes through."""
     found = set()
-    for path in sorted((SOURCE / "oracle").glob("*.py")) + sorted((SOURCE / "conformance").glob("*.py")):
+    for path in (*(SOURCE / "oracle").rglob("*.py"), *(SOURCE / "conformance").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("meet") and node.args:
                 found |= _texts(node.args[0])
@@ -150,8 +146,8 @@ def test_no_judge_counts_what_nobody_registered() -> None:
 
 def test_every_name_stands_in_some_source() -> None:
     """A situation that no judge knows can never be met; names put together from parts are left out."""
-    modules = [path for path in SOURCE.rglob("*.py") if not path.name.startswith("situations_of_")]
-    text = "".join(path.read_text(encoding="utf-8") for path in modules)
+    tables = {SOURCE / "oracle" / "coverage" / f"{name}.py" for name in ("blocks", "pools", "prefixes")}
+    text = "".join(path.read_text(encoding="utf-8") for path in {*SOURCE.rglob("*.py")} - tables)
     composed = [
         r"an? (stretch|entry) .*is refused",
         r"a write with .* is refused",
@@ -284,163 +280,104 @@ def test_what_cannot_be_compared_is_not_expected() -> None:
     assert "an eviction makes room for a snapshot" not in known
 
 
-# -- Which situations of pools, keys and hashes a configuration must reach -----------------------------------
+# -- Which situations callers must bring about: one capability or key less, and it cannot be reached ---------
 
 
-def expected_of_pools(claims: str, page_size: int = 1) -> frozenset[str]:
-    return expected_situations(Header("x", "slots", {"page_size": page_size}, tuple(claims.split())))
-
-
-@pytest.mark.parametrize(
-    ("situation", "claims", "page_size"),
-    [
-        ("need merges", "merges", 1),
-        ("a group closes", "groups", 1),
-        ("padding is refused", "refusals", 1),
-        ("a double free inside a group is refused", "refusals groups", 1),
-        ("a slot named twice is refused", "refusals", 1),
-        ("one slot frees its page", "", 4),
-        ("halves move", "swa", 1),
-        ("halves move inside a group", "swa groups", 1),
-        ("a half that is gone is refused", "swa refusals", 1),
-        ("a move across pages is refused", "swa refusals", 4),
-    ],
-)
-def test_a_situation_is_expected_where_its_capabilities_are_claimed(
-    situation: str, claims: str, page_size: int
-) -> None:
-    """Nobody is asked to reach what it does not claim, or what its pages cannot show."""
-    claimed = claims.split()
-    assert situation in expected_of_pools(f"pool {claims}", page_size)
-    for missing in claimed:
-        assert situation not in expected_of_pools(" ".join({"pool", *claimed} - {missing}), page_size)
-    if "page" in situation or "twice" in situation:
-        assert situation not in expected_of_pools(f"pool {claims}", 5 - page_size)
-
-
-def test_the_plainest_allocator_has_situations_to_reach() -> None:
-    """Silence about a situation that never arose would mean nothing."""
-    assert {"the pool is exhausted", "an alloc fails"} <= expected_of_pools("pool")
-
-
-# -- Which situations of prefix caches a configuration must reach --------------------------------------------
-
-
+BARE: dict[str, Config] = {
+    "slots": {"page_size": 1},
+    "prefix": {"page_size": 1, "pool": "none"},
+    "states": {"page_size": 1, "track_slots": 3},
+}
 CLAIMED = ("pool", "swa", "extra_key", "hashes", "refusals", "faults", "callbacks", "inspect", "exact_lru")
+STATES = ("mamba", "inspect", "refusals", "faults", "bare_holds", "exact_lru")
 
 
-def expected_of_prefixes(*claims: str, **config: Any) -> frozenset[str]:
-    return expected_situations(Header("x", "prefix", {"page_size": 1, "pool": "none", **config}, claims))
-
-
-def test_more_is_expected_of_who_claims_more() -> None:
-    """What cannot happen without a capability is not asked for."""
-    assert (
-        expected_of_prefixes()
-        < expected_of_prefixes(*CLAIMED)
-        < expected_of_prefixes(*CLAIMED, page_size=2, pool="swa", window=4)
-    )
+def asked_of(base: str, *claims: str, **config: Any) -> frozenset[str]:
+    kind = "slots" if base == "slots" else "prefix"
+    return expected_situations(Header("x", kind, {**BARE[base], **config}, claims))
 
 
 @pytest.mark.parametrize(
-    ("claims", "config", "situation"),
+    ("base", "claims", "config", "situation"),
     [
-        ((), {"page_size": 4}, "an unaligned tail stays the caller's"),
-        (("pool",), {"pool": "token"}, "memory runs out"),
-        (("refusals",), {}, "a stale node is used"),
-        (("extra_key",), {}, "equal tokens are cached in another space only"),
-        (("inspect",), {}, "a held path is split"),
-        (("inspect", "hashes"), {}, "a hashed node is split"),
-        (("callbacks", "faults"), {}, "a callback raises"),
-        (("pool", "faults"), {"pool": "token"}, "the pool refuses a reset"),
-        (("swa",), {"window": 4}, "an insert is refused whole"),
-        (("swa", "refusals"), {"window": 4}, "a wrong token is refused"),
-        (("swa", "inspect"), {"window": 4}, "a hold splits at the edge of its window"),
-        (("swa", "inspect"), {"window": 4}, "an edge node is split"),
-        (("swa", "pool", "faults"), {"window": 4, "pool": "token"}, "the pool refuses displaced slots"),
-        (("swa", "pool"), {"window": 4, "pool": "swa"}, "a tombstone is revived under a hold"),
-        (
-            ("swa", "pool", "faults"),
-            {"window": 4, "pool": "swa"},
-            "the pool refuses a revival under a hold",
-        ),
-        (
-            ("swa", "pool", "refusals"),
-            {"window": 4, "pool": "swa"},
-            "halves that were not returned are refused",
-        ),
+        ("slots", "merges", {}, "need merges"),
+        ("slots", "groups", {}, "a group closes"),
+        ("slots", "refusals", {}, "padding is refused"),
+        ("slots", "refusals groups", {}, "a double free inside a group is refused"),
+        ("slots", "", {"page_size": 4}, "one slot frees its page"),
+        ("slots", "swa", {}, "halves move"),
+        ("slots", "swa groups", {}, "halves move inside a group"),
+        ("slots", "swa refusals", {}, "a half that is gone is refused"),
+        ("slots", "swa refusals", {"page_size": 4}, "a move across pages is refused"),
+        ("prefix", "", {"page_size": 4}, "an unaligned tail stays the caller's"),
+        ("prefix", "pool", {}, "memory runs out"),
+        ("prefix", "refusals", {}, "a stale node is used"),
+        ("prefix", "extra_key", {}, "equal tokens are cached in another space only"),
+        ("prefix", "inspect", {}, "a held path is split"),
+        ("prefix", "inspect hashes", {}, "a hashed node is split"),
+        ("prefix", "callbacks faults", {}, "a callback raises"),
+        ("prefix", "faults", {"pool": "token"}, "the pool refuses a reset"),
+        ("prefix", "", {"window": 4}, "an insert is refused whole"),
+        ("prefix", "refusals", {"window": 4}, "a wrong token is refused"),
+        ("prefix", "inspect", {"window": 4}, "a hold splits at the edge of its window"),
+        ("prefix", "inspect", {"window": 4}, "an edge node is split"),
+        ("prefix", "faults", {"window": 4, "pool": "token"}, "the pool refuses displaced slots"),
+        ("prefix", "", {"window": 4, "pool": "swa"}, "a tombstone is revived under a hold"),
+        ("prefix", "faults", {"window": 4, "pool": "swa"}, "the pool refuses a revival under a hold"),
+        ("prefix", "refusals", {"window": 4, "pool": "swa"}, "halves that were not returned are refused"),
+        ("states", "mamba inspect", {}, "a split of a held node leaves its state"),
+        ("states", "mamba refusals", {}, "a state without a whole key is refused"),
+        ("states", "mamba faults", {}, "the state pool refuses a reset"),
+        ("states", "mamba bare_holds", {}, "a hold is taken where there is no state"),
+        ("states", "mamba bare_holds", {}, "a state arrives under a hold"),
+        ("states", "mamba inspect exact_lru", {}, "a stateless parent goes with its last child"),
     ],
 )
 def test_a_situation_is_expected_only_where_it_can_be_met(
-    claims: tuple[str, ...], config: dict[str, Any], situation: str
+    base: str, claims: str, config: dict[str, Any], situation: str
 ) -> None:
-    """One capability or one key of the configuration less, and it cannot be reached."""
-    assert situation in expected_of_prefixes(*claims, **config)
-    assert situation not in expected_of_prefixes()
-    for claim in claims:
-        fewer = [other for other in claims if other != claim]
-        if claim not in ("swa", "pool"):
-            assert situation not in expected_of_prefixes(*fewer, **config)
+    """Nobody is asked to reach what it does not claim, or what its configuration cannot show."""
+    claimed = claims.split()
+    assert situation in asked_of(base, *claimed, **config)
+    for missing in claimed:
+        assert situation not in asked_of(base, *({*claimed} - {missing}), **config)
+    for key in config:
+        assert situation not in asked_of(base, *claimed, **{**config, key: BARE[base].get(key)})
+
+
+def test_more_is_expected_of_who_claims_more() -> None:
+    """What cannot happen without a capability is not asked for, and of the plainest something is."""
+    every = asked_of("prefix", *CLAIMED, page_size=2, pool="swa", window=4)
+    assert asked_of("prefix") < asked_of("prefix", *CLAIMED) < every
+    assert {"the pool is exhausted", "an alloc fails"} <= asked_of("slots", "pool")
+    refused = "a slot named twice is refused"
+    assert refused in asked_of("slots", "refusals") - asked_of("slots", "refusals", page_size=4)
 
 
 def test_a_window_of_one_page_has_no_edge_to_split() -> None:
     """S5: the edge node is the last one."""
-    assert "an edge node is split" not in expected_of_prefixes("swa", "inspect", window=4, page_size=4)
+    assert "an edge node is split" not in asked_of("prefix", "inspect", window=4, page_size=4)
 
 
 @pytest.mark.parametrize("window", [1, 3, 4])
 def test_a_page_is_one_token_where_nothing_says_otherwise(window: int) -> None:
     """S5: so no window has a ragged edge."""
-    config = {"pool": "none", "window": window}
-    said = expected_of_prefixes(*CLAIMED, window=window)
+    config: Config = {"pool": "none", "window": window}
+    said = asked_of("prefix", *CLAIMED, window=window)
     assert expected_situations(Header("x", "prefix", config, CLAIMED)) == said
 
 
 def test_little_can_happen_to_what_keeps_nothing() -> None:
     """Specification, prefixes, of a cache that retains nothing."""
-    assert expected_of_prefixes(retains=False) == frozenset()
-    assert expected_of_prefixes("pool", retains=False, pool="token") == {"memory runs out"}
-
-
-STATES = ("mamba", "inspect", "refusals", "faults", "bare_holds", "exact_lru")
-
-
-def expected_of_states(*claims: str, track_slots: int = 3) -> frozenset[str]:
-    return expected_situations(Header("x", "prefix", {"track_slots": track_slots}, claims))
+    assert asked_of("prefix", retains=False) == frozenset()
+    assert asked_of("prefix", "pool", retains=False, pool="token") == {"memory runs out"}
 
 
 def test_states_are_expected_where_there_are_some() -> None:
-    """M2: other caches have none; and a match of a cache with states never ends inside a node."""
+    """M2, M7: other caches have none, a match of these never ends inside a node, one slot is not enough."""
     of_states = {one.name for one in situations_of("prefix") if "mamba" in one.needs}
-    assert not expected_of_prefixes(*CLAIMED) & of_states
-    assert expected_of_states(*STATES) >= of_states
-    assert "a match ends inside a node" in expected_of_prefixes(*STATES)
-    assert "a match ends inside a node" not in expected_of_states(*STATES)
-
-
-@pytest.mark.parametrize(
-    ("claims", "situation"),
-    [
-        (("inspect",), "a split of a held node leaves its state"),
-        (("refusals",), "a state without a whole key is refused"),
-        (("faults",), "the state pool refuses a reset"),
-        (("bare_holds",), "a hold is taken where there is no state"),
-        (("bare_holds",), "a state arrives under a hold"),
-        (("inspect", "exact_lru"), "a stateless parent goes with its last child"),
-    ],
-)
-def test_a_situation_of_states_is_expected_only_where_it_can_be_met(
-    claims: tuple[str, ...], situation: str
-) -> None:
-    """One capability less, and it cannot be reached."""
-    assert situation in expected_of_states("mamba", *claims)
-    assert situation not in expected_of_states("mamba")
-
-
-@pytest.mark.parametrize(
-    "situation", ["a state above does not count", "the state pool refuses an eviction half-way"]
-)
-def test_one_track_slot_is_not_enough_for_everything(situation: str) -> None:
-    """M7: two states cannot be at two places."""
-    assert situation in expected_of_states(*STATES)
-    assert situation not in expected_of_states(*STATES, track_slots=1)
+    assert not asked_of("prefix", *CLAIMED) & of_states
+    assert asked_of("states", *STATES) >= of_states
+    assert "a match ends inside a node" in asked_of("prefix", *STATES) - asked_of("states", *STATES)
+    several = {"a state above does not count", "the state pool refuses an eviction half-way"}
+    assert several <= asked_of("states", *STATES) - asked_of("states", *STATES, track_slots=1)

@@ -25,11 +25,10 @@ from pymllm.history.operations import (
 )
 from pymllm.history.operations import Key as PrefixKey
 from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Unsupported
+from pymllm.oracle.coverage.noticed import note_alloc, note_free
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.given_numbers import GivenNumbers
+from pymllm.oracle.models.slot_model import GivenNumbers, PageModel, WindowModel
 from pymllm.oracle.slot_judge import SlotJudge
-from pymllm.oracle.slot_model import PageModel, WindowModel
-from pymllm.oracle.slot_situations import note_alloc, note_free
 
 # -- The judge of slot allocators: every law is seen to hold, and to be broken by one spoiled outcome --------
 

@@ -30,9 +30,9 @@ from pymllm.history.operations import (
     WriteState,
 )
 from pymllm.history.outcomes import Done, Failed, Inspected, NodeView, NoRoom, Outcome, Result, Slots, States
+from pymllm.oracle.coverage import expected_names, expected_situations, situations_of
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import find_law, laws_of
-from pymllm.oracle.situations import expected_names, expected_situations, situations_of
 
 # -- The judge of state pools: a good program, and what each wrong outcome of it breaks ----------------------
 

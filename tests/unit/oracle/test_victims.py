@@ -7,12 +7,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from pymllm.oracle.prefix_excess import is_explained
-from pymllm.oracle.prefix_model import PrefixModel
-from pymllm.oracle.prefix_pages import Hold, Path, Space
-from pymllm.oracle.prefix_victims import Taken, plan_evictions
-from pymllm.oracle.state_ends import StateEnds
-from pymllm.oracle.state_victims import is_state_eviction_explained, plan_state_eviction
+from pymllm.oracle.models.prefix_model import Hold, Path, PrefixModel, Space, StateEnds
+from pymllm.oracle.models.prefix_victims import (
+    Taken,
+    is_explained,
+    is_state_eviction_explained,
+    plan_evictions,
+    plan_state_eviction,
+)
 
 # -- What an eviction may take: compared with whole nodes, however the pages are divided into them -----------
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
-from pymllm.report.blocks import Card, Section, Text
+from pymllm.report.blocks import Card, Part, Text, Tile
 from pymllm.report.loading import Run
 from pymllm.report.plots import Plot
 from pymllm.report.tables import Cell, Table
@@ -18,17 +18,17 @@ from tests.unit.report import samples
 class Look:
     """What of a section is seen: tables by caption, a line for each row with its cells between bars."""
 
-    def __init__(self, section: Section | None) -> None:
-        assert section is not None
-        self._cells = {it.caption: it.rows for it in section.blocks if isinstance(it, Table)}
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self.parts = list(parts)
+        self._cells = {it.caption: it.rows for it in self.parts if isinstance(it, Table)}
         self.tables = {
             caption: [" | ".join(cell.text for cell in row) for row in rows]
             for caption, rows in self._cells.items()
         }
-        self.texts = [it.text for it in section.blocks if isinstance(it, Text)]
-        self.cards = [it for it in section.blocks if isinstance(it, Card)]
-        self.plots = {it.id: it for it in section.blocks if isinstance(it, Plot)}
-        self.tiles = [(it.value, it.name, it.tone) for it in section.tiles]
+        self.texts = [it.text for it in self.parts if isinstance(it, Text)]
+        self.cards = [it for it in self.parts if isinstance(it, Card)]
+        self.plots = {it.id: it for it in self.parts if isinstance(it, Plot)}
+        self.tiles = [(it.value, it.name, it.tone) for it in self.parts if isinstance(it, Tile)]
 
     def cell(self, text: str) -> Cell:
         """The one cell that reads so."""
@@ -40,16 +40,18 @@ class Look:
         return [tuple(row[place].text for place in places) for row in self._cells[caption]]
 
     @cached_property
-    def pictures(self) -> dict[str, dict[str, go.Figure]]:
-        """Every picture of each plot, as Plotly checks it: what it does not know raises."""
+    def pictures(self) -> dict[str, dict[str, list[go.Figure]]]:
+        """The pictures of each choice of each plot, as Plotly checks them: what it does not know raises."""
         return {
-            id: {it.name: go.Figure(data=list(it.traces), layout=it.layout) for it in plot.choices}
+            id: {
+                it.name: [go.Figure(list(one.traces), one.layout) for one in it.panels] for it in plot.choices
+            }
             for id, plot in self.plots.items()
         }
 
     def picture(self, id: str) -> go.Figure:
         """The only picture of a plot."""
-        (found,) = self.pictures[id].values()
+        ((found,),) = self.pictures[id].values()
         return found
 
     @property
@@ -58,6 +60,6 @@ class Look:
         return [fact.value for card in self.cards for fact in card.facts if fact.is_code]
 
 
-def look(make: Callable[[Sequence[Run]], Section | None], *shown: Run | dict[str, Any]) -> Look:
+def look(make: Callable[[Sequence[Run]], Iterable[Part]], *shown: Run | dict[str, Any]) -> Look:
     """Make a section of runs, or of documents, each of a run of its own, and look at it."""
     return Look(make([it if isinstance(it, Run) else samples.run(it) for it in shown]))

@@ -370,7 +370,7 @@ def test_programs_are_bounded_together(run: Path) -> None:
     found = read_programs([*names, *map(str, range(1_000)), "y" * 999], run)
     assert list(found.lines) == names[:5]
     assert found.left_out == (
-        f"program {names[5]} and 3 more: with those before it has more than 16 MiB",
+        f"program {names[5]} and 3 more: all programs up to this one have more than 16 MiB",
         "program 0 and 1,000 more: is not in the folder of the run",
     )
     (long,) = read_programs(["y" * 999], run).left_out

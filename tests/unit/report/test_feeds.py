@@ -141,6 +141,9 @@ def test_an_implementation_that_could_not_be_examined_is_an_error() -> None:
     assert outcomes(found["x"]) == [("smoke test", "error")]
     assert found["x"][0][0].get("message") == "cannot? load"
     assert [case[0].get("message") for case in found["y"]] == ["violated", "no program tested it"]
+    assert [case[0].text for suite in found.values() for case in suite] == [
+        "cannot? load", "violated", "no program tested it",
+    ]  # fmt: skip
 
 
 def test_a_missed_fault_is_a_failure() -> None:

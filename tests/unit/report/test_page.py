@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -15,11 +15,11 @@ from urllib.parse import unquote
 import pytest
 
 from pymllm.errors import UsageError
-from pymllm.report.blocks import Card, Section, Text, anchor_of
+from pymllm.report.blocks import Card, Part, Text, anchor_of
 from pymllm.report.documents import DOCUMENTS
 from pymllm.report.loading import LoadedRuns, Run
 from pymllm.report.page import make_page
-from pymllm.report.plots import Choice, Plot
+from pymllm.report.plots import Choice, Panel, Plot
 from pymllm.report.quantities import (
     log_ticks,
     machine_name,
@@ -29,12 +29,11 @@ from pymllm.report.quantities import (
     show_share,
     show_time,
 )
-from pymllm.report.sections import SECTIONS, make_sections
-from pymllm.report.sections.machines import BRINGS
+from pymllm.report.sections import SECTIONS, TEXTS, make_sections
 from pymllm.report.tables import Cell, Table
 from tests.unit.report import samples
 from tests.unit.report.test_sections_of_figures import CURVE, HISTOGRAM
-from tests.unit.report.test_trends import OTHER
+from tests.unit.report.test_trends import FIGURE, OTHER
 
 # -- quantities ------------------------------------------------------------------------------------------
 
@@ -137,11 +136,11 @@ def test_a_spark_stays_in_its_picture(values: tuple[float, ...]) -> None:
 
 def test_each_block_names_its_template() -> None:
     """The page looks them up by it."""
-    plot = Plot("p", "t", "l", (Choice("one", ({"x": [1]},), {"height": 3}, "note"),))
+    plot = Plot("p", "t", "l", (Choice("one", [Panel(({"x": [1]},), {"height": 3}, "a")], "note"),))
     blocks = [Table("c", (), ()), plot, Text("t"), Card("i", "t", "bad", (), lines=("a", "b"))]
     assert [block.kind for block in blocks] == ["table", "plot", "text", "card"]  # type: ignore[attr-defined]
-    drawn = {"name": "one", "data": [{"x": [1]}], "layout": {"height": 3}, "note": "note"}
-    assert plot.plain == {"id": "p", "choices": [drawn]}
+    drawn = {"title": "a", "data": [{"x": [1]}], "layout": {"height": 3}}
+    assert plot.plain == [{"note": "note", "panels": [drawn]}]
     assert Card("i", "t", "bad", (), lines=("a", "b")).contents == "a\nb\n"
 
 
@@ -187,13 +186,21 @@ class Page(HTMLParser):
 
 
 def everything() -> tuple[Run, ...]:
-    """A run with something for every section."""
+    """A run with something for every section, and one before it that some of it can be compared with."""
     program = {"runs/faulty-x-P2-0.jsonl": samples.PROGRAM}
     plains = (
         samples.verify(), samples.faults(), samples.soak(samples.soak_failure("R6")), samples.replay(),
         samples.doctor(), samples.gpu_memory(), samples.peers(), samples.gpu_benchmarks(),
     )  # fmt: skip
-    return (samples.run(*plains, curves=(CURVE,), histograms=(HISTOGRAM,), programs=program),)
+    before = samples.run(
+        samples.verify(samples.adapter("faulty-x", "rows", [samples.law("P2", "holds")])),
+        samples.replay(samples.engine_run(4096)),
+        time="2026-11-20T15:03:11Z",
+        figures=(replace(FIGURE, value=8.0, low=7.0, high=9.0),),
+    )
+    figures = (replace(FIGURE, value=20.0, low=19.0, high=21.0),)
+    records = {"curves": (CURVE,), "histograms": (HISTOGRAM,), "figures": figures, "programs": program}
+    return before, samples.run(*plains, **records)
 
 
 @pytest.fixture(scope="module")
@@ -208,25 +215,58 @@ def page(text: str) -> Page:
 
 def test_every_kind_of_document_is_on_the_page_somewhere() -> None:
     """The run above has each but the two that are shown with others."""
-    kinds = {type(it) for it in everything()[0].documents}
+    kinds = {type(it) for it in everything()[1].documents}
     assert {*DOCUMENTS.values()} - kinds == {DOCUMENTS["pymllm.situations"], DOCUMENTS["pymllm.compare"]}
 
 
-@pytest.mark.parametrize("make", SECTIONS)
-def test_a_section_that_would_be_empty_is_not_there(make: Callable[[list[Run]], Section | None]) -> None:
+@pytest.mark.parametrize("make", SECTIONS.values(), ids=SECTIONS)
+def test_a_section_that_would_be_empty_is_not_there(make: Callable[[list[Run]], Iterable[Part]]) -> None:
     """Nor one of documents that have nothing in them."""
-    assert make([]) is None
+    assert list(make([])) == []
     nothing = samples.gpu_benchmarks(results=[]), {**samples.peers(), "scenarios": []}
-    assert make([samples.run(*nothing, machine=None)]) is None
+    assert list(make([samples.run(*nothing, machine=None)])) == []
 
 
 def test_a_page_has_every_section(page: Page) -> None:
     """And leads to each of them."""
     ids = [section.id for section in make_sections(LoadedRuns(everything()))]
-    assert len(ids) == len(SECTIONS) + 1
-    assert set(BRINGS) < set(ids)
+    assert ids == [*SECTIONS, "runs"]
+    assert {*TEXTS} == {*ids, "words"}
     assert {f"#{id}" for id in ids} <= {href for href, _ in page.links}
     assert set(ids) <= set(page.ids)
+
+
+def test_every_word_of_a_table_or_tile_is_explained_once() -> None:
+    """But for those that say it themselves, and names of implementations; a word means one thing."""
+    sections = make_sections(LoadedRuns(everything()))
+    explained = [word for section in sections for word in section.words]
+    assert sorted(explained) == sorted(set(explained))
+    tables = [it for section in sections for it in section.blocks if isinstance(it, Table)]
+    heads = {column.name for table in tables for column in table.columns}
+    assert heads - {*explained, "rows", "faulty-x"} - SAY_IT_THEMSELVES == set()
+    tiles = {it.name.removesuffix(" since the run before") for section in sections for it in section.tiles}
+    assert tiles - {*explained} == set()
+
+
+SAY_IT_THEMSELVES = {
+    *("laws fixed", "figures changed", "finding", "looked at", "faults caught", "operations, median"),
+    *("time, median", "what is wrong", "laws that may catch it", "caught", "situation", "newest", "fault"),
+    *("scenario", "ours", "package", "why not", "case", "sizes and types", "times, median", "workload"),
+    *("capacity, slots", "hit rate", "p50", "p95", "longest", "replay", "curve", "of", "first", "lowest"),
+    *("highest", "test", "device", "processor", "processors usable", "memory", "system", "GPUs", "platform"),
+    *("Python", "torch", "NVML", "packages", "file", "section", "what", "what brings it", "why", "cache"),
+    *(f"{word}, {which}" for word in ("match", "insert", "evict", "lock") for which in ("median", "p99")),
+    *("over time", "last"),
+}
+
+
+def test_no_picture_has_bars_on_a_logarithmic_axis() -> None:
+    """A bar begins at zero, which such an axis has not."""
+    for section in make_sections(LoadedRuns(everything())):
+        plots = [it for it in section.blocks if isinstance(it, Plot)]
+        for panel in (panel for it in plots for choice in it.choices for panel in choice.panels):
+            axes = [panel.layout.get(axis, {}).get("type") for axis in ("xaxis", "yaxis")]
+            assert "log" not in axes or all(trace["type"] != "bar" for trace in panel.traces)
 
 
 def test_every_link_within_the_page_leads_somewhere(page: Page) -> None:
@@ -273,8 +313,8 @@ def test_the_pictures_are_json_that_the_script_reads(text: str) -> None:
     assert found is not None
     plots = json.loads(found[1])
     assert set(plots) == {
-        "plot-faults", "plot-soak", "plot-trends", "plot-peers", "plot-hit-rate", "plot-latency",
-        "plot-replay-latency", "plot-memory",
+        "plot-faults", "plot-trends", "plot-peers", "plot-hit-rate", "plot-latency", "plot-replay-latency",
+        "plot-memory",
     }  # fmt: skip
     assert all(f'id="{id}"' in text for id in plots)
 
@@ -284,10 +324,11 @@ def test_the_head_says_what_the_page_is_of(page: Page) -> None:
     assert "nightly <1>" in page.text
     (made,) = (part for part in page.text if part.startswith("Made "))
     assert made.startswith("Made 2026-11-21 15:03 UTC by pymllm")
-    assert "from 1 run on 1 recorded machine" in made
-    (run,) = everything()
-    two = Page(make_page(LoadedRuns((run, replace(run, identity="2", machine=None)))))
-    assert any("from 2 runs on 1 recorded machine" in part for part in two.text)
+    assert "from 2 runs on 1 recorded machine" in made
+    one = Page(make_page(LoadedRuns(everything()[:1])))
+    assert any("from 1 run on 1 recorded machine" in part for part in one.text)
+    none = Page(make_page(LoadedRuns((samples.run(samples.verify(), machine=None),))))
+    assert any(part.endswith("from 1 run.") for part in none.text)
 
 
 def test_the_verdict_comes_before_everything_else() -> None:
@@ -311,7 +352,7 @@ def test_a_page_can_be_read_without_a_mouse_and_without_eyes(text: str) -> None:
     assert text.count('class="scroll" tabindex="0" role="region" aria-label="') == text.count(
         'class="scroll"'
     )
-    pictures = re.findall(r'<div class="picture"[^>]*>', text)
+    pictures = re.findall(r'<div class="pictures"[^>]*>', text)
     assert pictures
     assert all('role="group"' in picture and 'aria-label="' in picture for picture in pictures)
     selects = re.findall(r'<select id="([^"]+)"', text)

@@ -6,11 +6,12 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import History, Step, read_history
 from pymllm.history.operations import Alloc, Free, Span
-from pymllm.history.outcomes import Done, Outcome, Slots
+from pymllm.history.outcomes import Done, Inspected, Outcome, Slots
 from pymllm.report.picture import MOST_CELLS, MOST_LINES, MOST_STEPS, draw_program, picture_of
 
 PROGRAMS = sorted((Path(__file__).parents[3] / "docs" / "specification" / "programs").glob("*.jsonl"))
@@ -76,6 +77,35 @@ def test_owners_and_trees_are_those_of_each_step() -> None:
     assert "the tree after step 3, before the violation" in words
     assert "[1] · slots 1 · locks 1" in words
     assert "expected none, observed [(1,)]" in words
+
+
+@pytest.mark.parametrize(
+    ("name", "after"),
+    [
+        ("R6-breaks", ["after the violation, without what was freed", "empty"]),
+        ("R10-breaks", ["after the violation, as it was inspected", "[1] · slots 1", "[1] · slots 1"]),
+        ("R2-breaks", ["The tree after the violation is not known: the outcome does not show it."]),
+    ],
+)
+def test_the_tree_after_a_violation_is_what_the_outcome_shows(name: str, after: list[str]) -> None:
+    """The whole of it, the rest of what was freed, or plain words that nobody knows."""
+    words = words_of(draw_program(named(name)))
+    assert words[words.index(after[0]) :] == after
+
+
+def test_a_tree_that_makes_no_sense_is_drawn_all_the_same() -> None:
+    """A file may be anybody's: one id for all nodes, or each below the one before, ends somewhere."""
+    history = named("R10-breaks")
+    last = history.steps[-1]
+    assert last.outcome is not None
+    assert isinstance(last.outcome.result, Inspected)
+    (view, *_) = last.outcome.result.nodes
+    for ids in ([7] * 5_000, range(5_000)):
+        nodes = tuple(replace(view, id=id, parent=id - 1 if id else None) for id in ids)
+        outcome = replace(last.outcome, result=Inspected(nodes))
+        steps = [*history.steps[:-1], Step(last.number, last.operation, outcome)]
+        words = words_of(draw_program(History(history.header, steps)))
+        assert "after the violation, as it was inspected" in words
 
 
 def test_what_the_outcomes_do_not_show_can_be_told() -> None:

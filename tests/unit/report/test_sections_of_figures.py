@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pymllm.report.plots import short_names
 from pymllm.report.records import Curve, Figure, Histogram
 from pymllm.report.sections.figures import make_gpu_section, make_peers_section, make_trends_section
 from pymllm.report.sections.machines import make_memory_section
@@ -121,10 +122,18 @@ def test_the_best_choice_is_drawn_where_it_is_known() -> None:
     """Between the cache and the ceiling."""
     ceiling = {"page_size": 16, "capacity": 8192, "unlimited_hit_rate": 0.8, "prompt_tokens": 9}
     known = [ceiling | {"belady_hit_rate": 0.7}, ceiling | {"page_size": 1, "belady_hit_rate": 0.9}]
-    found = look(make_hit_rate_section, samples.replay(ceilings=known))
+    other = samples.replay(samples.engine_run(4096))
+    found = look(make_hit_rate_section, other, samples.replay(ceilings=known))
     (best,) = (trace for trace in found.picture("plot-hit-rate").data if "Belady" in trace.name)
     assert (best.name, list(best.x), list(best.y)) == ("best choice (Belady), page 16", [8192], [70.0])
-    assert found.columns("Replays", 5) == [("70.0 %",)]
+    assert found.columns("Replays", 5) == [("not computed",), ("70.0 %",)]
+
+
+def test_one_capacity_is_no_curve_and_a_replay_that_was_interrupted_says_so() -> None:
+    """A picture of one point is a number, and that of half a workload is another one."""
+    found = look(make_hit_rate_section, samples.run(samples.replay(interrupted=True), source="a"))
+    assert found.plots == {}
+    assert found.texts == ["The replay in a was interrupted: its numbers are of a part."]
 
 
 def test_a_serial_replay_of_a_trace_has_no_engine_and_no_seed() -> None:
@@ -169,9 +178,11 @@ def test_histograms_are_drawn_and_their_quantiles_listed() -> None:
     """With units; those of one plot in one picture."""
     other = Histogram("insert", "us", (1.0,), (3,), plot="match")
     found = look(make_latency_section, samples.run(histograms=(HISTOGRAM, other)))
-    first, second = found.picture("plot-latency").data
-    assert [list(trace.y) for trace in (first, second)] == [[3], [10, 85, 4, 1]]
-    assert 800 <= second.x[-1] + second.width[-1] / 2 < 880
+    assert [[it.title for it in choice.panels] for choice in found.plots["plot-latency"].choices] == [[""]]
+    (trace,) = found.picture("plot-latency").data
+    assert [count for count in trace.y if count] == [10, 85, 4, 1]
+    assert trace.y[-1] == 0
+    assert 800 <= trace.x[-1] < 880
     machine = f"rack 3, Some GPU ({samples.MACHINE.fingerprint})"
     assert found.tables["Durations"] == [
         f"insert | {machine} | 3 | 1 µs | 1 µs | 1 µs | 1 µs",
@@ -187,24 +198,28 @@ def test_machines_are_beside_each_other_and_newer_runs_in_the_place_of_older_one
     assert found.columns("Durations", 2) == [("7",)] * 3
 
 
-def test_fine_buckets_are_drawn_as_coarse_bars_and_no_sample_is_lost() -> None:
+def test_fine_buckets_are_drawn_as_coarse_steps_and_no_sample_is_lost() -> None:
     """A timer has 128 buckets for each doubling, and some may have taken no time at all."""
     fine = Histogram("x", "us", (0.0, *(1 + place / 128 for place in range(1, 128))), (5, *(1,) * 127))
     (trace,) = look(make_latency_section, samples.run(histograms=(fine,))).picture("plot-latency").data
-    assert (sum(trace.y), len(trace.y)) == (132, 9)
-    edges = [x + width / 2 for x, width in zip(trace.x, trace.width, strict=True)]
-    assert edges == sorted(edges)
+    assert (sum(trace.y), sum(map(bool, trace.y))) == (132, 9)
+    assert list(trace.x) == sorted(trace.x)
 
 
 def test_a_replay_has_times_per_request() -> None:
-    """On a logarithmic axis, since the p99 may be a thousand medians."""
-    found = look(make_latency_section, samples.replay())
-    assert {it.name: list(it.y) for it in found.picture("plot-replay-latency").data} == {
-        "median of a request": [33.6, 95.4, 0.0, 12.8],
-        "p99 of a request": [129.0, 382.0, 0.0, 25.1],
+    """Marks on a logarithmic axis, a picture for each operation, where there are caches to compare."""
+    assert look(make_latency_section, samples.replay()).plots == {}
+    both = samples.replay(samples.engine_run(), samples.engine_run(cache="chunk"))
+    found = look(make_latency_section, both)
+    (choice,) = found.plots["plot-replay-latency"].choices
+    assert [it.title for it in choice.panels] == ["match", "insert", "evict", "lock"]
+    match, *_ = next(iter(found.pictures["plot-replay-latency"].values()))
+    assert {trace.name: list(trace.x) for trace in match.data} == {
+        "chunk, page 16, 8,192 slots": [33.6, 129.0],
+        "radix, page 16, 8,192 slots": [33.6, 129.0],
     }
     times = found.columns("Time in the cache per request", 2, 3, 4, 5)
-    assert times == [("33.6 µs", "129 µs", "95.4 µs", "382 µs")]
+    assert times == [("33.6 µs", "129 µs", "95.4 µs", "382 µs")] * 2
 
 
 # -- memory ----------------------------------------------------------------------------------------------
@@ -260,31 +275,64 @@ def test_a_limit_without_a_known_start_is_no_line() -> None:
     plain = samples.gpu_memory()
     plain["nvml"] |= {"used_start": samples.reading(None, reason="lost")}
     found = look(make_memory_section, plain, samples.gpu_memory("b", limit=None))
-    assert [len(figure.data) for figure in found.pictures["plot-memory"].values()] == [1, 1]
+    assert [len(figure.data) for (figure,) in found.pictures["plot-memory"].values()] == [1, 1]
 
 
 # -- trends ----------------------------------------------------------------------------------------------
 
 
 def test_a_line_is_drawn_for_each_machine_and_code() -> None:
-    """In one picture for each figure, the ones with a history first."""
+    """Those with several points; a figure with one is a row of a table, and in no picture."""
     slower = replace(FIGURE, value=11.0, low=10.0, high=13.0)
-    runs = [*days(FIGURE, slower), *days(FIGURE, machine=OTHER), *days(Figure("a", 1.0, "s", "smaller"))]
+    runs = [*days(FIGURE, slower), *days(FIGURE, FIGURE, FIGURE, machine=OTHER)]
+    runs += days(Figure("a", 1.0, "s", "smaller"))
     found = look(make_trends_section, *runs)
     pictures = found.pictures["plot-trends"]
-    assert list(pictures) == ["match", "a"]
-    short, long = sorted(pictures["match"].data, key=lambda trace: len(trace.y))
-    assert (len(short.y), len(long.y)) == (1, 2)
-    assert (list(long.error_y.array), list(long.error_y.arrayminus)) == ([0.0, 2.0], [0.0, 1.0])
-    assert pictures["match"].layout.yaxis.title.text == "µs, smaller is better"
-    assert found.tiles == [("2", "figures on 2 machines", None)]
+    assert list(pictures) == ["match"]
+    (picture,) = pictures["match"]
+    short, long = sorted(picture.data, key=lambda trace: len(trace.y))
+    assert (len(short.y), len(long.y)) == (2, 3)
+    assert (list(short.error_y.array), list(short.error_y.arrayminus)) == ([0.0, 2.0], [0.0, 1.0])
+    ((panel,),) = (choice.panels for choice in found.plots["plot-trends"].choices)
+    assert panel.title == "µs, smaller is better"
+    assert found.columns("Figures of one run", 0, 4) == [("a", "1 s")]
+    assert found.tiles == [("2", "figures", None)]
+
+
+def test_figures_that_belong_together_are_small_pictures_with_short_titles() -> None:
+    """What all of their names have stands above them."""
+    names = ("replay chat: radix: hit rate", "replay chat: radix: match, median")
+    figures = [replace(FIGURE, name=name, plot="replay chat: radix") for name in names]
+    (choice,) = (
+        look(make_trends_section, *(run for it in figures for run in days(it, it)))
+        .plots["plot-trends"]
+        .choices
+    )
+    assert choice.name == "replay chat: radix"
+    assert [panel.title for panel in choice.panels] == [
+        f"{name}: µs, smaller is better" for name in ("hit rate", "match, median")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["verify rows, 1 process: steps", "verify radix, 1 process: steps"], ["rows", "radix"]),
+        (["a b", "a b"], ["a b", "a b"]),
+        (["a", "a b"], ["a", "a b"]),
+        ([], []),
+    ],
+)
+def test_names_are_short_where_that_tells_them_apart(names: list[str], short: list[str]) -> None:
+    """None becomes empty."""
+    assert short_names(names) == short
 
 
 def test_the_table_has_the_newest_value_and_its_change() -> None:
     """With a word, not only with a colour."""
     found = look(make_trends_section, *days(FIGURE, replace(FIGURE, value=8.0)))
-    row = ("match", "c0de", "smaller", "2", "8 µs", "-20.0 % better")
-    assert found.columns("Figures", 0, 2, 3, 4, 5, 6) == [row]
+    row = ("match", "c0de", "smaller", "8 µs", "2", "-20.0 % better")
+    assert found.columns("Figures of several runs", 0, 2, 3, 4, 5, 6) == [row]
     assert found.cell("-20.0 % better").tone == "good"
     assert found.cell("").spark == (10.0, 8.0)
 
@@ -295,21 +343,22 @@ def test_the_table_has_the_newest_value_and_its_change() -> None:
 def test_a_change_is_worse_or_none(then: float, now: float, shown: str) -> None:
     """What was zero has no change in per cent."""
     runs = days(replace(FIGURE, value=then), replace(FIGURE, value=now))
-    assert look(make_trends_section, *runs).columns("Figures", 6) == [(shown,)]
+    assert look(make_trends_section, *runs).columns("Figures of several runs", 6) == [(shown,)]
 
 
 def test_a_point_says_which_commit_and_versions_it_is_of() -> None:
     """For whoever points at it."""
-    figures = (replace(FIGURE, code=None),)
-    run = samples.run(figures=figures, commit="ab" * 20, modified=True, versions={"torch": "2.13.0"})
-    found = look(make_trends_section, run)
-    (text,) = found.picture("plot-trends").data[0].text
-    assert text == "10 µs<br>2026-11-21 15:03:11 UTC<br>commit abababababab, modified<br>torch 2.13.0"
-    assert found.columns("Figures", 2, 6, 7) == [("no hash", "nothing before", "one point")]
+    figure = replace(FIGURE, code=None)
+    runs = days(figure, figure, commit="ab" * 20, modified=True, versions={"torch": "2.13.0"})
+    found = look(make_trends_section, *runs)
+    _, text = found.picture("plot-trends").data[0].text
+    assert text == "10 µs<br>2026-11-02 00:00:00 UTC<br>commit abababababab, modified<br>torch 2.13.0"
+    assert found.columns("Figures of several runs", 2) == [("no hash",)]
 
 
 def test_a_share_is_drawn_in_per_cent_and_a_fact_not_at_all() -> None:
     """As the table has it; numbers of nodes are no trend that anybody watches."""
-    found = look(make_trends_section, *days(Figure("rate", 0.5, "share", "bigger"), Figure("nodes", 3, "")))
-    assert list(found.picture("plot-trends").data[0].y) == [50.0]
-    assert found.columns("Figures", 0, 5) == [("rate", "50.0 %")]
+    rate = Figure("rate", 0.5, "share", "bigger")
+    found = look(make_trends_section, *days(rate, rate, Figure("nodes", 3, "")))
+    assert list(found.picture("plot-trends").data[0].y) == [50.0, 50.0]
+    assert found.columns("Figures of several runs", 0, 4) == [("rate", "50.0 %")]

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from pymllm.oracle.situations import SITUATIONS
+from pymllm.oracle.coverage import SITUATIONS
 from pymllm.report.loading import LoadedRuns, Skipped
 from pymllm.report.quantities import machine_name
 from pymllm.report.records import Curve, make_machine
 from pymllm.report.sections.campaigns import make_faults_section, make_soak_section
-from pymllm.report.sections.machines import BRINGS, make_machines_section, make_runs_section
+from pymllm.report.sections.changes import make_changes_section
+from pymllm.report.sections.machines import make_machines_section, make_runs_section
 from pymllm.report.sections.searches import make_laws_section, make_situations_section
 from pymllm.report.tables import Table
 from tests.unit.report import samples
 from tests.unit.report.looking import Look, look
-from tests.unit.report.test_trends import OTHER
+from tests.unit.report.test_trends import FIGURE, OTHER
 
 HERE = samples.MACHINE.fingerprint
 
@@ -36,8 +37,8 @@ def test_a_table_has_a_column_for_each_implementation_wrong_ones_last() -> None:
     }
     assert found.tiles == [
         ("0 of 2", "laws hold wherever claimed", "good"),
-        ("1", "law violated", "bad"),
-        ("1", "law unknown", "unknown"),
+        ("1", "laws violated", "bad"),
+        ("1", "laws unknown", "unknown"),
     ]
 
 
@@ -49,10 +50,9 @@ def test_what_is_wrong_comes_first_and_what_is_well_is_folded() -> None:
         samples.adapter("b", "rows", [samples.law("P2", "violated")]),
     )
     wrong["violations"] = [samples.violation("P2")]
-    section = make_laws_section([samples.run(samples.verify(well, wrong))])
-    assert section is not None
-    assert [type(block).__name__ for block in section.blocks] == ["Card", "Table", "Table"]
-    assert [(it.caption[:5], it.folded) for it in section.blocks if isinstance(it, Table)] == [
+    parts = look(make_laws_section, samples.verify(well, wrong)).parts
+    assert [type(part).__name__ for part in parts[:3]] == ["Card", "Table", "Table"]
+    assert [(it.caption[:5], it.folded) for it in parts if isinstance(it, Table)] == [
         ("rows:", False),
         ("slots", True),
     ]
@@ -132,6 +132,86 @@ def test_what_could_not_be_examined_is_told() -> None:
     assert found.texts == [
         "my:Cache could not be examined to the end: cannot be loaded. The program until there: crash.jsonl."
     ]
+
+
+def test_a_search_that_was_cut_short_says_how_much_was_played() -> None:
+    """Programs, not laws: what holds was tested by these only."""
+    row = samples.adapter("rows", "rows", [samples.law("P1", "holds")])
+    row["machines"][0] |= {"programs": 15, "promised": 51}
+    found = look(make_laws_section, samples.verify(row))
+    assert found.texts == ["The search of rows was cut short: time was up after 15 of 51 programs."]
+
+
+def test_a_violation_says_since_when_it_is_there() -> None:
+    """On its card, and on that of a soak: whichever run was the first to find it."""
+    soak = samples.run(
+        samples.soak(samples.soak_failure("R6")), kind="soak", pymllm="0.1.0", commit="ab" * 20
+    )
+    broken = violated("radix", samples.violation("R6"))
+    later = samples.run(broken, time="2026-11-22T00:00:00Z")
+    (card,) = look(make_laws_section, soak, later).cards
+    (since,) = (fact.value for fact in card.facts if fact.name == "since")
+    assert since == (
+        "2026-11-21 15:03:11 UTC, soak, commit abababababab, pymllm 0.1.0; "
+        "all 2 runs that tested the law since then broke it"
+    )
+    (card,) = look(make_soak_section, soak, later).cards
+    assert since in [fact.value for fact in card.facts]
+
+
+# -- changes ---------------------------------------------------------------------------------------------
+
+
+def test_the_newest_run_of_each_kind_is_beside_the_one_before() -> None:
+    """That which has anything in common with it; laws, findings, figures beyond noise, and what was lost."""
+    laws = [samples.law("P1", "holds"), samples.law("P2", "violated")]
+    old = samples.verify(samples.adapter("rows", "rows", laws, violations=[samples.violation("P2")]))
+    old["adapters"][0]["machines"][0]["situations"] = {"the pool is full": 3}
+    new = samples.verify(
+        samples.adapter("rows", "rows", [samples.law("P1", "unknown"), samples.law("P2", "holds")])
+    )
+    new["adapters"][0]["machines"][0]["situations"] = {}
+    other = samples.verify(samples.adapter("chunk", "prefix", [samples.law("P1", "violated")]))
+    figures = [
+        (
+            replace(FIGURE, value=value, low=value - 1, high=value + 1),
+            replace(FIGURE, name="noise", value=value),
+        )
+        for value in (10.0, 15.0)
+    ]
+    runs = [
+        samples.run(old, time="2026-11-01T00:00:00Z", figures=figures[0]),
+        samples.run(other, time="2026-11-02T00:00:00Z"),
+        samples.run(new, time="2026-11-03T00:00:00Z", figures=figures[1], kind="compare"),
+        samples.run(samples.faults(), kind="faults"),
+    ]
+    found = look(make_changes_section, *runs)
+    assert found.tables == {
+        "Runs compared": ["verify | 2026-11-01 00:00:00 | 2026-11-03 00:00:00 | 1 | 1 | 0 | 2 | 1"],
+        "Laws with another verdict": [
+            "P1 | rows | verify | holds | unknown | no longer tested",
+            "P2 | rows | verify | violated | holds | fixed",
+        ],
+        "Findings of one run alone": ["P2 | rows | verify | row 1 <position 3> | gone"],
+        "Figures beyond noise": ["match | verify | 10 µs | 15 µs | +50.0% | worse"],
+        "No longer reached or caught": [
+            "the pool is full (rows, RowMachine) | verify | situation no longer reached"
+        ],
+    }
+    assert found.tiles == [
+        ("1", "no longer tested since the run before", "unknown"),
+        ("1", "fixed since the run before", "good"),
+    ]
+
+
+def test_one_run_of_each_kind_has_no_run_before() -> None:
+    """Nor have two that looked at different implementations; a fault that is not caught any more is told."""
+    rows, chunk = (samples.verify(samples.adapter(name, "rows", [])) for name in ("rows", "chunk"))
+    assert look(make_changes_section, rows, chunk, samples.run(samples.doctor(), kind="doctor")).parts == []
+    faults = samples.faults(samples.fault("B01", samples.detection(0, "machine", 3)))
+    runs = [samples.run(plain, kind="faults") for plain in (faults, samples.faults(samples.fault("B01")))]
+    found = look(make_changes_section, *runs)
+    assert found.tables["No longer reached or caught"] == ["B01 | faults | fault no longer caught"]
 
 
 # -- faults ----------------------------------------------------------------------------------------------
@@ -224,7 +304,7 @@ def test_a_campaign_is_a_line_and_the_newest_is_laid_out() -> None:
             "radix | 9 | 144,768 | 7,238 | 50.0 % | 25.0 % | 5.0 % | 5.0 % | 15.0 % | 1 of 2 | 1 of 2 | 0"
         ],
     }
-    assert sum(trace.x[0] for trace in found.picture("plot-soak").data) == pytest.approx(100)
+    assert found.tiles == [("144,768", "operations soaked", None)]
 
 
 def test_a_failure_is_a_card_with_its_program() -> None:
@@ -281,19 +361,16 @@ def test_a_campaign_in_which_nothing_ran_says_so() -> None:
     empty = samples.soak(adapters=[], cpu_seconds=0.0, operations=0, interrupted=True, verdict="unknown")
     found = look(make_soak_section, empty)
     assert found.columns("Campaigns", 5, 6, 7) == [("unknown", "240 MiB", "? unknown, interrupted")]
-    assert found.plots == {}
 
 
 def test_an_implementation_whose_turn_never_came_has_no_speed() -> None:
-    """No bar, no zero that looks measured, and nothing green."""
+    """No zero that looks measured, and nothing green."""
     soak = samples.soak()
     waiting = {"name": "chunk", "runs": 0, "operations": 0, "operations_per_cpu_second": 0.0, "shares": {}}
     soak["adapters"].append(soak["adapters"][0] | waiting)
     found = look(make_soak_section, soak)
     assert found.columns(NEWEST, 0, 1, 2, 3, -1)[1] == ("chunk", "0", "0", "not measured", "none ran")
     assert found.cell("none ran").tone == "unknown"
-    assert {name for trace in found.picture("plot-soak").data for name in trace.y} == {"radix"}
-    assert look(make_soak_section, samples.soak(adapters=soak["adapters"][1:])).plots == {}
 
 
 # -- machines and runs -----------------------------------------------------------------------------------
@@ -324,21 +401,19 @@ def test_every_run_and_every_file_that_is_none_is_listed() -> None:
     whole = samples.run(source="a", commit="ab" * 20, modified=True, pymllm="0.1.0", unread=("a smell",))
     vague = samples.run(source="b", machine=None, time_is_of_file=True)
     loaded = LoadedRuns((whole, vague), (Skipped("x.json", "not JSON"),), 2)
-    found = Look(make_runs_section(loaded, {"laws"}))
+    found = Look(make_runs_section(loaded, [{"title": "Soak", "brings": "pymllm soak --store FOLDER"}]))
     here, commit = machine_name(samples.MACHINE), "abababababab, modified"
     assert found.tables["Runs"] == [
         f"a | verify | 2026-11-21 15:03:11 | {here} | 0.1.0 | {commit} | a smell",
-        "b | verify | ~ 2026-11-21 15:03:11 | machine not recorded | not recorded | not recorded | nothing",
+        "b | verify | ~ 2026-11-21 15:03:11 | not recorded | not recorded | not recorded | nothing",
     ]
     assert found.tables["Files that could not be read"] == ["x.json | not JSON"]
-    assert found.texts == ["2 files were copies of others and count once."]
-    absent = found.tables["Not in this report"]
-    assert "soak | pymllm soak --store FOLDER" in absent
-    assert not any(row.startswith("laws") for row in absent)
+    assert found.texts == ["2 files are copies of another one; each run counts once."]
+    assert found.tables["Not in this report"] == ["Soak | pymllm soak --store FOLDER"]
 
 
 def test_a_report_that_has_everything_misses_nothing() -> None:
     """No empty table; one copy is one file."""
-    found = Look(make_runs_section(LoadedRuns((samples.run(),), copies=1), set(BRINGS)))
+    found = Look(make_runs_section(LoadedRuns((samples.run(),), copies=1), []))
     assert list(found.tables) == ["Runs"]
-    assert found.texts == ["1 file was a copy of another and counts once."]
+    assert found.texts == ["1 file is a copy of another one; each run counts once."]

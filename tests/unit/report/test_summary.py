@@ -28,6 +28,7 @@ UNASKED = samples.verify(samples.adapter("rows", None, []))
         (UNASKED, "## ⚠️ pymllm: 1 verdict unknown"),
         (samples.verify(), "## ❌ pymllm: 1 violation of a law"),
         (samples.soak(), "## ✅ pymllm: the soak found nothing"),
+        (samples.soak(interrupted=True), "## ✅ pymllm: the soak found nothing until it was interrupted"),
         (samples.soak(samples.soak_failure("R6")), "## ❌ pymllm: 1 failure in a soak"),
         (samples.doctor(), "## pymllm: no laws were searched"),
     ],
@@ -44,9 +45,68 @@ def test_a_violation_has_a_row_with_the_command_that_shows_it_again() -> None:
     (row,) = (line for line in summary.splitlines() if line.startswith("| P2"))
     assert row == (
         "| P2 | <code>faulty-x</code> | <code>row 1 &lt;position 3&gt;</code> | <code>0</code> "
-        "| <code>1</code> | <code>pymllm rerun runs/faulty-x-P2-0.jsonl --adapter faulty-x</code> |"
+        "| <code>1</code> | <code>2026-11-21 15:03:11 UTC, verify; no run has tested the law since</code> "
+        "| <code>pymllm rerun runs/faulty-x-P2-0.jsonl --adapter faulty-x</code> |"
     )
-    assert "| <code>rows</code> | 0 | 0 | 2 | 1 | 1,248 |" in summary
+    assert "| <code>rows</code> | 0 | 0 | 2 | 1 | 1,248 | <code>profile ci</code> |" in summary
+    assert "| <code>faulty-x</code> | <code>no program tested X4</code> |" in summary
+
+
+def searched(*verdicts: str, **changes: Any) -> list[samples.Run]:
+    """A run a day of an implementation, in which P2 had these verdicts."""
+    return [
+        samples.run(
+            samples.verify(
+                samples.adapter(
+                    "x",
+                    "rows",
+                    [samples.law("P2", verdict)],
+                    violations=[samples.violation("P2")] * (verdict == "violated"),
+                ),
+                **changes,
+            ),
+            time=f"2026-11-{day:02}T00:00:00Z",
+            commit=f"{day}" * 40,
+            pymllm="0.1.0",
+        )
+        for day, verdict in enumerate(verdicts, 1)
+    ]
+
+
+def test_a_violation_says_since_when_it_is_there() -> None:
+    """The first run that broke the law, and how many have since; a run that did not test it says nothing."""
+    summary = make_summary(searched("holds", "violated", "unknown", "holds", "violated"))
+    assert (
+        "2026-11-02 00:00:00 UTC, verify, commit 222222222222, pymllm 0.1.0; "
+        "2 of the 3 runs that tested the law since then broke it"
+    ) in summary
+
+
+def test_what_was_fixed_is_told_and_what_nobody_tests_any_more_is_not_fixed() -> None:
+    """Since the run before, with both runs."""
+    summary = make_summary(searched("violated", "holds"))
+    (row,) = (line for line in summary.splitlines() if line.startswith("| P2"))
+    assert row.startswith("| P2 | <code>x</code> | <code>2026-11-01 00:00:00 UTC, ")
+    assert "### Fixed" not in make_summary(searched("violated", "unknown"))
+    assert "### Fixed" not in make_summary(searched("holds"))
+
+
+def test_a_search_that_was_cut_short_says_so() -> None:
+    """In the first line, and how much was played; so does a soak that was interrupted."""
+    row = samples.adapter("rows", "rows", [samples.law("P1", "holds")])
+    row["machines"][0] |= {"programs": 15, "promised": 51}
+    summary = make_summary([samples.run(samples.verify(row)), samples.run(samples.soak(interrupted=True))])
+    assert summary.startswith("## ⚠️ pymllm: all laws that apply hold; 1 search cut short\n")
+    assert "| <code>rows</code> | <code>cut short: time was up after 15 of 51 programs</code> |" in summary
+    assert "### Soak (interrupted)" in summary
+
+
+def test_an_implementation_that_could_not_be_started_is_unknown_with_its_reason() -> None:
+    """It has no laws to count."""
+    row = samples.adapter("x", None, [], problems=[{"message": "no module"}])
+    summary = make_summary([samples.run(samples.verify(row))])
+    assert "| <code>x</code> | <code>no module</code> |" in summary
+    assert "| <code>x</code> | 0 | all | 0 | 0 | 0 | <code>profile ci</code> |" in summary
 
 
 def test_a_violation_that_a_rerun_does_not_show_has_the_search() -> None:
@@ -135,6 +195,10 @@ def test_openmetrics_is_read_by_prometheus_own_parser() -> None:
     )
     runs = [
         samples.run(samples.verify(), figures=figures, time="2026-11-21T00:00:00Z"),
+        samples.run(
+            samples.verify(samples.adapter("gone", None, [], problems=[{"message": "no module"}])),
+            kind="compare",
+        ),
         samples.run(samples.soak(samples.soak_failure("R6")), kind="soak"),
         samples.run(samples.faults(), kind="faults"),
     ]
@@ -150,6 +214,7 @@ def test_openmetrics_is_read_by_prometheus_own_parser() -> None:
     assert found["pymllm_laws", "rows", "holds"] == 2
     assert found["pymllm_laws", "rows", "not_claimed"] == 1
     assert found["pymllm_law_violated", "faulty-x", "P2"] == 1
+    assert found["pymllm_problem", "gone", "no module"] == 1
     assert found["pymllm_faults", "caught"] == found["pymllm_faults", "missed"] == 1
     assert found["pymllm_soak_operations", "radix"] == 144_768
     assert found["pymllm_soak_failures", "radix"] == 1

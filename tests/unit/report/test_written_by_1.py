@@ -2,7 +2,8 @@
 
 ``written_by_1/found`` has a store, a ledger with its programs, and documents by themselves, as that commit's
 commands wrote them; ``written_by_1/told`` has the feeds that it made of them. Since then JUnit XML also tells
-what a violation expected and observed, and the speeds of a ledger are rounded as those of its document are.
+what a violation expected and observed, with each reason as text of its element; and the speeds of a ledger
+are rounded as those of its document are.
 """
 
 from __future__ import annotations
@@ -61,14 +62,15 @@ def test_feeds_say_what_they_said(loaded: LoadedRuns, name: str) -> None:
 def test_each_section_has_what_it_had(loaded: LoadedRuns) -> None:
     """So many rows in its tables, and so many programs to look at."""
     sections = make_sections(loaded)
-    looks = {it.id: Look(it) for it in sections}
+    looks = {it.id: Look(it.blocks) for it in sections}
     found = {id: ([*map(len, it.tables.values())], len(it.cards)) for id, it in looks.items()}
     assert found == {
         "laws": ([8, 11], 1),
         "faults": ([1, 1], 0),
         "situations": ([30, 24], 0),
         "soak": ([1, 2], 1),
-        "trends": ([45], 0),
+        "changes": ([3, 1], 0),
+        "trends": ([3, 42], 0),
         "peers": ([1, 2], 0),
         "gpu": ([1], 0),
         "hit-rate": ([4], 0),

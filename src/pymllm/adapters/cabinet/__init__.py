@@ -1,1 +1,1 @@
-"""The cabinet of faults: bugs of serving engines and others, planted, with the laws that may catch each."""
+"""Former names of the room `pymllm.faults`: tables of faults that import from here still load."""

@@ -20,15 +20,15 @@ from pymllm.adapters.process.reaper import the_reaper
 from pymllm.errors import AdapterError
 
 VERDICTS: Final[dict[str, str]] = {
-    "crashed": "ended by a signal, or with a status other than 0",
-    "ended": "ended with status 0 while an answer was due",
-    "closed": "closed its standard input or output and went on running",
+    "crashed": "was ended by a signal, or ended with a status other than 0",
+    "ended": "ended with status 0 before it answered",
+    "closed": "closed its standard input or output, but went on running",
     "hung": "gave no answer in time",
-    "garbled": "wrote a line that is no message, or not the one that was due",
+    "garbled": "wrote a line that is not a message, or is the wrong message",
     "too-long": "wrote a line that is longer than the limit",
-    "out-of-step": "answered another step than the one that was due, or without being asked",
-    "gave-up": "said by itself that it cannot go on",
-    "foreign": "speaks no version of the protocol that is known here",
+    "out-of-step": "answered a step that was not next, or answered without being asked",
+    "gave-up": "reported that it cannot go on",
+    "foreign": "speaks a version of the protocol that pymllm does not know",
 }
 """By the word that stands in the message and in documents."""
 
@@ -232,12 +232,12 @@ class Channel:
         try:
             status = self._process.wait(_FAREWELL)
         except subprocess.TimeoutExpired:
-            return ChannelError("closed", f"closed its standard output{where} and went on running")
+            return ChannelError("closed", f"closed its standard output{where}, but went on running")
         self._drain_errors()
         if status < 0:
-            return ChannelError("crashed", f"was ended by {_name_of(-status)}{where} instead of an answer")
+            return ChannelError("crashed", f"was ended by {_name_of(-status)}{where} before it answered")
         verdict = "crashed" if status else "ended"
-        return ChannelError(verdict, f"ended with status {status}{where} instead of an answer")
+        return ChannelError(verdict, f"ended with status {status}{where} before it answered")
 
     def _drain_errors(self) -> None:
         """Take in what is left of its last words; what it started may keep the pipe open."""
@@ -247,7 +247,7 @@ class Channel:
 
     def _describe_silence(self, seconds: float | None) -> ChannelError:
         if self._is_deaf:
-            return ChannelError("closed", "closed its standard input and went on running")
+            return ChannelError("closed", "closed its standard input, but went on running")
         said = " after half a line" if self._part else ""
         if self._part:
             self.transcript.received(bytes(self._part))

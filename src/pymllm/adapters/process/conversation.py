@@ -97,7 +97,9 @@ class Conversation:
         self._say([make_line(Hello((PROTOCOL,), f"pymllm {__version__}", LINE_LIMIT))])
         program = self._listen(Program)
         if program.protocol != PROTOCOL:
-            raise ChannelError("foreign", f"speaks protocol {program.protocol}; {PROTOCOL} is spoken here")
+            raise ChannelError(
+                "foreign", f"speaks protocol {program.protocol}; pymllm speaks protocol {PROTOCOL}"
+            )
         return program
 
     @property
@@ -158,7 +160,7 @@ class Conversation:
         told = self._listen(Told)
         if told.step != asked.step:
             raise ChannelError(
-                "out-of-step", f"answered step {told.step}; the answer to step {asked.step} was due"
+                "out-of-step", f"answered step {told.step}, but the next answer is of step {asked.step}"
             )
         return told.outcome
 
@@ -180,11 +182,13 @@ class Conversation:
         try:
             answer: Answer = read_answer(line)
         except ValueError as error:
-            raise ChannelError("garbled", f"wrote a line that is no message: {error}") from None
+            raise ChannelError("garbled", f"wrote a line that is not a message: {error}") from None
         if isinstance(answer, Error):
             raise ChannelError("gave-up", f"cannot go on: {cut(answer.message, _SAID)}")
         if not isinstance(answer, kind):
-            raise ChannelError("garbled", f"answered {word_for(type(answer))!r}; {word_for(kind)!r} was due")
+            raise ChannelError(
+                "garbled", f"answered {word_for(type(answer))!r}; it must answer {word_for(kind)!r}"
+            )
         return answer
 
     @contextmanager

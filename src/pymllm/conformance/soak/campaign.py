@@ -40,6 +40,7 @@ from pymllm.errors import UsageError
 from pymllm.history.files import Config, History, write_history
 from pymllm.instrument.provenance import build_version
 from pymllm.oracle.verdicts import Verdict
+from pymllm.text_file import did_you_mean
 
 PROGRAMS = "programs"
 """Folder beside a ledger with the programs that failed."""
@@ -69,7 +70,7 @@ class SoakPlan:
 
 @dataclass(frozen=True, slots=True)
 class SoakReport:
-    """What a campaign came to."""
+    """The results of a campaign."""
 
     headers: tuple[CampaignHeader, ...]  # one, or those of the campaigns that were put together
     totals: Totals
@@ -141,17 +142,19 @@ def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
     `TraceError` and `OSError` as of `read_ledger`.
     """
     if not _stays_inside(folder / FILE, folder):
-        raise UsageError(f"{folder}: {FILE} is a link that leads out of it, and would be written to")
+        raise UsageError(f"{folder}: {FILE} is a link to a file elsewhere; put the file in its place")
     headers, runs, conflicts = merge_ledgers([folder / FILE])
     if len(headers) > 1:
         raise UsageError(
-            f"{folder} has {len(headers)} campaigns in one ledger; go on with one that has its own"
+            f"{folder} has {len(headers)} campaigns in one ledger; resume one that has a ledger of its own"
         )
     if headers[0].version != build_version():
-        raise UsageError(f"{folder} is of version {headers[0].version}, and this is {build_version()}")
+        raise UsageError(
+            f"{folder} is of version {headers[0].version}, which alone resumes it; this is {build_version()}"
+        )
     if conflicts:
         raise UsageError(
-            f"{folder} has lines of one run that disagree; pymllm soak merge {folder} tells them"
+            f"{folder} has lines of one run that disagree; pymllm soak merge {folder} shows them"
         )
     _refuse_strange_places(folder, headers[0])
     return headers[0], sorted(runs, key=lambda run: run.number)
@@ -179,7 +182,9 @@ def _refuse_strange_places(folder: Path, header: CampaignHeader) -> None:
 def _refuse_other_sources(folder: Path, header: CampaignHeader) -> None:
     for name, source in dict.fromkeys((place.adapter, place.source) for place in header.places):
         if digest_adapter(name) != source:
-            raise UsageError(f"the source of {name} changed since {folder} began; begin another campaign")
+            raise UsageError(
+                f"the source of {name} changed since the campaign in {folder} began; begin a new one"
+            )
 
 
 def soak(
@@ -200,7 +205,7 @@ def soak(
     with Workers(plan.jobs, plan.timeout) as workers:
         refused: tuple[SmokeFailure, ...] = ()
         if resumed is None:
-            header, refused = _begin(plan, workers)
+            header, refused = _begin(plan, workers, show)
         else:
             header = resumed[0]
         campaign = _Campaign(plan, header, folder, show)
@@ -226,8 +231,11 @@ def soak(
     )
 
 
-def _begin(plan: SoakPlan, workers: Workers) -> tuple[CampaignHeader, tuple[SmokeFailure, ...]]:
-    answers = workers.map(find_places_of, [(entry, plan.configs) for entry in plan.adapters])
+def _begin(
+    plan: SoakPlan, workers: Workers, show: Onlooker | None
+) -> tuple[CampaignHeader, tuple[SmokeFailure, ...]]:
+    done = None if show is None else lambda count: show(Totals([]))
+    answers = workers.map(find_places_of, [(entry, plan.configs) for entry in plan.adapters], done)
     if workers.interruption is not None:
         raise workers.interruption
     refused: list[SmokeFailure] = []
@@ -242,10 +250,14 @@ def _begin(plan: SoakPlan, workers: Workers) -> tuple[CampaignHeader, tuple[Smok
             places += [place for place in answer if plan.machine in (None, place.machine)]
             refused += _missing_players(answer, plan.machine)
     if not places and not refused:
-        raise UsageError(f"no adapter asked for is driven by {plan.machine}")
+        known = sorted({place.machine for it in answers if isinstance(it, tuple) for place in it})
+        near = did_you_mean(str(plan.machine), known)
+        raise UsageError(f"--machine {plan.machine}{near}: these adapters have {', '.join(known)}")
     if plan.run is not None and len(places) > 1:
         names = ", ".join(dict.fromkeys(place.machine for place in places))
-        raise UsageError(f"{len(places)} places to play one run at: choose a --config and one of {names}")
+        raise UsageError(
+            f"the run may be of {len(places)} places; give one --config, and one --machine of {names}"
+        )
     header = CampaignHeader(
         build_version(), versions(), plan.seed, plan.operations, plan.longest, plan.audit, tuple(places)
     )

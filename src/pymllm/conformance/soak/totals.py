@@ -1,4 +1,4 @@
-"""What a campaign has come to so far, whatever its length, in memory that does not grow with it.
+"""The results of a campaign so far, whatever its length, in memory that does not grow with it.
 
 Whether memory grows with the operations says a robust slope (`pymllm.instrument.slope`), shared by the
 processes: a run that was large, or a collection that came late, moves it little. Its spread is the interval
@@ -20,8 +20,8 @@ from pymllm.conformance.documents import DriftRow, FailureRow, SoakedAdapter
 from pymllm.conformance.soak.ledger import CampaignHeader, Memory, Place, RunRecord
 from pymllm.history.files import Config, Header
 from pymllm.instrument.slope import estimate_slope
+from pymllm.oracle.coverage import expected_situations
 from pymllm.oracle.laws import laws_of
-from pymllm.oracle.situations import expected_situations
 
 MILLION = 1_000_000
 _WARMING_UP = 0.25  # of the samples of a process: modules, classes and caches come with the first runs

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 from pymllm.history.operations import KINDS
 
-__all__ = ["SECTIONS", "Law", "Way", "law"]
-
 SECTIONS = ("Why", "Choices", "Caller", "Engines")
 """What goes wrong in a server without it; what an implementation may choose; what the caller owes; how the
 engines of the field differ today."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pymllm.oracle.laws.law import law
 
-__all__ = ["LAWS"]
-
 LAWS = (
     law(
         "S1",

@@ -2,33 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
 
-from pymllm.report.blocks import Section
+from pymllm.report.blocks import Part, Section, Tile
 from pymllm.report.loading import LoadedRuns, Run
 from pymllm.report.sections.campaigns import make_faults_section, make_soak_section
+from pymllm.report.sections.changes import make_changes_section
 from pymllm.report.sections.figures import make_gpu_section, make_peers_section, make_trends_section
 from pymllm.report.sections.machines import make_machines_section, make_memory_section, make_runs_section
 from pymllm.report.sections.replays import make_hit_rate_section, make_latency_section
 from pymllm.report.sections.searches import make_laws_section, make_situations_section
+from pymllm.report.tables import Table
 
-SECTIONS: tuple[Callable[[Sequence[Run]], Section | None], ...] = (
-    make_laws_section,
-    make_faults_section,
-    make_situations_section,
-    make_soak_section,
-    make_trends_section,
-    make_peers_section,
-    make_gpu_section,
-    make_hit_rate_section,
-    make_latency_section,
-    make_memory_section,
-    make_machines_section,
-)
-"""In the order of the page; the list of runs comes last."""
+SECTIONS: Mapping[str, Callable[[Sequence[Run]], Iterable[Part]]] = {
+    "laws": make_laws_section,
+    "changes": make_changes_section,
+    "faults": make_faults_section,
+    "situations": make_situations_section,
+    "soak": make_soak_section,
+    "trends": make_trends_section,
+    "peers": make_peers_section,
+    "gpu": make_gpu_section,
+    "hit-rate": make_hit_rate_section,
+    "latency": make_latency_section,
+    "memory": make_memory_section,
+    "machines": make_machines_section,
+}
+"""In the order of the page; the list of runs comes last. A section without parts is left out."""
+
+TEXTS: Mapping[str, Any] = tomllib.loads((files(__package__) / "texts.toml").read_text(encoding="utf-8"))
+"""Of each section title, lead, what brings it, and its words; under "words" are those of several sections."""
 
 
 def make_sections(loaded: LoadedRuns) -> list[Section]:
     """Return every section that the runs have something for, and the list of the runs."""
-    found = [section for make in SECTIONS if (section := make(loaded.runs)) is not None]
-    return [*found, make_runs_section(loaded, {section.id for section in found})]
+    found: dict[str, Sequence[Part]] = {id: tuple(make(loaded.runs)) for id, make in SECTIONS.items()}
+    absent = [TEXTS[id] for id, parts in found.items() if not parts and "brings" in TEXTS[id]]
+    found["runs"] = tuple(make_runs_section(loaded, absent))
+    explained: set[str] = set()
+    return [_section(id, parts, explained) for id, parts in found.items() if parts]
+
+
+def _section(id: str, parts: Sequence[Part], explained: set[str]) -> Section:
+    """Put a section together; a word of several sections is explained in the first one that has it."""
+    texts, common = TEXTS[id], TEXTS["words"]
+    tables = [it for it in parts if isinstance(it, Table)]
+    heads = dict.fromkeys(column.name for table in tables for column in table.columns)
+    words = {word: common[word] for word in heads if word in common and word not in explained}
+    words = texts.get("words", {}) | words
+    explained.update(words)
+    return Section(
+        id,
+        texts["title"],
+        texts["lead"],
+        words,
+        [it for it in parts if not isinstance(it, Tile)],
+        [it for it in parts if isinstance(it, Tile)],
+    )

@@ -1,8 +1,8 @@
-"""Whether the searches bite, and what long campaigns came to."""
+"""Planted faults and who caught them, and long campaigns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from shlex import quote
 from statistics import median
 
@@ -16,13 +16,13 @@ from pymllm.conformance.documents import (
     SoakedAdapter,
 )
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.blocks import Block, Card, Fact, Section, Tile, anchor_of
+from pymllm.report.blocks import Card, Fact, Part, Tile, anchor_of
+from pymllm.report.changes import find_since
 from pymllm.report.loading import Run, documents_of
-from pymllm.report.picture import picture_of
-from pymllm.report.plots import Choice, Plot, legend, log_axis
+from pymllm.report.plots import Choice, Panel, Plot, log_axis
 from pymllm.report.quantities import show, show_count, show_share, show_time
-from pymllm.report.sections.searches import config_words, seen_facts
-from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number
+from pymllm.report.sections.searches import config_words, program_card, seen_facts
+from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number, or_quiet
 
 # -- faults --------------------------------------------------------------------------------------------------
 
@@ -30,30 +30,24 @@ from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table,
 _Found = list[tuple[FaultRow, Detection]]
 
 
-def make_faults_section(runs: Sequence[Run]) -> Section | None:
-    """Lay out the faults, each as the newest run that planted it found it; ``None`` where none was."""
+def make_faults_section(runs: Sequence[Run]) -> Iterator[Part]:
+    """Lay out the faults, each as the newest run that planted it found it."""
     newest = {fault.id: fault for it, _ in documents_of(runs, FaultsDocument) for fault in it.faults}
-    if not newest:
-        return None
     faults = sorted(newest.values(), key=lambda fault: (fault.caught, _order(fault.id)))
-    missed = sum(not fault.caught for fault in faults)
     by_searcher: dict[str, _Found] = {}
     for fault in faults:
         for detection in fault.detections:
             by_searcher.setdefault(detection.searcher, []).append((fault, detection))
     found = sorted(by_searcher.items())
-    blocks: list[Block] = [_plot(found), _searchers(found)] if found else []
-    caught = f"{len(faults) - missed:,} of {len(faults):,}"
-    return Section(
-        "faults",
-        "Faults by searcher",
-        "Known bugs of serving engines and deliberately wrong classes are planted, one at a time, and must "
-        "be caught by a law that was written down beforehand. Operations and time are counted until the "
-        "first violation, and program is the number of operations in the smallest program that shows the "
-        "fault, where one was made.",
-        [*blocks, _faults(faults)],
-        [Tile(caught, "planted faults caught", BAD if missed else GOOD)],
-    )
+    if sum(len(its) for _, its in found) > 1:
+        yield _plot(found)
+    if found:
+        yield _searchers(found)
+    if faults:
+        yield _faults(faults)
+        missed = sum(not fault.caught for fault in faults)
+        caught = f"{len(faults) - missed:,} of {len(faults):,}"
+        yield Tile(caught, "planted faults caught", BAD if missed else GOOD)
 
 
 def _order(id: str) -> tuple[str, int, str]:
@@ -89,7 +83,7 @@ def _plot(by_searcher: Sequence[tuple[str, _Found]]) -> Plot:
         "Operations until a planted fault is caught, by searcher",
         "For each searcher, a point for each fault that it caught, at the number of operations that this "
         "took.",
-        [Choice("all", traces, layout)],
+        [Choice("all", [Panel(traces, layout)])],
     )
 
 
@@ -130,13 +124,8 @@ def _by(fault: FaultRow) -> str:
 # -- soak ----------------------------------------------------------------------------------------------------
 
 
-_SHARES = {
-    "adapter": "the implementation behind its adapter",
-    "judge": "the oracle",
-    "walks": "walks from inside",
-    "again": "the end of a run, parts played again",
-    "driver": "choosing and writing down, and the simulated engine",
-}
+_SHARES = ("adapter", "judge", "walks", "again", "driver")
+"""Parts of the processor's time."""
 _VERDICTS = {
     Verdict.HOLDS: ("✓ holds", GOOD),
     Verdict.VIOLATED: ("✗ violated", BAD),
@@ -147,34 +136,25 @@ _DRIFTS = {"flat": GOOD, "grows": BAD}
 _Campaign = tuple[SoakDocument, Run]
 
 
-def make_soak_section(runs: Sequence[Run]) -> Section | None:
-    """Lay out the campaigns; ``None`` where there is none."""
+def make_soak_section(runs: Sequence[Run]) -> Iterator[Part]:
+    """Lay out the campaigns, the newest one by implementation, and a card for each failure."""
     campaigns = _campaigns(runs)
     if not campaigns:
-        return None
-    newest = campaigns[-1][0]
-    blocks: list[Block] = [_history(campaigns)]
-    if played := [it for it in newest.adapters if it.operations]:
-        blocks.append(_time_plot(played))
-    if newest.adapters:
-        blocks.append(_adapters(newest))
+        return
+    since = find_since(runs)
     cards = [
-        _card(place, run, adapter, failure)
+        _card(place, run, adapter, failure, str(since.get((adapter.name, failure.failure.law or ""), "")))
         for place, (document, run) in enumerate(campaigns, 1)
         for adapter in document.adapters
         for failure in adapter.failures
     ]
-    found = f"{len(cards)} failures" if len(cards) != 1 else "1 failure"
-    operations = show_count(sum(document.operations for document, _ in campaigns))
-    return Section(
-        "soak",
-        "Soak",
-        "Long seeded campaigns: pools that fill, age and drain, every operation judged by the oracle, "
-        "memory looked at between runs. A campaign is a line of the first table; below it, the newest one "
-        "by implementation.",
-        [*blocks, *cards],
-        [Tile(operations, f"operations soaked, {found}", BAD if cards else GOOD)],
-    )
+    yield from cards
+    yield _history(campaigns)
+    if campaigns[-1][0].adapters:
+        yield _adapters(campaigns[-1][0])
+    yield Tile(show_count(sum(document.operations for document, _ in campaigns)), "operations soaked")
+    if cards:
+        yield Tile(show_count(len(cards)), "failures in soaks", BAD)
 
 
 def _campaigns(runs: Sequence[Run]) -> list[_Campaign]:
@@ -190,10 +170,8 @@ def _campaigns(runs: Sequence[Run]) -> list[_Campaign]:
 def _history(campaigns: Sequence[_Campaign]) -> Table:
     columns = [
         Column("ended (UTC)", lambda it: Cell(show_time(it[1].time), hint=it[1].source), is_word=True),
-        Column(
-            "machine", lambda it: it[1].machine.fingerprint if it[1].machine else "not recorded", is_word=True
-        ),
-        Column("version", lambda it: it[1].pymllm or "not recorded", is_word=True),
+        Column("machine", lambda it: or_quiet(it[1].machine and it[1].machine.fingerprint), is_word=True),
+        Column("pymllm", lambda it: or_quiet(it[1].pymllm), is_word=True),
         number("runs", lambda it: show_count(it[0].runs)),
         number("operations", lambda it: show_count(it[0].operations)),
         number("operations per CPU second", lambda it: _speed(it[0])),
@@ -223,43 +201,13 @@ def _drift(drifts: Sequence[DriftRow]) -> Cell:
     return Cell(verdict, _DRIFTS.get(verdict, UNKNOWN), hint=hint or None)
 
 
-def _time_plot(played: Sequence[SoakedAdapter]) -> Plot:
-    adapters = sorted(played, key=lambda it: it.operations_per_cpu_second)
-    names = [it.name for it in adapters]
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "y": names,
-            "x": [it.shares.get(name, 0.0) * 100 for it in adapters],
-            "hovertemplate": "%{y}: %{x:.1f} %<extra>" + what + "</extra>",
-        }
-        for name, what in _SHARES.items()
-    ]
-    layout = {
-        "barmode": "stack",
-        "xaxis": {"title": {"text": "share of the processor's time, %"}, "range": [0, 100.5]},
-        "yaxis": {"automargin": True},
-        "height": 150 + 26 * len(names),
-        "legend": {**legend(above=True)["legend"], "traceorder": "normal"},
-    }
-    shares = "; ".join(f"{name}: {what}" for name, what in _SHARES.items())
-    return Plot(
-        "plot-soak",
-        "What took the processor's time, newest campaign",
-        f"For each implementation, shares of the processor's time: {shares}.",
-        [Choice("all", traces, layout)],
-    )
-
-
 def _adapters(document: SoakDocument) -> Table:
     columns = [
         Column("implementation", lambda it: it.name),
         number("runs", lambda it: show_count(it.runs)),
         number("operations", lambda it: show_count(it.operations)),
         number("operations per CPU second", lambda it: _measured(it, f"{it.operations_per_cpu_second:,.0f}")),
-        *(_share_column(name, what) for name, what in _SHARES.items()),
+        *(_share_column(name) for name in _SHARES),
         number(
             "laws tested",
             lambda it: _reached(sum(count > 0 for count in it.tests.values()), it.untested_laws),
@@ -270,8 +218,8 @@ def _adapters(document: SoakDocument) -> Table:
     return make_table("Newest campaign, by implementation", document.adapters, columns)
 
 
-def _share_column(name: str, what: str) -> Column:
-    return number(name, lambda it: _measured(it, show_share(it.shares.get(name, 0.0))), what)
+def _share_column(name: str) -> Column:
+    return number(name, lambda it: _measured(it, show_share(it.shares.get(name, 0.0))))
 
 
 def _measured(it: SoakedAdapter, text: str) -> Cell:
@@ -288,25 +236,19 @@ def _failed(it: SoakedAdapter) -> Cell:
     return Cell(show_count(failed), BAD if failed else GOOD) if it.runs else Cell("none ran", UNKNOWN)
 
 
-def _card(place: int, run: Run, adapter: SoakedAdapter, row: FailureRow) -> Card:
+def _card(place: int, run: Run, adapter: SoakedAdapter, row: FailureRow, since: str) -> Card:
     failure = row.failure
     file = row.short or row.file
-    lines = run.programs.get(file or "", ())
     where = f"seed {row.seed} in {row.machine} ({config_words(row.config)})"
     facts = [
         *seen_facts(failure.message, failure.expected, failure.observed),
-        Fact("in", f"{row.runs} runs; first with {where}"),
+        Fact("in", f"{row.runs:,} runs of the soak; first with {where}"),
     ]
     if file is not None:
         again = f"pymllm rerun {quote(file)} --adapter {quote(adapter.name)}"
         facts += [Fact("program", file, is_code=True), Fact("again", again, is_code=True)]
+    facts += [Fact("since", since)] * bool(since)
     what = f"{failure.law} violated by" if failure.law else "problem with"
-    return Card(
-        anchor_of("soak", str(place), adapter.name, failure.law or "problem", str(row.seed)),
-        f"{what} {adapter.name} in a soak",
-        BAD if failure.law else UNKNOWN,
-        facts,
-        file=(file or "").rsplit("/", 1)[-1] if lines else "",
-        lines=lines,
-        picture=picture_of(lines),
-    )
+    id = anchor_of("soak", str(place), adapter.name, failure.law or "problem", str(row.seed))
+    tone = BAD if failure.law else UNKNOWN
+    return program_card(id, f"{what} {adapter.name} in a soak", tone, facts, run, file)

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pymllm.instrument.peer_comparison import OURS, PeerComparison, ScenarioRow
-from pymllm.report.blocks import Block, Section, Tile
+from pymllm.report.blocks import Part, Tile
 from pymllm.report.documents import GpuBenchmarksDocument, GpuCase
 from pymllm.report.loading import Run, documents_of, grouped
-from pymllm.report.plots import PALETTE, Choice, Plot, legend, log_axis, scatter
+from pymllm.report.plots import PALETTE, Choice, Panel, Plot, legend, log_axis, scatter, short_names
 from pymllm.report.quantities import machine_name, scale_of, show, show_count, show_time
-from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number
+from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number, or_quiet
 from pymllm.report.trends import Point, Trend, find_trends
 
 # -- trends --------------------------------------------------------------------------------------------------
@@ -21,58 +21,58 @@ from pymllm.report.trends import Point, Trend, find_trends
 _FOLDED = 40
 
 
-def make_trends_section(runs: Sequence[Run]) -> Section | None:
-    """Lay out the trends of figures that are better one way or the other; ``None`` where there is none."""
+def make_trends_section(runs: Sequence[Run]) -> Iterator[Part]:
+    """Lay out the figures that are better one way or the other; those of several runs are drawn."""
     trends = [trend for trend in find_trends(runs) if trend.better is not None]
-    if not trends:
-        return None
-    machines = len({trend.machine.fingerprint for trend in trends if trend.machine is not None})
-    figures = show_count(len({trend.name for trend in trends}))
-    on = "figures on 1 machine" if machines == 1 else f"figures on {machines} machines"
-    return Section(
-        "trends",
-        "Trends by benchmark and machine",
-        "A line is one figure on one machine, measured by one version of the benchmark's code: figures of "
-        "other machines and of edited benchmarks are drawn as lines of their own and compared with nothing. "
-        "The change is that from the point before to the newest one, and says nothing of noise. A whisker "
-        "is the spread that the benchmark wrote down (of pytest-benchmark, its quartiles).",
-        [_plot(trends), _table(trends)],
-        [Tile(figures, on)],
-    )
+    drawn = [trend for trend in trends if len(trend.points) > 1]
+    if drawn:
+        yield _plot(drawn)
+        yield make_table("Figures of several runs", drawn, _COLUMNS, folded=len(drawn) > _FOLDED)
+    if alone := [trend for trend in trends if len(trend.points) == 1]:
+        yield make_table("Figures of one run", alone, _COLUMNS[:-3], folded=len(alone) > 12)
+    if trends:
+        yield Tile(show_count(len({trend.name for trend in trends})), "figures")
 
 
 def _plot(trends: Sequence[Trend]) -> Plot:
-    by_name = list(grouped(trends, lambda trend: trend.name).items())
-    # What has a history comes first, and of that medians: the longest of many samples tells of the machine.
-    by_name.sort(key=lambda item: (-max(len(it.points) for it in item[1]), not item[0].endswith("median")))
+    by_group = list(grouped(trends, lambda it: it.points[0].figure.plot or it.name).items())
+    by_group.sort(key=lambda item: -max(len(it.points) for it in item[1]))
     return Plot(
         "plot-trends",
-        "A figure over time",
-        "The values of the chosen figure over time, a line for each machine and each version of the "
-        "benchmark's code.",
-        [_choice(name, its) for name, its in by_name],
-        "figure",
+        "Figures over time",
+        "Values over time, a picture for each of the chosen figures, with a line for each machine and each "
+        "version of the benchmark's code.",
+        [_choice(group, its) for group, its in by_group],
+        "figures",
     )
 
 
-def _choice(name: str, trends: Sequence[Trend]) -> Choice:
-    unit, better = trends[0].unit, trends[0].better
-    scale, shown = scale_of((point.value for trend in trends for point in trend.points), unit)
+def _choice(group: str, trends: Sequence[Trend]) -> Choice:
+    by_name = grouped(trends, lambda trend: trend.name)
+    panels = [
+        _panel(title, its, is_alone=len(by_name) == 1)
+        for title, its in zip(short_names(list(by_name)), by_name.values(), strict=True)
+    ]
+    return Choice(group if len(by_name) > 1 else trends[0].name, panels)
+
+
+def _panel(title: str, trends: Sequence[Trend], *, is_alone: bool) -> Panel:
+    scale, shown = scale_of((point.value for trend in trends for point in trend.points), trends[0].unit)
+    unit = f"{shown or 'number'}, {trends[0].better} is better"
     layout = {
         "xaxis": {"title": {"text": "time (UTC)"}, "type": "date", "range": _days_around(trends)},
-        "yaxis": {"title": {"text": f"{shown or 'number'}, {better} is better"}, "rangemode": "tozero"},
-        "height": 420,
+        "yaxis": {"rangemode": "tozero"},
+        "height": 400 if is_alone else 260,
         **legend(),
+        "showlegend": len(trends) > 1,
     }
-    return Choice(name, [_line(trend, scale) for trend in trends], layout)
+    return Panel([_line(trend, scale) for trend in trends], layout, unit if is_alone else f"{title}: {unit}")
 
 
 def _days_around(trends: Sequence[Trend]) -> list[str]:
-    """Leave some room beside the first and the last point; half a day beside a single one."""
+    """Leave some room beside the first and the last point."""
     times = [datetime.fromisoformat(point.run.time) for trend in trends for point in trend.points]
-    room = max((max(times) - min(times)) / 20, timedelta(hours=1))
-    if len(set(times)) == 1:
-        room = timedelta(hours=12)
+    room = max((max(times) - min(times)) / 20, timedelta(seconds=1))
     return [(min(times) - room).isoformat(), (max(times) + room).isoformat()]
 
 
@@ -105,38 +105,33 @@ def _facts_of(point: Point) -> Iterator[str]:
     yield show(point.value, point.figure.unit)
     yield f"{show_time(point.run.time)} UTC"
     if point.run.commit is not None:
-        yield f"commit {point.run.commit[:12]}{', modified' if point.run.modified else ''}"
+        yield f"commit {point.run.commit_words}"
     versions = point.run.versions
     yield from (f"{name} {versions[name]}" for name in ("python", "torch", "driver") if name in versions)
 
 
-def _table(trends: Sequence[Trend]) -> Table:
-    columns = [
-        Column("figure", lambda it: it.name),
-        Column("machine", lambda it: machine_name(it.machine)),
-        Column("code", lambda it: Cell(it.code or "no hash", None if it.code else QUIET)),
-        Column("better", lambda it: str(it.better)),
-        number("points", lambda it: show_count(len(it.points))),
-        number("newest", lambda it: show(it.points[-1].value, it.unit)),
-        number("change", _change),
-        Column("over time", _spark),
-    ]
-    return make_table("Figures", trends, columns, folded=len(trends) > _FOLDED)
-
-
 def _change(trend: Trend) -> Cell:
     if trend.change is None:
-        return Cell("nothing before" if len(trend.points) < 2 else "from zero", QUIET)
+        return Cell("from zero", QUIET)
     better = trend.is_better
     word = "" if better is None else " better" if better else " worse"
     return Cell(f"{trend.change * 100:+.1f} %{word}", None if better is None else GOOD if better else BAD)
 
 
 def _spark(trend: Trend) -> Cell:
-    values = tuple(point.value for point in trend.points)
-    if len(values) < 2:
-        return Cell("one point", QUIET)
-    return Cell("", spark=values, hint=f"{len(values)} points")
+    return Cell("", spark=tuple(it.value for it in trend.points), hint=f"{len(trend.points)} points")
+
+
+_COLUMNS = (
+    Column("figure", lambda it: it.name),
+    Column("machine", lambda it: machine_name(it.machine)),
+    Column("code", lambda it: or_quiet(it.code, missing="no hash")),
+    Column("better", lambda it: it.better),
+    number("newest", lambda it: show(it.points[-1].value, it.unit)),
+    number("points", lambda it: show_count(len(it.points))),
+    number("change", _change),
+    Column("over time", _spark),
+)
 
 
 # -- peers ---------------------------------------------------------------------------------------------------
@@ -147,43 +142,30 @@ _TONES = {"ahead": GOOD, "level": None, "behind": BAD, "alone": QUIET}
 _SYMBOLS = {OURS: "circle", "limit": "line-ns-open", "target": "diamond-open"}
 
 
-def make_peers_section(runs: Sequence[Run]) -> Section | None:
-    """Lay out each comparison with peers, the newest first; ``None`` where there is none."""
+def make_peers_section(runs: Sequence[Run]) -> Iterator[Part]:
+    """Lay out each comparison with peers, the newest first."""
     found = [(it, run) for it, run in documents_of(reversed(runs), PeerComparison) if it.scenarios]
     if not found:
-        return None
+        return
+    yield Plot(
+        "plot-peers",
+        "Times as multiples of ours",
+        "For each scenario, how many times as long as ours each peer, the limit and the target take, on a "
+        "logarithmic scale.",
+        [_peer_choice(document, run) for document, run in found],
+        "run",
+    )
+    for document, run in found:
+        yield _scenarios(document, run)
+        yield _contenders(document)
     verdicts = [row.verdict for row in found[0][0].scenarios]
     compared = len(verdicts) - verdicts.count("alone")
-    ahead = f"{verdicts.count('ahead')} of {compared}"
-    blocks: list[Block] = [_peer_plot(found)]
-    for document, run in found:
-        blocks += [_scenarios(document, run), _contenders(document)]
-    return Section(
-        "peers",
-        "Ours against peers, limit and target",
-        "Each scenario is played by ours and by every peer that could be installed, in rounds that take "
-        "turns in one process or side by side. The ratio is ours to the best peer, below 1 where ours takes "
-        "less, with its interval of confidence; it is what carries over to other machines. The limit is "
-        "what this machine needs to touch the same bytes, measured in the same run; the target is a promise "
-        "about one machine. Each table is one run.",
-        blocks,
-        [Tile(ahead, "scenarios ahead of every peer")] if compared else (),
-    )
+    if compared:
+        yield Tile(f"{verdicts.count('ahead')} of {compared}", "scenarios ahead of every peer")
 
 
 def _ours(row: ScenarioRow) -> float | None:
     return next((it.value for it in row.standings if it.contender == OURS), None)
-
-
-def _peer_plot(found: Sequence[tuple[PeerComparison, Run]]) -> Plot:
-    return Plot(
-        "plot-peers",
-        "Everybody as a multiple of ours",
-        "For each scenario, how many times as long as ours each peer, the limit and the target take, on a "
-        "logarithmic scale; what lies to the left of 1 is quicker than ours.",
-        [_peer_choice(document, run) for document, run in found],
-        "run",
-    )
 
 
 def _peer_choice(document: PeerComparison, run: Run) -> Choice:
@@ -220,8 +202,7 @@ def _peer_choice(document: PeerComparison, run: Run) -> Choice:
         **legend(above=True),
         "shapes": [{**one, "line": {"dash": "dot", "width": 1}}],
     }
-    note = "What lies to the left of 1 is quicker than ours."
-    return Choice(run.hint, traces, layout, note)
+    return Choice(run.hint, [Panel(traces, layout)], "What lies to the left of 1 is quicker than ours.")
 
 
 def _scenarios(document: PeerComparison, run: Run) -> Table:
@@ -270,24 +251,15 @@ def _contenders(document: PeerComparison) -> Table:
 # -- gpu -----------------------------------------------------------------------------------------------------
 
 
-def make_gpu_section(runs: Sequence[Run]) -> Section | None:
-    """Lay out the results of each run on a GPU, the newest first; ``None`` where there is none."""
+def make_gpu_section(runs: Sequence[Run]) -> Iterator[Part]:
+    """Lay out the results of each run on a GPU, the newest first."""
     found = [(it, run) for it, run in documents_of(reversed(runs), GpuBenchmarksDocument) if it.results]
-    if not found:
-        return None
-    goals = [goal for case in found[0][0].results for goal in case.goals]
-    met = sum(goal.is_met for goal in goals)
-    tone = GOOD if met == len(goals) else UNKNOWN
-    return Section(
-        "gpu",
-        "GPU benchmarks",
-        "Times between two events on the device, medians over samples, with everybody taking turns in one "
-        "run: ours, torch's own calls, and a plain copy of as many bytes, which is what the card can do. "
-        "The speed is that at which ours moves the bytes of the case. A goal is a ratio of two of these "
-        "times.",
-        [_gpu_table(document, run) for document, run in found],
-        [Tile(f"{met} of {len(goals)}", "goals met on the GPU", tone)] if goals else (),
-    )
+    for document, run in found:
+        yield _gpu_table(document, run)
+    goals = [goal for document, _ in found[:1] for case in document.results for goal in case.goals]
+    if goals:
+        met = sum(goal.is_met for goal in goals)
+        yield Tile(f"{met} of {len(goals)}", "goals met on the GPU", GOOD if met == len(goals) else UNKNOWN)
 
 
 def _gpu_table(document: GpuBenchmarksDocument, run: Run) -> Table:

@@ -1,19 +1,19 @@
-"""Memory, machines, the runs themselves, and what is not in a report."""
+"""Memory, machines, the runs themselves, and what no run brought."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pymllm.instrument.documents import DoctorDocument
 from pymllm.instrument.reading import Reading
-from pymllm.report.blocks import Block, Section, Text
+from pymllm.report.blocks import Part, Text
 from pymllm.report.documents import GpuMemoryDocument
 from pymllm.report.loading import LoadedRuns, Run, documents_of, grouped
-from pymllm.report.plots import Choice, Plot, legend, scatter
+from pymllm.report.plots import Choice, Panel, Plot, legend, scatter
 from pymllm.report.quantities import machine_name, scale_of, show, show_count, show_time
 from pymllm.report.records import Curve, Machine
-from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number
+from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number, or_quiet
 
 # -- memory --------------------------------------------------------------------------------------------------
 
@@ -23,25 +23,23 @@ _OUTCOMES = {"kept": GOOD, "exceeded": BAD, "unknown": UNKNOWN}
 _Drawn = tuple[Curve, Run]
 
 
-def make_memory_section(runs: Sequence[Run]) -> Section | None:
-    """Lay out curves and logs of memory; ``None`` where there is none."""
-    drawn = [(curve, run) for run in runs for curve in (*run.curves, *_curves_of_tests(run))]
-    tests = [document for document, _ in documents_of(runs, GpuMemoryDocument)]
-    blocks: list[Block] = []
+def make_memory_section(runs: Sequence[Run]) -> Iterator[Part]:
+    """Lay out curves and logs of memory; a curve of one point is a row of the table."""
+    curves = [(curve, run) for run in runs for curve in (*run.curves, *_curves_of_tests(run))]
+    drawn = grouped([it for it in curves if len(_known(it[0])) > 1], _plot_of)
     if drawn:
-        blocks += [_plot(drawn), _curves(drawn)]
+        yield Plot(
+            "plot-memory",
+            "Memory",
+            "The chosen curves of memory; a limit is a dashed line.",
+            [_choice(name, [curve for curve, _ in its]) for name, its in drawn.items()],
+            "curves",
+        )
+    if curves:
+        yield _curves(curves)
+    tests = [document for document, _ in documents_of(runs, GpuMemoryDocument)]
     if tests:
-        blocks.append(_tests(tests))
-    if not blocks:
-        return None
-    return Section(
-        "memory",
-        "Memory",
-        "A curve is the memory of a process or of a device. Flat: even the upper end of the slope's spread "
-        "is below what counts as a leak. Grows or leaks: even the lower end is above it. Too short to tell: "
-        "neither. What could not be read is unknown, with the reason, and never zero.",
-        blocks,
-    )
+        yield _tests(tests)
 
 
 def _curves_of_tests(run: Run) -> Iterator[Curve]:
@@ -67,16 +65,6 @@ def _plot_of(it: _Drawn) -> str:
     return f"{curve.plot or curve.name}, {show_time(run.time)} UTC"
 
 
-def _plot(drawn: Sequence[_Drawn]) -> Plot:
-    return Plot(
-        "plot-memory",
-        "Memory",
-        "The chosen curves of memory; a limit is a dashed line.",
-        [_choice(name, [curve for curve, _ in its]) for name, its in grouped(drawn, _plot_of).items()],
-        "curves",
-    )
-
-
 def _choice(name: str, curves: Sequence[Curve]) -> Choice:
     scale, shown = scale_of((value for it in curves for value in it.y if value is not None), curves[0].unit)
     traces = []
@@ -95,7 +83,7 @@ def _choice(name: str, curves: Sequence[Curve]) -> Choice:
     }
     verdicts = dict.fromkeys(it.verdict for it in curves if it.verdict is not None)
     note = f"Verdict: {'; '.join(verdicts)}." if verdicts else "Nobody judged these curves."
-    return Choice(name, traces, layout, note)
+    return Choice(name, [Panel(traces, layout)], note)
 
 
 def _curves(drawn: Sequence[_Drawn]) -> Table:
@@ -154,47 +142,19 @@ def _reading(it: Reading) -> Cell:
 # -- machines ------------------------------------------------------------------------------------------------
 
 
-BRINGS = {
-    "laws": (
-        "laws by implementation",
-        "pymllm verify --store FOLDER, or pymllm compare NAMES --store FOLDER",
-    ),
-    "faults": ("faults by searcher", "pymllm faults --store FOLDER"),
-    "situations": ("situations", "pymllm verify --store FOLDER, or pymllm soak --store FOLDER"),
-    "soak": ("soak", "pymllm soak --store FOLDER"),
-    "trends": ("trends", "any of the others, or tox -e bench"),
-    "peers": ("ours against peers", "tox -e bench-peers"),
-    "gpu": ("GPU benchmarks", "pytest benchmarks -m gpu --benchmark-enable --gpu-results=FOLDER"),
-    "hit-rate": ("hit rate over capacity", "pymllm replay TRACE --store FOLDER"),
-    "latency": ("latency", "pytest benchmarks --benchmark-enable --benchmark-json=FILE, or pymllm replay"),
-    "memory": ("memory", "pytest --gpu-memory-log=FILE, or pymllm soak --store FOLDER"),
-}
-"""What brings each section of a report."""
-
-
-def make_machines_section(runs: Sequence[Run]) -> Section | None:
-    """Lay out the machines of all runs; ``None`` where none was recorded."""
+def make_machines_section(runs: Sequence[Run]) -> Iterator[Part]:
+    """Lay out the machines of all runs, and what `pymllm doctor` saw of them."""
     machines: dict[str, Machine] = {}
     known = [run.machine for run in runs if run.machine is not None]
     for machine in known:
         seen = machines.get(machine.fingerprint)
         if seen is None or seen.memory is None:  # a file of pytest-benchmark does not tell it
             machines[machine.fingerprint] = machine
-    tables = []
     if machines:
-        tables.append(_machines(machines.values(), Counter(machine.fingerprint for machine in known)))
+        yield _machines(machines.values(), Counter(machine.fingerprint for machine in known))
     doctors = [document for document, _ in documents_of(runs, DoctorDocument)]
     if doctors:
-        tables.append(_doctors(doctors))
-    if not tables:
-        return None
-    return Section(
-        "machines",
-        "Machines",
-        "Machines are told apart by processor, usable processors, system and GPUs, and by "
-        "PYMLLM_MACHINE where it was set; figures of two of them are never put on one line.",
-        tables,
-    )
+        yield _doctors(doctors)
 
 
 def _machines(machines: Collection[Machine], runs: Counter[str]) -> Table:
@@ -237,28 +197,21 @@ def _nvml(it: DoctorDocument) -> Cell:
     return Cell("1 device" if count == 1 else f"{count} devices")
 
 
-def make_runs_section(loaded: LoadedRuns, shown: Collection[str]) -> Section:
-    """List the runs that were read, the files that were not, and what no run brings of the sections shown."""
-    blocks: list[Block] = [_runs(loaded.runs)]
+def make_runs_section(loaded: LoadedRuns, absent: Sequence[Mapping[str, str]]) -> Iterator[Part]:
+    """List the runs that were read, the files that were not, and what brings the sections that are absent."""
+    yield _runs(loaded.runs)
     if loaded.skipped:
         columns = [Column("file", lambda it: it.source), Column("why", lambda it: Cell(it.reason, UNKNOWN))]
-        blocks.append(make_table("Files that could not be read", loaded.skipped, columns))
+        yield make_table("Files that could not be read", loaded.skipped, columns)
     if loaded.copies:
-        copies = f"{loaded.copies} files were copies of others and count"
-        if loaded.copies == 1:
-            copies = "1 file was a copy of another and counts"
-        blocks.append(Text(f"{copies} once."))
-    absent = [words for id, words in BRINGS.items() if id not in shown]
+        copies = "1 file is a copy" if loaded.copies == 1 else f"{loaded.copies:,} files are copies"
+        yield Text(f"{copies} of another one; each run counts once.")
     if absent:
-        columns = [Column("what", lambda it: it[0]), Column("what brings it", lambda it: it[1])]
-        blocks.append(make_table("Not in this report", absent, columns))
-    return Section(
-        "runs",
-        "Runs of this report",
-        "Every file that was read. A time with a tilde is when the file was last written: the run itself "
-        "did not say when it ended.",
-        blocks,
-    )
+        columns = [
+            Column("section", lambda it: it["title"]),
+            Column("what brings it", lambda it: it["brings"]),
+        ]
+        yield make_table("Not in this report", absent, columns, folded=True)
 
 
 def _runs(runs: Sequence[Run]) -> Table:
@@ -270,21 +223,11 @@ def _runs(runs: Sequence[Run]) -> Table:
             lambda it: f"{'~ ' if it.time_is_of_file else ''}{show_time(it.time)}",
             is_word=True,
         ),
-        Column("machine", lambda it: Cell(machine_name(it.machine), None if it.machine else QUIET)),
-        Column(
-            "pymllm",
-            lambda it: Cell(it.pymllm or "not recorded", None if it.pymllm else QUIET),
-            is_word=True,
-        ),
-        Column("commit", _commit),
+        Column("machine", lambda it: or_quiet(it.machine and machine_name(it.machine))),
+        Column("pymllm", lambda it: or_quiet(it.pymllm), is_word=True),
+        Column("commit", lambda it: or_quiet(it.commit_words)),
         Column(
             "left out", lambda it: Cell("; ".join(it.unread) or "nothing", UNKNOWN if it.unread else None)
         ),
     ]
     return make_table("Runs", runs, columns)
-
-
-def _commit(run: Run) -> Cell:
-    if run.commit is None:
-        return Cell("not recorded", QUIET)
-    return Cell(f"{run.commit[:12]}{', modified' if run.modified else ''}")

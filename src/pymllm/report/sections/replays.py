@@ -1,21 +1,21 @@
-"""How much caches hit over their capacity, and how long operations take."""
+"""Hit rates over capacity, and how long operations take."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from pymllm.conformance.documents import ReplayDocument, ReplayRun
-from pymllm.report.blocks import Block, Section, Text, Tile
+from pymllm.report.blocks import Part, Text, Tile
 from pymllm.report.documents import BUCKETS_PER_DOUBLING, bucket_of
 from pymllm.report.loading import Run, documents_of, grouped
-from pymllm.report.plots import PALETTE, Choice, Plot, legend, log_axis, scatter
+from pymllm.report.plots import PALETTE, Choice, Panel, Plot, legend, log_axis, scatter, short_names
 from pymllm.report.quantities import machine_name, show, show_count, show_share
 from pymllm.report.records import Histogram
-from pymllm.report.tables import BAD, Cell, Column, Table, make_table, number, or_quiet
+from pymllm.report.tables import BAD, UNKNOWN, Cell, Column, Table, make_table, number, or_quiet
 
 # -- hit rate ------------------------------------------------------------------------------------------------
 
@@ -65,40 +65,28 @@ def find_replays(runs: Sequence[Run]) -> list[Replayed]:
     return [found[key] for key in sorted(found)]
 
 
-def make_hit_rate_section(runs: Sequence[Run]) -> Section | None:
-    """Lay out hit rates; ``None`` where nothing was replayed."""
+def make_hit_rate_section(runs: Sequence[Run]) -> Iterator[Part]:
+    """Lay out hit rates; those of a workload that was replayed with several capacities are drawn."""
+    for document, run in documents_of(runs, ReplayDocument):
+        if (broken := document.violation) is not None:
+            yield Text(f"{broken.cache} broke {broken.law} in {run.source}: {broken.message}", BAD)
+        if document.interrupted:
+            yield Text(f"The replay in {run.source} was interrupted: its numbers are of a part.", UNKNOWN)
     replays = find_replays(runs)
-    blocks: list[Block] = [
-        Text(f"{broken.cache} broke {broken.law} in {run.source}: {broken.message}", BAD)
-        for document, run in documents_of(runs, ReplayDocument)
-        if (broken := document.violation) is not None
-    ]
-    if replays:
-        blocks += [_plot(replays), _table(replays)]
-    if not blocks:
-        return None
-    return Section(
-        "hit-rate",
-        "Hit rate over capacity",
-        "How many of the prompts' tokens were served from the cache, for each capacity that was replayed. A "
-        "ceiling is what an unlimited cache with the same pages would serve: no cache of any capacity hits "
-        "more. The best choice evicts what is needed last, which takes a look into the future; where it was "
-        "computed, it is the most that a cache of this capacity could hit.",
-        blocks,
-        [Tile(show_count(len(replays)), "caches replayed")],
-    )
-
-
-def _plot(replays: Sequence[Replayed]) -> Plot:
     by_workload = grouped(replays, lambda it: it.workload)
-    return Plot(
-        "plot-hit-rate",
-        "Hit rate over capacity",
-        "Share of the prompts' tokens that each cache served, over its capacity in slots, with the ceiling "
-        "of an unlimited cache as a dashed line.",
-        [_choice(name, its) for name, its in by_workload.items()],
-        "workload",
-    )
+    curves = {name: its for name, its in by_workload.items() if len({it.capacity for it in its}) > 1}
+    if curves:
+        yield Plot(
+            "plot-hit-rate",
+            "Hit rate over capacity",
+            "Share of the prompts' tokens that each cache served, over its capacity in slots, with the "
+            "ceiling of an unlimited cache as a dashed line.",
+            [_choice(name, its) for name, its in curves.items()],
+            "workload",
+        )
+    if replays:
+        yield _table(replays)
+        yield Tile(show_count(len(replays)), "replays")
 
 
 def _choice(name: str, replays: Sequence[Replayed]) -> Choice:
@@ -124,7 +112,7 @@ def _choice(name: str, replays: Sequence[Replayed]) -> Choice:
         "height": 440,
         **legend(),
     }
-    return Choice(name, traces, layout)
+    return Choice(name, [Panel(traces, layout)])
 
 
 def _line(name: str, points: Sequence[tuple[int, float]], line: dict[str, str]) -> dict[str, Any]:
@@ -140,7 +128,7 @@ def _table(replays: Sequence[Replayed]) -> Table:
         number("capacity, slots", lambda it: show_count(it.capacity)),
         number("hit rate", lambda it: show_share(it.engine.token_hit_rate)),
         number("ceiling", lambda it: show_share(it.engine.ceiling_hit_rate)),
-        number("best choice (Belady)", lambda it: or_quiet(it.best, show_share, "not computed")),
+        number("best choice", lambda it: or_quiet(it.best, show_share, "not computed")),
         number("evicted, tokens", lambda it: show_count(it.engine.evicted_tokens)),
         number("most stored, tokens", lambda it: show_count(it.engine.peak_tokens_stored)),
         number("retractions", lambda it: or_quiet(it.engine.retractions, show_count, "no engine")),
@@ -159,29 +147,40 @@ _FOLDED = 40
 _Measured = tuple[Histogram, Run]
 
 
-def make_latency_section(runs: Sequence[Run]) -> Section | None:
-    """Lay out durations; ``None`` where nobody measured any."""
+def make_latency_section(runs: Sequence[Run]) -> Iterator[Part]:
+    """Lay out durations: histograms of benchmarks, and the time that requests of a replay spent in caches."""
     newest: dict[tuple[str, str, str], _Measured] = {}
     for run in runs:
         where = run.machine.fingerprint if run.machine else run.identity
         newest |= {(it.name, where, it.code or ""): (it, run) for it in run.histograms}
     measured = [newest[key] for key in sorted(newest)]
-    replays = find_replays(runs)
-    blocks: list[Block] = []
-    if measured:
-        blocks += [_duration_plot(measured), _duration_table(measured)]
-    if replays:
-        blocks += [_replay_plot(replays), _replay_table(replays)]
-    if not blocks:
-        return None
-    return Section(
-        "latency",
-        "Latency",
-        "How long things take, as histograms: a bar is a tenth of its duration wide. Quantiles are the ends "
-        "of buckets, so they are never below the sample they stand for. Of a replay, the time that one "
-        "request spends in the cache over its whole life.",
-        blocks,
+    by_plot = grouped(
+        [it for it in measured if sum(map(bool, it[0].counts)) > 1], lambda it: it[0].plot or it[0].name
     )
+    if by_plot:
+        yield Plot(
+            "plot-latency",
+            "Histogram of durations",
+            "How many samples of the chosen measurement fell into each bucket, over a logarithmic axis of "
+            "time.",
+            [_duration_choice(name, its) for name, its in sorted(by_plot.items())],
+            "measurement",
+        )
+    if measured:
+        yield _duration_table(measured)
+    replays = find_replays(runs)
+    beside = {name: its for name, its in grouped(replays, lambda it: it.workload).items() if len(its) > 1}
+    if beside:
+        yield Plot(
+            "plot-replay-latency",
+            "Time in the cache per request",
+            "For each cache operation a picture: the median and the 99th percentile over requests, a line "
+            "for each cache of the chosen workload, over a logarithmic axis of time.",
+            [_replay_choice(name, its) for name, its in beside.items()],
+            "workload",
+        )
+    if replays:
+        yield _replay_table(replays)
 
 
 def quantile(histogram: Histogram, share: float) -> float | None:
@@ -193,51 +192,41 @@ def quantile(histogram: Histogram, share: float) -> float | None:
     return None
 
 
-def _duration_plot(measured: Sequence[_Measured]) -> Plot:
-    by_plot = grouped(measured, lambda it: it[0].plot or it[0].name)
-    return Plot(
-        "plot-latency",
-        "Histogram of durations",
-        "How many samples fell into each bucket of the chosen measurement, on a logarithmic axis of time.",
-        [_duration_choice(name, its) for name, its in sorted(by_plot.items())],
-        "measurement",
-    )
-
-
 def _duration_choice(name: str, measured: Sequence[_Measured]) -> Choice:
-    traces = [_bars(*it, is_alone=len(measured) == 1) for it in measured]
-    ends = [end for histogram, _ in measured for end in histogram.ends]
-    layout = {
-        "barmode": "overlay",
-        "bargap": 0,
-        "xaxis": log_axis("duration", ends, measured[0][0].unit),
-        "yaxis": {"title": {"text": "samples"}},
-        "height": 380,
-        **legend(),
-        "showlegend": len(traces) > 1,
-    }
-    return Choice(name, traces, layout)
+    by_name = grouped(measured, lambda it: it[0].name)
+    panels = []
+    for title, its in zip(short_names(list(by_name)), by_name.values(), strict=True):
+        ends = [end for histogram, _ in its for end in histogram.ends]
+        layout = {
+            "xaxis": log_axis("duration", ends, its[0][0].unit),
+            "yaxis": {"title": {"text": "samples"}, "rangemode": "tozero"},
+            "height": 360 if len(by_name) == 1 else 260,
+            **legend(),
+            "showlegend": len(its) > 1,
+        }
+        panels.append(Panel([_steps(*it) for it in its], layout, title if len(by_name) > 1 else ""))
+    return Choice(name, panels)
 
 
-def _bars(histogram: Histogram, run: Run, *, is_alone: bool) -> dict[str, Any]:
-    """Draw a histogram in bars that are as wide on a logarithmic axis, whatever its own buckets are."""
+def _steps(histogram: Histogram, run: Run) -> dict[str, Any]:
+    """Draw a histogram as an outline over buckets of one width, whatever its own buckets are."""
     counts: Counter[int] = Counter()
     for end, count in zip(histogram.ends, histogram.counts, strict=True):
         if count:
             counts[bucket_of(end)] += count
-    steps = [(at - 1, at) for at in sorted(counts)]
-    edges = [tuple(2 ** (it / BUCKETS_PER_DOUBLING) for it in step) for step in steps]
-    return {
-        "type": "bar",
-        "name": f"{histogram.name}, {machine_name(run.machine)}",
-        "x": [(low + high) / 2 for low, high in edges],
-        "width": [high - low for low, high in edges],
-        "y": [counts[at] for at in sorted(counts)],
-        "text": [f"{show(low, histogram.unit)} to {show(high, histogram.unit)}" for low, high in edges],
-        "textposition": "none",
-        "opacity": 1.0 if is_alone else 0.75,
-        "hovertemplate": "%{text}: %{y:,} samples<extra>%{fullData.name}</extra>",
-    }
+    places = sorted({*counts, *(at + 1 for at in counts)})  # behind a bucket comes the next, or nothing
+    edges = [2 ** ((at - 1) / BUCKETS_PER_DOUBLING) for at in places]
+    told = [f"{show(low, histogram.unit)} to {show(high, histogram.unit)}" for low, high in pairwise(edges)]
+    return scatter(
+        machine_name(run.machine),
+        edges,
+        [counts[at] for at in places],
+        mode="lines",
+        line={"shape": "hv", "width": 1.5},
+        fill="tozeroy",
+        text=[*told, ""],
+        hovertemplate="%{text}: %{y:,} samples<extra>%{fullData.name}</extra>",
+    )
 
 
 def _duration_table(measured: Sequence[_Measured]) -> Table:
@@ -266,36 +255,32 @@ def _microseconds(it: Replayed, operation: str, field: str) -> float:
     return float(getattr(getattr(it.engine, operation), field))
 
 
-def _replay_plot(replays: Sequence[Replayed]) -> Plot:
-    return Plot(
-        "plot-replay-latency",
-        "Time in the cache per request",
-        "Microseconds that a request of the chosen replay spends in matching, inserting, evicting and "
-        "locking.",
-        [_replay_choice(it) for it in replays],
-        "replay",
-    )
-
-
-def _replay_choice(it: Replayed) -> Choice:
-    traces = [
-        {
-            "type": "bar",
-            "name": f"{which} of a request",
-            "x": list(_OPERATIONS),
-            "y": [_microseconds(it, operation, f"{which}_us") for operation in _OPERATIONS],
-            "hovertemplate": "%{x}: %{y:.4g} µs<extra>%{fullData.name}</extra>",
+def _replay_choice(workload: str, replays: Sequence[Replayed]) -> Choice:
+    """Draw a line from the median to the 99th percentile for each cache, the ends of which are marked."""
+    names = [f"{it.cache}, {it.capacity:,} slots" for it in replays]
+    panels = []
+    for operation in _OPERATIONS:
+        times = [[_microseconds(it, operation, which) for which in ("median_us", "p99_us")] for it in replays]
+        traces = [
+            scatter(
+                name,
+                pair,
+                [name, name],
+                text=["median", "p99"],
+                marker={"symbol": ["circle", "diamond"], "size": 9},
+                hovertemplate="%{y}<br>%{text}: %{x:.4g} µs<extra></extra>",
+            )
+            for name, pair in zip(names, times, strict=True)
+        ]
+        layout = {
+            "xaxis": log_axis("time per request", [time for pair in times for time in pair], "us"),
+            "yaxis": {"automargin": True, "autorange": "reversed"},
+            "height": 130 + 28 * len(names),
+            "showlegend": False,
         }
-        for which in ("median", "p99")
-    ]
-    heights = [_microseconds(it, name, which) for name in _OPERATIONS for which in ("median_us", "p99_us")]
-    layout = {
-        "barmode": "group",
-        "yaxis": log_axis("time per request", heights, "us"),
-        "height": 360,
-        **legend(above=True),
-    }
-    return Choice(_name(it), traces, layout, "What took no time at all has no bar.")
+        panels.append(Panel(traces, layout, operation))
+    note = "● median of the requests, ◆ their 99th percentile; what took no time at all has no mark."
+    return Choice(workload, panels, note)
 
 
 def _replay_table(replays: Sequence[Replayed]) -> Table:

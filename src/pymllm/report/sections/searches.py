@@ -11,21 +11,21 @@ from typing import Any
 from pymllm.conformance.documents import (
     AdapterRow,
     LawRow,
-    ProblemRow,
     SituationsDocument,
     SoakDocument,
     VerifyDocument,
     ViolationRow,
 )
 from pymllm.history.operations import KINDS
-from pymllm.oracle.situation import Situation
-from pymllm.oracle.situations import SITUATIONS
+from pymllm.oracle.coverage import SITUATIONS
+from pymllm.oracle.coverage.situation import Situation
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.blocks import Block, Card, Fact, Section, Text, Tile, anchor_of
+from pymllm.report.blocks import Card, Fact, Part, Text, Tile, anchor_of
+from pymllm.report.changes import Since, find_since
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.picture import picture_of
 from pymllm.report.quantities import show_time
-from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number
+from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number, or_quiet
 
 # -- laws ----------------------------------------------------------------------------------------------------
 
@@ -51,9 +51,28 @@ class Searched:
         """Of the implementation."""
         return self.adapter.name
 
-    def law(self, id: str) -> LawRow | None:
-        """Return what was found of a law; ``None`` where it is about another kind."""
-        return next((law for law in self.adapter.laws if law.id == id), None)
+    @property
+    def profile(self) -> str:
+        """How long it was searched: a profile, or a number of examples."""
+        examples = self.document.examples
+        return f"profile {self.document.profile}" if examples is None else f"{examples:,} examples"
+
+    @property
+    def cut_short(self) -> str:
+        """How much less was played than promised because time was up; nothing where all was played."""
+        played = sum(machine.programs for machine in self.adapter.machines)
+        promised = sum(machine.promised for machine in self.adapter.machines)
+        return f"{played:,} of {promised:,} programs" if played < promised else ""
+
+    def why_unknown(self) -> list[str]:
+        """Say why laws are unknown, or all of it."""
+        untested = [law.id for law in self.adapter.laws if law.verdict is Verdict.UNKNOWN]
+        reasons = [problem.message for problem in self.adapter.problems]
+        if untested and not reasons:
+            reasons = [f"no program tested {', '.join(untested)}"]
+        if self.cut_short:
+            reasons.append(f"cut short: time was up after {self.cut_short}")
+        return reasons
 
 
 def newest_searches(runs: Sequence[Run]) -> list[Searched]:
@@ -66,31 +85,26 @@ def newest_searches(runs: Sequence[Run]) -> list[Searched]:
     return sorted(found.values(), key=lambda it: it.name.startswith("faulty-"))
 
 
-def make_laws_section(runs: Sequence[Run]) -> Section | None:
-    """Lay out the laws, one table for each kind of implementation; ``None`` where nothing was searched."""
+def make_laws_section(runs: Sequence[Run]) -> Iterator[Part]:
+    """Lay out violations, then what is not known, then the laws, a table for each kind of implementation."""
     searches = newest_searches(runs)
-    if not searches:
-        return None
-    cards: list[Block] = [_card(it, violation) for it in searches for violation in it.adapter.violations]
-    problems = [_problem(it, problem) for it in searches for problem in it.adapter.problems]
+    since = find_since(runs)
+    for it in searches:
+        yield from (_card(it, row, since.get((it.name, row.law))) for row in it.adapter.violations)
+    for it in searches:
+        for problem in it.adapter.problems:
+            where = "" if problem.file is None else f" The program until there: {problem.file}."
+            yield Text(f"{it.name} could not be examined to the end: {problem.message}.{where}", UNKNOWN)
+        if it.cut_short:
+            yield Text(f"The search of {it.name} was cut short: time was up after {it.cut_short}.", UNKNOWN)
     tables = []
     for kind in KINDS:
         of_kind = [it for it in searches if it.adapter.kind == kind and it.adapter.laws]
         if of_kind:
             tables.append(_table(kind, of_kind))
-    tables.sort(key=lambda table: table.folded)
-    return Section(
-        "laws",
-        "Laws by implementation",
-        "First each violation, with the smallest program that the search found. Then a table for each kind: "
-        "a row is a law, a column an implementation, as its newest run found it. ✓ holds: programs tested "
-        "the law and none broke it; the number counts the tests. Unknown: the law applies, and no program "
-        "tested it. Not claimed: the implementation does not offer what the law is about. Not about it: the "
-        "law is about another kind of implementation. A table is folded if nothing in it is violated or "
-        "unknown.",
-        [*cards, *problems, *tables],
-        list(_tiles(searches)),
-    )
+    yield from sorted(tables, key=lambda table: table.folded)
+    if searches:
+        yield from _tiles(searches)
 
 
 def _tiles(searches: Sequence[Searched]) -> Iterator[Tile]:
@@ -101,8 +115,8 @@ def _tiles(searches: Sequence[Searched]) -> Iterator[Tile]:
     counts = Counter(worst.values())
     yield Tile(f"{counts[Verdict.HOLDS]:,} of {len(worst):,}", "laws hold wherever claimed", GOOD)
     for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN):
-        if count := counts[verdict]:
-            yield Tile(f"{count:,}", f"law{'s' * (count > 1)} {verdict.value}", _TONES[verdict])
+        if counts[verdict]:
+            yield Tile(f"{counts[verdict]:,}", f"laws {verdict.value}", _TONES[verdict])
 
 
 def _table(kind: str, searches: Sequence[Searched]) -> Table:
@@ -126,51 +140,49 @@ def _order(law: str) -> tuple[str, int]:
 
 def _column(it: Searched) -> Column:
     versions = ", ".join(f"{name} {version}" for name, version in it.document.versions.items())
-    drawn = f"seed {it.document.seed}, profile {it.document.profile}"
-    hint = f"{show_time(it.run.time)} UTC, {drawn}; {versions}"
-    return Column(it.name, lambda law: _cell(it, law[0]), is_number=True, hint=hint)
+    hint = f"{show_time(it.run.time)} UTC, seed {it.document.seed}, {it.profile}; {versions}"
+    laws = {law.id: law for law in it.adapter.laws}
+    return Column(it.name, lambda law: _cell(it.name, laws.get(law[0])), is_number=True, hint=hint)
 
 
-def _cell(it: Searched, id: str) -> Cell:
-    law = it.law(id)
+def _cell(name: str, law: LawRow | None) -> Cell:
     if law is None:
         return Cell("not about it", QUIET)
     tone = _TONES[law.verdict]
     if law.verdict is Verdict.VIOLATED:
-        return Cell("✗ violated", tone, f"#{anchor_of('violation', it.name, law.id)}")
+        return Cell("✗ violated", tone, f"#{anchor_of('violation', name, law.id)}")
     if law.verdict is Verdict.HOLDS:
-        hint = f"holds: {law.tests:,} tests, {law.walks:,} walks from inside"
-        return Cell(f"✓ {law.tests:,}", tone, hint=hint)
+        return Cell(
+            f"✓ {law.tests:,}", tone, hint=f"holds: {law.tests:,} tests, {law.walks:,} walks from inside"
+        )
     return Cell("? unknown" if law.verdict is Verdict.UNKNOWN else law.verdict.value, tone)
 
 
-def _problem(it: Searched, problem: ProblemRow) -> Text:
-    where = "" if problem.file is None else f" The program until there: {problem.file}."
-    return Text(f"{it.name} could not be examined to the end: {problem.message}.{where}", UNKNOWN)
-
-
-def _card(it: Searched, violation: ViolationRow) -> Card:
-    law = it.law(violation.law)
-    lines = it.run.programs.get(violation.file or "", ())
+def _card(it: Searched, violation: ViolationRow, since: Since | None) -> Card:
+    sentence = next((law.sentence for law in it.adapter.laws if law.id == violation.law), violation.message)
     size = "the smallest found"
     if not violation.smallest:
         size = "perhaps not the smallest: the search was cut short"
     where = f"step {violation.step} of {violation.steps} ({config_words(violation.config)}); {size}"
-    return Card(
-        anchor_of("violation", it.name, violation.law),
-        f"{violation.law} violated by {it.name}: {law.sentence if law else violation.message}",
-        BAD,
-        [
-            *seen_facts(violation.message, violation.expected, violation.observed),
-            Fact("at", where),
-            *(Fact("again", command, is_code=True) for command in commands_again(it, violation)),
-            Fact("found", f"{show_time(it.run.time)} UTC, in {it.run.source}"),
-        ],
-        violation.program,
-        (violation.file or "").rsplit("/", 1)[-1] if lines else "",
-        lines,
-        picture_of(lines),
-    )
+    facts = [
+        *seen_facts(violation.message, violation.expected, violation.observed),
+        Fact("at", where),
+        *(Fact("again", command, is_code=True) for command in commands_again(it, violation)),
+        Fact("since", str(since)),
+        Fact("found in", f"{it.run.hint}, {it.profile}"),
+    ]
+    id = anchor_of("violation", it.name, violation.law)
+    title = f"{violation.law} violated by {it.name}: {sentence}"
+    return program_card(id, title, BAD, facts, it.run, violation.file, violation.program)
+
+
+def program_card(
+    id: str, title: str, tone: str, facts: Sequence[Fact], run: Run, file: str | None, program: str = ""
+) -> Card:
+    """Make a card with a program's picture and file, where the run has that."""
+    lines = run.programs.get(file or "", ())
+    name = (file or "").rsplit("/", 1)[-1] if lines else ""
+    return Card(id, title, tone, facts, program, name, lines, picture_of(lines))
 
 
 def seen_facts(message: str, expected: str | None, observed: str | None) -> Iterator[Fact]:
@@ -241,28 +253,20 @@ def _count(runs: Sequence[Run]) -> _Counted:
     return counted
 
 
-def make_situations_section(runs: Sequence[Run]) -> Section | None:
-    """Lay out the situations over all runs; ``None`` where nobody counted them."""
+def make_situations_section(runs: Sequence[Run]) -> Iterator[Part]:
+    """Lay out the situations over all runs, those first that were expected and never reached."""
     counted = _count(runs)
     asked = counted.asked()
-    if not asked:
-        return None
     never = [it for it in asked if not counted.times(it) and counted.unmet.get((it.kind, it.name))]
-    blocks: list[Block] = [_never(never, counted)] if never else []
+    if never:
+        yield _never(never, counted)
     for kind in KINDS:
         of_kind = [it for it in asked if it.kind == kind]
         if of_kind:
-            blocks.append(_situation_table(kind, of_kind, counted))
-    reached = f"{sum(counted.times(it) > 0 for it in asked)} of {len(asked)}"
-    return Section(
-        "situations",
-        "Situations",
-        "A law that was tested only in easy states was hardly tested. Situations are states in which "
-        "something is at stake; the numbers say how often all runs of this report met each. Until one was "
-        "reached, silence about it means nothing.",
-        blocks,
-        [Tile(reached, "situations reached", UNKNOWN if never else GOOD)],
-    )
+            yield _situation_table(kind, of_kind, counted)
+    if asked:
+        reached = f"{sum(counted.times(it) > 0 for it in asked):,} of {len(asked):,}"
+        yield Tile(reached, "situations reached", UNKNOWN if never else GOOD)
 
 
 def _never(situations: Sequence[Situation], counted: _Counted) -> Table:
@@ -284,10 +288,7 @@ def _situation_table(kind: str, situations: Sequence[Situation], counted: _Count
         number("in searches", lambda it: times(it, counted.searched)),
         number("in soaks", lambda it: times(it, counted.soaked)),
         Column("laws at stake", lambda it: ", ".join(it.laws)),
-        Column(
-            "bugs that lived in it",
-            lambda it: Cell(", ".join(it.bugs) or "none known", None if it.bugs else QUIET),
-        ),
+        Column("bugs found in it", lambda it: or_quiet(", ".join(it.bugs) or None, missing="none known")),
     ]
     reached = sum(counted.times(it) > 0 for it in situations)
     caption = f"{kind}: {reached} of {len(situations)} reached"

@@ -45,13 +45,29 @@
     };
   }
 
+  // The choice that is shown: a picture, or several small ones beside each other, each below its title.
   function draw(id) {
     const element = document.getElementById(id);
     const select = document.getElementById(id + "-choice");
-    const choice = plots[id].choices[select ? Number(select.value) : 0];
-    const width = element.clientWidth;
-    const data = JSON.parse(JSON.stringify(choice.data));
-    Plotly.react(element, data, layoutOf(choice.layout, width), { displaylogo: false, displayModeBar: "hover" });
+    const place = select ? Number(select.value) : 0;
+    const choice = plots[id][place];
+    if (element.dataset.shown !== String(place)) {
+      element.dataset.shown = String(place);
+      element.classList.toggle("several", choice.panels.length > 1);
+      element.replaceChildren(...choice.panels.map(function (panel) {
+        const title = document.createElement("p");
+        title.textContent = panel.title;
+        const box = document.createElement("div");
+        box.append(title, document.createElement("div"));
+        return box;
+      }));
+    }
+    choice.panels.forEach(function (panel, number) {
+      const picture = element.children[number].lastChild;
+      const data = JSON.parse(JSON.stringify(panel.data));
+      const options = { displaylogo: false, displayModeBar: "hover" };
+      Plotly.react(picture, data, layoutOf(panel.layout, picture.clientWidth), options);
+    });
     document.getElementById(id + "-note").textContent = choice.note;
     drawn.add(id);
   }

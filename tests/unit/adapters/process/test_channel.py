@@ -56,10 +56,10 @@ def test_more_than_two_pipes_hold_goes_through() -> None:
 @pytest.mark.parametrize(
     ("behaviour", "verdict", "words"),
     [
-        ("kill", "crashed", "was ended by SIGKILL instead of an answer"),
-        ("status-3", "crashed", "ended with status 3 instead of an answer"),
-        ("status-0", "ended", "ended with status 0 instead of an answer"),
-        ("half-line-and-end", "ended", "ended with status 0 in the middle of a line instead of an answer"),
+        ("kill", "crashed", "was ended by SIGKILL before it answered"),
+        ("status-3", "crashed", "ended with status 3 before it answered"),
+        ("status-0", "ended", "ended with status 0 before it answered"),
+        ("half-line-and-end", "ended", "ended with status 0 in the middle of a line before it answered"),
         ("hang", "hung", "gave no answer within 1 s"),
         ("half-line", "hung", "gave no answer within 1 s after half a line"),
         ("huge", "too-long", "wrote a line of more than 1,048,576 bytes"),
@@ -98,7 +98,7 @@ def test_a_closed_pipe_is_told_from_an_end(
         with pytest.raises(ChannelError) as caught:
             channel.receive(20)
         assert caught.value.verdict == "closed"
-        assert caught.value.message == f"closed its standard {stream} and went on running"
+        assert caught.value.message == f"closed its standard {stream}, but went on running"
 
 
 def test_a_flood_of_standard_error_stops_nobody(tiny_program: Callable[..., str]) -> None:

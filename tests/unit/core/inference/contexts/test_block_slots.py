@@ -13,7 +13,7 @@ import torch
 from pymllm.core.inference.contexts.block_slots import oldest
 from pymllm.core.inference.contexts.kv_block_allocator import PrefixCachingEvictionPolicy
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotCapacityError
-from pymllm.errors import CapacityError, OwnershipError, UsageError
+from pymllm.errors import CapacityError, UsageError
 
 MakeContext = Callable[..., Any]
 LRU, REF_ZERO = PrefixCachingEvictionPolicy.LRU, PrefixCachingEvictionPolicy.REF_ZERO
@@ -26,20 +26,6 @@ def cache_all(context: Any, stamps: dict[int, int]) -> None:
         context.prefix_cache_lru_clock = stamp
         kv.update_timestamps([block])
     kv.release_memory_blocks(list(stamps))
-
-
-def test_equal_blocks_get_equal_slots_and_keep_them(make_context: MakeContext) -> None:
-    """C5: as many slots as blocks named; a block that has a slot keeps it."""
-    slots = make_context(max_slots=4).slots
-    first = slots.allocate_slots_batch([5, 2, 5])
-    assert len(first) == 3
-    assert first[0] == first[2] != first[1]
-    again = slots.allocate_slots_batch([2, 7, 5, 7])
-    assert again == [first[1], again[1], first[0], again[1]]
-    assert sorted({*again}) == sorted({*first, again[1]})
-    assert slots.free_count == 1
-    assert [slots.get_slot(block) for block in (5, 2, 0)] == [first[0], first[1], -1]
-    assert [slots.has_state(block) for block in (5, 2, 0)] == [True, True, False]
 
 
 def test_the_first_slot_and_the_first_block_are_like_all_others(make_context: MakeContext) -> None:
@@ -56,16 +42,6 @@ def test_the_first_slot_and_the_first_block_are_like_all_others(make_context: Ma
     assert slots.allocate_slots_batch([3, 4, 5]) == [1, 0, 2]
 
 
-def test_no_block_gets_no_slot(make_context: MakeContext) -> None:
-    """C5: an empty list is an empty list."""
-    context = make_context()
-    before = context.books()
-    assert context.slots.allocate_slots_batch([]) == []
-    context.slots._invalidate_blocks_batch([])
-    assert context.slots._evict_lru_slots_batch(0) == []
-    assert context.books() == before
-
-
 @pytest.mark.parametrize(
     "kind",
     [
@@ -80,36 +56,6 @@ def test_blocks_may_be_any_integers(make_context: MakeContext, kind: Callable[[l
     """Specification, blocks: any integers of any dtype."""
     slots = make_context().slots
     assert slots.allocate_slots_batch(kind([1, 2])) == slots.allocate_slots_batch([1, 2])
-
-
-def test_a_free_block_has_no_state(make_context: MakeContext) -> None:
-    """C6: it loses its slot when it becomes free, and gets none while it is."""
-    context = make_context()
-    context.slots.allocate_slots_batch([3, 4])
-    context.kv_block_allocator.release_memory_blocks([3])
-    assert context.slots.has_state(4)
-    assert not context.slots.has_state(3)
-    before = context.books()
-    with pytest.raises(OwnershipError, match="block 3 is free"):
-        context.slots.allocate_slots_batch([4, 3])
-    assert context.books() == before
-
-
-def test_the_oldest_without_references_loses_its_slot(make_context: MakeContext) -> None:
-    """C6: oldest stamp first, lowest id among equals, and never one that is referenced."""
-    context = make_context(max_slots=4)
-    context.slots.allocate_slots_batch([6, 1, 3, 0])
-    hashes = context.register([6, 1, 3])
-    context.slots.register_block_hashes_batch([6, 1, 3], hashes)
-    cache_all(context, {6: 5, 1: 7, 3: 5})
-    slot_of = {block: context.slots.get_slot(block) for block in (6, 1, 3)}
-    assert context.slots.allocate_slots_batch([2]) == [slot_of[3]]
-    assert context.slots.hash_to_block_id == {hashes[0]: 6, hashes[1]: 1}
-    assert context.slots.allocate_slots_batch([4]) == [slot_of[6]]
-    assert context.slots.allocate_slots_batch([5]) == [slot_of[1]]
-    assert context.slots.has_state(0)
-    with pytest.raises(MambaSlotCapacityError, match="1 more slots are needed, 0 may be evicted of 4"):
-        context.slots.allocate_slots_batch([7])
 
 
 @pytest.mark.parametrize("policy", [REF_ZERO, "ref_zero"])
@@ -173,23 +119,6 @@ def test_evicted_slots_are_the_callers(make_context: MakeContext) -> None:
         context.slots._evict_lru_slots_batch(-1)
 
 
-def test_invalidating_frees_a_slot_once(make_context: MakeContext) -> None:
-    """C2, C4: whatever is named, however often; a hash that names another block stays."""
-    context = make_context(max_slots=3)
-    context.slots.allocate_slots_batch([0, 1, 2])
-    hashes = context.register([0, 1, 2])
-    context.slots.register_block_hashes_batch([0, 1, 2], hashes)
-    context.slots._invalidate_blocks_batch([1, 5, 1, 0])
-    assert context.slots.free_count == 2
-    assert context.slots.hash_to_block_id == {hashes[2]: 2}
-    context.slots.invalidate_block(1)
-    context.slots.invalidate_block(2)
-    assert context.slots.free_count == 3
-    assert sorted(context.slots.free_slots.tolist()) == [0, 1, 2]
-    assert context.slots.block_to_slot.tolist() == [-1] * 9
-    assert context.slots.hash_to_block_id == {}
-
-
 @pytest.mark.notices("B128")
 def test_a_deregistered_block_takes_only_its_own_hash(make_context: MakeContext) -> None:
     """C4: the set of hashes may name one that another block has meanwhile."""
@@ -204,19 +133,6 @@ def test_a_deregistered_block_takes_only_its_own_hash(make_context: MakeContext)
     with pytest.raises(IndexError):
         context.slots.on_kv_blocks_deregistered([1, 9], set())
     assert context.books() == before
-
-
-def test_an_eviction_of_blocks_takes_their_states(make_context: MakeContext) -> None:
-    """C6: the block allocator's observer names them, with or without a hash."""
-    context = make_context(blocks=4, max_slots=4)
-    kv = context.kv_block_allocator
-    context.slots.allocate_slots_batch([0, 1, 2])
-    context.slots.register_block_hashes_batch([0], context.register([0]))
-    kv.release_memory_blocks([0, 1])
-    assert [context.slots.has_state(block) for block in range(3)] == [True, False, True]
-    assert kv.allocate_memory_blocks(2) is not None
-    assert [context.slots.has_state(block) for block in range(3)] == [False, False, True]
-    assert context.slots.hash_to_block_id == {}
 
 
 def test_only_positive_hashes_are_registered(make_context: MakeContext) -> None:

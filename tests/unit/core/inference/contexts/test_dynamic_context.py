@@ -90,27 +90,6 @@ def test_a_step_without_requests_wipes_nothing() -> None:
     assert states
 
 
-def test_tokens_go_on_from_step_to_step() -> None:
-    """Each step computes the token that the one before has chosen; blocks are taken as they fill."""
-    context = make_context()
-    context.add_request(request(5, 6, 7))
-    seen = [step.tokens.tolist() for _ in range(4) for step in context.step(count_up).requests]
-    assert seen == [[5, 6, 7], [8], [9], [10]]
-    assert int((context.request_to_kv_block_ids[0] >= 0).sum()) == 2
-
-
-def test_generated_blocks_are_found_by_the_next_turn() -> None:
-    """C3: a block that decoding filled is registered too."""
-    context = make_context(num_mamba_layers=0, mamba_slots=0)
-    context.add_request(req := request(5, 6, 7))
-    for _ in range(6):
-        context.step(count_up)
-    context.release(req)
-    context.add_request(request(5, 6, 7, 8, 9, 10, 11, 12, 13))
-    (step,) = context.begin_step().requests
-    assert step.start == 8
-
-
 @pytest.mark.notices("B130")
 def test_nothing_is_registered_before_it_is_computed() -> None:
     """C3, B130: equal prompts of one batch share nothing, and the first of them is registered."""

@@ -69,38 +69,6 @@ def test_a_new_pool_is_free_but_for_the_dummy() -> None:
     check_kv_block_allocator(allocator)
 
 
-@pytest.mark.parametrize("count", [3, 4])
-def test_an_allocation_that_cannot_be_met_changes_nothing(count: int) -> None:
-    """C1, X4: neither what is free, nor what is cached, nor the order of what comes next."""
-    allocator = Watched(5)
-    held = allocator.take(2)
-    allocator.cache_chain(2, 10, clock=1)
-    allocator.retain_memory_blocks([allocator.kv_hash_to_block_id[11]])
-    before = books_of(allocator)
-    assert allocator.allocate_memory_blocks(count) is None
-    assert books_of(allocator) == before
-    assert allocator.seen == []
-    allocator.release_memory_blocks(held)
-    assert sorted(allocator.take(2)) == held
-    check_kv_block_allocator(allocator)
-
-
-def test_the_smallest_pool_is_one_block_and_the_dummy() -> None:
-    """C1: and that one block is handed out."""
-    allocator = Watched(2)
-    assert allocator.take(1) == [0]
-    assert allocator.allocate_memory_blocks(1) is None
-
-
-def test_allocating_stamps_with_the_clock_and_no_block_is_empty_handed() -> None:
-    """X3: recency is the context's clock; 0 blocks are an empty tensor."""
-    allocator = Watched(4).at(7)
-    assert allocator.take(0) == []
-    assert allocator.block_timestamps[allocator.take(1)].tolist() == [7]
-    allocator.at(9).update_timestamps([0, 2])
-    assert allocator.block_timestamps.tolist() == [9, 0, 9, 0]
-
-
 KINDS: list[Any] = [
     list,
     tuple,
@@ -148,15 +116,6 @@ def test_a_block_named_twice_counts_twice() -> None:
     check_kv_block_allocator(allocator)
 
 
-def test_releasing_a_cached_block_is_refused() -> None:
-    """C1: cached means that nobody holds it."""
-    allocator = Watched(4)
-    blocks = allocator.cache_chain(2, 10, clock=1)
-    with pytest.raises(OwnershipError, match="0 references"):
-        allocator.release_memory_blocks(blocks[:1])
-    check_kv_block_allocator(allocator)
-
-
 @pytest.mark.parametrize("clock", [np.int32(7), torch.tensor(7), 2**63 - 1, -(2**63)])
 def test_a_clock_may_be_any_integer(clock: Any) -> None:
     """Specification, blocks: contexts that are not ours."""
@@ -164,20 +123,6 @@ def test_a_clock_may_be_any_integer(clock: Any) -> None:
     (block,) = allocator.take(1)
     allocator.update_timestamps([2])
     assert allocator.block_timestamps[[block, 2]].tolist() == [int(clock)] * 2
-
-
-def test_a_registered_block_stays_and_an_unregistered_one_is_free() -> None:
-    """C1, C6: at count 0; the observer hears of the free one, which had no hash, not of the cached one."""
-    allocator = Watched(6)
-    a, b, c = allocator.take(3)
-    allocator.register_kv_block_hashes([a, b], [10, 11])
-    allocator.release_memory_blocks([a, b, c])
-    assert allocator.seen == [([c], set())]
-    assert (allocator.pool_avail, allocator.evictable_blocks) == (3, 2)
-    assert allocator.kv_hash_to_block_id == {10: a, 11: b}
-    allocator.retain_memory_blocks([a, b])
-    assert allocator.evictable_blocks == 0
-    check_kv_block_allocator(allocator)
 
 
 def test_without_prefix_caching_nothing_is_registered() -> None:
@@ -204,26 +149,6 @@ def test_first_registration_of_a_hash_wins() -> None:
     )
     assert allocator.block_parents[twin[1]] == first[0]
     check_kv_block_allocator(allocator)
-
-
-@pytest.mark.parametrize("parent_hashes", [None, [0, 10]])
-def test_the_very_parent_must_be_registered(parent_hashes: list[int] | None) -> None:
-    """C3: an equal hash of another block does not count, also where hashes name the parents."""
-    allocator = Watched(9)
-    first, twin = allocator.take(1), allocator.take(2)
-    allocator.register_kv_block_hashes(first, [10])
-    allocator.register_kv_block_hashes(twin, [10, 11], parent_hashes)
-    assert allocator.kv_hash_to_block_id == {10: first[0]}
-    assert allocator.block_hashes[twin].tolist() == [-1, -1]
-    check_kv_block_allocator(allocator)
-
-
-def test_a_block_below_an_unknown_hash_stays_unregistered() -> None:
-    """C3: nobody is registered whose parent is not."""
-    allocator = Watched(4)
-    (block,) = allocator.take(1)
-    allocator.register_kv_block_hashes([block], [11], [10])
-    assert allocator.kv_hash_to_block_id == {}
 
 
 @pytest.mark.notices("B122")
@@ -289,20 +214,6 @@ def test_what_lies_above_a_referenced_descendant_is_not_evictable() -> None:
     check_kv_block_allocator(allocator)
 
 
-def test_a_stamp_that_rises_or_falls_moves_a_waiting_block() -> None:
-    """C1, X3: the victim is the oldest by the stamps of now."""
-    allocator = Watched(4)
-    a, b, c = (allocator.cache_chain(1, 10 * n, clock=n)[0] for n in (1, 2, 3))
-    allocator.at(9).update_timestamps([a])
-    allocator.at(8).update_timestamps([a])  # lower, and still younger than when it began to wait
-    allocator.at(0).update_timestamps([c])
-    check_kv_block_allocator(allocator)
-    for expected in (c, b, a):
-        allocator.take(1)
-        assert allocator.seen[-1][0] == [expected]
-        check_kv_block_allocator(allocator)
-
-
 def test_waiting_blocks_that_are_taken_up_again_leave_nothing_behind() -> None:
     """C1: the heap of leaves does not grow with hits."""
     allocator = Watched(4)
@@ -313,38 +224,6 @@ def test_waiting_blocks_that_are_taken_up_again_leave_nothing_behind() -> None:
         allocator.release_memory_blocks(chain)
         check_kv_block_allocator(allocator)
     assert len(allocator._forest._heap) <= 70
-
-
-def test_ref_zero_deregisters_at_the_last_reference() -> None:
-    """C1: with the registered descendants, of which a referenced one stays held but is known no more."""
-    allocator = Watched(8, prefix_caching_eviction_policy=REF_ZERO)
-    chain = allocator.take(4)
-    allocator.register_kv_block_hashes(chain[:3], [10, 11, 12])
-    allocator.register_kv_block_hashes(chain[3:], [13], [10])
-    allocator.retain_memory_blocks(chain[2:3])
-    allocator.release_memory_blocks([chain[0], chain[1], chain[2]])
-    assert allocator.kv_hash_to_block_id == {}
-    ((gone, hashes),) = allocator.seen
-    assert sorted(gone) == chain
-    assert hashes == {10, 11, 12, 13}
-    assert allocator.block_ref_counts[chain].tolist() == [0, 0, 1, 1]
-    assert (allocator.pool_avail, allocator.evictable_blocks) == (5, 0)
-    check_kv_block_allocator(allocator)
-
-
-def test_ref_zero_keeps_what_others_reference() -> None:
-    """C1: a leaf at 0 goes alone, and its parent can be a leaf again."""
-    allocator = Watched(8, prefix_caching_eviction_policy=REF_ZERO)
-    chain = allocator.take(3)
-    allocator.register_kv_block_hashes(chain, [10, 11, 12])
-    allocator.release_memory_blocks(chain[2:])
-    assert allocator.kv_hash_to_block_id == {10: chain[0], 11: chain[1]}
-    check_kv_block_allocator(allocator)
-    allocator.release_memory_blocks(chain[1:2])
-    check_kv_block_allocator(allocator)
-    allocator.release_memory_blocks(chain[:1])
-    assert allocator.pool_avail == 7
-    check_kv_block_allocator(allocator)
 
 
 @pytest.mark.notices("B124-blocks")

@@ -129,14 +129,6 @@ def test_the_device_sees_the_prefill_batch(make_context: MakeContext, device: to
     assert context.slots.get_intermediate_gpu_data() == (None, None)
 
 
-def test_a_request_without_offsets_leaves_none(make_context: MakeContext) -> None:
-    """C8: nobody computed any for a row of the prefill batch."""
-    context = make_context(blocks=8)
-    prefill(context, {0: [1, 2]}, [7])
-    context.set_batch(prefill=2)
-    assert context.slots.intermediate_offsets() == [(4,), ()]
-
-
 def test_a_commit_keeps_what_every_request_left(
     make_context: MakeContext, read_bits: ReadBits, device: torch.device
 ) -> None:
@@ -186,16 +178,6 @@ def test_a_state_is_kept_under_the_least_hash_and_the_largest(
     assert context.slots.hash_to_block_id == {hash_value: 2}
 
 
-def test_a_commit_skips_blocks_without_a_hash(make_context: MakeContext) -> None:
-    """C6: the twin of a registered block gets no slot."""
-    context = make_context(max_slots=8)
-    prefill(context, {0: [0, 1, 2]}, [12])
-    context.register([2])
-    context.slots.commit_intermediate_states()
-    assert context.slots.slot_to_block.tolist().count(-1) == 7
-    assert context.slots.has_state(2)
-
-
 def test_collected_data_names_the_most_valuable_first(make_context: MakeContext) -> None:
     """Reference: blocks, sources, end blocks, their rows, and all hashes in that order."""
     context = make_context(max_requests=6)
@@ -204,18 +186,6 @@ def test_collected_data_names_the_most_valuable_first(make_context: MakeContext)
     collected = context.slots._collect_commit_data()
     assert collected == ([6, 1], [1, 0], [7, 2], [3, 2], [hashes[block] for block in (6, 1, 7, 2)])
     context.slots._clear_intermediate_state()
-    assert context.slots._collect_commit_data() is None
-
-
-def test_nothing_is_collected_without_a_prefill(make_context: MakeContext) -> None:
-    """Reference: None if there is nothing to commit; what an aborted step left is forgotten."""
-    context = make_context()
-    prefill(context, {0: [0, 1, 2]}, [12])
-    context.register([1, 2])
-    context.set_batch(decode=1)
-    assert context.slots._collect_commit_data() is None
-    context.slots.commit_intermediate_states()
-    context.set_batch(prefill=1)
     assert context.slots._collect_commit_data() is None
 
 
@@ -330,17 +300,6 @@ def test_a_commit_that_runs_out_keeps_the_most_valuable(
     assert {block for block in range(8) if context.slots.has_state(block)} == kept
     assert set(context.slots.hash_to_block_id.values()) == kept
     assert all(context.slots.has_state(block) for block in [8, 9, 10, 11][: 4 - room])
-
-
-def test_a_commit_counts_what_it_may_evict(make_context: MakeContext) -> None:
-    """C5, C7: cached states of others go, those of the blocks being committed do not."""
-    context = make_context(blocks=12, max_slots=3)
-    context.slots.allocate_slots_batch([8, 1, 9])
-    context.register([*range(8), 8])
-    context.kv_block_allocator.release_memory_blocks([1, 8])
-    prefill(context, {0: [0, 1, 2], 1: [3, 4, 5, 6, 7]}, [12, 20])
-    context.slots.commit_intermediate_states()
-    assert [block for block in range(12) if context.slots.has_state(block)] == [1, 7, 9]
 
 
 def test_live_states_of_another_form_stop_a_commit_before_it_begins(make_context: MakeContext) -> None:

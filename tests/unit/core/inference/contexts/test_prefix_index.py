@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pymllm.core.inference.contexts.block_forest import BlockForest
-from pymllm.core.inference.contexts.block_hashes import BlockHashes, as_hashes
+from pymllm.core.inference.contexts.block_hashes import as_hashes
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.live_request import LiveRequest
 from pymllm.core.inference.contexts.prefix_index import HashPage, PrefixIndex, block_hash
@@ -74,34 +73,6 @@ def test_only_whole_blocks_are_hashed(length: int) -> None:
     assert hashed == [tokens[start : start + 2] for start in range(0, length - 1, 2)]
 
 
-def test_blocks_are_registered_as_they_become_whole() -> None:
-    """C3, B130: and never before their tokens are computed; generated ones count too."""
-    allocator, index = make_index()
-    live = compute(allocator, index, [1, 2, 3])
-    live.generated = [4, 5, 6]
-    live.blocks += [11 - 2, 11 - 3]
-    allocator.allocate_memory_blocks(9)
-    assert len(allocator.kv_hash_to_block_id) == 1
-    index.register(live, 3)
-    assert len(allocator.kv_hash_to_block_id) == 1
-    index.register(live, 4)
-    index.register(live, 6)
-    assert match(index, [1, 2, 3, 4, 5, 6]) == live.blocks[:3]
-
-
-def test_a_twin_stays_unregistered_with_all_that_follows() -> None:
-    """C3: the very parent of its next block is not registered, although another block has that hash."""
-    allocator, index = make_index()
-    first = compute(allocator, index, [1, 2])
-    twin = compute(allocator, index, [1, 2, 3, 4])
-    assert allocator.block_hashes[twin.blocks].tolist() == [-1, -1]
-    assert match(index, [1, 2, 3, 4]) == first.blocks
-    twin.generated = [5, 6]
-    twin.blocks.append(9)
-    index.register(twin, 6)
-    assert len(allocator.kv_hash_to_block_id) == 1
-
-
 def test_a_page_whose_hash_is_taken_in_the_same_call_ends_the_chain() -> None:
     """C3: what follows it later is not registered below the block that has its hash."""
     allocator, index = make_index(lambda tokens, prior: f"{int(tokens[0]):016x}")
@@ -124,14 +95,6 @@ def test_an_equal_hash_is_no_hit(prompt: list[int]) -> None:
     assert match(index, prompt) == live.blocks[: 1 if prompt[:2] == [1, 2] else 0]
 
 
-def test_a_hit_below_another_parent_is_none() -> None:
-    """C3: equal tokens and an equal hash, but behind another block."""
-    allocator, index = make_index(lambda tokens, prior: f"{int(tokens[0]):016x}")
-    compute(allocator, index, [1, 2, 3, 4])
-    other = compute(allocator, index, [5, 6])
-    assert match(index, [5, 6, 3, 4]) == other.blocks
-
-
 @pytest.mark.notices("B131")
 def test_a_block_that_is_taken_again_is_no_hit_any_more() -> None:
     """C3, C1: neither under its old hash nor by its old tokens."""
@@ -141,33 +104,6 @@ def test_a_block_that_is_taken_again_is_no_hit_any_more() -> None:
     assert match(index, [1, 2, 3, 4]) == live.blocks
     assert allocator.allocate_memory_blocks(11) is not None
     assert match(index, [1, 2, 3, 4]) == []
-
-
-def test_without_prefix_caching_nothing_is_found() -> None:
-    """C1: and no hash is made."""
-
-    def refuse(tokens: Any, prior: str | None) -> str:
-        raise AssertionError("no hash is needed")
-
-    allocator, index = make_index(refuse, enable_prefix_caching=False)
-    compute(allocator, index, [1, 2, 3, 4])
-    assert match(index, [1, 2, 3, 4]) == []
-
-
-def make_hashes(blocks: int = 6) -> BlockHashes:
-    forest = BlockForest(np.ones(blocks, np.int32), np.zeros(blocks, np.int64))
-    return BlockHashes(blocks, forest)
-
-
-def test_forgetting_returns_the_hashes_and_never_none() -> None:
-    """C3: -1 stands for none and is no hash."""
-    hashes = make_hashes()
-    hashes.register_chain([0, 1], [10, 20])
-    assert hashes.forget([1, 5]) == {20}
-    assert hashes.to_block == {10: 0}
-    hashes.clear()
-    assert hashes.to_block == {}
-    assert (hashes.of_block == -1).all()
 
 
 def test_zero_may_stand_for_no_parent() -> None:

@@ -45,38 +45,6 @@ def finish(context: DynamicInferenceContext, *tokens: int) -> None:
     context.release(req)
 
 
-def test_a_request_resumes_from_the_deepest_state_that_is_left() -> None:
-    """C8: of the blocks that match, whichever still has one."""
-    context = make_context(**STATES)
-    prompt = range(13)
-    finish(context, *prompt)
-    slots = context.mamba_slot_allocator
-    assert slots is not None
-    blocks = [context.kv_block_allocator.kv_hash_to_block_id[value] for value in hashes_of(context)]
-    for deepest in (2, 1, 0, None):
-        for block in blocks:
-            slots.invalidate_block(block)
-        if deepest is not None:
-            slots.allocate_slots_batch([blocks[deepest]])
-        req = request(*prompt)
-        assert context.add_request(req)
-        (step,) = context.begin_step().requests
-        assert step.start == (0 if deepest is None else 4 * (deepest + 1))
-        context.abort_step()
-        context.release(req)
-
-
-def hashes_of(context: DynamicInferenceContext) -> list[int]:
-    """The hashes of the one chain that is cached, from its first block on."""
-    kv = context.kv_block_allocator
-    chain: list[int] = []
-    above = -1
-    while below := [block for block in kv.kv_hash_to_block_id.values() if kv.block_parents[block] == above]:
-        above = below[0]
-        chain.append(int(kv.block_hashes[above]))
-    return chain
-
-
 def trace_of(context: DynamicInferenceContext) -> tuple[Any, ...]:
     """All that a refused call must leave as it was."""
     kv = context.kv_block_allocator
@@ -170,20 +138,6 @@ def test_a_request_resumes_from_the_deepest_state_and_shares_all_kv() -> None:
     assert (context.mamba_conv_states[:, step.state_idx] == 7).all()
 
 
-def test_a_new_request_starts_from_a_zero_state() -> None:
-    """E2: a recycled row carries nothing over."""
-    context = make_context(**STATES)
-    assert context.mamba_conv_states is not None
-    assert context.mamba_ssm_states is not None
-    context.mamba_conv_states.fill_(3)
-    context.mamba_ssm_states.fill_(float("nan"))
-    context.add_request(request(1, 2))
-    (step,) = context.begin_step().requests
-    assert not context.mamba_conv_states[:, step.state_idx].any()
-    assert not context.mamba_ssm_states[:, step.state_idx].any()
-    assert (context.mamba_conv_states[:, 1:] == 3).all()
-
-
 @pytest.mark.notices("B76-requests")
 def test_a_restore_that_fails_is_no_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     """C7, E1, B76: the request computes everything, from zeros."""
@@ -239,16 +193,6 @@ def test_whoever_would_touch_the_reserve_is_not_taken_up(prompt: range, most: in
     check_dynamic_context(context)
 
 
-def test_a_request_that_finds_no_row_leaves_no_trace() -> None:
-    """X4."""
-    context = make_context()
-    for token in range(3):
-        assert context.add_request(request(token))
-    before = trace_of(context)
-    assert context.add_request(request(7)) is False
-    assert trace_of(context) == before
-
-
 def test_a_prompt_that_the_pool_can_never_hold_is_refused() -> None:
     """E4: False means later; this would be never."""
     with pytest.raises(ValueError, match="needs 5 blocks, a request may have 4"):
@@ -264,50 +208,6 @@ def test_a_request_is_here_once() -> None:
         context.add_request(req)
     assert context.add_request(request(1, 2))
     assert context.requests[0] is req
-
-
-def test_a_released_request_may_be_added_again() -> None:
-    """What `pause` advises where paused requests would keep too much: its tokens count from 0 again."""
-    context = make_context()
-    context.add_request(req := request(*range(10)))
-    context.step(compute)
-    assert not context.pause(req)
-    context.release(req)
-    assert req.finished_chunk_token_count == 0
-    req.prompt_tokens.append(99)
-    assert context.add_request(req)
-    check_dynamic_context(context)
-
-
-def test_chunks_are_scheduled_one_by_one() -> None:
-    """A scheduler's limit is on what is computed; between chunks a request waits."""
-    context = make_context()
-    context.add_request(req := request(*range(10)), 3)
-    for limit, computed in ((4, 3), (2, 7), (None, 9)):
-        with pytest.raises(UsageError, match="only one that waits"):
-            context.schedule_chunk(req)
-        context.step(compute)
-        assert req.finished_chunk_token_count == computed
-        assert context.waiting_requests == [req]
-        assert context.batch_dimensions.prefill_req_count == 0
-        assert context.schedule_chunk(req, limit)
-        check_dynamic_context(context)
-    context.step(compute)
-    assert req.finished_chunk_token_count == 10
-    assert context.waiting_requests == []
-    assert context.batch_dimensions.decode_req_count == 1
-
-
-def test_a_chunk_that_finds_no_room_changes_nothing() -> None:
-    """X4: the request goes on waiting with what it has."""
-    context = make_context(num_blocks=5)
-    context.add_request(req := request(*range(16)), 4)
-    context.add_request(request(*range(50, 62)))
-    context.step(compute)
-    before = trace_of(context)
-    assert context.schedule_chunk(req) is False
-    assert trace_of(context) == before
-    assert context.waiting_requests == [req]
 
 
 @pytest.mark.notices("B164-blocks", shows_as=OwnershipError)
@@ -348,46 +248,6 @@ def test_an_observer_moves_no_request(act: str) -> None:
     check_dynamic_context(context)
 
 
-def test_paused_requests_keep_at_most_the_limit() -> None:
-    """C1: blocks counted once; one more and the request is not paused."""
-    context = make_context(paused_limit=3)
-    finish(context, *range(4))
-    one, two, three = request(*range(4), 5), request(*range(4), 6), request(7)
-    for req in (one, two, three):
-        assert context.add_request(req)
-        context.step(compute)
-    assert context.pause(two)
-    assert context.pause(one), "they share a block"
-    before = trace_of(context)
-    assert context.pause(three) is False
-    assert trace_of(context) == before
-    assert context.paused_request_count == 2
-    assert context.requests[:2] == [two, one]
-    check_dynamic_context(context)
-    with pytest.raises(UsageError, match="paused already"):
-        context.pause(one)
-    context.resume(one)
-    with pytest.raises(UsageError, match="in decode, not paused"):
-        context.resume(one)
-    assert context.batch_dimensions.decode_req_count == 2
-    assert [step.req for step in context.step(compute).requests] != [two]
-
-
-def test_a_paused_chunk_is_scheduled_again() -> None:
-    """A request that is paused before its first chunk keeps the state it resumed from."""
-    context = make_context(**STATES, paused_limit=4)
-    finish(context, *range(8))
-    context.add_request(req := request(*range(8), 9))
-    assert context.pause(req)
-    assert len(context.step(compute)) == 0
-    context.resume(req)
-    assert context.waiting_requests == [req]
-    assert context.schedule_chunk(req)
-    (step,) = context.step(compute).requests
-    assert step.tokens.tolist() == [9]
-    check_dynamic_context(context)
-
-
 @pytest.mark.notices("B104-blocks", shows_as=OwnershipError)
 @pytest.mark.parametrize("steps", [0, 1, 3, 5])
 def test_every_exit_gives_everything_back(steps: int) -> None:
@@ -409,14 +269,3 @@ def test_every_exit_gives_everything_back(steps: int) -> None:
     assert kv.allocate_memory_blocks(8) is not None
     assert context.mamba_slot_allocator is not None
     assert context.mamba_slot_allocator.free_count == 4
-
-
-def test_what_was_used_last_goes_last() -> None:
-    """C1: a request that ends stamps its blocks, and a hit stamps what it found."""
-    context = make_context(num_blocks=7)
-    finish(context, *range(4))
-    finish(context, *range(10, 14))
-    finish(context, *range(4), 5)
-    finish(context, *range(30, 50))
-    assert context.add_request(request(*range(4), 6))
-    assert context.begin_step().requests[0].start == 4

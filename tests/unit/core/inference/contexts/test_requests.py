@@ -19,7 +19,7 @@ from pymllm.core.inference.contexts.live_request import (
     read_prompt,
     refuse_batch,
 )
-from pymllm.core.inference.contexts.request_rows import BatchDimensions, RequestRows
+from pymllm.core.inference.contexts.request_rows import RequestRows
 
 # -- tokens --------------------------------------------------------------------------------------------------
 
@@ -55,13 +55,6 @@ def test_tokens_run_from_the_prompt_into_what_was_generated(
 def test_a_chunk_counts_what_it_skips(computed: int, skip: int, limit: int | None, expected: int) -> None:
     """Reference: the chunk's length is before skipping, while a limit is on what is computed."""
     assert make_live(computed=computed, skip=skip).plan_chunk(limit) == expected
-
-
-def test_a_prompt_is_done_when_all_of_it_is_computed() -> None:
-    """E4: the first next token comes with its last."""
-    assert not make_live(computed=4).is_prefilled
-    assert make_live(computed=5).is_prefilled
-    assert make_live().region is Region.WAITING
 
 
 @pytest.mark.parametrize(
@@ -167,29 +160,6 @@ def test_a_closed_row_keeps_nothing(place: int) -> None:
     rows.open(again)
     assert rows.state_of(again) == state
     assert rows.block_table[3].tolist() == [99, -1, -1]
-
-
-def test_more_blocks_go_behind_the_others() -> None:
-    """E2: in the table as in the request."""
-    rows = RequestRows(2, 4)
-    live = make_row(5)
-    rows.open(live)
-    rows.extend(live, [7, 6])
-    rows.extend(live, [])
-    assert live.blocks == [5, 7, 6]
-    assert rows.block_table[0].tolist() == [5, 7, 6, -1]
-
-
-def test_the_batch_is_counted_by_region() -> None:
-    """Specification, blocks: prefill rows begin behind paused and decoding ones."""
-    rows = RequestRows(6, 1)
-    batch = BatchDimensions(rows)
-    for region in [PAUSED, DECODE, DECODE, PREFILL, WAITING]:
-        rows.open(live := make_row())
-        rows.move(live, region)
-    assert (batch.decode_req_count, batch.prefill_req_count) == (2, 1)
-    assert rows.first_row(PREFILL) == 3
-    assert not rows.is_full
 
 
 def test_clear_makes_new_rows() -> None:

@@ -1,0 +1,59 @@
+"""The registry of situations: states worth reaching, each with what is at stake in it.
+
+A search that never filled its pool says nothing of full pools. So judges count the situations that a program
+meets (`pymllm.oracle.evidence`), and here stands which of them a long run of a configuration must have
+reached. A situation is told by its name, which never changes its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pymllm.history.files import Config, Header
+from pymllm.oracle.coverage.blocks import BLOCK_SITUATIONS, REQUEST_SITUATIONS
+from pymllm.oracle.coverage.pools import (
+    BUFFER_SITUATIONS,
+    HASH_SITUATIONS,
+    ROW_SITUATIONS,
+    SLOT_SITUATIONS,
+    STATE_SITUATIONS,
+)
+from pymllm.oracle.coverage.prefixes import ENGINE_SITUATIONS, PREFIX_SITUATIONS
+from pymllm.oracle.coverage.situation import Situation
+
+SITUATIONS: tuple[Situation, ...] = (
+    *SLOT_SITUATIONS,
+    *ROW_SITUATIONS,
+    *BUFFER_SITUATIONS,
+    *STATE_SITUATIONS,
+    *HASH_SITUATIONS,
+    *PREFIX_SITUATIONS,
+    *ENGINE_SITUATIONS,
+    *BLOCK_SITUATIONS,
+    *REQUEST_SITUATIONS,
+)
+"""Every situation; a name stands once for each kind, and once more where an engine brings it about, too."""
+
+NAMES: frozenset[str] = frozenset(situation.name for situation in SITUATIONS)
+"""What a judge may count."""
+
+
+def situations_of(kind: str, *, of_engine: bool = False) -> tuple[Situation, ...]:
+    """Return the situations of a kind: those that callers bring about, or those of an engine's life."""
+    return tuple(one for one in SITUATIONS if one.kind == kind and one.of_engine == of_engine)
+
+
+def expected_names(
+    kind: str, config: Config, capabilities: Collection[str], *, of_engine: bool = False
+) -> frozenset[str]:
+    """Return what a long run must reach, as of `expected_situations`."""
+    known = situations_of(kind, of_engine=of_engine)
+    return frozenset(one.name for one in known if one.is_expected_of(config, capabilities))
+
+
+def expected_situations(header: Header, *, of_engine: bool = False) -> frozenset[str]:
+    """Return the names of what a long run must reach, by the configuration and capabilities of its header.
+
+    ``of_engine`` says whether an engine's life is what runs (`pymllm.conformance.lifecycle_machine`).
+    """
+    return expected_names(header.kind, header.config, header.capabilities, of_engine=of_engine)

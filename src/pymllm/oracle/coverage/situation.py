@@ -1,0 +1,54 @@
+"""What a situation is: a state worth reaching, of whom it may be expected, and what is at stake in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from pymllm.history.files import Config
+
+Row = tuple[str, str] | tuple[str, str, str]
+"""Name, ids of laws, and perhaps ids of bugs; ids with blanks between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A demand on a configuration; its text is read after "needs"."""
+
+    text: str
+    holds: Callable[[Config], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A state in which something is at stake: until a search has reached it, its silence means nothing."""
+
+    name: str  # judges count it by this name, and whoever tells of it uses it
+    kind: str  # one of `pymllm.history.operations.KINDS`
+    laws: tuple[str, ...]  # that a wrong implementation may break in it
+    bugs: tuple[str, ...] = ()  # historical ones, as docs/faults.md has them, that lived in it
+    needs: frozenset[str] = frozenset()  # capabilities without which nobody can tell, or it cannot arise
+    when: tuple[Condition, ...] = ()  # what a configuration must be like for it to arise
+    of_engine: bool = False  # whether it takes an engine's life; else callers of every sort bring it about
+
+    def is_expected_of(self, config: Config, capabilities: Collection[str]) -> bool:
+        """Tell whether a long run of a configuration with these capabilities must reach it."""
+        return self.needs <= set(capabilities) and all(condition.holds(config) for condition in self.when)
+
+
+def make_situations(
+    kind: str, *rows: Row, needs: str = "", when: Collection[Condition] = (), of_engine: bool = False
+) -> tuple[Situation, ...]:
+    """Make situations that arise under the same conditions, one for each row."""
+    return tuple(
+        Situation(
+            name,
+            kind,
+            tuple(laws.split()),
+            tuple(" ".join(bugs).split()),
+            frozenset(needs.split()),
+            tuple(when),
+            of_engine,
+        )
+        for name, laws, *bugs in rows
+    )

@@ -1,0 +1,219 @@
+"""Blocks as specified: who is free, referenced or cached, under which hash, who goes next, has a state."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from pymllm.oracle.models.slot_model import Remainder
+
+
+class Registration(NamedTuple):
+    """What became of one entry of a registration."""
+
+    block: int
+    is_new: bool
+    why_not: str
+    """``"known"``, ``"taken"``, ``"orphan"`` (its parent is not registered), ``"usurped"`` (an equal hash
+    of another block is), or nothing."""
+
+
+class BlockModel:
+    """Blocks ``0 .. usable - 1``, and the dummy after them; what an allocator may choose is told to it.
+
+    With ``is_lru`` registered blocks stay cached once nobody references them; without ``is_caching`` nothing
+    is registered.
+    """
+
+    def __init__(self, usable: int, is_lru: bool, is_caching: bool) -> None:
+        self.usable, self.is_lru, self.is_caching = usable, is_lru, is_caching
+        self.reset()
+
+    def reset(self) -> None:
+        """Free every block and forget every hash."""
+        self.refs: defaultdict[int, int] = defaultdict(int)  # of what nobody asked for there is nothing
+        self.stamps: defaultdict[int, int] = defaultdict(int)
+        self.free = Remainder(range(self.usable))  # neither referenced nor registered
+        self.hash_of: dict[int, int] = {}  # by registered block
+        self.block_of: dict[int, int] = {}
+        self.parent_of: dict[int, int | None] = {}  # the block before each registered one, if any
+        self.clock = 0  # the context's
+
+    # -- questions -----------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> list[int]:
+        """Referenced blocks, ascending."""
+        return sorted(block for block, count in self.refs.items() if count)
+
+    @property
+    def cached(self) -> list[int]:
+        """Registered blocks that nobody references, ascending."""
+        return sorted(block for block in self.hash_of if not self.refs[block])
+
+    @property
+    def occupied(self) -> list[int]:
+        """Referenced and cached blocks, ascending."""
+        return sorted(self.free.gone)
+
+    def children(self, block: int) -> list[int]:
+        """Return the registered blocks right below a block, ascending."""
+        return sorted(child for child, parent in self.parent_of.items() if parent == block)
+
+    def path(self, block: int | None) -> list[int]:
+        """Return a registered block and all above it, the lowest first."""
+        path: list[int] = []
+        while block is not None:
+            path.append(block)
+            block = self.parent_of[block]
+        return path
+
+    def evictable(self) -> set[int]:
+        """Return the cached blocks without a referenced registered descendant."""
+        active: set[int] = set()
+        for block in self.hash_of:
+            if self.refs[block]:
+                active.update(self.path(block))
+        return set(self.hash_of) - active
+
+    def leaves(self) -> set[int]:
+        """Return the evictable blocks without registered children."""
+        return self.evictable() - set(self.parent_of.values())
+
+    def subtree(self, block: int) -> list[int]:
+        """Return a registered block and all its registered descendants, each after its parent."""
+        found = [block]
+        for each in found:
+            found += self.children(each)
+        return found
+
+    def faults_of(self, blocks: Iterable[int]) -> list[str]:
+        """Say of each block that nobody has what is wrong with naming it."""
+        return [
+            "the dummy is refused"
+            if block == self.usable
+            else "a free block is refused"
+            if block in self.free
+            else "a block outside is refused"
+            for block in blocks
+            if block not in range(self.usable) or block in self.free
+        ]
+
+    # -- changes -------------------------------------------------------------------------------------------
+
+    def take(self, blocks: Sequence[int]) -> None:
+        """Hand free blocks out, stamped."""
+        self.free.take(blocks)
+        for block in blocks:
+            self.refs[block], self.stamps[block] = 1, self.clock
+
+    def retain(self, blocks: Iterable[int]) -> None:
+        """Add references."""
+        for block in blocks:
+            self.refs[block] += 1
+
+    def release(self, blocks: Sequence[int]) -> list[int]:
+        """Take references away, and return what was deregistered or became free for that."""
+        for block, times in Counter(blocks).items():
+            self.refs[block] -= times
+        idle = [block for block in dict.fromkeys(blocks) if not self.refs[block]]
+        gone = [block for block in idle if block not in self.hash_of]
+        if not self.is_lru:
+            for block in idle:
+                if block in self.hash_of:
+                    gone += self.drop(self.subtree(block))
+        self.drop(gone)
+        return gone
+
+    def drop(self, blocks: Sequence[int]) -> Sequence[int]:
+        """Deregister blocks, and free those that nobody references; return them."""
+        for block in blocks:
+            hash_value = self.hash_of.pop(block, None)
+            if hash_value is not None:
+                del self.block_of[hash_value], self.parent_of[block]
+        self.free.give([block for block in blocks if not self.refs[block]])
+        return blocks
+
+    def register(
+        self, blocks: Sequence[int], hashes: Sequence[int], parents: Sequence[int] | None
+    ) -> list[Registration]:
+        """Register occupied blocks; those that must not be stay as they are."""
+        made: list[Registration] = []
+        earlier: dict[int, int] = {}
+        for at, (block, hash_value) in enumerate(zip(blocks, hashes, strict=True)):
+            above = parents[at] if parents is not None else (hashes[at - 1] if at else 0)
+            if parents is None:
+                earlier = {above: blocks[at - 1]}
+            parent = earlier.get(above, self.block_of.get(above)) if above else None
+            made.append(self._register(block, hash_value, above, parent))
+            earlier[hash_value] = block
+        return made
+
+    def _register(self, block: int, hash_value: int, above: int, parent: int | None) -> Registration:
+        why_not = ""
+        if not self.is_caching:
+            why_not = "off"
+        elif self.hash_of.get(block) == hash_value:
+            why_not = "known"
+        elif hash_value in self.block_of:
+            why_not = "taken"
+        elif above and parent not in self.hash_of:
+            why_not = "usurped" if above in self.block_of else "orphan"
+        if not why_not:
+            self.hash_of[block], self.block_of[hash_value] = hash_value, block
+            self.parent_of[block] = parent
+        return Registration(block, not why_not, why_not)
+
+    def stamp(self, blocks: Iterable[int]) -> None:
+        """Set stamps to the clock."""
+        for block in blocks:
+            self.stamps[block] = self.clock
+
+
+class BlockSlotModel:
+    """Slots ``0 .. total - 1`` of blocks; which free one a block gets is told to it."""
+
+    def __init__(self, total: int, blocks: BlockModel) -> None:
+        self.total = total
+        self._blocks = blocks
+        self.reset()
+
+    def reset(self) -> None:
+        """Free every slot."""
+        self.slot_of: dict[int, int] = {}  # by block
+        self.named: dict[int, int] = {}  # the hash by which the state of a block is found
+        self.in_hand: set[int] = set()  # slots that a caller took and has
+
+    @property
+    def free(self) -> Remainder:
+        """Slots that nobody has."""
+        return Remainder(range(self.total), {*self.slot_of.values(), *self.in_hand})
+
+    @property
+    def usable(self) -> list[int]:
+        """Slots that may be written: those of blocks and those in hand, ascending."""
+        return sorted({*self.slot_of.values()} | self.in_hand)
+
+    def victims(self, keep: Collection[int] = ()) -> list[int]:
+        """Return the blocks that may lose their slots, in the order in which they do."""
+        found = [block for block in self.slot_of if not self._blocks.refs[block] and block not in keep]
+        stamps = self._blocks.stamps
+        return sorted(found, key=lambda block: (stamps[block] if self._blocks.is_lru else 0, block))
+
+    def newcomers(self, blocks: Iterable[int]) -> list[int]:
+        """Return those of some blocks that have no slot, each once."""
+        return [block for block in dict.fromkeys(blocks) if block not in self.slot_of]
+
+    def give(self, blocks: Iterable[int], slots: Iterable[int]) -> None:
+        """Give slots to blocks that have none."""
+        self.slot_of.update(zip(blocks, slots, strict=True))
+
+    def drop(self, blocks: Iterable[int]) -> list[int]:
+        """Take the slots from those blocks that have one, and return them."""
+        slots = []
+        for block in blocks:
+            if block in self.slot_of:
+                slots.append(self.slot_of.pop(block))
+            self.named.pop(block, None)
+        return slots

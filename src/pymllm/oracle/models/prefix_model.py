@@ -1,0 +1,450 @@
+"""A flat model of a prefix cache: one record per page, no tree, no nodes, no tensors.
+
+Everything that the specification determines is predicted: what a match returns, what an insert adopts, moves
+or displaces, which holds count where, every size. What an eviction takes is its implementation's
+choice within bounds (`pymllm.oracle.models.prefix_victims`), so the model is told.
+
+Obvious rather than fast. Operations come in two halves, a plan that changes nothing and a commit, so
+that an operation which fails half-way can be judged by what it really did.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import NamedTuple
+
+from pymllm.errors import ProgramError
+from pymllm.history.operations import Key, Token
+
+
+class Space(NamedTuple):
+    """What keys must share before their tokens are compared (K1)."""
+
+    extra_key: str | int | None = None
+    width: int = 1
+
+
+_new = tuple.__new__  # Paths are made by the million: past the call in Python they take half as long.
+
+
+class Path(NamedTuple):
+    """A whole token prefix within its space; the empty one is the root."""
+
+    space: Space
+    tokens: tuple[Token, ...]
+
+    def upto(self, end: int) -> Path:
+        """Return the prefix of the first ``end`` tokens."""
+        return _new(Path, (self.space, self.tokens[:end]))
+
+    def longer_by(self, tokens: tuple[Token, ...]) -> Path:
+        """Return the prefix that goes on with these tokens."""
+        return _new(Path, (self.space, self.tokens + tokens))
+
+    def covers(self, other: Path) -> bool:
+        """Tell whether this is a prefix of ``other``, or equal to it."""
+        return self.space == other.space and self.tokens == other.tokens[: len(self.tokens)]
+
+
+@functools.lru_cache(maxsize=128)
+def ends_of_pages(path: Path, page_size: int) -> tuple[Path, ...]:
+    """Return the prefix at the end of each whole page of a path, shortest first.
+
+    Remembered, since a match alone asks four times: a fifth of the judge's time over a radix cache.
+    """
+    return tuple(path.upto(end) for end in range(page_size, len(path.tokens) + 1, page_size))
+
+
+def path_of_key(key: Key) -> Path:
+    """Return the path that a key spells, an unaligned tail included.
+
+    A `ProgramError` where its tokens are of different kinds, or tuples of one number, which are no tokens, or
+    its namespace is no text (K1).
+    """
+    demand_namespace(key)
+    widths = {len(token) if isinstance(token, tuple) else 1 for token in key.tokens}
+    if len(widths) > 1:
+        raise ProgramError(f"the tokens of a key have widths {sorted(widths)}; they must have one")
+    if 1 in widths and isinstance(key.tokens[0], tuple):
+        raise ProgramError(f"token {key.tokens[0]} is a tuple of one number; it must be the number")
+    return Path(Space(key.extra_key, *widths), key.tokens)
+
+
+@dataclass(slots=True)
+class Page:
+    """What the cache holds for the last page of a path."""
+
+    slots: tuple[int, ...]
+    alive: bool  # no tombstone; always so without a window
+    birth: int = 0  # another number each time that a path is cached anew, the same for a revived page
+    access: int = 0  # number of the last match or insert that had it on its path (R8)
+    hits: int = 0  # matches whose returned prefix had it (R10)
+    locks: int = 0  # holds at or below it (R6)
+    swa_locks: int = 0  # those whose window covers it (S6)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One outstanding lock: where it was taken, and the tokens before the first page of its window."""
+
+    path: Path
+    edge: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a match must return, and how long it would be if dead windows did not matter."""
+
+    path: Path
+    slots: tuple[int, ...]
+    stored: int
+
+
+@dataclass(slots=True)
+class InsertPlan:
+    """What an insert must do; nothing of it has happened yet."""
+
+    path: Path
+    prefix_len: int  # tokens that are cached before the call, dead ones included
+    refused: bool = False  # nothing happens, because the key would not be usable afterwards (S7)
+    adopted: tuple[tuple[int, int], ...] = ()  # ranges of the key whose incoming slots the cache takes (R4)
+    new: dict[Path, Page] = field(default_factory=dict)
+    replaced: dict[Path, tuple[int, ...]] = field(default_factory=dict)  # unlocked tombstones: new slots
+    moved: dict[Path, dict[int, int]] = field(default_factory=dict)  # locked ones: incoming to cached slot
+    displaced: tuple[int, ...] = ()  # slots that go back to the pool: those that the replaced pages had
+    splits: set[Path] = field(default_factory=set)  # where a tree may split a node
+
+    @property
+    def moves(self) -> dict[int, int]:
+        """Incoming slot to cached slot, for each SWA half that changes hands."""
+        return {source: target for halves in self.moved.values() for source, target in halves.items()}
+
+
+class NotUsableError(Exception):
+    """The model's word for a `ValueError`: the arguments break a precondition."""
+
+
+def merge_runs(starts: Iterable[int], size: int) -> tuple[tuple[int, int], ...]:
+    """Join the starts of pages, in order, into maximal half-open ranges of tokens."""
+    ranges: list[tuple[int, int]] = []
+    for start in starts:
+        if ranges and ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], start + size)
+        else:
+            ranges.append((start, start + size))
+    return tuple(ranges)
+
+
+def demand_namespace(key: Key) -> None:
+    """Raise `ProgramError` for a namespace with half of a surrogate pair: no hash can read it (K1)."""
+    space = key.extra_key
+    if isinstance(space, str) and not space.isascii():
+        try:
+            space.encode()
+        except UnicodeEncodeError as error:
+            raise ProgramError(
+                f"the namespace {space!r} has half of a surrogate pair at {error.start}: "
+                "UTF-8 cannot spell it; give text that it can"
+            ) from None
+
+
+class StateEnds:
+    """The states of a cache: at most one at the end of each page, each in a track slot."""
+
+    def __init__(self) -> None:
+        self.slots: dict[Path, int] = {}  # track slots, by the prefixes whose states they hold
+        self.evicted: frozenset[Path] = frozenset()  # whose state was evicted, and their KV was not
+        self.changes = 0  # counts up whenever a state comes or goes
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self.slots
+
+    def locks(self, path: Path, holds: Mapping[int, Hold]) -> int:
+        """Count the holds at exactly a path while it has a state (M4)."""
+        return [hold.path for hold in holds.values()].count(path) if path in self.slots else 0
+
+    def sizes(self, holds: Mapping[int, Hold]) -> dict[str, int]:
+        """Return the numbers of states without and with a lock (M6)."""
+        held = {hold.path for hold in holds.values()}
+        protected = len(held & self.slots.keys())
+        return {
+            "mamba_evictable_size": len(self.slots) - protected,
+            "mamba_protected_size": protected,
+        }
+
+    def add(self, path: Path, slot: int) -> None:
+        """Put a state at the end of a path."""
+        self.changes += 1
+        self.slots[path] = slot
+
+    def clear(self) -> None:
+        """Forget every state."""
+        self.changes += 1
+        self.slots.clear()
+        self.evicted = frozenset()
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        """Take states away; their KV may stay."""
+        self.changes += 1
+        for path in paths:
+            del self.slots[path]
+
+
+class PrefixModel:
+    """The laws of prefixes and windows over a dictionary of pages.
+
+    Slots belong to a pool with ``has_pool``, which offers ``move_swa`` with ``can_move``; without ``states``,
+    KV is all that a prefix needs.
+    """
+
+    def __init__(
+        self,
+        page_size: int,
+        window: int | None = None,
+        *,
+        has_pool: bool = True,
+        can_move: bool = False,
+        states: StateEnds | None = None,
+    ) -> None:
+        self.page_size = page_size
+        self.window = window
+        self.has_pool = has_pool
+        self.can_move = can_move
+        self.states = states
+        self.pages: dict[Path, Page] = {}  # under the prefix that ends with it
+        self.children: dict[Path, int] = {}  # cached pages directly below a path; evictions ask all the time
+        self.holds: dict[int, Hold] = {}  # by the step of their `Lock`
+        self.clock = 0  # number of the last match or insert (R8)
+        self._births = 0
+        self._sizes: dict[str, int] = {}
+        self._is_counted = False
+        self._counted_changes = 0
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def whole(self, path: Path) -> Path:
+        """Return a path cut down to whole pages (R1)."""
+        return path.upto(len(path.tokens) // self.page_size * self.page_size)
+
+    def page_ends(self, path: Path) -> tuple[Path, ...]:
+        """Return the prefix at the end of each whole page of a path, shortest first."""
+        return ends_of_pages(path, self.page_size)
+
+    def parent(self, path: Path) -> Path:
+        """Return the path one page shorter."""
+        return path.upto(len(path.tokens) - self.page_size)
+
+    def stored(self, path: Path) -> list[Path]:
+        """Return the leading pages of a path that are cached, dead ones included."""
+        found = []
+        for end in self.page_ends(path):
+            if end not in self.pages:
+                break
+            found.append(end)
+        return found
+
+    def slots(self, path: Path) -> tuple[int, ...]:
+        """Return the slots of a cached path, in order."""
+        return tuple(slot for end in self.page_ends(path) for slot in self.pages[end].slots)
+
+    def locks(self, page: Path) -> int:
+        """Count the holds at or below a page (R6)."""
+        return self.pages[page].locks
+
+    def usable(self, alive: Sequence[bool]) -> bool:
+        """Tell whether a prefix whose pages have these flags may be resumed from (S1)."""
+        if self.window is None or all(alive):
+            return True
+        tail = sum(1 for _ in takewhile(bool, reversed(alive)))
+        return tail * self.page_size >= self.window
+
+    def is_usable(self, path: Path) -> bool:
+        """Tell whether a cached path may be resumed from (S1)."""
+        if self.window is None:
+            return True
+        return self.usable([self.pages[end].alive for end in self.page_ends(path)])
+
+    def is_resumable(self, path: Path) -> bool:
+        """Tell whether a match may end with a cached path: it is usable, and has a state if need be (M2)."""
+        return self.is_usable(path) and (self.states is None or path in self.states)
+
+    def sizes(self) -> dict[str, int]:
+        """Return every size of the cache as a recount (R7, S6, M6).
+
+        Counted again only after what changes pages, holds or states, every second operation or so. The dict
+        is the model's own.
+        """
+        changes = 0 if self.states is None else self.states.changes
+        if not self._is_counted or changes != self._counted_changes:
+            self._sizes, self._is_counted, self._counted_changes = self._recount(), True, changes
+        return self._sizes
+
+    def _recount(self) -> dict[str, int]:
+        size, pages = self.page_size, self.pages.values()
+        alive = [page for page in pages if page.alive] if self.window is not None else []
+        held = len([page for page in pages if page.locks])
+        covered = len([page for page in alive if page.swa_locks])
+        count = {
+            "evictable_size": (len(pages) - held) * size,
+            "protected_size": held * size,
+            "total_size": len(pages) * size,
+            "swa_evictable_size": (len(alive) - covered) * size,
+            "swa_protected_size": covered * size,
+        }
+        return count if self.states is None else count | self.states.sizes(self.holds)
+
+    # -- match ---------------------------------------------------------------------------------------------
+
+    def find(self, key: Path) -> Found:
+        """Find the longest usable prefix of a key (R2, S1, M2)."""
+        stored = self.stored(key)
+        best = next((end for end in reversed(stored) if self.is_resumable(end)), key.upto(0))
+        return Found(best, self.slots(best), len(stored) * self.page_size)
+
+    def commit_match(self, path: Path) -> None:
+        """Count a hit on a returned prefix and make it the most recent (R8, R10)."""
+        for end in self.page_ends(path):
+            self.pages[end].hits += 1
+        self._stamp(path)
+
+    def _stamp(self, path: Path) -> None:
+        self.clock += 1
+        for end in self.page_ends(path):
+            self.pages[end].access = self.clock
+
+    # -- insert --------------------------------------------------------------------------------------------
+
+    def plan_insert(
+        self, key: Path, slots: Sequence[int], protected: int = 0, evicted: int = 0
+    ) -> InsertPlan:
+        """Decide what an insert does (R3, R4, S7); `NotUsableError` where it must raise a `ValueError`.
+
+        The key has its unaligned tail, one slot per token; ``protected`` and ``evicted`` are
+        ``prev_prefix_len`` and ``swa_evicted_seqlen``.
+        """
+        size, whole = self.page_size, self.whole(key)
+        plan = InsertPlan(whole, len(self.stored(whole)) * size)
+        self._check_bounds(len(key.tokens), plan.prefix_len, protected, evicted)
+        alive: list[bool] = []
+        adopted: list[int] = []
+        for start, end in zip(range(0, len(whole.tokens), size), self.page_ends(whole), strict=True):
+            incoming = tuple(slots[start : start + size])
+            page = self.pages.get(end)
+            if page is None:
+                plan.new[end] = Page(incoming, self.window is None or start >= evicted)
+                adopted.append(start)
+            elif not page.alive and start >= max(protected, evicted) and incoming != page.slots:
+                self._plan_revival(plan, end, page, incoming)
+                adopted += [start] if end in plan.replaced else []
+            alive.append(self._is_alive_after(plan, end))
+        if not self.usable(alive):
+            return InsertPlan(whole, plan.prefix_len, refused=True)
+        plan.adopted = merge_runs(adopted, size)
+        plan.splits = self._splits(plan, protected, evicted)
+        return plan
+
+    def _check_bounds(self, length: int, cached: int, protected: int, evicted: int) -> None:
+        """Both are lengths within the key; what lies before them matters only where there is a window."""
+        size, has_window = self.page_size, self.window is not None
+        if not 0 <= protected <= length or (has_window and protected // size * size > cached):
+            raise NotUsableError(f"prev_prefix_len {protected} of {length}, {cached} cached")
+        if not 0 <= evicted <= length or (has_window and evicted % size):
+            raise NotUsableError(f"swa_evicted_seqlen {evicted} of {length}, page {size}")
+
+    def _plan_revival(self, plan: InsertPlan, end: Path, page: Page, incoming: tuple[int, ...]) -> None:
+        if not page.locks:
+            plan.replaced[end] = incoming
+            plan.displaced += page.slots if self.has_pool else ()
+        elif self.has_pool and self.can_move:
+            plan.moved[end] = dict(zip(incoming, page.slots, strict=True))
+
+    def _is_alive_after(self, plan: InsertPlan, end: Path) -> bool:
+        if end in plan.new:
+            return plan.new[end].alive
+        return self.pages[end].alive or end in plan.replaced or end in plan.moved
+
+    def _splits(self, plan: InsertPlan, protected: int, evicted: int) -> set[Path]:
+        size, length = self.page_size, len(plan.path.tokens)
+        places = {plan.prefix_len, length}
+        if self.window is not None:
+            places |= {-(-protected // size) * size, evicted}
+        for end in (*plan.replaced, *plan.moved):
+            places |= {len(end.tokens) - size, len(end.tokens)}
+        return {plan.path.upto(place) for place in places if 0 < place <= length}
+
+    def commit_moves(self, ends: Iterable[Path]) -> None:
+        """Revive locked pages that took incoming SWA halves (X2: this stays, whatever comes later)."""
+        self._is_counted = False
+        for end in ends:
+            self.pages[end].alive = True
+
+    def commit_insert(self, plan: InsertPlan) -> None:
+        """Carry the whole plan out and stamp the path (R8); a refused one does nothing."""
+        if plan.refused or not plan.path.tokens:
+            return
+        self.commit_moves(plan.moved)
+        for end, slots in plan.replaced.items():
+            self.pages[end].slots, self.pages[end].alive = slots, True
+        for end, page in plan.new.items():
+            self._births += 1
+            page.birth = self._births
+            self.pages[end] = page
+            above = self.parent(end)
+            self.children[above] = self.children.get(above, 0) + 1
+        self._stamp(plan.path)
+
+    # -- evict and reset -----------------------------------------------------------------------------------
+
+    def commit_evict(self, removed: Iterable[Path], tombstoned: Iterable[Path]) -> None:
+        """Take pages out, and mark pages dead."""
+        self._is_counted = False
+        for path in tombstoned:
+            self.pages[path].alive = False
+        for path in removed:
+            del self.pages[path]
+            above = self.parent(path)
+            self.children[above] -= 1
+            if not self.children[above]:
+                del self.children[above]
+
+    def reset(self) -> list[int]:
+        """Forget everything, whatever is held; return the slots that were cached (X7)."""
+        slots = [slot for page in self.pages.values() for slot in page.slots]
+        self._is_counted = False
+        self.pages.clear()
+        self.children.clear()
+        self.holds.clear()
+        if self.states is not None:
+            self.states.clear()
+        return slots
+
+    # -- holds ---------------------------------------------------------------------------------------------
+
+    def plan_lock(self, path: Path) -> Hold:
+        """Work out the window of a hold (S5); `NotUsableError` where the prefix cannot be resumed from."""
+        if not self.is_usable(path):
+            raise NotUsableError("the prefix has a dead window")
+        if self.window is None:
+            return Hold(path, 0)
+        outside = max(0, len(path.tokens) - self.window)
+        return Hold(path, outside // self.page_size * self.page_size)
+
+    def commit_lock(self, number: int, hold: Hold) -> None:
+        """Count a hold on its path and on its window."""
+        self.holds[number] = hold
+        self._count(hold, 1)
+
+    def commit_unlock(self, number: int) -> None:
+        """Count a hold out again."""
+        self._count(self.holds.pop(number), -1)
+
+    def _count(self, hold: Hold, by: int) -> None:
+        self._is_counted = False
+        for end in self.page_ends(hold.path):
+            page = self.pages[end]
+            page.locks += by
+            if self.window is not None and len(end.tokens) > hold.edge:
+                page.swa_locks += by

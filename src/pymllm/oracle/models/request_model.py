@@ -1,0 +1,255 @@
+"""Requests, their blocks and their states, as a context must have them: a model of sections 8 and 9."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from pymllm.errors import ProgramError
+from pymllm.history.config_limits import read_number
+from pymllm.history.files import Config
+from pymllm.oracle.models import is_lru
+from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel
+from pymllm.oracle.models.cold_runs import ColdRuns, Prefix
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Leaving:
+    """A state that a request's chunk leaves, ordered as C7 keeps them."""
+
+    is_inside: bool  # extracted inside a chunk; a state at the end of a prompt goes before
+    negative_depth: int  # tokens before it, negated: the deepest goes first
+    row: int
+    block: int  # the one that ends there
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a commit comes to: blocks that get a state, blocks that lose theirs, blocks that get none."""
+
+    new: tuple[int, ...]
+    victims: tuple[int, ...]
+    left_out: tuple[int, ...]
+
+
+def priority(leaving: Sequence[Leaving]) -> list[int]:
+    """Return the blocks of states in the order in which a commit keeps them, each once (C7)."""
+    return list(dict.fromkeys(each.block for each in sorted(leaving)))
+
+
+PAUSED, DECODE, PREFILL, WAITING = "paused", "decode", "prefill", "waiting"
+
+
+@dataclass(slots=True, eq=False)
+class ServedRequest:
+    """A request that a context has taken up."""
+
+    step: int  # that added it
+    prompt: int
+    tokens: list[int]  # the prompt, and what was sampled since
+    prefixes: list[Prefix]  # of ``tokens``, as far as they were asked for
+    blocks: list[int]
+    matched: int  # how many of its blocks it found in the cache
+    skip: int  # tokens that a restored state stands for, until its first chunk is done
+    chunk: int  # tokens of the scheduled chunk, with what is skipped
+    region: str = PREFILL
+    computed: int = 0  # tokens whose KV and state are there
+    registered: int = field(init=False)  # whole blocks that were offered under their hash
+    is_known: bool = True  # all of these are registered, these very blocks; never where nothing is kept
+    is_spoiled: bool = False
+    """A step with it failed half way: nobody knows its state, and all that it can do is leave."""
+
+    def __post_init__(self) -> None:
+        self.registered = self.matched
+
+    @property
+    def start(self) -> int:
+        """First token that it computes next."""
+        return self.computed + self.skip
+
+    @property
+    def stop(self) -> int:
+        """End of what it computes next: its chunk, or a single token."""
+        return self.computed + (self.chunk or 1)
+
+    @property
+    def resting_region(self) -> str:
+        """Where it stands without a chunk."""
+        return DECODE if self.computed >= self.prompt else WAITING
+
+    def plan_chunk(self, limit: int | None) -> int:
+        """Return the length of a chunk that computes at most ``limit`` tokens, what is skipped added."""
+        left = self.prompt - self.start
+        return self.skip + (left if limit is None else min(limit, left))
+
+
+class RequestModel:
+    """A context without tensors: requests by the steps that added them, their blocks, states and cold runs.
+
+    Of the configuration it reads ``max_requests``, ``num_blocks`` (the dummy included), ``max_blocks`` (of a
+    request), ``block_size``, ``chunk_size``, ``mamba_slots``, ``layers``, ``conv_width`` and ``ssm_width``
+    (elements of one layer), ``policy``, ``paused_limit``, ``hash_digits`` (how many hexadecimal digits a weak
+    hash keeps; ``None`` for all), ``caching`` (``False`` where nothing is kept for later requests).
+
+    Whoever has a block has every block before it, so none without references has a referenced one below.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.max_requests = read_number(config, "max_requests")
+        self.max_blocks = read_number(config, "max_blocks")
+        self.block_size = read_number(config, "block_size")
+        self.chunk_size = read_number(config, "chunk_size")
+        self.paused_limit = read_number(config, "paused_limit", 0)
+        self.layers = read_number(config, "layers", 0)
+        widths = [
+            self.layers * read_number(config, key) if self.layers else 0
+            for key in ("conv_width", "ssm_width")
+        ]
+        digits = config.get("hash_digits")
+        if digits is not None and (type(digits) is not int or not 1 <= digits <= 16):
+            raise ProgramError(f"the configuration's hash_digits is {digits!r}; it must be 1 to 16, or none")
+        self.cold = ColdRuns(self.block_size, widths[0], widths[1], digits)
+        is_caching = config.get("caching") is not False
+        self.blocks = BlockModel(read_number(config, "num_blocks", 2) - 1, is_lru(config), is_caching)
+        self.slots = BlockSlotModel(read_number(config, "mamba_slots", 0) if self.layers else 0, self.blocks)
+        self.prefix_of: dict[int, Prefix] = {}  # what each registered block holds
+        self.gone: set[int] = set()  # steps whose requests were released
+        self.served: dict[int, ServedRequest] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything but what requests there were."""
+        self.gone.update(self.served)
+        self.served.clear()
+        self.blocks.reset()
+        self.slots.reset()
+
+    @property
+    def dummy(self) -> int:
+        """The block that takes what is not to be kept."""
+        return self.blocks.usable
+
+    def blocks_for(self, tokens: int) -> int:
+        """Count the blocks of so many tokens."""
+        return -(-tokens // self.block_size)
+
+    def of(self, region: str) -> list[ServedRequest]:
+        """Return the requests in a region, oldest first."""
+        return [request for request in self.served.values() if request.region == region]
+
+    def sizes(self) -> dict[str, int]:
+        """Return everything that can be counted."""
+        sizes = {
+            "pool_avail": len(self.blocks.free),
+            "evictable_blocks": len(self.blocks.cached),
+            "request_count": len(self.served),
+            "paused_request_count": len(self.of(PAUSED)),
+            "decode_req_count": len(self.of(DECODE)),
+            "prefill_req_count": len(self.of(PREFILL)),
+        }
+        return sizes | ({"free_count": len(self.slots.free)} if self.slots.total else {})
+
+    # -- requests in and out -------------------------------------------------------------------------------
+
+    def meet(self, step: int, tokens: Sequence[int], limit: int | None) -> ServedRequest:
+        """Return a request as it would be taken up now, without its new blocks; nothing changes."""
+        prefixes: list[Prefix] = []
+        self.cold.extend(prefixes, tokens)
+        hit = self._find(prefixes)
+        skip = self._skip(hit, len(tokens))
+        request = ServedRequest(step, len(tokens), [*tokens], prefixes, hit, len(hit), skip, 0)
+        request.chunk, request.is_known = request.plan_chunk(limit), self.blocks.is_caching
+        return request
+
+    def _find(self, prefixes: Sequence[Prefix]) -> list[int]:
+        """Return the blocks of the longest known chain that holds exactly these prefixes (C3)."""
+        found: list[int] = []
+        for prefix in prefixes:
+            block = self.blocks.block_of.get(prefix.hash)
+            if block is None or self.prefix_of[block] is not prefix:
+                break
+            if self.blocks.parent_of[block] != (found[-1] if found else None):
+                break
+            found.append(block)
+        return found
+
+    def _skip(self, hit: Sequence[int], prompt: int) -> int:
+        """Return how much of a hit need not be computed: up to a state, and never the last token (E4)."""
+        most = min(len(hit), (prompt - 1) // self.block_size)
+        usable = (n for n in range(most, 0, -1) if not self.layers or hit[n - 1] in self.slots.slot_of)
+        return next(usable, 0) * self.block_size
+
+    def missing(self, request: ServedRequest) -> int:
+        """Count the blocks that a request needs for what it computes next, and does not have."""
+        return max(0, self.blocks_for(request.stop) - len(request.blocks))
+
+    def evict(self, count: int) -> list[int]:
+        """Make room for so many more blocks; return what went."""
+        blocks, victims = self.blocks, []
+        for _ in range(count - len(blocks.free)):
+            victims.append(min(blocks.leaves(), key=lambda leaf: (blocks.stamps[leaf], leaf)))
+            blocks.drop(victims[-1:])
+        self.slots.drop(victims)
+        return victims
+
+    def room(self, keep: Collection[int] = ()) -> int:
+        """Count the blocks that are free or may be evicted while some are kept."""
+        return self.blocks.usable - len({*self.blocks.held, *keep})
+
+    def extend(self, request: ServedRequest, blocks: Sequence[int]) -> None:
+        """Give a request new blocks."""
+        self.blocks.take(blocks)
+        request.blocks.extend(blocks)
+
+    def release(self, request: ServedRequest) -> list[int]:
+        """Let a request go; return the blocks that are free now."""
+        del self.served[request.step]
+        self.gone.add(request.step)
+        self.blocks.clock += 1
+        self.blocks.stamp(request.blocks)
+        freed = self.blocks.release(request.blocks)
+        self.slots.drop(freed)
+        return freed
+
+    def paused_with(self, request: ServedRequest) -> int:
+        """Count the blocks that paused requests would keep if this one were paused, too."""
+        return len({block for each in (*self.of(PAUSED), request) for block in each.blocks})
+
+    # -- steps ---------------------------------------------------------------------------------------------
+
+    def offsets(self, request: ServedRequest) -> tuple[int, ...]:
+        """Return after how many tokens of its chunk the states of a request are extracted (C8)."""
+        size, start, stop = self.block_size, request.start, request.stop
+        ends = {request.matched, request.prompt // size, self.blocks_for(stop) - 1}
+        inside = (end * size for end in ends if start < end * size < stop)
+        return tuple(sorted(end - start for end in inside if (end - start) % self.chunk_size == 0))
+
+    def register(self, request: ServedRequest, computed: int) -> list[int]:
+        """Register the whole blocks that a request has computed; return those whose hash was free (C3)."""
+        self.cold.extend(request.prefixes, request.tokens)
+        new: list[int] = []
+        for place in range(request.registered, computed // self.block_size):
+            request.registered = place + 1
+            block, prefix = request.blocks[place], request.prefixes[place]
+            request.is_known = request.is_known and prefix.hash not in self.blocks.block_of
+            if request.is_known:
+                above = request.prefixes[place - 1].hash if place else 0
+                self.blocks.register([block], [prefix.hash], [above])
+                self.prefix_of[block] = prefix
+                new.append(block)
+        return new
+
+    def plan_commit(self, wanted: Sequence[int]) -> Kept:
+        """Work out which of some referenced blocks get a state, first ones first, and who loses one (C6)."""
+        missing, evictable, free = self.slots.newcomers(wanted), self.slots.victims(), len(self.slots.free)
+        new = missing[: free + len(evictable)]
+        victims = evictable[: max(0, len(new) - free)]
+        return Kept(tuple(new), tuple(victims), tuple(missing[len(new) :]))
+
+    def finish_step(self, request: ServedRequest, token: int) -> None:
+        """Go on behind what a request has computed; ``token`` is what it samples, if it does."""
+        is_sampled = request.stop >= request.prompt
+        request.computed, request.skip, request.chunk = request.stop, 0, 0
+        if is_sampled:
+            request.tokens.append(token)
+        request.region = request.resting_region

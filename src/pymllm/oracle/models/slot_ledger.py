@@ -1,0 +1,311 @@
+"""Who owns each slot and track slot under a prefix cache, and what was written into them (R4, M7, E1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+
+from pymllm.errors import ProgramError
+from pymllm.history.operations import Span, Token, WriteState
+from pymllm.oracle.models.prefix_model import Path, Space, StateEnds
+from pymllm.oracle.models.slot_model import GivenNumbers, PageModel, WindowModel
+
+_SHARED = -1
+
+
+class KVContent:
+    """The content of every row, both halves.
+
+    A content is a number that stands for a namespace and a whole token prefix: KV of a token depends on
+    all tokens before it. Numbers are equal exactly where those are, so no two prefixes collide.
+    """
+
+    def __init__(self) -> None:
+        self._full: dict[int, int] = {}
+        self._swa: dict[int, int] = {}
+        self._numbers: dict[tuple[Space | int, Token], int] = {}
+
+    def of_path(self, path: Path) -> list[int]:
+        """Return the content of each position of a path."""
+        contents: list[int] = []
+        for token in path.tokens:
+            prefix = contents[-1] if contents else path.space
+            contents.append(self._numbers.setdefault((prefix, token), len(self._numbers)))
+        return contents
+
+    def write(self, slots: Iterable[int], contents: Iterable[int], halves: Iterable[bool]) -> None:
+        """Write contents into rows, and into the SWA halves that there are."""
+        for slot, content, half in zip(slots, contents, halves, strict=True):
+            self._full[slot] = content
+            if half:
+                self._swa[slot] = content
+
+    def write_number(self, slot: int, content: int) -> None:
+        """Write into a row of no pool; a number that stands for two contents is not looked at any more."""
+        self._full[slot] = content if self._full.get(slot, content) == content else _SHARED
+
+    def move_halves(self, moves: Mapping[int, int]) -> None:
+        """Let the half of each target be that of its source."""
+        moved = {target: self._swa.pop(source, _SHARED) for source, target in moves.items()}
+        self._swa.update(moved)
+
+    def drop(self, slots: Iterable[int]) -> None:
+        """Forget rows that were given back."""
+        for slot in slots:
+            self._full.pop(slot, None)
+            self._swa.pop(slot, None)
+
+    def drop_halves(self, slots: Iterable[int]) -> None:
+        """Forget halves that were given back."""
+        for slot in slots:
+            self._swa.pop(slot, None)
+
+    def is_known(self, slots: Iterable[int]) -> bool:
+        """Tell whether every one of these rows has one content."""
+        return all(self._full.get(slot) != _SHARED for slot in slots)
+
+    def first_wrong(self, path: Path, slots: Sequence[int], window: int | None) -> str | None:
+        """Say which row, read as KV of a path, holds something else than a cold run would have written.
+
+        Of the last ``window`` tokens the SWA halves are read, too.
+        """
+        contents = self.of_path(path)
+        for place, (slot, content) in enumerate(zip(slots, contents, strict=True)):
+            if self._full.get(slot) != content:
+                return f"token {place} in slot {slot} has KV of another prefix"
+            if window is not None and place >= len(slots) - window and self._swa.get(slot) != content:
+                return f"token {place} in slot {slot} has window KV of another prefix, or none"
+        return None
+
+
+class Owner(Enum):
+    """In whose hands a slot is."""
+
+    POOL = "the pool"
+    CALLER = "the caller"
+    CACHE = "the cache"
+    NOBODY = "nobody: it is not in the pool"
+
+
+class SlotLedger:
+    """Every slot with its one owner, its SWA half, and what was written into both.
+
+    The pool is ``"none"``, ``"token"`` or ``"swa"``, its sizes are tokens. Without a pool, slots are numbers
+    that belong to nobody.
+    """
+
+    def __init__(self, pool: str, page_size: int, slots: int = 0, swa_slots: int = 0) -> None:
+        self.page_size = page_size
+        self.pool: PageModel | WindowModel | None = None
+        if pool == "swa":
+            self.pool = WindowModel(slots // page_size, swa_slots // page_size)
+        elif pool == "token":
+            self.pool = PageModel(slots // page_size)
+        self.content = KVContent()
+        self._given = GivenNumbers()
+        self._places: dict[int, Path] = {}
+
+    # -- names ---------------------------------------------------------------------------------------------
+
+    def record(self, step: int, slots: tuple[int, ...]) -> None:
+        """Remember which slots a step gave, in order, so that spans can name them."""
+        self._given.record(step, slots)
+
+    def resolve(self, spans: Iterable[Span]) -> list[int]:
+        """Return the slots that spans name; `ProgramError` where a step gave fewer."""
+        return self._given.resolve(spans)
+
+    def name(self, slots: Sequence[int]) -> tuple[Span, ...]:
+        """Return spans that name exactly these slots, in order, by the steps that gave them last."""
+        return self._given.name(slots)
+
+    # -- questions -----------------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> PageModel:
+        """Pages of the full pool; there must be one."""
+        pool = self.pool
+        assert pool is not None
+        return pool.full if isinstance(pool, WindowModel) else pool
+
+    def page_of(self, slot: int) -> int:
+        """Return the page of the pool in which a slot lies."""
+        return slot // self.page_size
+
+    def owner(self, slot: int) -> Owner:
+        """Tell in whose hands a slot is."""
+        page = self.page_of(slot)
+        if page in self._places:
+            return Owner.CACHE
+        if page in self.full.held:
+            return Owner.CALLER
+        return Owner.POOL if self.full.has(page) else Owner.NOBODY
+
+    def place(self, slot: int) -> Path | None:
+        """Return the cached path whose last page has a slot; ``None`` where the cache does not own it."""
+        return self._places.get(self.page_of(slot))
+
+    def has_half(self, slot: int) -> bool:
+        """Tell whether a slot has its SWA half; false where there are no such."""
+        return isinstance(self.pool, WindowModel) and self.page_of(slot) in self.pool.half
+
+    def callers_slots(self) -> list[int]:
+        """Return the slots in the caller's hands, in ascending order."""
+        if self.pool is None:
+            return []
+        return self._slots_of(sorted(self.full.held - self._places.keys()))
+
+    def room(self) -> int:
+        """Return how many whole pages can be handed out."""
+        return 0 if self.pool is None else self.pool.free_count
+
+    def sizes(self) -> dict[str, int]:
+        """Return the pool's sizes in tokens, by their documented names."""
+        size, pool = self.page_size, self.pool
+        if pool is None:
+            return {}
+        sizes = {"available_size": pool.free_count * size}
+        if isinstance(pool, WindowModel):
+            sizes["full_available_size"] = pool.full.free_count * size
+            sizes["swa_available_size"] = pool.swa.free_count * size
+        return sizes
+
+    def _pages_of(self, slots: Iterable[int]) -> list[int]:
+        return sorted({self.page_of(slot) for slot in slots})
+
+    def _slots_of(self, pages: Iterable[int]) -> list[int]:
+        size = self.page_size
+        return [slot for page in pages for slot in range(page * size, (page + 1) * size)]
+
+    # -- what happens --------------------------------------------------------------------------------------
+
+    def hand_out(self, pages: Sequence[int], halves: Sequence[int] = ()) -> None:
+        """Give free pages to the caller, with a free SWA page behind each where there are such."""
+        if isinstance(self.pool, WindowModel):
+            self.pool.take(pages, halves)
+        else:
+            self.full.take(pages)
+
+    def give_back(self, slots: Iterable[int]) -> None:
+        """Return the pages of these slots to the pool, whoever had them, with what is left of halves."""
+        if self.pool is None:
+            return
+        pages = self._pages_of(slots)
+        for page in pages:
+            self._places.pop(page, None)
+        self.pool.give(pages)
+        self.content.drop(self._slots_of(pages))
+
+    def give_back_halves(self, slots: Iterable[int]) -> None:
+        """Return the SWA halves of the pages of these slots to the pool."""
+        if isinstance(self.pool, WindowModel):
+            pages = self._pages_of(slots)
+            self.pool.give_halves(pages)
+            self.content.drop_halves(self._slots_of(pages))
+
+    def move_halves(self, moves: Mapping[int, int]) -> None:
+        """Let the half of each target slot be that of its source."""
+        if isinstance(self.pool, WindowModel):
+            pairs = {self.page_of(source): self.page_of(target) for source, target in moves.items()}
+            self.pool.move(list(pairs), list(pairs.values()))
+            self.content.move_halves(moves)
+
+    def adopt(self, path: Path, slots: Sequence[int]) -> None:
+        """Let the cache own the page of these slots, as the last page of a path."""
+        if self.pool is not None:
+            self._places[self.page_of(slots[0])] = path
+
+    def disown(self, slots: Iterable[int]) -> None:
+        """Let the caller own what the cache dropped and no pool took."""
+        for page in self._pages_of(slots):
+            self._places.pop(page, None)
+
+    def write(self, path: Path, slots: Sequence[int]) -> None:
+        """Let a forward pass over a path fill the rows and halves that are the caller's (E1)."""
+        contents = self.content.of_path(path)
+        if self.pool is None:
+            for slot, content in zip(slots, contents, strict=True):
+                self.content.write_number(slot, content)
+            return
+        own = [place for place, slot in enumerate(slots) if self.owner(slot) is Owner.CALLER]
+        self.content.write(
+            [slots[place] for place in own],
+            [contents[place] for place in own],
+            [self.has_half(slots[place]) for place in own],
+        )
+
+
+class TrackLedger:
+    """Every track slot, whatever its number, with its one owner; the cache owns ``ends``."""
+
+    def __init__(self, size: int, ends: StateEnds) -> None:
+        self.size, self.ends = size, ends
+        self.callers: set[int] = set()  # those in the caller's hands
+        self.given = GivenNumbers()  # the track slots that steps gave
+        self._written: dict[int, Path] = {}
+        self._filled: dict[tuple[int, int], WriteState] = {}
+
+    # -- questions -----------------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """Count the track slots that can be handed out."""
+        return self.size - len(self.callers) - len(self.ends.slots)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the pool's size by the documented name of its counter."""
+        return {"available_track_slots": self.room()}
+
+    def place(self, slot: int) -> Path | None:
+        """Return the prefix at whose end the cache has a track slot; ``None`` where it has it nowhere."""
+        return next((path for path, here in self.ends.slots.items() if here == slot), None)
+
+    def owner(self, slot: int) -> Owner:
+        """Tell in whose hands a track slot is."""
+        if slot in self.callers:
+            return Owner.CALLER
+        return Owner.POOL if self.place(slot) is None else Owner.CACHE
+
+    def content(self, slot: int) -> Path | None:
+        """Return the prefix after which the state in a track slot was taken; ``None`` for none."""
+        return self._written.get(slot)
+
+    def filled(self, layer: int) -> Iterator[tuple[int, WriteState]]:
+        """Yield the track slots that are not free and were written to, and what was last."""
+        owned = self.callers.union(self.ends.slots.values())
+        return ((slot, last) for (slot, at), last in self._filled.items() if at == layer and slot in owned)
+
+    def callers_slot(self, span: Span) -> int:
+        """Return the one track slot that a span names; `ProgramError` where it is not the caller's."""
+        numbers = self.given.resolve((span,))
+        if len(numbers) != 1 or numbers[0] not in self.callers:
+            raise ProgramError(f"{span} names {numbers}; it must name one track slot of the caller's")
+        return numbers[0]
+
+    # -- what happens --------------------------------------------------------------------------------------
+
+    def hand_out(self, step: int, slot: int) -> None:
+        """Give a free track slot to the caller."""
+        self.given.record(step, (slot,))
+        self.callers.add(slot)
+        self._filled = {place: last for place, last in self._filled.items() if place[0] != slot}
+
+    def take_back(self, slot: int) -> None:
+        """Return one of the caller's to the pool."""
+        self.callers.remove(slot)
+
+    def write(self, slot: int, path: Path) -> None:
+        """Let the caller copy the state after a prefix into a track slot."""
+        self._written[slot] = path
+
+    def fill(self, slot: int, operation: WriteState) -> None:
+        """Let the caller write numbers into a layer of one of his own."""
+        self._filled[slot, operation.layer] = operation
+
+    def adopt(self, path: Path, slot: int) -> None:
+        """Let the cache own one of the caller's, at the end of a prefix."""
+        self.callers.remove(slot)
+        self.ends.add(path, slot)
+
+    def disown(self, slots: Iterable[int]) -> None:
+        """Let the caller own what the cache dropped and the pool did not take."""
+        self.callers.update(slots)

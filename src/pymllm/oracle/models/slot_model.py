@@ -1,0 +1,286 @@
+"""What a slot pool may do, on plain sets of pages: obvious rather than fast.
+
+A model counts in pages and knows no slots, spans or errors. It is told what was handed out and taken
+back, and answers what is free, whose turn it is, and where halves are. It refuses nothing: whoever
+judges asks first (`PageModel.is_free`, `PageModel.lowest`) and tells it afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain, islice
+
+from pymllm.errors import ProgramError
+from pymllm.history.operations import SPAN_LIMIT, Span
+
+_SHOWN = 200
+"""Of so many numbers the text is longer than any message shows."""
+
+
+class Remainder(Set[int]):
+    """What is free of many: a range but for those gone, a set that is kept; it costs what was taken."""
+
+    __slots__ = ("gone", "whole")
+
+    def __init__(self, whole: range, gone: set[int] | None = None) -> None:
+        self.whole = whole
+        self.gone: set[int] = set() if gone is None else gone
+
+    @classmethod
+    def _from_iterable(cls, numbers: Iterable[int]) -> Set[int]:  # type: ignore[override]
+        """Make what comes of two sets."""
+        return set(numbers)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self.whole and number not in self.gone
+
+    def __iter__(self) -> Iterator[int]:
+        """Ascending."""
+        gone = self.gone
+        return (number for number in self.whole if number not in gone)
+
+    def __reversed__(self) -> Iterator[int]:
+        """Descending."""
+        gone = self.gone
+        return (number for number in reversed(self.whole) if number not in gone)
+
+    def __len__(self) -> int:
+        return len(self.whole) - len(self.gone)
+
+    def __str__(self) -> str:
+        return str([*islice(self, _SHOWN)])
+
+    def issuperset(self, numbers: Sequence[int]) -> bool:
+        """Tell whether all of some numbers are left."""
+        if not numbers:
+            return True
+        whole = self.whole
+        is_inside = whole.start <= min(numbers) and max(numbers) < whole.stop
+        return is_inside and self.gone.isdisjoint(numbers)
+
+    def intersection(self, numbers: Iterable[int]) -> set[int]:
+        """Return those of some numbers that are left."""
+        return {number for number in numbers if number in self}
+
+    def take(self, numbers: Iterable[int]) -> None:
+        """Let numbers of the range go."""
+        self.gone.update(numbers)
+
+    def give(self, numbers: Iterable[int]) -> None:
+        """Let numbers be there again."""
+        self.gone.difference_update(numbers)
+
+
+def resolve_spans(spans: Iterable[Span], given: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return the numbers that spans name; `ProgramError` where a step gave fewer, or none."""
+    found: list[int] = []
+    for span in spans:
+        if span.stop - span.start > SPAN_LIMIT - len(found):
+            raise ProgramError(f"{span} makes more than {SPAN_LIMIT:,} numbers of one list; name fewer")
+        if span.step == 0:
+            found += range(span.start, span.stop)
+            continue
+        numbers = given.get(span.step, ())
+        if not 0 <= span.start <= span.stop <= len(numbers):
+            raise ProgramError(f"step {span.step} gave {len(numbers)} numbers, not {span.start}..{span.stop}")
+        found += numbers[span.start : span.stop]
+    return found
+
+
+class GivenNumbers:
+    """Remembers, for each step, the numbers that it gave, and for each number where it was given last."""
+
+    def __init__(self) -> None:
+        self._by_step: dict[int, tuple[int, ...]] = {}
+        self._last: dict[int, tuple[int, int]] = {}
+
+    def record(self, step: int, numbers: tuple[int, ...]) -> None:
+        """Remember what a step gave, in order."""
+        self._by_step[step] = numbers
+        last = self._last
+        for place, number in enumerate(numbers):
+            last[number] = step, place
+
+    def resolve(self, spans: Iterable[Span]) -> list[int]:
+        """Return the numbers that spans name; errors as of `resolve_spans`."""
+        return resolve_spans(spans, self._by_step)
+
+    def given_by(self, step: int) -> tuple[int, ...]:
+        """Return the numbers that a step gave, in order; a later step may have given them, too."""
+        return self._by_step.get(step, ())
+
+    def origin(self, number: int) -> int:
+        """Return the step that gave a number last, or 0 if none did."""
+        return self._last.get(number, (0, number))[0]
+
+    def name(self, numbers: Sequence[int]) -> tuple[Span, ...]:
+        """Name numbers, in order, by the steps that gave them last, and by themselves where none did."""
+        runs: list[list[int]] = []
+        for number in numbers:
+            step, place = self._last.get(number, (0, number))
+            if runs and runs[-1][0] == step and runs[-1][2] == place:
+                runs[-1][2] = place + 1
+            else:
+                runs.append([step, place, place + 1])
+        return tuple(Span(*run) for run in runs)
+
+
+class PageModel:
+    """One pool: each page 1 to ``pages`` is in exactly one of four sets (A2); page 0 is padding (A1)."""
+
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+        self.clear()
+
+    def clear(self) -> None:
+        """Make every page free, whoever has it, and close the group (X7)."""
+        self.old = Remainder(range(1, self.pages + 1))  # free since before the last merge (A4)
+        self.young: set[int] = set()  # free since then
+        self.pending: set[int] = set()  # taken back inside the open group; neither free nor held (A6)
+        self.held: set[int] = set()  # in the hands of callers
+        self.group_open = False
+        self._next = 1
+        self._below: list[int] = []
+        self._is_sorted = True
+
+    # -- questions -----------------------------------------------------------------------------------------
+
+    @property
+    def free_count(self) -> int:
+        """Pages that can be handed out, pending ones not counted."""
+        return self.pages - len(self.old.gone) + len(self.young)
+
+    def has(self, page: int) -> bool:
+        """Tell whether the pool ever hands this page out."""
+        return 1 <= page <= self.pages
+
+    def is_free(self, page: int) -> bool:
+        """Tell whether a page can be handed out."""
+        return page in self.old or page in self.young
+
+    def not_free(self, pages: Sequence[int]) -> list[int]:
+        """Return those of some pages that cannot be handed out, in order."""
+        if self.old.issuperset(pages):  # nearly always, and asked at once
+            return []
+        return [page for page in pages if not self.is_free(page)]
+
+    def needs_merge(self, count: int) -> bool:
+        """Tell whether the old pages do not suffice for ``count``, so that the young ones join them."""
+        return count > len(self.old)
+
+    def lowest(self, count: int) -> list[int]:
+        """Return what the next ``count`` pages are where the lowest go first (A4)."""
+        gone, below = self.old.gone, self._below
+        while self._next in gone:
+            self._next += 1
+        if self.needs_merge(count):
+            old = {*below, *range(self._next, self.pages + 1)} - gone
+            return sorted(old | self.young)[:count]
+        # Between two merges old pages only go, so that one sort of what came back serves them all; from the
+        # next one on nothing came back. What was never handed out costs nothing, however much of it there is.
+        if not self._is_sorted:
+            below = self._below = sorted({*below} - gone, reverse=True)
+            self._is_sorted = True
+        while below and below[-1] in gone:
+            below.pop()
+        ascending = chain(reversed(below), range(self._next, self.pages + 1))
+        return list(islice((page for page in ascending if page not in gone), count))
+
+    # -- what happens --------------------------------------------------------------------------------------
+
+    def take(self, pages: Sequence[int]) -> None:
+        """Hand out free pages, after a merge if need be."""
+        if self.needs_merge(len(pages)):
+            self.merge()
+        self.old.take(pages)
+        self.young.difference_update(pages)
+        self.held.update(pages)
+
+    def give(self, pages: Iterable[int]) -> None:
+        """Take held pages back; inside a group they stay pending."""
+        given = set(pages)
+        self.held -= given
+        (self.pending if self.group_open else self.young).update(given)
+
+    def merge(self) -> None:
+        """Let the young pages be old."""
+        if self.young:
+            self.old.give(self.young)
+            self._below += [page for page in self.young if page < self._next]
+            self._is_sorted = False
+            self.young = set()
+
+    def begin_group(self) -> None:
+        """Let what is given from now on stay pending."""
+        self.group_open = True
+
+    def end_group(self) -> None:
+        """Let what is pending be free."""
+        self.group_open = False
+        self.young |= self.pending
+        self.pending = set()
+
+
+class WindowModel:
+    """A full pool, a window pool, and which window page is the half of which full page (A7)."""
+
+    def __init__(self, pages: int, swa_pages: int) -> None:
+        self.full, self.swa = PageModel(pages), PageModel(swa_pages)
+        self.half: dict[int, int] = {}  # window page by full page; a full page without one is not in it
+
+    @property
+    def free_count(self) -> int:
+        """Pages that can be handed out together with a half."""
+        return min(self.full.free_count, self.swa.free_count)
+
+    @property
+    def alive(self) -> list[int]:
+        """Full pages with a half, in order."""
+        return sorted(self.half)
+
+    @property
+    def gone(self) -> list[int]:
+        """Held full pages without a half, in order."""
+        return sorted(self.full.held - self.half.keys())
+
+    def take(self, pages: Sequence[int], halves: Sequence[int]) -> None:
+        """Hand out free full pages, each with a free window page behind it."""
+        self.full.take(pages)
+        self.swa.take(halves)
+        self.half.update(zip(pages, halves, strict=True))
+
+    def give(self, pages: Iterable[int]) -> None:
+        """Take held full pages back with what is left of their halves."""
+        given = set(pages)
+        self.full.give(given)
+        self.give_halves(given & self.half.keys())
+
+    def give_halves(self, pages: Iterable[int]) -> None:
+        """Take the halves of full pages back; the full pages stay held."""
+        self.swa.give([self.half.pop(page) for page in pages])
+
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Let the half of ``source[i]`` be that of ``target[i]``."""
+        moved = [self.half.pop(page) for page in source]
+        self.half.update(zip(target, moved, strict=True))
+
+    def merge(self) -> None:
+        """Merge both pools."""
+        self.full.merge()
+        self.swa.merge()
+
+    def begin_group(self) -> None:
+        """Open a group in both pools."""
+        self.full.begin_group()
+        self.swa.begin_group()
+
+    def end_group(self) -> None:
+        """Close the group in both pools."""
+        self.full.end_group()
+        self.swa.end_group()
+
+    def clear(self) -> None:
+        """Make every page of both pools free, and close the group."""
+        self.full.clear()
+        self.swa.clear()
+        self.half = {}

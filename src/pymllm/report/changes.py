@@ -1,0 +1,242 @@
+"""What changed between two runs of one kind, and since when a law is broken in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pymllm.conformance.documents import (
+    DiffDocument,
+    FaultsDocument,
+    FigureChange,
+    FindingChange,
+    JudgementDocument,
+    LawChange,
+    ReplayDocument,
+    SoakDocument,
+    VerifyDocument,
+)
+from pymllm.errors import UsageError
+from pymllm.oracle.verdicts import Verdict
+from pymllm.report.loading import Run, grouped
+from pymllm.report.quantities import show_time
+from pymllm.report.records import Figure, Machine
+from pymllm.report.trends import figures_of
+
+_RANKS = (Verdict.HOLDS, Verdict.NOT_CLAIMED, Verdict.UNKNOWN, Verdict.VIOLATED)
+FAIL_ON = ("law", "finding", "figure", "any")
+
+
+# -- what is known of a run --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Facts:
+    """What of a run can be set beside another: by subject (an adapter, a cache) and law, by name, by id."""
+
+    source: str
+    kind: str  # `compare` searches as `verify` does, and is of its kind
+    machine: Machine | None = None
+    laws: dict[tuple[str, str], Verdict] = field(default_factory=dict)
+    findings: dict[tuple[str, str | None, str], str] = field(default_factory=dict)
+    figures: dict[str, Figure] = field(default_factory=dict)
+    reached: set[str] = field(default_factory=set)
+    faults: dict[str, bool] = field(default_factory=dict)
+
+    def take(self, document: object) -> None:
+        """Read what a document says."""
+        match document:
+            case VerifyDocument():
+                for adapter in document.adapters:
+                    self.laws |= {(adapter.name, row.id): row.verdict for row in adapter.laws}
+                    for it in adapter.violations:
+                        self.find(adapter.name, it.law, it.message)
+                    for problem in adapter.problems:
+                        self.find(adapter.name, None, problem.message)
+                    for machine in adapter.machines:
+                        self.reach(f"{adapter.name}, {machine.name}", machine.situations)
+            case SoakDocument():
+                for soaked in document.adapters:
+                    self.laws |= {(soaked.name, law): Verdict.UNKNOWN for law in soaked.untested_laws}
+                    self.laws |= {(soaked.name, law): Verdict.HOLDS for law, n in soaked.tests.items() if n}
+                    self.reach(soaked.name, soaked.situations)
+                    for row in soaked.failures:
+                        self.find(soaked.name, row.failure.law, row.failure.message)
+                for conflict in document.conflicts:
+                    self.find("the campaign", "X3", conflict)
+            case JudgementDocument():
+                subject = document.adapter
+                self.laws |= {(subject, law): Verdict.HOLDS for law, n in document.tests.items() if n}
+                if document.violation is not None:
+                    self.find(subject, document.violation.law, document.violation.message)
+            case ReplayDocument() if document.violation is not None:
+                self.find(document.violation.cache, document.violation.law, document.violation.message)
+            case FaultsDocument():
+                self.faults |= {row.id: row.caught for row in document.faults}
+
+    def find(self, subject: str, law: str | None, message: str) -> None:
+        """Note a broken law, which is one finding whatever its words, or a problem."""
+        self.findings.setdefault((subject, law, "" if law else message), message)
+        if law:
+            self.laws[subject, law] = Verdict.VIOLATED
+
+    def reach(self, where: str, situations: Mapping[str, int]) -> None:
+        """Note situations that were met."""
+        self.reached |= {f"{name} ({where})" for name, times in situations.items() if times}
+
+    @property
+    def subjects(self) -> set[str]:
+        """Whose laws were looked at."""
+        return {subject for subject, _ in self.laws}
+
+    def has_part_of(self, other: Facts) -> bool:
+        """Tell whether anything of this run can be set beside another."""
+        return any(
+            mine.keys() & its.keys()
+            for mine, its in (
+                (self.laws, other.laws),
+                (self.figures, other.figures),
+                (self.faults, other.faults),
+            )
+        )
+
+
+def facts_of(run: Run) -> Facts:
+    """Read what a run says."""
+    facts = Facts(run.source, {"compare": "verify"}.get(run.kind, run.kind), run.machine)
+    figures = [*run.figures]
+    for document in run.documents:
+        facts.take(document)
+        figures += figures_of(document)
+    facts.figures = {it.name: it for it in figures if it.value is not None}
+    return facts
+
+
+# -- two runs ----------------------------------------------------------------------------------------------
+
+
+def compare_runs(before: Facts, after: Facts, fail_on: Iterable[str] = ()) -> DiffDocument:
+    """Set two runs of one kind beside each other; `UsageError` refuses those of two kinds."""
+    if before.kind != after.kind:
+        raise UsageError(
+            f"{before.source} is a run of {before.kind}, {after.source} of {after.kind}; two of one kind are "
+            "compared"
+        )
+    laws = [
+        LawChange(*key, was, now, _RANKS.index(now) > _RANKS.index(was))
+        for key, was in before.laws.items()
+        if (now := after.laws.get(key, was)) is not was
+    ]
+    findings = [
+        FindingChange(subject, law, mine.findings[subject, law, words], is_new)
+        for is_new, mine, other in ((True, after, before), (False, before, after))
+        for subject, law, words in mine.findings
+        if (subject, law, words) not in other.findings
+    ]
+    figures = [
+        _change(before, after, name)
+        for name in before.figures.keys() & after.figures.keys()
+        if before.figures[name].value != after.figures[name].value
+    ]
+    both = before.faults.keys() & after.faults.keys()
+    missed = sorted(id for id in both if before.faults[id] and not after.faults[id])
+    lost = sorted(before.reached - after.reached)
+    reasons = {
+        "law": any(it.worse for it in laws),
+        "finding": any(it.new for it in findings) or bool(missed),
+        "figure": any(it.verdict == "worse" for it in figures),
+    }
+    reasons["any"] = any(reasons.values()) or bool(lost)
+    failed = tuple(name for name in FAIL_ON if name in fail_on and reasons[name])
+    order = {"worse": 0, "better": 1, "changed": 2, None: 3}
+    return DiffDocument(
+        before=before.source,
+        after=after.source,
+        kind=after.kind,
+        laws=tuple(sorted(laws, key=lambda it: (not it.worse, -_RANKS.index(it.after)))),
+        findings=tuple(findings),
+        figures=tuple(sorted(figures, key=lambda it: (order[it.verdict], it.name))),
+        situations_lost=tuple(lost),
+        faults_missed=tuple(missed),
+        faults_caught=tuple(sorted(id for id in both if after.faults[id] and not before.faults[id])),
+        only_before=tuple(sorted(before.subjects - after.subjects)),
+        only_after=tuple(sorted(after.subjects - before.subjects)),
+        failed_on=failed,
+        exit_status=int(bool(failed)),
+    )
+
+
+def _change(before: Facts, after: Facts, name: str) -> FigureChange:
+    was, now = before.figures[name], after.figures[name]
+    assert was.value is not None  # those without are left out
+    assert now.value is not None
+    machines = {it.machine.fingerprint if it.machine else None for it in (before, after)}
+    verdict: Literal["worse", "better", "changed"] | None = None
+    if was.low is None or was.high is None or now.low is None or now.high is None:
+        test = "no samples"
+    elif len(machines) > 1 or None in machines:
+        test = "another machine" if len(machines) > 1 else "no machine recorded"
+    elif (was.code, was.unit) != (now.code, now.unit):
+        test = "other code"
+    elif was.low <= now.high and now.low <= was.high:
+        test = "spreads overlap"
+    else:
+        test, verdict = "spreads apart", "changed"
+        if now.better is not None:
+            verdict = "better" if (now.value < was.value) == (now.better == "smaller") else "worse"
+    return FigureChange(name, now.unit, was.value, now.value, test, verdict)
+
+
+# -- the runs of a store -----------------------------------------------------------------------------------
+
+
+def newest_changes(runs: Sequence[Run]) -> Iterator[tuple[DiffDocument, Run, Run]]:
+    """Compare the newest run of each kind with the one before it that has anything in common with it."""
+    known = [(facts_of(run), run) for run in runs]
+    for of_kind in grouped(known, lambda it: it[0].kind).values():
+        *earlier, (after, newest) = of_kind
+        for before, run in reversed(earlier):
+            if before.has_part_of(after):
+                yield compare_runs(before, after), run, newest
+                break
+
+
+def is_fixed(it: LawChange) -> bool:
+    """Tell whether a law that was violated holds; one that nothing tests any more is not fixed."""
+    return (it.before, it.after) == (Verdict.VIOLATED, Verdict.HOLDS)
+
+
+@dataclass(slots=True)
+class Since:
+    """The run of a store that was the first to break a law, and how many did since."""
+
+    first: Run
+    tested: int = 0
+    broke: int = 0
+
+    def __str__(self) -> str:
+        run = self.first
+        words = [f"{'at the latest ' if run.time_is_of_file else ''}{show_time(run.time)} UTC", run.kind]
+        if run.commit is not None:
+            words.append(f"commit {run.commit_words}")
+        if run.pymllm is not None:
+            words.append(f"pymllm {run.pymllm}")
+        found = "no run has tested the law since"
+        if self.tested > 1:
+            count = "all" if self.broke == self.tested else f"{self.broke} of the"
+            found = f"{count} {self.tested} runs that tested the law since then broke it"
+        return f"{', '.join(words)}; {found}"
+
+
+def find_since(runs: Iterable[Run]) -> dict[tuple[str, str], Since]:
+    """Return since when each implementation breaks each law that it ever broke; runs are in order of time."""
+    found: dict[tuple[str, str], Since] = {}
+    for run in runs:
+        for key, verdict in facts_of(run).laws.items():
+            if verdict is Verdict.VIOLATED:
+                found.setdefault(key, Since(run))
+            if key in found and verdict in (Verdict.VIOLATED, Verdict.HOLDS):
+                found[key].tested += 1
+                found[key].broke += verdict is Verdict.VIOLATED
+    return found
