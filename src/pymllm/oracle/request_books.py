@@ -73,6 +73,11 @@ class RequestBooks:
         """Tell whether one of these calls was told to fail."""
         return self.fault is not None and self.fault.call in calls
 
+    def demand_strike(self, what: str, outcome: Outcome, *calls: str, made: int = 1) -> None:
+        """Refuse an outcome of an operation in which a call was to fail, if as many were made for sure."""
+        if self.is_armed(*calls) and self.fault is not None and self.fault.nth <= made:
+            self.evidence.refuse("X2", f"{what} whose {self.fault.call} fails", INJECTED, outcome.result)
+
     def survive(self, what: str, outcome: Outcome | None = None) -> str:
         """Count a failure that has left no trace, and return the law of its traces."""
         if outcome is not None:

@@ -68,7 +68,8 @@ class StepJudge:
         if ran.error:
             self._follow_failure(ran)
         else:
-            self._follow_success(operation.next_tokens, ran)
+            self._books.demand_strike("a step", outcome, _FORWARD, made=len(ran.requests))
+            self._follow_success(operation.next_tokens, ran, outcome)
         return self._law_of_sizes(outcome)
 
     def _law_of_sizes(self, outcome: Outcome) -> str:
@@ -90,6 +91,8 @@ class StepJudge:
             self._evidence.expect_error("X4", what, outcome, "CapacityError", "MambaSlotCapacityError")
             self._evidence.meet("a step finds too few blocks for decoding requests", is_short)
         else:
+            if missing:
+                self._books.demand_strike("a step", outcome, "allocate_blocks", "no_blocks")
             return False
         self._books.check_effects("X2", "a failed step", (), outcome)
         return True
@@ -161,12 +164,15 @@ class StepJudge:
 
     # -- what is left --------------------------------------------------------------------------------------
 
-    def _follow_success(self, next_tokens: Sequence[int], ran: Ran) -> None:
+    def _follow_success(self, next_tokens: Sequence[int], ran: Ran, outcome: Outcome) -> None:
         requests = [self._model.served[run.request] for run in ran.requests]
         expected = self._register(requests)
         self._evidence.expect("C3", "blocks that are registered", sorted(expected), sorted(ran.registered))
         if self._books.has_states:
-            self._judge_commit(self._plan_commit(ran.requests), ran)
+            plan = self._plan_commit(ran.requests)
+            if plan.new:
+                self._books.demand_strike("a step", outcome, *_COMMIT)
+            self._judge_commit(plan, ran)
         sampling = sorted(request.step for request in requests if request.stop >= request.prompt)
         for request in requests:
             place = sampling.index(request.step) if request.step in sampling else 0
@@ -232,7 +238,10 @@ class StepJudge:
 
     def _follow_failure(self, ran: Ran) -> None:
         """Follow a step that failed: nothing was taken over but what it says, and its requests must go."""
+        fault = self._books.fault
         armed = self._books.is_armed(_FORWARD, *_COMMIT)
+        if fault is not None and fault.call == _FORWARD and fault.nth > len(ran.requests):
+            armed = False  # it was not come to
         if not armed or ran.error != INJECTED:
             self._evidence.refuse("C7", "a step", "no error", ran.error)
         requests = [self._model.served[run.request] for run in ran.requests]
