@@ -166,9 +166,7 @@ class RequestModel:
         found: list[int] = []
         for prefix in prefixes:
             block = self.blocks.block_of.get(prefix.hash)
-            if block is None or self.prefix_of[block] is not prefix:
-                break
-            if self.blocks.parent_of[block] != (found[-1] if found else None):
+            if block is None or self.prefix_of[block] is not prefix:  # whose parent is the one found before
                 break
             found.append(block)
         return found
