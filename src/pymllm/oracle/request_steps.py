@@ -72,6 +72,11 @@ class RequestBooks:
         """Tell whether one of these calls was told to fail."""
         return self.fault is not None and self.fault.call in calls
 
+    def demand_strike(self, what: str, outcome: Outcome, *calls: str, made: int = 1) -> None:
+        """Refuse an outcome of an operation in which a call was to fail, if as many were made for sure."""
+        if self.is_armed(*calls) and self.fault is not None and self.fault.nth <= made:
+            self.evidence.refuse("X2", f"{what} whose {self.fault.call} fails", INJECTED, outcome.result)
+
     def survive(self, what: str, outcome: Outcome | None = None) -> str:
         """Count a failure that has left no trace, and return the law of its traces."""
         if outcome is not None:
@@ -213,7 +218,8 @@ class StepJudge:
         if ran.error:
             self._follow_failure(ran)
         else:
-            self._follow_success(operation.next_tokens, ran)
+            self._books.demand_strike("a step", outcome, _FORWARD, made=len(ran.requests))
+            self._follow_success(operation.next_tokens, ran, outcome)
         return self._law_of_sizes(outcome)
 
     def _law_of_sizes(self, outcome: Outcome) -> str:
@@ -235,6 +241,8 @@ class StepJudge:
             self._evidence.expect_error("X4", what, outcome, "CapacityError", "MambaSlotCapacityError")
             self._evidence.meet("a step finds too few blocks for decoding requests", is_short)
         else:
+            if missing:
+                self._books.demand_strike("a step", outcome, "allocate_blocks", "no_blocks")
             return False
         self._books.check_effects("X2", "a failed step", (), outcome)
         return True
@@ -306,12 +314,15 @@ class StepJudge:
 
     # -- what is left --------------------------------------------------------------------------------------
 
-    def _follow_success(self, next_tokens: Sequence[int], ran: Ran) -> None:
+    def _follow_success(self, next_tokens: Sequence[int], ran: Ran, outcome: Outcome) -> None:
         requests = [self._model.served[run.request] for run in ran.requests]
         expected = self._register(requests)
         self._evidence.expect("C3", "blocks that are registered", sorted(expected), sorted(ran.registered))
         if self._books.has_states:
-            self._judge_commit(self._plan_commit(ran.requests), ran)
+            plan = self._plan_commit(ran.requests)
+            if plan.new:
+                self._books.demand_strike("a step", outcome, *_COMMIT)
+            self._judge_commit(plan, ran)
         sampling = sorted(request.step for request in requests if request.stop >= request.prompt)
         for request in requests:
             place = sampling.index(request.step) if request.step in sampling else 0
@@ -377,7 +388,10 @@ class StepJudge:
 
     def _follow_failure(self, ran: Ran) -> None:
         """Follow a step that failed: nothing was taken over but what it says, and its requests must go."""
+        fault = self._books.fault
         armed = self._books.is_armed(_FORWARD, *_COMMIT)
+        if fault is not None and fault.call == _FORWARD and fault.nth > len(ran.requests):
+            armed = False  # it was not come to
         if not armed or ran.error != INJECTED:
             self._evidence.refuse("C7", "a step", "no error", ran.error)
         requests = [self._model.served[run.request] for run in ran.requests]

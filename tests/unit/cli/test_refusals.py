@@ -100,6 +100,8 @@ LINES = [
     ("verify --profile soak", "'soak' is not one of 'dev', 'ci', 'deep'"),
     ("verify --examples 0", "0 is not in the range"),
     ("verify --timeout -1", "-1.0 is not in the range"),
+    ("verify --adapter toy.Toy", "no adapter 'toy.Toy' (did you mean toy:Toy?); "),
+    ("verify --adapter json:JSONDecoder --jobs 1", "JSONDecoder is no adapter; derive one from pymllm"),
     ("verify --adapter json:Nobody --jobs 1", "adapter json:Nobody: json has no class 'Nobody'"),
     ("verify --adapter hashes --command no-such-program --jobs 1", "'no-such-program' cannot be started: No"),
     ("verify --jobs 0", "0 is not in the range"),
