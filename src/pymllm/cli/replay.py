@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, count_of, escaped
+from pymllm.cli.program import complain, escaped
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.conformance.documents import CacheTime, CeilingRow, ReplayConfig, ReplayDocument, ReplayRun
 from pymllm.conformance.replay_plan import ReplayPlan
 from pymllm.errors import UsageError
+from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from pymllm.cli.program import complain, count_of, escaped
+from pymllm.cli.program import complain, escaped
 from pymllm.cli.tables import (
     BETWEEN_LINES,
     draw,
@@ -33,6 +33,7 @@ from pymllm.conformance.soak.ledger import CampaignHeader, RunRecord
 from pymllm.conformance.soak.schedule import seed_of
 from pymllm.conformance.soak.totals import AdapterTotals, Drift, Totals
 from pymllm.oracle.laws import find_law
+from pymllm.report.quantities import count_of
 
 # -- while it runs -----------------------------------------------------------------------------------------
 
@@ -148,8 +149,10 @@ def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
         f"{_laws(totals)} laws tested, {broken} broken",
         f"{_situations(totals)} situations reached, counted for each adapter",
     ]
-    words += [f"{problems} errors of adapters"] if problems else []
-    words += [f"{len(report.conflicts)} runs that differ when repeated"] if report.conflicts else []
+    words += [f"{count_of(problems, 'error')} of adapters"] if problems else []
+    words += (
+        [f"{count_of(len(report.conflicts), 'run')} that differed when repeated"] if report.conflicts else []
+    )
     words += [*_strictly(report)] if strict else []
     return f"{report.verdict(strict=strict).value}: " + "; ".join(words)
 
@@ -158,7 +161,7 @@ def _strictly(report: SoakReport) -> Iterator[str]:
     """Say what a strict campaign fails for besides laws."""
     missing = sum(map(len, report.missing.values()))
     if missing:
-        yield f"failed by --strict: {missing} situations never reached"
+        yield f"failed by --strict: {count_of(missing, 'situation')} never reached"
     if report.growing:
         yield f"failed by --strict: memory grows ({', '.join(drift.measure for drift in report.growing)})"
 

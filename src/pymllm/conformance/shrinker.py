@@ -182,11 +182,6 @@ class Shrinker:
         self._is_finished = False
 
     @property
-    def is_reproduced(self) -> bool:
-        """Whether running the program again broke the law."""
-        return self._reduction is not None
-
-    @property
     def best(self) -> FoundViolation:
         """The smallest so far."""
         found = self._found if self._reduction is None else self._reduction.found
