@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.block_machine import BlockMachine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.prefix_machine import PrefixMachine
-from pymllm.conformance.request_machine import RequestMachine
 from pymllm.workloads.block_engine import BlockEngine
 from pymllm.workloads.engine import Engine
 from pymllm.workloads.engine_config import EngineConfig
@@ -42,19 +39,6 @@ def test_a_prefix_cache_over_its_pools_breaks_no_law(
         made = make_machine(machine, adapter, {**config, "device": card.device.type})
         examiner = drive(made, seed + number, steps=steps).examiner
         assert examiner.judge.evidence.exercised["E1"] > 0
-
-
-@pytest.mark.gpu_memory_limit("64 MiB")
-@pytest.mark.parametrize(("machine", "adapter"), [(BlockMachine, "blocks"), (RequestMachine, "requests")])
-def test_a_context_over_its_states_breaks_no_law(
-    card: Card, rounds: Rounds, seed: int, machine: type[BlockMachine] | type[RequestMachine], adapter: str
-) -> None:
-    """All of C, and E1: states on the device, books on the host."""
-    first = load_adapter(find_adapter(adapter)).CONFIGURATIONS[0]
-    for number in rounds(1):
-        made = make_machine(machine, adapter, {**first, "device": card.device.type})
-        examiner = drive(made, seed + number, steps=250 if adapter == "blocks" else 40).examiner
-        assert examiner.judge.evidence.exercised["C7"] > 0
 
 
 ENGINES: dict[str, dict[str, Any]] = {

@@ -129,11 +129,11 @@ def make_text(
     report: SoakReport, *, strict: bool = False, verbose: bool = False, fits_terminal: bool = False
 ) -> str:
     """Lay a report out as text; ``verbose`` and ``strict`` name the situations that were not reached."""
-    notes = map(escaped, _notes(report, strict, verbose))  # a ledger may be anybody's
+    notes = [escaped(line) for line in _notes(report, strict, verbose)]  # a ledger may be anybody's
     end = f"\n{_sum_up(report, strict=strict)}"
     tables = _adapter_table(report), "", _time_table(report), "", _drift_table(report.drifts), ""
     legend = make_legend(_LEGEND)
-    return draw(_heading(report), *notes, "", *tables, legend, end, fits_terminal=fits_terminal)
+    return draw(_heading(report), *notes[1:], *notes[:1], *tables, legend, end, fits_terminal=fits_terminal)
 
 
 def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
@@ -146,7 +146,7 @@ def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
         f"{totals.operations:,} operations in {totals.runs:,} runs",
         f"{time_of(totals.cpu)} of CPU time",
         f"{_laws(totals)} laws tested, {broken} broken",
-        f"{_situations(totals)} situations reached, count_of for each adapter",
+        f"{_situations(totals)} situations reached, counted for each adapter",
     ]
     words += [f"{problems} errors of adapters"] if problems else []
     words += [f"{len(report.conflicts)} runs that differ when repeated"] if report.conflicts else []
@@ -277,7 +277,7 @@ def _sentence(law: str) -> str:
 
 
 def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRecord) -> Iterator[str]:
-    assert record.failure is not None  # it is count_of as one
+    assert record.failure is not None  # it is counted as one
     finding = (report.findings or {}).get((adapter.name, law))
     if finding is not None:
         it, history = finding.violation, finding.history

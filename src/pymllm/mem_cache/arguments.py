@@ -13,19 +13,6 @@ from typing import Any, SupportsIndex
 
 import torch
 
-__all__ = [
-    "INTEGER_DTYPES",
-    "as_callback",
-    "as_device",
-    "as_dtype",
-    "as_int",
-    "as_page_size",
-    "as_pool",
-    "as_row_dtype",
-    "as_size",
-    "as_switch",
-]
-
 #: What counts as an integer: torch's other dtypes of whole numbers are no more than names for packed bits.
 INTEGER_DTYPES = frozenset(
     {

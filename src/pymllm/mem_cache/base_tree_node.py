@@ -7,8 +7,6 @@ from typing import Any
 from pymllm.mem_cache.edge_slots import EdgeSlots
 from pymllm.mem_cache.victim_order import VictimOrder
 
-__all__ = ["BaseTreeNode"]
-
 
 class BaseTreeNode(EdgeSlots):
     """A node that `pymllm.mem_cache.radix_tree` can work with, but for its locks.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["bit_view"]
-
 _INTEGER_OF_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -16,8 +16,6 @@ from pymllm.mem_cache.radix_tree import RadixTree
 from pymllm.mem_cache.victim_order import VictimOrder, older_of
 from pymllm.mem_cache.victims import InnerVictims
 
-__all__ = ["CachedStates", "StatePlan", "StateVictims"]
-
 
 class StateVictims(InnerVictims[MambaTreeNode]):
     """The unlocked leaves of a tree with states, and its inner nodes with a state to lose.

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
 from pymllm.mem_cache.slot_store import SlotStore
 
-__all__ = ["DeviceSlotStore", "LateCount", "Whereabouts"]
-
 # What `_state` says of a page, where ownership is checked. Held is zero, so that one `any` over what a call
 # names tells whether something must be refused.
 _HELD, _FREE, _PENDING, _RESERVED = 0, 1, 2, 3

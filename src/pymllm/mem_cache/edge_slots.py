@@ -13,8 +13,6 @@ from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.one_owner import OneOwner
 from pymllm.mem_cache.token_encoding import BYTES_PER_ID, decode_tokens
 
-__all__ = ["EdgeSlots", "PageStarts", "expand_pages"]
-
 PageStarts: TypeAlias = "NDArray[np.int64]"
 """The first slot of each page, in order; the page's other slots follow on."""
 

@@ -15,8 +15,6 @@ from typing import Any, Final, Generic, TypeVar
 from pymllm.mem_cache.one_thread import refuse_other_thread
 from pymllm.mem_cache.radix_tree import RadixNode, RadixTree
 
-__all__ = ["EvictionCallbacks", "LeafPlan"]
-
 _IN_A_POOL: Final = "a pool that the cache was calling"
 
 _CALLING: Final = frozenset({"pymllm.mem_cache.radix_cache", "pymllm.mem_cache.mamba_radix_cache"})

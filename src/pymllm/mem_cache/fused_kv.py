@@ -17,8 +17,6 @@ from pymllm.mem_cache.fused_rows import (
     place_of,
 )
 
-__all__ = ["FEWEST_ROWS", "FusedKV"]
-
 #: Fewer rows, outside of a captured graph, are left to torch's two launches. 0 until a device was measured:
 #: by its host time, one launch of a prepared kernel should win against two of torch's for any batch.
 FEWEST_ROWS: Final = 0

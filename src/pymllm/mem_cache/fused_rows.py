@@ -18,19 +18,6 @@ import torch
 
 from pymllm.mem_cache.arguments import as_switch
 
-__all__ = [
-    "NO_INDEX",
-    "FusedRows",
-    "Index",
-    "Place",
-    "RowForm",
-    "as_kernel_index",
-    "index_of",
-    "is_capturing",
-    "make_fused",
-    "place_of",
-]
-
 #: Where row numbers are: address, bytes of a number, and numbers from one to the next.
 Index: TypeAlias = tuple[int, int, int]
 #: Where rows are: address of the first, and words from a layer to the next and from a row to the next.

@@ -17,8 +17,6 @@ from pymllm.mem_cache.fused_rows import (
     place_of,
 )
 
-__all__ = ["FusedStates", "Rows"]
-
 #: One row by its number, which the host knows, or an index of rows.
 Rows: TypeAlias = "int | torch.Tensor"
 _Pair: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"

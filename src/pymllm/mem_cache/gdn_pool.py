@@ -15,8 +15,6 @@ from pymllm.mem_cache.fused_states import FusedStates, Rows
 from pymllm.mem_cache.index_arguments import IndexLike, as_integers, check_range, is_readable, is_single
 from pymllm.mem_cache.one_owner import OneOwner
 
-__all__ = ["GDNPool"]
-
 
 class GDNPool(OneOwner):
     """Keep the states of all GDN layers, indexed like the rows of `ReqToTokenPool`.

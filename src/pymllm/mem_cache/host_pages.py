@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from pymllm.mem_cache.slot_store import SlotStore
 
-__all__ = ["NOTHING", "HostPages", "stamped"]
-
 _INT64 = np.dtype(np.int64)
 NOTHING = np.empty(0, _INT64)
 _NO_OFFSET = np.zeros(1, _INT64)

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.host_pages import HostPages
 
-__all__ = ["HostQueueStore"]
-
 _SIGNED = frozenset({torch.int32, torch.int64})  # what callers have: other integers take the long way
 
 

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from pymllm.mem_cache.host_pages import NOTHING, HostPages, stamped
 
-__all__ = ["HostSlotStore"]
-
 # What `_state` says of a page. Anything below PENDING is free and names the merge epoch in which it
 # became so; the order matters, since "free and older than this epoch" is then one comparison.
 _RESERVED = 2**31 - 1

@@ -13,8 +13,6 @@ from pymllm.mem_cache.edge_slots import PageStarts
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.token_encoding import decode_tokens
 
-__all__ = ["copy_for_keeps", "copy_for_tree", "read_incoming_slots", "read_track_slot"]
-
 _DENSE, _UINT64 = torch.strided, torch.uint64  # every insert asks: 20 ns less each than through torch
 
 

@@ -14,8 +14,6 @@ import torch
 
 from pymllm.mem_cache.arguments import INTEGER_DTYPES, as_int
 
-__all__ = ["IndexLike", "as_index", "as_integers", "check_range", "is_readable", "is_single"]
-
 IndexLike: TypeAlias = "torch.Tensor | npt.NDArray[np.integer] | Sequence[int]"
 
 

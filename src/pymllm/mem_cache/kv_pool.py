@@ -17,8 +17,6 @@ from pymllm.mem_cache.fused_rows import make_fused
 from pymllm.mem_cache.index_arguments import as_integers, check_range, is_readable
 from pymllm.mem_cache.one_owner import OneOwner
 
-__all__ = ["KVPool"]
-
 
 class KVPool(OneOwner):
     """Store the keys and values of every layer, one row per slot.

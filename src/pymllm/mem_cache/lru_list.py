@@ -10,8 +10,6 @@ from pymllm.errors import UsageError
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
 from pymllm.mem_cache.one_owner import OneOwner
 
-__all__ = ["LRUList"]
-
 
 class LRUList(OneOwner):
     """Order nodes by recency; a node's neighbours are stored in the node.

@@ -11,8 +11,6 @@ from pymllm.mem_cache.base_tree_node import BaseTreeNode
 from pymllm.mem_cache.edge_slots import PageStarts
 from pymllm.mem_cache.victim_order import VictimOrder
 
-__all__ = ["MambaTreeNode"]
-
 
 class MambaTreeNode(BaseTreeNode):
     """One node of a `MambaRadixCache`: the edge into it, its KV slots, and perhaps a state at its end.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar, NoReturn, SupportsIndex
 
-__all__ = ["OneOwner"]
-
 
 class OneOwner:
     """Refuse `copy.copy`, `copy.deepcopy` and pickle for a class that keeps books.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["refuse_other_thread"]
-
 
 def refuse_other_thread(call: str, what: str, thread: int, doing: str) -> None:
     """Refuse a call that another thread's work was met by; do nothing where that work is this thread's own.

@@ -26,8 +26,6 @@ from pymllm.mem_cache.token_encoding import BYTES_PER_ID, encode_tokens
 from pymllm.mem_cache.victim_order import VictimOrder
 from pymllm.mem_cache.victims import Victims
 
-__all__ = ["PagedKey", "RadixNode", "RadixTree", "Split", "Walk", "namespace_prior"]
-
 
 class RadixNode(Protocol):
     """What the tree needs of a node; caches add their own fields."""

@@ -21,8 +21,6 @@ from pymllm.mem_cache.index_arguments import (
 )
 from pymllm.mem_cache.one_owner import OneOwner
 
-__all__ = ["ReqToTokenPool", "TableIndex"]
-
 TableIndex: TypeAlias = "tuple[SupportsIndex, slice | SupportsIndex] | tuple[IndexLike, IndexLike]"
 
 _SLOT_STOP = torch.iinfo(torch.int32).max + 1

@@ -8,8 +8,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["move_rows"]
-
 
 @triton.jit
 def row_numbers(lanes, is_row, address, width, step):  # type: ignore[no-untyped-def]  # pragma: needs cuda

@@ -15,8 +15,6 @@ from pymllm.mem_cache.radix_tree import RadixNode, RadixTree, Split, Walk
 from pymllm.mem_cache.victim_order import VictimOrder
 from pymllm.mem_cache.victims import InnerVictims
 
-__all__ = ["SlidingWindow", "WindowPlan", "WindowVictims", "WindowedNode"]
-
 
 class WindowedNode(RadixNode, Protocol):
     """What a window needs of a node."""

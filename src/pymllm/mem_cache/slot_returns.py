@@ -11,15 +11,6 @@ import torch
 
 from pymllm.mem_cache.radix_tree import RadixNode, RadixTree
 
-__all__ = [
-    "SHORTAGES",
-    "counts_in_pages",
-    "return_slots",
-    "return_what_is_left",
-    "takes_pages",
-    "try_to_return",
-]
-
 logger = logging.getLogger(__name__)
 
 SHORTAGES: Final = (MemoryError, torch.OutOfMemoryError)

@@ -23,8 +23,6 @@ from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import INTEGER_DTYPES, as_device, as_size, as_switch
 from pymllm.mem_cache.one_thread import refuse_other_thread
 
-__all__ = ["Pages", "SlotStore", "StoreKind", "is_nothing", "make_slot_store"]
-
 #: A one-dimensional list of page numbers (or, as a table, of values by page number): a NumPy array in
 #: the host store, a tensor in the device store. The operators that the allocators use on one (index,
 #: assign, compare) are spelled the same for both; no common type says so.

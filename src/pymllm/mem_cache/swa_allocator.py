@@ -15,8 +15,6 @@ from pymllm.mem_cache.arguments import as_size
 from pymllm.mem_cache.one_owner import OneOwner
 from pymllm.mem_cache.slot_store import Pages, StoreKind, is_nothing, make_slot_store
 
-__all__ = ["SWATokenToKVPoolAllocator"]
-
 
 class SWATokenToKVPoolAllocator(OneOwner):
     """Hands out slots of a full pool, each with a slot of a window pool behind it.

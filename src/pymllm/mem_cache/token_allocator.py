@@ -14,8 +14,6 @@ from pymllm.mem_cache.arguments import as_size
 from pymllm.mem_cache.one_owner import OneOwner
 from pymllm.mem_cache.slot_store import StoreKind, is_nothing, make_slot_store
 
-__all__ = ["TokenToKVPoolAllocator"]
-
 
 class TokenToKVPoolAllocator(OneOwner):
     """Hands out the slots of a KV pool, in pages, and takes them back.

@@ -18,8 +18,6 @@ import torch
 
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
 
-__all__ = ["BYTES_PER_ID", "decode_tokens", "encode_tokens"]
-
 BYTES_PER_ID: Final = 4
 _MAX_ID: Final = 0xFFFF_FFFF
 _LITTLE_U32: Final = np.dtype("<u4")

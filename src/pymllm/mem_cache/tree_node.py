@@ -11,8 +11,6 @@ from pymllm.mem_cache.base_tree_node import BaseTreeNode
 from pymllm.mem_cache.edge_slots import PageStarts
 from pymllm.mem_cache.victim_order import VictimOrder
 
-__all__ = ["TreeNode"]
-
 
 class TreeNode(BaseTreeNode):
     """One node of a `RadixCache`: the edge into it, its slots, and who uses it.

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-__all__ = ["Aged", "VictimOrder", "older_of"]
-
 _BLOCK: Final = 512  # access numbers per block: the bits of one Python integer
 _COMPACT_FROM: Final = 64  # entries of what is gone are forgotten once they outnumber the others by this
 

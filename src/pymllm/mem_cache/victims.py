@@ -7,8 +7,6 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from pymllm.mem_cache.victim_order import Aged, VictimOrder, older_of
 
-__all__ = ["InnerVictims", "Victim", "Victims"]
-
 
 class Victim(Aged, Protocol):
     """A node as far as its eviction is concerned."""

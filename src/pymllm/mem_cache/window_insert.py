@@ -18,8 +18,6 @@ from pymllm.mem_cache.base_prefix_cache import InsertResult
 from pymllm.mem_cache.radix_tree import PagedKey, Split, Walk
 from pymllm.mem_cache.sliding_window import SlidingWindow, WindowedNode
 
-__all__ = ["WindowInsert"]
-
 NodeT = TypeVar("NodeT", bound=WindowedNode)
 Run = tuple[int, int]  # half-open range of tokens of the key, whole pages
 

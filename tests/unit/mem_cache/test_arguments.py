@@ -45,17 +45,6 @@ def test_one_integer_of_any_kind_is_an_int(value: Any) -> None:
     assert (result, type(result)) == (3, int)
 
 
-def test_a_size_may_be_zero_where_zero_makes_sense() -> None:
-    """X1: max_track_slots=0 is no error."""
-    assert arguments.as_size("max_track_slots", 0, minimum=0) == 0
-
-
-@pytest.mark.parametrize("value", [True, False, None])
-def test_a_switch_passes_through(value: bool | None) -> None:
-    """X1: on, off, and left to the pool are the three settings."""
-    assert arguments.as_switch("check_bounds", value) is value
-
-
 @pytest.mark.parametrize("name", ["cpu", "cpu:0", torch.device("cpu")])
 def test_a_device_equals_that_of_its_tensors(name: str | torch.device) -> None:
     """P3: a device comparison must not fail over a missing or needless number."""
@@ -68,11 +57,6 @@ def test_cuda_without_a_number_is_the_current_card() -> None:
     assert arguments.as_device("cuda") == torch.zeros(1, device="cuda").device
 
 
-def test_a_dtype_passes_through() -> None:
-    """X1: a torch.dtype is what buffers are made of."""
-    assert arguments.as_dtype(torch.bfloat16) is torch.bfloat16
-
-
 INTEGER_DTYPES = sorted(arguments.INTEGER_DTYPES, key=str)
 
 
@@ -83,18 +67,6 @@ def test_rows_of_numbers_can_be_stored(device: torch.device, dtype: torch.dtype)
     """P3, P5: whatever is written can be read back by its index, on the device that it is for."""
     assert arguments.as_row_dtype(dtype, device) is dtype
     assert not torch.zeros(2, dtype=dtype, device=device)[torch.tensor([1], device=device)].any()
-
-
-@pytest.mark.parametrize("pool", [None, SimpleNamespace(free=len)])
-def test_none_or_what_can_take_slots_back_is_a_pool(pool: Any) -> None:
-    """X1: duck typing stays open; no more than ``free`` is asked for."""
-    assert arguments.as_pool(pool) is pool
-
-
-@pytest.mark.parametrize("callback", [None, print])
-def test_none_or_a_function_is_a_callback(callback: Any) -> None:
-    """X1: nothing is asked of it before it is called."""
-    assert arguments.as_callback(callback) is callback
 
 
 @pytest.mark.parametrize("pool", [None, SimpleNamespace(), SimpleNamespace(page_size=4)])
@@ -168,14 +140,6 @@ def test_device_indices_are_looked_at_only_on_request(setting: bool | None, expe
     assert index_arguments.is_readable(torch.zeros(1, device="meta"), setting) is expected
 
 
-@pytest.mark.parametrize("values", [[], [0], [0, 4, 2]])
-def test_indices_inside_the_range_pass(values: list[int]) -> None:
-    """P3: both ends of the range belong to it."""
-    index = torch.tensor(values, dtype=torch.int64)
-    index_arguments.check_range("slot", index, 5, "advice")
-    assert index.tolist() == values
-
-
 @pytest.mark.parametrize("dtype", INTEGER_DTYPES, ids=str)
 def test_a_negative_number_of_any_width_is_outside(dtype: torch.dtype) -> None:
     """P3: reading a number as unsigned must not let a short one in."""
@@ -217,12 +181,6 @@ def test_the_view_has_the_width_of_the_dtype(dtype: torch.dtype, expected: torch
     assert view.dtype is expected
     assert view.data_ptr() == tensor.data_ptr()
     assert view.shape == tensor.shape
-
-
-def test_strides_survive_the_view() -> None:
-    """P3: rows that are a slice of something wider need no copy."""
-    tensor = torch.zeros(4, 6).t()[::2]
-    assert bit_view(tensor).stride() == tensor.stride()
 
 
 DEFAULTS: dict[Callable[..., Any], str] = {

@@ -17,16 +17,6 @@ def pool() -> TokenToKVPoolAllocator:
     return TokenToKVPoolAllocator(8, "cpu", 1, True)
 
 
-def test_nothing_inserted_is_ever_found(pool: TokenToKVPoolAllocator) -> None:
-    """Section 6: matches are empty, whatever was inserted before."""
-    cache = ChunkCache(pool)
-    cache.insert(RadixKey([1, 2, 3]), pool.alloc(3))
-    match = cache.match_prefix(RadixKey([1, 2, 3]))
-    assert match.prefix_len == 0
-    assert match.indices.shape == (0,)
-    assert match.indices.dtype == torch.int64
-
-
 @pytest.mark.notices("B103")
 def test_insert_adopts_nothing_and_frees_nothing(pool: TokenToKVPoolAllocator) -> None:
     """Section 6, R4: every slot stays the caller's, who frees them all."""
@@ -38,14 +28,6 @@ def test_insert_adopts_nothing_and_frees_nothing(pool: TokenToKVPoolAllocator) -
     assert pool.available_size() == 5
     pool.free(slots)
     assert pool.available_size() == 8
-
-
-def test_all_sizes_are_zero(pool: TokenToKVPoolAllocator) -> None:
-    """Section 6: there is nothing to count."""
-    cache = ChunkCache(pool)
-    cache.insert(RadixKey([1, 2, 3]), pool.alloc(3))
-    sizes = [cache.evictable_size(), cache.protected_size(), cache.total_size()]
-    assert [*sizes, cache.swa_evictable_size(), cache.swa_protected_size()] == [0] * 5
 
 
 def test_evictions_and_holds_do_nothing(pool: TokenToKVPoolAllocator) -> None:

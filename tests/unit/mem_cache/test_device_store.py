@@ -36,16 +36,6 @@ def test_a_merge_sorts_without_a_sort(device: torch.device) -> None:
     assert take(store, 5).tolist() == [2, 5, 8, 9, 12]
 
 
-def test_an_unsorted_merge_keeps_the_order_of_release(device: torch.device) -> None:
-    """A4: without need_sort a merge only joins the lists."""
-    store = make(device, need_sort=False)
-    pages = take(store, 11)
-    store.give(pages[7:9].clone())
-    store.give(pages[[4, 1]])
-    store.merge()
-    assert take(store, 5).tolist() == [12, 8, 9, 5, 2]
-
-
 def test_an_unchecked_paged_group_tells_pages_apart_at_its_end(device: torch.device) -> None:
     """A5, A6: until then the slots are only noted down, and nobody has them."""
     store = make(device, page_size=4)
@@ -85,19 +75,6 @@ def test_a_page_may_come_back_in_parts_within_an_unchecked_group(
     store.end_group()
     assert store.free_pages == 2
     assert take(store, 2).tolist() == [1, 2]
-
-
-def test_a_clear_forgets_what_an_unchecked_group_noted_down(device: torch.device) -> None:
-    """A6, X7: the group is closed and its pages are free once."""
-    store = make(device, page_size=4)
-    take(store, 3)
-    store.begin_group()
-    store.free(torch.tensor([4, 8], device=device))
-    store.clear()
-    store.begin_group()
-    store.end_group()
-    assert store.free_pages == 12
-    check_slot_store(store)
 
 
 @pytest.mark.parametrize("need_sort", [True, False])

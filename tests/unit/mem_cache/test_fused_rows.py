@@ -12,7 +12,6 @@ import torch
 from pymllm.mem_cache import fused_kv, fused_rows
 from pymllm.mem_cache.fused_kv import FusedKV
 from pymllm.mem_cache.fused_rows import (
-    NO_INDEX,
     FusedRows,
     RowForm,
     as_kernel_index,
@@ -182,13 +181,6 @@ def test_a_kernel_is_compiled_for_each_limit_when_the_rows_are_built(plain_kerne
         (((16, 8, 200, 4), (8, 8, 200, 4)), False, False, 3),
         (((16, 8, 1, 4), (8, 8, 1, 4)), False, False, 1),
     ]
-
-
-def test_no_rows_need_no_launch(plain_kernel: PlainKernel) -> None:
-    """P3: a grid of no programs is an error on a GPU."""
-    place = (0, 0, 0)
-    assert make_rows().move(0, (place, place), NO_INDEX, (place, place), NO_INDEX)
-    assert plain_kernel.launches == []
 
 
 def test_kernels_are_for_gpus_unless_asked_for() -> None:
@@ -435,22 +427,6 @@ def test_rows_may_change_places_within_one_launch(
     assert fused.copy(count, states, read.to(dtypes[0]), states, write.to(dtypes[1]))
     assert len(plain_kernel.launches) == 1
     assert_rows(states, [*map(torch.clone, before)], write, [state[:, read] for state in before])
-
-
-@pytest.mark.parametrize(("within", "launches"), [(True, 5), (False, 1)])
-def test_only_rows_of_one_pool_are_read_before_they_are_written(
-    plain_kernel: PlainKernel, within: bool, launches: int
-) -> None:
-    """P5: a kernel for each size of a tile that holds all rows, one for zeros; else one that holds none."""
-    states = random_states(ROWS, (2, 4), torch.float32), random_states(ROWS, (3,), torch.bfloat16)
-    FusedStates(*states, within=within)
-    ordered = [is_ordered for _, _, is_ordered, _ in plain_kernel.compiled]
-    clears = [is_clear for _, is_clear, _, _ in plain_kernel.compiled]
-    rows = [shapes[0][2] for shapes, _, _, _ in plain_kernel.compiled]
-    assert len(plain_kernel.compiled) == launches
-    assert ordered == [False, True, True, True, False][:launches]
-    assert clears == [False, False, False, False, True][:launches]
-    assert rows[:4] == [1, 8, 64, 512] if within else rows == [1024]
 
 
 def test_a_row_that_the_host_knows_needs_no_index(

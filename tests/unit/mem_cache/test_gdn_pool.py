@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.gdn_pool import GDNPool
-from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
 from tests.far_device import Apart
 from tests.unit.mem_cache.plain_kernel import PlainKernel
 
@@ -88,30 +87,6 @@ def test_a_layer_is_a_view_of_the_pool() -> None:
     assert pool.conv_state[:, 2, 0, 0].tolist() == [1, 2, 3]
 
 
-def test_every_request_row_has_a_state_and_none_shares_the_padding() -> None:
-    """P1: rows of ReqToTokenPool index this pool, and its row 0 is nobody's."""
-    rows = ReqToTokenPool(4, 2, "cpu").alloc(4)
-    pool = make_pool(max_reqs=4)
-    assert rows is not None
-    assert min(rows) == 1
-    assert max(rows) == pool.max_reqs < pool.pool_size
-    assert pool.alloc_track_slot() == max(rows) + 1
-
-
-def test_padding_is_a_row_like_any_other_for_a_padded_batch() -> None:
-    """P5: row 0 is read, written and reset where it is named, as a number as in a run of them."""
-    pool = make_pool()
-    fill_with_random_bits(pool)
-    recurrent, conv = read_bits(pool)
-    pool.copy_states(0, 2)
-    pool.copy_states(3, 0)
-    for before, after in zip((recurrent, conv), read_bits(pool), strict=True):
-        assert torch.equal(after[:, 2], before[:, 0])
-        assert torch.equal(after[:, 0], before[:, 3])
-    pool.reset_states(0)
-    assert not any(state[:, 0].any() for state in read_bits(pool))
-
-
 def test_a_launch_moves_both_states_and_another_resets_them(plain_kernel: PlainKernel) -> None:
     """P5: one for a batch of rows, one for a row, one for zeros; ordered, since rows are read and written."""
     pool = GDNPool(4, LAYERS, V_HEADS, K_DIM, V_DIM, CONV, KERNEL, "cpu", fused=True)
@@ -147,17 +122,6 @@ def test_reset_zeroes_exactly_the_named_rows(device: torch.device, kind: Any, ro
     pool.reset_states(kind(rows, device))
     for found, bits in zip(read_bits(pool), expected, strict=True):
         assert torch.equal(found, bits)
-
-
-def test_reset_takes_one_row_or_a_batch_of_any_shape() -> None:
-    """P5: an int names one row; indices are flattened."""
-    pool = make_pool()
-    fill_with_random_bits(pool)
-    pool.reset_states(3)
-    pool.reset_states(torch.tensor(4))
-    pool.reset_states(torch.tensor([[1, 2]]))
-    assert not pool.recurrent_state[:, 1:5].view(torch.int32).any()
-    assert pool.recurrent_state[:, 5:].view(torch.int32).any(dim=-1).all()
 
 
 @pytest.mark.parametrize("kind", INDEX_KINDS)
@@ -201,17 +165,6 @@ def test_a_copy_keeps_the_bits_of_every_conv_dtype(dtype: torch.dtype) -> None:
     assert torch.equal(read_bits(pool)[1], expected)
 
 
-def test_a_signalling_nan_survives_a_snapshot() -> None:
-    """P5: floating-point moves may quieten a NaN; a copy must not."""
-    pool = make_pool()
-    signalling = torch.tensor([0x7F800001], dtype=torch.int32)
-    pool.recurrent_state[:, 1].view(torch.int32).fill_(int(signalling))
-    slot = pool.alloc_track_slot()
-    assert slot is not None
-    pool.copy_states(1, slot)
-    assert (pool.recurrent_state[:, slot].view(torch.int32) == signalling).all()
-
-
 @pytest.mark.gpu
 def test_device_indices_are_looked_at_on_request() -> None:
     """P5: check_bounds=True refuses a device index before the write."""
@@ -242,23 +195,6 @@ def test_track_slots_follow_the_rows_and_are_handed_out_once() -> None:
     pool.free_track_slot(5)
     assert pool.available_track_slots() == 2
     assert [pool.alloc_track_slot() for _ in range(3)] == [5, 7, None]
-
-
-def test_a_track_slot_may_come_back_as_a_tensor() -> None:
-    """P5, M1: a cache keeps its states as tensors of one slot."""
-    pool = make_pool()
-    slot = pool.alloc_track_slot()
-    pool.free_track_slot(torch.tensor([slot]))
-    assert pool.available_track_slots() == 3
-
-
-def test_a_pool_without_track_slots_has_none() -> None:
-    """X1: max_track_slots=0 is legal."""
-    pool = make_pool(max_track_slots=0)
-    assert pool.pool_size == 5
-    assert pool.alloc_track_slot() is None
-    with pytest.raises(OwnershipError, match="track slot 5"):
-        pool.free_track_slot(5)
 
 
 def test_a_convolution_of_width_1_has_an_empty_state() -> None:
@@ -340,15 +276,6 @@ def test_launches_do_not_grow_with_layers_or_rows(call: Any) -> None:
         counts.add(counter.count)
     assert len(counts) == 1
     assert counts.pop() > 0
-
-
-def test_pool_tells_which_track_slots_are_handed_out() -> None:
-    """P5, M7: exactly what can be freed, and nothing else is one."""
-    pool = make_pool()
-    slots = [pool.alloc_track_slot(), pool.alloc_track_slot()]
-    pool.free_track_slot(5)
-    assert slots == [5, 6]
-    assert [slot for slot in range(-9, 9) if pool.is_track_slot_handed_out(slot)] == [6]
 
 
 def test_copies_and_resets_wait_for_nothing(apart: Apart) -> None:

@@ -13,7 +13,6 @@ from pymllm.errors import OwnershipError
 from pymllm.invariants.slots import check_slot_store
 from pymllm.mem_cache import host_store
 from pymllm.mem_cache.device_store import DeviceSlotStore
-from pymllm.mem_cache.host_pages import stamped
 from pymllm.mem_cache.host_queue import HostQueueStore
 from pymllm.mem_cache.host_store import HostSlotStore
 from pymllm.mem_cache.slot_store import SlotStore, StoreKind, make_slot_store
@@ -77,23 +76,6 @@ def test_a_store_knows_what_it_was_made_of(
     assert type(store) is (DeviceSlotStore if kind == "device" else on_the_host)
 
 
-@pytest.mark.parametrize("checked", [False, True])
-@pytest.mark.parametrize("kind", ["auto", "device"])
-@pytest.mark.parametrize("page_size", [1, 2])
-def test_a_group_leaves_nothing_pending(page_size: int, kind: StoreKind, checked: bool) -> None:
-    """A2, A6: what waited is free afterwards, and what is held is counted as before."""
-    store = make_slot_store(12, "cpu", page_size, False, checked, kind)
-    slots = store.slots_of(store.take(5), 5 * page_size)
-    for freed, free in ((2, 9), (0, 9), (1, 10)):
-        store.begin_group()
-        store.free(slots[: freed * page_size])
-        store.end_group()
-        slots = slots[freed * page_size :]
-        pages = 12 // page_size
-        assert (store.free_pages, store.pending_pages) == (free - 12 + pages, 0)
-        assert store.held_pages == 12 - free
-
-
 @pytest.mark.parametrize("page_size", [1, 4])
 @pytest.mark.parametrize(
     "options",
@@ -119,13 +101,6 @@ def test_pages_in_any_order_are_not_taken_for_a_run() -> None:
     assert make_queue(8, 2).slots_of(np.array([1, 5, 3]), 6).tolist() == [2, 3, 10, 11, 6, 7]
 
 
-def test_one_place_of_each_number_is_kept() -> None:
-    """The table may say anything before."""
-    numbers = np.array([3, 1, 3, 2, 1])
-    kept = stamped(numbers, np.full(4, 7, np.int32))
-    assert sorted(numbers[kept].tolist()) == [1, 2, 3]
-
-
 # -- the queue -----------------------------------------------------------------------------------------------
 
 
@@ -137,21 +112,6 @@ def taken_from(store: HostQueueStore, count: int) -> list[int]:
     pages = store.take(count)
     assert pages is not None
     return pages.tolist()
-
-
-def test_what_was_freed_first_goes_first() -> None:
-    """A4: also around the end of the ring, and whether or not somebody merges."""
-    store = make_queue()
-    assert taken_from(store, 3) == [1, 2, 3]
-    store.free(torch.tensor([3, 1]))
-    store.merge()
-    assert taken_from(store, 2) == [4, 3]
-    store.free(torch.tensor([2, 4, 3]))
-    check_slot_store(store)
-    assert taken_from(store, 4) == [1, 2, 4, 3]
-    check_slot_store(store)
-    assert store.take(0) is not None
-    assert store.take(1) is None
 
 
 def test_a_group_is_one_free_at_its_end() -> None:
@@ -303,18 +263,6 @@ def test_a_long_run_is_found_from_its_first_page_to_its_last(first: int, last: i
     found = [page for _ in range(len(pages) // 16) for page in take(store, 16)]
     found += take(store, len(pages) % 16)
     assert (found, take(store, 1)) == (pages.tolist(), [11 * CHUNK + 7])
-
-
-def test_pages_found_but_not_taken_are_found_again_after_a_merge() -> None:
-    """A4: what the search had ready goes back among all that is free."""
-    store = make_labelled(4 * CHUNK)
-    pages = store.take(2 * CHUNK)
-    assert pages is not None
-    store.give(pages[5:6])
-    assert take(store, 1) == [2 * CHUNK + 1]
-    store.merge()
-    check_slot_store(store)
-    assert take(store, 3) == [6, 2 * CHUNK + 2, 2 * CHUNK + 3]
 
 
 def test_a_merge_without_young_pages_keeps_what_is_ready() -> None:

@@ -123,13 +123,6 @@ class TestRadixKey:
         assert all(type(token) is int for token in key)
 
     @each_container
-    def test_slice_keeps_the_namespace(self, container: Any) -> None:
-        """K1: a part of a key is a key of the same namespace."""
-        part = RadixKey(container([5, 6, 7, 8]), 12)[1:3]
-        assert list(part) == [6, 7]
-        assert part.extra_key == 12
-
-    @each_container
     @pytest.mark.parametrize(("index", "token"), [(0, 5), (2, 7), (-1, 7), (-3, 5)])
     def test_index_gives_a_key_of_one_token(self, container: Any, index: int, token: int) -> None:
         """K1: negative numbers count from the end."""
@@ -236,13 +229,6 @@ def test_every_container_gives_the_same_bytes(tokens: Any) -> None:
     assert encode_tokens(tokens) == (RAW, 1)
 
 
-@pytest.mark.parametrize("container", [list, tuple, np.array, torch.tensor])
-def test_unaligned_tail_is_cut(container: Any) -> None:
-    """R1: only whole pages are encoded."""
-    assert encode_tokens(container([1, 2, 3, 4, 5]), page_size=2) == encode_tokens([1, 2, 3, 4])
-    assert encode_tokens(container([1]), page_size=2) == (b"", 1)
-
-
 @pytest.mark.parametrize("empty", [[], (), array.array("I"), np.array([]), torch.tensor([])])
 def test_empty_key_has_no_bytes(empty: Any) -> None:
     """R3: an empty key is a key, even where NumPy and torch make an empty list a float array."""
@@ -319,14 +305,6 @@ def test_a_number_that_python_will_not_write_is_named_by_its_size() -> None:
         encode_tokens([1, 2**20_000])
 
 
-@pytest.mark.parametrize("kind", [np.uint32, np.int64, np.uint16])
-def test_array_is_cut_down_to_whole_pages(kind: type[np.integer[Any]]) -> None:
-    """K1: the tokens after the last whole page are left out, whichever way the array is read."""
-    for length in range(7):
-        raw, width = encode_tokens(np.arange(length, dtype=kind), 3)
-        assert (decode_tokens(raw, width).tolist(), width) == (list(range(length // 3 * 3)), 1)
-
-
 # -- keys of nodes -------------------------------------------------------------------------------------------
 
 
@@ -348,14 +326,6 @@ def put(cache: RadixCache | MambaRadixCache, key: RadixKey) -> Node:
 def test_node_without_an_edge_has_no_key(kind: type[Node]) -> None:
     """R9: a node that is in no tree spells nothing."""
     assert kind().key is None
-
-
-@pytest.mark.parametrize("tokens", [[5, 6, 7], [(1, 2), (3, 4)]])
-def test_key_spells_the_edge(cache: RadixCache | MambaRadixCache, tokens: list[object]) -> None:
-    """K1: tokens, width and namespace are those of the insert."""
-    key = put(cache, RadixKey(tokens, "lora")).key
-    assert key is not None
-    assert (list(key), key.extra_key) == (tokens, "lora")
 
 
 def test_key_is_made_once(cache: RadixCache | MambaRadixCache) -> None:

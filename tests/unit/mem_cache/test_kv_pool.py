@@ -9,7 +9,6 @@ import torch
 
 from pymllm.mem_cache.kv_pool import KVPool
 from tests.far_device import Apart
-from tests.unit.mem_cache.plain_kernel import PlainKernel
 
 # On a GPU, where there is Triton, one launch moves both buffers; the promises are the same.
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
@@ -45,11 +44,6 @@ def make_rows(pool: KVPool, count: int, start: int = 1) -> tuple[torch.Tensor, t
     k = torch.arange(start, k_end, device=pool.device).view(count, K_HEADS, K_DIM).to(pool.dtype)
     v = torch.arange(k_end, v_end, device=pool.device).view(count, V_HEADS, V_DIM).to(pool.dtype)
     return k, v
-
-
-def assert_unchanged(pool: KVPool, before: list[torch.Tensor]) -> None:
-    for buffer, old in zip((*pool.k_buffer, *pool.v_buffer), before, strict=True):
-        assert torch.equal(buffer, old)
 
 
 def assert_only_rows(pool: KVPool, layer: int, slots: list[int], k: torch.Tensor, v: torch.Tensor) -> None:
@@ -98,15 +92,6 @@ def test_values_have_the_shape_of_keys_unless_told_otherwise() -> None:
     assert (pool.v_head_num, pool.v_head_dim) == (1, 3)
 
 
-def test_buffers_are_shared_not_copied() -> None:
-    """X5: buffers are shared by design."""
-    pool = make_pool()
-    for layer in range(LAYERS):
-        k, v = pool.get_kv_buffer(layer)
-        assert k is pool.k_buffer[layer] is pool.get_key_buffer(layer)
-        assert v is pool.v_buffer[layer] is pool.get_value_buffer(layer)
-
-
 SHAPES = {
     "tokens, heads, dim": ((6,), (6, K_HEADS, K_DIM), (6, V_HEADS, V_DIM)),
     "batch, seq, heads, dim": ((2, 3), (2, 3, K_HEADS, K_DIM), (2, 3, V_HEADS, V_DIM)),
@@ -133,29 +118,12 @@ def test_every_documented_shape_writes_the_same_rows(
     assert_only_rows(pool, 1, slots, k, v)
 
 
-def test_one_token_needs_no_batch_dimension() -> None:
-    """P3: the leading dimensions may be none."""
-    pool = make_pool()
-    k, v = make_rows(pool, 1)
-    pool.set_kv_buffer(0, torch.tensor(4), k[0], v[0])
-    assert_only_rows(pool, 0, [4], k, v)
-
-
 def test_rows_of_one_element_need_no_row_dimension() -> None:
     """P3: with one head of one element the trailing dimensions may be none too."""
     pool = KVPool(4, 1, 1, 1, device="cpu", dtype=torch.int64)
     pool.set_kv_buffer(0, torch.tensor([2, 3]), torch.tensor([20, 30]), torch.tensor([[2], [3]]))
     assert pool.k_buffer[0].flatten().tolist() == [0, 0, 20, 30, 0]
     assert pool.v_buffer[0].flatten().tolist() == [0, 0, 2, 3, 0]
-
-
-def test_writing_no_rows_writes_nothing() -> None:
-    """P3: an empty batch is legal and changes nothing."""
-    pool = make_pool()
-    pool.set_kv_buffer(
-        0, torch.empty(0, dtype=torch.int32), torch.empty(0, K_HEADS, K_DIM), torch.empty(0, V_HEADS, V_DIM)
-    )
-    assert_unchanged(pool, [torch.zeros_like(buffer) for buffer in (*pool.k_buffer, *pool.v_buffer)])
 
 
 @pytest.mark.parametrize(
@@ -178,14 +146,6 @@ def test_indices_of_any_integer_dtype_name_the_same_rows(device: torch.device, d
     k, v = make_rows(pool, 3)
     pool.set_kv_buffer(0, torch.tensor([1, 0, 6]).to(dtype).to(device), k, v)
     assert_only_rows(pool, 0, [1, 0, 6], k, v)
-
-
-def test_host_indices_work_on_every_device(device: torch.device) -> None:
-    """P3: the scheduler's host copy of the slots is as good as the device's."""
-    pool = make_pool(device)
-    k, v = make_rows(pool, 2)
-    pool.set_kv_buffer(0, torch.tensor([4, 2]), k, v)
-    assert_only_rows(pool, 0, [4, 2], k, v)
 
 
 @pytest.mark.parametrize(
@@ -213,15 +173,6 @@ def test_every_storage_dtype_keeps_its_bits(device: torch.device, dtype: torch.d
     assert torch.equal(
         pool.v_buffer[1][[3, 8]].contiguous().view(torch.uint8).flatten(), v.view(torch.uint8).flatten()
     )
-
-
-def test_strided_rows_are_written_as_they_read() -> None:
-    """P3: k and v are often slices of one projection."""
-    pool = make_pool()
-    qkv = torch.arange(3 * 20, dtype=torch.float32).view(3, 20)
-    k, v = qkv[:, 2:10], qkv[:, 10:16]
-    pool.set_kv_buffer(0, torch.tensor([2, 4, 6]), k, v)
-    assert_only_rows(pool, 0, [2, 4, 6], k, v)
 
 
 def test_padded_tokens_all_land_in_slot_0(device: torch.device) -> None:
@@ -341,31 +292,12 @@ def test_host_rows_are_refused_on_cuda() -> None:
         pool.set_kv_buffer(0, torch.tensor([1]), k, v)
 
 
-def test_unchecked_writes_still_reach_their_rows() -> None:
-    """P3: check_bounds=False changes what is refused, not what is written."""
-    pool = make_pool(check_bounds=False)
-    k, v = make_rows(pool, 2)
-    pool.set_kv_buffer(1, torch.tensor([8, 1]), k, v)
-    assert_only_rows(pool, 1, [8, 1], k, v)
-
-
 def test_pinning_without_an_accelerator_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """P3: pin_memory applies only where an accelerator exists."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     pool = KVPool(4, 1, 1, 1, device="cpu", pin_memory=True)
     assert pool.k_buffer[0].device.type == "cpu"
     assert not any(buffer.is_pinned() for buffer in pool.k_buffer)
-
-
-def test_a_launch_writes_keys_and_values(plain_kernel: PlainKernel) -> None:
-    """P3: one for both; torch writes where it was asked to."""
-    for fused in (True, False):
-        pool = KVPool(4, 2, 1, 2, "cpu", torch.float32, fused=fused)
-        assert pool.is_fused is fused
-        rows = torch.ones(2, 1, 2)
-        pool.set_kv_buffer(1, torch.tensor([2, 3]), rows, rows)
-        assert pool.k_buffer[1][:, 0, 0].tolist() == [0, 0, 1, 1, 0]
-        assert len(plain_kernel.launches) == 1
 
 
 @pytest.mark.parametrize("pin_memory", [True, False])

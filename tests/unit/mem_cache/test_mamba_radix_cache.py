@@ -13,7 +13,6 @@ from pymllm.adapters.failing_calls import InjectedFault
 from pymllm.errors import OwnershipError, StaleNodeError
 from pymllm.invariants import check_mamba_radix_cache
 from pymllm.mem_cache import (
-    BasePrefixCache,
     GDNPool,
     MambaRadixCache,
     MambaTreeNode,
@@ -82,15 +81,6 @@ def put_pooled(
     result = cache.insert(RadixKey(tokens), pools.kv.alloc(len(tokens)), mamba_value=track_slot)
     assert result.adopted == ((0, len(tokens)),)
     return result.last_node
-
-
-class TestConstructor:
-    def test_documented_attributes_are_there(self, pools: RecordingHybrid) -> None:
-        """Section 7: the arguments are kept under their documented names."""
-        cache = MambaRadixCache(4, pools.kv, pools.states, print)
-        assert (cache.page_size, cache.pool, cache.mamba_pool) == (4, pools.kv, pools.states)
-        assert cache.on_node_evict is print
-        assert isinstance(cache, BasePrefixCache)
 
 
 class TestMatch:
@@ -196,14 +186,6 @@ class TestLocks:
         cache.dec_lock_ref(node)
         assert (upper.full_lock_ref, node.full_lock_ref, node.mamba_lock_ref) == (0, 0, 0)
         assert sizes(cache) == ((4, 0, 4), (2, 0))
-
-    def test_boundary_id_is_taken_and_ignored(self, cache: MambaRadixCache) -> None:
-        """M4: an engine passes what inc_lock_ref of any cache returned."""
-        node = put(cache, [1, 2], 50)
-        for token in (None, 7):
-            cache.inc_lock_ref(node)
-            cache.dec_lock_ref(node, swa_boundary_id=token)
-        assert node.full_lock_ref == 0
 
 
 class TestRecencyAndIds:

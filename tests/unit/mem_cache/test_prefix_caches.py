@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from pymllm.adapters.failing_calls import RecordingPool, record_around
 from pymllm.errors import LockError, StaleNodeError
-from pymllm.history.outcomes import Effect
 from pymllm.invariants import check_mamba_radix_cache, check_radix_cache
-from pymllm.mem_cache import MambaRadixCache, RadixCache, RadixKey, TokenToKVPoolAllocator
+from pymllm.mem_cache import MambaRadixCache, RadixCache, RadixKey
 
 Cache = RadixCache | MambaRadixCache
 Kind = type[RadixCache] | type[MambaRadixCache]
@@ -63,16 +61,6 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture
 def cache(kind: Kind) -> Cache:
     return kind()
-
-
-@pytest.fixture
-def effects() -> list[Effect]:
-    return []
-
-
-@pytest.fixture
-def pool(effects: list[Effect]) -> RecordingPool:
-    return record_around(TokenToKVPoolAllocator(64, "cpu", 4, True), effects.append)
 
 
 class TestMatch:

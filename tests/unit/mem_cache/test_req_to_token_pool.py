@@ -49,25 +49,6 @@ def test_rows_count_from_1_lowest_first() -> None:
     assert pool.available_size() == 0
 
 
-def test_no_rows_wanted_are_no_rows() -> None:
-    """X4: alloc(0) is met by an empty list, even when nothing is free."""
-    pool = make_pool(max_reqs=1)
-    assert pool.alloc(0) == []
-    assert pool.alloc(1) == [1]
-    assert pool.alloc(0) == []
-
-
-def test_an_alloc_that_cannot_be_met_takes_nothing() -> None:
-    """X4: a batch gets all its rows or none, and the order of what follows stays."""
-    pool = make_pool()
-    alloc(pool, 3)
-    pool.free(2)
-    assert pool.alloc(3) is None
-    assert pool.available_size() == 2
-    assert pool.alloc(2) == [2, 4]
-    assert pool.alloc() is None
-
-
 @pytest.mark.notices("B107", when="cpu")
 def test_a_freed_row_carries_nothing_over(device: torch.device) -> None:
     """P2, E2: the next request in the row finds zeros, and other rows are left alone."""
@@ -156,26 +137,6 @@ def test_one_write_serves_every_running_request(device: torch.device, kind: Any)
     pool.write((kind(rows), kind([0, 3, 7, 3])), kind([21, 22, 23, 24]))
     expected = torch.zeros_like(pool.req_to_token)
     expected[rows, [0, 3, 7, 3]] = torch.tensor([21, 22, 23, 24], dtype=torch.int32, device=device)
-    assert torch.equal(pool.req_to_token, expected)
-
-
-def test_indices_on_the_table_device_need_no_copy(device: torch.device) -> None:
-    """P2: rows, positions and values may live where the table does."""
-    pool = make_pool(device=device)
-    rows = torch.tensor(alloc(pool, 2), device=device)
-    pool.write((rows, torch.tensor([1, 2], device=device)), torch.tensor([8, 9], device=device))
-    assert pool.req_to_token[1:3, 1:3].tolist() == [[8, 0], [0, 9]]
-
-
-def test_padded_entries_land_in_row_0() -> None:
-    """E5, P1: a padded batch names row 0, which belongs to nobody."""
-    pool = make_pool()
-    rows = alloc(pool, 2)
-    pool.write(([*rows, 0, 0], [4, 5, 0, 0]), [31, 32, 0, 0])
-    pool.write(([0], [6]), [33])
-    pool.write((0, 7), 34)
-    expected = torch.zeros_like(pool.req_to_token)
-    expected[1, 4], expected[2, 5], expected[0, 6], expected[0, 7] = 31, 32, 33, 34
     assert torch.equal(pool.req_to_token, expected)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -36,13 +35,6 @@ def test_the_defaults_are_others() -> None:
     """P4: the tests below would notice."""
     made = torch.zeros(1)
     assert (made.device.type, made.dtype) == ("meta", torch.float64)
-
-
-@pytest.mark.parametrize("value", [[1, 2], (1, 2), np.array([1, 2]), range(1, 3)])
-def test_numbers_of_the_host_stay_there(value: Any) -> None:
-    """P3: an index on another device could be neither checked nor read without a wait."""
-    index = index_arguments.as_index("rows", value)
-    assert (index.device, index.tolist()) == (CPU, [1, 2])
 
 
 def test_rows_are_where_their_pool_is() -> None:
@@ -210,13 +202,6 @@ def test_a_pool_looks_at_what_it_was_told_to(
     assert settings == [check_bounds] * 7
     names = ["value", "value", "row", "position", "slot", "src_index", "dst_index"]
     assert looked_at == ([] if check_bounds is False else names)
-
-
-def test_token_ids_stand_in_as_slots_of_the_host() -> None:
-    """R1: without a pool and a value."""
-    cache = RadixCache()
-    cache.insert(RadixKey([5, 6]))
-    assert cache.match_prefix(RadixKey([5, 6])).indices.tolist() == [5, 6]
 
 
 def test_whether_rows_can_be_read_is_asked_of_the_pools_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,16 +58,6 @@ def test_description_names_locks_and_tombstone() -> None:
     assert node.describe().endswith("lock_ref=2 tombstone swa_lock_ref=1")
 
 
-def test_a_new_node_holds_nothing() -> None:
-    """Section 4: the documented attributes, before a cache has filed it; an alive node has a window."""
-    node = TreeNode()
-    found = {name: getattr(node, name) for name in ("children", "parent", "value", "key", "hash_values")}
-    assert found == {"children": {}, "parent": None, "value": None, "key": None, "hash_values": None}
-    counts = [node.lock_ref, node.swa_lock_ref, node.hit_count, node.last_access_time, node.id]
-    assert counts == [0, 0, 0, 0.0, 1]
-    assert (node.swa_tombstone, node.swa_boundary_id) == (False, None)
-
-
 def test_track_slot_becomes_a_tensor_when_asked_for() -> None:
     """M1: int64 of shape (1,), made once; None without a state."""
     node = MambaTreeNode()

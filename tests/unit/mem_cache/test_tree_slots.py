@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from pymllm.invariants import check_mamba_radix_cache, check_radix_cache
 from pymllm.mem_cache import (
     GDNPool,
     MambaRadixCache,
@@ -40,12 +39,6 @@ def test_any_integer_dtype_passes_as_it_is(dtype: torch.dtype) -> None:
     assert _read(value) is value
 
 
-def test_token_ids_stand_in_without_a_pool() -> None:
-    """R1: without a pool and a value the token ids are the slots."""
-    assert _read(None, pool=None).tolist() == [7, 8, 9, 7]
-    assert _read(None, pool=None).dtype == torch.int64
-
-
 @pytest.mark.parametrize("numbers", [(0, 1, 2, 3), (2**63 - 4, 2**63 - 3, 2**63 - 2, 2**63 - 1)])
 def test_unsigned_slots_reach_from_zero_to_the_end_of_int64(numbers: tuple[int, ...]) -> None:
     """R1: without a pool slots are plain numbers."""
@@ -53,12 +46,6 @@ def test_unsigned_slots_reach_from_zero_to_the_end_of_int64(numbers: tuple[int, 
     assert _read(value, pool=None) is value
     kept = copy_for_keeps(value, 0, 4, torch.device("cpu"))
     assert (kept.dtype, kept.tolist()) == (torch.int64, [*numbers])
-
-
-def test_tuples_of_tokens_need_slots() -> None:
-    """R1: a bigram is no slot."""
-    with pytest.raises(ValueError, match="plain tokens"):
-        _read(None, tokens=[(1, 2)], page_size=1, pool=None)
 
 
 def test_pages_are_not_looked_at_without_ownership_checks() -> None:
@@ -119,9 +106,6 @@ def test_a_track_slot_is_one_integer_of_any_dtype(dtype: torch.dtype) -> None:
 # -- kept ----------------------------------------------------------------------------------------------------
 
 
-CHECKS = {RadixCache: check_radix_cache, MambaRadixCache: check_mamba_radix_cache}
-
-
 @pytest.fixture
 def pool() -> TokenToKVPoolAllocator:
     return TokenToKVPoolAllocator(1024, "cpu", 4)
@@ -143,19 +127,6 @@ def test_pages_are_expanded_in_order(pages: int, page_size: int) -> None:
     assert slots.dtype is torch.int64
     slots.zero_()
     assert starts.any()
-
-
-def test_split_divides_the_pages(cache: RadixCache | MambaRadixCache, pool: TokenToKVPoolAllocator) -> None:
-    """R10, X5: each half has its own copy, and a path of both has all slots."""
-    slots = pool.alloc(20)
-    assert slots is not None
-    lower = cache.insert(RadixKey(range_of(16)), slots[:16]).last_node
-    side = cache.insert(RadixKey([*range(8), 90, 91, 92, 93]), slots[[*range(8), *range(16, 20)]]).last_node
-    assert side.parent.value.tolist() + lower.value.tolist() == slots[:16].tolist()
-    assert cache._tree.gather([side.parent, side]).tolist() == slots[[*range(8), *range(16, 20)]].tolist()
-    CHECKS[type(cache)](cache)
-    cache.evict(20)
-    assert (lower.value, lower.evicted, pool.available_size()) == (None, True, 1024)
 
 
 def test_value_that_was_set_counts(cache: RadixCache | MambaRadixCache, pool: TokenToKVPoolAllocator) -> None:
@@ -246,17 +217,6 @@ def test_subclass_sees_every_slot_that_goes(kind: type[Any]) -> None:
     cache.insert(RadixKey([50, 51, 52, 53]), pool.alloc(4))
     assert cache.evict(16).full_evicted == 16
     assert (pool.freed, pool.available_size()) == (16, 64)
-
-
-def test_free_replaced_on_the_object_is_called() -> None:
-    """X2: also where the cache was built before."""
-    pool = make_pool(TokenToKVPoolAllocator, 64)
-    cache = RadixCache(4, token_to_kv_pool_allocator=pool)
-    cache.insert(RadixKey(list(range(12))), pool.alloc(12))
-    seen: list[list[int]] = []
-    pool.free = lambda indices: seen.append(indices.tolist())
-    cache.evict(1)
-    assert seen == [list(range(4, 16))]
 
 
 class _Bare:

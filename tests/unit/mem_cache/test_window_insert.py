@@ -59,10 +59,6 @@ class Engine:
     def found(self, tokens: list[int]) -> list[int]:
         return self.cache.match_prefix(RadixKey(tokens)).indices.tolist()
 
-    def state(self) -> Any:
-        sizes = self.cache.evictable_size(), self.cache.swa_evictable_size(), self.pool.available_size()
-        return view_tree(self.cache.root_node), sizes
-
 
 @pytest.fixture
 def engine() -> Engine:
@@ -177,14 +173,6 @@ class TestRevival:
         assert engine.found(KEY) == old
         assert node.parent.swa_tombstone
 
-    def test_pool_without_halves_gets_displaced_slots_back(self) -> None:
-        """S7, S2: an unlocked tombstone is revived over any pool."""
-        engine = Engine(inner=TokenToKVPoolAllocator(64, "cpu", 1, True))
-        engine.put(KEY, evicted=8)
-        old = engine.found(KEY)
-        assert engine.insert(KEY, engine.slots(12)).adopted == ((0, 8),)
-        assert engine.effects == [Effect("free", tuple(old[:8]))]
-
     def test_without_a_pool_only_unlocked_tombstones_are_revived(self) -> None:
         """S7: a locked one keeps its slots, and there is nothing to move."""
         cache = RadixCache(1, 2)
@@ -223,29 +211,8 @@ class TestRevival:
         assert engine.insert(KEY[:5], engine.slots(5)).adopted == ((2, 5),)
         assert len(engine.found(KEY[:5])) == 5
 
-    def test_value_is_copied_into_revived_nodes(self, engine: Engine) -> None:
-        """X5: the tree keeps no view of the caller's slots."""
-        engine.put(KEY, evicted=8)
-        slots = engine.slots(12).long()
-        expected = slots[:8].tolist()
-        engine.insert(KEY, slots)
-        slots.fill_(0)
-        assert engine.found(KEY)[:8] == expected
-        node = engine.cache.match_prefix(RadixKey(KEY)).last_node
-        assert node.parent.value.untyped_storage().nbytes() == 8 * 8
-
 
 class TestAllOrNothing:
-    def test_refused_insert_changes_nothing(self, engine: Engine) -> None:
-        """S7: recency and structure included; prefix_len is as if it had gone in."""
-        engine.put(KEY[:6])
-        before = engine.state()
-        slots = engine.slots(12, evicted=11)
-        result = engine.insert(KEY, slots, evicted=11)
-        assert (result.prefix_len, result.adopted) == (6, ())
-        engine.inner.free(slots)
-        assert engine.state() == before
-
     def test_what_is_dead_above_a_revived_node_does_not_count(self) -> None:
         """S3: three pages are no window of four, however deep in the tree they are."""
         engine = Engine(window=4)

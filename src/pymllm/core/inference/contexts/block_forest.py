@@ -8,8 +8,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NO_BLOCK", "BlockForest"]
-
 NO_BLOCK: Final = -1
 
 

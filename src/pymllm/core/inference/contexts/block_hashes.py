@@ -13,8 +13,6 @@ from pymllm.core.inference.contexts.block_forest import NO_BLOCK, BlockForest
 from pymllm.core.inference.contexts.host_numbers import host_integers
 from pymllm.errors import UsageError
 
-__all__ = ["NO_HASH", "BlockHashes", "as_hashes"]
-
 NO_HASH: Final = -1
 
 

@@ -15,8 +15,6 @@ from pymllm.errors import MambaSlotCapacityError, OwnershipError, UsageError
 from pymllm.mem_cache.arguments import as_int, as_size
 from pymllm.mem_cache.one_owner import OneOwner
 
-__all__ = ["BlockSlots"]
-
 # Every how many stamps one is looked at, and how many more of those than there should be.
 _SAMPLED: Final = 16
 _MARGIN: Final = 8

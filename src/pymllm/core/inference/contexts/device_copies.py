@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.fused_rows import is_capturing
 
-__all__ = ["constant_index", "copy_rows", "gather_rows", "row_index", "send"]
-
 
 def send(numbers: NDArray[np.integer], target: torch.Tensor) -> None:
     """Write host numbers into a tensor of the same dtype and size.

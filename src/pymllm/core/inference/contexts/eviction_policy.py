@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["PrefixCachingEvictionPolicy", "is_lru"]
-
 
 class PrefixCachingEvictionPolicy(enum.StrEnum):
     """What becomes of a registered block that nobody references."""

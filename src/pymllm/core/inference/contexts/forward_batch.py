@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from pymllm.core.inference.contexts.live_request import LiveRequest
 
-__all__ = ["ForwardBatch", "ForwardPass", "RequestStep", "plan_step"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestStep:

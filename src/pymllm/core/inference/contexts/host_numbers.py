@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
 
-__all__ = ["check_as_many", "host_array", "host_integers"]
-
 _INT64: Final = np.dtype(np.int64)
 _LARGEST: Final = np.iinfo(np.int64).max
 _UNSIGNED_MAX: Final = np.maximum.reduce  # `ndarray.max` adds 0.7 us

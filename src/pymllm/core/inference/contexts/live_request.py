@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from pymllm.mem_cache.arguments import as_int
 from pymllm.mem_cache.token_encoding import decode_tokens, encode_tokens
 
-__all__ = ["LiveRequest", "Region", "check_next_tokens", "read_prompt", "refuse_batch"]
-
 
 class Region(enum.IntEnum):
     """Where in the rows of a context a request stands; rows are in this order."""

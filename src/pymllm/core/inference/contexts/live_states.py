@@ -15,8 +15,6 @@ from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_size
 from pymllm.mem_cache.bit_view import bit_view
 
-__all__ = ["LiveStates", "as_state", "as_state_shape"]
-
 
 class LiveStates:
     """Find live states through a context.

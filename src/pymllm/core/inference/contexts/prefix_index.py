@@ -12,8 +12,6 @@ from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.live_request import LiveRequest
 from pymllm.mem_cache.base_prefix_cache import hash_to_int64, hash_token_ids
 
-__all__ = ["HashPage", "PrefixIndex", "block_hash"]
-
 HashPage = Callable[[Any, str | None], str]
 
 _LARGEST: Final = 2**63 - 1

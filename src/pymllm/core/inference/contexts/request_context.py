@@ -23,8 +23,6 @@ from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.one_owner import OneOwner
 from pymllm.mem_cache.one_thread import refuse_other_thread
 
-__all__ = ["RequestContext"]
-
 
 class RequestContext(OneOwner):
     """Keep requests with their blocks and states: the part of a `DynamicInferenceContext` between steps.

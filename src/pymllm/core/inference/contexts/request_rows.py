@@ -12,8 +12,6 @@ import torch
 
 from pymllm.core.inference.contexts.live_request import LiveRequest, Region
 
-__all__ = ["BatchDimensions", "MambaMetadata", "RequestRows"]
-
 _NONE: Final = -1
 
 

@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["SlotBooks", "SlotClaim"]
-
 _NONE: Final = -1
 _NOBODY: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 

@@ -20,8 +20,6 @@ from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.fused_rows import make_fused
 from pymllm.mem_cache.fused_states import FusedStates, Rows
 
-__all__ = ["SlotStates"]
-
 _Numbers: TypeAlias = NDArray[np.int64] | torch.Tensor
 _Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 

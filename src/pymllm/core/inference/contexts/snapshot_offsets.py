@@ -11,15 +11,6 @@ import torch
 
 from pymllm.core.inference.contexts.device_copies import send
 
-__all__ = [
-    "MAX_INTERMEDIATE_OFFSETS_PER_REQUEST",
-    "CommitCandidate",
-    "OffsetTable",
-    "Snapshots",
-    "commit_candidates",
-    "snapshot_positions",
-]
-
 MAX_INTERMEDIATE_OFFSETS_PER_REQUEST: Final = 3
 
 

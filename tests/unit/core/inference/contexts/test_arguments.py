@@ -69,12 +69,6 @@ def test_integers_come_as_one_dimension_of_int64(values: Any) -> None:
     assert numbers.tolist() == [0, 3]
 
 
-def test_nothing_is_no_integer_too_many() -> None:
-    """An empty list is an empty array, whatever NumPy takes its dtype to be."""
-    assert host_integers("ids", [], 1).tolist() == []
-    assert host_integers("ids", torch.empty(0), 1).tolist() == []
-
-
 class Foreign(enum.Enum):
     """Another engine's enumeration."""
 
@@ -86,12 +80,6 @@ class Foreign(enum.Enum):
 def test_lru_is_known_by_its_name(policy: object) -> None:
     """Specification, blocks: the slot allocator works with any context."""
     assert is_lru(policy)
-
-
-def test_a_policy_shows_itself_as_it_is_written() -> None:
-    """A signature with a default stays readable."""
-    assert repr(PrefixCachingEvictionPolicy.REF_ZERO) == "PrefixCachingEvictionPolicy.REF_ZERO"
-    assert PrefixCachingEvictionPolicy("lru") is PrefixCachingEvictionPolicy.LRU
 
 
 @pytest.mark.parametrize("policy", [PrefixCachingEvictionPolicy.REF_ZERO, Foreign.REF_ZERO, "ref_zero", None])

@@ -58,18 +58,6 @@ def test_blocks_may_be_any_integers(make_context: MakeContext, kind: Callable[[l
     assert slots.allocate_slots_batch(kind([1, 2])) == slots.allocate_slots_batch([1, 2])
 
 
-@pytest.mark.parametrize("policy", [REF_ZERO, "ref_zero"])
-def test_under_ref_zero_the_lowest_id_goes(make_context: MakeContext, policy: Any) -> None:
-    """C6: stamps do not count then."""
-    context = make_context(max_slots=2)
-    context.slots.allocate_slots_batch([6, 1])
-    context.register([6, 1])
-    cache_all(context, {6: 5, 1: 7})
-    context.prefix_caching_eviction_policy = policy
-    context.slots.allocate_slots_batch([2])
-    assert [context.slots.has_state(block) for block in (1, 6)] == [False, True]
-
-
 @pytest.mark.notices("B85")
 def test_an_allocation_evicts_none_of_its_own_blocks(make_context: MakeContext) -> None:
     """C5: a block of the call that has a slot keeps it, although it would be the next to go."""
@@ -104,21 +92,6 @@ def test_what_cannot_be_met_takes_nothing(make_context: MakeContext, missing: in
     assert len(context.slots.allocate_slots_batch([2, 3])) == 2
 
 
-def test_evicted_slots_are_the_callers(make_context: MakeContext) -> None:
-    """C2: neither free nor mapped; oldest first; their hashes are forgotten, and only theirs."""
-    context = make_context(max_slots=3)
-    taken = dict(zip([0, 1, 2], context.slots.allocate_slots_batch([0, 1, 2]), strict=True))
-    hashes = context.register([0, 1, 2])
-    context.slots.register_block_hashes_batch([0, 1, 2], hashes)
-    cache_all(context, {0: 3, 1: 1, 2: 2})
-    assert context.slots._evict_lru_slots_batch(2) == [taken[1], taken[2]]
-    assert context.slots.free_count == 0
-    assert context.slots.slot_to_block.tolist().count(-1) == 2
-    assert context.slots.hash_to_block_id == {hashes[0]: 0}
-    with pytest.raises(ValueError, match="num_needed must be at least 0"):
-        context.slots._evict_lru_slots_batch(-1)
-
-
 @pytest.mark.notices("B128")
 def test_a_deregistered_block_takes_only_its_own_hash(make_context: MakeContext) -> None:
     """C4: the set of hashes may name one that another block has meanwhile."""
@@ -133,15 +106,6 @@ def test_a_deregistered_block_takes_only_its_own_hash(make_context: MakeContext)
     with pytest.raises(IndexError):
         context.slots.on_kv_blocks_deregistered([1, 9], set())
     assert context.books() == before
-
-
-def test_only_positive_hashes_are_registered(make_context: MakeContext) -> None:
-    """Reference: -1 stands for none; C4: the first block of a hash keeps it."""
-    context = make_context()
-    context.slots.allocate_slots_batch([0, 1])
-    (value,) = context.register([0])
-    context.slots.register_block_hashes_batch([0, 1, 5, 0], [value, -1, 0, value])
-    assert context.slots.hash_to_block_id == {value: 0}
 
 
 def test_a_table_may_be_a_list(make_context: MakeContext) -> None:

@@ -249,16 +249,6 @@ def test_an_observer_that_raises_finds_the_books_written(policy: PrefixCachingEv
     assert len(allocator.take(3)) == 3, "the observer is not running any more"
 
 
-def test_who_has_nothing_is_told_by_block() -> None:
-    """C6: free blocks and the dummy; cached and referenced ones are somebody's."""
-    allocator = Watched(6)
-    cached = allocator.cache_chain(1, 10, clock=1)
-    held = allocator.take(1)
-    assert allocator.free_among([5, *cached, 4, *held]) == [5, 4]
-    with pytest.raises(IndexError):
-        allocator.free_among([6])
-
-
 def test_reset_makes_a_new_allocator() -> None:
     """C9, X7: bit for bit, the order of what comes next included; no observer is called."""
     allocator, new = Watched(7), Watched(7)

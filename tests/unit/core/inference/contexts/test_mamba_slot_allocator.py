@@ -106,15 +106,6 @@ def test_the_block_table_may_be_anything(make_context: MakeContext, as_table: Ca
     assert (left.blocks, left.end_block) == ((7, 8), 9)
 
 
-def test_the_table_need_not_name_matched_blocks_yet(make_context: MakeContext) -> None:
-    """Reference: the caller names them, first of the request's blocks."""
-    context = make_context(blocks=16)
-    context.request_to_kv_block_ids[1, 2] = 9
-    context.slots.compute_and_store_offsets(request(12), 1, 0, 12, 2, torch.tensor([7, 8]), 3)
-    left = context.slots._offsets.of_request[1]
-    assert (left.blocks, left.end_block) == ((8,), 9)
-
-
 def test_the_device_sees_the_prefill_batch(make_context: MakeContext, device: torch.device) -> None:
     """Reference: [prefill_count, 3] and [prefill_count]; paused and decoding requests come before it."""
     context = make_context(max_requests=6, device=device)
@@ -157,15 +148,6 @@ def test_a_commit_keeps_what_every_request_left(
     assert slots.free_count == 4, "what was committed is not committed again"
 
 
-def test_no_hash_is_no_hash_in_anybodys_table(make_context: MakeContext) -> None:
-    """C4: whoever writes 0 instead of -1 for a block without a hash gets no state for it."""
-    context = make_context(max_slots=8)
-    prefill(context, {0: [0, 1, 2]}, [12])
-    context.kv_block_allocator.block_hashes[1:3] = 0
-    context.slots.commit_intermediate_states()
-    assert context.slots.free_count == 8
-
-
 @pytest.mark.parametrize("hash_value", [1, 2**63 - 1])
 def test_a_state_is_kept_under_the_least_hash_and_the_largest(
     make_context: MakeContext, hash_value: int
@@ -176,17 +158,6 @@ def test_a_state_is_kept_under_the_least_hash_and_the_largest(
     context.kv_block_allocator.register_kv_block_hashes([2], [hash_value], [0])
     context.slots.commit_intermediate_states()
     assert context.slots.hash_to_block_id == {hash_value: 2}
-
-
-def test_collected_data_names_the_most_valuable_first(make_context: MakeContext) -> None:
-    """Reference: blocks, sources, end blocks, their rows, and all hashes in that order."""
-    context = make_context(max_requests=6)
-    prefill(context, {2: [0, 1, 2], 3: [3, 4, 5, 6, 7]}, [12, 20])
-    hashes = context.register(list(range(8)))
-    collected = context.slots._collect_commit_data()
-    assert collected == ([6, 1], [1, 0], [7, 2], [3, 2], [hashes[block] for block in (6, 1, 7, 2)])
-    context.slots._clear_intermediate_state()
-    assert context.slots._collect_commit_data() is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
 from pymllm.core.inference.contexts.kv_block_allocator import PrefixCachingEvictionPolicy
-from pymllm.errors import OwnershipError, UsageError
+from pymllm.errors import OwnershipError
 from pymllm.invariants.blocks import check_dynamic_context
 
 STATES = {
@@ -61,12 +61,6 @@ def trace_of(context: DynamicInferenceContext) -> tuple[Any, ...]:
     )
 
 
-def test_everything_is_by_keyword() -> None:
-    """Specification, blocks: the constructor's arguments have no order."""
-    with pytest.raises(TypeError):
-        DynamicInferenceContext(3, 9, 6, 4)  # type: ignore[misc]
-
-
 def test_a_context_offers_what_the_slot_allocator_reads(device: torch.device) -> None:
     """Specification, blocks: shapes, dtypes and devices; books on the host."""
     context = make_context(**STATES, device=device, conv_states_dtype=torch.float16)
@@ -83,27 +77,6 @@ def test_a_context_offers_what_the_slot_allocator_reads(device: torch.device) ->
     assert context.mamba_slot_allocator.max_slots == 4
     assert context.prefix_caching_eviction_policy is PrefixCachingEvictionPolicy.LRU
     assert (context.paused_request_count, context.mamba_metadata.intermediate_count) == (0, 0)
-
-
-def test_attention_alone_has_no_states() -> None:
-    """Specification, blocks: mamba_slots and num_mamba_layers are 0 by default."""
-    context = make_context()
-    assert context.mamba_slot_allocator is None
-    assert context.mamba_conv_states is None
-    assert context.mamba_ssm_states is None
-
-
-def test_a_recurrent_model_without_slots_computes_all() -> None:
-    """M2's rule for blocks: KV without a state cannot be resumed from; the KV is shared all the same."""
-    context = make_context(**(STATES | {"mamba_slots": 0}))
-    finish(context, *range(8))
-    context.add_request(req := request(*range(8), 50))
-    (step,) = context.begin_step().requests
-    assert (step.start, step.tokens.size) == (0, 9)
-    assert context.kv_block_allocator.block_ref_counts[list(step.blocks)].tolist() == [1, 1, 1]
-    context.commit_step([1])
-    context.release(req)
-    check_dynamic_context(context)
 
 
 @pytest.mark.notices("B115-requests")
@@ -197,17 +170,6 @@ def test_a_prompt_that_the_pool_can_never_hold_is_refused() -> None:
     """E4: False means later; this would be never."""
     with pytest.raises(ValueError, match="needs 5 blocks, a request may have 4"):
         make_context(num_blocks=5).add_request(request(*range(17)))
-
-
-def test_a_request_is_here_once() -> None:
-    """X1: by identity; an equal one is another."""
-    context = make_context()
-    req = request(1, 2)
-    context.add_request(req)
-    with pytest.raises(UsageError, match="here already"):
-        context.add_request(req)
-    assert context.add_request(request(1, 2))
-    assert context.requests[0] is req
 
 
 @pytest.mark.notices("B164-blocks", shows_as=OwnershipError)

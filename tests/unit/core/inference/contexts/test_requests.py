@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from array import array
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from pymllm.core.inference.contexts.forward_batch import ForwardBatch, plan_step
+from pymllm.core.inference.contexts.forward_batch import plan_step
 from pymllm.core.inference.contexts.live_request import (
     LiveRequest,
     Region,
@@ -22,39 +21,6 @@ from pymllm.core.inference.contexts.live_request import (
 from pymllm.core.inference.contexts.request_rows import RequestRows
 
 # -- tokens --------------------------------------------------------------------------------------------------
-
-
-def make_live(**changes: Any) -> LiveRequest:
-    return LiveRequest(object(), np.arange(10, 15, dtype=np.uint32), [], [], **changes)
-
-
-@pytest.mark.parametrize(
-    ("start", "stop", "expected"),
-    [
-        (0, 5, [10, 11, 12, 13, 14]),
-        (2, 4, [12, 13]),
-        (3, 7, [13, 14, 90, 91]),
-        (5, 6, [90]),
-        (6, 8, [91, 92]),
-    ],
-)
-def test_tokens_run_from_the_prompt_into_what_was_generated(
-    start: int, stop: int, expected: list[int]
-) -> None:
-    """C3: a block may have tokens of both."""
-    live = make_live(generated=[90, 91, 92])
-    found = live.tokens(start, stop)
-    assert found.tolist() == expected
-    assert found.dtype == np.uint32
-
-
-@pytest.mark.parametrize(
-    ("computed", "skip", "limit", "expected"),
-    [(0, 0, None, 5), (0, 4, None, 5), (0, 2, 1, 3), (3, 0, 9, 2), (2, 0, 2, 2)],
-)
-def test_a_chunk_counts_what_it_skips(computed: int, skip: int, limit: int | None, expected: int) -> None:
-    """Reference: the chunk's length is before skipping, while a limit is on what is computed."""
-    assert make_live(computed=computed, skip=skip).plan_chunk(limit) == expected
 
 
 @pytest.mark.parametrize(
@@ -122,24 +88,6 @@ def assert_sound(rows: RequestRows) -> None:
         assert [b for b in rows.block_table[live.row].tolist() if b >= 0] == live.blocks
 
 
-@pytest.mark.parametrize(("start", "end"), list(itertools.product(Region, Region)))
-def test_a_request_moves_with_all_that_it_has(start: Region, end: Region) -> None:
-    """E2: past requests in every region between, in either direction."""
-    rows = RequestRows(9, 3)
-    lives = [make_row(10 * n, 10 * n + 1) for n in range(9)]
-    for live, region in zip(lives, [*Region, *Region, start], strict=True):
-        rows.open(live)
-        rows.move(live, region)
-        assert_sound(rows)
-    states = {id(live): rows.state_of(live) for live in lives}
-    rows.move(lives[-1], end)
-    assert_sound(rows)
-    assert lives[-1].region is end
-    assert {id(live): rows.state_of(live) for live in lives} == states
-    assert sorted(states.values()) == list(range(9))
-    assert rows.is_full
-
-
 @pytest.mark.notices("B107-requests")
 @pytest.mark.parametrize("place", range(4))
 def test_a_closed_row_keeps_nothing(place: int) -> None:
@@ -160,20 +108,6 @@ def test_a_closed_row_keeps_nothing(place: int) -> None:
     rows.open(again)
     assert rows.state_of(again) == state
     assert rows.block_table[3].tolist() == [99, -1, -1]
-
-
-def test_clear_makes_new_rows() -> None:
-    """C9: bit for bit."""
-    rows, new = RequestRows(3, 2), RequestRows(3, 2)
-    rows.open(make_row(1))
-    rows.metadata.intermediate_count = 4
-    rows.metadata.per_request_intermediate_counts = [4]
-    rows.clear()
-    assert list(rows) == []
-    assert rows.block_table.tolist() == new.block_table.tolist()
-    assert rows.metadata.request_to_mamba_state_idx.tolist() == [-1] * 3
-    assert (rows.metadata.intermediate_count, rows.metadata.per_request_intermediate_counts) == (0, [])
-    assert rows._free_states == new._free_states
 
 
 # -- steps ---------------------------------------------------------------------------------------------------
@@ -197,23 +131,3 @@ def test_tokens_in_shared_blocks_go_to_the_dummy() -> None:
     assert (step.row, step.state_idx, step.blocks) == (2, 1, (7, 3, 5))
     assert (step.offsets, step.first_output) == ((2, 4), 6)
     assert step.is_sampled
-
-
-@pytest.mark.parametrize(
-    ("state", "tokens", "slots", "is_sampled"),
-    [
-        ({"computed": 8, "chunk": 1}, [108], [20], False),
-        ({"computed": 8, "chunk": 2}, [108, 109], [20, 21], True),
-        ({"computed": 10}, [200], [22], True),
-        ({"computed": 11}, [201], [23], True),
-    ],
-)
-def test_a_step_is_a_chunk_or_one_token(
-    state: dict[str, int], tokens: list[int], slots: list[int], is_sampled: bool
-) -> None:
-    """A next token is chosen where the prompt ends, and from then on."""
-    step = plan_step(make_started(**state), 0, 4, 9)
-    assert step.tokens.tolist() == tokens
-    assert step.kv_slots.tolist() == slots
-    assert step.is_sampled is is_sampled
-    assert len(ForwardBatch((step, step))) == 2

@@ -69,15 +69,6 @@ def test_states_have_a_row_for_each_slot(make_context: MakeContext, device: torc
     assert slots.mem_bytes() == (3 + 12) * 2 * (3 * 2 + 4 * 4)
 
 
-def test_a_context_without_a_device_is_on_the_cpu(make_context: MakeContext) -> None:
-    """Specification, blocks."""
-    context = make_context()
-    del context.device
-    slots = MambaSlotAllocator(context, 1, 1, (), (), torch.float32, torch.float32)
-    assert slots.device == torch.device("cpu")
-    assert slots.conv_states.shape == (1, 1)
-
-
 def test_given_states_are_written_to_one_layer_of_one_slot(
     make_context: MakeContext, read_bits: ReadBits, device: torch.device
 ) -> None:
@@ -145,23 +136,6 @@ def test_where_nothing_is_cached_the_live_state_stays(make_context: MakeContext,
         context.slots.restore_to_live(0, 6)
     found = all_bits(context, read_bits)
     assert_same([found[0], *found[2:]], [before[0], *before[2:]])
-
-
-@pytest.mark.parametrize(("sources", "slots"), [([11, 0], [1, 2]), ([4, 4], [0, 2]), ([], [])])
-def test_outputs_are_copied_to_slots(
-    make_context: MakeContext,
-    read_bits: ReadBits,
-    device: torch.device,
-    sources: list[int],
-    slots: list[int],
-) -> None:
-    """C7: all layers of the named rows, and no other slot."""
-    context = make_context(device=device)
-    expected = all_bits(context, read_bits)
-    for at in (2, 3):
-        expected[at][:, slots] = expected[at + 2][:, sources]
-    context.slots._copy_intermediate_to_cache(sources, slots)
-    assert_same(all_bits(context, read_bits), expected)
 
 
 def test_live_states_may_lie_apart(

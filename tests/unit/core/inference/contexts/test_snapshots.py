@@ -64,26 +64,6 @@ def test_the_addresses_never_change(device: torch.device) -> None:
     assert not table._buffer.any()
 
 
-def test_clearing_forgets_on_the_device_too(device: torch.device) -> None:
-    """C9: bit for bit as new."""
-    table = OffsetTable(2, device)
-    table.clear()
-    table.of_request[0] = left(8)
-    table.show(0, 1)
-    table.clear()
-    assert not table._buffer.any()
-    assert table.of_request == {}
-    assert table.show(0, 2) == (None, None)
-
-
-def test_states_at_the_end_alone_are_no_offsets() -> None:
-    """Reference: (None, None) if there are no intermediates."""
-    table = OffsetTable(2, torch.device("cpu"))
-    table.of_request[0] = Snapshots((), (), (), 5, 8)
-    assert table.show(0, 2) == (None, None)
-    assert table.show(0, 0) == (None, None)
-
-
 def test_ends_come_first_then_the_deepest_then_the_lower_row() -> None:
     """C7: the order in which states are kept when slots run out."""
     left_by = {
@@ -106,14 +86,6 @@ def test_a_shared_block_is_named_once() -> None:
     }
     found = commit_candidates(left_by, 0, [1, 2, 0])
     assert [(each.block, each.row, each.source) for each in found] == [(11, 2, -1), (10, 0, 0)]
-
-
-def test_sources_follow_what_was_extracted() -> None:
-    """C7: requests outside the batch leave nothing, and requests that nobody remembers still have outputs."""
-    left_by = {5: Snapshots((4, 8), (4, 8), (10, 11), -1, 9), 9: Snapshots((4,), (4,), (12,), -1, 9)}
-    found = commit_candidates(left_by, 4, [3, 1])
-    assert [(each.block, each.source) for each in found] == [(10, 3)]
-    assert commit_candidates({}, 0, [1]) == []
 
 
 def test_the_first_block_is_a_block_like_any_other() -> None:

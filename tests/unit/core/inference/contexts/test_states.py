@@ -32,15 +32,6 @@ def test_what_is_sent_arrives_and_may_be_changed_at_once(device: torch.device) -
     assert target.tolist() == list(range(1000))
 
 
-def test_an_index_is_of_its_own(device: torch.device) -> None:
-    """X5: int64 on the device."""
-    numbers = np.array([3, 1])
-    index = row_index(numbers, device)
-    numbers[0] = 9
-    assert (index.tolist(), index.dtype, index.device.type) == ([3, 1], torch.int64, device.type)
-    assert row_index(np.empty(0, np.int64), device).tolist() == []
-
-
 def test_an_index_inside_a_graph_is_part_of_it(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 10: its numbers are arguments of launches, not memory that a replay would read again."""
     numbers = np.array([3, 1, 2**40, 0, *range(200)])
@@ -170,13 +161,6 @@ def test_rows_of_states_go_where_the_states_are(monkeypatch: pytest.MonkeyPatch)
     context = SimpleNamespace(mamba_metadata=SimpleNamespace(request_to_mamba_state_idx=table))
     LiveStates(context, CONV, SSM).rows([2, 1])
     assert moved == [(0, ([2, 1], "cuda:1"), torch.device("cpu"), torch.int64)]
-
-
-def test_buffers_are_the_contexts() -> None:
-    """X5: shared by design."""
-    conv, ssm = make_live([0]).buffers()
-    assert conv is CONV
-    assert ssm is SSM
 
 
 @pytest.mark.parametrize(
