@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -121,11 +122,13 @@ def test_an_interrupt_gives_what_there_is(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("pymllm.cli.shrink.progress_bar", interrupted)
-    if not again:
-        ask = workers.ask
-        monkeypatch.setattr(
-            workers, "ask", lambda do, *rest: ask_again() if do is shows_again else ask(do, *rest)
-        )
+    ask = workers.ask
+
+    def ask_untimed(do: Callable[..., object], *rest: Any) -> object:
+        """Show what was found, and not that time passes before."""
+        return ask_again() if do is shows_again and not again else ask(do, *rest[:3])
+
+    monkeypatch.setattr(workers, "ask", ask_untimed)
     result = shrink(file, "--adapter", f"{tiny}:KeepsEntries")
     assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")
     assert "    operations 7 -> 7" in result.stdout

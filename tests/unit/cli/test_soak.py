@@ -270,7 +270,7 @@ def test_a_ledger_that_names_a_command_starts_none(
     ledger.write_text(json.dumps(header) + "\n", encoding="utf-8")
     refused = soak("--resume", "c", "--jobs", 1)
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
-    assert "add --command 'touch ran'." in refused.stderr
+    assert "add --command 'touch ran'" in refused.stderr
     assert not Path("ran").exists()
     named = soak("--command", tiny_program("hello", "kill"), "--operations", 60, "--seed", 3, "--jobs", 1)
     said = f"command:{tiny_program('hello', 'kill')}  could not be"
@@ -294,7 +294,7 @@ def test_an_interrupted_campaign_of_a_stranger_names_its_adapter_again(
     folder = tmp_path / "my runs"
     result = soak(*SHORT, "--adapter", f"{tiny}:KeepsEntries", "--output", folder)
     assert (result.exit_code, "in 1 runs" in result.stdout) == (130, True)
-    said = next(line for line in result.stderr.splitlines() if "go on with" in line)
+    said = next(line for line in result.stderr.splitlines() if "continue with" in line)
     assert said == f"pymllm: continue with: pymllm soak --resume '{folder}' --adapter {tiny}:KeepsEntries"
     monkeypatch.setattr(campaign, "play_run", play)
     resumed = soak(*shlex.split(said.partition("pymllm soak ")[2]), "--jobs", 1)
@@ -617,7 +617,7 @@ def last_of(report: SoakReport, *, strict: bool = False) -> str:
 def test_the_last_line_sums_up(report: SoakReport) -> None:
     """The verdict first; a campaign that played nothing has one, too."""
     assert last_of(report).startswith("violated: 202 operations in 2 runs; 0:00:02 of CPU time; ")
-    assert last_of(report).endswith("2 errors of adapters; 1 runs that differ when repeated")
+    assert last_of(report).endswith("2 errors of adapters; 1 run that differed when repeated")
     nothing = last_of(SoakReport((), Totals(), ()))
     assert nothing.startswith("unknown: 0 operations in 0 runs; ")
     assert nothing.endswith("0 of 0 situations reached, counted for each adapter")

@@ -239,7 +239,7 @@ def test_progress_is_told_and_what_is_missed_ends_with_1() -> None:
 
     sound = Fault("sound", "nothing is wrong", ("P1",), ("hashes",), searchers=("machine",))
     report = look_for_faults([FAULTS[0], sound], HuntPlan(operations=200), 1, show)
-    assert seen == [("faults", 2), 1, 2]
+    assert [*dict.fromkeys(it for it in seen if it)] == [("faults", 2), 1, 2]  # again while nothing ends
     assert report.exit_status == 1
     assert [result.fault.id for result in report.missed] == ["sound"]
 

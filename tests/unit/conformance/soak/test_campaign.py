@@ -120,7 +120,7 @@ def test_a_campaign_of_another_version_does_not_go_on(
     """X3: its other runs were other programs."""
     soak(replace(PLAN, operations=10), tmp_path)
     monkeypatch.setattr(campaign, "build_version", lambda: "9+other")
-    with pytest.raises(UsageError, match=r"and this is 9\+other"):
+    with pytest.raises(UsageError, match=r"this is 9\+other"):
         load_campaign(tmp_path)
 
 
@@ -243,8 +243,9 @@ def test_onlookers_see_the_totals(tmp_path: Path) -> None:
     """After each run."""
     seen: list[int] = []
     soak(replace(HERE, operations=900), tmp_path, show=lambda totals: seen.append(totals.runs))
-    assert seen == list(range(1, len(seen) + 1))
-    assert len(seen) > 1
+    runs = [*dict.fromkeys(seen)]  # told again every second while none ends
+    assert [it for it in runs if it] == list(range(1, runs[-1] + 1))
+    assert runs[-1] > 1
 
 
 @pytest.mark.parametrize("moment", ["smoke", "first run", "ledger"])
@@ -261,8 +262,7 @@ def test_an_interrupt_leaves_whole_lines(
     elif moment == "first run":
         monkeypatch.setattr(campaign, "play_run", interrupt)
     else:
-        shown = iter([None, None])
-        report = soak(HERE, tmp_path, show=lambda totals: interrupt() if next(shown, 1) else None)
+        report = soak(HERE, tmp_path, show=lambda totals: interrupt() if totals.runs == 3 else None)
         assert report.interruption is not None
         assert report.totals.runs == len(runs_of(tmp_path)) == 3
         return
