@@ -24,6 +24,7 @@ __all__ = ["pytest_make_collect_report"]
 # Set before anything imports torch, so that child processes inherit it: tensors in tests are small, and a
 # second thread costs them more than it gives.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("PYMLLM_PROGRESS", "off")  # a slow machine has more to say on standard error
 
 # No deadlines: a slow machine is not a wrong cache. A machine's test takes its length from the profile, so
 # that one class serves a commit (dev, ci) and a night (deep: at most 100,000 steps for each machine). The

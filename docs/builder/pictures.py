@@ -1,6 +1,6 @@
 """Makes the pictures of the pages from what the program prints: python docs/builder/pictures.py.
 
-`tests/repo/test_pictures.py` makes them, too, and compares their words with those in ``docs/assets``.
+`tests/repo/test_pages.py` makes them, too, and compares their words with those in ``docs/assets``.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ class NaiveBlocks(Model):
             demand(call.call == "callback" and len(call.slots) > 0, "no callback of something:", call)
             expect(call.target, tuple(sorted(hashes[block] for block in call.slots if block in hashes)))
             expect(call.note, "RuntimeError" if self.armed("reenter") == nth else "")
-        if calls:  # of earlier calls the sizes may be on their way to these
+        if calls:  # of earlier calls the sizes may be on their way to these; a `node` means nothing here
             self.check_sizes(calls[-1].sizes)
         return 0 < self.armed("callback") <= len(calls)
 

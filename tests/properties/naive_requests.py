@@ -198,7 +198,7 @@ class NaiveRequests(Model):
         return gone
 
     def told(self) -> list[int]:
-        """Return the blocks that callbacks told of, each once."""
+        """Return the blocks that callbacks told of, each once; all else that a call has is not compared."""
         calls, self.calls = self.calls, []
         demand(all(call.call == "callback" for call in calls), "no callback:", calls)
         gone = [block for call in calls for block in call.slots]

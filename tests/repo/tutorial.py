@@ -127,6 +127,7 @@ class Reader:
             "COLUMNS": "100",
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
+            "PYMLLM_PROGRESS": "off",  # a slow machine has more to say
         }
 
 

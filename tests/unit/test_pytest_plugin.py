@@ -695,7 +695,10 @@ def test_last(): assert len(done) == 15
     ("text", "message"),
     [
         ("async def test_x(): pass", "*cannot repeat a coroutine*"),
-        ("class TestX(unittest.TestCase):\n    def test_x(self): pass", "*repeats test functions only*"),
+        (
+            "class TestX(unittest.TestCase):\n    def test_x(self): pass",
+            "*no_leak can repeat only pytest's test functions*",
+        ),
     ],
 )
 def test_what_cannot_be_repeated_fails(run: Run, text: str, message: str) -> None:

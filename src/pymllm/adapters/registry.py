@@ -143,8 +143,9 @@ def find_adapter(name: str) -> AdapterEntry:
 
 def _guess_place(name: str) -> list[str]:
     """Return ``toy:Toy`` for ``toy.Toy``, ``toy.py`` and ``toy.py:Toy``, which people write instead."""
-    found = re.fullmatch(r"([\w./]+)\.py(?::(\w+))?", name) or re.fullmatch(r"([\w.]*\w)\.(\w+)", name)
-    return [f"{found[1].removeprefix('./').replace('/', '.')}:{found[2] or 'CLASS'}"] if found else []
+    file = re.fullmatch(r"(?:\./)*(\w+(?:/\w+)*)\.py(?::(\w+))?", name)
+    found = file or re.fullmatch(r"(\w+(?:\.\w+)*)\.(\w+)", name)
+    return [f"{found[1].replace('/', '.')}:{found[2] or 'CLASS'}"] if found else []
 
 
 def _did_you_mean(near: Iterable[str]) -> str:
@@ -175,8 +176,9 @@ def load_adapter(entry: AdapterEntry) -> AdapterClass:
         raise AdapterError(entry.name, f"cannot import {module_name}: {why}") from error
     found = getattr(module, class_name, None)
     if not inspect.isclass(found):
-        classes = [name for name, it in vars(module).items() if inspect.isclass(it) and _is_adapter(it)]
-        near = difflib.get_close_matches(class_name, classes) or classes[-1:]
+        classes = {name: it for name, it in vars(module).items() if inspect.isclass(it)}
+        adapters = [name for name, it in classes.items() if _is_adapter(it)]
+        near = difflib.get_close_matches(class_name, adapters or classes) or adapters[-1:]
         raise AdapterError(entry.name, f"{module_name} has no class {class_name!r}{_did_you_mean(near)}")
     if not _is_adapter(found):
         raise AdapterError(

@@ -20,7 +20,7 @@ from pymllm.torch_extra import why_no_torch
 
 
 @click.command("adapters", short_help="List the implementations that can be examined.")
-@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=options.complete_adapter)
 @options.json
 @click.option(
     "-v", "--verbose", is_flag=True, help="List the configurations, too, with the capabilities of each."

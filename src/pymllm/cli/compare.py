@@ -51,7 +51,7 @@ _SHARED = {"laws", "profile", "seed", "examples", "jobs", "timeout", "output", "
 
 
 @click.command("compare", short_help="Search several implementations, and print verdicts side by side.")
-@click.argument("names", metavar="NAME NAME...", nargs=-1)
+@click.argument("names", metavar="NAME NAME...", nargs=-1, shell_complete=options.complete_adapter)
 @options.command(multiple=True)
 def compare_command(
     names: tuple[str, ...],

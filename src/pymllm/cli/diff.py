@@ -12,8 +12,9 @@ import click
 from pymllm.cli import options
 from pymllm.cli.program import escaped
 from pymllm.cli.tables import draw, make_table, tell
-from pymllm.conformance.documents import DiffDocument, JudgementDocument, read_as
+from pymllm.conformance.documents import FAIL_ON, DiffDocument, JudgementDocument, read_as
 from pymllm.errors import TraceError, UsageError
+from pymllm.report.quantities import count_of
 from pymllm.text_file import NotJSONError, read_json, read_text_file
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _MOST_NAMES = 12
 @click.argument("after", metavar="RUN", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--fail-on",
-    type=click.Choice(("law", "finding", "figure", "any")),
+    type=click.Choice(FAIL_ON),
     multiple=True,
     help="End with 1 where a law has a worse verdict, a finding is new or a fault is missed, or a figure is "
     "worse by more than its noise; any: for each of these, and for a situation that is no longer reached.",
@@ -95,6 +96,7 @@ def _of_document(path: Path) -> Facts | None:
 
 def make_text(document: DiffDocument) -> str:
     """Lay a comparison out as text: what is worse comes first, and one line at the end sums up."""
+    from pymllm.report.changes import word_of
     from pymllm.report.quantities import show
 
     it = document
@@ -103,7 +105,7 @@ def make_text(document: DiffDocument) -> str:
     if it.laws:
         table = make_table("law", "of", "before", "after", "")
         for law in it.laws:
-            word = "WORSE" if law.worse else "better"
+            word = "WORSE" if law.worse else word_of(law)
             table.add_row(law.law, escaped(law.subject), law.before.value, law.after.value, word)
         parts += ["", table]
     parts += _lines(it)
@@ -142,20 +144,25 @@ def _lost(it: DiffDocument) -> Iterator[str]:
     for place, names in by_place.items():
         shown = names[:_MOST_NAMES]
         shown += [f"and {len(names) - len(shown)} more, which --json lists"] * (len(names) > len(shown))
-        yield escaped(f"no longer reached by {place}: {len(names)} situations")
+        yield escaped(f"no longer reached by {place}: {count_of(len(names), 'situation')}")
         yield from wrap(escaped("; ".join(shown)), 100, initial_indent="    ", subsequent_indent="    ")
 
 
 def _sum_up(it: DiffDocument) -> str:
+    from pymllm.report.changes import word_of
+
     worse = sum(law.worse for law in it.laws)
+    better = sum(word_of(law) in ("fixed", "better") for law in it.laws if not law.worse)
+    left = len(it.laws) - worse - better
     new = sum(finding.new for finding in it.findings)
     judged = [row.verdict for row in it.figures if row.verdict is not None]
     words = [
-        f"laws: {worse} worse, {len(it.laws) - worse} better",
+        f"laws: {worse} worse, {better} better" + (f", {left} no longer tested" if left else ""),
         f"findings: {new} new, {len(it.findings) - new} gone",
         f"figures: {judged.count('worse')} worse and {judged.count('better')} better beyond noise of "
         f"{len(it.figures)} that changed",
-        f"{len(it.situations_lost)} situations lost, {len(it.faults_missed)} faults no longer caught",
+        f"{count_of(len(it.situations_lost), 'situation')} lost, "
+        f"{count_of(len(it.faults_missed), 'fault')} no longer caught",
     ]
     failed = f"; failed on {', '.join(it.failed_on)}" if it.failed_on else ""
     return f"{it.kind}: {'; '.join(words)}{failed}"

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import count_of, say
+from pymllm.cli.program import say
 from pymllm.cli.store import keep_run, refuse_own_input
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.conformance.documents import FaultRow, FaultsDocument
 from pymllm.errors import UsageError
+from pymllm.report.quantities import count_of
 from pymllm.text_file import cut, write_text_file
 from pymllm.torch_extra import require_torch
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, count_of, escaped
+from pymllm.cli.program import complain, escaped
 from pymllm.cli.tables import draw, explain, make_legend, make_table, tell
 from pymllm.conformance.documents import JudgedViolation, JudgementDocument
 from pymllm.errors import InvariantViolation, ProgramError
@@ -17,6 +17,7 @@ from pymllm.history.outcomes import SIZE_NAMES
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.verdicts import Verdict
+from pymllm.report.quantities import count_of
 from pymllm.text_file import cut
 
 

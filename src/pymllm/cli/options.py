@@ -128,10 +128,17 @@ OUTPUT_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 # -- options -----------------------------------------------------------------------------------------------
 
+
+def complete_adapter(context: click.Context, param: click.Parameter, begin: str) -> list[str]:
+    """Return the names of adapters that begin like what was typed so far, for a shell."""
+    return [entry.name for entry in (*OWN, *PEERS, *faulty()) if entry.name.startswith(begin)]
+
+
 adapters = click.option(
     "--adapter",
     "adapters",
     metavar="NAME",
+    shell_complete=complete_adapter,
     multiple=True,
     show_default="all of our own classes",
     help="A name of `pymllm adapters`, or module:Class; may be repeated.",
@@ -139,6 +146,7 @@ adapters = click.option(
 adapter = click.option(
     "--adapter",
     metavar="NAME",
+    shell_complete=complete_adapter,
     show_default="the adapter that FILE names, if `pymllm adapters` lists it",
     help="A name of `pymllm adapters`, or module:Class.",
 )
@@ -147,6 +155,8 @@ progress = click.option(
     "--progress",
     type=click.Choice(["auto", "on", "off"]),
     default="auto",
+    envvar="PYMLLM_PROGRESS",
+    show_envvar=True,
     help="Show progress on standard error: a bar on a terminal, else a line every ten seconds; on: a line at "
     "the beginning, too.",
 )

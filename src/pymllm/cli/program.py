@@ -174,11 +174,6 @@ def complain(message: str) -> None:
     _tell(f"pymllm: {escaped(message)}")
 
 
-def count_of(number: int, one: str, several: str = "") -> str:
-    """Write how many there are of something, in the singular for one."""
-    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
-
-
 def escaped(text: str) -> str:
     """Write what is no part of a line, such as a newline in the name of a file, as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, count_of, escaped
+from pymllm.cli.program import complain, escaped
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.conformance.documents import CacheTime, CeilingRow, ReplayConfig, ReplayDocument, ReplayRun
 from pymllm.conformance.replay_plan import ReplayPlan
 from pymllm.errors import UsageError
+from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -223,7 +224,7 @@ def _legend(plan: ReplayPlan) -> dict[str, str]:
     """Explain the words of the table that are no field's terms."""
     of_engine = {
         "retractions": "running requests sent back to the queue because memory ran out",
-        "peak tokens held": "by running requests and the cache together; stored: by the cache",
+        "peak tokens held": "by requests and the cache; peak tokens stored: by the cache",
         "virtual time": "of the simulated engine, which computes nothing",
     }
     return {
@@ -391,11 +392,6 @@ def make_curves(grid: ReplayGrid) -> str:
     parts = [_heading(grid.document)]
     for page_size in dict.fromkeys(page_size for page_size, _ in _points(grid)):
         parts.append(f"\ntoken hit rate, pages of {page_size:,}\n\n{_curve(grid, page_size)}")
-    for one in grid.results:
-        found = one.document.violation
-        if found is not None:
-            where = f"page size {one.plan.page_size}, capacity {one.plan.capacity}"
-            parts.append(f"{found.law}  VIOLATED by {found.cache} ({where})\n    {found.message}\n")
     legend = {
         "capacity": "KV slots; the column of a cache has its hit rate there",
         "Belady": "highest hit rate of any cache of this capacity; known for --mode serial only",
@@ -403,7 +399,12 @@ def make_curves(grid: ReplayGrid) -> str:
         "evicted": "most tokens that a cache evicted",
         "left out": "most requests that were too large for a cache",
     }
-    parts.append(f"\n{draw(make_legend(legend), fits_terminal=True)}")
+    parts.append(f"\n{draw(make_legend(legend), '', fits_terminal=True)}")
+    for one in grid.results:
+        found = one.document.violation
+        if found is not None:
+            where = f"page size {one.plan.page_size}, capacity {one.plan.capacity}"
+            parts.append(f"{found.law}  VIOLATED by {found.cache} ({where})\n    {found.message}\n")
     if grid.interruption is not None:
         parts.append("interrupted: a dash marks what was not replayed\n")
     return "".join(parts)

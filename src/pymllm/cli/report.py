@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, count_of, escaped, say
+from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program
 from pymllm.errors import UsageError
+from pymllm.report.quantities import count_of
 from pymllm.text_file import write_text_file
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from pymllm.cli.program import complain, count_of, escaped
+from pymllm.cli.program import complain, escaped
 from pymllm.cli.tables import (
     BETWEEN_LINES,
     draw,
@@ -33,6 +33,7 @@ from pymllm.conformance.soak.ledger import CampaignHeader, RunRecord
 from pymllm.conformance.soak.schedule import seed_of
 from pymllm.conformance.soak.totals import AdapterTotals, Drift, Totals
 from pymllm.oracle.laws import find_law
+from pymllm.report.quantities import count_of
 
 # -- while it runs -----------------------------------------------------------------------------------------
 
@@ -129,11 +130,11 @@ def make_text(
     report: SoakReport, *, strict: bool = False, verbose: bool = False, fits_terminal: bool = False
 ) -> str:
     """Lay a report out as text; ``verbose`` and ``strict`` name the situations that were not reached."""
-    notes = map(escaped, _notes(report, strict, verbose))  # a ledger may be anybody's
+    notes = [escaped(line) for line in _notes(report, strict, verbose)]  # a ledger may be anybody's
     end = f"\n{_sum_up(report, strict=strict)}"
     tables = _adapter_table(report), "", _time_table(report), "", _drift_table(report.drifts), ""
     legend = make_legend(_LEGEND)
-    return draw(_heading(report), *notes, "", *tables, legend, end, fits_terminal=fits_terminal)
+    return draw(_heading(report), *notes[1:], *notes[:1], *tables, legend, end, fits_terminal=fits_terminal)
 
 
 def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
@@ -146,10 +147,12 @@ def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
         f"{totals.operations:,} operations in {totals.runs:,} runs",
         f"{time_of(totals.cpu)} of CPU time",
         f"{_laws(totals)} laws tested, {broken} broken",
-        f"{_situations(totals)} situations reached, count_of for each adapter",
+        f"{_situations(totals)} situations reached, counted for each adapter",
     ]
-    words += [f"{problems} errors of adapters"] if problems else []
-    words += [f"{len(report.conflicts)} runs that differ when repeated"] if report.conflicts else []
+    words += [f"{count_of(problems, 'error')} of adapters"] if problems else []
+    words += (
+        [f"{count_of(len(report.conflicts), 'run')} that differed when repeated"] if report.conflicts else []
+    )
     words += [*_strictly(report)] if strict else []
     return f"{report.verdict(strict=strict).value}: " + "; ".join(words)
 
@@ -158,7 +161,7 @@ def _strictly(report: SoakReport) -> Iterator[str]:
     """Say what a strict campaign fails for besides laws."""
     missing = sum(map(len, report.missing.values()))
     if missing:
-        yield f"failed by --strict: {missing} situations never reached"
+        yield f"failed by --strict: {count_of(missing, 'situation')} never reached"
     if report.growing:
         yield f"failed by --strict: memory grows ({', '.join(drift.measure for drift in report.growing)})"
 
@@ -277,7 +280,7 @@ def _sentence(law: str) -> str:
 
 
 def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRecord) -> Iterator[str]:
-    assert record.failure is not None  # it is count_of as one
+    assert record.failure is not None  # it is counted as one
     finding = (report.findings or {}).get((adapter.name, law))
     if finding is not None:
         it, history = finding.violation, finding.history

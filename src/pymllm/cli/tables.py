@@ -14,11 +14,12 @@ from shlex import quote
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-from pymllm.cli.program import complain, count_of, escaped, say
+from pymllm.cli.program import complain, escaped, say
 from pymllm.conformance.documents import AdapterRow, VerifyDocument, ViolationRow
 from pymllm.history.files import Config
 from pymllm.instrument.documents import Document
 from pymllm.oracle.laws import find_law
+from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

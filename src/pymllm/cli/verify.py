@@ -18,7 +18,7 @@ import click
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli import options
 from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
-from pymllm.cli.program import complain, count_of, escaped, say
+from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.store import keep_run, save_program, save_text
 from pymllm.cli.tables import (
     draw,
@@ -42,6 +42,7 @@ from pymllm.conformance.documents import (
 from pymllm.errors import UsageError
 from pymllm.history.files import History
 from pymllm.oracle.verdicts import Verdict
+from pymllm.report.quantities import count_of
 from pymllm.text_file import write_text_file
 from pymllm.torch_extra import require_torch
 
@@ -315,7 +316,7 @@ def verdict_lines(document: VerifyDocument) -> Iterator[tuple[str, str]]:
         yield _toned(Verdict.UNKNOWN, "the search did not get to its end")
     elif is_fine:
         none = Verdict.NOT_CLAIMED, "no law applies"
-        yield _toned(*(Verdict.HOLDS, f"all {len(laws)} laws that apply") if laws else none)
+        yield _toned(*(Verdict.HOLDS, f"all {count_of(len(laws), 'law')} that apply") if laws else none)
 
 
 def _toned(verdict: Verdict, text: str) -> tuple[str, str]:
@@ -338,7 +339,7 @@ def _sum_up(document: VerifyDocument, laws: Sequence[LawRow]) -> str:
 def played(document: VerifyDocument) -> str:
     """Say how much was played."""
     steps = sum(machine.steps for adapter in document.adapters for machine in adapter.machines)
-    return f"{document.programs:,} programs, {steps:,} steps, {document.seconds:.1f} s"
+    return f"{count_of(document.programs, 'program')}, {count_of(steps, 'step')}, {document.seconds:.1f} s"
 
 
 def cut_short(document: VerifyDocument) -> str:
@@ -533,6 +534,6 @@ def _next_lines(row: ProgramRow) -> list[str]:
         lines.append(f"the last lines of the conversation are in {row.conversation}")
     return [
         *lines,
-        f"{row.problems} mistakes in {row.answers} answers",
+        f"{count_of(row.problems, 'mistake')} in {count_of(row.answers, 'answer')}",
         f"next: correct the first one, then pymllm verify --command {command} --check-protocol",
     ]

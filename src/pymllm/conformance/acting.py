@@ -199,9 +199,10 @@ class ActingMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Return everything, judge the end, now and then run the whole program again (X3)."""
-        cls = type(self)
+        cls, found = type(self), self.found
+        is_broken = found is not None and found.history is self.examiner.history
         try:
-            if not self._is_broken() and not self.examiner.is_cut_short:
+            if not is_broken and not self.examiner.is_cut_short:
                 self.end()
                 self._watched(self.examiner.judge.check_end)
                 if self.is_replayed:
@@ -223,10 +224,6 @@ class ActingMachine(RuleBasedStateMachine):
         Every one is once a violation was found: a shrinker must meet it in each run, not in some.
         """
         return self.runs % self.REPLAY_EVERY == 0 or self.found is not None
-
-    def _is_broken(self) -> bool:
-        found = type(self).found
-        return found is not None and found.history is self.examiner.history
 
 
 def _bare(machine: type[ActingMachine]) -> type[ActingMachine]:

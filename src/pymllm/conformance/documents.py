@@ -612,6 +612,10 @@ class FigureChange(Row, frozen=True):
     verdict: Literal["worse", "better", "changed"] | None
 
 
+FAIL_ON = ("law", "finding", "figure", "any")
+"""What ``pymllm diff --fail-on`` may name."""
+
+
 class DiffDocument(Document, frozen=True, kw_only=True, tag="pymllm.diff"):
     """What ``pymllm diff --json`` prints: the worse comes first; ``failed_on`` are the reasons for status 1.
 

@@ -308,16 +308,15 @@ class PrefixMachine(StateActs):
     )
     def insert_refused_by_pool(self, pages: int, turn: int, other: int, style: int, call: int) -> None:
         """Let the pool refuse one of an insert's calls (X2); halves move where a tombstone is held."""
-        held = [hold.path for hold in self.model.holds.values() if self._has_dead(hold.path)]
+        ends, cached = self.model.page_ends, self.model.pages
+        paths = (hold.path for hold in self.model.holds.values())
+        held = [path for path in paths if not all(cached[end].alive for end in ends(path))]
         if call and held:
             path = picked(held, pages + turn)
             key = Key(path.tokens, path.space.extra_key)
         else:
             key = self.draw_key(pages, turn, other, style)
         self._insert_fresh(key, style, refused=("free", "move_swa")[call])
-
-    def _has_dead(self, path: Path) -> bool:
-        return not all(self.model.pages[end].alive for end in self.model.page_ends(path))
 
     @looked_at(needs="can_fail_pool", rare=RARE)
     def reset_refused_by_pool(self, rare: int) -> None:

@@ -210,17 +210,13 @@ def plan_refining(searches: Sequence[SearchedConfiguration], plan: VerifyPlan) -
         smallest = pick_smallest(found)
         for finding in smallest:
             source = sources[id(finding)]
-            again = _search_again(source, plan) if finding is smallest[0] else None
+            again = source.result.again if finding is smallest[0] else None
+            if again is not None:  # or it was driven, and Hypothesis had no part in it
+                again = replace(again, shrinks=plan.profile.shrinks)
             tasks.append(
                 RefineTask(adapter, source.config, source.machine, finding, plan.profile.shrinks, again)
             )
     return tasks
-
-
-def _search_again(source: SearchedConfiguration, plan: VerifyPlan) -> SearchPlan | None:
-    again = source.result.again
-    # None: driven, by a search or by a burst; Hypothesis had no part in it.
-    return None if again is None else replace(again, shrinks=plan.profile.shrinks)
 
 
 def refine(task: RefineTask) -> tuple[Finding, ...]:

@@ -522,22 +522,16 @@ def draw_others(reduction: Reduction, machine: type[ActingMachine]) -> None:
     source = random.Random(len(reduction.player.tried))
     known = acts_of(machine)
     names, weights = list(known), [act.act_weight for act in known.values()]
+
+    def draw(low: int, high: int) -> int:
+        """Draw a number of a range, rather a small one."""
+        return source.randint(low, source.randint(low, high))
+
     for _ in range(_OTHERS):
         chosen = source.choices(names, weights, k=source.randint(1, _ACTS_OF_OTHERS))
-        acts = tuple(_draw_act(source, name, known[name].act_ranges) for name in chosen)
+        ranges = [(name, known[name].act_ranges.items()) for name in chosen]
+        acts = [PlayedAct(name, tuple((key, draw(*ends)) for key, ends in each)) for name, each in ranges]
         config = reduction.program.config
-        reduction.attempt(acts, **{key: _draw_size(source, value) for key, value in config.items()})
-
-
-def _draw_act(source: random.Random, name: str, ranges: dict[str, tuple[int, int]]) -> PlayedAct:
-    return PlayedAct(name, tuple((key, _draw(source, *bounds)) for key, bounds in ranges.items()))
-
-
-def _draw(source: random.Random, low: int, high: int) -> int:
-    """Draw a number of a range, rather a small one."""
-    return source.randint(low, source.randint(low, high))
-
-
-def _draw_size(source: random.Random, value: int | str | bool | None) -> int | str | bool | None:
-    """Draw a size as it is or smaller; what is no number stays."""
-    return _draw(source, 1, value) if type(value) is int and value and source.random() < 0.5 else value
+        pools = {key: value for key, value in config.items() if type(value) is int and value}
+        sizes = {key: draw(1, value) for key, value in pools.items() if source.random() < 0.5}
+        reduction.attempt(tuple(acts), **sizes)

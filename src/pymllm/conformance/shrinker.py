@@ -148,7 +148,6 @@ def shrink(
     seconds: float | None = 60.0,
     plays: int | None = None,
     laws: Collection[str] | None = None,
-    on_progress: Callable[[ShrinkProgress], None] | None = None,
 ) -> FoundViolation:
     """Return the smallest program that was found to break the same law, or one of ``laws``.
 
@@ -157,7 +156,7 @@ def shrink(
     returned; with ``plays``, the most programs to try, what is found does not depend on the machine. Marked
     as unfinished where ``found`` is, where there were more programs to try, or the adapter hung.
     """
-    shrinker = Shrinker(found, seconds=seconds, plays=plays, laws=laws, on_progress=on_progress)
+    shrinker = Shrinker(found, seconds=seconds, plays=plays, laws=laws)
     shrinker.run()
     return shrinker.best
 
@@ -181,11 +180,6 @@ class Shrinker:
         self._trials = Trials(found.history.header, self._laws, self.budget)
         self._reduction: Reduction | None = None
         self._is_finished = False
-
-    @property
-    def is_reproduced(self) -> bool:
-        """Whether running the program again broke the law."""
-        return self._reduction is not None
 
     @property
     def best(self) -> FoundViolation:

@@ -307,8 +307,8 @@ def _check_step(entry: AdapterEntry, adapter: Adapter, number: int, sample: Mapp
         raise fail(str(error)) from error
     problem = find_fault(outcome, step)
     if problem is not None:
-        line = _find_line(entry, adapter.config, number, sample) if type(outcome.result) is out.Failed else ""
-        raise fail(problem + line)
+        has_failed = isinstance(outcome, Outcome) and isinstance(outcome.result, out.Failed)
+        raise fail(problem + (_find_line(entry, adapter.config, number, sample) if has_failed else ""))
 
 
 def _find_line(entry: AdapterEntry, config: Config, last: int, sample: Mapping[int, SampleStep]) -> str:

@@ -392,11 +392,11 @@ class Workers:
                 worker.send(task)
             if not self._busy:
                 return
-            ready: list[Any] = wait(list(self._busy), _LOOK) or [
-                link for link, (worker, _) in self._busy.items() if not worker.is_alive
-            ]
-            if tick is not None:
-                tick()
+            ready: list[Any] = wait(list(self._busy), _LOOK)
+            if not ready:
+                ready = [link for link, (worker, _) in self._busy.items() if not worker.is_alive]
+                if tick is not None:
+                    tick()
             for link in ready:
                 worker, place = self._busy[link]
                 answer = worker.receive()

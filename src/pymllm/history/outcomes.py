@@ -70,7 +70,7 @@ class BlockState(Record, frozen=True):
 class Ran(_Result, frozen=True):
     """Answer of a step.
 
-    - ``requests``: In the order of the batch; where the forward pass failed, those that it had come to.
+    - ``requests``: In the order of the batch, all of them, wherever the forward pass failed.
     - ``registered``: Blocks that have a hash now and had none before.
     - ``kept``: Blocks that have a cached state now and had none, or had another slot.
     - ``dropped``: Blocks that have no cached state any more.

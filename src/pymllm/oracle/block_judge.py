@@ -50,7 +50,7 @@ class BlockSlotJudge(KVBlockJudge):
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of blocks and, where there are slots, ``free_count``."""
-        return super().sizes() | ({} if self.slots is None else {"free_count": len(self.slots.free)})
+        return super().sizes() | ({} if self.slots is None else {"free_count": self.slots.free_count})
 
     def _test_sizes(
         self, law: str, before: dict[str, int], now: dict[str, int], found: dict[str, int]

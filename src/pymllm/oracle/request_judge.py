@@ -66,11 +66,14 @@ class RequestJudge(PoolJudge):
             return self._no_room("a request without a row", outcome)
         request = model.meet(step, operation.tokens, operation.limit)
         self._note_match(request)
-        if self.books.is_struck(outcome, "allocate_blocks", "restore_state"):
-            return self.books.survive("a request that could not be added leaves no trace", outcome)
         missing = model.missing(request)
+        asks = {"allocate_blocks": missing, "restore_state": request.skip and model.layers}
+        if self.books.is_struck(outcome, *(call for call, count in asks.items() if count)):
+            return self.books.survive("a request that could not be added leaves no trace", outcome)
         if self._is_short(missing, model.room(request.blocks), "a request", outcome):
             return "X4"
+        made = [call for call, count in {**asks, "no_blocks": missing}.items() if count]
+        self.books.demand_strike("a request", outcome, *made)
         model.blocks.retain(request.blocks)
         view = self._take(request, missing, outcome)
         model.served[step] = request
@@ -85,13 +88,15 @@ class RequestJudge(PoolJudge):
             self.evidence.meet("a chunk is refused to a request that does not wait", request)
             return self._refused("a chunk", outcome, "UsageError", "ValueError")
         chunk, request.chunk = request.chunk, request.plan_chunk(operation.limit)
-        if self.books.is_struck(outcome, "allocate_blocks"):
+        missing = self.model.missing(request)
+        if missing and self.books.is_struck(outcome, "allocate_blocks"):
             request.chunk = chunk
             return self.books.survive("a chunk that could not be scheduled leaves no trace", outcome)
-        missing = self.model.missing(request)
         if self._is_short(missing, self.model.room(), "a chunk", outcome):
             request.chunk = chunk
             return "X4"
+        if missing:
+            self.books.demand_strike("a chunk", outcome, "allocate_blocks", "no_blocks")
         request.region = PREFILL
         view = self._take(request, missing, outcome)
         check_request(self.books, request, view)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pymllm.errors import ProgramError
 from pymllm.history.files import Header
@@ -31,6 +30,7 @@ from pymllm.oracle.models.request_model import (
     ServedRequest,
     priority,
 )
+from pymllm.oracle.pool_judge import PoolJudge
 
 
 class RequestBooks:
@@ -71,6 +71,11 @@ class RequestBooks:
     def is_armed(self, *calls: str) -> bool:
         """Tell whether one of these calls was told to fail."""
         return self.fault is not None and self.fault.call in calls
+
+    def demand_strike(self, what: str, outcome: Outcome, *calls: str, made: int = 1) -> None:
+        """Refuse an outcome of an operation in which a call was to fail, if as many were made for sure."""
+        if self.is_armed(*calls) and self.fault is not None and self.fault.nth <= made:
+            self.evidence.refuse("X2", f"{what} whose {self.fault.call} fails", INJECTED, outcome.result)
 
     def survive(self, what: str, outcome: Outcome | None = None) -> str:
         """Count a failure that has left no trace, and return the law of its traces."""
@@ -151,9 +156,7 @@ def check_view(books: RequestBooks, view: ContextView) -> None:
     expect("E2", "rows", [*range(len(view.requests))], [each.row for each in view.requests])
     for each in view.requests:
         check_request(books, model.served[each.request], each)
-    blocks = model.blocks
-    occupied = blocks.occupied
-    expect("C1", "blocks that are not free", occupied, [each.block for each in view.blocks])
+    expect("C1", "blocks that are not free", model.blocks.occupied, [each.block for each in view.blocks])
     for block in view.blocks:
         _check_block(books, block)
 
@@ -161,19 +164,15 @@ def check_view(books: RequestBooks, view: ContextView) -> None:
 def _check_block(books: RequestBooks, view: ContextBlock) -> None:
     model, expect, who = books.model, books.evidence.expect, f"block {view.block}"
     expect("C1", f"references of {who}", model.blocks.refs[view.block], view.references)
-    hash_value = model.blocks.hash_of.get(view.block)
-    expect("C3", f"hash of {who}", -1 if hash_value is None else hash_value, view.hash)
+    hash_value = model.blocks.hash_of.get(view.block, -1)
+    expect("C3", f"hash of {who}", hash_value, view.hash)
     if not books.has_states:
         return
     expect("C2", f"slot of {who}", model.slots.slot_of.get(view.block, -1), view.slot)
     if view.slot < 0 and view.state:
         books.evidence.refuse("C7", f"cached state of {who}, which has none", (), view.state)
-    if view.slot >= 0 and hash_value is not None:
+    if view.slot >= 0 and hash_value != -1:
         expect("C7", f"cached state of {who}", model.prefix_of[view.block].state, view.state)
-
-
-if TYPE_CHECKING:
-    from pymllm.oracle.request_judge import RequestJudge
 
 
 _FORWARD = "forward"
@@ -188,7 +187,7 @@ class StepJudge:
         self._model = books.model
         self._evidence = books.evidence
 
-    def judge(self, operation: RunStep, outcome: Outcome, judge: RequestJudge) -> str:
+    def judge(self, operation: RunStep, outcome: Outcome, judge: PoolJudge) -> str:
         """Judge one step and follow it; return the law of the sizes afterwards."""
         decoding, chunks = self._model.of(DECODE), self._model.of(PREFILL)
         if not operation.next_tokens or any(not 0 <= token < 2**32 for token in operation.next_tokens):
@@ -219,7 +218,8 @@ class StepJudge:
         if ran.error:
             self._follow_failure(ran)
         else:
-            self._follow_success(operation.next_tokens, ran)
+            self._books.demand_strike("a step", outcome, _FORWARD, made=len(ran.requests))
+            self._follow_success(operation.next_tokens, ran, outcome)
         return self._law_of_sizes(outcome)
 
     def _law_of_sizes(self, outcome: Outcome) -> str:
@@ -241,6 +241,8 @@ class StepJudge:
             self._evidence.expect_error("X4", what, outcome, "CapacityError", "MambaSlotCapacityError")
             self._evidence.meet("a step finds too few blocks for decoding requests", is_short)
         else:
+            if missing:
+                self._books.demand_strike("a step", outcome, "allocate_blocks", "no_blocks")
             return False
         self._books.check_effects("X2", "a failed step", (), outcome)
         return True
@@ -312,12 +314,15 @@ class StepJudge:
 
     # -- what is left --------------------------------------------------------------------------------------
 
-    def _follow_success(self, next_tokens: Sequence[int], ran: Ran) -> None:
+    def _follow_success(self, next_tokens: Sequence[int], ran: Ran, outcome: Outcome) -> None:
         requests = [self._model.served[run.request] for run in ran.requests]
         expected = self._register(requests)
         self._evidence.expect("C3", "blocks that are registered", sorted(expected), sorted(ran.registered))
         if self._books.has_states:
-            self._judge_commit(self._plan_commit(ran.requests), ran)
+            plan = self._plan_commit(ran.requests)
+            if plan.new:
+                self._books.demand_strike("a step", outcome, *_COMMIT)
+            self._judge_commit(plan, ran)
         sampling = sorted(request.step for request in requests if request.stop >= request.prompt)
         for request in requests:
             place = sampling.index(request.step) if request.step in sampling else 0
@@ -383,7 +388,10 @@ class StepJudge:
 
     def _follow_failure(self, ran: Ran) -> None:
         """Follow a step that failed: nothing was taken over but what it says, and its requests must go."""
+        fault = self._books.fault
         armed = self._books.is_armed(_FORWARD, *_COMMIT)
+        if fault is not None and fault.call == _FORWARD and fault.nth > len(ran.requests):
+            armed = False  # it was not come to
         if not armed or ran.error != INJECTED:
             self._evidence.refuse("C7", "a step", "no error", ran.error)
         requests = [self._model.served[run.request] for run in ran.requests]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pymllm.conformance.documents import (
+    FAIL_ON,
     DiffDocument,
     FaultsDocument,
     FigureChange,
@@ -25,7 +26,6 @@ from pymllm.report.records import Figure, Machine
 from pymllm.report.trends import figures_of
 
 _RANKS = (Verdict.HOLDS, Verdict.NOT_CLAIMED, Verdict.UNKNOWN, Verdict.VIOLATED)
-FAIL_ON = ("law", "finding", "figure", "any")
 
 
 # -- what is known of a run --------------------------------------------------------------------------------
@@ -49,7 +49,8 @@ class Facts:
         match document:
             case VerifyDocument():
                 for adapter in document.adapters:
-                    self.laws |= {(adapter.name, row.id): row.verdict for row in adapter.laws}
+                    for law in adapter.laws:
+                        self.judge(adapter.name, law.id, law.verdict)
                     for it in adapter.violations:
                         self.find(adapter.name, it.law, it.message)
                     for problem in adapter.problems:
@@ -58,8 +59,10 @@ class Facts:
                         self.reach(f"{adapter.name}, {machine.name}", machine.situations)
             case SoakDocument():
                 for soaked in document.adapters:
-                    self.laws |= {(soaked.name, law): Verdict.UNKNOWN for law in soaked.untested_laws}
-                    self.laws |= {(soaked.name, law): Verdict.HOLDS for law, n in soaked.tests.items() if n}
+                    for law_id in soaked.untested_laws:
+                        self.judge(soaked.name, law_id, Verdict.UNKNOWN)
+                    for law_id, tests in soaked.tests.items():
+                        self.judge(soaked.name, law_id, Verdict.HOLDS if tests else Verdict.UNKNOWN)
                     self.reach(soaked.name, soaked.situations)
                     for row in soaked.failures:
                         self.find(soaked.name, row.failure.law, row.failure.message)
@@ -74,6 +77,11 @@ class Facts:
                 self.find(document.violation.cache, document.violation.law, document.violation.message)
             case FaultsDocument():
                 self.faults |= {row.id: row.caught for row in document.faults}
+
+    def judge(self, subject: str, law: str, verdict: Verdict) -> None:
+        """Note a verdict; what one document of the run saw broken is broken."""
+        if self.laws.get((subject, law)) is not Verdict.VIOLATED:
+            self.laws[subject, law] = verdict
 
     def find(self, subject: str, law: str | None, message: str) -> None:
         """Note a broken law, which is one finding whatever its words, or a problem."""
@@ -90,16 +98,11 @@ class Facts:
         """Whose laws were looked at."""
         return {subject for subject, _ in self.laws}
 
-    def has_part_of(self, other: Facts) -> bool:
-        """Tell whether anything of this run can be set beside another."""
-        return any(
-            mine.keys() & its.keys()
-            for mine, its in (
-                (self.laws, other.laws),
-                (self.figures, other.figures),
-                (self.faults, other.faults),
-            )
-        )
+    @property
+    def parts(self) -> set[tuple[str, str]]:
+        """What of this run can be set beside another: implementations, figures and faults."""
+        laws = {("laws", subject) for subject in self.subjects}
+        return laws | {("figure", name) for name in self.figures} | {("fault", id) for id in self.faults}
 
 
 def facts_of(run: Run) -> Facts:
@@ -192,19 +195,33 @@ def _change(before: Facts, after: Facts, name: str) -> FigureChange:
 
 
 def newest_changes(runs: Sequence[Run]) -> Iterator[tuple[DiffDocument, Run, Run]]:
-    """Compare the newest run of each kind with the one before it that has anything in common with it."""
+    """Compare the newest run of each implementation, figure and fault, by kind, with the last before it."""
     known = [(facts_of(run), run) for run in runs]
     for of_kind in grouped(known, lambda it: it[0].kind).values():
-        *earlier, (after, newest) = of_kind
-        for before, run in reversed(earlier):
-            if before.has_part_of(after):
-                yield compare_runs(before, after), run, newest
-                break
+        seen: set[tuple[str, str]] = set()
+        while of_kind:
+            after, newest = of_kind.pop()
+            fresh = after.parts - seen
+            seen |= fresh
+            earlier = next((it for it in reversed(of_kind) if it[0].parts & fresh), None)
+            if earlier is not None:
+                yield compare_runs(earlier[0], after), earlier[1], newest
 
 
 def is_fixed(it: LawChange) -> bool:
     """Tell whether a law that was violated holds; one that nothing tests any more is not fixed."""
     return (it.before, it.after) == (Verdict.VIOLATED, Verdict.HOLDS)
+
+
+def word_of(it: LawChange) -> str:
+    """Name a change of a verdict: whatever nothing tests any more has become neither better nor worse."""
+    if is_fixed(it):
+        return "fixed"
+    if it.after is Verdict.VIOLATED:
+        return "newly violated"
+    if it.after is not Verdict.HOLDS and it.before in (Verdict.HOLDS, Verdict.VIOLATED):
+        return "no longer tested" if it.after is Verdict.UNKNOWN else "no longer claimed"
+    return "worse" if it.worse else "better"
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from pymllm.report.documents import (
     utc,
 )
 from pymllm.report.program_files import files_of, open_regular, read_programs
-from pymllm.report.quantities import show_time
+from pymllm.report.quantities import count_of, show_time
 from pymllm.report.records import Curve, Document, Figure, Histogram, Machine, Program, Record, RunHeader
 from pymllm.report.store import SUFFIX, read_run
 from pymllm.text_file import NotJSONError, read_json, read_text_file
@@ -268,7 +268,7 @@ def _of_store(path: Path) -> Run:
             except ValueError as error:
                 unread.append(str(error))
     if stored.unknown:
-        unread.append(f"this version does not know the kind of {stored.unknown} records")
+        unread.append(f"this version does not know the kind of {count_of(stored.unknown, 'record')}")
     run = _of_records(path, stored.identity, stored.header, stored.records)
     return replace(run, documents=tuple(documents), unread=tuple(unread))
 

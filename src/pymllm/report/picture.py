@@ -156,12 +156,10 @@ def _cells_of(judge: Any) -> list[_Cell]:
         return [_owned(row, "caller" if row in judge.held else "free", "row") for row in rows[:MOST_CELLS]]
     if judge.KIND in ("blocks", "requests"):
         model = judge.blocks if judge.KIND == "blocks" else judge.books.model.blocks
-        referenced = model.refs if judge.KIND == "blocks" else model.references
-        known = model.hash_of if judge.KIND == "blocks" else model.known
         return [
-            _owned(block, "held" if block in known and references else "caller", "block")
-            if (references := referenced.get(block, 0))
-            else _owned(block, "cache" if block in known else "free", "block")
+            _owned(block, "held" if block in model.hash_of else "caller", "block")
+            if model.refs.get(block, 0)
+            else _owned(block, "cache" if block in model.hash_of else "free", "block")
             for block in range(min(model.usable, MOST_CELLS))
         ]
     return []

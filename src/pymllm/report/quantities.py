@@ -16,6 +16,11 @@ _GROUPED = 1000
 _FINE_DECADES = 3
 
 
+def count_of(number: int, one: str, several: str = "") -> str:
+    """Write how many there are of something, in the singular for one."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
 def show(value: float | None, unit: str) -> str:
     """Write a number with its unit: 0.0000125 and ``"s"`` is "12.5 µs", and ``None`` is "unknown".
 

@@ -10,7 +10,7 @@ from pymllm.conformance.documents import FaultsDocument, SoakDocument
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.changes import find_since, is_fixed, newest_changes
 from pymllm.report.loading import Run, newest_document
-from pymllm.report.quantities import show, show_share
+from pymllm.report.quantities import count_of, show, show_share
 from pymllm.report.sections.searches import Searched, commands_again, newest_searches
 from pymllm.report.tables import BAD, GOOD, UNKNOWN
 from pymllm.report.trends import Trend, find_trends
@@ -60,7 +60,7 @@ def headline(runs: Sequence[Run]) -> tuple[str, str | None]:
 
 
 def _count(count: int, one: str, several: str) -> str:
-    return f"{count:,} {one if count == 1 else several}" if count else ""
+    return count_of(count, one, several) if count else ""
 
 
 def _violations(runs: Sequence[Run], searches: Sequence[Searched]) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _violations(runs: Sequence[Run], searches: Sequence[Searched]) -> Iterator[s
             _code(it.message),
             _code(it.expected),
             _code(it.observed),
-            _code(str(since[who.name, it.law])),
+            _code(str(since.get((who.name, it.law), ""))),
             _code(next(commands_again(who, it), None)),
         )
         for who in searches

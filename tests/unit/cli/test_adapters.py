@@ -26,7 +26,7 @@ def test_verbose_says_what_each_configuration_claims(tiny: str) -> None:
     """And what the words mean that were used."""
     result = adapters("-v", "hashes", f"{tiny}:TinyRows")
     assert "    max_reqs 3, max_context_len 4: pool, zeroed_rows\n" in result.stdout
-    assert "\npool          has slots, rows, states or blocks to allocate" in result.stdout
+    assert "\npool         has slots, rows, states or blocks to allocate" in result.stdout
     assert "swa:" not in result.stdout
 
 

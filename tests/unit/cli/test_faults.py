@@ -27,7 +27,7 @@ faults = partial(typed, "faults", "--jobs", "1")
 
 def test_what_is_caught_ends_with_0() -> None:
     """P1, P2: each fault with the law, who caught it, and after how much."""
-    result = faults("B116", "b107")
+    result = faults("B116", "b107", "--progress", "off")
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["id", "fault", "caught", "law", "by", "the", "operations", "seconds"]

@@ -96,11 +96,11 @@ def test_token_counts_are_read_as_written(text: str, count: int) -> None:
     [
         ("", "'' is not a number of tokens in 1..2147483647; write 200000, 200k"),
         ("9" * 5000, "999...' is not a number of tokens in 1..2147483647"),
-        ("-1", "'-1' is no number"),
-        ("12q", "'12q' is no number"),
-        ("1__0", "'1__0' is no number"),
-        ("1e6", "'1e6' is no number"),
-        ("٣", "is no number"),
+        ("-1", "'-1' is not a number"),
+        ("12q", "'12q' is not a number"),
+        ("1__0", "'1__0' is not a number"),
+        ("1e6", "'1e6' is not a number"),
+        ("٣", "is not a number"),
         ("1.5", "'1.5' is 1.5 tokens, not a whole number"),
         ("0", "'0' is 0 tokens, not in 1..2147483647"),
         ("2Gi", "'2Gi' is 2147483648 tokens, not in 1..2147483647"),
@@ -200,11 +200,11 @@ def test_a_name_of_the_registry_is_taken_from_the_file() -> None:
 @pytest.mark.parametrize(
     ("named", "way"),
     [
-        ("os:path", "Where you trust what it runs, add --adapter os:path."),
-        ("pymllm.adapters.own_pools:Rows", "add --adapter pymllm.adapters.own_pools:Rows."),
-        ("command:rm -rf x", "add --command 'rm -rf x'."),
-        ("command:", "add --command ''."),
-        ("a:$(touch x)", "add --adapter 'a:$(touch x)'."),
+        ("os:path", "if you trust it, add --adapter os:path ("),
+        ("pymllm.adapters.own_pools:Rows", "add --adapter pymllm.adapters.own_pools:Rows ("),
+        ("command:rm -rf x", "add --command 'rm -rf x' ("),
+        ("command:", "add --command '' ("),
+        ("a:$(touch x)", "add --adapter 'a:$(touch x)' ("),
     ],
 )
 def test_code_is_not(named: str, way: str) -> None:

@@ -238,3 +238,24 @@ def test_a_message_has_an_end(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(told) < 4_000
     assert told.startswith("pymllm: beginsxxx")
     assert told.endswith("xxx\\x1b[2Jends\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("pymllm re", ["replay", "report", "rerun"]),
+        ("pymllm verify --profile d", ["dev", "deep"]),
+        ("pymllm verify --adapter radix-", ["radix-window"]),
+        ("pymllm compare radix mam", ["mamba"]),
+    ],
+)
+def test_a_shell_completes_what_is_typed(
+    words: str, found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Verbs, values and names of adapters, as docs/tutorials/index.md sets it up for bash."""
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    monkeypatch.setenv("_PYMLLM_COMPLETE", "bash_complete")
+    with pytest.raises(SystemExit):
+        main.main([], prog_name="pymllm")
+    assert capsys.readouterr().out.split() == [f"plain,{name}" for name in found]

@@ -322,7 +322,7 @@ def test_what_could_not_be_run_is_counted(run: ShrinkRun) -> None:
         "    programs   1,234 tried in 5.7 s; 4 of them could not run (AdapterError 3, UsageError 1); "
         "no part of it can be left out"
     ) in lines
-    assert f"    mistake    of pymllm: {mistake}" in lines
+    assert f"    mistake    an error of pymllm itself: {mistake}" in lines
     assert (document.misfits, document.mistakes) == ({"AdapterError": 3, "UsageError": 1}, (mistake,))
 
 

@@ -97,9 +97,11 @@ def test_a_file_that_is_read_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("a")
     (tmp_path / "twin").hardlink_to(tmp_path / "a")
     for name in ("a", "link", "twin", "../" + tmp_path.name + "/a"):
-        with pytest.raises(click.UsageError, match=r"-o .*: this is .*/a, which is read; name another"):
+        with pytest.raises(
+            click.UsageError, match=r"-o .*: this is .*/a, which the command reads; name another"
+        ):
             refuse_own_input("-o", tmp_path / name, tmp_path / "b", tmp_path / "a")
-    with pytest.raises(click.UsageError, match="which is read"):
+    with pytest.raises(click.UsageError, match="which the command reads"):
         refuse_own_input("-o", tmp_path / "b", tmp_path / "a", tmp_path / "b")
     refuse_own_input("-o", tmp_path / "b", tmp_path / "a", tmp_path / "c")
     refuse_own_input("-o", Path("/dev/null"), "/dev/null")

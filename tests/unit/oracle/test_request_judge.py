@@ -52,6 +52,13 @@ def tells(*blocks: int) -> Change:
     return lambda outcome: dataclasses.replace(outcome, effects=(Effect("callback", blocks),))
 
 
+def as_without(*program: Operation) -> Change:
+    """Answer as if no fault were armed: what the same program answers that looks instead."""
+    good = play(*(Inspect() if isinstance(step, Fault) else step for step in program)).steps[-1].outcome
+    assert good is not None
+    return lambda outcome: good
+
+
 def first_block(block: int) -> Change:
     return result_with(blocks=lambda blocks: (block, *blocks[1:]))
 
@@ -170,6 +177,38 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     ((Fault("forward"),), answer(Failed("TypeError")), "X2"),
     ((Malformed("pause", "a stranger"),), answer(Done()), "X1"),
 ]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        (Fault("allocate_blocks"), AddRequest(SEVEN)),
+        (Fault("no_blocks"), AddRequest(SEVEN)),
+        (*two_served()[:-1], Fault("restore_state"), two_served()[-1]),
+        (AddRequest(SEVEN, 2), RunStep(), Fault("allocate_blocks"), ScheduleChunk(1)),
+        (AddRequest(SEVEN, 2), RunStep(), Fault("no_blocks"), ScheduleChunk(1)),
+        (AddRequest(SEVEN[:6]), RunStep(), Fault("allocate_blocks"), RunStep()),
+        (AddRequest(SEVEN[:6]), RunStep(), Fault("no_blocks"), RunStep()),
+        (AddRequest(SEVEN[:6]), Fault("forward"), RunStep()),
+        (AddRequest(SEVEN[:6]), AddRequest((9,)), Fault("forward", 2), RunStep()),
+        (AddRequest(SEVEN[:6]), Fault("allocate_slots"), RunStep()),
+        (AddRequest(SEVEN[:6]), Fault("store_states"), RunStep()),
+    ],
+)
+def test_an_error_that_is_swallowed_breaks_its_law(program: tuple[Operation, ...]) -> None:
+    """X2: a call that was let fail must show."""
+    history = play(*program)
+    _, found = judge_steps(history.header, history.steps)
+    assert found is None
+    assert law_of(history, as_without(*program)) == "X2"
+
+
+def test_a_failure_that_cannot_have_come_is_refused() -> None:
+    """X2: of a call that asks for nothing, or is not come to, nothing fails."""
+    none = (AddRequest((1, 2)), Fault("restore_state"), AddRequest((7,)))
+    assert law_of(play(*none), answer(Failed(INJECTED))) == "E4"
+    late = (AddRequest((1, 2)), Fault("forward", 2), RunStep())
+    assert law_of(play(*late), result_with(error=INJECTED, registered=(), kept=())) == "C7"
 
 
 @pytest.mark.parametrize(("program", "change", "law"), WRONG, ids=range(len(WRONG)))

@@ -178,11 +178,6 @@ _SECONDS = 60.0
 """What a failure may cost a campaign; `pymllm shrink` goes on from the best so far."""
 
 
-def make_short(found: FoundViolation) -> Finding:
-    """Make the program of a violation small, and try in which ways it can be seen again."""
-    return make_finding(shrink(found, seconds=_SECONDS))
-
-
 _IDLE_MOST = 8  # acts for each operation: a machine whose acts do nothing must come to an end
 _SAMPLE = 64  # one step in so many is part of the digest
 _LOOKS = (1, 4, 16, 64)  # acts between two looks at all nodes of a cache, drawn for each run
@@ -279,7 +274,7 @@ def play_run(task: RunTask) -> PlayedRun:
         played, found = _play(task)
     _SPENT += played.record.operations
     if found is not None and found.violation.law not in task.known:
-        played = replace(played, finding=make_short(found))
+        played = replace(played, finding=make_finding(shrink(found, seconds=_SECONDS)))
     memory = look_at_memory(_SPENT, is_first=is_first)
     return replace(played, record=structs.replace(played.record, memory=memory))
 

@@ -139,8 +139,9 @@ def _risen(course: Mapping[str, Sequence[float]], name: str) -> tuple[list[float
 
 def estimate_drift(measure: Measure, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Drift:
     """Estimate a slope over series by process: operations, and what was measured after them."""
-    settled = [_settled(operations, values) for operations, values in series.values()]
-    settled = [points for points in settled if len(points) >= 3]
+    points_of = [list(zip(*course, strict=True)) for course in series.values()]
+    warm = [points[int(len(points) * _WARMING_UP) :] for points in points_of]
+    settled = [points for points in warm if len(points) >= 3]
     found = estimate_slope(settled)
     samples, processes = found.samples if found else sum(map(len, settled)), len(settled)
     if found is None or samples < _FEWEST:
@@ -168,11 +169,6 @@ def estimate_drift(measure: Measure, series: Mapping[str, tuple[Sequence[float],
         processes,
         verdict,
     )
-
-
-def _settled(operations: Sequence[float], values: Sequence[float]) -> list[tuple[float, float]]:
-    """Leave out the warming up."""
-    return list(zip(operations, values, strict=True))[int(len(operations) * _WARMING_UP) :]
 
 
 _SHARES = ("adapter", "judge", "walks", "again", "driver")

@@ -46,8 +46,9 @@ LAWS = (
 
         In kind `requests` the same is followed through rows: a request has one reference of each of its
         blocks; who has a block has every block before it, so every cached block is evictable. What was let go
-        of longest ago goes first, and children before their parents. And paused requests may keep at most
-        `paused_limit` different blocks together: a pause beyond that is `no_room`.
+        of longest ago goes first, and children before their parents; this is demanded of everybody, with or
+        without `exact_lru`. And paused requests may keep at most `paused_limit` different blocks together: a
+        pause beyond that is `no_room`.
 
         Why
         ---
@@ -58,8 +59,9 @@ LAWS = (
 
         Choices
         -------
-        Which free blocks are handed out, and in which order. Which of equally old blocks is evicted. Without
-        `exact_lru`, which leaf goes. How leaves are found. Whether the dummy has any memory.
+        Which free blocks are handed out, and in which order. Which of equally old blocks is evicted. In
+        kind `blocks` without `exact_lru`, which leaf goes. How leaves are found. Whether the dummy has any
+        memory.
 
         Caller
         ------

@@ -26,8 +26,9 @@ LAWS = (
           state. After a request was added with a restored state that is the state after the tokens that it
           skips. What is in blocks that are not computed yet is open.
 
-        Of a request whose step failed nothing is compared any more but its place and its blocks: it can only
-        be released.
+        In the `ran` of a step that failed all of this is compared, too, but that `kv` may be empty. From then
+        on nothing is compared of its requests any more but their places and blocks: they can only be
+        released.
 
         **Kind `prefix`.** By outcomes alone: the caller has written the KV of a key into the slots that it
         inserts, so a slot has content, a path up to its token. Every slot that a match returns must have the

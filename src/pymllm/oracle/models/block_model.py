@@ -191,6 +191,11 @@ class BlockSlotModel:
         return Remainder(range(self.total), {*self.slot_of.values(), *self.in_hand})
 
     @property
+    def free_count(self) -> int:
+        """How many nobody has."""
+        return self.total - len(self.slot_of) - len(self.in_hand)
+
+    @property
     def usable(self) -> list[int]:
         """Slots that may be written: those of blocks and those in hand, ascending."""
         return sorted({*self.slot_of.values()} | self.in_hand)

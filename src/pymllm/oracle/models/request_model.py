@@ -141,13 +141,13 @@ class RequestModel:
         """Return everything that can be counted."""
         sizes = {
             "pool_avail": len(self.blocks.free),
-            "evictable_blocks": len(self.blocks.cached),
+            "evictable_blocks": sum([not self.blocks.refs[block] for block in self.blocks.hash_of]),
             "request_count": len(self.served),
             "paused_request_count": len(self.of(PAUSED)),
             "decode_req_count": len(self.of(DECODE)),
             "prefill_req_count": len(self.of(PREFILL)),
         }
-        return sizes | ({"free_count": len(self.slots.free)} if self.slots.total else {})
+        return sizes | ({"free_count": self.slots.free_count} if self.slots.total else {})
 
     # -- requests in and out -------------------------------------------------------------------------------
 
@@ -166,9 +166,7 @@ class RequestModel:
         found: list[int] = []
         for prefix in prefixes:
             block = self.blocks.block_of.get(prefix.hash)
-            if block is None or self.prefix_of[block] is not prefix:
-                break
-            if self.blocks.parent_of[block] != (found[-1] if found else None):
+            if block is None or self.prefix_of[block] is not prefix:  # whose parent is the one found before
                 break
             found.append(block)
         return found
@@ -194,7 +192,8 @@ class RequestModel:
 
     def room(self, keep: Collection[int] = ()) -> int:
         """Count the blocks that are free or may be evicted while some are kept."""
-        return self.blocks.usable - len({*self.blocks.held, *keep})
+        held = {block for block, count in self.blocks.refs.items() if count}
+        return self.blocks.usable - len(held.union(keep))
 
     def extend(self, request: ServedRequest, blocks: Sequence[int]) -> None:
         """Give a request new blocks."""
@@ -241,7 +240,7 @@ class RequestModel:
 
     def plan_commit(self, wanted: Sequence[int]) -> Kept:
         """Work out which of some referenced blocks get a state, first ones first, and who loses one (C6)."""
-        missing, evictable, free = self.slots.newcomers(wanted), self.slots.victims(), len(self.slots.free)
+        missing, evictable, free = self.slots.newcomers(wanted), self.slots.victims(), self.slots.free_count
         new = missing[: free + len(evictable)]
         victims = evictable[: max(0, len(new) - free)]
         return Kept(tuple(new), tuple(victims), tuple(missing[len(new) :]))

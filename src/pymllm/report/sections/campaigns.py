@@ -20,7 +20,7 @@ from pymllm.report.blocks import Card, Fact, Part, Tile, anchor_of
 from pymllm.report.changes import find_since
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.plots import Choice, Panel, Plot, log_axis
-from pymllm.report.quantities import show, show_count, show_share, show_time
+from pymllm.report.quantities import count_of, show, show_count, show_share, show_time
 from pymllm.report.sections.searches import config_words, program_card, seen_facts
 from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number, or_quiet
 
@@ -154,7 +154,7 @@ def make_soak_section(runs: Sequence[Run]) -> Iterator[Part]:
         yield _adapters(campaigns[-1][0])
     yield Tile(show_count(sum(document.operations for document, _ in campaigns)), "operations soaked")
     if cards:
-        yield Tile(show_count(len(cards)), "failures in soaks", BAD)
+        yield Tile(show_count(len(cards)), f"failure{'s' * (len(cards) > 1)} in soaks", BAD)
 
 
 def _campaigns(runs: Sequence[Run]) -> list[_Campaign]:
@@ -242,7 +242,7 @@ def _card(place: int, run: Run, adapter: SoakedAdapter, row: FailureRow, since: 
     where = f"seed {row.seed} in {row.machine} ({config_words(row.config)})"
     facts = [
         *seen_facts(failure.message, failure.expected, failure.observed),
-        Fact("in", f"{row.runs:,} runs of the soak; first with {where}"),
+        Fact("in", f"{count_of(row.runs, 'run')} of the soak; first with {where}"),
     ]
     if file is not None:
         again = f"pymllm rerun {quote(file)} --adapter {quote(adapter.name)}"

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pymllm.conformance.documents import DiffDocument, FigureChange, FindingChange, LawChange
-from pymllm.oracle.verdicts import Verdict
+from pymllm.conformance.documents import FigureChange, FindingChange, LawChange
 from pymllm.report.blocks import Part, Tile
-from pymllm.report.changes import is_fixed, newest_changes
+from pymllm.report.changes import is_fixed, newest_changes, word_of
 from pymllm.report.loading import Run
 from pymllm.report.quantities import show, show_count, show_time
 from pymllm.report.tables import BAD, GOOD, UNKNOWN, Cell, Column, make_table, number
-
-_Compared = tuple[DiffDocument, Run, Run]
 
 
 def make_changes_section(runs: Sequence[Run]) -> Iterator[Part]:
@@ -57,10 +54,9 @@ _FIXED = Cell("fixed", GOOD)
 
 
 def _verdict(it: LawChange) -> Cell:
-    if is_fixed(it):
-        return _FIXED
-    changed = {Verdict.VIOLATED: _VIOLATED, Verdict.UNKNOWN: _UNTESTED}
-    return changed.get(it.after, Cell("worse") if it.worse else Cell("better", GOOD))
+    word = word_of(it)
+    named = {cell.text: cell for cell in (_VIOLATED, _UNTESTED, _FIXED)}
+    return named.get(word, Cell(word, GOOD if word == "better" else None))
 
 
 def _found(it: FindingChange) -> Cell:

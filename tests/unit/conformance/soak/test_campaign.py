@@ -222,7 +222,7 @@ def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
     """And so is more than one place for one run, and a machine that drives nothing there."""
     with pytest.raises(UsageError, match="nowhere"):
         soak(replace(PLAN, adapters=(find_adapter("nowhere:Rows"),)), tmp_path)
-    with pytest.raises(UsageError, match="driven by SlotMachine"):
+    with pytest.raises(UsageError, match="these adapters have HashMachine, RowMachine"):
         soak(replace(PLAN, machine="SlotMachine"), tmp_path)
     with pytest.raises(UsageError, match=r"the run may be of [0-9]+ places"):
         soak(replace(PLAN, run=4), tmp_path)
