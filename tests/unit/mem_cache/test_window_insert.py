@@ -131,6 +131,13 @@ class TestRevival:
         assert not leaf.parent.swa_tombstone
         assert leaf.parent.parent.swa_tombstone
 
+    def test_p_inside_a_page_protects_the_whole_page(self) -> None:
+        """S7: a page is revived where it starts at or after p."""
+        engine = Engine(window=4, page_size=4)
+        engine.put(KEY, evicted=8)
+        result = engine.insert(KEY, engine.slots(12), protected=1)
+        assert result.adopted == ((4, 8),)
+
     def test_own_pages_between_foreign_ones_are_split_off(self, engine: Engine) -> None:
         """S7, R4: revived runs are nodes of their own, and adopted has one range for each."""
         leaf = engine.put(KEY, evicted=8)
