@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from pymllm.errors import OwnershipError
 from pymllm.invariants.slots import check_swa_allocator
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 
@@ -98,6 +99,13 @@ def test_an_alloc_takes_both_or_nothing(make: Make, size: int, swa_size: int) ->
     assert allocator.alloc(1) is None
 
 
+def test_nothing_wanted_is_an_empty_tensor(make: Make) -> None:
+    """A3: alloc(0) is met, even when nothing is free."""
+    allocator = make(4, 4, 4)
+    alloc(allocator, 4)
+    assert alloc(allocator, 0).shape == (0,)
+
+
 def test_each_pool_merges_by_its_own_need(make: Make) -> None:
     """A4: freed halves wait while older ones suffice, whatever the full pool does."""
     allocator = make(8, 4)
@@ -105,6 +113,15 @@ def test_each_pool_merges_by_its_own_need(make: Make) -> None:
     allocator.free_swa(slots[:1])
     assert halves(allocator, alloc(allocator, 1).tolist()) == [4]
     assert halves(allocator, alloc(allocator, 1).tolist()) == [1]
+
+
+def test_a_merge_by_request_merges_both_pools(make: Make) -> None:
+    """A4: the lowest go first in each."""
+    allocator = make()
+    allocator.free(alloc(allocator, 2))
+    allocator.merge_and_sort_free()
+    assert alloc(allocator, 2).tolist() == [1, 2]
+    assert halves(allocator, [1, 2]) == [1, 2]
 
 
 # -- free and free_swa -----------------------------------------------------------------------------------
@@ -183,6 +200,21 @@ def test_groups_hold_both_halves_back(make: Make, page_size: int, checked: bool)
     assert sizes(allocator) == (2 * page_size, 2 * page_size)
 
 
+def test_double_frees_inside_a_group_are_refused_at_once(make: Make) -> None:
+    """A5, A7: of slots and of halves."""
+    allocator = make()
+    slots = alloc(allocator, 3)
+    allocator.free_group_begin()
+    allocator.free(slots[:1])
+    allocator.free_swa(slots[1:2])
+    with pytest.raises(OwnershipError, match="slot 1 is already given back inside the open free group"):
+        allocator.free_swa(slots[:1])
+    with pytest.raises(OwnershipError, match="slot 2 has no SWA half"):
+        allocator.free_swa(slots[1:2])
+    allocator.free_group_end()
+    assert sizes(allocator) == (6, 5)
+
+
 # -- translate_to_swa --------------------------------------------------------------------------------------
 
 
@@ -202,6 +234,21 @@ def test_nothing_is_translated_to_nothing(make: Make, nothing: torch.Tensor) -> 
     """A7: of the same shape, and int32."""
     found = make(4, 4).translate_to_swa(nothing)
     assert (found.dtype, found.shape) == (torch.int32, nothing.shape)
+
+
+def test_a_translation_is_not_a_view_of_the_table(make: Make) -> None:
+    """X5: writing into it changes nothing."""
+    allocator = make()
+    slots = alloc(allocator, 3)
+    allocator.translate_to_swa(slots).zero_()
+    assert halves(allocator, [1, 2, 3]) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("indices", [[1], torch.tensor([1.0])])
+def test_only_integer_tensors_are_translated(make: Make, indices: Any) -> None:
+    """X1: anything else is a TypeError."""
+    with pytest.raises(TypeError, match="indices must be"):
+        make().translate_to_swa(indices)
 
 
 # -- move_swa ----------------------------------------------------------------------------------------------
@@ -263,6 +310,13 @@ def test_attributes_say_how_it_was_built(make: Make) -> None:
         "SWATokenToKVPoolAllocator(size=8, swa_size=4, page_size=4, "
         f"device='{allocator.device}', available=8+4)"
     )
+
+
+def test_is_handed_out_asks_the_full_pool(make: Make) -> None:
+    """A2: of any shape; a slot without a half is handed out as well."""
+    allocator = make()
+    allocator.free_swa(alloc(allocator, 2)[:1])
+    assert allocator.is_handed_out(torch.tensor([[1, 2], [3, 0]])).tolist() == [[True, True], [False, False]]
 
 
 @pytest.mark.parametrize("checked", [True, False])
