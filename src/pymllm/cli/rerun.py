@@ -104,6 +104,10 @@ def rerun_command(
     refuse_own_input("--record", record, file)
     refuse_own_input("--picture", picture, file)
     refuse_run_or_program("--picture", picture)
+    if picture is not None and picture.suffix.lower() != ".svg":
+        raise click.UsageError(
+            f"--picture: {picture} is no name of an SVG; try {picture.with_suffix('.svg')}."
+        )
     history, name = options.read_program_for(file, adapter, command)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: --help and a mistyped option can do without.

@@ -226,24 +226,34 @@ def word_of(it: LawChange) -> str:
 
 @dataclass(slots=True)
 class Since:
-    """The run of a store that was the first to break a law, and how many did since."""
+    """The run of a store that was the first to break a law, how many did since, and which brought it back."""
 
     first: Run
     tested: int = 0
     broke: int = 0
+    held: Run | None = None  # the last in which the law held
+    back: Run | None = None  # the first after that which broke it again
 
     def __str__(self) -> str:
-        run = self.first
-        words = [f"{'at the latest ' if run.time_is_of_file else ''}{show_time(run.time)} UTC", run.kind]
-        if run.commit is not None:
-            words.append(f"commit {run.commit_words}")
-        if run.pymllm is not None:
-            words.append(f"pymllm {run.pymllm}")
+        words = [_words_of(self.first)]
+        if self.held is not None:
+            words.append(f"held in {_words_of(self.held)}")
+        if self.back is not None:
+            words.append(f"broken again since {_words_of(self.back)}")
         found = "no run has tested the law since"
         if self.tested > 1:
             count = "all" if self.broke == self.tested else f"{self.broke} of the"
             found = f"{count} {self.tested} runs that tested the law since then broke it"
-        return f"{', '.join(words)}; {found}"
+        return "; ".join([*words, found])
+
+
+def _words_of(run: Run) -> str:
+    words = [f"{'at the latest ' if run.time_is_of_file else ''}{show_time(run.time)} UTC", run.kind]
+    if run.commit is not None:
+        words.append(f"commit {run.commit_words}")
+    if run.pymllm is not None:
+        words.append(f"pymllm {run.pymllm}")
+    return ", ".join(words)
 
 
 def find_since(runs: Iterable[Run]) -> dict[tuple[str, str], Since]:
@@ -254,6 +264,11 @@ def find_since(runs: Iterable[Run]) -> dict[tuple[str, str], Since]:
             if verdict is Verdict.VIOLATED:
                 found.setdefault(key, Since(run))
             if key in found and verdict in (Verdict.VIOLATED, Verdict.HOLDS):
-                found[key].tested += 1
-                found[key].broke += verdict is Verdict.VIOLATED
+                since, is_broken = found[key], verdict is Verdict.VIOLATED
+                since.tested += 1
+                since.broke += is_broken
+                if not is_broken:
+                    since.held, since.back = run, None
+                elif since.held is not None and since.back is None:
+                    since.back = run
     return found

@@ -428,10 +428,13 @@ class _Drawing:
                 kept.append((f"after the violation, {self.after[0]}", self.after[1]))
         self.y += 14
         width, top, low = WIDTH // len(kept), self.y, self.y
+        most = max(title.count(", ") + 1 for title, _ in kept)  # lines of a title
         for place, (title, tree) in enumerate(kept):
             self.y = top
             x = 8 + place * width
-            self.line(title, "pp-head", x)
+            lines = title.split(", ")
+            for number, part in enumerate(lines + [""] * (most - len(lines))):
+                self.line(part, "pp-soft" if number else "pp-head", x)
             if not tree:
                 self.line("empty", "pp-soft", x)
             for node in tree:

@@ -10,15 +10,13 @@ from pymllm.conformance.documents import FaultsDocument, SoakDocument
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.changes import find_since, is_fixed, newest_changes
 from pymllm.report.loading import Run, newest_document
-from pymllm.report.quantities import count_of, show, show_share
+from pymllm.report.quantities import count_of, show
 from pymllm.report.sections.searches import Searched, commands_again, newest_searches
 from pymllm.report.tables import BAD, GOOD, UNKNOWN
-from pymllm.report.trends import Trend, find_trends
 from pymllm.text_file import cut
 
 MOST_ROWS = 20
 _VERDICTS = (Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.HOLDS, Verdict.NOT_CLAIMED)
-_LOUD = 0.05  # a change that is worth a line
 
 
 def make_summary(runs: Sequence[Run]) -> str:
@@ -30,7 +28,7 @@ def make_summary(runs: Sequence[Run]) -> str:
     words, tone = headline(runs)
     sign = {GOOD: "✅ ", BAD: "❌ ", UNKNOWN: "⚠️ "}.get(tone or "", "")
     parts = [f"## {sign}pymllm: {words}", *_violations(runs, searches), *_fixed(runs), *_unknown(searches)]
-    parts += [*_implementations(searches), *_faults(runs), *_soaks(runs), *_changes(find_trends(runs))]
+    parts += [*_implementations(searches), *_faults(runs), *_soaks(runs), *_changes(runs)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -48,10 +46,11 @@ def headline(runs: Sequence[Run]) -> tuple[str, str | None]:
     ]
     short = _count(sum(bool(it.cut_short) for it in searches), "search", "searches")
     short = f"; {short} cut short" if short else ""
+    unknown = f"{count_of(counts[Verdict.UNKNOWN], 'verdict')} unknown" if counts[Verdict.UNKNOWN] else ""
     if any(bad):
-        return f"{', '.join(filter(None, bad))}{short}", BAD
-    if counts[Verdict.UNKNOWN]:
-        return f"{_count(counts[Verdict.UNKNOWN], 'verdict', 'verdicts')} unknown{short}", UNKNOWN
+        return f"{', '.join(filter(None, [*bad, unknown]))}{short}", BAD
+    if unknown:
+        return f"{unknown}{short}", UNKNOWN
     if counts[Verdict.HOLDS]:
         return f"all laws that apply hold{short}", UNKNOWN if short else GOOD
     if soak is None:
@@ -125,21 +124,21 @@ def _soaks(runs: Sequence[Run]) -> Iterator[str]:
         yield from _table(f"Soak{cut}", ("implementation", "operations judged", "failures"), rows)
 
 
-def _changes(trends: Sequence[Trend]) -> Iterator[str]:
-    """List figures that moved by more than 5 % since the run before on the same machine, worse ones first."""
-    moved = [(it, it.change) for it in trends if it.change is not None and abs(it.change) > _LOUD]
-    moved.sort(key=lambda it: (it[0].is_better is not False, -abs(it[1])))
+def _changes(runs: Sequence[Run]) -> Iterator[str]:
+    """List figures that changed beyond the noise of their samples, as of `pymllm diff`, worse ones first."""
+    moved = [it for document, _, _ in newest_changes(runs) for it in document.figures if it.verdict]
+    moved.sort(key=lambda it: it.verdict != "worse")
     rows = [
         (
             _code(it.name),
-            show(it.points[-2].value, it.unit),
-            show(it.points[-1].value, it.unit),
-            f"{'+' * (change > 0)}{show_share(change)}",
-            {True: "better", False: "worse", None: ""}[it.is_better],
+            show(it.before, it.unit),
+            show(it.after, it.unit),
+            f"{(it.after - it.before) / abs(it.before):+.1%}" if it.before else "from zero",
+            it.verdict or "",
         )
-        for it, change in moved
+        for it in moved
     ]
-    yield from _table("Figures that moved by more than 5 %", ("figure", "before", "now", "change", ""), rows)
+    yield from _table("Figures beyond noise", ("figure", "before", "now", "change", ""), rows)
 
 
 def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -113,6 +113,13 @@ def test_other_spellings_of_a_class_get_the_right_one(name: str, meant: str) -> 
         find_adapter(name)
 
 
+@pytest.mark.parametrize("name", ["/abs/toy.py:Toy", "../toys/toy.py:Toy"])
+def test_a_path_from_elsewhere_is_given_no_module(name: str) -> None:
+    """Nobody can say which module that would be."""
+    with pytest.raises(UsageError, match=r"^no adapter '[^']*'; pymllm adapters"):
+        find_adapter(name)
+
+
 def test_a_package_that_is_missing_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where it is: nothing of it is imported to see."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -143,9 +143,9 @@ def test_a_file_never_says_what_code_runs(file: str, tmp_path: Path, monkeypatch
     (tmp_path / "evilmod.py").write_text("open('imported', 'w').close()\n", encoding="utf-8")
     text = Path(file).read_text(encoding="utf-8")
     for name, way in (
-        ("command:touch ran", "add --command 'touch ran'."),
-        ("evilmod:X", "add --adapter evilmod:X."),
-        (f"evilmod:{'X' * 5_000}", "add --adapter or --command."),
+        ("command:touch ran", "add --command 'touch ran'"),
+        ("evilmod:X", "add --adapter evilmod:X "),
+        (f"evilmod:{'X' * 5_000}", "add --adapter or --command "),
     ):
         Path(file).write_text(text.replace('"adapter": "rows"', f'"adapter": "{name}"'), encoding="utf-8")
         result = rerun(file)
@@ -202,4 +202,5 @@ def test_a_picture_is_drawn_on_request(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "faulty-locked-victims violates R6" in picture.read_text(encoding="utf-8")
     refused("rerun", program, "--picture", program, words="this is")
+    refused("rerun", program, "--picture", tmp_path / "p.png", words="p.png is no name of an SVG")
     assert program.read_text(encoding="utf-8") == kept

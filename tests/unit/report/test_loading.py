@@ -55,7 +55,7 @@ def test_what_a_run_has_beyond_this_version_is_told(tmp_path: Path) -> None:
     assert run.documents == ()
     version, kinds = run.unread
     assert version.startswith("version 9 of pymllm.verify; ")
-    assert kinds == "this version does not know the kind of 1 records"
+    assert kinds == "this version does not know the kind of 1 record"
 
 
 def test_each_form_of_file_is_read(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ UNASKED = samples.verify(samples.adapter("rows", None, []))
         (HOLDS, "## ✅ pymllm: all laws that apply hold"),
         (UNKNOWN, "## ⚠️ pymllm: 1 verdict unknown"),
         (UNASKED, "## ⚠️ pymllm: 1 verdict unknown"),
-        (samples.verify(), "## ❌ pymllm: 1 violation of a law"),
+        (samples.verify(), "## ❌ pymllm: 1 violation of a law, 1 verdict unknown"),
         (samples.soak(), "## ✅ pymllm: the soak found nothing"),
         (samples.soak(interrupted=True), "## ✅ pymllm: the soak found nothing until it was interrupted"),
         (samples.soak(samples.soak_failure("R6")), "## ❌ pymllm: 1 failure in a soak"),
@@ -52,13 +52,13 @@ def test_a_violation_has_a_row_with_the_command_that_shows_it_again() -> None:
     assert "| <code>faulty-x</code> | <code>no program tested X4</code> |" in summary
 
 
-def searched(*verdicts: str, **changes: Any) -> list[samples.Run]:
+def searched(*verdicts: str, name: str = "x", **changes: Any) -> list[samples.Run]:
     """A run a day of an implementation, in which P2 had these verdicts."""
     return [
         samples.run(
             samples.verify(
                 samples.adapter(
-                    "x",
+                    name,
                     "rows",
                     [samples.law("P2", verdict)],
                     violations=[samples.violation("P2")] * (verdict == "violated"),
@@ -73,11 +73,22 @@ def searched(*verdicts: str, **changes: Any) -> list[samples.Run]:
     ]
 
 
+def test_a_run_of_one_implementation_hides_no_other_s_change() -> None:
+    """Who searches each in a run of its own sees what was fixed in all."""
+    a, b = (searched("violated", "holds", name=name) for name in "ab")
+    summary = make_summary([a[0], b[0], a[1], b[1]])
+    assert "### Fixed" in summary
+    assert summary.count("| P2 | <code>a</code>") == summary.count("| P2 | <code>b</code>") == 1
+
+
 def test_a_violation_says_since_when_it_is_there() -> None:
     """The first run that broke the law, and how many have since; a run that did not test it says nothing."""
     summary = make_summary(searched("holds", "violated", "unknown", "holds", "violated"))
+    version = "pymllm 0.1.0"
     assert (
-        "2026-11-02 00:00:00 UTC, verify, commit 222222222222, pymllm 0.1.0; "
+        f"2026-11-02 00:00:00 UTC, verify, commit 222222222222, {version}; "
+        f"held in 2026-11-04 00:00:00 UTC, verify, commit 444444444444, {version}; "
+        f"broken again since 2026-11-05 00:00:00 UTC, verify, commit 555555555555, {version}; "
         "2 of the 3 runs that tested the law since then broke it"
     ) in summary
 
@@ -136,16 +147,18 @@ def test_long_tables_are_cut_and_say_so() -> None:
 
 
 def test_figures_that_moved_are_listed_the_worse_ones_first() -> None:
-    """5 % and less is what two runs of the same thing differ by."""
-    better = replace(FIGURE, name="insert", value=5.0)
-    runs = days(FIGURE, replace(FIGURE, value=12.0))
-    runs += days(replace(better, value=10.0), better) + days(
-        replace(FIGURE, name="same"), replace(FIGURE, name="same", value=10.4)
+    """As `pymllm diff` does it: no figure whose spreads overlap, and none without a spread."""
+    match = replace(FIGURE, low=9.0, high=11.0)
+    insert, same = replace(match, name="insert"), replace(match, name="same")
+    runs = days(insert, replace(insert, value=5.0, low=4.0, high=6.0))
+    runs += days(match, replace(match, value=12.0, low=11.5, high=13.0))
+    runs += days(same, replace(same, value=10.4)) + days(
+        replace(FIGURE, name="one"), replace(FIGURE, name="one", value=99.0)
     )
     rows = [line for line in make_summary(runs).splitlines() if line.startswith("| <code>")]
     assert rows == [
-        "| <code>match</code> | 10 µs | 12 µs | +20.0 % | worse |",
-        "| <code>insert</code> | 10 µs | 5 µs | -50.0 % | better |",
+        "| <code>match</code> | 10 µs | 12 µs | +20.0% | worse |",
+        "| <code>insert</code> | 10 µs | 5 µs | -50.0% | better |",
     ]
 
 
