@@ -137,7 +137,7 @@ class Sweep:
                 self._let_go([each.step for each in self.model.served.values() if each.is_spoiled])
             self.calls_made.append(self.adapter.calls.made - before)
         self._let_go(list(self.model.served))
-        assert self.model.blocks.room() == self.model.blocks.usable
+        assert self.model.room() == self.model.blocks.usable
 
     def _let_go(self, steps: list[int]) -> None:
         for step in steps:

@@ -47,7 +47,7 @@ def test_a_wrong_one_is_told_where_and_what_to_do(tmp_path: Path, tiny_program: 
     wrong, right = tiny_program("hello", "no-kind"), shlex.join([sys.executable, "-S", str(EXAMPLE)])
     result = check(tmp_path, "--command", wrong, "--command", right)
     assert (result.exit_code, result.stderr) == (3, "")
-    assert "all as they must be" in result.stdout
+    assert "answers are right" in result.stdout
     text = result.stdout.split("next:")[0]
     assert text.startswith(f"command:{wrong}: no hello\n")
     assert "\nline 1, the answer to hello\n    wrong  kind is 'teapot'; it must be one of " in text
@@ -84,7 +84,7 @@ def test_of_very_many_problems_the_first_are_shown() -> None:
     text = make_text(ProtocolReport("command:x", None, exchanges, "").row(None))
     assert text.count("mend it") == 20
     assert text.endswith(
-        "\n\nand 5 more\n25 wrong in 25 answers\n"
+        "\n\nand 5 more\n25 mistakes in 25 answers\n"
         "next: correct the first one, then pymllm verify --command x --check-protocol"
     )
 

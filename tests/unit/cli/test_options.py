@@ -36,8 +36,11 @@ def command(jobs: int, as_json: bool, progress: str, timeout: float) -> None:
         (["--jobs", "3", "--json", "--progress", "off", "--timeout", "0"], "3 True off 0.0"),
     ],
 )
-def test_each_option_is_a_parameter_of_the_command(arguments: list[str], values: str) -> None:
+def test_each_option_is_a_parameter_of_the_command(
+    arguments: list[str], values: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """X1: what is not given has the value that the help tells."""
+    monkeypatch.delenv("PYMLLM_PROGRESS", raising=False)
     assert CliRunner().invoke(command, arguments).output.split() == values.split()
 
 

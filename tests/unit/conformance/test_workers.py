@@ -175,8 +175,9 @@ def test_an_error_comes_through(jobs: int) -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_stream_takes_items_only_when_somebody_is_free(jobs: int) -> None:
-    """So it may have no end: who has enough stops taking answers."""
+def test_a_stream_takes_items_only_when_somebody_is_free(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it may have no end: who has enough stops taking answers; who waits is told that time passes."""
+    monkeypatch.setattr("pymllm.conformance.workers._LOOK", 0)
     taken: list[int] = []
 
     def items() -> Iterator[int]:
