@@ -5,6 +5,7 @@ It says of each outcome whether it is right, and follows what an implementation 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 
 from pymllm.history import operations as ops
@@ -52,7 +53,7 @@ def expect(found: object, *allowed: object) -> None:
     demand(found in allowed, "expected", allowed, "found", found)
 
 
-class Model:
+class Model(ABC):
     """What both kinds have in common: one outcome after the other."""
 
     allowed = REFUSALS
@@ -85,9 +86,9 @@ class Model:
         for name, value in told.items():
             demand(sizes.get(name) == value, name, "is", sizes.get(name), "and not", value)
 
+    @abstractmethod
     def sizes(self) -> dict[str, int]:
         """Count everything again."""
-        raise NotImplementedError
 
     def armed(self, call: str) -> int:
         """Return which call is to fail, 0 for none."""

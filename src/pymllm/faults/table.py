@@ -14,7 +14,7 @@ import difflib
 import importlib
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from importlib.resources import files
 
 import msgspec
 
@@ -89,7 +89,7 @@ def _change(where: dict[str, str], place: str, *texts: str) -> Change:
 
 def _read(name: str) -> Iterator[tuple[str, _Entry, dict[str, str]]]:
     """Yield the entries of a table by their ids, with the table's names of places."""
-    tables = msgspec.toml.decode(Path(__file__).with_name(f"{name}.toml").read_bytes())
+    tables = msgspec.toml.decode(files(__package__).joinpath(f"{name}.toml").read_bytes())
     where, defaults = tables.pop("where", {}), tables.pop("defaults", {})
     for id, entry in tables.items():
         yield id, msgspec.convert(defaults | entry, _Entry), where
