@@ -28,16 +28,10 @@ SPECIFICATION = "1.0"
 """Version of the specification: the first number grows where what kept it may break it now, the second where
 it says more, or the same more clearly."""
 
-LAWS: tuple[Law, ...] = (
-    *every_class.LAWS,
-    *slots.LAWS,
-    *pools.LAWS,
-    *keys.LAWS,
-    *prefixes.LAWS,
-    *windows.LAWS,
-    *states.LAWS,
-    *blocks.LAWS,
-    *requests.LAWS,
+_PAGES = (every_class, slots, pools, keys, prefixes, windows, states, blocks, requests)
+
+LAWS: tuple[Law, ...] = tuple(
+    dict.fromkeys(one for page in _PAGES for one in vars(page).values() if isinstance(one, Law))
 )
 """Every law, in the specification's order."""
 

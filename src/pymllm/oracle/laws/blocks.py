@@ -2,560 +2,535 @@
 
 from __future__ import annotations
 
-from pymllm.oracle.laws.law import law
-
-LAWS = (
-    law(
-        "C1",
-        """
-        Free, referenced and cached blocks partition the pool; children go before their parents.
-
-        Blocks are 0 to `blocks` - 1; the one behind them is the dummy. Each block but the dummy is at any
-        time exactly one of
-
-        - **referenced**: its count of references is above 0, registered (C3) or not;
-        - **cached**: its count is 0 and it is registered;
-        - **free**: its count is 0 and it is not registered.
-
-        | operation | what becomes of counts and blocks |
-        | --- | --- |
-        | `alloc_blocks` *n* | *n* different free blocks get the count 1, and the clock as their stamp |
-        | `retain_blocks` | + 1 each time that a block is named; a cached block is referenced then |
-        | `release_blocks` | - 1 each time that a block is named |
-
-        **Release.** A block that reaches 0 and is not registered is free. A registered one stays cached with
-        the policy `lru`. With `ref_zero` it is deregistered, together with all of its registered descendants;
-        what of these has references stays referenced, without a hash, and the rest is free. All blocks of one
-        call lose their references first. `ref_zero` caches nothing without a reference: its cache is what
-        running requests share.
-
-        **Evictable** is a cached block without a referenced registered descendant. `alloc_blocks` succeeds if
-        and only if *n* <= free + evictable; otherwise it is `no_room`, and nothing has changed (X4). It
-        evicts exactly *n* - free blocks, and none if that is not above 0. Each is deregistered and free, and
-        may be handed out by the same call. At its turn an evicted block must be evictable and have no
-        registered child, so a chain goes from its end. Who claims `exact_lru` evicts each time one of those
-        with the smallest stamp. The observer is told of them in the order of eviction (C6).
-
-        **The dummy** is never handed out, has no references that count, and is in no size. To retain or
-        release it, a free block or one outside of the pool, or to release a block more often than it is held,
-        counting every time that the call names it, is an `OwnershipError`. The call has then done nothing,
-        not even to the right blocks that it names as well (X1).
-
-        `pool_avail` is the number of free blocks, `evictable_blocks` that of evictable ones; what is cached
-        above a referenced block is in neither.
-
-        In kind `requests` the same is followed through rows: a request has one reference of each of its
-        blocks; who has a block has every block before it, so every cached block is evictable. What was let go
-        of longest ago goes first, and children before their parents; this is demanded of everybody, with or
-        without `exact_lru`. And paused requests may keep at most `paused_limit` different blocks together: a
-        pause beyond that is `no_room`.
-
-        Why
-        ---
-        A block with two owners gets the KV of both. Counts that were lowered once where a call named a shared
-        block twice kept blocks for ever. An eviction by age alone takes the first block of a prompt first,
-        since that is the oldest: all that hangs below it is cached and can never be found. A parent whose
-        count of children was raised twice could never be evicted again.
-
-        Choices
-        -------
-        Which free blocks are handed out, and in which order. Which of equally old blocks is evicted. In
-        kind `blocks` without `exact_lru`, which leaf goes. How leaves are found. Whether the dummy has any
-        memory.
-
-        Caller
-        ------
-        To keep clock and stamps moving forward, or recency means nothing. Not to use what it has released.
-
-        Engines
-        -------
-        - vLLM counts references per block (`vllm/v1/core/block_pool.py`, `BlockPool.touch`, `free_blocks`).
-          Free and cached blocks stand in one queue, cached ones at its end, and `get_new_blocks` takes from
-          its front: no order of parents and children but that a request frees its last block first. Block 0
-          is its null block.
-        - Megatron Core 0.16.1: `BlockAllocator` in
-          `megatron/core/inference/contexts/dynamic_block_allocator.py` is a stack without counts, hashes or a
-          check of what is released; its last block is the dummy, the same. Paused requests have a share of
-          their own (`evict_overflow_paused_requests` in `dynamic_context.py`), counted by request.
-        - sglang: not applicable, a tree of pages (R5, R6).
-        """,
-        page="blocks",
-        ways="sop",
-        kinds="blocks requests",
-    ),
-    law(
-        "C2",
-        """
-        Slots are free, mapped to one block, or in a caller's hands.
-
-        A **slot** has room for one cached state: both parts, all layers. Slots are 0 to `slots` - 1; there is
-        no padding among them. Each is at any time exactly one of
-
-        - **mapped** to one block, which has no other slot;
-        - **in hand**: taken by `evict_slots`;
-        - **free**.
-
-        | operation | slots |
-        | --- | --- |
-        | `alloc_slots` | a block without one gets a free slot, or that of another block (C5, C6) |
-        | `evict_slots` | from mapped to in hand |
-        | `drop_states`; a block that is deregistered or becomes free (C6) | from mapped to free |
-        | `reset` | all are free, those in hand too |
-
-        No other operation moves a slot. A block keeps its slot when it is retained, when it is released and
-        stays cached, and when it is registered. Nothing gives a slot that is in hand back but a reset. It is
-        written to (`save_live`), and belongs to no block.
-
-        The views must tell it alike: `slot_of_block` and `block_of_slot` are inverse to each other, with -1
-        for none, and `free_slots` are the free ones in any order. `free_count` is their number. `find_slots`
-        tells of each block its slot or -1, and `has_state` exactly where there is a slot, be anything written
-        to it or not. A free block and the dummy have none.
-
-        In kind `requests` a slot that a step gives to a block must be one of the pool, and of no other block.
-
-        Why
-        ---
-        A slot with two blocks holds one state, and one of two conversations goes on from the other's. A slot
-        that nobody has is lost: there are few, since a state is as large as the KV of thousands of tokens,
-        and the cache of states shrinks unnoticed until it is empty.
-
-        Choices
-        -------
-        Which free slot a block gets. In which order free slots are listed.
-
-        Caller
-        ------
-        To take slots into its hands only if it can do without them: they come back with a reset.
-
-        Engines
-        -------
-        - Megatron Core 0.16.1 has no slots for cached states. `MambaMetadata`
-          (`contexts/attention_context/mamba_metadata.py`) hands out one row of live states for each request.
-        - vLLM: a state is a block of a group of its own, from the same pool, so that blocks and slots are one
-          (`vllm/v1/core/single_type_kv_cache_manager.py`, `MambaManager`).
-        - sglang: track slots of a pool beside the tree (P5, M7).
-        """,
-        page="blocks",
-        ways="sop",
-        kinds="blocks requests",
-        needs="mamba",
-    ),
-    law(
-        "C3",
-        """
-        A hash has the block that came first with it, below its very parent, and no other.
-
-        `register_blocks` goes through its entries in order. An entry is a block, a hash and a parent. The
-        **parent's hash** is `parents[i]`, 0 for a first block; where `parents` is null, the first entry is a
-        first block and each other one follows the entry before it. The **parent** is a block: of the earlier
-        entries of this call with that hash the last one (with null simply the entry before), or else the
-        block that is registered under it now. The entry
-
-        1. is passed over if the block is registered under this hash already: its parent stays what it was;
-        2. does nothing if the hash is another block's: first come, first kept;
-        3. does nothing if it is no first block and its parent is not registered, or there is none. That
-           another block is registered under the parent's hash does not help;
-        4. otherwise registers the block, below its parent.
-
-        "Does nothing" is an answer of `done`, and no error. With `caching` false every entry does nothing.
-        Registering moves no count, stamp or slot. A block has one hash, and a hash one block: `hashes` of the
-        views has it for each block, -1 for none, and `block_of_hash` is exactly the inverse. A block that is
-        deregistered (C1) loses its hash, and another block may be registered under it later. Its children go
-        before it or with it, never after.
-
-        Refused are (X1, with any of its errors): a block that is free, the dummy, or outside; more or fewer
-        hashes or parents than blocks; a hash outside of 1 to 2<sup>63</sup> - 1, and a parent's hash outside
-        of 0 to 2<sup>63</sup> - 1; and a second hash for one block, whether it has the first one already or
-        gets it in the same call. Then nothing at all was registered. A call never names a block before its
-        parent.
-
-        In kind `requests` the implementation computes hashes itself. Block *i* of a prompt has the chained
-        page hash of H1 to H3 without a namespace, its digest being *d*<sub>i</sub>; the block's hash is the
-        first 16 hexadecimal digits of *d*<sub>i</sub> as a number, modulo 2<sup>63</sup>, and 1 in place of
-        0. With `hash_digits` = *k* the digest is cut: *d*<sub>i</sub> is its first *k* digits with zeros
-        before them, 16 in all. So different blocks have one hash all the time, and a hit must be told by
-        more:
-
-        - the block found under the hash has exactly this block's tokens, and
-        - its parent is the very block found before it (none for the first).
-
-        A request **shares** the longest chain of blocks found like that; the first one that fails ends it.
-        All blocks that a step has made whole are offered in order, generated tokens too, requests in the
-        order of the batch. From the first block of a request on whose hash another block has, none of its
-        later blocks is registered either, as long as it lives.
-
-        Why
-        ---
-        If a second registration wins, the first block is cached and never found, and its removal takes the
-        entry of the survivor. If an equal hash counts for a parent, a chain hangs below a block with other
-        tokens, and a collision hands one user's answer to another: short hashes have done that in production.
-        A block registered before its KV is there is read by others as it is.
-
-        Choices
-        -------
-        How tokens and parents are compared. Whether a block's digest is kept.
-
-        Caller
-        ------
-        To register blocks whose KV is written, each after its parent, and to name as a parent's hash the one
-        of the block before it in the request's table.
-
-        Engines
-        -------
-        - vLLM: one hash may have several blocks, and any of them is found (`BlockHashToBlockMap` in
-          `block_pool.py`); neither parents nor tokens are compared, since the hash is long and names what
-          came before (`kv_cache_utils.py`, `hash_block_tokens`). Different.
-        - Megatron Core 0.16.1: absent, no block is found by hash.
-        - sglang: not applicable: children are found by their tokens.
-        """,
-        page="blocks",
-        ways="sop",
-        kinds="blocks requests",
-    ),
-    law(
-        "C4",
-        """
-        The hash of a cached state names a block with a slot, and goes with that block only.
-
-        A state is found by hash only after `name_states` has said so: once a step has written it. The
-        operation takes a block and a hash for each entry. A hash of 0 or less says that there is none, and
-        the entry is passed over; otherwise `block_of_state` has the pair (hash, block) from then on. To name
-        a block again by its hash changes nothing.
-
-        Refused (X1, with any of its errors), with nothing named, is a call with more or fewer hashes than
-        blocks, with a block outside of the pool, with a block that has a hash in this call and no slot, or
-        with a hash that is not the one under which the block is registered now.
-
-        So at any time each pair of `block_of_state` names a block that has a slot (C2) and is registered
-        under this very hash (C3), and each hash and each block stands in it once.
-
-        A name goes with the slot. It is removed when the block loses its slot, in whatever way: to another
-        block (C5), into a caller's hands, by `drop_states`, or because the block was deregistered or became
-        free (C6). It is removed then, and no other one is. `drop_states` takes blocks, and passes over those
-        without a slot; named twice is named once. It frees their slots, has no effects and changes no block.
-        `how` says by which call:
-
-        | `how` | |
-        | --- | --- |
-        | `batch` | one call for all |
-        | `one by one` | a call for each block |
-        | `deregistered` | as the block allocator calls its observer: with the blocks, and with `hashes` |
-
-        The `hashes` that come with `deregistered` may be those of other blocks, or nobody's: they remove
-        nothing. A block outside of the pool is refused, with nothing dropped. The dummy and free blocks have
-        no slot, and are passed over.
-
-        Why
-        ---
-        A hash that outlives its slot leads a request to a slot that has another's state by now. A hash that
-        is removed with the wrong block makes a good state unfindable, and its slot is never looked for again:
-        an engine popped the hash without asking whether it still named this block.
-
-        Choices
-        -------
-        Whether names are kept in a table of their own, as long as the view is right.
-
-        Caller
-        ------
-        To name a state once it is written, and by the hash of its block.
-
-        Engines
-        -------
-        - vLLM removes a hash by hash and block id, so that a duplicate's entry stays
-          (`block_pool.py`, `BlockHashToBlockMap.pop`).
-        - Megatron Core 0.16.1: absent. sglang: not applicable, a state hangs at its node (M3).
-        """,
-        page="blocks",
-        ways="sop",
-        kinds="blocks",
-        needs="mamba",
-    ),
-    law(
-        "C5",
-        """
-        A batch gets one slot per block, evicts none of its own, and is met whole or not at all.
-
-        `alloc_slots` names blocks that are referenced or cached, in any order, some perhaps twice, perhaps
-        none at all. It answers as many slots as it was given blocks, at the same places:
-
-        - a block that has a slot gets that one told, and keeps it with its name and its state;
-        - equal blocks get equal slots;
-        - the other blocks, *m* different ones, get *m* different slots: free ones first, and for what is
-          missing those of the blocks that C6 says. Free slots are not spared: a block loses its slot only if
-          none is free.
-
-        Blocks that the call names do not lose their slots for it, however old they are and whether or not
-        they have references. So the call succeeds if and only if *m* <= free slots + blocks with a slot,
-        without references, that it does not name. Else it answers `failed` with `MambaSlotCapacityError`, and
-        nothing has changed: no slot was taken, no block has lost one, and the same call would give the same
-        slots later as if this one had never been made.
-
-        A free block, the dummy or a block outside of the pool is refused (`OwnershipError`, `UsageError` or
-        `IndexError`), again with nothing changed.
-
-        What stands in a new slot is open until it is written.
-
-        Why
-        ---
-        The batch is what one step wants to keep. If making room for its last state takes the slot of its
-        first, the step goes on to write into a slot that somebody else has: a server crashed when committing
-        a long prompt, in the middle of its own blocks. Slots taken before the call knows that it must fail
-        are lost.
-
-        Choices
-        -------
-        Which free slots are given, and to which of the blocks the slots of victims go.
-
-        Caller
-        ------
-        To choose what is worth keeping if the call fails: C7 says how a step does.
-
-        Engines
-        -------
-        - vLLM asks for all blocks of a step before it takes any (`vllm/v1/core/kv_cache_manager.py`,
-          `KVCacheManager.allocate_slots`), and touches the matched ones first, so that they are not taken.
-        - Megatron Core 0.16.1: absent; `MambaMetadata.allocate_slot` hands out single rows. sglang: not
-          applicable, a track slot is taken one at a time (M1).
-        """,
-        page="blocks",
-        ways="op",
-        kinds="blocks",
-        needs="mamba",
-    ),
-    law(
-        "C6",
-        """
-        Only unreferenced blocks lose their slots to others, oldest first; free blocks have none.
-
-        **To others.** A block may lose its slot to `alloc_slots` or `evict_slots` only if it has a slot and
-        no references, and is not named by that `alloc_slots` (C5). Of these it is the one with the smallest
-        stamp, of equally old ones the one with the lowest number, and so on until there are enough; this
-        order is demanded of everybody, with or without `exact_lru`. Parents and children do not matter here.
-        The block stays cached. With `ref_zero` no block without references has a slot, so nobody qualifies.
-
-        `evict_slots` takes exactly `count` slots and answers them in any order; they are in hand (C2). If
-        fewer blocks qualify it answers `MambaSlotCapacityError`, and nothing has changed. Free slots do not
-        count: it never hands them out. 0 takes none.
-
-        **With its block.** A block that is deregistered or becomes free loses its slot and the name of its
-        state (C4), whatever it is that does it: an eviction, a release, the descendants of a released block
-        with `ref_zero`, also those that still have references. Its slot is free at once.
-
-        **The observer.** Whoever keeps something by block learns of it from the observer of the block
-        allocator; the effect `callback` is what it was told. `slots` are the *blocks* that were deregistered
-        or became free, `target` are the hashes that they had, ascending. Each block is told of once, also
-        those that never had a hash, and nothing else is told. A release and an eviction tell it, in one
-        call or in several; where nothing is deregistered or freed there is no call. A reset tells nobody.
-        When the observer is called last, all is written already: `sizes` inside it, if told, are those of
-        the end, but that what an allocation is about to take counts as free still (X6).
-
-        In kind `requests` `slots` of the callbacks are compared, `target` is not, and slots of blocks without
-        references are taken in the order in which these were let go of, the lower number first where one
-        release let go of several. Whose state must go to make room for
-        those of a step is predicted from that.
-
-        Why
-        ---
-        A state under a running request is about to be restored, or was just written. One that outlives its
-        block is found by nobody, and its slot is lost; or it is found for the block's next content. Observers
-        that were called only for blocks with a hash have kept the slots of all others.
-
-        Choices
-        -------
-        In how many calls, and in which order, blocks of a release are told. (Of evictions the order tells the
-        turn of each: C1.)
-
-        Caller
-        ------
-        An observer may read, and nothing else (X6).
-
-        Engines
-        -------
-        - vLLM: a state's block goes by the same queue as all others, and is evicted when it is taken from it
-          (`block_pool.py`, `_maybe_evict_cached_block`); whoever watches blocks is told when they are reused
-          (`_notify_reuse`). No order between KV and states.
-        - Megatron Core 0.16.1: absent. sglang: see M5.
-        """,
-        page="blocks",
-        ways="sop",
-        kinds="blocks requests",
-        needs="mamba",
-    ),
-    law(
-        "C7",
-        """
-        States are copied bit for bit, and nowhere else.
-
-        A state has two parts, recurrent (SSM) and convolution, in each layer. Cached states stand in slots,
-        live ones in rows of the context. All are zero at first. Then
-
-        | operation | writes |
-        | --- | --- |
-        | `store_state` | one layer of the slot of one block, both parts |
-        | `write_live` | one layer of the live state of one request: what a forward pass would do |
-        | `save_live` | slot by slot, all layers of the live state of the request at the same place |
-        | `restore_live` | all layers of the live state of one request: those of the block's slot |
-
-        and nothing else is written by these, and nothing by any other operation. Numbers stand for bits, so
-        nothing may be cast, rounded or made canonical: a NaN keeps its payload, and -0 is not 0. Who reads
-        (`read_states`, `read_live`) must find in every row exactly what was written last, in the configured
-        shape and dtype; a dtype may be left empty. One exception: when a slot changes hands (it is given to a
-        block, taken into hand, or comes free) its content is open until it is written, each layer and part by
-        itself; what was read there meanwhile stays.
-
-        - `store_state` for a block without a slot is a `UsageError` or `OwnershipError`; for a block or a
-          layer outside it is any error of X1.
-        - `save_live` names different slots, each mapped or in hand, and as many requests, which may repeat.
-          Another number of requests, or a request without a live state, is refused.
-        - `restore_live` answers the number 1, or 0 if the block has no slot; then the live state is as it
-          was. A request without a live state is refused.
-
-        In kind `requests` a step **commits** what C8 says: the state extracted inside a chunk, or the live
-        state at a prompt's end. A committed state belongs to the block that ends there; blocks without a
-        registered hash are passed over, and of several requests that leave the state of one block one is
-        enough. A block that has a slot keeps it. If slots run out (free ones and those that C6 lets go, no
-        block of the commit among them), states at ends of prompts are kept before those inside chunks, each
-        group from the deepest on, the lower row first among equals. The rest is dropped; a step never fails
-        for want of a slot. What a cached state holds is the state of a cold run (E1), read back by `inspect`.
-
-        Why
-        ---
-        A wrong state goes into every later token, and unlike wrong KV it never leaves the window: the model
-        forgets the prompt, or continues another. Copies that missed a layer, rounded through another dtype,
-        or reported success where nothing was copied have been shipped.
-
-        Choices
-        -------
-        By how many kernels, and whether on the device.
-
-        Caller
-        ------
-        To write live states only of requests that have one, and only numbers that every dtype holds: -128 to
-        127. Not to save into a slot twice in one call.
-
-        Engines
-        -------
-        - vLLM copies no states in general: a state's block becomes a request's own, by copy on write where a
-          hit is partial (`single_type_kv_cache_manager.py`, `MambaManager`, `_apply_cow`).
-        - Megatron Core 0.16.1: no copies; a new request's live state is zeroed (`dynamic_context.py`,
-          `add_request`). sglang: see P5, M1.
-        """,
-        page="blocks",
-        ways="op",
-        kinds="blocks requests",
-        needs="mamba",
-    ),
-    law(
-        "C8",
-        """
-        States are kept at block ends inside a chunk, and at prompt ends.
-
-        A step that computes a chunk of a prompt must give out the state at certain places, so that later
-        requests can go on from there. Let *B* be `block_size`, *K* `chunk_size`, *p* the length of the
-        prompt, *m* the number of blocks that the request found cached when it was added, *s* the first token
-        that the chunk computes, and *t* the end of the chunk. Then *s* is the tokens computed before, plus
-        those that a restored state stands for (in the first chunk). The **candidates** are three positions:
-
-        | candidate | position |
-        | --- | --- |
-        | where the cached KV ended, and prompts may part | *m* *B* |
-        | the last block end of the prompt | floor(*p* / *B*) *B* |
-        | the last block boundary before the chunk's end | (ceil(*t* / *B*) - 1) *B* |
-
-        A candidate *c* is kept if *s* < *c* < *t* and *c* - *s* is a multiple of *K*: the kernel has a state
-        at each multiple of *K*, counted from where it starts. The **offsets** of the request in this step
-        are *c* - *s* for these, each once, ascending; none for a request that decodes. And if the chunk ends
-        the prompt (*t* = *p*) and *p* is a multiple of *B*, the live state at its end is kept as well; it is
-        no offset.
-
-        | *B* | *K* | *p* | *m* | *s*, *t* | candidates | offsets | kept |
-        | --- | --- | --- | --- | --- | --- | --- | --- |
-        | 4 | 2 | 10 | 0 | 0, 6 | 0, 8, 4 | 4 | 4 |
-        | 4 | 2 | 10 | 0 | 6, 10 | 0, 8, 8 | 2 | 8 |
-        | 4 | 2 | 8 | 2 | 4, 8 | 8, 8, 4 | | 8, the prompt's end |
-        | 4 | 4 | 10 | 0 | 6, 10 | 0, 8, 8 | | |
-        | 4 | 2 | 20 | 3 | 4, 20 | 12, 20, 16 | 8, 12 | 12, 16, 20 |
-
-        Kept states are offered to the cache after the forward pass, by the rules of C7. The state at position
-        *c* belongs to block *c* / *B* - 1 of the request.
-
-        Offsets are told in `ran`, and must be exactly these for who claims `mamba`. A request that is set
-        aside, or whose chunk is given up, leaves nothing.
-
-        Why
-        ---
-        A state that is kept a block too early or too late is no use, or is restored for the wrong prefix. One
-        engine framed positions from the first chunk only, so that a prompt of several chunks never left a
-        state at all, and every turn of every long conversation was computed from its start. Another divided
-        by the block size of a different group.
-
-        Choices
-        -------
-        How the states are taken out of the kernel.
-
-        Caller
-        ------
-        To choose chunks that end where states are worth having, if it wants more of them.
-
-        Engines
-        -------
-        - vLLM cuts chunks so that they end where a state is to be cached: at block ends, at the last one that
-          a prompt's next turn can use, and where a shared prefix ends (`vllm/v1/core/sched/scheduler.py`,
-          `_mamba_block_aligned_split`; `MambaManager.reachable_block_mask`). Similar places, another way.
-        - Megatron Core 0.16.1: absent. sglang leaves states at multiples of its own interval, see M1.
-        """,
-        page="blocks",
-        ways="sop",
-        kinds="requests",
-        needs="mamba",
-    ),
-    law(
-        "C9",
-        """
-        A reset restores the first state bit for bit.
-
-        After `reset` everything is as it was when the implementation was built with this configuration,
-        whatever was referenced, cached, in hand or live:
-
-        - every block is free, without a hash, and every slot is free;
-        - all views are what they were, entry by entry: counts, hashes, stamps, both maps of slots, the order
-          of `free_slots`, what is told of the dummy and of free blocks;
-        - cached and live states are zero, in every layer and row, the row that is nobody's too;
-        - the clock is 0;
-        - in kind `requests` there are no requests; those of before are as if released, and to name one of
-          them is refused. KV need not be wiped.
-
-        So what follows must do exactly what it would on a new one, down to the numbers of the blocks that are
-        handed out (X7). A reset answers `done`, tells no observer (X7), and cannot fail.
-
-        The views are compared if they were looked at before anything else was asked for, and again directly
-        after the reset.
-
-        Why
-        ---
-        A server is reset between measurements, after a change of weights, or when it has lost count. A hash
-        that survives leads to KV of the old weights. A reset that leaves the free list in another order makes
-        the ranks of a server differ, and a bug that cannot be repeated.
-
-        Choices
-        -------
-        Whether memory is wiped or made anew.
-
-        Caller
-        ------
-        To forget all blocks, slots and requests that it was given: they are nobody's.
-
-        Engines
-        -------
-        - Megatron Core 0.16.1: `DynamicInferenceContext.reset` sets all tables back and lets
-          `BlockAllocator.reset` rebuild its stack, since that holds wrong ids by then; the live states are
-          not wiped.
-        - vLLM: `BlockPool.reset_prefix_cache` forgets every hash, and refuses while any block is in use. The
-          order of the free queue stays what it was: different.
-        - sglang: see X7.
-        """,
-        page="blocks",
-        ways="op",
-        kinds="blocks requests",
-    ),
-)
+from typing import Any
+
+from pymllm.oracle.laws.law import Found, law
+
+
+@law("C1", page="blocks", ways="sop", kinds="blocks requests")
+def blocks_partition_the_pool(before: Any, operation: Any, seen: Any) -> Found:
+    """Free, referenced and cached blocks partition the pool; children go before their parents.
+
+    Blocks are 0 to `blocks` - 1; the one behind them is the dummy. Each block but the dummy is at any
+    time exactly one of
+
+    - **referenced**: its count of references is above 0, registered (C3) or not;
+    - **cached**: its count is 0 and it is registered;
+    - **free**: its count is 0 and it is not registered.
+
+    | operation | what becomes of counts and blocks |
+    | --- | --- |
+    | `alloc_blocks` *n* | *n* different free blocks get the count 1, and the clock as their stamp |
+    | `retain_blocks` | + 1 each time that a block is named; a cached block is referenced then |
+    | `release_blocks` | - 1 each time that a block is named |
+
+    **Release.** A block that reaches 0 and is not registered is free. A registered one stays cached with
+    the policy `lru`. With `ref_zero` it is deregistered, together with all of its registered descendants;
+    what of these has references stays referenced, without a hash, and the rest is free. All blocks of one
+    call lose their references first. `ref_zero` caches nothing without a reference: its cache is what
+    running requests share.
+
+    **Evictable** is a cached block without a referenced registered descendant. `alloc_blocks` succeeds if
+    and only if *n* <= free + evictable; otherwise it is `no_room`, and nothing has changed (X4). It
+    evicts exactly *n* - free blocks, and none if that is not above 0. Each is deregistered and free, and
+    may be handed out by the same call. At its turn an evicted block must be evictable and have no
+    registered child, so a chain goes from its end. Who claims `exact_lru` evicts each time one of those
+    with the smallest stamp. The observer is told of them in the order of eviction (C6).
+
+    **The dummy** is never handed out, has no references that count, and is in no size. To retain or
+    release it, a free block or one outside of the pool, or to release a block more often than it is held,
+    counting every time that the call names it, is an `OwnershipError`. The call has then done nothing,
+    not even to the right blocks that it names as well (X1).
+
+    `pool_avail` is the number of free blocks, `evictable_blocks` that of evictable ones; what is cached
+    above a referenced block is in neither.
+
+    In kind `requests` the same is followed through rows: a request has one reference of each of its
+    blocks; who has a block has every block before it, so every cached block is evictable. What was let go
+    of longest ago goes first, and children before their parents; this is demanded of everybody, with or
+    without `exact_lru`. And paused requests may keep at most `paused_limit` different blocks together: a
+    pause beyond that is `no_room`.
+
+    Why
+    ---
+    A block with two owners gets the KV of both. Counts that were lowered once where a call named a shared
+    block twice kept blocks for ever. An eviction by age alone takes the first block of a prompt first,
+    since that is the oldest: all that hangs below it is cached and can never be found. A parent whose
+    count of children was raised twice could never be evicted again.
+
+    Choices
+    -------
+    Which free blocks are handed out, and in which order. Which of equally old blocks is evicted. In
+    kind `blocks` without `exact_lru`, which leaf goes. How leaves are found. Whether the dummy has any
+    memory.
+
+    Caller
+    ------
+    To keep clock and stamps moving forward, or recency means nothing. Not to use what it has released.
+
+    Engines
+    -------
+    - vLLM counts references per block (`vllm/v1/core/block_pool.py`, `BlockPool.touch`, `free_blocks`).
+      Free and cached blocks stand in one queue, cached ones at its end, and `get_new_blocks` takes from
+      its front: no order of parents and children but that a request frees its last block first. Block 0
+      is its null block.
+    - Megatron Core 0.16.1: `BlockAllocator` in
+      `megatron/core/inference/contexts/dynamic_block_allocator.py` is a stack without counts, hashes or a
+      check of what is released; its last block is the dummy, the same. Paused requests have a share of
+      their own (`evict_overflow_paused_requests` in `dynamic_context.py`), counted by request.
+    - sglang: not applicable, a tree of pages (R5, R6).
+    """
+    return None
+
+
+@law("C2", page="blocks", ways="sop", kinds="blocks requests", needs="mamba")
+def slots_have_one_block(before: Any, operation: Any, seen: Any) -> Found:
+    """Slots are free, mapped to one block, or in a caller's hands.
+
+    A **slot** has room for one cached state: both parts, all layers. Slots are 0 to `slots` - 1; there is
+    no padding among them. Each is at any time exactly one of
+
+    - **mapped** to one block, which has no other slot;
+    - **in hand**: taken by `evict_slots`;
+    - **free**.
+
+    | operation | slots |
+    | --- | --- |
+    | `alloc_slots` | a block without one gets a free slot, or that of another block (C5, C6) |
+    | `evict_slots` | from mapped to in hand |
+    | `drop_states`; a block that is deregistered or becomes free (C6) | from mapped to free |
+    | `reset` | all are free, those in hand too |
+
+    No other operation moves a slot. A block keeps its slot when it is retained, when it is released and
+    stays cached, and when it is registered. Nothing gives a slot that is in hand back but a reset. It is
+    written to (`save_live`), and belongs to no block.
+
+    The views must tell it alike: `slot_of_block` and `block_of_slot` are inverse to each other, with -1
+    for none, and `free_slots` are the free ones in any order. `free_count` is their number. `find_slots`
+    tells of each block its slot or -1, and `has_state` exactly where there is a slot, be anything written
+    to it or not. A free block and the dummy have none.
+
+    In kind `requests` a slot that a step gives to a block must be one of the pool, and of no other block.
+
+    Why
+    ---
+    A slot with two blocks holds one state, and one of two conversations goes on from the other's. A slot
+    that nobody has is lost: there are few, since a state is as large as the KV of thousands of tokens,
+    and the cache of states shrinks unnoticed until it is empty.
+
+    Choices
+    -------
+    Which free slot a block gets. In which order free slots are listed.
+
+    Caller
+    ------
+    To take slots into its hands only if it can do without them: they come back with a reset.
+
+    Engines
+    -------
+    - Megatron Core 0.16.1 has no slots for cached states. `MambaMetadata`
+      (`contexts/attention_context/mamba_metadata.py`) hands out one row of live states for each request.
+    - vLLM: a state is a block of a group of its own, from the same pool, so that blocks and slots are one
+      (`vllm/v1/core/single_type_kv_cache_manager.py`, `MambaManager`).
+    - sglang: track slots of a pool beside the tree (P5, M7).
+    """
+    return None
+
+
+@law("C3", page="blocks", ways="sop", kinds="blocks requests")
+def a_hash_has_the_block_that_came_first(before: Any, operation: Any, seen: Any) -> Found:
+    """A hash has the block that came first with it, below its very parent, and no other.
+
+    `register_blocks` goes through its entries in order. An entry is a block, a hash and a parent. The
+    **parent's hash** is `parents[i]`, 0 for a first block; where `parents` is null, the first entry is a
+    first block and each other one follows the entry before it. The **parent** is a block: of the earlier
+    entries of this call with that hash the last one (with null simply the entry before), or else the
+    block that is registered under it now. The entry
+
+    1. is passed over if the block is registered under this hash already: its parent stays what it was;
+    2. does nothing if the hash is another block's: first come, first kept;
+    3. does nothing if it is no first block and its parent is not registered, or there is none. That
+       another block is registered under the parent's hash does not help;
+    4. otherwise registers the block, below its parent.
+
+    "Does nothing" is an answer of `done`, and no error. With `caching` false every entry does nothing.
+    Registering moves no count, stamp or slot. A block has one hash, and a hash one block: `hashes` of the
+    views has it for each block, -1 for none, and `block_of_hash` is exactly the inverse. A block that is
+    deregistered (C1) loses its hash, and another block may be registered under it later. Its children go
+    before it or with it, never after.
+
+    Refused are (X1, with any of its errors): a block that is free, the dummy, or outside; more or fewer
+    hashes or parents than blocks; a hash outside of 1 to 2<sup>63</sup> - 1, and a parent's hash outside
+    of 0 to 2<sup>63</sup> - 1; and a second hash for one block, whether it has the first one already or
+    gets it in the same call. Then nothing at all was registered. A call never names a block before its
+    parent.
+
+    In kind `requests` the implementation computes hashes itself. Block *i* of a prompt has the chained
+    page hash of H1 to H3 without a namespace, its digest being *d*<sub>i</sub>; the block's hash is the
+    first 16 hexadecimal digits of *d*<sub>i</sub> as a number, modulo 2<sup>63</sup>, and 1 in place of
+    0. With `hash_digits` = *k* the digest is cut: *d*<sub>i</sub> is its first *k* digits with zeros
+    before them, 16 in all. So different blocks have one hash all the time, and a hit must be told by
+    more:
+
+    - the block found under the hash has exactly this block's tokens, and
+    - its parent is the very block found before it (none for the first).
+
+    A request **shares** the longest chain of blocks found like that; the first one that fails ends it.
+    All blocks that a step has made whole are offered in order, generated tokens too, requests in the
+    order of the batch. From the first block of a request on whose hash another block has, none of its
+    later blocks is registered either, as long as it lives.
+
+    Why
+    ---
+    If a second registration wins, the first block is cached and never found, and its removal takes the
+    entry of the survivor. If an equal hash counts for a parent, a chain hangs below a block with other
+    tokens, and a collision hands one user's answer to another: short hashes have done that in production.
+    A block registered before its KV is there is read by others as it is.
+
+    Choices
+    -------
+    How tokens and parents are compared. Whether a block's digest is kept.
+
+    Caller
+    ------
+    To register blocks whose KV is written, each after its parent, and to name as a parent's hash the one
+    of the block before it in the request's table.
+
+    Engines
+    -------
+    - vLLM: one hash may have several blocks, and any of them is found (`BlockHashToBlockMap` in
+      `block_pool.py`); neither parents nor tokens are compared, since the hash is long and names what
+      came before (`kv_cache_utils.py`, `hash_block_tokens`). Different.
+    - Megatron Core 0.16.1: absent, no block is found by hash.
+    - sglang: not applicable: children are found by their tokens.
+    """
+    return None
+
+
+@law("C4", page="blocks", ways="sop", kinds="blocks", needs="mamba")
+def a_named_state_goes_with_its_block(before: Any, operation: Any, seen: Any) -> Found:
+    """The hash of a cached state names a block with a slot, and goes with that block only.
+
+    A state is found by hash only after `name_states` has said so: once a step has written it. The
+    operation takes a block and a hash for each entry. A hash of 0 or less says that there is none, and
+    the entry is passed over; otherwise `block_of_state` has the pair (hash, block) from then on. To name
+    a block again by its hash changes nothing.
+
+    Refused (X1, with any of its errors), with nothing named, is a call with more or fewer hashes than
+    blocks, with a block outside of the pool, with a block that has a hash in this call and no slot, or
+    with a hash that is not the one under which the block is registered now.
+
+    So at any time each pair of `block_of_state` names a block that has a slot (C2) and is registered
+    under this very hash (C3), and each hash and each block stands in it once.
+
+    A name goes with the slot. It is removed when the block loses its slot, in whatever way: to another
+    block (C5), into a caller's hands, by `drop_states`, or because the block was deregistered or became
+    free (C6). It is removed then, and no other one is. `drop_states` takes blocks, and passes over those
+    without a slot; named twice is named once. It frees their slots, has no effects and changes no block.
+    `how` says by which call:
+
+    | `how` | |
+    | --- | --- |
+    | `batch` | one call for all |
+    | `one by one` | a call for each block |
+    | `deregistered` | as the block allocator calls its observer: with the blocks, and with `hashes` |
+
+    The `hashes` that come with `deregistered` may be those of other blocks, or nobody's: they remove
+    nothing. A block outside of the pool is refused, with nothing dropped. The dummy and free blocks have
+    no slot, and are passed over.
+
+    Why
+    ---
+    A hash that outlives its slot leads a request to a slot that has another's state by now. A hash that
+    is removed with the wrong block makes a good state unfindable, and its slot is never looked for again:
+    an engine popped the hash without asking whether it still named this block.
+
+    Choices
+    -------
+    Whether names are kept in a table of their own, as long as the view is right.
+
+    Caller
+    ------
+    To name a state once it is written, and by the hash of its block.
+
+    Engines
+    -------
+    - vLLM removes a hash by hash and block id, so that a duplicate's entry stays
+      (`block_pool.py`, `BlockHashToBlockMap.pop`).
+    - Megatron Core 0.16.1: absent. sglang: not applicable, a state hangs at its node (M3).
+    """
+    return None
+
+
+@law("C5", page="blocks", ways="op", kinds="blocks", needs="mamba")
+def a_batch_is_met_whole(before: Any, operation: Any, seen: Any) -> Found:
+    """A batch gets one slot per block, evicts none of its own, and is met whole or not at all.
+
+    `alloc_slots` names blocks that are referenced or cached, in any order, some perhaps twice, perhaps
+    none at all. It answers as many slots as it was given blocks, at the same places:
+
+    - a block that has a slot gets that one told, and keeps it with its name and its state;
+    - equal blocks get equal slots;
+    - the other blocks, *m* different ones, get *m* different slots: free ones first, and for what is
+      missing those of the blocks that C6 says. Free slots are not spared: a block loses its slot only if
+      none is free.
+
+    Blocks that the call names do not lose their slots for it, however old they are and whether or not
+    they have references. So the call succeeds if and only if *m* <= free slots + blocks with a slot,
+    without references, that it does not name. Else it answers `failed` with `MambaSlotCapacityError`, and
+    nothing has changed: no slot was taken, no block has lost one, and the same call would give the same
+    slots later as if this one had never been made.
+
+    A free block, the dummy or a block outside of the pool is refused (`OwnershipError`, `UsageError` or
+    `IndexError`), again with nothing changed.
+
+    What stands in a new slot is open until it is written.
+
+    Why
+    ---
+    The batch is what one step wants to keep. If making room for its last state takes the slot of its
+    first, the step goes on to write into a slot that somebody else has: a server crashed when committing
+    a long prompt, in the middle of its own blocks. Slots taken before the call knows that it must fail
+    are lost.
+
+    Choices
+    -------
+    Which free slots are given, and to which of the blocks the slots of victims go.
+
+    Caller
+    ------
+    To choose what is worth keeping if the call fails: C7 says how a step does.
+
+    Engines
+    -------
+    - vLLM asks for all blocks of a step before it takes any (`vllm/v1/core/kv_cache_manager.py`,
+      `KVCacheManager.allocate_slots`), and touches the matched ones first, so that they are not taken.
+    - Megatron Core 0.16.1: absent; `MambaMetadata.allocate_slot` hands out single rows. sglang: not
+      applicable, a track slot is taken one at a time (M1).
+    """
+    return None
+
+
+@law("C6", page="blocks", ways="sop", kinds="blocks requests", needs="mamba")
+def unreferenced_blocks_lose_their_slots(before: Any, operation: Any, seen: Any) -> Found:
+    """Only unreferenced blocks lose their slots to others, oldest first; free blocks have none.
+
+    **To others.** A block may lose its slot to `alloc_slots` or `evict_slots` only if it has a slot and
+    no references, and is not named by that `alloc_slots` (C5). Of these it is the one with the smallest
+    stamp, of equally old ones the one with the lowest number, and so on until there are enough; this
+    order is demanded of everybody, with or without `exact_lru`. Parents and children do not matter here.
+    The block stays cached. With `ref_zero` no block without references has a slot, so nobody qualifies.
+
+    `evict_slots` takes exactly `count` slots and answers them in any order; they are in hand (C2). If
+    fewer blocks qualify it answers `MambaSlotCapacityError`, and nothing has changed. Free slots do not
+    count: it never hands them out. 0 takes none.
+
+    **With its block.** A block that is deregistered or becomes free loses its slot and the name of its
+    state (C4), whatever it is that does it: an eviction, a release, the descendants of a released block
+    with `ref_zero`, also those that still have references. Its slot is free at once.
+
+    **The observer.** Whoever keeps something by block learns of it from the observer of the block
+    allocator; the effect `callback` is what it was told. `slots` are the *blocks* that were deregistered
+    or became free, `target` are the hashes that they had, ascending. Each block is told of once, also
+    those that never had a hash, and nothing else is told. A release and an eviction tell it, in one
+    call or in several; where nothing is deregistered or freed there is no call. A reset tells nobody.
+    When the observer is called last, all is written already: `sizes` inside it, if told, are those of
+    the end, but that what an allocation is about to take counts as free still (X6).
+
+    In kind `requests` `slots` of the callbacks are compared, `target` is not, and slots of blocks without
+    references are taken in the order in which these were let go of, the lower number first where one
+    release let go of several. Whose state must go to make room for
+    those of a step is predicted from that.
+
+    Why
+    ---
+    A state under a running request is about to be restored, or was just written. One that outlives its
+    block is found by nobody, and its slot is lost; or it is found for the block's next content. Observers
+    that were called only for blocks with a hash have kept the slots of all others.
+
+    Choices
+    -------
+    In how many calls, and in which order, blocks of a release are told. (Of evictions the order tells the
+    turn of each: C1.)
+
+    Caller
+    ------
+    An observer may read, and nothing else (X6).
+
+    Engines
+    -------
+    - vLLM: a state's block goes by the same queue as all others, and is evicted when it is taken from it
+      (`block_pool.py`, `_maybe_evict_cached_block`); whoever watches blocks is told when they are reused
+      (`_notify_reuse`). No order between KV and states.
+    - Megatron Core 0.16.1: absent. sglang: see M5.
+    """
+    return None
+
+
+@law("C7", page="blocks", ways="op", kinds="blocks requests", needs="mamba")
+def states_are_copied_bit_for_bit(before: Any, operation: Any, seen: Any) -> Found:
+    """States are copied bit for bit, and nowhere else.
+
+    A state has two parts, recurrent (SSM) and convolution, in each layer. Cached states stand in slots,
+    live ones in rows of the context. All are zero at first. Then
+
+    | operation | writes |
+    | --- | --- |
+    | `store_state` | one layer of the slot of one block, both parts |
+    | `write_live` | one layer of the live state of one request: what a forward pass would do |
+    | `save_live` | slot by slot, all layers of the live state of the request at the same place |
+    | `restore_live` | all layers of the live state of one request: those of the block's slot |
+
+    and nothing else is written by these, and nothing by any other operation. Numbers stand for bits, so
+    nothing may be cast, rounded or made canonical: a NaN keeps its payload, and -0 is not 0. Who reads
+    (`read_states`, `read_live`) must find in every row exactly what was written last, in the configured
+    shape and dtype; a dtype may be left empty. One exception: when a slot changes hands (it is given to a
+    block, taken into hand, or comes free) its content is open until it is written, each layer and part by
+    itself; what was read there meanwhile stays.
+
+    - `store_state` for a block without a slot is a `UsageError` or `OwnershipError`; for a block or a
+      layer outside it is any error of X1.
+    - `save_live` names different slots, each mapped or in hand, and as many requests, which may repeat.
+      Another number of requests, or a request without a live state, is refused.
+    - `restore_live` answers the number 1, or 0 if the block has no slot; then the live state is as it
+      was. A request without a live state is refused.
+
+    In kind `requests` a step **commits** what C8 says: the state extracted inside a chunk, or the live
+    state at a prompt's end. A committed state belongs to the block that ends there; blocks without a
+    registered hash are passed over, and of several requests that leave the state of one block one is
+    enough. A block that has a slot keeps it. If slots run out (free ones and those that C6 lets go, no
+    block of the commit among them), states at ends of prompts are kept before those inside chunks, each
+    group from the deepest on, the lower row first among equals. The rest is dropped; a step never fails
+    for want of a slot. What a cached state holds is the state of a cold run (E1), read back by `inspect`.
+
+    Why
+    ---
+    A wrong state goes into every later token, and unlike wrong KV it never leaves the window: the model
+    forgets the prompt, or continues another. Copies that missed a layer, rounded through another dtype,
+    or reported success where nothing was copied have been shipped.
+
+    Choices
+    -------
+    By how many kernels, and whether on the device.
+
+    Caller
+    ------
+    To write live states only of requests that have one, and only numbers that every dtype holds: -128 to
+    127. Not to save into a slot twice in one call.
+
+    Engines
+    -------
+    - vLLM copies no states in general: a state's block becomes a request's own, by copy on write where a
+      hit is partial (`single_type_kv_cache_manager.py`, `MambaManager`, `_apply_cow`).
+    - Megatron Core 0.16.1: no copies; a new request's live state is zeroed (`dynamic_context.py`,
+      `add_request`). sglang: see P5, M1.
+    """
+    return None
+
+
+@law("C8", page="blocks", ways="sop", kinds="requests", needs="mamba")
+def states_are_kept_at_block_ends(before: Any, operation: Any, seen: Any) -> Found:
+    """States are kept at block ends inside a chunk, and at prompt ends.
+
+    A step that computes a chunk of a prompt must give out the state at certain places, so that later
+    requests can go on from there. Let *B* be `block_size`, *K* `chunk_size`, *p* the length of the
+    prompt, *m* the number of blocks that the request found cached when it was added, *s* the first token
+    that the chunk computes, and *t* the end of the chunk. Then *s* is the tokens computed before, plus
+    those that a restored state stands for (in the first chunk). The **candidates** are three positions:
+
+    | candidate | position |
+    | --- | --- |
+    | where the cached KV ended, and prompts may part | *m* *B* |
+    | the last block end of the prompt | floor(*p* / *B*) *B* |
+    | the last block boundary before the chunk's end | (ceil(*t* / *B*) - 1) *B* |
+
+    A candidate *c* is kept if *s* < *c* < *t* and *c* - *s* is a multiple of *K*: the kernel has a state
+    at each multiple of *K*, counted from where it starts. The **offsets** of the request in this step
+    are *c* - *s* for these, each once, ascending; none for a request that decodes. And if the chunk ends
+    the prompt (*t* = *p*) and *p* is a multiple of *B*, the live state at its end is kept as well; it is
+    no offset.
+
+    | *B* | *K* | *p* | *m* | *s*, *t* | candidates | offsets | kept |
+    | --- | --- | --- | --- | --- | --- | --- | --- |
+    | 4 | 2 | 10 | 0 | 0, 6 | 0, 8, 4 | 4 | 4 |
+    | 4 | 2 | 10 | 0 | 6, 10 | 0, 8, 8 | 2 | 8 |
+    | 4 | 2 | 8 | 2 | 4, 8 | 8, 8, 4 | | 8, the prompt's end |
+    | 4 | 4 | 10 | 0 | 6, 10 | 0, 8, 8 | | |
+    | 4 | 2 | 20 | 3 | 4, 20 | 12, 20, 16 | 8, 12 | 12, 16, 20 |
+
+    Kept states are offered to the cache after the forward pass, by the rules of C7. The state at position
+    *c* belongs to block *c* / *B* - 1 of the request.
+
+    Offsets are told in `ran`, and must be exactly these for who claims `mamba`. A request that is set
+    aside, or whose chunk is given up, leaves nothing.
+
+    Why
+    ---
+    A state that is kept a block too early or too late is no use, or is restored for the wrong prefix. One
+    engine framed positions from the first chunk only, so that a prompt of several chunks never left a
+    state at all, and every turn of every long conversation was computed from its start. Another divided
+    by the block size of a different group.
+
+    Choices
+    -------
+    How the states are taken out of the kernel.
+
+    Caller
+    ------
+    To choose chunks that end where states are worth having, if it wants more of them.
+
+    Engines
+    -------
+    - vLLM cuts chunks so that they end where a state is to be cached: at block ends, at the last one that
+      a prompt's next turn can use, and where a shared prefix ends (`vllm/v1/core/sched/scheduler.py`,
+      `_mamba_block_aligned_split`; `MambaManager.reachable_block_mask`). Similar places, another way.
+    - Megatron Core 0.16.1: absent. sglang leaves states at multiples of its own interval, see M1.
+    """
+    return None
+
+
+@law("C9", page="blocks", ways="op", kinds="blocks requests")
+def a_reset_restores_the_first_state(before: Any, operation: Any, seen: Any) -> Found:
+    """A reset restores the first state bit for bit.
+
+    After `reset` everything is as it was when the implementation was built with this configuration,
+    whatever was referenced, cached, in hand or live:
+
+    - every block is free, without a hash, and every slot is free;
+    - all views are what they were, entry by entry: counts, hashes, stamps, both maps of slots, the order
+      of `free_slots`, what is told of the dummy and of free blocks;
+    - cached and live states are zero, in every layer and row, the row that is nobody's too;
+    - the clock is 0;
+    - in kind `requests` there are no requests; those of before are as if released, and to name one of
+      them is refused. KV need not be wiped.
+
+    So what follows must do exactly what it would on a new one, down to the numbers of the blocks that are
+    handed out (X7). A reset answers `done`, tells no observer (X7), and cannot fail.
+
+    The views are compared if they were looked at before anything else was asked for, and again directly
+    after the reset.
+
+    Why
+    ---
+    A server is reset between measurements, after a change of weights, or when it has lost count. A hash
+    that survives leads to KV of the old weights. A reset that leaves the free list in another order makes
+    the ranks of a server differ, and a bug that cannot be repeated.
+
+    Choices
+    -------
+    Whether memory is wiped or made anew.
+
+    Caller
+    ------
+    To forget all blocks, slots and requests that it was given: they are nobody's.
+
+    Engines
+    -------
+    - Megatron Core 0.16.1: `DynamicInferenceContext.reset` sets all tables back and lets
+      `BlockAllocator.reset` rebuild its stack, since that holds wrong ids by then; the live states are
+      not wiped.
+    - vLLM: `BlockPool.reset_prefix_cache` forgets every hash, and refuses while any block is in use. The
+      order of the free queue stays what it was: different.
+    - sglang: see X7.
+    """
+    return None

@@ -2,396 +2,376 @@
 
 from __future__ import annotations
 
-from pymllm.oracle.laws.law import law
+from typing import Any
 
-LAWS = (
-    law(
-        "X1",
-        """
-        Bad input is refused before anything changes.
+from pymllm.oracle.laws.law import Found, law
 
-        Two sorts of calls must be refused. A **malformed** call has an argument that nobody may pass at any
-        time: a float where a size is due, a token of 33 bits, a layer that is not there. **Misuse** is a
-        call that is well formed and not its caller's to make now: a slot that is freed twice, a release
-        without a hold, a node that has left. The result is `failed`, and `error` names the class.
 
-        - Misuse is answered with exactly the error that the tables of [refusals](every-class.md#refusals)
-          demand. Where several things are wrong with one call, the error of any of them is right.
-        - A malformed call is answered with `TypeError`, `ValueError`, `IndexError`, `UsageError`,
-          `OwnershipError`, `LockError` or `StaleNodeError`. Which of these it is makes no difference.
-        - **Nothing has changed.** There are no effects, every size is what it was, no cell of a buffer is
-          different, nothing became recent, and what is handed out next is what would have been handed out
-          anyway. This goes for the whole call: if one of ten slots may not be freed, none of them is.
-        - An armed `fault` does not strike in a refused operation, and is forgotten after it.
+@law("X1", page="every-class", ways="op", kinds="all", needs="refusals")
+def misuse_is_refused(before: Any, operation: Any, seen: Any) -> Found:
+    """Bad input is refused before anything changes.
 
-        It is looked at three times: in the outcome of the refused operation, in whatever later operations
-        show, and, for all kinds but `prefix`, by playing the same program on a new object without the
-        operations that were refused. All others must have the same outcomes there.
+    Two sorts of calls must be refused. A **malformed** call has an argument that nobody may pass at any
+    time: a float where a size is due, a token of 33 bits, a layer that is not there. **Misuse** is a
+    call that is well formed and not its caller's to make now: a slot that is freed twice, a release
+    without a hold, a node that has left. The result is `failed`, and `error` names the class.
 
-        A call that an implementation cannot be given (a float, where its language knows integers only) is
-        answered with `unsupported`, and nothing is held against it. Who does not claim `refusals` is never
-        misused.
+    - Misuse is answered with exactly the error that the tables of [refusals](every-class.md#refusals)
+      demand. Where several things are wrong with one call, the error of any of them is right.
+    - A malformed call is answered with `TypeError`, `ValueError`, `IndexError`, `UsageError`,
+      `OwnershipError`, `LockError` or `StaleNodeError`. Which of these it is makes no difference.
+    - **Nothing has changed.** There are no effects, every size is what it was, no cell of a buffer is
+      different, nothing became recent, and what is handed out next is what would have been handed out
+      anyway. This goes for the whole call: if one of ten slots may not be freed, none of them is.
+    - An armed `fault` does not strike in a refused operation, and is forgotten after it.
 
-        Why
-        ---
-        Callers have bugs. If the seventh of ten slots is found wrong when six are free already, whoever
-        catches the error and goes on has lost them, or frees them again. A batch that is refused half way
-        leaves a row that belongs to nobody. And a mistake that is not refused is told by somebody else,
-        hours later: freeing slot 0 once made an allocator hand out the slot that all padding is written to.
+    It is looked at three times: in the outcome of the refused operation, in whatever later operations
+    show, and, for all kinds but `prefix`, by playing the same program on a new object without the
+    operations that were refused. All others must have the same outcomes there.
 
-        Choices
-        -------
-        Messages: they are for people. The order of checks. Whether it is checked first and then done, or done
-        and then undone.
+    A call that an implementation cannot be given (a float, where its language knows integers only) is
+    answered with `unsupported`, and nothing is held against it. Who does not claim `refusals` is never
+    misused.
 
-        Caller
-        ------
-        Not to go on as if the call had been made.
+    Why
+    ---
+    Callers have bugs. If the seventh of ten slots is found wrong when six are free already, whoever
+    catches the error and goes on has lost them, or frees them again. A batch that is refused half way
+    leaves a row that belongs to nobody. And a mistake that is not refused is told by somebody else,
+    hours later: freeing slot 0 once made an allocator hand out the slot that all padding is written to.
 
-        Engines
-        -------
-        - sglang: misuse is undefined by contract. Some of it meets an assertion (a group inside a group,
-          `mem_cache/allocator/base.py`); ownership is looked at only with `SGLANG_DEBUG_MEMORY_POOL`, after
-          the fact (`allocator/paged.py`, `_debug_check_no_duplicate_pages`). A write of another dtype is
-          cast (`memory_pool.py`, `MHATokenToKVPool.set_kv_buffer`).
-        - vLLM: too large an allocation raises before anything is taken (`v1/core/block_pool.py`,
-          `get_new_blocks`); a release too many makes a reference count negative (`free_blocks`).
-        - Megatron Core 0.16.1 looks at nothing (`core/inference/contexts/dynamic_block_allocator.py`,
-          `BlockAllocator.release_memory_blocks`).
-        """,
-        page="every-class",
-        ways="op",
-        kinds="all",
-        needs="refusals",
-    ),
-    law(
-        "X2",
-        """
-        What a pool did not take is still in the tree; calls come in order.
+    Choices
+    -------
+    Messages: they are for people. The order of checks. Whether it is checked first and then done, or done
+    and then undone.
 
-        `fault` lets a call fail that the next operation makes: the *nth* one of its name raises and takes
-        nothing. The operation then answers `failed` with `InjectedFault`; to swallow that error breaks this
-        law. Its effects are the calls that were carried out, and they alone have happened. The table of
-        [failures](every-class.md#failures) has what may fail where.
+    Caller
+    ------
+    Not to go on as if the call had been made.
 
-        **Evictions, a pool call fails.** What the carried out calls took is gone. Everything else is as
-        before the operation: cached, evictable, counted, owned, found by a match. What was taken must be
-        whole pages, and part of what a right eviction could have taken. A page whose half went
-        (`free_swa`) is a tombstone (S2), a node whose state went (`free_state`) has none. No more callbacks
-        are made than pages were removed; with states, none. The same eviction can be asked for again, and
-        then succeeds.
+    Engines
+    -------
+    - sglang: misuse is undefined by contract. Some of it meets an assertion (a group inside a group,
+      `mem_cache/allocator/base.py`); ownership is looked at only with `SGLANG_DEBUG_MEMORY_POOL`, after
+      the fact (`allocator/paged.py`, `_debug_check_no_duplicate_pages`). A write of another dtype is
+      cast (`memory_pool.py`, `MHATokenToKVPool.set_kv_buffer`).
+    - vLLM: too large an allocation raises before anything is taken (`v1/core/block_pool.py`,
+      `get_new_blocks`); a release too many makes a reference count negative (`free_blocks`).
+    - Megatron Core 0.16.1 looks at nothing (`core/inference/contexts/dynamic_block_allocator.py`,
+      `BlockAllocator.release_memory_blocks`).
+    """
+    return None
 
-        **Evictions, a callback fails.** The eviction is complete: all is given back and written, and every
-        callback is made, also those behind the one that raised. Then the error of the first that raised is
-        the result.
 
-        **Inserts, a pool call fails** (with a window, S7). If it is `move_swa`, pages whose halves were moved
-        by earlier calls are revived, whole pages only; no other half has moved. If it is `free`, all moves
-        were carried out and stay, and nothing was freed. In both cases nothing is adopted, no page is new,
-        all incoming slots are still the caller's, and nothing becomes recent.
+@law("X2", page="every-class", ways="op", kinds="prefix blocks requests", needs="faults")
+def what_a_pool_did_not_take_stays(before: Any, operation: Any, seen: Any) -> Found:
+    """What a pool did not take is still in the tree; calls come in order.
 
-        **Blocks.** An observer that raises is called when the books are written (X6). What it was told of is
-        deregistered, or free, for good. A release is then complete. An allocation that had to evict has
-        evicted, and hands out nothing. **Requests.** [Their page](requests.md) says what each failure leaves.
-        A reset is X7's.
+    `fault` lets a call fail that the next operation makes: the *nth* one of its name raises and takes
+    nothing. The operation then answers `failed` with `InjectedFault`; to swallow that error breaks this
+    law. Its effects are the calls that were carried out, and they alone have happened. The table of
+    [failures](every-class.md#failures) has what may fail where.
 
-        **Order**, for who claims `call_order`. An eviction calls, in this order: `free_state` for each state;
-        `free_swa` once, with all slots that only lose their half; `free` once, with all slots of all removed
-        pages; each callback, in the order of removal. An insert calls `move_swa` once and then `free` once.
-        None of these calls is made for nothing. So if `free` fails, no page was removed, and every half and
-        state that was due is gone; if the *nth* `free_state` fails, *n* - 1 states are gone.
+    **Evictions, a pool call fails.** What the carried out calls took is gone. Everything else is as
+    before the operation: cached, evictable, counted, owned, found by a match. What was taken must be
+    whole pages, and part of what a right eviction could have taken. A page whose half went
+    (`free_swa`) is a tombstone (S2), a node whose state went (`free_state`) has none. No more callbacks
+    are made than pages were removed; with states, none. The same eviction can be asked for again, and
+    then succeeds.
 
-        Why
-        ---
-        A pool raises when its own books say that something is wrong, and servers catch that and go on. A tree
-        that unlinks first and gives back afterwards has then lost the pages for ever; one that does it node
-        by node leaves a half of them in both. In a block allocator a callback that failed left the index
-        without the block and the block without a place in the pool. A pin that was not taken back when the
-        allocation failed stopped an engine.
+    **Evictions, a callback fails.** The eviction is complete: all is given back and written, and every
+    callback is made, also those behind the one that raised. Then the error of the first that raised is
+    the result.
 
-        Choices
-        -------
-        Order and number of calls, without `call_order`. The sequence of victims that are given back together.
+    **Inserts, a pool call fails** (with a window, S7). If it is `move_swa`, pages whose halves were moved
+    by earlier calls are revived, whole pages only; no other half has moved. If it is `free`, all moves
+    were carried out and stay, and nothing was freed. In both cases nothing is adopted, no page is new,
+    all incoming slots are still the caller's, and nothing becomes recent.
 
-        Caller
-        ------
-        To look at the effects of what failed, since they have happened. Nothing that a pool did not take is
-        the caller's, except after a reset (X7).
+    **Blocks.** An observer that raises is called when the books are written (X6). What it was told of is
+    deregistered, or free, for good. A release is then complete. An allocation that had to evict has
+    evicted, and hands out nothing. **Requests.** [Their page](requests.md) says what each failure leaves.
+    A reset is X7's.
 
-        Engines
-        -------
-        - sglang frees and unlinks node after node (`radix_cache.py`, `RadixCache.evict`): one call for each.
-          There is no callback; a removal is recorded as an event after the node is unlinked.
-        - vLLM: `block_pool.py`, `get_new_blocks` calls its reuse watchers after blocks have left the free
-          queue, and before they are taken out of the index of hashes and counted as used: different.
-        - Megatron Core 0.16.1: not applicable, it neither evicts nor calls back.
-        """,
-        page="every-class",
-        ways="op",
-        kinds="prefix blocks requests",
-        needs="faults",
-    ),
-    law(
-        "X3",
-        """
-        The same program gives the same outcomes.
+    **Order**, for who claims `call_order`. An eviction calls, in this order: `free_state` for each state;
+    `free_swa` once, with all slots that only lose their half; `free` once, with all slots of all removed
+    pages; each callback, in the order of removal. An insert calls `move_swa` once and then `free` once.
+    None of these calls is made for nothing. So if `free` fails, no page was removed, and every half and
+    state that was due is gone; if the *nth* `free_state` fails, *n* - 1 states are gone.
 
-        Two runs of one program, on two new objects of one configuration and seed, have the same outcome at
-        every step. Everything in an outcome is compared: the result with all of its fields, also numbers that
-        the implementation may choose (slots, rows, blocks, ids of nodes, tokens of holds); all effects in
-        their order; all sizes. Left out is the message of an error, which is for people: of `failed` the
-        name is compared. Nothing outside of outcomes is: no time, no memory, no log. What was `unsupported`
-        must be so again.
+    Why
+    ---
+    A pool raises when its own books say that something is wrong, and servers catch that and go on. A tree
+    that unlinks first and gives back afterwards has then lost the pages for ever; one that does it node
+    by node leaves a half of them in both. In a block allocator a callback that failed left the index
+    without the block and the block without a place in the pool. A pin that was not taken back when the
+    allocation failed stopped an engine.
 
-        In particular
+    Choices
+    -------
+    Order and number of calls, without `call_order`. The sequence of victims that are given back together.
 
-        - recency is counted in operations, never by a clock on the wall. A program that orders by a clock
-          says so ([protocol](../protocol.md)) and is told what time it is: one tick before each operation,
-          the same ticks in both runs;
-        - the id of a node has not been told of another node since the start, a reset included, neither by
-          `inspect` nor by a callback. The id of a node that was not there when the nodes were looked at last
-          is larger than all that were shown before;
-        - nothing depends on the order of a hash table, on an address, on a thread, or on what was played on
-          another object before: a program that is started a second time has forgotten everything.
+    Caller
+    ------
+    To look at the effects of what failed, since they have happened. Nothing that a pool did not take is
+    the caller's, except after a reset (X7).
 
-        Why
-        ---
-        The ranks of one server run the same scheduler side by side. If one evicts another node than the rest,
-        they allocate differently, and the collective operations of the next step hang. Stamps in whole
-        seconds made an engine evict at random among all that was used in one second, and the hit rate
-        fell as the load rose. And what is found by a search can only be made small and sent to somebody if
-        it happens again.
+    Engines
+    -------
+    - sglang frees and unlinks node after node (`radix_cache.py`, `RadixCache.evict`): one call for each.
+      There is no callback; a removal is recorded as an event after the node is unlinked.
+    - vLLM: `block_pool.py`, `get_new_blocks` calls its reuse watchers after blocks have left the free
+      queue, and before they are taken out of the index of hashes and counted as used: different.
+    - Megatron Core 0.16.1: not applicable, it neither evicts nor calls back.
+    """
+    return None
 
-        Choices
-        -------
-        Everything that the other laws leave open, as long as it is chosen alike. A seed may be used.
 
-        Caller
-        ------
-        To ask the same. The judge plays whole programs again, not all of them: one of eight, and each one
-        that broke a law.
+@law("X3", page="every-class", ways="sop", kinds="all")
+def the_same_program_has_the_same_outcomes(before: Any, operation: Any, seen: Any) -> Found:
+    """The same program gives the same outcomes.
 
-        Engines
-        -------
-        - sglang: `time.monotonic` is written on nodes (`radix_cache.py`, `_match_prefix_helper`): different.
-          Times that are compared are those of one process.
-        - vLLM: a queue, no clock (`kv_cache_utils.py`, `FreeKVCacheBlockQueue`). Block hashes are the same in
-          each process, unless a hash function is chosen that is not cryptographic: those start from
-          a random seed (`resolve_none_hash_seed`).
-        - Megatron Core 0.16.1: a stack of block ids, deterministic.
-        """,
-        page="every-class",
-        ways="sop",
-        kinds="all",
-    ),
-    law(
-        "X4",
-        """
-        An allocation that cannot be met changes nothing.
+    Two runs of one program, on two new objects of one configuration and seed, have the same outcome at
+    every step. Everything in an outcome is compared: the result with all of its fields, also numbers that
+    the implementation may choose (slots, rows, blocks, ids of nodes, tokens of holds); all effects in
+    their order; all sizes. Left out is the message of an error, which is for people: of `failed` the
+    name is compared. Nothing outside of outcomes is: no time, no memory, no log. What was `unsupported`
+    must be so again.
 
-        If and only if too little is free, the answer is `no_room` (`None` in Python), which is no error. What
-        is too little depends on the operation.
+    In particular
 
-        | kind | operation | `no_room` if |
-        | --- | --- | --- |
-        | `slots`, `prefix` | `alloc` | fewer than ceil(`tokens` / `page_size`) pages or halves are free |
-        | `rows` | `alloc_rows` | fewer than `count` rows are free |
-        | `states`, `prefix` | `alloc_track` | no track slot is free |
-        | `blocks` | `alloc_blocks` | fewer than `count` blocks are free or evictable (C1) |
-        | `requests` | `add_request`, `schedule_chunk` | no row is free, or too few blocks are |
+    - recency is counted in operations, never by a clock on the wall. A program that orders by a clock
+      says so ([protocol](../protocol.md)) and is told what time it is: one tick before each operation,
+      the same ticks in both runs;
+    - the id of a node has not been told of another node since the start, a reset included, neither by
+      `inspect` nor by a callback. The id of a node that was not there when the nodes were looked at last
+      is larger than all that were shown before;
+    - nothing depends on the order of a hash table, on an address, on a thread, or on what was played on
+      another object before: a program that is started a second time has forgotten everything.
 
-        Then nothing has changed: no size, no content, no owner, and not the order of what is handed out next.
-        A failed allocation merges nothing (A4), evicts nothing and pins nothing. For all kinds but `prefix`
-        the program is played again on a new object without the operations that found no room, and all others
-        must have the same outcomes.
+    Why
+    ---
+    The ranks of one server run the same scheduler side by side. If one evicts another node than the rest,
+    they allocate differently, and the collective operations of the next step hang. Stamps in whole
+    seconds made an engine evict at random among all that was used in one second, and the hit rate
+    fell as the load rose. And what is found by a search can only be made small and sent to somebody if
+    it happens again.
 
-        (A cached block that can be evicted is as good as a free one to a request.) An operation that asks for
-        nothing, `alloc` of 0 tokens say, always succeeds. A step of requests
-        that finds too few blocks answers an error instead, `CapacityError` or `MambaSlotCapacityError`,
-        and has done nothing either.
+    Choices
+    -------
+    Everything that the other laws leave open, as long as it is chosen alike. A seed may be used.
 
-        Why
-        ---
-        Running out is the everyday state of a full server: it asks, hears no, evicts or retracts, and asks
-        again. Whatever a failed attempt leaves behind adds up. A request that kept its pins on cached
-        blocks when its allocation failed made these blocks unevictable, until nothing could be scheduled; an
-        engine that asserted instead of answering was killed sixteen times a day with half of its pool free.
+    Caller
+    ------
+    To ask the same. The judge plays whole programs again, not all of them: one of eight, and each one
+    that broke a law.
 
-        Choices
-        -------
-        What is handed out, when there is enough (A4).
+    Engines
+    -------
+    - sglang: `time.monotonic` is written on nodes (`radix_cache.py`, `_match_prefix_helper`): different.
+      Times that are compared are those of one process.
+    - vLLM: a queue, no clock (`kv_cache_utils.py`, `FreeKVCacheBlockQueue`). Block hashes are the same in
+      each process, unless a hash function is chosen that is not cryptographic: those start from
+      a random seed (`resolve_none_hash_seed`).
+    - Megatron Core 0.16.1: a stack of block ids, deterministic.
+    """
+    return None
 
-        Caller
-        ------
-        To look at the answer. To make room itself: no pool evicts on its own, but `blocks` and `requests`.
 
-        Engines
-        -------
-        - sglang: `None`, the same. With `need_sort` a failed allocation has merged the free list
-          (`allocator/token.py`, `allocator/paged.py`, `alloc`), so the next one gets other slots: different.
-        - vLLM: `KVCacheManager.allocate_slots` answers `None`; the block pool below it raises `ValueError`
-          (`block_pool.py`, `get_new_blocks`). Neither has taken anything.
-        - Megatron Core 0.16.1: `None`, the same (`BlockAllocator.allocate_memory_blocks`).
-        """,
-        page="every-class",
-        ways="op",
-        kinds="slots rows states prefix blocks requests",
-        needs="pool",
-    ),
-    law(
-        "X5",
-        """
-        Nothing of the caller's is kept, nothing of the tree's is handed out.
+@law("X4", page="every-class", ways="op", kinds="slots rows states prefix blocks requests", needs="pool")
+def what_cannot_be_met_changes_nothing(before: Any, operation: Any, seen: Any) -> Found:
+    """An allocation that cannot be met changes nothing.
 
-        A cache copies what it keeps of an argument: when a call has returned, the caller may overwrite the
-        container of the key, the tensor of slots and the tensor of the state that it passed, and nothing in
-        the cache is different. What a call returns is the caller's own: it may be overwritten, too. The
-        judge's own adapters overwrite all of these at once, after each call.
+    If and only if too little is free, the answer is `no_room` (`None` in Python), which is no error. What
+    is too little depends on the operation.
 
-        What a node keeps keeps no more than itself alive. `kept_bytes` of a shown node must be 8 for each of
-        its tokens: its slots are int64, and no view of something longer. After a split that is so of both
-        halves, whichever of them is evicted first. A node that has left, or the root of before a reset, keeps
-        no other node and no tree alive, whoever kept it: who holds on to what a match returned must not
-        hold on to all that was evicted since. (No outcome shows that; a walk from inside does.)
+    | kind | operation | `no_room` if |
+    | --- | --- | --- |
+    | `slots`, `prefix` | `alloc` | fewer than ceil(`tokens` / `page_size`) pages or halves are free |
+    | `rows` | `alloc_rows` | fewer than `count` rows are free |
+    | `states`, `prefix` | `alloc_track` | no track slot is free |
+    | `blocks` | `alloc_blocks` | fewer than `count` blocks are free or evictable (C1) |
+    | `requests` | `add_request`, `schedule_chunk` | no row is free, or too few blocks are |
 
-        A program that is asked by lines of JSON can share no memory with its caller, so the first part
-        is true of it by nature. It is judged by `kept_bytes` alone; who leaves that out leaves X5 unknown.
+    Then nothing has changed: no size, no content, no owner, and not the order of what is handed out next.
+    A failed allocation merges nothing (A4), evicts nothing and pins nothing. For all kinds but `prefix`
+    the program is played again on a new object without the operations that found no room, and all others
+    must have the same outcomes.
 
-        Buffers are shared by design: those of keys and values, of states, and the table of rows are
-        handed out as they are, to be read and written by kernels.
+    (A cached block that can be evicted is as good as a free one to a request.) An operation that asks for
+    nothing, `alloc` of 0 tokens say, always succeeds. A step of requests
+    that finds too few blocks answers an error instead, `CapacityError` or `MambaSlotCapacityError`,
+    and has done nothing either.
 
-        Why
-        ---
-        A tree that kept a view of a request's row of the table pointed at another request's pages as soon as
-        the row was used again. Split nodes that were two slices of one tensor kept all of it alive until the
-        last slice died: a server ran out of memory while its tree was small.
+    Why
+    ---
+    Running out is the everyday state of a full server: it asks, hears no, evicts or retracts, and asks
+    again. Whatever a failed attempt leaves behind adds up. A request that kept its pins on cached
+    blocks when its allocation failed made these blocks unevictable, until nothing could be scheduled; an
+    engine that asserted instead of answering was killed sixteen times a day with half of its pool free.
 
-        Choices
-        -------
-        When and how it copies. How tokens are kept: `kept_bytes` counts slots only.
+    Choices
+    -------
+    What is handed out, when there is enough (A4).
 
-        Caller
-        ------
-        Nothing. In particular it need not copy what it passes.
+    Caller
+    ------
+    To look at the answer. To make room itself: no pool evicts on its own, but `blocks` and `requests`.
 
-        Engines
-        -------
-        - sglang clones the values of both halves of a split (`radix_cache.py`, `_split_node`), the same. With
-          pages of one token an inserted key is filed without a copy: a caller that writes to its array
-          changes the tree.
-        - vLLM: not applicable. Blocks are objects that the pool and its callers share.
-        """,
-        page="every-class",
-        ways="sop",
-        kinds="prefix",
-        needs="inspect",
-    ),
-    law(
-        "X6",
-        """
-        Callbacks run on written books and may not re-enter.
+    Engines
+    -------
+    - sglang: `None`, the same. With `need_sort` a failed allocation has merged the free list
+      (`allocator/token.py`, `allocator/paged.py`, `alloc`), so the next one gets other slots: different.
+    - vLLM: `KVCacheManager.allocate_slots` answers `None`; the block pool below it raises `ValueError`
+      (`block_pool.py`, `get_new_blocks`). Neither has taken anything.
+    - Megatron Core 0.16.1: `None`, the same (`BlockAllocator.allocate_memory_blocks`).
+    """
+    return None
 
-        A callback is made when all that its operation removes is given back to the pools and taken out of the
-        books. So **every** callback of one eviction, the first included, sees the sizes that the
-        operation has at its end: `sizes` of its effect, as far as they are told, must be these. A size that
-        is still what it was, or half way, breaks this law. Of `blocks`, an observer sees `pool_avail` and
-        `evictable_blocks` as they are when the blocks that it is told of are gone, and before any of them is
-        handed out; where there are several calls, the last one must.
 
-        From inside a callback sizes may be asked for, hashes computed, and the tree printed. Every other
-        call to the same object (`match`, `insert`, `evict`, `lock`, `unlock`, `reset`; of `blocks` each of
-        its operations) must meet a `RuntimeError`, and change nothing. So must a `match`, though it would
-        only read: it makes pages recent and splits nodes. The eviction goes on as if nothing had been tried.
+@law("X5", page="every-class", ways="sop", kinds="prefix", needs="inspect")
+def nothing_of_the_callers_is_kept(before: Any, operation: Any, seen: Any) -> Found:
+    """Nothing of the caller's is kept, nothing of the tree's is handed out.
 
-        `fault` with `reenter` asks for it: the *nth* callback of the next operation makes such a call and
-        tells the class of the error that it met in the `note` of its effect. It must be
-        `"RuntimeError"`; `""` says that the call went through.
+    A cache copies what it keeps of an argument: when a call has returned, the caller may overwrite the
+    container of the key, the tensor of slots and the tensor of the state that it passed, and nothing in
+    the cache is different. What a call returns is the caller's own: it may be overwritten, too. The
+    judge's own adapters overwrite all of these at once, after each call.
 
-        An eviction that an operation makes on its own never takes what the same operation has matched,
-        allocated or is about to use. Only `blocks` and `requests` evict on their own: C1, C5 and E4 are
-        about that.
+    What a node keeps keeps no more than itself alive. `kept_bytes` of a shown node must be 8 for each of
+    its tokens: its slots are int64, and no view of something longer. After a split that is so of both
+    halves, whichever of them is evicted first. A node that has left, or the root of before a reset, keeps
+    no other node and no tree alive, whoever kept it: who holds on to what a match returned must not
+    hold on to all that was evicted since. (No outcome shows that; a walk from inside does.)
 
-        Why
-        ---
-        Who is called back wants to know what is free now, and to give back what it keeps for the node. If the
-        books say otherwise at that moment, it frees twice or not at all. A callback that matches inside an
-        eviction gets a node that is about to go; one that evicts runs the same loop inside of itself.
+    A program that is asked by lines of JSON can share no memory with its caller, so the first part
+    is true of it by nature. It is judged by `kept_bytes` alone; who leaves that out leaves X5 unknown.
 
-        Choices
-        -------
-        Whether callbacks are made one by one at the end, or by a queue that is emptied before the operation
-        returns. Which of the calls that change nothing are allowed inside.
+    Buffers are shared by design: those of keys and values, of states, and the table of rows are
+    handed out as they are, to be read and written by kernels.
 
-        Caller
-        ------
-        To keep callbacks short, and to do whatever changes the cache after the operation.
+    Why
+    ---
+    A tree that kept a view of a request's row of the table pointed at another request's pages as soon as
+    the row was used again. Split nodes that were two slices of one tensor kept all of it alive until the
+    last slice died: a server ran out of memory while its tree was small.
 
-        Engines
-        -------
-        - sglang: no callbacks; removals are told as events, in a list that is fetched later
-          (`radix_cache.py`, `kv_events.record_remove`). Not applicable.
-        - vLLM: watchers of reused blocks are called while the allocation goes on, before the block
-          is out of the index of hashes (`block_pool.py`, `_notify_reuse`): different.
-        - Megatron Core 0.16.1: no callbacks.
-        """,
-        page="every-class",
-        ways="op",
-        kinds="prefix blocks",
-        needs="callbacks faults",
-    ),
-    law(
-        "X7",
-        """
-        Reset and clear make it as good as new.
+    Choices
+    -------
+    When and how it copies. How tokens are kept: `kept_bytes` counts slots only.
 
-        `clear` (of `slots`, `rows`, `states`) and `reset` (of `prefix`, `blocks`, `requests`) leave an object
-        that does what a new one of the same configuration would do. To test that, what follows the last of
-        them is played on a new object and must have the same outcomes; of `prefix` it is followed in the
-        model instead, since ids of nodes go on counting (X3), and `rows` that do not claim `zeroed_rows`
-        are left out.
+    Caller
+    ------
+    Nothing. In particular it need not copy what it passes.
 
-        - **Pools.** Everything is free again, whoever had it: pages, halves, rows, track slots. An open group
-          is closed and forgotten. What was handed out before is nobody's. All states are zero; so is the
-          table of rows, row 0 included, for who claims `zeroed_rows`.
-        - **Prefix caches.** Every slot and every state that the cache owns goes back to its pool, once,
-          whatever is held: effects `free` and `free_state`, and no callback. Slots of the caller stay the
-          caller's. All holds are over. Nodes from before are stale (`StaleNodeError`), but
-          the root, which anybody may go on to hold and release.
-        - **Blocks and requests.** All is as at the start (C9), and no observer is told of it.
+    Engines
+    -------
+    - sglang clones the values of both halves of a split (`radix_cache.py`, `_split_node`), the same. With
+      pages of one token an inserted key is filed without a copy: a caller that writes to its array
+      changes the tree.
+    - vLLM: not applicable. Blocks are objects that the pool and its callers share.
+    """
+    return None
 
-        **A pool that refuses.** If `free` or `free_state` fails in a reset, the reset does not stop: each
-        pool is still asked for all that is left to give, the cache is empty afterwards, sizes are 0, and then
-        the error is the result. Slots that were not taken are the caller's from then on, who frees them. Of
-        states exactly one, the one of the failed call, was not taken. Nothing is freed twice.
 
-        Why
-        ---
-        Servers reset when weights are updated, and go on with what they have. Slots that stay behind are lost
-        until a restart; a ring or a counter that was forgotten hands out pages twice. If a reset ends at the
-        first error, half of the tree is stale and half is not, and no second call can mend it.
+@law("X6", page="every-class", ways="op", kinds="prefix blocks", needs="callbacks faults")
+def callbacks_run_on_written_books(before: Any, operation: Any, seen: Any) -> Found:
+    """Callbacks run on written books and may not re-enter.
 
-        Choices
-        -------
-        In how many calls and in which order slots go back. What stands in buffers of keys and values, which
-        have no `clear`.
+    A callback is made when all that its operation removes is given back to the pools and taken out of the
+    books. So **every** callback of one eviction, the first included, sees the sizes that the
+    operation has at its end: `sizes` of its effect, as far as they are told, must be these. A size that
+    is still what it was, or half way, breaks this law. Of `blocks`, an observer sees `pool_avail` and
+    `evictable_blocks` as they are when the blocks that it is told of are gone, and before any of them is
+    handed out; where there are several calls, the last one must.
 
-        Caller
-        ------
-        To let go of everything that it had: slots, rows, nodes, holds. If it clears a pool below a cache, it
-        resets the cache first.
+    From inside a callback sizes may be asked for, hashes computed, and the tree printed. Every other
+    call to the same object (`match`, `insert`, `evict`, `lock`, `unlock`, `reset`; of `blocks` each of
+    its operations) must meet a `RuntimeError`, and change nothing. So must a `match`, though it would
+    only read: it makes pages recent and splits nodes. The eviction goes on as if nothing had been tried.
 
-        Engines
-        -------
-        - sglang: `reset` forgets the tree and frees nothing; the scheduler clears pools and tree together
-          when the server is idle. Different. `clear` of its allocators is the same, of its rows keeps
-          the entries (`memory_pool.py`, `ReqToTokenPool.clear`).
-        - vLLM: a reset is refused, with false, while any block is in use (`block_pool.py`,
-          `reset_prefix_cache`): different.
-        - Megatron Core 0.16.1: `BlockAllocator.reset` writes the whole stack anew, whoever has blocks: the
-          same.
-        """,
-        page="every-class",
-        ways="op",
-        kinds="slots rows states prefix blocks requests",
-    ),
-)
+    `fault` with `reenter` asks for it: the *nth* callback of the next operation makes such a call and
+    tells the class of the error that it met in the `note` of its effect. It must be
+    `"RuntimeError"`; `""` says that the call went through.
+
+    An eviction that an operation makes on its own never takes what the same operation has matched,
+    allocated or is about to use. Only `blocks` and `requests` evict on their own: C1, C5 and E4 are
+    about that.
+
+    Why
+    ---
+    Who is called back wants to know what is free now, and to give back what it keeps for the node. If the
+    books say otherwise at that moment, it frees twice or not at all. A callback that matches inside an
+    eviction gets a node that is about to go; one that evicts runs the same loop inside of itself.
+
+    Choices
+    -------
+    Whether callbacks are made one by one at the end, or by a queue that is emptied before the operation
+    returns. Which of the calls that change nothing are allowed inside.
+
+    Caller
+    ------
+    To keep callbacks short, and to do whatever changes the cache after the operation.
+
+    Engines
+    -------
+    - sglang: no callbacks; removals are told as events, in a list that is fetched later
+      (`radix_cache.py`, `kv_events.record_remove`). Not applicable.
+    - vLLM: watchers of reused blocks are called while the allocation goes on, before the block
+      is out of the index of hashes (`block_pool.py`, `_notify_reuse`): different.
+    - Megatron Core 0.16.1: no callbacks.
+    """
+    return None
+
+
+@law("X7", page="every-class", ways="op", kinds="slots rows states prefix blocks requests")
+def what_is_cleared_is_as_good_as_new(before: Any, operation: Any, seen: Any) -> Found:
+    """Reset and clear make it as good as new.
+
+    `clear` (of `slots`, `rows`, `states`) and `reset` (of `prefix`, `blocks`, `requests`) leave an object
+    that does what a new one of the same configuration would do. To test that, what follows the last of
+    them is played on a new object and must have the same outcomes; of `prefix` it is followed in the
+    model instead, since ids of nodes go on counting (X3), and `rows` that do not claim `zeroed_rows`
+    are left out.
+
+    - **Pools.** Everything is free again, whoever had it: pages, halves, rows, track slots. An open group
+      is closed and forgotten. What was handed out before is nobody's. All states are zero; so is the
+      table of rows, row 0 included, for who claims `zeroed_rows`.
+    - **Prefix caches.** Every slot and every state that the cache owns goes back to its pool, once,
+      whatever is held: effects `free` and `free_state`, and no callback. Slots of the caller stay the
+      caller's. All holds are over. Nodes from before are stale (`StaleNodeError`), but
+      the root, which anybody may go on to hold and release.
+    - **Blocks and requests.** All is as at the start (C9), and no observer is told of it.
+
+    **A pool that refuses.** If `free` or `free_state` fails in a reset, the reset does not stop: each
+    pool is still asked for all that is left to give, the cache is empty afterwards, sizes are 0, and then
+    the error is the result. Slots that were not taken are the caller's from then on, who frees them. Of
+    states exactly one, the one of the failed call, was not taken. Nothing is freed twice.
+
+    Why
+    ---
+    Servers reset when weights are updated, and go on with what they have. Slots that stay behind are lost
+    until a restart; a ring or a counter that was forgotten hands out pages twice. If a reset ends at the
+    first error, half of the tree is stale and half is not, and no second call can mend it.
+
+    Choices
+    -------
+    In how many calls and in which order slots go back. What stands in buffers of keys and values, which
+    have no `clear`.
+
+    Caller
+    ------
+    To let go of everything that it had: slots, rows, nodes, holds. If it clears a pool below a cache, it
+    resets the cache first.
+
+    Engines
+    -------
+    - sglang: `reset` forgets the tree and frees nothing; the scheduler clears pools and tree together
+      when the server is idle. Different. `clear` of its allocators is the same, of its rows keeps
+      the entries (`memory_pool.py`, `ReqToTokenPool.clear`).
+    - vLLM: a reset is refused, with false, while any block is in use (`block_pool.py`,
+      `reset_prefix_cache`): different.
+    - Megatron Core 0.16.1: `BlockAllocator.reset` writes the whole stack anew, whoever has blocks: the
+      same.
+    """
+    return None

@@ -2,239 +2,228 @@
 
 from __future__ import annotations
 
-from pymllm.oracle.laws.law import law
+from typing import Any
 
-LAWS = (
-    law(
-        "K1",
-        """
-        Keys of other namespaces or widths never meet; containers do not matter.
+from pymllm.oracle.laws.law import Found, law
 
-        Two keys have something in common only if they are of the **same namespace and the same width**.
-        Then they share the longest sequence of tokens that both begin with; else nothing, whatever their
-        tokens are. A cache may never return, split, refresh or evict for one of them what belongs to another.
-        Namespaces are equal if both are none, or both strings of the same characters, or both integers of
-        the same value: `"1"` and `1` are two, `""` and `0` are namespaces, and neither is none. A namespace
-        is not normalised: case, blanks and accents count. Width is the number of integers of a token. An
-        empty key begins every key, and ends at the root, which is one for all.
 
-        What is **no key** is refused, for who claims `refusals` (X1): tokens that are no integers (a
-        boolean is none), or outside 0 to 2<sup>32</sup> - 1; tuples of different lengths, of one integer or
-        of none, and tuples beside integers; an array of two dimensions, which might be a batch; a namespace
-        that is a float, a boolean or a tuple.
+@law("K1", page="keys-and-hashes", ways="sop", kinds="hashes prefix")
+def namespaces_never_meet(before: Any, operation: Any, seen: Any) -> Found:
+    """Keys of other namespaces or widths never meet; containers do not matter.
 
-        **Containers do not matter.** A key may be handed over as a list, a tuple, a packed array of unsigned
-        integers, an array or a tensor of any integer dtype. In all of these, equal tokens are the same key:
-        for matches, for hashes, and for the answers below. No cache changes the container, or keeps it (X5).
+    Two keys have something in common only if they are of the **same namespace and the same width**.
+    Then they share the longest sequence of tokens that both begin with; else nothing, whatever their
+    tokens are. A cache may never return, split, refresh or evict for one of them what belongs to another.
+    Namespaces are equal if both are none, or both strings of the same characters, or both integers of
+    the same value: `"1"` and `1` are two, `""` and `0` are namespaces, and neither is none. A namespace
+    is not normalised: case, blanks and accents count. Width is the number of integers of a token. An
+    empty key begins every key, and ends at the root, which is one for all.
 
-        **Parts.** Both operations answer `tokens`, with the tokens and the namespace of a new key.
+    What is **no key** is refused, for who claims `refusals` (X1): tokens that are no integers (a
+    boolean is none), or outside 0 to 2<sup>32</sup> - 1; tuples of different lengths, of one integer or
+    of none, and tuples beside integers; an array of two dimensions, which might be a batch; a namespace
+    that is a float, a boolean or a tuple.
 
-        - `slice_key`: the tokens from `start` to `stop` - 1 as Python slices them. Null for `start` is the
-          beginning, for `stop` the end. A negative number counts from the end: -1 is the last
-          token. What lies outside is cut, so no slice is an error: `[5:9]` of three tokens is an empty key,
-          and so is `[2:1]`. The namespace stays, also of an empty part.
-        - `pick_token`: a key of the one token at place `at`, in the same namespace. With *n* tokens `at` is
-          from -*n* to *n* - 1; anything else, so any number where the key is empty, is an `IndexError`.
+    **Containers do not matter.** A key may be handed over as a list, a tuple, a packed array of unsigned
+    integers, an array or a tensor of any integer dtype. In all of these, equal tokens are the same key:
+    for matches, for hashes, and for the answers below. No cache changes the container, or keeps it (X5).
 
-        Why
-        ---
-        A namespace stands for all that changes KV beside the tokens: an adapter, an image, a tenant. Where
-        it is lost on the way, one user reads another's answers. Engines have left it out of the comparison,
-        have put a tenant's word into the same field as the name of an adapter, and have found a prompt with
-        another image in it by the placeholders that both had.
+    **Parts.** Both operations answer `tokens`, with the tokens and the namespace of a new key.
 
-        Choices
-        -------
-        How namespaces are kept apart: a root for each, a part of each key, or of each hash (H3).
+    - `slice_key`: the tokens from `start` to `stop` - 1 as Python slices them. Null for `start` is the
+      beginning, for `stop` the end. A negative number counts from the end: -1 is the last
+      token. What lies outside is cut, so no slice is an error: `[5:9]` of three tokens is an empty key,
+      and so is `[2:1]`. The namespace stays, also of an empty part.
+    - `pick_token`: a key of the one token at place `at`, in the same namespace. With *n* tokens `at` is
+      from -*n* to *n* - 1; anything else, so any number where the key is empty, is an `IndexError`.
 
-        Caller
-        ------
-        To put into the namespace whatever its KV depends on, spelled so that two things never get one name,
-        and in text that UTF-8 can spell. A string with one half of a surrogate pair is none: no hash can read
-        it (H3), no file of ours holds it, and a program that has one gets no verdict.
+    Why
+    ---
+    A namespace stands for all that changes KV beside the tokens: an adapter, an image, a tenant. Where
+    it is lost on the way, one user reads another's answers. Engines have left it out of the comparison,
+    have put a tenant's word into the same field as the name of an adapter, and have found a prompt with
+    another image in it by the placeholders that both had.
 
-        Engines
-        -------
-        - sglang: `extra_key`, a string, and a salt beside it (`sglang/srt/mem_cache/radix_cache.py`,
-          `RadixKey`). Bigrams are a view over plain tokens, keys are arrays. Slices have step 1; a
-          place outside is an `IndexError`, the same.
-        - vLLM: no keys; adapter, images and salt are hashed with the tokens of each block
-          (`vllm/v1/core/kv_cache_utils.py`, `generate_block_hash_extra_keys`).
-        - Megatron Core 0.16.1: not applicable, no prefix cache.
-        """,
-        page="keys-and-hashes",
-        ways="sop",
-        kinds="hashes prefix",
-    ),
-    law(
-        "H1",
-        """
-        Hash functions as documented.
+    Choices
+    -------
+    How namespaces are kept apart: a root for each, a part of each key, or of each hash (H3).
 
-        `hash_page` hashes the tokens of one page after the hash of the page before it:
+    Caller
+    ------
+    To put into the namespace whatever its KV depends on, spelled so that two things never get one name,
+    and in text that UTF-8 can spell. A string with one half of a surrogate pair is none: no hash can read
+    it (H3), no file of ours holds it, and a program that has one gets no verdict.
 
-        > digest = SHA-256(prior bytes, then each integer of each token as 4 bytes)
+    Engines
+    -------
+    - sglang: `extra_key`, a string, and a salt beside it (`sglang/srt/mem_cache/radix_cache.py`,
+      `RadixKey`). Bigrams are a view over plain tokens, keys are arrays. Slices have step 1; a
+      place outside is an `IndexError`, the same.
+    - vLLM: no keys; adapter, images and salt are hashed with the tokens of each block
+      (`vllm/v1/core/kv_cache_utils.py`, `generate_block_hash_extra_keys`).
+    - Megatron Core 0.16.1: not applicable, no prefix cache.
+    """
+    return None
 
-        - **Tokens.** Each integer is 4 bytes, unsigned, the least significant byte first. A token that is a
-          tuple gives its integers one after the other. There is nothing between tokens, nothing between
-          integers, no length, and no sign of the width. The namespace of the key is not used: it is in the
-          first prior (H3).
-        - **Prior.** 64 hexadecimal digits stand for 32 bytes; these bytes, and not the digits, come first.
-          Digits may be upper or lower case. Null is no bytes. What is no sequence of whole bytes in
-          hexadecimal digits is refused with any error of X1; digits of another number than 64 are not asked.
-        - **Answer.** `hashes` with one digest: 64 hexadecimal digits, lower case. A page of no tokens and
-          without a prior is the SHA-256 of nothing, `e3b0c442...`.
-        - **Out of range.** An integer below 0 or above 2<sup>32</sup> - 1 is a `ValueError`, never cut to 32
-          bits. Tuples of several lengths are refused with any error of X1, tuples of one integer, too.
 
-        `hash_int64` reads the first 16 digits of `digest`, its first 8 bytes, as a **signed** integer of
-        64 bits, the most significant byte first. From `8000000000000000` on it is negative: the unsigned
-        number less 2<sup>64</sup>. Digits behind the 16th are not looked at. Fewer than 16, or anything that
-        is no hexadecimal digit (`0x`, a blank, a sign), is refused with any error of X1.
+@law("H1", page="keys-and-hashes", ways="op", kinds="hashes")
+def hashes_are_as_documented(before: Any, operation: Any, seen: Any) -> Found:
+    """Hash functions as documented.
 
-        `hash_bytes` takes bytes, written in `data` as hexadecimal digits, and answers the first 8 bytes of
-        their SHA-256 as an **unsigned** integer, the most significant byte first. No bytes are fine.
+    `hash_page` hashes the tokens of one page after the hash of the page before it:
 
-        [Known answers](keys-and-hashes.md#known-answers) has examples of all of them.
+    > digest = SHA-256(prior bytes, then each integer of each token as 4 bytes)
 
-        Why
-        ---
-        Hashes leave the process: to other ranks, to a router that sends a request where its prefix is, to
-        storage that outlives the server. One byte that is packed in another order, and nothing is ever
-        found, without an error. With a weak hash, content of other requests appeared at common pairs of
-        words; with one that leaves an image out, its answer is that of another image.
+    - **Tokens.** Each integer is 4 bytes, unsigned, the least significant byte first. A token that is a
+      tuple gives its integers one after the other. There is nothing between tokens, nothing between
+      integers, no length, and no sign of the width. The namespace of the key is not used: it is in the
+      first prior (H3).
+    - **Prior.** 64 hexadecimal digits stand for 32 bytes; these bytes, and not the digits, come first.
+      Digits may be upper or lower case. Null is no bytes. What is no sequence of whole bytes in
+      hexadecimal digits is refused with any error of X1; digits of another number than 64 are not asked.
+    - **Answer.** `hashes` with one digest: 64 hexadecimal digits, lower case. A page of no tokens and
+      without a prior is the SHA-256 of nothing, `e3b0c442...`.
+    - **Out of range.** An integer below 0 or above 2<sup>32</sup> - 1 is a `ValueError`, never cut to 32
+      bits. Tuples of several lengths are refused with any error of X1, tuples of one integer, too.
 
-        Choices
-        -------
-        Nothing.
+    `hash_int64` reads the first 16 digits of `digest`, its first 8 bytes, as a **signed** integer of
+    64 bits, the most significant byte first. From `8000000000000000` on it is negative: the unsigned
+    number less 2<sup>64</sup>. Digits behind the 16th are not looked at. Fewer than 16, or anything that
+    is no hexadecimal digit (`0x`, a blank, a sign), is refused with any error of X1.
 
-        Caller
-        ------
-        To fold larger ids into 32 bits, in a way that keeps them apart.
+    `hash_bytes` takes bytes, written in `data` as hexadecimal digits, and answers the first 8 bytes of
+    their SHA-256 as an **unsigned** integer, the most significant byte first. No bytes are fine.
 
-        Engines
-        -------
-        - sglang: the same bytes for tokens up to 32 bits (`mem_cache/cpp_utils/hash_binding.cpp`), and the
-          same signed integer (`utils.py`, `hash_str_to_int64`). Pages with larger tokens have a tag and a
-          wider form: different.
-        - vLLM: SHA-256 of a pickled or CBOR encoded tuple of parent, tokens and extra keys
-          (`vllm/utils/hashing.py`); integers for events are the **last** 8 bytes, unsigned
-          (`kv_cache_utils.py`, `maybe_convert_block_hash`): different.
-        - Megatron Core 0.16.1: not applicable, no hashes.
-        """,
-        page="keys-and-hashes",
-        ways="op",
-        kinds="hashes",
-    ),
-    law(
-        "H2",
-        """
-        Page hashes chain from the root, whatever was computed before.
+    [Known answers](keys-and-hashes.md#known-answers) has examples of all of them.
 
-        `hash` answers the hashes of all pages of a path, from its first page to the page at the end of the
-        node (not only those of the node itself): as many as the path has pages. Page 1 is hashed after the
-        prior of the namespace (H3), page *i* after the digest of page *i* - 1, each as H1 says. So the hash
-        of a page depends on the namespace and on all tokens from the start to its end, and on nothing else:
+    Why
+    ---
+    Hashes leave the process: to other ranks, to a router that sends a request where its prefix is, to
+    storage that outlives the server. One byte that is packed in another order, and nothing is ever
+    found, without an error. With a weak hash, content of other requests appeared at common pairs of
+    words; with one that leaves an image out, its answer is that of another image.
 
-        - not on which hashes were asked for earlier, of this node, of one above it, or of none;
-        - not on splits, on the order of inserts, on evictions and new inserts of the same key, on slots,
-          holds or recency;
-        - not on the run. Equal paths have equal hashes everywhere.
+    Choices
+    -------
+    Nothing.
 
-        A hash of the root is an empty list. A stale node is a `StaleNodeError`. To hash makes nothing
-        recent, has no effects, and changes no size.
+    Caller
+    ------
+    To fold larger ids into 32 bits, in a way that keeps them apart.
 
-        Where nodes are shown (`inspect`), `page_hashes` are those of the node's own pages, null as long as it
-        has not computed them. When a node is split, the upper half has the first part of the list and the
-        lower half the rest (R10), so that nothing is computed anew. A half that shows null instead is not
-        held against anybody; one that shows hashes shows those of its own pages.
+    Engines
+    -------
+    - sglang: the same bytes for tokens up to 32 bits (`mem_cache/cpp_utils/hash_binding.cpp`), and the
+      same signed integer (`utils.py`, `hash_str_to_int64`). Pages with larger tokens have a tag and a
+      wider form: different.
+    - vLLM: SHA-256 of a pickled or CBOR encoded tuple of parent, tokens and extra keys
+      (`vllm/utils/hashing.py`); integers for events are the **last** 8 bytes, unsigned
+      (`kv_cache_utils.py`, `maybe_convert_block_hash`): different.
+    - Megatron Core 0.16.1: not applicable, no hashes.
+    """
+    return None
 
-        A digest does not tell its width, nor the size of its pages. A page of four tokens and one of two
-        bigrams can have the same one. Even in one cache: with pages of eight, bigrams can be chosen that
-        spell a digest and a page, and their first page has the hash of a second page of plain tokens. So
-        whoever keeps hashes of several widths or sizes in one index keeps these beside them.
 
-        Why
-        ---
-        Who finds a block by its hash believes that all before it is the same, too. With hashes of the page
-        alone, a prompt that repeats itself made a block its own parent; a router's index was inconsistent,
-        and it crashed. A hash that depends on whether an ancestor happened to be hashed before is found
-        on one server and not on the next.
+@law("H2", page="keys-and-hashes", ways="sop", kinds="prefix", needs="hashes")
+def page_hashes_chain_from_the_root(before: Any, operation: Any, seen: Any) -> Found:
+    """Page hashes chain from the root, whatever was computed before.
 
-        Choices
-        -------
-        When hashes are computed, and whether they are kept.
+    `hash` answers the hashes of all pages of a path, from its first page to the page at the end of the
+    node (not only those of the node itself): as many as the path has pages. Page 1 is hashed after the
+    prior of the namespace (H3), page *i* after the digest of page *i* - 1, each as H1 says. So the hash
+    of a page depends on the namespace and on all tokens from the start to its end, and on nothing else:
 
-        Caller
-        ------
-        Nothing.
+    - not on which hashes were asked for earlier, of this node, of one above it, or of none;
+    - not on splits, on the order of inserts, on evictions and new inserts of the same key, on slots,
+      holds or recency;
+    - not on the run. Equal paths have equal hashes everywhere.
 
-        Engines
-        -------
-        - sglang: chained alike (`mem_cache/utils.py`, `compute_node_hash_values`), but from the parent's
-          list only if that is there already: a node whose parent was not hashed begins a new chain.
-          Different.
-        - vLLM: each request hashes its own whole blocks, each after the one before (`kv_cache_utils.py`,
-          `get_request_block_hasher`): the same, in other bytes.
-        - Megatron Core 0.16.1: not applicable, no hashes.
-        """,
-        page="keys-and-hashes",
-        ways="sop",
-        kinds="prefix",
-        needs="hashes",
-    ),
-    law(
-        "H3",
-        """
-        Namespaces seed their hashes so that nothing collides.
+    A hash of the root is an empty list. A stale node is a `StaleNodeError`. To hash makes nothing
+    recent, has no effects, and changes no size.
 
-        What the first page of a path is hashed after depends on the namespace:
+    Where nodes are shown (`inspect`), `page_hashes` are those of the node's own pages, null as long as it
+    has not computed them. When a node is split, the upper half has the first part of the list and the
+    lower half the rest (R10), so that nothing is computed anew. A half that shows null instead is not
+    held against anybody; one that shows hashes shows those of its own pages.
 
-        | namespace | *name* | prior of the first page |
-        | --- | --- | --- |
-        | none | | no bytes |
-        | a string *s* | `s:` and *s* | SHA-256(one byte 0, then the 32 bytes of SHA-256(*name*)) |
-        | an integer *n* | `i:` and *n* in decimal | the same |
+    A digest does not tell its width, nor the size of its pages. A page of four tokens and one of two
+    bigrams can have the same one. Even in one cache: with pages of eight, bigrams can be chosen that
+    spell a digest and a page, and their first page has the hash of a second page of plain tokens. So
+    whoever keeps hashes of several widths or sizes in one index keeps these beside them.
 
-        *name* is encoded in UTF-8, without a mark in front and without an end. An integer is written in
-        ASCII digits without leading zeros, a negative one with `-` in front; it may have any number of
-        digits: `i:0`, `i:-1`, `i:18446744073709551616`. A string may be empty (`s:`) and have any character,
-        a line end or a zero byte too; a colon means nothing special.
+    Why
+    ---
+    Who finds a block by its hash believes that all before it is the same, too. With hashes of the page
+    alone, a prompt that repeats itself made a block its own parent; a router's index was inconsistent,
+    and it crashed. A hash that depends on whether an ancestor happened to be hashed before is found
+    on one server and not on the next.
 
-        The prior is 32 bytes, so the first page of a namespace is hashed like a page that has another
-        above it. But no page has this prior as its hash: it is the hash of 33 bytes, and a page has 4 bytes
-        for each integer, after 32 bytes or none. That is why the byte 0 is there. The letter keeps `"1"`
-        and `1` apart.
+    Choices
+    -------
+    When hashes are computed, and whether they are kept.
 
-        Namespaces that are equal by K1 have equal priors, and only those.
+    Caller
+    ------
+    Nothing.
 
-        Why
-        ---
-        Where the namespace was left out of the hash, two tenants with one prompt had different nodes and
-        equal hashes: whatever is looked up by hash mixes them up. If the prior were the hash of the bare
-        name, a prompt whose first page spells that name would share the hashes of the namespace.
+    Engines
+    -------
+    - sglang: chained alike (`mem_cache/utils.py`, `compute_node_hash_values`), but from the parent's
+      list only if that is there already: a node whose parent was not hashed begins a new chain.
+      Different.
+    - vLLM: each request hashes its own whole blocks, each after the one before (`kv_cache_utils.py`,
+      `get_request_block_hasher`): the same, in other bytes.
+    - Megatron Core 0.16.1: not applicable, no hashes.
+    """
+    return None
 
-        Choices
-        -------
-        Nothing.
 
-        Caller
-        ------
-        To pass a name for each thing that KV depends on (K1).
+@law("H3", page="keys-and-hashes", ways="op", kinds="prefix", needs="hashes extra_key")
+def namespaces_seed_their_hashes(before: Any, operation: Any, seen: Any) -> Found:
+    """Namespaces seed their hashes so that nothing collides.
 
-        Engines
-        -------
-        - sglang: a seed for stored hashes, too, of other bytes (`mem_cache/utils.py`,
-          `storage_namespace_seed`): a tag, then presence, length and UTF-8 of `extra_key` and of the salt.
-          Hashes that it tells to routers leave `extra_key` out (`compute_node_event_hash_values`).
-        - vLLM: adapter, images and embeddings are a part of each block's hash, the salt of the first one's
-          (`kv_cache_utils.py`, `generate_block_hash_extra_keys`). The parent of each first block is the hash
-          of a seed (`init_none_hash`).
-        - Megatron Core 0.16.1: not applicable, no hashes.
-        """,
-        page="keys-and-hashes",
-        ways="op",
-        kinds="prefix",
-        needs="hashes extra_key",
-    ),
-)
+    What the first page of a path is hashed after depends on the namespace:
+
+    | namespace | *name* | prior of the first page |
+    | --- | --- | --- |
+    | none | | no bytes |
+    | a string *s* | `s:` and *s* | SHA-256(one byte 0, then the 32 bytes of SHA-256(*name*)) |
+    | an integer *n* | `i:` and *n* in decimal | the same |
+
+    *name* is encoded in UTF-8, without a mark in front and without an end. An integer is written in
+    ASCII digits without leading zeros, a negative one with `-` in front; it may have any number of
+    digits: `i:0`, `i:-1`, `i:18446744073709551616`. A string may be empty (`s:`) and have any character,
+    a line end or a zero byte too; a colon means nothing special.
+
+    The prior is 32 bytes, so the first page of a namespace is hashed like a page that has another
+    above it. But no page has this prior as its hash: it is the hash of 33 bytes, and a page has 4 bytes
+    for each integer, after 32 bytes or none. That is why the byte 0 is there. The letter keeps `"1"`
+    and `1` apart.
+
+    Namespaces that are equal by K1 have equal priors, and only those.
+
+    Why
+    ---
+    Where the namespace was left out of the hash, two tenants with one prompt had different nodes and
+    equal hashes: whatever is looked up by hash mixes them up. If the prior were the hash of the bare
+    name, a prompt whose first page spells that name would share the hashes of the namespace.
+
+    Choices
+    -------
+    Nothing.
+
+    Caller
+    ------
+    To pass a name for each thing that KV depends on (K1).
+
+    Engines
+    -------
+    - sglang: a seed for stored hashes, too, of other bytes (`mem_cache/utils.py`,
+      `storage_namespace_seed`): a tag, then presence, length and UTF-8 of `extra_key` and of the salt.
+      Hashes that it tells to routers leave `extra_key` out (`compute_node_event_hash_values`).
+    - vLLM: adapter, images and embeddings are a part of each block's hash, the salt of the first one's
+      (`kv_cache_utils.py`, `generate_block_hash_extra_keys`). The parent of each first block is the hash
+      of a seed (`init_none_hash`).
+    - Megatron Core 0.16.1: not applicable, no hashes.
+    """
+    return None

@@ -1,8 +1,9 @@
-"""One law: what it says, of whom, and how it is checked.
+"""One law: what it says, of whom, and the checks of what was seen.
 
-A law's text is written once, beside its check, and pages are printed from it
-(``python docs/builder/specification.py``). It reads like a docstring: a sentence, what is demanded, and then
-four sections under NumPy's underlines, whose names are `SECTIONS`.
+A law is a function over the model before an operation, the operation, and what was seen of it. Its docstring
+is the law's whole text, and pages are printed from it (``python docs/builder/specification.py``): a sentence,
+what is demanded, and then four sections under NumPy's underlines, whose names are `SECTIONS`. A check says
+what it found and nothing else (`Found`): it names no other law, and `pymllm.oracle.judge` counts and blames.
 """
 
 from __future__ import annotations
@@ -10,16 +11,99 @@ from __future__ import annotations
 import enum
 import inspect
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from pymllm.history.operations import KINDS
+from pymllm.history.operations import KINDS, Operation
 
 SECTIONS = ("Why", "Choices", "Caller", "Engines")
 """What goes wrong in a server without it; what an implementation may choose; what the caller owes; how the
 engines of the field differ today."""
 
 _HEADING = re.compile(r"^(\w+)\n-+\n", flags=re.MULTILINE)
+
+# -- what a check finds ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """What is wrong, and whose law it breaks where that is not the check's own; as a truth it is false."""
+
+    what: str
+    expected: object
+    observed: object
+    law: str = ""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+Found = Broken | bool | tuple[str, ...] | None
+"""Broken; or that it could have been and is not, by its own law or by those named; or that nothing was tested."""
+
+
+def same(what: str, expected: object, observed: object) -> Found:
+    """Compare exactly: what the model determines."""
+    return True if expected == observed else Broken(what, expected, observed)
+
+
+def demand(truth: object, what: str, expected: object, observed: object) -> Found:
+    """Hold to a relation: what an implementation may choose within bounds."""
+    return True if truth else Broken(what, expected, observed)
+
+
+Check = Callable[[Any, Any, Any], Found]
+"""Over the model before an operation, the operation, and what was seen of it."""
+
+CheckT = TypeVar("CheckT", bound=Check)
+
+# -- what an operation came to -----------------------------------------------------------------------------
+
+DONE, REFUSED, NO_ROOM = "done", "refused", "no room"
+
+
+@dataclass(frozen=True, slots=True)
+class Misuse:
+    """One thing that is wrong with what a caller asks: its situation, whose law it is, how it is refused."""
+
+    situation: str
+    law: str = "X1"
+    errors: tuple[str, ...] = ()
+    needs: str = "refusals"  # the capability without which nobody may be asked so
+
+    @property
+    def what(self) -> str:
+        """What the caller did."""
+        return self.situation.removesuffix(" is refused")
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a model makes of an outcome before anything is judged: read, and perhaps sorted, never compared."""
+
+    result: Any
+    fate: str = DONE
+    wrong: tuple[Misuse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an operation asks for, and whose law it is.
+
+    - ``answer``: What it must answer with where it was done; ``None`` where a law looks at that itself.
+    - ``law``: The law that another answer breaks; of several the first that is claimed.
+    - ``sizes``: The law that a wrong size breaks afterwards; by default ``law``.
+
+    Either may depend on what was seen: a function over the model before, the operation, and that.
+    """
+
+    answer: type | None
+    law: str | Callable[[Any, Any, Any], str]
+    sizes: str | Callable[[Any, Any, Any], str] = ""
+
+
+# -- laws --------------------------------------------------------------------------------------------------
 
 
 class Way(enum.Enum):
@@ -42,7 +126,7 @@ class Law:
     id : str
         Such as ``"R6"``. It never changes its meaning.
     text : str
-        All of it: a sentence, what is demanded, and `SECTIONS`.
+        All of it: a sentence, what is demanded, and `SECTIONS`; the docstring of its function.
     page : str
         Of the specification, where the text is printed: a file of ``docs/specification`` without its suffix.
     ways : frozenset of Way
@@ -72,6 +156,19 @@ class Law:
     is_of_splits: bool = False
     is_of_tails: bool = False
     driven_kinds: frozenset[str] = frozenset()
+    checks: list[tuple[type[Operation], str, str, Check]] = field(default_factory=list, compare=False)
+
+    def on(
+        self, *operations: type[Operation], fate: str = DONE, kinds: str = ""
+    ) -> Callable[[CheckT], CheckT]:
+        """Add a check of what some operations did; of all kinds of the law unless some are named."""
+
+        def add(check: CheckT) -> CheckT:
+            named = kinds.split() or self.kinds
+            self.checks.extend((operation, fate, kind, check) for operation in operations for kind in named)
+            return check
+
+        return add
 
     @property
     def sentence(self) -> str:
@@ -115,8 +212,7 @@ class Law:
 
 def law(
     id: str,
-    text: str,
-    *,
+    *operations: type[Operation],
     page: str,
     ways: str,
     kinds: str,
@@ -125,18 +221,27 @@ def law(
     is_of_splits: bool = False,
     is_of_tails: bool = False,
     driven_kinds: str = "",
-) -> Law:
-    """Make a law of words: ``ways`` are letters of structure, oracle and plant, lists are split at spaces."""
+) -> Callable[[Check], Law]:
+    """Make a law of a function that checks some operations, and whose docstring is the text.
+
+    ``ways`` are letters of structure, oracle and plant, lists are split at spaces.
+    """
     chosen = {"s": Way.STRUCTURE, "o": Way.ORACLE, "p": Way.PLANT}
-    return Law(
-        id,
-        inspect.cleandoc(text),
-        page,
-        frozenset(chosen[way] for way in ways),
-        KINDS if kinds == "all" else tuple(kinds.split()),
-        frozenset(needs.split()),
-        is_of_content,
-        is_of_splits,
-        is_of_tails,
-        frozenset(driven_kinds.split()),
-    )
+
+    def declare(check: Check) -> Law:
+        made = Law(
+            id,
+            inspect.cleandoc(check.__doc__ or ""),
+            page,
+            frozenset(chosen[way] for way in ways),
+            KINDS if kinds == "all" else tuple(kinds.split()),
+            frozenset(needs.split()),
+            is_of_content,
+            is_of_splits,
+            is_of_tails,
+            frozenset(driven_kinds.split()),
+        )
+        made.on(*operations)(check)
+        return made
+
+    return declare

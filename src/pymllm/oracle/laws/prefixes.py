@@ -2,555 +2,530 @@
 
 from __future__ import annotations
 
-from pymllm.oracle.laws.law import law
-
-LAWS = (
-    law(
-        "R1",
-        """
-        Keys and values are cut to whole pages.
-
-        Page *i* of a key is its tokens `[i * page_size, (i + 1) * page_size)`. What is left behind the last
-        whole page is the **tail**. It is never cached and never found: a match looks for the whole pages of
-        its key, and an insert keeps them. So every length that a cache tells (`prefix_len`, `node_len`,
-        `adopted`, sizes) is counted in tokens and is a multiple of `page_size`. A key that is shorter than a
-        page is treated as an empty one.
-
-        An insert brings exactly one slot for each token of its key, the tail included. It must be refused
-        with a `ValueError` (X1, for who claims `refusals`) if
-
-        - it brings more or fewer slots than its key has tokens;
-        - it brings none at all (`slots` is null, which is not the same as an empty list) although there is a
-          pool, or although the tokens are tuples;
-        - there is a pool, and the slots of some whole page of the key are not one page of the pool in order:
-          *s*, *s* + 1, ..., *s* + `page_size` - 1, where *s* is a multiple of `page_size`. With pages of one
-          token every slot is such a page.
-
-        A cache that keeps nothing (`retains` is false) looks at nothing and refuses none of this.
-
-        The slots of the tail are counted, and nothing else is asked of them. Without a pool slots are numbers
-        that belong to nobody, and any will do; if `slots` is null, the token ids themselves are the slots.
-
-        Why
-        ---
-        A page is the smallest piece that kernels, block tables and free lists know. If the tail is cached,
-        another request writes its own tokens into the rest of that page, and a later hit reads them. A node
-        that is split inside a page is filed under a key that its own content never gives again: a production
-        scheduler died in an eviction that could not find the child, long after the split.
-
-        Choices
-        -------
-        Where the key is cut: by the cache on entry, or while it walks. In which order several mistakes of one
-        call are noticed, since all of them are a `ValueError`. Whether the pool of a cache is its own.
-
-        Caller
-        ------
-        To keep the slots of the tail, which stay the caller's (R4), and to pass slots that are its own, or
-        the cache's own at this very place of the key. Nobody else's slots are ever passed, and none twice.
-
-        Engines
-        -------
-        - sglang cuts alike (`sglang/srt/mem_cache/radix_cache.py`, `RadixKey.page_aligned`), and cuts the
-          value to the key's length without comparing the two. It does not look at the order of a page's
-          slots.
-        - vLLM registers full blocks (`vllm/v1/core/block_pool.py`, `BlockPool.cache_full_blocks`). With
-          hashes finer than blocks it also registers a partial tail (`cache_partial_block`): different.
-        - Megatron Core 0.16.1 has no prefix cache.
-        """,
-        page="prefixes",
-        ways="sop",
-        kinds="prefix",
-        is_of_tails=True,
-    ),
-    law(
-        "R2",
-        """
-        A match is the longest usable cached prefix, slots in order.
-
-        A prefix of the key is **cached** if each of its pages is in the cache, in the key's namespace (K1).
-        It is **usable** if a request may go on from its end: always in a plain cache, by S1 where there is a
-        window, by M2 where there are states. `match` must return the longest prefix of the key, in whole
-        pages, that is both. That may be the whole key. The empty prefix is always both; it ends at the root.
-
-        | field | |
-        | --- | --- |
-        | `slots` | one for each token of the prefix, in the order of the tokens: those that the cache owns |
-        | `prefix_len` | how many these are |
-        | `node_len` | the same number again: how long the path to the returned node is |
-        | `dtype` | `int64`; who has no index tensors leaves it out |
-
-        A search that stops at the first prefix that is not usable is wrong: a longer one may be usable again.
-
-        A match moves nothing. It has no effects, and no size is different afterwards. It makes the returned
-        prefix recent (R8) and counts a hit on it (R10); pages of the key beyond the returned prefix stay as
-        they were, even if they are cached.
-
-        Where nodes are shown (`inspect`), a match may split the node in which the returned prefix ends. Who
-        claims `lean_matches` splits no other; without the claim also the node in which the cached part of the
-        key ends may be split.
-
-        Why
-        ---
-        Each page that is cached and not found is computed again: the server is slow, and nobody sees a
-        reason. In a server for models with states every prompt of more than two state intervals missed, since
-        the walk ended at the first node without one. Where the returned node was not the one of the slots
-        (the root, in one engine; the parent, in another), the hit was right, and the hold on it protected
-        nothing.
-
-        Choices
-        -------
-        How prefixes are looked up: by a tree, or by a dictionary of pages. Whether and when a node is split,
-        within the bounds above. Whether `node_len` is told.
-
-        Caller
-        ------
-        To take a hold on what was matched before it does anything that may evict (R6). To leave at least one
-        token to compute, since a match may cover the whole key (E4).
-
-        Engines
-        -------
-        - sglang: the same (`radix_cache.py`, `RadixCache.match_prefix`). Its unified tree splits a node where
-          the cached part ends, though the match may end before it
-          (`sglang/srt/mem_cache/unified_cache/unified_tree_core.py`, `_match_prefix_helper`), so
-          `lean_matches` is not claimed.
-        - vLLM: `FullAttentionManager.find_longest_cache_hit` in
-          `vllm/v1/core/single_type_kv_cache_manager.py` goes from block to block by hash. The manager above
-          it never lets a hit cover the whole prompt (`kv_cache_manager.py`, `get_computed_blocks`).
-        """,
-        page="prefixes",
-        ways="op",
-        kinds="prefix",
-    ),
-    law(
-        "R3",
-        """
-        An insert says what was there, and the whole key is there afterwards.
-
-        `prefix_len` is the length of the longest prefix of the key that was cached before the call, in whole
-        pages. Pages whose window is dead count (S2), and so do pages that no match would return. It does not
-        depend on `prev_prefix_len`, on holds, or on whose slots were passed.
-
-        Afterwards every whole page of the key is cached, and `node_len` is the length of all of them. The
-        page keeps the slots that it had; a page that was not cached has the slots that were passed for it.
-        There is one exception to each: S7 revives dead pages with incoming slots, and S7 refuses an insert as
-        a whole. A valid insert has no other outcome. A cache does not fail it for want of room, and evicts
-        nothing for it (R4): it needs no memory but what it is handed.
-
-        | key | before | `prefix_len` | `adopted` (R4) | `node_len` |
-        | --- | --- | --- | --- | --- |
-        | no whole page | anything | 0 | none | 0 |
-        | `1 2 3 4`, pages of two | nothing | 0 | `[[0, 4]]` | 4 |
-        | `1 2 3 4 5` | `1 2` | 2 | `[[2, 4]]` | 4 |
-        | `1 2 3 4` | `1 2 3 4 5 6` | 4 | none | 4 |
-
-        An insert of no whole page does nothing at all, but what is to be refused (S7) is refused first.
-        What is passed belongs to the caller again when the call returns: the cache keeps no view of its
-        key or slots (X5).
-
-        A cache that keeps nothing (`retains` is false) answers 0 and adopts nothing, whatever it is given;
-        its `node_len` is not looked at. It claims at most `pool`, `extra_key`, `bigrams` and `engine`.
-
-        Why
-        ---
-        A caller frees its duplicates up to `prefix_len`. One page too many and it frees what the cache now
-        owns; one too few and slots leak at every request, until a leak check stops the server. One cache
-        threw the node away that its split had returned and went on from the wrong half: keys that nobody had
-        inserted matched nine slots of foreign KV.
-
-        Choices
-        -------
-        The structure; whether an insert that ends inside a node splits it (a tree must, since `node_len` says
-        that a node ends there). Who has no nodes leaves `node_len` out.
-
-        Caller
-        ------
-        To have computed what it hands over: KV of exactly this key in this namespace (E1).
-
-        Engines
-        -------
-        - sglang: the same (`radix_cache.py`, `RadixCache._insert_helper`). With pages of one token it files
-          the very array that it was passed as the key, without a copy: different (X5).
-        - vLLM: `BlockPool.cache_full_blocks` registers the request's own blocks, also under a hash that is
-          known already. Then several blocks have one hash, and any of them is found: different.
-        """,
-        page="prefixes",
-        ways="sop",
-        kinds="prefix",
-    ),
-    law(
-        "R4",
-        """
-        The cache owns what it adopted, and nothing else.
-
-        Each slot has one owner at any time: the pool, the caller, or the cache. `adopted` says which of the
-        incoming slots an insert took: ranges `[start, end)` of positions in the key, in whole pages,
-        ascending, disjoint, and joined where they touch. From then on the cache owns the slots at these
-        positions. All others stay with whom they were: duplicates of what was cached, the tail, and, of
-        course, slots that were the cache's own already because the caller passed a matched prefix back.
-
-        Without a window `adopted` is `[[prefix_len, n]]`, where *n* is the length of the key's whole pages,
-        or nothing if `prefix_len` is *n*. With a window there may be more ranges, below `prefix_len` too
-        (S7).
-
-        The cache gives back only what it owns, and each slot once. In particular
-
-        - no operation frees an incoming slot;
-        - an insert frees exactly the slots that S7 displaces, without a window none. It evicts nothing, calls
-          nobody back, and frees no SWA half;
-        - a match, a lock, an unlock and a hash have no effects;
-        - an eviction frees slots of the cache, and moves no half. A reset frees all of them (X7).
-
-        Why
-        ---
-        Two owners of one slot free it twice, and then two requests write to it: fluent nonsense in both, and
-        every total is still right. No owner is a leak: a server that had its cache switched off lost every
-        slot of every request, because its scheduler took the insert for a change of owners.
-
-        Choices
-        -------
-        Nothing about ownership. In how many calls slots go back, and in which order, except for who claims
-        `call_order` (X2).
-
-        Caller
-        ------
-        After an insert it lets its own tables name the cache's slots, and frees its duplicates: the slots at
-        positions from the length that it had matched, and holds, up to `prefix_len`, without those in
-        `adopted`. To insert slots that the cache has at another place, or somebody else's, is the caller's
-        error; nothing like it is ever asked.
-
-        Engines
-        -------
-        - sglang's plain tree tells `prefix_len` only, and its caller frees the duplicates (`radix_cache.py`,
-          `RadixCache._insert_cache`). The unified tree frees them itself inside the insert
-          (`unified_tree_core.py`, `_insert_overlap_step`), and tells adopted ranges of each kind of memory on
-          request: different.
-        - vLLM: blocks stay in their request's table until it ends, and are cached by their hash meanwhile; no
-          ownership moves. Megatron Core 0.16.1: not applicable, no cache.
-        """,
-        page="prefixes",
-        ways="op",
-        kinds="prefix",
-    ),
-    law(
-        "R5",
-        """
-        An eviction takes enough, and not one leaf more.
-
-        A page is a **leaf** if no cached page stands directly below it. `evict(n)` with *n* > 0 removes
-        leaves that are not locked (R6), whole pages each time, until at least *n* tokens are gone, or no such
-        leaf is left. When a leaf goes, the page above it may have become one, and is a candidate from then
-        on. *n* <= 0 asks for nothing; a negative *n* is no error.
-
-        - **Told right.** `full` is the number of all tokens that were removed.
-        - **Enough.** `full >= min(n, evictable_size before)`.
-        - **Not too much.** Without the last victim less than *n* tokens would be gone. A **victim** is a
-          page, or in a tree the whole node of a leaf. Who claims `exact_lru` takes victims in the order of
-          R8, and so which pages go is determined up to where the last one stops (below). Of all others it is
-          only asked that there is a victim among those taken without which it would not have been enough.
-        - **Whole and from below.** All slots of a page go together. No page goes while a page below it stays
-          (R9), and no page goes that has a hold at or below it (R6).
-        - **Called back.** Who claims `callbacks` calls back once for each removed node, with a number that no
-          other node ever had (X3). Where nodes are shown, these are exactly the nodes that went, and with
-          `exact_lru` in the order of removal. Where not, there are at least one (if anything went) and at
-          most as many as pages went; a cache without nodes calls back for each page.
-
-        **Where the last victim stops.** A tree cannot stop inside a node, and nobody outside can see where
-        its nodes end. So with `exact_lru`, once enough is gone, an eviction may go on to the page above the
-        one that it removed last, and again, as long as that page (a) had no other child when the call began,
-        (b) was last used by the same operation, (c) is not locked, and (d) does not follow a page that S4
-        took along. Where nodes are shown there is no choice: it stops at the end of a node.
-
-        An eviction moves no recency. Windows and states have their own part: S3, M5.
-
-        Why
-        ---
-        The scheduler asks for what it needs and counts on it: with a page too few the allocation fails and a
-        running request is thrown out. Pages that are taken without need are computed again. Engines have
-        forgotten to look at the parent after its last child, so that memory became unreachable; freed one
-        slot of each page; or counted in pages what was asked in tokens.
-
-        Choices
-        -------
-        The order, without `exact_lru`. Whether whole nodes go or single pages. How many calls of the pool.
-
-        Caller
-        ------
-        To evict when an allocation found no room: `alloc` never evicts. A cache over a pool without SWA
-        halves but with a window, and a cache without a pool, are asked for evictions only with `exact_lru`,
-        since nobody could tell what they took.
-
-        Engines
-        -------
-        - sglang: the same for whole nodes (`radix_cache.py`, `RadixCache.evict`), over a heap that starts
-          with the leaves at that time. No callback; events tell what went (`record_remove`).
-        - vLLM has no such call. `BlockPool.get_new_blocks` takes the oldest free block, cached or not. A
-          block whose parent in the chain of hashes is gone stays cached, where no lookup reaches it:
-          different.
-        """,
-        page="prefixes",
-        ways="sop",
-        kinds="prefix",
-    ),
-    law(
-        "R6",
-        """
-        Lock references balance, and a locked node stays.
-
-        A **hold** is one `lock` that has not been released. It is taken *at* the node that a step returned,
-        which is to say at a path, and `unlock` releases it there. The lock count of a page is the number of
-        holds at it or below it, and the count of a node is that of its pages, which is one number. It is that
-        number after every call: a split gives both halves the count of the whole, an insert below a held page
-        changes no count, and a release takes back exactly what its own hold added, whatever was split,
-        inserted or evicted in between. Two holds at one path are two.
-
-        A page whose count is not zero is **locked**. No eviction removes it, and its slots stay what they
-        are; a window may revive it under the hold (S7), but by moving halves. A page that is not locked has
-        nothing locked below it.
-
-        - To hold the root, or no node at all, does nothing, and so does its release. Everybody may do both at
-          any time, also with the root of before a `reset`.
-        - To release at a path where no hold was taken, be it released already or held only below, is misuse:
-          a `LockError` (X1). To hold or release at a page that has left the cache, even where the same key is
-          cached again, is a `StaleNodeError`. That is asked first. Neither changes any count.
-        - Locks and releases make nothing recent, change no size but `evictable_size` and `protected_size` and
-          those of S6 and M6, and have no effects.
-        - `reset` ends every hold (X7).
-
-        Why
-        ---
-        A hold is what stands between a running request and somebody else's eviction. With one count too few,
-        the KV that the request reads is handed to another request: the model answers with fluent nonsense,
-        and nothing crashes. With one too many the pages are never evicted again, and the server runs out of
-        memory hours later. Walks that began at the parent, and underflow checks that refused the last
-        release, have both been shipped.
-
-        Choices
-        -------
-        How counts are kept: on each page or node of the path, at the held node alone, or in a table of holds.
-        Whether a hold is named by its node or by a token of its own; without a window tokens are not looked
-        at.
-
-        Caller
-        ------
-        Each hold is released once, at the node where it was taken, and before the cache is reset. A request
-        that holds a longer prefix than before takes the new hold first and then releases the old one.
-
-        Engines
-        -------
-        - sglang counts on each node up to the root, the same (`radix_cache.py`, `RadixCache.inc_lock_ref`,
-          `dec_lock_ref`). The plain tree does not notice a release too many (the count becomes -1); the
-          unified tree asserts, and compares the receipt's node (`unified_tree_core.py`,
-          `_assert_receipt_anchor`).
-        - vLLM: a reference count for each block of a request's table (`BlockPool.touch`, `free_blocks`),
-          which comes to the same. A block at zero is free and stays cached until it is handed out.
-        """,
-        page="prefixes",
-        ways="sop",
-        kinds="prefix",
-    ),
-    law(
-        "R7",
-        """
-        Evictable and protected sizes are recounts.
-
-        | size | tokens of |
-        | --- | --- |
-        | `evictable_size` | cached pages that are not locked |
-        | `protected_size` | cached pages that are locked (R6) |
-        | `total_size` | cached pages: the sum of the two |
-
-        Pages without a window count like others, since their slots are there. The root counts nowhere. What
-        the caller has in its hands, and what is free, is in none of them.
-
-        Every size that is told must be right after every operation: after an insert below a held leaf, after
-        a split, after a release, after an operation that was refused or whose pool failed, and inside a
-        callback (X6). A size that a cache cannot tell it leaves out. `pool` adds `available_size` (A2), a
-        window S6, states M6.
-
-        Why
-        ---
-        Admission adds `available_size` and `evictable_size`. If that is too large, requests are let in that
-        find no memory; if it is too small or negative, the server idles while requests wait. In one cache a
-        leaf's tokens were subtracted when it got its first child, while locks and splits still moved them: -3
-        evictable tokens after a handful of calls.
-
-        Choices
-        -------
-        Which sizes are told. Whether they are kept or counted on request: a scheduler asks in every step, so
-        they should cost the same whatever is cached, but no judge measures that.
-
-        Caller
-        ------
-        Nothing.
-
-        Engines
-        -------
-        - sglang: `evictable_size_` and `protected_size_` are kept (`radix_cache.py`), the same. `total_size`
-          walks the tree there.
-        - vLLM: one number, `BlockPool.get_num_free_blocks`, in blocks. It counts what is free and what is
-          cached without a reference together; what is held is not told.
-        """,
-        page="prefixes",
-        ways="sop",
-        kinds="prefix",
-    ),
-    law(
-        "R8",
-        """
-        The least recent goes first.
-
-        Matches and inserts are counted, and each writes its number on every page of its path: a match on the
-        pages of the prefix that it returns, an insert on all whole pages of its key, new and old. A match of
-        nothing, an insert of no whole page, and an insert that S7 refuses write on no page. Nothing else
-        makes a page recent: no lock, release, eviction, size, hash or look, and no cached page beyond what a
-        match returned.
-
-        The **recency** of a page is the pair (number, length of the prefix that it ends). Pairs are compared
-        from the left; the smaller one is less recent. Along one path numbers never grow downwards, and of two
-        pages with one number both lie on one path, so the order is strict. Read it as: what was used longer
-        ago goes first, and of one use what is nearer to the root.
-
-        | step | number on `A` | on `A B` | on `A C` | leaves, least recent first |
-        | --- | --- | --- | --- | --- |
-        | 1 insert `A B` | 1 | 1 | | `A B` |
-        | 2 insert `A C` | 2 | 1 | 2 | `A B`, `A C` |
-        | 3 match `A B` | 3 | 3 | 2 | `A C`, `A B` |
-        | 4 match `A` | 4 | 3 | 2 | `A C`, `A B` |
-
-        An eviction takes the least recent candidate, again and again: leaves that are not locked (R5), pages
-        with a window that no hold covers (S3), states without a hold (M5). Depth decides nothing among
-        leaves, of which no two have one number; it decides among windows and states of one path.
-
-        In a tree the pages of a node have one number: that is why a match that ends in its middle splits it,
-        and the lower half keeps the old one. Where nodes are shown, their `last_access` must order any two
-        pages as the numbers do, equal ones included. What it counts is open.
-
-        Why
-        ---
-        The cache is worth what it still has when a prompt comes back. Windowed caches have been shipped in
-        which a match refreshed nothing, or in which a hit on a system prompt made whole conversations behind
-        it young. Where ties are broken by an address or by wall time, the ranks of one server evict different
-        nodes, and it hangs (X3).
-
-        Choices
-        -------
-        Who does not claim `exact_lru` may evict in any order. Any clock will do that grows with each match
-        and insert: a counter, or the protocol's own.
-
-        Caller
-        ------
-        Nothing.
-
-        Engines
-        -------
-        - sglang: one time of `time.monotonic` for the whole path (`radix_cache.py`, `_match_prefix_helper`),
-          with other policies beside LRU. The child is stamped before it is split, so that the half that
-          nobody asked for becomes young: different. The unified tree has a counter and makes each ancestor a
-          little older than its child; its `_split_node` makes the lower half young, too.
-        - vLLM: blocks queue up in the order in which their last request let go of them, the end of a request
-          first (`kv_cache_utils.py`, `FreeKVCacheBlockQueue`): the order of release, not of use.
-        """,
-        page="prefixes",
-        ways="sop",
-        kinds="prefix",
-        needs="exact_lru",
-    ),
-    law(
-        "R9",
-        """
-        The tree is well formed, and no slot stands in it twice.
-
-        Of every cache: a page is cached only if the page above it is. No eviction leaves a page below one
-        that it removed. With a pool, a cached slot is owned by the cache at one place, and is neither free
-        nor the caller's.
-
-        Of a cache that shows its nodes (`inspect`) also:
-
-        - each node but the root has at least one token, a whole number of pages, and as many slots as tokens;
-        - `parent` names a node that was shown before it, or nothing for a child of the root, and is in the
-          same namespace, with tokens of the same width (K1);
-        - no two nodes spell the same page of the same path, so children of one node differ in their first
-          page;
-        - the pages of all nodes are exactly those that are cached by R3 and not evicted since, each with its
-          slots.
-
-        Why
-        ---
-        Whatever is unreachable is lost for good: its slots are neither found nor evicted. Two nodes over the
-        same physical pages made a server believe that it had 160 tokens more than its pool holds. A branch
-        that hangs below the wrong half of a split answers prompts with the KV of others.
-
-        Choices
-        -------
-        How long nodes are. A cache without a tree may show each page as a node of its own.
-
-        Caller
-        ------
-        Never to insert slots that the cache has at another place (R4).
-
-        Engines
-        -------
-        - sglang: the same; children are filed under their first page with `extra_key` (`radix_cache.py`,
-          `RadixKey.child_key_at`). Its unified tree can walk through itself (`sanity_check`).
-        - vLLM: no tree. A cached block may lack its parent, and two blocks may have one hash: different.
-        """,
-        page="prefixes",
-        ways="sop",
-        kinds="prefix",
-        is_of_content=True,
-    ),
-    law(
-        "R10",
-        """
-        A split keeps the lower half's identity and every count.
-
-        When a node is split, the **lower half** (which ends where the whole ended) keeps its id, and with it
-        every hold, hash and state that names it. The **upper half** is the new node. Its id is larger than
-        any that was shown before (X3). Both halves have what the whole had:
-
-        | | upper half, new | lower half |
-        | --- | --- | --- |
-        | `id` | a new one | that of the whole |
-        | `lock_ref` (R6), `swa_lock_ref` (S6) | that of the whole | unchanged |
-        | `is_alive` (S2), `last_access` (R8), `hit_count` | that of the whole | unchanged |
-        | `boundary`, the token of a window's edge (S5) | that of the whole | none |
-        | `page_hashes` (H2) | the first part of the list | the rest |
-        | `state`, `state_lock_ref` (M3, M4) | none, 0 | unchanged |
-
-        After the split the operation that caused it does its own part: a match, say, counts a hit on the
-        upper half only. `hit_count` of a page is the number of matches whose returned prefix had it, since
-        the page came into the cache; inserts are no hits.
-
-        Two nodes are never joined. As long as the page at the end of a node is cached, a node with that id
-        ends there. A new end appears only where an operation since the last look may have made one: where a
-        match ended (R2), where an insert's key or its known part ends, where S7 or S5 splits.
-
-        Why
-        ---
-        Running requests have the node in their hands. If it suddenly means the first half of what they hold,
-        its release takes back too little, and pages stay locked for ever; if the upper half starts at zero,
-        the beginning of a prompt is evicted under a request that reads it. A pending copy that names a node
-        loses a part of it.
-
-        Choices
-        -------
-        Which nodes are split when nobody can tell the difference. A count that a cache does not keep it
-        leaves out of what it shows. A cache that shows each page as a node never splits.
-
-        Caller
-        ------
-        Nothing: a node that it holds stays what it was.
-
-        Engines
-        -------
-        - sglang: the same object goes on as the lower half, and counts are copied (`radix_cache.py`,
-          `_split_node`; `unified_tree_core.py`, `_split_node`). The time of access is not copied: see R8.
-          `hit_count` counts inserts there, for backups: different.
-        - vLLM: not applicable, nothing is split.
-        """,
-        page="prefixes",
-        ways="sop",
-        kinds="prefix",
-        needs="inspect",
-    ),
-)
+from typing import Any
+
+from pymllm.oracle.laws.law import Found, law
+
+
+@law("R1", page="prefixes", ways="sop", kinds="prefix", is_of_tails=True)
+def keys_are_cut_to_whole_pages(before: Any, operation: Any, seen: Any) -> Found:
+    """Keys and values are cut to whole pages.
+
+    Page *i* of a key is its tokens `[i * page_size, (i + 1) * page_size)`. What is left behind the last
+    whole page is the **tail**. It is never cached and never found: a match looks for the whole pages of
+    its key, and an insert keeps them. So every length that a cache tells (`prefix_len`, `node_len`,
+    `adopted`, sizes) is counted in tokens and is a multiple of `page_size`. A key that is shorter than a
+    page is treated as an empty one.
+
+    An insert brings exactly one slot for each token of its key, the tail included. It must be refused
+    with a `ValueError` (X1, for who claims `refusals`) if
+
+    - it brings more or fewer slots than its key has tokens;
+    - it brings none at all (`slots` is null, which is not the same as an empty list) although there is a
+      pool, or although the tokens are tuples;
+    - there is a pool, and the slots of some whole page of the key are not one page of the pool in order:
+      *s*, *s* + 1, ..., *s* + `page_size` - 1, where *s* is a multiple of `page_size`. With pages of one
+      token every slot is such a page.
+
+    A cache that keeps nothing (`retains` is false) looks at nothing and refuses none of this.
+
+    The slots of the tail are counted, and nothing else is asked of them. Without a pool slots are numbers
+    that belong to nobody, and any will do; if `slots` is null, the token ids themselves are the slots.
+
+    Why
+    ---
+    A page is the smallest piece that kernels, block tables and free lists know. If the tail is cached,
+    another request writes its own tokens into the rest of that page, and a later hit reads them. A node
+    that is split inside a page is filed under a key that its own content never gives again: a production
+    scheduler died in an eviction that could not find the child, long after the split.
+
+    Choices
+    -------
+    Where the key is cut: by the cache on entry, or while it walks. In which order several mistakes of one
+    call are noticed, since all of them are a `ValueError`. Whether the pool of a cache is its own.
+
+    Caller
+    ------
+    To keep the slots of the tail, which stay the caller's (R4), and to pass slots that are its own, or
+    the cache's own at this very place of the key. Nobody else's slots are ever passed, and none twice.
+
+    Engines
+    -------
+    - sglang cuts alike (`sglang/srt/mem_cache/radix_cache.py`, `RadixKey.page_aligned`), and cuts the
+      value to the key's length without comparing the two. It does not look at the order of a page's
+      slots.
+    - vLLM registers full blocks (`vllm/v1/core/block_pool.py`, `BlockPool.cache_full_blocks`). With
+      hashes finer than blocks it also registers a partial tail (`cache_partial_block`): different.
+    - Megatron Core 0.16.1 has no prefix cache.
+    """
+    return None
+
+
+@law("R2", page="prefixes", ways="op", kinds="prefix")
+def a_match_is_the_longest_usable_prefix(before: Any, operation: Any, seen: Any) -> Found:
+    """A match is the longest usable cached prefix, slots in order.
+
+    A prefix of the key is **cached** if each of its pages is in the cache, in the key's namespace (K1).
+    It is **usable** if a request may go on from its end: always in a plain cache, by S1 where there is a
+    window, by M2 where there are states. `match` must return the longest prefix of the key, in whole
+    pages, that is both. That may be the whole key. The empty prefix is always both; it ends at the root.
+
+    | field | |
+    | --- | --- |
+    | `slots` | one for each token of the prefix, in the order of the tokens: those that the cache owns |
+    | `prefix_len` | how many these are |
+    | `node_len` | the same number again: how long the path to the returned node is |
+    | `dtype` | `int64`; who has no index tensors leaves it out |
+
+    A search that stops at the first prefix that is not usable is wrong: a longer one may be usable again.
+
+    A match moves nothing. It has no effects, and no size is different afterwards. It makes the returned
+    prefix recent (R8) and counts a hit on it (R10); pages of the key beyond the returned prefix stay as
+    they were, even if they are cached.
+
+    Where nodes are shown (`inspect`), a match may split the node in which the returned prefix ends. Who
+    claims `lean_matches` splits no other; without the claim also the node in which the cached part of the
+    key ends may be split.
+
+    Why
+    ---
+    Each page that is cached and not found is computed again: the server is slow, and nobody sees a
+    reason. In a server for models with states every prompt of more than two state intervals missed, since
+    the walk ended at the first node without one. Where the returned node was not the one of the slots
+    (the root, in one engine; the parent, in another), the hit was right, and the hold on it protected
+    nothing.
+
+    Choices
+    -------
+    How prefixes are looked up: by a tree, or by a dictionary of pages. Whether and when a node is split,
+    within the bounds above. Whether `node_len` is told.
+
+    Caller
+    ------
+    To take a hold on what was matched before it does anything that may evict (R6). To leave at least one
+    token to compute, since a match may cover the whole key (E4).
+
+    Engines
+    -------
+    - sglang: the same (`radix_cache.py`, `RadixCache.match_prefix`). Its unified tree splits a node where
+      the cached part ends, though the match may end before it
+      (`sglang/srt/mem_cache/unified_cache/unified_tree_core.py`, `_match_prefix_helper`), so
+      `lean_matches` is not claimed.
+    - vLLM: `FullAttentionManager.find_longest_cache_hit` in
+      `vllm/v1/core/single_type_kv_cache_manager.py` goes from block to block by hash. The manager above
+      it never lets a hit cover the whole prompt (`kv_cache_manager.py`, `get_computed_blocks`).
+    """
+    return None
+
+
+@law("R3", page="prefixes", ways="sop", kinds="prefix")
+def an_insert_says_what_was_there(before: Any, operation: Any, seen: Any) -> Found:
+    """An insert says what was there, and the whole key is there afterwards.
+
+    `prefix_len` is the length of the longest prefix of the key that was cached before the call, in whole
+    pages. Pages whose window is dead count (S2), and so do pages that no match would return. It does not
+    depend on `prev_prefix_len`, on holds, or on whose slots were passed.
+
+    Afterwards every whole page of the key is cached, and `node_len` is the length of all of them. The
+    page keeps the slots that it had; a page that was not cached has the slots that were passed for it.
+    There is one exception to each: S7 revives dead pages with incoming slots, and S7 refuses an insert as
+    a whole. A valid insert has no other outcome. A cache does not fail it for want of room, and evicts
+    nothing for it (R4): it needs no memory but what it is handed.
+
+    | key | before | `prefix_len` | `adopted` (R4) | `node_len` |
+    | --- | --- | --- | --- | --- |
+    | no whole page | anything | 0 | none | 0 |
+    | `1 2 3 4`, pages of two | nothing | 0 | `[[0, 4]]` | 4 |
+    | `1 2 3 4 5` | `1 2` | 2 | `[[2, 4]]` | 4 |
+    | `1 2 3 4` | `1 2 3 4 5 6` | 4 | none | 4 |
+
+    An insert of no whole page does nothing at all, but what is to be refused (S7) is refused first.
+    What is passed belongs to the caller again when the call returns: the cache keeps no view of its
+    key or slots (X5).
+
+    A cache that keeps nothing (`retains` is false) answers 0 and adopts nothing, whatever it is given;
+    its `node_len` is not looked at. It claims at most `pool`, `extra_key`, `bigrams` and `engine`.
+
+    Why
+    ---
+    A caller frees its duplicates up to `prefix_len`. One page too many and it frees what the cache now
+    owns; one too few and slots leak at every request, until a leak check stops the server. One cache
+    threw the node away that its split had returned and went on from the wrong half: keys that nobody had
+    inserted matched nine slots of foreign KV.
+
+    Choices
+    -------
+    The structure; whether an insert that ends inside a node splits it (a tree must, since `node_len` says
+    that a node ends there). Who has no nodes leaves `node_len` out.
+
+    Caller
+    ------
+    To have computed what it hands over: KV of exactly this key in this namespace (E1).
+
+    Engines
+    -------
+    - sglang: the same (`radix_cache.py`, `RadixCache._insert_helper`). With pages of one token it files
+      the very array that it was passed as the key, without a copy: different (X5).
+    - vLLM: `BlockPool.cache_full_blocks` registers the request's own blocks, also under a hash that is
+      known already. Then several blocks have one hash, and any of them is found: different.
+    """
+    return None
+
+
+@law("R4", page="prefixes", ways="op", kinds="prefix")
+def the_cache_owns_what_it_adopted(before: Any, operation: Any, seen: Any) -> Found:
+    """The cache owns what it adopted, and nothing else.
+
+    Each slot has one owner at any time: the pool, the caller, or the cache. `adopted` says which of the
+    incoming slots an insert took: ranges `[start, end)` of positions in the key, in whole pages,
+    ascending, disjoint, and joined where they touch. From then on the cache owns the slots at these
+    positions. All others stay with whom they were: duplicates of what was cached, the tail, and, of
+    course, slots that were the cache's own already because the caller passed a matched prefix back.
+
+    Without a window `adopted` is `[[prefix_len, n]]`, where *n* is the length of the key's whole pages,
+    or nothing if `prefix_len` is *n*. With a window there may be more ranges, below `prefix_len` too
+    (S7).
+
+    The cache gives back only what it owns, and each slot once. In particular
+
+    - no operation frees an incoming slot;
+    - an insert frees exactly the slots that S7 displaces, without a window none. It evicts nothing, calls
+      nobody back, and frees no SWA half;
+    - a match, a lock, an unlock and a hash have no effects;
+    - an eviction frees slots of the cache, and moves no half. A reset frees all of them (X7).
+
+    Why
+    ---
+    Two owners of one slot free it twice, and then two requests write to it: fluent nonsense in both, and
+    every total is still right. No owner is a leak: a server that had its cache switched off lost every
+    slot of every request, because its scheduler took the insert for a change of owners.
+
+    Choices
+    -------
+    Nothing about ownership. In how many calls slots go back, and in which order, except for who claims
+    `call_order` (X2).
+
+    Caller
+    ------
+    After an insert it lets its own tables name the cache's slots, and frees its duplicates: the slots at
+    positions from the length that it had matched, and holds, up to `prefix_len`, without those in
+    `adopted`. To insert slots that the cache has at another place, or somebody else's, is the caller's
+    error; nothing like it is ever asked.
+
+    Engines
+    -------
+    - sglang's plain tree tells `prefix_len` only, and its caller frees the duplicates (`radix_cache.py`,
+      `RadixCache._insert_cache`). The unified tree frees them itself inside the insert
+      (`unified_tree_core.py`, `_insert_overlap_step`), and tells adopted ranges of each kind of memory on
+      request: different.
+    - vLLM: blocks stay in their request's table until it ends, and are cached by their hash meanwhile; no
+      ownership moves. Megatron Core 0.16.1: not applicable, no cache.
+    """
+    return None
+
+
+@law("R5", page="prefixes", ways="sop", kinds="prefix")
+def an_eviction_takes_just_enough(before: Any, operation: Any, seen: Any) -> Found:
+    """An eviction takes enough, and not one leaf more.
+
+    A page is a **leaf** if no cached page stands directly below it. `evict(n)` with *n* > 0 removes
+    leaves that are not locked (R6), whole pages each time, until at least *n* tokens are gone, or no such
+    leaf is left. When a leaf goes, the page above it may have become one, and is a candidate from then
+    on. *n* <= 0 asks for nothing; a negative *n* is no error.
+
+    - **Told right.** `full` is the number of all tokens that were removed.
+    - **Enough.** `full >= min(n, evictable_size before)`.
+    - **Not too much.** Without the last victim less than *n* tokens would be gone. A **victim** is a
+      page, or in a tree the whole node of a leaf. Who claims `exact_lru` takes victims in the order of
+      R8, and so which pages go is determined up to where the last one stops (below). Of all others it is
+      only asked that there is a victim among those taken without which it would not have been enough.
+    - **Whole and from below.** All slots of a page go together. No page goes while a page below it stays
+      (R9), and no page goes that has a hold at or below it (R6).
+    - **Called back.** Who claims `callbacks` calls back once for each removed node, with a number that no
+      other node ever had (X3). Where nodes are shown, these are exactly the nodes that went, and with
+      `exact_lru` in the order of removal. Where not, there are at least one (if anything went) and at
+      most as many as pages went; a cache without nodes calls back for each page.
+
+    **Where the last victim stops.** A tree cannot stop inside a node, and nobody outside can see where
+    its nodes end. So with `exact_lru`, once enough is gone, an eviction may go on to the page above the
+    one that it removed last, and again, as long as that page (a) had no other child when the call began,
+    (b) was last used by the same operation, (c) is not locked, and (d) does not follow a page that S4
+    took along. Where nodes are shown there is no choice: it stops at the end of a node.
+
+    An eviction moves no recency. Windows and states have their own part: S3, M5.
+
+    Why
+    ---
+    The scheduler asks for what it needs and counts on it: with a page too few the allocation fails and a
+    running request is thrown out. Pages that are taken without need are computed again. Engines have
+    forgotten to look at the parent after its last child, so that memory became unreachable; freed one
+    slot of each page; or counted in pages what was asked in tokens.
+
+    Choices
+    -------
+    The order, without `exact_lru`. Whether whole nodes go or single pages. How many calls of the pool.
+
+    Caller
+    ------
+    To evict when an allocation found no room: `alloc` never evicts. A cache over a pool without SWA
+    halves but with a window, and a cache without a pool, are asked for evictions only with `exact_lru`,
+    since nobody could tell what they took.
+
+    Engines
+    -------
+    - sglang: the same for whole nodes (`radix_cache.py`, `RadixCache.evict`), over a heap that starts
+      with the leaves at that time. No callback; events tell what went (`record_remove`).
+    - vLLM has no such call. `BlockPool.get_new_blocks` takes the oldest free block, cached or not. A
+      block whose parent in the chain of hashes is gone stays cached, where no lookup reaches it:
+      different.
+    """
+    return None
+
+
+@law("R6", page="prefixes", ways="sop", kinds="prefix")
+def a_locked_node_stays(before: Any, operation: Any, seen: Any) -> Found:
+    """Lock references balance, and a locked node stays.
+
+    A **hold** is one `lock` that has not been released. It is taken *at* the node that a step returned,
+    which is to say at a path, and `unlock` releases it there. The lock count of a page is the number of
+    holds at it or below it, and the count of a node is that of its pages, which is one number. It is that
+    number after every call: a split gives both halves the count of the whole, an insert below a held page
+    changes no count, and a release takes back exactly what its own hold added, whatever was split,
+    inserted or evicted in between. Two holds at one path are two.
+
+    A page whose count is not zero is **locked**. No eviction removes it, and its slots stay what they
+    are; a window may revive it under the hold (S7), but by moving halves. A page that is not locked has
+    nothing locked below it.
+
+    - To hold the root, or no node at all, does nothing, and so does its release. Everybody may do both at
+      any time, also with the root of before a `reset`.
+    - To release at a path where no hold was taken, be it released already or held only below, is misuse:
+      a `LockError` (X1). To hold or release at a page that has left the cache, even where the same key is
+      cached again, is a `StaleNodeError`. That is asked first. Neither changes any count.
+    - Locks and releases make nothing recent, change no size but `evictable_size` and `protected_size` and
+      those of S6 and M6, and have no effects.
+    - `reset` ends every hold (X7).
+
+    Why
+    ---
+    A hold is what stands between a running request and somebody else's eviction. With one count too few,
+    the KV that the request reads is handed to another request: the model answers with fluent nonsense,
+    and nothing crashes. With one too many the pages are never evicted again, and the server runs out of
+    memory hours later. Walks that began at the parent, and underflow checks that refused the last
+    release, have both been shipped.
+
+    Choices
+    -------
+    How counts are kept: on each page or node of the path, at the held node alone, or in a table of holds.
+    Whether a hold is named by its node or by a token of its own; without a window tokens are not looked
+    at.
+
+    Caller
+    ------
+    Each hold is released once, at the node where it was taken, and before the cache is reset. A request
+    that holds a longer prefix than before takes the new hold first and then releases the old one.
+
+    Engines
+    -------
+    - sglang counts on each node up to the root, the same (`radix_cache.py`, `RadixCache.inc_lock_ref`,
+      `dec_lock_ref`). The plain tree does not notice a release too many (the count becomes -1); the
+      unified tree asserts, and compares the receipt's node (`unified_tree_core.py`,
+      `_assert_receipt_anchor`).
+    - vLLM: a reference count for each block of a request's table (`BlockPool.touch`, `free_blocks`),
+      which comes to the same. A block at zero is free and stays cached until it is handed out.
+    """
+    return None
+
+
+@law("R7", page="prefixes", ways="sop", kinds="prefix")
+def sizes_are_recounts(before: Any, operation: Any, seen: Any) -> Found:
+    """Evictable and protected sizes are recounts.
+
+    | size | tokens of |
+    | --- | --- |
+    | `evictable_size` | cached pages that are not locked |
+    | `protected_size` | cached pages that are locked (R6) |
+    | `total_size` | cached pages: the sum of the two |
+
+    Pages without a window count like others, since their slots are there. The root counts nowhere. What
+    the caller has in its hands, and what is free, is in none of them.
+
+    Every size that is told must be right after every operation: after an insert below a held leaf, after
+    a split, after a release, after an operation that was refused or whose pool failed, and inside a
+    callback (X6). A size that a cache cannot tell it leaves out. `pool` adds `available_size` (A2), a
+    window S6, states M6.
+
+    Why
+    ---
+    Admission adds `available_size` and `evictable_size`. If that is too large, requests are let in that
+    find no memory; if it is too small or negative, the server idles while requests wait. In one cache a
+    leaf's tokens were subtracted when it got its first child, while locks and splits still moved them: -3
+    evictable tokens after a handful of calls.
+
+    Choices
+    -------
+    Which sizes are told. Whether they are kept or counted on request: a scheduler asks in every step, so
+    they should cost the same whatever is cached, but no judge measures that.
+
+    Caller
+    ------
+    Nothing.
+
+    Engines
+    -------
+    - sglang: `evictable_size_` and `protected_size_` are kept (`radix_cache.py`), the same. `total_size`
+      walks the tree there.
+    - vLLM: one number, `BlockPool.get_num_free_blocks`, in blocks. It counts what is free and what is
+      cached without a reference together; what is held is not told.
+    """
+    return None
+
+
+@law("R8", page="prefixes", ways="sop", kinds="prefix", needs="exact_lru")
+def the_least_recent_goes_first(before: Any, operation: Any, seen: Any) -> Found:
+    """The least recent goes first.
+
+    Matches and inserts are counted, and each writes its number on every page of its path: a match on the
+    pages of the prefix that it returns, an insert on all whole pages of its key, new and old. A match of
+    nothing, an insert of no whole page, and an insert that S7 refuses write on no page. Nothing else
+    makes a page recent: no lock, release, eviction, size, hash or look, and no cached page beyond what a
+    match returned.
+
+    The **recency** of a page is the pair (number, length of the prefix that it ends). Pairs are compared
+    from the left; the smaller one is less recent. Along one path numbers never grow downwards, and of two
+    pages with one number both lie on one path, so the order is strict. Read it as: what was used longer
+    ago goes first, and of one use what is nearer to the root.
+
+    | step | number on `A` | on `A B` | on `A C` | leaves, least recent first |
+    | --- | --- | --- | --- | --- |
+    | 1 insert `A B` | 1 | 1 | | `A B` |
+    | 2 insert `A C` | 2 | 1 | 2 | `A B`, `A C` |
+    | 3 match `A B` | 3 | 3 | 2 | `A C`, `A B` |
+    | 4 match `A` | 4 | 3 | 2 | `A C`, `A B` |
+
+    An eviction takes the least recent candidate, again and again: leaves that are not locked (R5), pages
+    with a window that no hold covers (S3), states without a hold (M5). Depth decides nothing among
+    leaves, of which no two have one number; it decides among windows and states of one path.
+
+    In a tree the pages of a node have one number: that is why a match that ends in its middle splits it,
+    and the lower half keeps the old one. Where nodes are shown, their `last_access` must order any two
+    pages as the numbers do, equal ones included. What it counts is open.
+
+    Why
+    ---
+    The cache is worth what it still has when a prompt comes back. Windowed caches have been shipped in
+    which a match refreshed nothing, or in which a hit on a system prompt made whole conversations behind
+    it young. Where ties are broken by an address or by wall time, the ranks of one server evict different
+    nodes, and it hangs (X3).
+
+    Choices
+    -------
+    Who does not claim `exact_lru` may evict in any order. Any clock will do that grows with each match
+    and insert: a counter, or the protocol's own.
+
+    Caller
+    ------
+    Nothing.
+
+    Engines
+    -------
+    - sglang: one time of `time.monotonic` for the whole path (`radix_cache.py`, `_match_prefix_helper`),
+      with other policies beside LRU. The child is stamped before it is split, so that the half that
+      nobody asked for becomes young: different. The unified tree has a counter and makes each ancestor a
+      little older than its child; its `_split_node` makes the lower half young, too.
+    - vLLM: blocks queue up in the order in which their last request let go of them, the end of a request
+      first (`kv_cache_utils.py`, `FreeKVCacheBlockQueue`): the order of release, not of use.
+    """
+    return None
+
+
+@law("R9", page="prefixes", ways="sop", kinds="prefix", is_of_content=True)
+def the_tree_is_well_formed(before: Any, operation: Any, seen: Any) -> Found:
+    """The tree is well formed, and no slot stands in it twice.
+
+    Of every cache: a page is cached only if the page above it is. No eviction leaves a page below one
+    that it removed. With a pool, a cached slot is owned by the cache at one place, and is neither free
+    nor the caller's.
+
+    Of a cache that shows its nodes (`inspect`) also:
+
+    - each node but the root has at least one token, a whole number of pages, and as many slots as tokens;
+    - `parent` names a node that was shown before it, or nothing for a child of the root, and is in the
+      same namespace, with tokens of the same width (K1);
+    - no two nodes spell the same page of the same path, so children of one node differ in their first
+      page;
+    - the pages of all nodes are exactly those that are cached by R3 and not evicted since, each with its
+      slots.
+
+    Why
+    ---
+    Whatever is unreachable is lost for good: its slots are neither found nor evicted. Two nodes over the
+    same physical pages made a server believe that it had 160 tokens more than its pool holds. A branch
+    that hangs below the wrong half of a split answers prompts with the KV of others.
+
+    Choices
+    -------
+    How long nodes are. A cache without a tree may show each page as a node of its own.
+
+    Caller
+    ------
+    Never to insert slots that the cache has at another place (R4).
+
+    Engines
+    -------
+    - sglang: the same; children are filed under their first page with `extra_key` (`radix_cache.py`,
+      `RadixKey.child_key_at`). Its unified tree can walk through itself (`sanity_check`).
+    - vLLM: no tree. A cached block may lack its parent, and two blocks may have one hash: different.
+    """
+    return None
+
+
+@law("R10", page="prefixes", ways="sop", kinds="prefix", needs="inspect")
+def a_split_keeps_the_lower_half(before: Any, operation: Any, seen: Any) -> Found:
+    """A split keeps the lower half's identity and every count.
+
+    When a node is split, the **lower half** (which ends where the whole ended) keeps its id, and with it
+    every hold, hash and state that names it. The **upper half** is the new node. Its id is larger than
+    any that was shown before (X3). Both halves have what the whole had:
+
+    | | upper half, new | lower half |
+    | --- | --- | --- |
+    | `id` | a new one | that of the whole |
+    | `lock_ref` (R6), `swa_lock_ref` (S6) | that of the whole | unchanged |
+    | `is_alive` (S2), `last_access` (R8), `hit_count` | that of the whole | unchanged |
+    | `boundary`, the token of a window's edge (S5) | that of the whole | none |
+    | `page_hashes` (H2) | the first part of the list | the rest |
+    | `state`, `state_lock_ref` (M3, M4) | none, 0 | unchanged |
+
+    After the split the operation that caused it does its own part: a match, say, counts a hit on the
+    upper half only. `hit_count` of a page is the number of matches whose returned prefix had it, since
+    the page came into the cache; inserts are no hits.
+
+    Two nodes are never joined. As long as the page at the end of a node is cached, a node with that id
+    ends there. A new end appears only where an operation since the last look may have made one: where a
+    match ended (R2), where an insert's key or its known part ends, where S7 or S5 splits.
+
+    Why
+    ---
+    Running requests have the node in their hands. If it suddenly means the first half of what they hold,
+    its release takes back too little, and pages stay locked for ever; if the upper half starts at zero,
+    the beginning of a prompt is evicted under a request that reads it. A pending copy that names a node
+    loses a part of it.
+
+    Choices
+    -------
+    Which nodes are split when nobody can tell the difference. A count that a cache does not keep it
+    leaves out of what it shows. A cache that shows each page as a node never splits.
+
+    Caller
+    ------
+    Nothing: a node that it holds stays what it was.
+
+    Engines
+    -------
+    - sglang: the same object goes on as the lower half, and counts are copied (`radix_cache.py`,
+      `_split_node`; `unified_tree_core.py`, `_split_node`). The time of access is not copied: see R8.
+      `hit_count` counts inserts there, for backups: different.
+    - vLLM: not applicable, nothing is split.
+    """
+    return None

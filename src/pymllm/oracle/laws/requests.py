@@ -2,328 +2,313 @@
 
 from __future__ import annotations
 
-from pymllm.oracle.laws.law import law
+from typing import Any
 
-LAWS = (
-    law(
-        "E1",
-        """
-        Every read finds what a cold run would have written.
+from pymllm.oracle.laws.law import Found, law
 
-        A **cold run** computes a request alone, from its first token, with nothing cached. The KV of a token
-        and the state behind it depend on the namespace and on all tokens up to it, in order. Whatever is read
-        for a request (KV through its row, the halves of a window, its live state) must be what a cold run of
-        this request has at that place, however it came there. Totals that balance prove nothing.
 
-        **Kind `requests`.** The implementation has a forward pass that computes the numbers of
-        [its page](requests.md#the-simulated-model) out of what it reads through its own tables: KV from the
-        row before, states from the live state. They are compared, exactly,
+@law("E1", page="requests", ways="sop", kinds="prefix requests")
+def a_read_finds_what_a_cold_run_wrote(before: Any, operation: Any, seen: Any) -> Found:
+    """Every read finds what a cold run would have written.
 
-        - in `ran`, for each request: `start` and `count`, whether it samples, the live state that was read
-          (after `start` tokens), and the KV of each of its blocks up to the last token computed, once
-          written;
-        - in each request that is shown: the KV of its whole blocks so far, shared ones included, and its live
-          state. After a request was added with a restored state that is the state after the tokens that it
-          skips. What is in blocks that are not computed yet is open.
+    A **cold run** computes a request alone, from its first token, with nothing cached. The KV of a token
+    and the state behind it depend on the namespace and on all tokens up to it, in order. Whatever is read
+    for a request (KV through its row, the halves of a window, its live state) must be what a cold run of
+    this request has at that place, however it came there. Totals that balance prove nothing.
 
-        In the `ran` of a step that failed all of this is compared, too, but that `kv` may be empty. From then
-        on nothing is compared of its requests any more but their places and blocks: they can only be
-        released.
+    **Kind `requests`.** The implementation has a forward pass that computes the numbers of
+    [its page](requests.md#the-simulated-model) out of what it reads through its own tables: KV from the
+    row before, states from the live state. They are compared, exactly,
 
-        **Kind `prefix`.** By outcomes alone: the caller has written the KV of a key into the slots that it
-        inserts, so a slot has content, a path up to its token. Every slot that a match returns must have the
-        content of its own place in the key; within the last *W* tokens its half, too (S7 moves halves). What
-        has been freed has none. What `read_states` reads from a track slot must be what was written there for
-        exactly this prefix.
+    - in `ran`, for each request: `start` and `count`, whether it samples, the live state that was read
+      (after `start` tokens), and the KV of each of its blocks up to the last token computed, once
+      written;
+    - in each request that is shown: the KV of its whole blocks so far, shared ones included, and its live
+      state. After a request was added with a restored state that is the state after the tokens that it
+      skips. What is in blocks that are not computed yet is open.
 
-        In an engine (claim `engine`) the same with values: the engine writes numbers into KV memory of its
-        own, by the slots that it was given, and reads each row of a request when it is admitted, after each
-        chunk and when it finishes: all positions, and the halves of the last *W*. A state is compared bit
-        for bit whenever a row is.
+    In the `ran` of a step that failed all of this is compared, too, but that `kv` may be empty. From then
+    on nothing is compared of its requests any more but their places and blocks: they can only be
+    released.
 
-        Why
-        ---
-        This is what users see: an answer that continues somebody else's conversation. Slots that are shared
-        by mistake, a stale half, a state one block too early, a collision of hashes: none of these crashes,
-        and every size stays right.
+    **Kind `prefix`.** By outcomes alone: the caller has written the KV of a key into the slots that it
+    inserts, so a slot has content, a path up to its token. Every slot that a match returns must have the
+    content of its own place in the key; within the last *W* tokens its half, too (S7 moves halves). What
+    has been freed has none. What `read_states` reads from a track slot must be what was written there for
+    exactly this prefix.
 
-        Choices
-        -------
-        Where KV is kept, and whether what is known is computed again.
+    In an engine (claim `engine`) the same with values: the engine writes numbers into KV memory of its
+    own, by the slots that it was given, and reads each row of a request when it is admitted, after each
+    chunk and when it finishes: all positions, and the halves of the last *W*. A state is compared bit
+    for bit whenever a row is.
 
-        Caller
-        ------
-        In kind `prefix`: to write the KV of a key before it inserts it, and to pass what it matched back in
-        at the same place.
+    Why
+    ---
+    This is what users see: an answer that continues somebody else's conversation. Slots that are shared
+    by mistake, a stale half, a state one block too early, a collision of hashes: none of these crashes,
+    and every size stays right.
 
-        Engines
-        -------
-        - No engine compares with a cold run in production. sglang and vLLM rest on ownership (R4, C3); vLLM
-          on a hash of all tokens before (`vllm/v1/core/kv_cache_utils.py`, `hash_block_tokens`).
-        - Megatron Core 0.16.1 shares nothing between requests, so that each run is a cold one.
-        """,
-        page="requests",
-        ways="sop",
-        kinds="prefix requests",
-    ),
-    law(
-        "E2",
-        """
-        A live request's row names only what it owns or holds.
+    Choices
+    -------
+    Where KV is kept, and whether what is known is computed again.
 
-        **Kind `requests`.** A request's row has its blocks in the order of its tokens, and nothing behind
-        them: as many as its tokens needed so far. Each is one that it shares or that was given to it, and it
-        has a reference of each. A row never loses or exchanges a block while the request lives: blocks are
-        appended. Whoever gets a row finds nothing of who had it before.
+    Caller
+    ------
+    In kind `prefix`: to write the KV of a key before it inserts it, and to pass what it matched back in
+    at the same place.
 
-        Requests stand in rows 0, 1, 2, ... without gaps, by region: paused, decoding, with a chunk, waiting.
-        Within a region the order is free, and a request may change its row at any time. A step computes
-        exactly those that decode and those with a chunk, decoding ones first, by rows. The KV of a token goes
-        to its own place, place *i* mod *B* of block floor(*i* / *B*) of the row, in ascending order and
-        without a gap (E5 has the exception for shared blocks).
+    Engines
+    -------
+    - No engine compares with a cold run in production. sglang and vLLM rest on ownership (R4, C3); vLLM
+      on a hash of all tokens before (`vllm/v1/core/kv_cache_utils.py`, `hash_block_tokens`).
+    - Megatron Core 0.16.1 shares nothing between requests, so that each run is a cold one.
+    """
+    return None
 
-        `request`, `region`, `row`, `blocks` and `finished` are compared wherever a request is shown. A step
-        beyond the last block that a row may have is refused with a `UsageError`, before anything has changed.
 
-        **Kind `prefix`, in an engine.** A request's row names the slots of the prefix that it holds, and then
-        its own. After each iteration
+@law("E2", page="requests", ways="sop", kinds="prefix requests", driven_kinds="prefix")
+def a_row_names_what_its_request_has(before: Any, operation: Any, seen: Any) -> Found:
+    """A live request's row names only what it owns or holds.
 
-        - each page in use has one owner: one live request, or the cache;
-        - none of them is free in the pool, and no SWA half is behind two pages;
-        - the held part of a row is, slot by slot, what the cache has under that prefix;
-        - a track slot has one owner;
-        - behind the held prefix a fresh row is empty, and so is a row that is free.
+    **Kind `requests`.** A request's row has its blocks in the order of its tokens, and nothing behind
+    them: as many as its tokens needed so far. Each is one that it shares or that was given to it, and it
+    has a reference of each. A row never loses or exchanges a block while the request lives: blocks are
+    appended. Whoever gets a row finds nothing of who had it before.
 
-        The cache breaks it if it frees, evicts or replaces slots under a hold (R6), adopts what it does not
-        tell (R4), returns a node that is not the one of its slots (R2), or refuses a right match, insert,
-        lock or eviction.
+    Requests stand in rows 0, 1, 2, ... without gaps, by region: paused, decoding, with a chunk, waiting.
+    Within a region the order is free, and a request may change its row at any time. A step computes
+    exactly those that decode and those with a chunk, decoding ones first, by rows. The KV of a token goes
+    to its own place, place *i* mod *B* of block floor(*i* / *B*) of the row, in ascending order and
+    without a gap (E5 has the exception for shared blocks).
 
-        Why
-        ---
-        A page that has left the cache is handed to the next request, which writes its own tokens there.
-        Whoever still names it attends to them. Rows that keep a finished request's entries lead its successor
-        to blocks of others, and at the next release those are freed as well.
+    `request`, `region`, `row`, `blocks` and `finished` are compared wherever a request is shown. A step
+    beyond the last block that a row may have is refused with a `UsageError`, before anything has changed.
 
-        Choices
-        -------
-        The order within a region. Whether rows move at once or in batches.
+    **Kind `prefix`, in an engine.** A request's row names the slots of the prefix that it holds, and then
+    its own. After each iteration
 
-        Caller
-        ------
-        Not to use a request once it was released.
+    - each page in use has one owner: one live request, or the cache;
+    - none of them is free in the pool, and no SWA half is behind two pages;
+    - the held part of a row is, slot by slot, what the cache has under that prefix;
+    - a track slot has one owner;
+    - behind the held prefix a fresh row is empty, and so is a row that is free.
 
-        Engines
-        -------
-        - sglang frees duplicates inside the insert, then matches again, writes the tree's slots into the row,
-          and gives up the old hold before it takes the new one; nothing is allocated meanwhile
-          (`sglang/srt/mem_cache/radix_cache.py`, `_insert_cache`, `checkpoint`). The order differs.
-        - vLLM: block tables are append-only; a request keeps duplicates of its own instead
-          (`vllm/v1/core/block_pool.py`, `BlockHashToBlockMap`).
-        - Megatron Core 0.16.1: rows of paused requests first, then those that are active
-          (`dynamic_context.py`, `update_requests`); a row is set to -1 when its request ends
-          (`release_memory_blocks_from_request_indexes`).
-        """,
-        page="requests",
-        ways="sop",
-        kinds="prefix requests",
-        driven_kinds="prefix",
-    ),
-    law(
-        "E3",
-        """
-        Every exit gives everything back.
+    The cache breaks it if it frees, evicts or replaces slots under a hold (R6), adopts what it does not
+    tell (R4), returns a node that is not the one of its slots (R2), or refuses a right match, insert,
+    lock or eviction.
 
-        A request may leave at any time: finished, aborted while it waits in the queue, after its prefix was
-        held, between two chunks, in decode or while paused; thrown back into the queue for want of memory; or
-        not admitted at all. What it has then goes back, each thing once: its references or holds, its own
-        slots, its row, its live state, its unused track slot. What others share stays.
+    Why
+    ---
+    A page that has left the cache is handed to the next request, which writes its own tokens there.
+    Whoever still names it attends to them. Rows that keep a finished request's entries lead its successor
+    to blocks of others, and at the next release those are freed as well.
 
-        **Kind `requests`.** `release` takes a request in whatever region, also one whose step failed, and one
-        that has computed nothing. It gives one reference of each of its blocks back. Of these blocks, those
-        that reach 0 and are not registered, and with `ref_zero` all that reach 0, are free: they are told by
-        the callbacks of this operation (C6), and lose their slots. The others that reach 0 are cached. An
-        operation that fails or finds no room leaves no reference behind (X2, X4). To release a request twice
-        is a `UsageError`. All sizes are compared after each operation.
+    Choices
+    -------
+    The order within a region. Whether rows move at once or in batches.
 
-        **Kind `prefix`, in an engine.** At the end of each iteration, in both halves,
+    Caller
+    ------
+    Not to use a request once it was released.
 
-        free tokens + cached tokens + tokens that requests own = tokens of the pool
+    Engines
+    -------
+    - sglang frees duplicates inside the insert, then matches again, writes the tree's slots into the row,
+      and gives up the old hold before it takes the new one; nothing is allocated meanwhile
+      (`sglang/srt/mem_cache/radix_cache.py`, `_insert_cache`, `checkpoint`). The order differs.
+    - vLLM: block tables are append-only; a request keeps duplicates of its own instead
+      (`vllm/v1/core/block_pool.py`, `BlockHashToBlockMap`).
+    - Megatron Core 0.16.1: rows of paused requests first, then those that are active
+      (`dynamic_context.py`, `update_requests`); a row is set to -1 when its request ends
+      (`release_memory_blocks_from_request_indexes`).
+    """
+    return None
 
-        and the same of track slots. When no request lives, nothing is locked, every row is free and empty,
-        and pool and cache own everything. The engine then evicts everything (`evict` of `total_size` and of
-        `swa_evictable_size`): the cache must be empty, `total_size` 0, and the pool whole. A cache that
-        refuses a right release or a right `free` breaks this law.
 
-        Why
-        ---
-        A server that loses one page with every hundredth abort stops after a day. Exits that nobody thinks of
-        are where it happens: an abort between two chunks, a request that ends within its first chunk, an
-        admission that fails after its prefix was pinned. Engines check for leaks when they idle, and kill the
-        server if they find one.
+@law("E3", page="requests", ways="sop", kinds="prefix requests", driven_kinds="prefix")
+def every_exit_gives_everything_back(before: Any, operation: Any, seen: Any) -> Found:
+    """Every exit gives everything back.
 
-        Choices
-        -------
-        In which order things are given back.
+    A request may leave at any time: finished, aborted while it waits in the queue, after its prefix was
+    held, between two chunks, in decode or while paused; thrown back into the queue for want of memory; or
+    not admitted at all. What it has then goes back, each thing once: its references or holds, its own
+    slots, its row, its live state, its unused track slot. What others share stays.
 
-        Caller
-        ------
-        To release each request once, to hold and release at the same node, and to free what it owns and what
-        the cache did not adopt.
+    **Kind `requests`.** `release` takes a request in whatever region, also one whose step failed, and one
+    that has computed nothing. It gives one reference of each of its blocks back. Of these blocks, those
+    that reach 0 and are not registered, and with `ref_zero` all that reach 0, are free: they are told by
+    the callbacks of this operation (C6), and lose their slots. The others that reach 0 are cached. An
+    operation that fails or finds no room leaves no reference behind (X2, X4). To release a request twice
+    is a `UsageError`. All sizes are compared after each operation.
 
-        Engines
-        -------
-        - sglang frees duplicates and the tail, unlocks, and frees the row; when idle it compares totals and
-          reports a leak (`sglang/srt/managers/scheduler_components/invariant_checker.py`).
-        - vLLM: `KVCacheManager.free` gives all blocks back, the last first; a preempted request gives up all
-          it has and begins again (`vllm/v1/core/sched/scheduler.py`, `_preempt_request`).
-        - Megatron Core 0.16.1: `release_memory_blocks_from_request_indexes` gives back blocks and the row of
-          the live state; when no request is left, counts and live states are set back as a whole
-          (`dynamic_context.py`, `update_requests`).
-        """,
-        page="requests",
-        ways="sop",
-        kinds="prefix requests",
-        driven_kinds="prefix",
-    ),
-    law(
-        "E4",
-        """
-        Admission succeeds whenever free and evictable suffice.
+    **Kind `prefix`, in an engine.** At the end of each iteration, in both halves,
 
-        **Room.** Let *F* be what is free, and *V* what is evictable before a request is looked at. What it
-        has matched it is about to hold, and nothing of that may be evicted for it: let *h* be that part of
-        *V*. If it needs *n* beyond its matched prefix, it must get that if and only if
+    free tokens + cached tokens + tokens that requests own = tokens of the pool
 
-        *n* <= *F* + *V* - *h*
+    and the same of track slots. When no request lives, nothing is locked, every row is free and empty,
+    and pool and cache own everything. The engine then evicts everything (`evict` of `total_size` and of
+    `swa_evictable_size`): the cache must be empty, `total_size` 0, and the pool whole. A cache that
+    refuses a right release or a right `free` breaks this law.
 
-        So "free and evictable" are counted without its own prefix; nobody has to admit a request that would
-        evict what it has found. What is free goes first, and an eviction takes what is missing.
+    Why
+    ---
+    A server that loses one page with every hundredth abort stops after a day. Exits that nobody thinks of
+    are where it happens: an abort between two chunks, a request that ends within its first chunk, an
+    admission that fails after its prefix was pinned. Engines check for leaks when they idle, and kill the
+    server if they find one.
 
-        **One token is left to compute.** A request computes at least its last prompt token, even if the whole
-        prompt is cached, since its next token comes out of that.
+    Choices
+    -------
+    In which order things are given back.
 
-        **Kind `requests`**, in blocks. A request needs what it computes next, and no more: not the rest of
-        its prompt, and nothing for what it may generate. *B*, *p* and *m* as in C8; *M* are the matched
-        blocks (C3), all of which it shares, also where it computes some of their tokens again.
+    Caller
+    ------
+    To release each request once, to hold and release at the same node, and to free what it owns and what
+    the cache did not adopt.
 
-        | operation | *n* | room |
-        | --- | --- | --- |
-        | `add_request` | ceil(*t* / *B*) - *m*, at least 0 | all blocks neither referenced nor in *M* |
-        | `schedule_chunk` | ceil(*t* / *B*) less the blocks that it has | all blocks without references |
-        | `run_step` | decoding requests whose blocks are full, one each | all blocks without references |
+    Engines
+    -------
+    - sglang frees duplicates and the tail, unlocks, and frees the row; when idle it compares totals and
+      reports a leak (`sglang/srt/managers/scheduler_components/invariant_checker.py`).
+    - vLLM: `KVCacheManager.free` gives all blocks back, the last first; a preempted request gives up all
+      it has and begins again (`vllm/v1/core/sched/scheduler.py`, `_preempt_request`).
+    - Megatron Core 0.16.1: `release_memory_blocks_from_request_indexes` gives back blocks and the row of
+      the live state; when no request is left, counts and live states are set back as a whole
+      (`dynamic_context.py`, `update_requests`).
+    """
+    return None
 
-        Every block without references is free or evictable, so this is *F* + *V* - *h*. *t* = min(*p*, *s* +
-        `limit`) is the end of the chunk, *p* without a limit. In the first chunk *s* is what need not be
-        computed: *B* times the largest *j* <= min(*m*, floor((*p* - 1) / *B*)) for which the *j*-th matched
-        block has a cached state, 0 if there is none; without recurrent layers any *j* will do. Later *s* is
-        what is computed. `add_request` also needs a row: fewer than `max_requests` requests, paused ones
-        counted. Without row or room it answers `no_room`, and so does `schedule_chunk`; then nothing has
-        moved, and the matched blocks are evictable again, as old as they were. `run_step` gives all of them
-        blocks or none, and answers `CapacityError` (or `MambaSlotCapacityError`) for none. Slots for states
-        are never needed: C7. A prompt that could never fit, of more blocks than `max_blocks` or than there
-        are, is a `ValueError`.
 
-        **Kind `prefix`, in an engine**, in tokens. Here the engine decides whom it admits. It asks for the
-        whole pages of all but the last token of the prompt (so it is the engine that leaves one), holds the
-        result, and only then reads `evictable_size`: *h* is protected by then. It wants room for the rest of
-        this prompt and of those under way. The cache must let it go on:
+@law("E4", page="requests", ways="sop", kinds="prefix requests", driven_kinds="prefix")
+def admission_succeeds_where_there_is_room(before: Any, operation: Any, seen: Any) -> Found:
+    """Admission succeeds whenever free and evictable suffice.
 
-        - If *n* tokens in whole pages are not free, but free + evictable is enough in either half, then after
-          one `evict` of what is missing (in each half) they are free.
-        - A request that has the engine to itself, and fits into the pool, is admitted, and can grow to its
-          end. With a window it fits if the smaller of its pages and of two windows and a page fit into the
-          second half.
-        - A match never returns more than it was asked for, and no right `alloc` is refused.
+    **Room.** Let *F* be what is free, and *V* what is evictable before a request is looked at. What it
+    has matched it is about to hold, and nothing of that may be evicted for it: let *h* be that part of
+    *V*. If it needs *n* beyond its matched prefix, it must get that if and only if
 
-        Why
-        ---
-        A scheduler that counts the matched prefix as evictable admits a request, evicts its prefix to make
-        room for it, and reads pages of others; or it finds that room is missing when everything is decided
-        already, and dies on an assertion. One that only counts what is free idles while the whole pool is
-        cached. A full hit with nothing to compute has crashed attention kernels.
+    *n* <= *F* + *V* - *h*
 
-        Choices
-        -------
-        When a request is asked for again, and in which order requests are. What is evicted, within R8 and C1.
+    So "free and evictable" are counted without its own prefix; nobody has to admit a request that would
+    evict what it has found. What is free goes first, and an eviction takes what is missing.
 
-        Caller
-        ------
-        To hold what it matched before it allocates, and to give up the hold if it cannot go on.
+    **One token is left to compute.** A request computes at least its last prompt token, even if the whole
+    prompt is cached, since its next token comes out of that.
 
-        Engines
-        -------
-        - sglang pins the prefix while it counts free and evictable, so that it is in neither
-          (`sglang/srt/managers/schedule_policy.py`, `PrefillAdder.add_one_req`, `_lock_node`), and adds an
-          estimate of what will be generated. It asks for one token less than there are
-          (`schedule_batch.py`, `_compute_max_prefix_len`).
-        - vLLM adds matched blocks without references to what is needed and compares with what is free, cached
-          ones included (`single_type_kv_cache_manager.py`, `get_num_blocks_to_allocate`): the same sum. A hit
-          covers at most all tokens but one, in whole blocks (`kv_cache_manager.py`, `get_computed_blocks`),
-          so the last block of a full hit is not shared: different.
-        - Megatron Core 0.16.1: `check_availability` looks at what is free; nothing is cached. No request is
-          added while one is paused.
-        """,
-        page="requests",
-        ways="sop",
-        kinds="prefix requests",
-        driven_kinds="prefix",
-    ),
-    law(
-        "E5",
-        """
-        Padding lands in slot 0 and row 0, and nowhere else.
+    **Kind `requests`**, in blocks. A request needs what it computes next, and no more: not the rest of
+    its prompt, and nothing for what it may generate. *B*, *p* and *m* as in C8; *M* are the matched
+    blocks (C3), all of which it shares, also where it computes some of their tokens again.
 
-        A batch is padded to the size of a captured graph, and its padded entries write, too. There is a place
-        for that, which is nobody's, and whose content is open to whoever does not write it:
+    | operation | *n* | room |
+    | --- | --- | --- |
+    | `add_request` | ceil(*t* / *B*) - *m*, at least 0 | all blocks neither referenced nor in *M* |
+    | `schedule_chunk` | ceil(*t* / *B*) less the blocks that it has | all blocks without references |
+    | `run_step` | decoding requests whose blocks are full, one each | all blocks without references |
 
-        | kind | padding |
-        | --- | --- |
-        | `buffers` | slot 0 of each layer, keys and values |
-        | `rows` | row 0 |
-        | `prefix`, in an engine | slot 0, its half 0, row 0 of the table and of the working states |
-        | `requests` | the dummy block |
+    Every block without references is free or evictable, so this is *F* + *V* - *h*. *t* = min(*p*, *s* +
+    `limit`) is the end of the chunk, *p* without a limit. In the first chunk *s* is what need not be
+    computed: *B* times the largest *j* <= min(*m*, floor((*p* - 1) / *B*)) for which the *j*-th matched
+    block has a cached state, 0 if there is none; without recurrent layers any *j* will do. Later *s* is
+    what is computed. `add_request` also needs a row: fewer than `max_requests` requests, paused ones
+    counted. Without row or room it answers `no_room`, and so does `schedule_chunk`; then nothing has
+    moved, and the matched blocks are evictable again, as old as they were. `run_step` gives all of them
+    blocks or none, and answers `CapacityError` (or `MambaSlotCapacityError`) for none. Slots for states
+    are never needed: C7. A prompt that could never fit, of more blocks than `max_blocks` or than there
+    are, is a `ValueError`.
 
-        **Kinds `rows` and `buffers`.** A write of single entries (`write_entries`) to row 0, or of KV to slot
-        0, is no error. It changes only what it names, and what is read there afterwards is what was written;
-        where one call names a place several times, any of these, element by element. Reading it is legal.
+    **Kind `prefix`, in an engine**, in tokens. Here the engine decides whom it admits. It asks for the
+    whole pages of all but the last token of the prompt (so it is the engine that leaves one), holds the
+    result, and only then reads `evictable_size`: *h* is protected by then. It wants room for the rest of
+    this prompt and of those under way. The cache must let it go on:
 
-        **Kind `prefix`, in an engine.** The engine pads each batch to a multiple of eight with slot 0 and row
-        0, and writes garbage there. When all is quiet it compares every other slot, half and row of states
-        with what it wrote. So slot 0 must never be handed out, adopted or returned (A1), and the half of slot
-        0 is 0 (A7).
+    - If *n* tokens in whole pages are not free, but free + evictable is enough in either half, then after
+      one `evict` of what is missing (in each half) they are free.
+    - A request that has the engine to itself, and fits into the pool, is admitted, and can grow to its
+      end. With a window it fits if the smaller of its pages and of two windows and a page fit into the
+      second half.
+    - A match never returns more than it was asked for, and no right `alloc` is refused.
 
-        **Kind `requests`.** A token in a shared block, one of the *m* matched ones, is computed again where
-        it is not skipped (E4). Its KV is there already, and others read it. `writes` may name its place in
-        the dummy, `num_blocks` - 1, or its own; the values are the same. All other tokens go to their own
-        place, and never to the dummy. One entry of `writes` stays within a block. What the forward pass pads
-        goes to the dummy as well.
+    Why
+    ---
+    A scheduler that counts the matched prefix as evictable admits a request, evicts its prefix to make
+    room for it, and reads pages of others; or it finds that room is missing when everything is decided
+    already, and dies on an assertion. One that only counts what is free idles while the whole pool is
+    cached. A full hit with nothing to compute has crashed attention kernels.
 
-        Why
-        ---
-        Padded entries with the index -1 wrapped around, and overwrote the last slot of the pool. Where row 0
-        was a real request's, padded decode steps advanced its recurrent state. Both are wrong answers for one
-        user in many, and only at batch sizes that are padded.
+    Choices
+    -------
+    When a request is asked for again, and in which order requests are. What is evicted, within R8 and C1.
 
-        Choices
-        -------
-        What stands in the padding, where nobody wrote. Whether shared KV is written again.
+    Caller
+    ------
+    To hold what it matched before it allocates, and to give up the hold if it cannot go on.
 
-        Caller
-        ------
-        Never to read padding for a request.
+    Engines
+    -------
+    - sglang pins the prefix while it counts free and evictable, so that it is in neither
+      (`sglang/srt/managers/schedule_policy.py`, `PrefillAdder.add_one_req`, `_lock_node`), and adds an
+      estimate of what will be generated. It asks for one token less than there are
+      (`schedule_batch.py`, `_compute_max_prefix_len`).
+    - vLLM adds matched blocks without references to what is needed and compares with what is free, cached
+      ones included (`single_type_kv_cache_manager.py`, `get_num_blocks_to_allocate`): the same sum. A hit
+      covers at most all tokens but one, in whole blocks (`kv_cache_manager.py`, `get_computed_blocks`),
+      so the last block of a full hit is not shared: different.
+    - Megatron Core 0.16.1: `check_availability` looks at what is free; nothing is cached. No request is
+      added while one is paused.
+    """
+    return None
 
-        Engines
-        -------
-        - sglang: slot 0, and with pages the page of slot 0, takes what padded tokens write
-          (`sglang/srt/mem_cache/memory_pool.py`; `allocator/mamba.py` for states). The same.
-        - vLLM: padded entries have the slot -1, which its kernels skip
-          (`vllm/v1/attention/backends/utils.py`, `PAD_SLOT_ID`); block 0 is a null block. Different.
-        - Megatron Core 0.16.1: padded tokens are sent to the dummy block, which is the last one
-          (`dynamic_context.py`, `initialize_attention_state`). The same as in kind `requests`.
-        """,
-        page="requests",
-        ways="sop",
-        kinds="rows buffers prefix requests",
-        driven_kinds="prefix",
-    ),
-)
+
+@law("E5", page="requests", ways="sop", kinds="rows buffers prefix requests", driven_kinds="prefix")
+def padding_lands_in_slot_0(before: Any, operation: Any, seen: Any) -> Found:
+    """Padding lands in slot 0 and row 0, and nowhere else.
+
+    A batch is padded to the size of a captured graph, and its padded entries write, too. There is a place
+    for that, which is nobody's, and whose content is open to whoever does not write it:
+
+    | kind | padding |
+    | --- | --- |
+    | `buffers` | slot 0 of each layer, keys and values |
+    | `rows` | row 0 |
+    | `prefix`, in an engine | slot 0, its half 0, row 0 of the table and of the working states |
+    | `requests` | the dummy block |
+
+    **Kinds `rows` and `buffers`.** A write of single entries (`write_entries`) to row 0, or of KV to slot
+    0, is no error. It changes only what it names, and what is read there afterwards is what was written;
+    where one call names a place several times, any of these, element by element. Reading it is legal.
+
+    **Kind `prefix`, in an engine.** The engine pads each batch to a multiple of eight with slot 0 and row
+    0, and writes garbage there. When all is quiet it compares every other slot, half and row of states
+    with what it wrote. So slot 0 must never be handed out, adopted or returned (A1), and the half of slot
+    0 is 0 (A7).
+
+    **Kind `requests`.** A token in a shared block, one of the *m* matched ones, is computed again where
+    it is not skipped (E4). Its KV is there already, and others read it. `writes` may name its place in
+    the dummy, `num_blocks` - 1, or its own; the values are the same. All other tokens go to their own
+    place, and never to the dummy. One entry of `writes` stays within a block. What the forward pass pads
+    goes to the dummy as well.
+
+    Why
+    ---
+    Padded entries with the index -1 wrapped around, and overwrote the last slot of the pool. Where row 0
+    was a real request's, padded decode steps advanced its recurrent state. Both are wrong answers for one
+    user in many, and only at batch sizes that are padded.
+
+    Choices
+    -------
+    What stands in the padding, where nobody wrote. Whether shared KV is written again.
+
+    Caller
+    ------
+    Never to read padding for a request.
+
+    Engines
+    -------
+    - sglang: slot 0, and with pages the page of slot 0, takes what padded tokens write
+      (`sglang/srt/mem_cache/memory_pool.py`; `allocator/mamba.py` for states). The same.
+    - vLLM: padded entries have the slot -1, which its kernels skip
+      (`vllm/v1/attention/backends/utils.py`, `PAD_SLOT_ID`); block 0 is a null block. Different.
+    - Megatron Core 0.16.1: padded tokens are sent to the dummy block, which is the last one
+      (`dynamic_context.py`, `initialize_attention_state`). The same as in kind `requests`.
+    """
+    return None

@@ -2,349 +2,327 @@
 
 from __future__ import annotations
 
-from pymllm.oracle.laws.law import law
+from typing import Any
 
-LAWS = (
-    law(
-        "A1",
-        """
-        Slot 0 and page 0 are never handed out.
+from pymllm.oracle.laws.law import Found, law
 
-        A pool of *n* pages has the pages 1 to *n*. Page *p* is the slots from *p* `page_size` to
-        (*p* + 1) `page_size` - 1, so it hands out slots from `page_size` to (*n* + 1) `page_size` - 1, and
-        none else. With pages of one token that is 1 to *n*. With pages of 4 and 12 pages it is 4 to 51: the
-        slots 1, 2 and 3 belong to page 0, and are as much padding as slot 0 is.
 
-        It is so at all times: after a `clear`, after any free, and of SWA halves alike, whose pool has pages
-        of its own, from 1 on. That nobody can give page 0 back is A5.
+@law("A1", page="slots", ways="sop", kinds="slots prefix", needs="pool")
+def padding_is_never_handed_out(before: Any, operation: Any, seen: Any) -> Found:
+    """Slot 0 and page 0 are never handed out.
 
-        Why
-        ---
-        A batch that is padded to a fixed size writes the KV of its empty places somewhere: to slot 0. If a
-        request has slot 0, its first token's KV changes at every step, and its answers with it. An allocator
-        without a lower bound in `free` took slot 0 back and handed it out next. Another numbered
-        pages from 1 over a buffer of `size` + 1 rows: the last page was written behind the end.
+    A pool of *n* pages has the pages 1 to *n*. Page *p* is the slots from *p* `page_size` to
+    (*p* + 1) `page_size` - 1, so it hands out slots from `page_size` to (*n* + 1) `page_size` - 1, and
+    none else. With pages of one token that is 1 to *n*. With pages of 4 and 12 pages it is 4 to 51: the
+    slots 1, 2 and 3 belong to page 0, and are as much padding as slot 0 is.
 
-        Choices
-        -------
-        Nothing.
+    It is so at all times: after a `clear`, after any free, and of SWA halves alike, whose pool has pages
+    of its own, from 1 on. That nobody can give page 0 back is A5.
 
-        Caller
-        ------
-        To make buffers of `size` + `page_size` rows, where `size` is the tokens of all pages.
+    Why
+    ---
+    A batch that is padded to a fixed size writes the KV of its empty places somewhere: to slot 0. If a
+    request has slot 0, its first token's KV changes at every step, and its answers with it. An allocator
+    without a lower bound in `free` took slot 0 back and handed it out next. Another numbered
+    pages from 1 over a buffer of `size` + 1 rows: the last page was written behind the end.
 
-        Engines
-        -------
-        - sglang: the same (`sglang/srt/mem_cache/allocator/token.py`, `paged.py`, `clear`).
-        - vLLM takes the first block of its pool away as a null block (`vllm/v1/core/block_pool.py`,
-          `BlockPool.__init__`), so block 0 has the same part. Padded places have slot -1
-          (`v1/attention/backends/utils.py`, `PAD_SLOT_ID`).
-        - Megatron Core 0.16.1 sets the **last** block aside as a dummy
-          (`core/inference/contexts/dynamic_block_allocator.py`).
-        """,
-        page="slots",
-        ways="sop",
-        kinds="slots prefix",
-        needs="pool",
-    ),
-    law(
-        "A2",
-        """
-        Free, pending and handed-out pages partition the pool.
+    Choices
+    -------
+    Nothing.
 
-        After each operation every page is exactly one of
+    Caller
+    ------
+    To make buffers of `size` + `page_size` rows, where `size` is the tokens of all pages.
 
-        - **free**: it can be handed out. `available_size` is the number of these, times `page_size`;
-        - **handed out**: an allocation has answered it, and it was not given back since. Who has it, a
-          caller or a cache, makes no difference here;
-        - **pending**: it was given back inside a group that is still open (A6). It is neither of the others.
+    Engines
+    -------
+    - sglang: the same (`sglang/srt/mem_cache/allocator/token.py`, `paged.py`, `clear`).
+    - vLLM takes the first block of its pool away as a null block (`vllm/v1/core/block_pool.py`,
+      `BlockPool.__init__`), so block 0 has the same part. Padded places have slot -1
+      (`v1/attention/backends/utils.py`, `PAD_SLOT_ID`).
+    - Megatron Core 0.16.1 sets the **last** block aside as a dummy
+      (`core/inference/contexts/dynamic_block_allocator.py`).
+    """
+    return None
 
-        An allocation answers free pages only. A free moves pages from the second to the first, or third, of
-        these sets, and nothing else; whole pages, however many of their slots are named (A5).
 
-        Pages that were freed since the last merge are free: they count (A4). Counting happens in pages, so
-        `available_size` is a multiple of `page_size`, and a page of which one token is used counts nothing.
+@law("A2", page="slots", ways="sop", kinds="slots prefix", needs="pool")
+def pages_partition_the_pool(before: Any, operation: Any, seen: Any) -> Found:
+    """Free, pending and handed-out pages partition the pool.
 
-        Why
-        ---
-        A page in two hands is written by two requests, and the sum of all sizes is still right: an engine
-        reported a leak long after its cause, and three steps before went unnoticed, until sets were compared
-        instead of totals. A page in nobody's hands is lost, and a pool that loses one per request is empty
-        by evening.
+    After each operation every page is exactly one of
 
-        Choices
-        -------
-        How free pages are kept: a list, a ring, a bit for each.
+    - **free**: it can be handed out. `available_size` is the number of these, times `page_size`;
+    - **handed out**: an allocation has answered it, and it was not given back since. Who has it, a
+      caller or a cache, makes no difference here;
+    - **pending**: it was given back inside a group that is still open (A6). It is neither of the others.
 
-        Caller
-        ------
-        To give back what it was handed out, once. Under a prefix cache, slots that the cache adopted are the
-        cache's to give back (R4).
+    An allocation answers free pages only. A free moves pages from the second to the first, or third, of
+    these sets, and nothing else; whole pages, however many of their slots are named (A5).
 
-        Engines
-        -------
-        - sglang: the same; what waits in a group is in no list and is not counted (`allocator/base.py`).
-        - vLLM: a block with no reference is free although it is still cached: `get_num_free_blocks` counts
-          it.
-        - Megatron Core 0.16.1: a stack of ids and a count (`BlockAllocator.total_avail`).
-        """,
-        page="slots",
-        ways="sop",
-        kinds="slots prefix",
-        needs="pool",
-    ),
-    law(
-        "A3",
-        """
-        An allocation gives distinct slots in whole pages, in order.
+    Pages that were freed since the last merge are free: they count (A4). Counting happens in pages, so
+    `available_size` is a multiple of `page_size`, and a page of which one token is used counts nothing.
 
-        `alloc(n)` takes ceil(*n* / `page_size`) free pages *p*<sub>1</sub>, *p*<sub>2</sub>, ..., all
-        different, and answers *n* slots: those of *p*<sub>1</sub> in ascending order, then those of
-        *p*<sub>2</sub>, and so on, the last page cut where *n* ends. With pages of 4, `alloc(6)` that takes
-        pages 5 and 2 answers `20 21 22 23 8 9`. The rest of the last page (10 and 11) is the caller's, too:
-        its numbers follow on, and it grows into them without asking.
+    Why
+    ---
+    A page in two hands is written by two requests, and the sum of all sizes is still right: an engine
+    reported a leak long after its cause, and three steps before went unnoticed, until sets were compared
+    instead of totals. A page in nobody's hands is lost, and a pool that loses one per request is empty
+    by evening.
 
-        `alloc(0)` answers no slots and takes nothing. If there are fewer pages, X4 says what to answer; it is
-        never less than what was asked for. Which pages are taken, and in which order, is A4.
+    Choices
+    -------
+    How free pages are kept: a list, a ring, a bit for each.
 
-        An allocation over SWA halves takes as many pages of the second pool, and answers their slots in
-        `swa_slots` in the same way (A7).
+    Caller
+    ------
+    To give back what it was handed out, once. Under a prefix cache, slots that the cache adopted are the
+    cache's to give back (R4).
 
-        Why
-        ---
-        Attention kernels find a token by page and place in it. Slots that do not follow each other inside
-        a page are read as other tokens' KV. A caller that is given a page and a half, and is not told that
-        the second half is its own, leaks it; one that believes so of a page that is somebody else's
-        overwrites it.
+    Engines
+    -------
+    - sglang: the same; what waits in a group is in no list and is not counted (`allocator/base.py`).
+    - vLLM: a block with no reference is free although it is still cached: `get_num_free_blocks` counts
+      it.
+    - Megatron Core 0.16.1: a stack of ids and a count (`BlockAllocator.total_avail`).
+    """
+    return None
 
-        Choices
-        -------
-        Which free pages (A4). They need not be neighbours.
 
-        Caller
-        ------
-        To free the last page once, by any of its slots, also one that was not answered.
+@law("A3", page="slots", ways="op", kinds="slots prefix", needs="pool")
+def an_allocation_is_whole_pages_in_order(before: Any, operation: Any, seen: Any) -> Found:
+    """An allocation gives distinct slots in whole pages, in order.
 
-        Engines
-        -------
-        - sglang: `PagedTokenToKVPoolAllocator.alloc` is for whole pages and rounds down what is not;
-          requests grow by `alloc_extend` and `alloc_decode`, which fill the last page first. Different.
-        - vLLM and Megatron Core 0.16.1 hand out blocks, not slots; the same for these.
-        """,
-        page="slots",
-        ways="op",
-        kinds="slots prefix",
-        needs="pool",
-    ),
-    law(
-        "A4",
-        """
-        Freed slots wait until a merge; sorted pools give the lowest first.
+    `alloc(n)` takes ceil(*n* / `page_size`) free pages *p*<sub>1</sub>, *p*<sub>2</sub>, ..., all
+    different, and answers *n* slots: those of *p*<sub>1</sub> in ascending order, then those of
+    *p*<sub>2</sub>, and so on, the last page cut where *n* ends. With pages of 4, `alloc(6)` that takes
+    pages 5 and 2 answers `20 21 22 23 8 9`. The rest of the last page (10 and 11) is the caller's, too:
+    its numbers follow on, and it grows into them without asking.
 
-        Free pages are **old** or **young**. A page that becomes free is young; at the start and after a
-        `clear` all pages are old. A **merge** makes all young pages old. There is one
+    `alloc(0)` answers no slots and takes nothing. If there are fewer pages, X4 says what to answer; it is
+    never less than what was asked for. Which pages are taken, and in which order, is A4.
 
-        - when somebody asks for it (`merge`);
-        - when an allocation takes more pages than are old, and can be met. It comes first, and the pages are
-          taken then. If it cannot be met, nothing is merged (X4).
+    An allocation over SWA halves takes as many pages of the second pool, and answers their slots in
+    `swa_slots` in the same way (A7).
 
-        From this follows what an allocation of *k* > 0 pages may take, where *o* are old:
+    Why
+    ---
+    Attention kernels find a token by page and place in it. Slots that do not follow each other inside
+    a page are read as other tokens' KV. A caller that is given a page and a half, and is not told that
+    the second half is its own, leaks it; one that believes so of a page that is somebody else's
+    overwrites it.
 
-        | | `sorted` claimed | not claimed |
-        | --- | --- | --- |
-        | *k* <= *o* | the *k* lowest of the old pages, ascending | any *k* old pages, in any order |
-        | *k* > *o* | the *k* lowest of all free pages, ascending | any *k* free pages, in any order |
+    Choices
+    -------
+    Which free pages (A4). They need not be neighbours.
 
-        So if a page is freed while older ones suffice, it is not handed out next. Pages that go back by
-        the end of a group (A6) become young at that moment. A refused operation, an allocation of nothing and
-        a failed one leave old and young as they are.
+    Caller
+    ------
+    To free the last page once, by any of its slots, also one that was not answered.
 
-        Where there are SWA halves, each pool has old and young pages of its own. A need merges only the pool
-        that needs it, a request and a `clear` both. Without `merges` nothing of this is demanded.
+    Engines
+    -------
+    - sglang: `PagedTokenToKVPoolAllocator.alloc` is for whole pages and rounds down what is not;
+      requests grow by `alloc_extend` and `alloc_decode`, which fill the last page first. Different.
+    - vLLM and Megatron Core 0.16.1 hand out blocks, not slots; the same for these.
+    """
+    return None
 
-        Why
-        ---
-        A page that was just freed may still be read by a step that is under way on the accelerator. What
-        waits is safe, and can be sorted in one go, so that long contexts get pages that lie side by side. If
-        instead each free sorts the pool, a full server stalls on a million slots at every step.
 
-        Choices
-        -------
-        Everything, without `merges`. What it costs: no judge measures it, but a free should cost what it
-        frees.
+@law("A4", page="slots", ways="sop", kinds="slots", needs="pool merges")
+def freed_slots_wait_for_a_merge(before: Any, operation: Any, seen: Any) -> Found:
+    """Freed slots wait until a merge; sorted pools give the lowest first.
 
-        Caller
-        ------
-        Nothing.
+    Free pages are **old** or **young**. A page that becomes free is young; at the start and after a
+    `clear` all pages are old. A **merge** makes all young pages old. There is one
 
-        Engines
-        -------
-        - sglang with `need_sort`: the same, but for failed allocations (X4): freed pages are staged and
-          merged on need. Without it pages of one token go to the end of the list, larger ones to its
-          front (`allocator/paged.py`, `_release_page_ids`), and are handed out next. The merge by request
-          of its SWA allocator raises `TypeError`, since that has no list of its own.
-        - vLLM: blocks that are not cached go to the front of the queue, cached ones to its end
-          (`BlockPool.free_blocks`). Megatron Core 0.16.1: a stack, last in, first out.
-        """,
-        page="slots",
-        ways="sop",
-        kinds="slots",
-        needs="pool merges",
-    ),
-    law(
-        "A5",
-        """
-        A page is freed once, and only by whom it was handed to.
+    - when somebody asks for it (`merge`);
+    - when an allocation takes more pages than are old, and can be met. It comes first, and the pages are
+      taken then. If it cannot be met, nothing is merged (X4).
 
-        `free` names slots, and gives back the page of each. With pages of several tokens a page may be named
-        by any of its slots, by several, by all, by one that the allocation did not answer (A3), and by one
-        slot several times: it goes back once. A free of no slots does nothing.
+    From this follows what an allocation of *k* > 0 pages may take, where *o* are old:
 
-        It is refused with `OwnershipError`, as a whole (X1), if any slot
+    | | `sorted` claimed | not claimed |
+    | --- | --- | --- |
+    | *k* <= *o* | the *k* lowest of the old pages, ascending | any *k* old pages, in any order |
+    | *k* > *o* | the *k* lowest of all free pages, ascending | any *k* free pages, in any order |
 
-        - is of page 0 (with pages of one token, slot 0), is negative, or is beyond the last page;
-        - is of a page that is free, or pending in the open group: each call in a group is checked at
-          once, and not at its end;
-        - with pages of one token only, is named twice by this call.
+    So if a page is freed while older ones suffice, it is not handed out next. Pages that go back by
+    the end of a group (A6) become young at that moment. A refused operation, an allocation of nothing and
+    a failed one leave old and young as they are.
 
-        Two frees of one page are a double free even where they name different slots of it. Who has a page
-        is not known to a pool: only that somebody has it.
+    Where there are SWA halves, each pool has old and young pages of its own. A need merges only the pool
+    that needs it, a request and a `clear` both. Without `merges` nothing of this is demanded.
 
-        Why
-        ---
-        A page that is freed twice is handed out twice. Two paths that end a request, and both free it, are
-        enough; or a request whose tail is freed in two pieces that meet inside a page. Without the check
-        nothing happens for minutes, and then two users read each other's words.
+    Why
+    ---
+    A page that was just freed may still be read by a step that is under way on the accelerator. What
+    waits is safe, and can be sorted in one go, so that long contexts get pages that lie side by side. If
+    instead each free sorts the pool, a full server stalls on a million slots at every step.
 
-        Choices
-        -------
-        Without `refusals`, misuse is undefined. An allocator on an accelerator may leave the check
-        away by default, since it has to wait for the device: the claim goes by configuration.
+    Choices
+    -------
+    Everything, without `merges`. What it costs: no judge measures it, but a free should cost what it
+    frees.
 
-        Caller
-        ------
-        Not to free in two calls what lies in one page. Where a range begins inside of a page that a cache
-        has, to free from the next page on.
+    Caller
+    ------
+    Nothing.
 
-        Engines
-        -------
-        - sglang: pages of a call are made unique (`allocator/paged.py`, `free`), and not compared with
-          what is free, except in a debug mode. With pages of one token nothing is looked at.
-        - vLLM counts references: a release too many makes the count negative, and is not noticed
-          (`BlockPool.free_blocks`). Megatron Core 0.16.1 writes ids back on the stack, unchecked.
-        """,
-        page="slots",
-        ways="sop",
-        kinds="slots",
-        needs="pool refusals",
-    ),
-    law(
-        "A6",
-        """
-        Groups do not nest, and end once.
+    Engines
+    -------
+    - sglang with `need_sort`: the same, but for failed allocations (X4): freed pages are staged and
+      merged on need. Without it pages of one token go to the end of the list, larger ones to its
+      front (`allocator/paged.py`, `_release_page_ids`), and are handed out next. The merge by request
+      of its SWA allocator raises `TypeError`, since that has no list of its own.
+    - vLLM: blocks that are not cached go to the front of the queue, cached ones to its end
+      (`BlockPool.free_blocks`). Megatron Core 0.16.1: a stack, last in, first out.
+    """
+    return None
 
-        Between `begin_group` and `end_group` a group is open. Pages that are freed meanwhile, and halves
-        that are, become pending: they are not available, and no allocation answers them. `end_group` makes
-        all of them free, young ones (A4). Everything else goes on as without a group: allocations take what
-        is free, merges merge, halves move.
 
-        - A page that is pending cannot be freed again (A5); its half is not read any more.
-        - `begin_group` inside an open group, and `end_group` without one, are refused with `RuntimeError`,
-          for who claims `group_errors`, and change nothing: what is pending stays so. Without the claim
-          neither is asked for.
-        - A group without any free in it is none: beginning and ending change nothing.
-        - `clear` closes an open group, and frees what is pending with all the rest. An `end_group` after it
-          is one without a group.
+@law("A5", page="slots", ways="sop", kinds="slots", needs="pool refusals")
+def a_page_is_freed_once(before: Any, operation: Any, seen: Any) -> Found:
+    """A page is freed once, and only by whom it was handed to.
 
-        Why
-        ---
-        A scheduler collects the frees of a step so that the pool is changed once. If an exception leaves a
-        group open, every later free piles up in it and memory only ever shrinks; if `begin` silently starts
-        over, what was collected is lost. A second group that closes the first ends it too early: pages are
-        handed out while the step that reads them is on its way.
+    `free` names slots, and gives back the page of each. With pages of several tokens a page may be named
+    by any of its slots, by several, by all, by one that the allocation did not answer (A3), and by one
+    slot several times: it goes back once. A free of no slots does nothing.
 
-        Choices
-        -------
-        Whether frees in a group are done at once and hidden, or kept and done at its end.
+    It is refused with `OwnershipError`, as a whole (X1), if any slot
 
-        Caller
-        ------
-        To end each group, also where something fails in between.
+    - is of page 0 (with pages of one token, slot 0), is negative, or is beyond the last page;
+    - is of a page that is free, or pending in the open group: each call in a group is checked at
+      once, and not at its end;
+    - with pages of one token only, is named twice by this call.
 
-        Engines
-        -------
-        - sglang: a group inside a group is an assertion; an end without one does nothing
-          (`allocator/base.py`, `free_group_begin`, `free_group_end`). SWA halves are resolved when they
-          are freed, and given back at the end (`allocator/swa.py`).
-        - vLLM, Megatron Core 0.16.1: not applicable, no groups.
-        """,
-        page="slots",
-        ways="sop",
-        kinds="slots",
-        needs="pool groups",
-    ),
-    law(
-        "A7",
-        """
-        Every slot has its own SWA half, until that is freed or moved.
+    Two frees of one page are a double free even where they name different slots of it. Who has a page
+    is not known to a pool: only that somebody has it.
 
-        An allocator with halves has two pools with pages of one size: the full one (`pages`) and the
-        second one (`swa_pages`). Each page that is handed out comes with a free page of the second pool, its
-        **half**, or nothing is handed out at all (X4). The half of slot *s* is slot
-        *q* `page_size` + *s* mod `page_size`, where *q* is the half of the page of *s*: places inside of a
-        page are kept. A1 to A6 are true of both pools.
+    Why
+    ---
+    A page that is freed twice is handed out twice. Two paths that end a request, and both free it, are
+    enough; or a request whose tail is freed in two pieces that meet inside a page. Without the check
+    nothing happens for minutes, and then two users read each other's words.
 
-        | operation | does |
-        | --- | --- |
-        | `alloc` | answers in `swa_slots` the halves of all slots, in the same order |
-        | `free_swa` | takes halves of whole pages back, however many slots are named; the slots stay out |
-        | `free` | takes pages back, with halves that are still there |
-        | `move_swa` | pair by pair, the half of a source becomes that of the target; the source loses it |
-        | `read_halves` | tells the half of each slot, 0 where there is none, as of free ones and padding |
+    Choices
+    -------
+    Without `refusals`, misuse is undefined. An allocator on an accelerator may leave the check
+    away by default, since it has to wait for the device: the claim goes by configuration.
 
-        Half pages are free, handed out or pending like others: `swa_available_size` counts the free ones,
-        `full_available_size` those of the full pool, and `available_size` is the smaller of the two.
+    Caller
+    ------
+    Not to free in two calls what lies in one page. Where a range begins inside of a page that a cache
+    has, to free from the next page on.
 
-        **Refused** (X1), for who claims `refusals`:
+    Engines
+    -------
+    - sglang: pages of a call are made unique (`allocator/paged.py`, `free`), and not compared with
+      what is free, except in a debug mode. With pages of one token nothing is looked at.
+    - vLLM counts references: a release too many makes the count negative, and is not noticed
+      (`BlockPool.free_blocks`). Megatron Core 0.16.1 writes ids back on the stack, unchecked.
+    """
+    return None
 
-        | misuse | error |
-        | --- | --- |
-        | `free_swa` of what A5 refuses to `free`, or of a page whose half is gone | `OwnershipError` |
-        | `move_swa` from or to a page that is not handed out | `OwnershipError` |
-        | `move_swa` from a page without a half, or to one that has a half | `OwnershipError` |
-        | with pages of one token, a source or a target that is named twice | `OwnershipError` |
-        | different numbers of sources and targets | `ValueError` |
-        | one page to two, or two to one; a slot to another place inside its page | `ValueError` |
-        | `read_halves` of a slot below 0 or beyond the last page | `OwnershipError` |
 
-        A move may name some slots of a page: the whole half moves. A move of nothing does nothing.
+@law("A6", page="slots", ways="sop", kinds="slots", needs="pool groups")
+def groups_do_not_nest(before: Any, operation: Any, seen: Any) -> Found:
+    """Groups do not nest, and end once.
 
-        Why
-        ---
-        Layers with a window need KV of few tokens, so their pool is small, and halves of old tokens go
-        back early. A half that goes with the wrong page is read by another request; one that is lost makes
-        the small pool run dry while the large one is empty. Slots without a half all pointed to slot 0 in
-        one engine; a free that did not leave these out gave page 0 back, again and again.
+    Between `begin_group` and `end_group` a group is open. Pages that are freed meanwhile, and halves
+    that are, become pending: they are not available, and no allocation answers them. `end_group` makes
+    all of them free, young ones (A4). Everything else goes on as without a group: allocations take what
+    is free, merges merge, halves move.
 
-        Choices
-        -------
-        Which free page becomes a half, within A4.
+    - A page that is pending cannot be freed again (A5); its half is not read any more.
+    - `begin_group` inside an open group, and `end_group` without one, are refused with `RuntimeError`,
+      for who claims `group_errors`, and change nothing: what is pending stays so. Without the claim
+      neither is asked for.
+    - A group without any free in it is none: beginning and ending change nothing.
+    - `clear` closes an open group, and frees what is pending with all the rest. An `end_group` after it
+      is one without a group.
 
-        Caller
-        ------
-        In a prefix cache: to free no half of a slot that the cache has.
+    Why
+    ---
+    A scheduler collects the frees of a step so that the pool is changed once. If an exception leaves a
+    group open, every later free piles up in it and memory only ever shrinks; if `begin` silently starts
+    over, what was collected is lost. A second group that closes the first ends it too early: pages are
+    handed out while the step that reads them is on its way.
 
-        Engines
-        -------
-        - sglang: a table from full to SWA slots, 0 for none (`allocator/swa.py`,
-          `SWATokenToKVPoolAllocator`); `alloc` is for pages of one token only. `free_swa` passes over
-          missing halves where pages are larger. There is no move; a table entry is written anew
-          (`set_full_to_swa_mapping`).
-        - vLLM: not applicable, each kind of layer has blocks of its own.
-        """,
-        page="slots",
-        ways="sop",
-        kinds="slots prefix",
-        needs="pool swa",
-    ),
-)
+    Choices
+    -------
+    Whether frees in a group are done at once and hidden, or kept and done at its end.
+
+    Caller
+    ------
+    To end each group, also where something fails in between.
+
+    Engines
+    -------
+    - sglang: a group inside a group is an assertion; an end without one does nothing
+      (`allocator/base.py`, `free_group_begin`, `free_group_end`). SWA halves are resolved when they
+      are freed, and given back at the end (`allocator/swa.py`).
+    - vLLM, Megatron Core 0.16.1: not applicable, no groups.
+    """
+    return None
+
+
+@law("A7", page="slots", ways="sop", kinds="slots prefix", needs="pool swa")
+def every_slot_has_its_half(before: Any, operation: Any, seen: Any) -> Found:
+    """Every slot has its own SWA half, until that is freed or moved.
+
+    An allocator with halves has two pools with pages of one size: the full one (`pages`) and the
+    second one (`swa_pages`). Each page that is handed out comes with a free page of the second pool, its
+    **half**, or nothing is handed out at all (X4). The half of slot *s* is slot
+    *q* `page_size` + *s* mod `page_size`, where *q* is the half of the page of *s*: places inside of a
+    page are kept. A1 to A6 are true of both pools.
+
+    | operation | does |
+    | --- | --- |
+    | `alloc` | answers in `swa_slots` the halves of all slots, in the same order |
+    | `free_swa` | takes halves of whole pages back, however many slots are named; the slots stay out |
+    | `free` | takes pages back, with halves that are still there |
+    | `move_swa` | pair by pair, the half of a source becomes that of the target; the source loses it |
+    | `read_halves` | tells the half of each slot, 0 where there is none, as of free ones and padding |
+
+    Half pages are free, handed out or pending like others: `swa_available_size` counts the free ones,
+    `full_available_size` those of the full pool, and `available_size` is the smaller of the two.
+
+    **Refused** (X1), for who claims `refusals`:
+
+    | misuse | error |
+    | --- | --- |
+    | `free_swa` of what A5 refuses to `free`, or of a page whose half is gone | `OwnershipError` |
+    | `move_swa` from or to a page that is not handed out | `OwnershipError` |
+    | `move_swa` from a page without a half, or to one that has a half | `OwnershipError` |
+    | with pages of one token, a source or a target that is named twice | `OwnershipError` |
+    | different numbers of sources and targets | `ValueError` |
+    | one page to two, or two to one; a slot to another place inside its page | `ValueError` |
+    | `read_halves` of a slot below 0 or beyond the last page | `OwnershipError` |
+
+    A move may name some slots of a page: the whole half moves. A move of nothing does nothing.
+
+    Why
+    ---
+    Layers with a window need KV of few tokens, so their pool is small, and halves of old tokens go
+    back early. A half that goes with the wrong page is read by another request; one that is lost makes
+    the small pool run dry while the large one is empty. Slots without a half all pointed to slot 0 in
+    one engine; a free that did not leave these out gave page 0 back, again and again.
+
+    Choices
+    -------
+    Which free page becomes a half, within A4.
+
+    Caller
+    ------
+    In a prefix cache: to free no half of a slot that the cache has.
+
+    Engines
+    -------
+    - sglang: a table from full to SWA slots, 0 for none (`allocator/swa.py`,
+      `SWATokenToKVPoolAllocator`); `alloc` is for pages of one token only. `free_swa` passes over
+      missing halves where pages are larger. There is no move; a table entry is written anew
+      (`set_full_to_swa_mapping`).
+    - vLLM: not applicable, each kind of layer has blocks of its own.
+    """
+    return None

@@ -2,421 +2,395 @@
 
 from __future__ import annotations
 
-from pymllm.oracle.laws.law import law
+from typing import Any
 
-LAWS = (
-    law(
-        "M1",
-        """
-        A state belongs to the end of a key of whole pages.
+from pymllm.oracle.laws.law import Found, law
 
-        An insert may hand a **state** over: exactly one track slot of the caller's, which has what the
-        recurrent layers were after the last token of the key. The key must not be empty and must consist of
-        whole pages; anything else is a `ValueError` (X1), also a key whose tail would merely be cut off. Then
 
-        | at the end of the key | `state_exists` | the track slot |
-        | --- | --- | --- |
-        | there is no state | false | the cache owns it from now on: the state of this path |
-        | there is one | true | stays the caller's; the cached one stays what it is |
+@law("M1", page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
+def a_state_belongs_to_the_end_of_a_key(before: Any, operation: Any, seen: Any) -> Found:
+    """A state belongs to the end of a key of whole pages.
 
-        States elsewhere on the path, above or below, do not count. `state_exists` is false for an insert
-        without a state. Whether the page was cached before does not matter either: a state may come later to
-        KV that has lost its own, or that never had one, by an insert of a key that is cached already.
+    An insert may hand a **state** over: exactly one track slot of the caller's, which has what the
+    recurrent layers were after the last token of the key. The key must not be empty and must consist of
+    whole pages; anything else is a `ValueError` (X1), also a key whose tail would merely be cut off. Then
 
-        KV is cached by R3 and R4 in any case. An insert without a state caches KV alone, which a later
-        request may add a state to; it never takes a state away. Who does not claim `bare_inserts` gets no
-        such insert, unless the key has no whole page. The cache copies nothing and never writes to a state:
-        what is in the slot stays there until it is free (E1). `prev_prefix_len` and `swa_evicted_seqlen` are
-        options of another cache, and are ignored, whatever they are.
+    | at the end of the key | `state_exists` | the track slot |
+    | --- | --- | --- |
+    | there is no state | false | the cache owns it from now on: the state of this path |
+    | there is one | true | stays the caller's; the cached one stays what it is |
 
-        Why
-        ---
-        A recurrent state is the sum of all tokens so far. If it stands at the end of a shorter prefix, then
-        tokens are absorbed twice: answers of a warm server differ from those of a cold one, a little, and
-        always alike. That came of cutting the key to pages after the state was chosen. A flag that was raised
-        by any ancestor's state made callers free slots that the tree had just taken.
+    States elsewhere on the path, above or below, do not count. `state_exists` is false for an insert
+    without a state. Whether the page was cached before does not matter either: a state may come later to
+    KV that has lost its own, or that never had one, by an insert of a key that is cached already.
 
-        Choices
-        -------
-        How a state is found from its path.
+    KV is cached by R3 and R4 in any case. An insert without a state caches KV alone, which a later
+    request may add a state to; it never takes a state away. Who does not claim `bare_inserts` gets no
+    such insert, unless the key has no whole page. The cache copies nothing and never writes to a state:
+    what is in the slot stays there until it is free (E1). `prev_prefix_len` and `swa_evicted_seqlen` are
+    options of another cache, and are ignored, whatever they are.
 
-        Caller
-        ------
-        To copy the working state into a track slot after exactly this key, and to free the slot where
-        `state_exists` is true. To make states at ends of pages.
+    Why
+    ---
+    A recurrent state is the sum of all tokens so far. If it stands at the end of a shorter prefix, then
+    tokens are absorbed twice: answers of a warm server differ from those of a cold one, a little, and
+    always alike. That came of cutting the key to pages after the state was chosen. A flag that was raised
+    by any ancestor's state made callers free slots that the tree had just taken.
 
-        Engines
-        -------
-        - sglang: the same rule of the final node (`sglang/srt/mem_cache/unified_cache/components/mamba.py`,
-          `commit_insert_component_data`). The key is cut to pages without a word (`unified_tree_core.py`,
-          `begin_insert`), so alignment is the scheduler's affair (`prepare_for_caching_req`). An empty key
-          answers that a state is there.
-        - vLLM: a state is a block of its own group, and registered under the hash of the tokens up to its end
-          (`vllm/v1/core/single_type_kv_cache_manager.py`, `MambaManager`).
-        - Megatron Core 0.16.1 caches no prefixes.
-        """,
-        page="recurrent-states",
-        ways="sop",
-        kinds="prefix",
-        needs="mamba",
-    ),
-    law(
-        "M2",
-        """
-        A prefix is usable if it ends at a state.
+    Choices
+    -------
+    How a state is found from its path.
 
-        A cached prefix is usable if there is a state at exactly its end, or if it is empty. A match returns
-        the longest usable one (R2): walks go on beyond places without a state, since there may be one further
-        down.
+    Caller
+    ------
+    To copy the working state into a track slot after exactly this key, and to free the slot where
+    `state_exists` is true. To make states at ends of pages.
 
-        | field of the match | |
-        | --- | --- |
-        | `slots`, `prefix_len`, `node_len` | those of the prefix that is returned |
-        | `state` | the track slot of the state at its end; null for the empty prefix |
-        | `branching` | *k*, if that is more than `prefix_len`; else null |
+    Engines
+    -------
+    - sglang: the same rule of the final node (`sglang/srt/mem_cache/unified_cache/components/mamba.py`,
+      `commit_insert_component_data`). The key is cut to pages without a word (`unified_tree_core.py`,
+      `begin_insert`), so alignment is the scheduler's affair (`prepare_for_caching_req`). An empty key
+      answers that a state is there.
+    - vLLM: a state is a block of its own group, and registered under the hash of the tokens up to its end
+      (`vllm/v1/core/single_type_kv_cache_manager.py`, `MambaManager`).
+    - Megatron Core 0.16.1 caches no prefixes.
+    """
+    return None
 
-        Here *k* is the length of the longest cached prefix of the key, in whole pages, with states or
-        without. `branching` is there for the caller: KV is cached up to *k*, and a state would be worth
-        having there, where this request leaves what others have cached. It computes that part again, and may
-        leave its state behind.
 
-        With pages of one token, `a b c d` cached and one state at `b`:
+@law("M2", page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
+def a_match_ends_at_a_state(before: Any, operation: Any, seen: Any) -> Found:
+    """A prefix is usable if it ends at a state.
 
-        | match | `slots` | `state` | `branching` |
-        | --- | --- | --- | --- |
-        | `a` | none | null | 1 |
-        | `a b` | 2 | that of `b` | null |
-        | `a b c x` | 2 | that of `b` | 3 |
-        | `x` | none | null | null |
+    A cached prefix is usable if there is a state at exactly its end, or if it is empty. A match returns
+    the longest usable one (R2): walks go on beyond places without a state, since there may be one further
+    down.
 
-        Recency (R8) and hits (R10) are those of the returned prefix alone: here `c` stays as it was.
+    | field of the match | |
+    | --- | --- |
+    | `slots`, `prefix_len`, `node_len` | those of the prefix that is returned |
+    | `state` | the track slot of the state at its end; null for the empty prefix |
+    | `branching` | *k*, if that is more than `prefix_len`; else null |
 
-        Why
-        ---
-        From KV without a state no recurrent layer can go on. A hit there would be a silent error, and one
-        that stops at the first place without a state is a miss: prompts of more than two state intervals
-        never hit.
+    Here *k* is the length of the longest cached prefix of the key, in whole pages, with states or
+    without. `branching` is there for the caller: KV is cached up to *k*, and a state would be worth
+    having there, where this request leaves what others have cached. It computes that part again, and may
+    leave its state behind.
 
-        Choices
-        -------
-        How the deepest state is found.
+    With pages of one token, `a b c d` cached and one state at `b`:
 
-        Caller
-        ------
-        To copy the state out before it computes on: it belongs to the cache, and others use it.
+    | match | `slots` | `state` | `branching` |
+    | --- | --- | --- | --- |
+    | `a` | none | null | 1 |
+    | `a b` | 2 | that of `b` | null |
+    | `a b c x` | 2 | that of `b` | 3 |
+    | `x` | none | null | null |
 
-        Engines
-        -------
-        - sglang: the same, over nodes (`components/mamba.py`, `create_match_validator`). Its branching length
-          is rounded down to the grid at which the model can make states
-          (`finalize_match_result_in_tree_core`): different where that is coarser than a page.
-        - vLLM searches from the end for one cached state block (`MambaManager.find_longest_cache_hit`), and
-          the kinds of layers agree on the shortest length (`vllm/v1/core/kv_cache_coordinator.py`,
-          `HybridKVCacheCoordinator.find_longest_cache_hit`). That tells how much longer another kind's hit
-          was.
-        """,
-        page="recurrent-states",
-        ways="sop",
-        kinds="prefix",
-        needs="mamba",
-    ),
-    law(
-        "M3",
-        """
-        A split leaves the state with the lower half.
+    Recency (R8) and hits (R10) are those of the returned prefix alone: here `c` stays as it was.
 
-        Where nodes are shown, each state stands at the end of a node, the one whose path it belongs to, as
-        that node's `state`: the number of the track slot. There is always such a node, and a node without a
-        state shows null.
+    Why
+    ---
+    From KV without a state no recurrent layer can go on. A hit there would be a silent error, and one
+    that stops at the first place without a state is a miss: prompts of more than two state intervals
+    never hit.
 
-        When a node with a state is split, the lower half ends where the whole ended, and keeps the state. The
-        upper half ends at a place where no state was taken, and has none, until somebody inserts one for
-        exactly its path. Its `state_lock_ref` begins at 0, though its `lock_ref` is that of the whole (R10):
-        a hold at the lower half protects the state there, and no other (M4).
+    Choices
+    -------
+    How the deepest state is found.
 
-        Why
-        ---
-        A state that moves up stands at a prefix that it does not belong to: a match of the shorter prompt
-        resumes from a state that has seen more tokens. One that is named by both halves is freed twice. A
-        state lock that was copied to the upper half was never given back, so no state could be evicted there
-        any more.
+    Caller
+    ------
+    To copy the state out before it computes on: it belongs to the cache, and others use it.
 
-        Choices
-        -------
-        A cache that shows each page as a node splits nothing, so that nobody can test this of it: the law
-        stays unknown unless `inspect` is left away.
+    Engines
+    -------
+    - sglang: the same, over nodes (`components/mamba.py`, `create_match_validator`). Its branching length
+      is rounded down to the grid at which the model can make states
+      (`finalize_match_result_in_tree_core`): different where that is coarser than a page.
+    - vLLM searches from the end for one cached state block (`MambaManager.find_longest_cache_hit`), and
+      the kinds of layers agree on the shortest length (`vllm/v1/core/kv_cache_coordinator.py`,
+      `HybridKVCacheCoordinator.find_longest_cache_hit`). That tells how much longer another kind's hit
+      was.
+    """
+    return None
 
-        Caller
-        ------
-        Nothing.
 
-        Engines
-        -------
-        - sglang: the same; value and locks of the new upper node are reset (`components/mamba.py`,
-          `redistribute_on_node_split`).
-        - vLLM: not applicable, nothing is split.
-        """,
-        page="recurrent-states",
-        ways="op",
-        kinds="prefix",
-        needs="mamba inspect",
-        is_of_splits=True,
-    ),
-    law(
-        "M4",
-        """
-        A state is locked by the holds at exactly its node.
+@law("M3", page="recurrent-states", ways="op", kinds="prefix", needs="mamba inspect", is_of_splits=True)
+def a_split_leaves_the_state_below(before: Any, operation: Any, seen: Any) -> Found:
+    """A split leaves the state with the lower half.
 
-        The lock count of a state is the number of holds at exactly the path at whose end it stands
-        (`state_lock_ref`, documented as `mamba_lock_ref`), and 0 where there is no state. Holds further down
-        lock the KV of this path (R6) and not its state. So a state's count is never larger than the lock
-        count of its node.
+    Where nodes are shown, each state stands at the end of a node, the one whose path it belongs to, as
+    that node's `state`: the number of the track slot. There is always such a node, and a node without a
+    state shows null.
 
-        A state whose count is not 0 is evicted by nobody (M5). It does not matter what came first: a state
-        that arrives where there are holds is protected by all of them at once, and the release of one takes
-        nothing from the others. A hold at a path without a state is allowed (`bare_holds`); who does not
-        claim that is not asked for one. No token belongs to such holds.
+    When a node with a state is split, the lower half ends where the whole ended, and keeps the state. The
+    upper half ends at a place where no state was taken, and has none, until somebody inserts one for
+    exactly its path. Its `state_lock_ref` begins at 0, though its `lock_ref` is that of the whole (R10):
+    a hold at the lower half protects the state there, and no other (M4).
 
-        | steps | lock count of the KV at `a` | count of the state at `a` |
-        | --- | --- | --- |
-        | insert `a` without a state, lock it | 1 | 0 |
-        | insert `a` with a state | 1 | 1 |
-        | insert `a b`, lock that | 2 | 1 |
-        | unlock `a` | 1 | 0 |
+    Why
+    ---
+    A state that moves up stands at a prefix that it does not belong to: a match of the shorter prompt
+    resumes from a state that has seen more tokens. One that is named by both halves is freed twice. A
+    state lock that was copied to the upper half was never given back, so no state could be evicted there
+    any more.
 
-        Why
-        ---
-        Between a match and the copy out of the state nothing but the hold keeps the track slot from being
-        given to somebody else. If the count looks at the state's presence when the hold is taken and again
-        when it is released, then a state that arrives in between is not protected, and the release takes away
-        the protection of another request.
+    Choices
+    -------
+    A cache that shows each page as a node splits nothing, so that nobody can test this of it: the law
+    stays unknown unless `inspect` is left away.
 
-        Choices
-        -------
-        Whether it is counted or looked up in a table of holds.
+    Caller
+    ------
+    Nothing.
 
-        Caller
-        ------
-        To hold the node that a match returned, and not one below it, while it needs the state.
+    Engines
+    -------
+    - sglang: the same; value and locks of the new upper node are reset (`components/mamba.py`,
+      `redistribute_on_node_split`).
+    - vLLM: not applicable, nothing is split.
+    """
+    return None
 
-        Engines
-        -------
-        - sglang 0.5.23: the same. Nodes without a state are counted too, and a state that arrives under a
-          lock is protected at once (`components/mamba.py`, `acquire_component_lock`; `unified_tree_core.py`,
-          `set_component_device_value`). In 0.5.15 it was not.
-        - vLLM: `ref_cnt` of the state's block.
-        """,
-        page="recurrent-states",
-        ways="sop",
-        kinds="prefix",
-        needs="mamba",
-    ),
-    law(
-        "M5",
-        """
-        An eviction of states takes enough, the least recent first.
 
-        `evict(tokens=n, secondary=m)` has two phases. The first is R5, for *n*: leaves go, each with its
-        state if it has one. The second goes on until at least *m* states are gone, those of the first phase
-        counted, or no state is left whose count is 0 (M4). It takes the least recent such state by the order
-        of R8, that of the page at whose end it stands. If there is a page below, the state goes alone, and
-        its KV stays. If not, the leaf goes with it.
+@law("M4", page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
+def a_state_is_locked_at_its_node(before: Any, operation: Any, seen: Any) -> Found:
+    """A state is locked by the holds at exactly its node.
 
-        **No bare leaves.** When a removal leaves a page as a leaf that has no state and is not locked, that
-        page goes too, and so on upwards, to a page that has a state, another child, or a lock. That holds in
-        both phases, whatever the recency and even if enough is gone. It is asked of who claims `state_leaves`
-        or `exact_lru`. It is about removals only: KV that was inserted without a state may be a leaf, until
-        it goes as a victim of the first phase, and a leaf that a release unlocks stays.
+    The lock count of a state is the number of holds at exactly the path at whose end it stands
+    (`state_lock_ref`, documented as `mamba_lock_ref`), and 0 where there is no state. Holds further down
+    lock the KV of this path (R6) and not its state. So a state's count is never larger than the lock
+    count of its node.
 
-        - **Told right.** `states` is the number of all states that went, `full` the number of all tokens that
-          were removed. `swa` is 0.
-        - **Enough.** `states >= min(m, mamba_evictable_size before)`, and R5's for `full`.
-        - **Not too much.** With `exact_lru` there is one right answer, wherever nodes end: what is said
-          above. Without it, there must be a victim among those taken without which there would be too little.
-        - Each state that goes is given back by `free_state`; a page never goes without its state (M7).
-        - *m* <= 0 asks for nothing.
+    A state whose count is not 0 is evicted by nobody (M5). It does not matter what came first: a state
+    that arrives where there are holds is protected by all of them at once, and the release of one takes
+    nothing from the others. A hold at a path without a state is allowed (`bare_holds`); who does not
+    claim that is not asked for one. No token belongs to such holds.
 
-        Pages of one token; states at `b` and `d` of `a b c d`, one insert for each, `a b` first. Nothing is
-        held.
+    | steps | lock count of the KV at `a` | count of the state at `a` |
+    | --- | --- | --- |
+    | insert `a` without a state, lock it | 1 | 0 |
+    | insert `a` with a state | 1 | 1 |
+    | insert `a b`, lock that | 2 | 1 |
+    | unlock `a` | 1 | 0 |
 
-        | call | goes | `full` | `states` |
-        | --- | --- | --- | --- |
-        | `evict(0, 1)` | the state at `b` | 0 | 1 |
-        | `evict(0, 2)` | the state at `b`, then `d` with its state, then `c`, `b`, `a` | 4 | 2 |
-        | `evict(1, 0)` | `d` with its state, then `c` | 2 | 1 |
+    Why
+    ---
+    Between a match and the copy out of the state nothing but the hold keeps the track slot from being
+    given to somebody else. If the count looks at the state's presence when the hold is taken and again
+    when it is released, then a state that arrives in between is not protected, and the release takes away
+    the protection of another request.
 
-        Why
-        ---
-        States are few and large, and run out long before KV does. A server that cannot get one crashed,
-        instead of going on without. A leaf whose state is gone can never be matched; it fills the cache with
-        KV that nobody resumes from.
+    Choices
+    -------
+    Whether it is counted or looked up in a table of holds.
 
-        Choices
-        -------
-        The order, without `exact_lru`. Whether bare leaves go, without either claim.
+    Caller
+    ------
+    To hold the node that a match returned, and not one below it, while it needs the state.
 
-        Caller
-        ------
-        To go on without caching a state where no track slot can be had (E3, E4).
+    Engines
+    -------
+    - sglang 0.5.23: the same. Nodes without a state are counted too, and a state that arrives under a
+      lock is protected at once (`components/mamba.py`, `acquire_component_lock`; `unified_tree_core.py`,
+      `set_component_device_value`). In 0.5.15 it was not.
+    - vLLM: `ref_cnt` of the state's block.
+    """
+    return None
 
-        Engines
-        -------
-        - sglang: the same two ways, of an internal node and of a leaf (`components/mamba.py`,
-          `_evict_device_next_node`). A leaf without a state stays, since full attention alone decides:
-          different, and why `state_leaves` is a claim of its own. `MambaRadixCache` of 0.5.15 removed it. A
-          match refreshes only the state that it returns (`refresh_lru`), and not those above: another order.
-        - vLLM: state blocks and KV blocks are evicted from one queue, each by itself.
-        """,
-        page="recurrent-states",
-        ways="sop",
-        kinds="prefix",
-        needs="mamba",
-    ),
-    law(
-        "M6",
-        """
-        States are counted one by one, KV in tokens.
 
-        | size | unit |
-        | --- | --- |
-        | `mamba_evictable_size` | states whose count is 0 (M4) |
-        | `mamba_protected_size` | states with another count |
-        | `available_track_slots` | track slots that are free (M7) |
-        | `evictable_size`, `protected_size`, `total_size` | tokens of KV, with or without states |
+@law("M5", page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
+def a_state_eviction_takes_just_enough(before: Any, operation: Any, seen: Any) -> Found:
+    """An eviction of states takes enough, the least recent first.
 
-        A state is 1, however long the node is at whose end it stands. The result `states` of an eviction
-        counts in the same unit. All of them are recounts after every operation, like those of R7: after a
-        lock that protects a state, a release, a state that arrives under a hold, a removal with its KV. A
-        page may be locked while its state is evictable, by a hold further down.
+    `evict(tokens=n, secondary=m)` has two phases. The first is R5, for *n*: leaves go, each with its
+    state if it has one. The second goes on until at least *m* states are gone, those of the first phase
+    counted, or no state is left whose count is 0 (M4). It takes the least recent such state by the order
+    of R8, that of the page at whose end it stands. If there is a page below, the state goes alone, and
+    its KV stays. If not, the leaf goes with it.
 
-        Why
-        ---
-        A counter that adds a node's tokens, and subtracts a state, tells 9 evictable and 1 protected for one
-        state on ten tokens. The scheduler then waits for states that do not exist, or evicts for ever.
+    **No bare leaves.** When a removal leaves a page as a leaf that has no state and is not locked, that
+    page goes too, and so on upwards, to a page that has a state, another child, or a lock. That holds in
+    both phases, whatever the recency and even if enough is gone. It is asked of who claims `state_leaves`
+    or `exact_lru`. It is about removals only: KV that was inserted without a state may be a leaf, until
+    it goes as a victim of the first phase, and a leaf that a release unlocks stays.
 
-        Choices
-        -------
-        Which of them are told, and how they are kept.
+    - **Told right.** `states` is the number of all states that went, `full` the number of all tokens that
+      were removed. `swa` is 0.
+    - **Enough.** `states >= min(m, mamba_evictable_size before)`, and R5's for `full`.
+    - **Not too much.** With `exact_lru` there is one right answer, wherever nodes end: what is said
+      above. Without it, there must be a victim among those taken without which there would be too little.
+    - Each state that goes is given back by `free_state`; a page never goes without its state (M7).
+    - *m* <= 0 asks for nothing.
 
-        Caller
-        ------
-        To ask for states, and not for tokens, in `secondary`.
+    Pages of one token; states at `b` and `d` of `a b c d`, one insert for each, `a b` first. Nothing is
+    held.
 
-        Engines
-        -------
-        - sglang: `component_evictable_size_` and `component_protected_size_` of the component count the
-          indices of its value, which is one for each state (`components/mamba.py`, `acquire_component_lock`).
-        - vLLM counts blocks of all groups in one number (`BlockPool.get_num_free_blocks`).
-        """,
-        page="recurrent-states",
-        ways="sop",
-        kinds="prefix",
-        needs="mamba",
-    ),
-    law(
-        "M7",
-        """
-        A track slot has one owner, and is freed once.
+    | call | goes | `full` | `states` |
+    | --- | --- | --- | --- |
+    | `evict(0, 1)` | the state at `b` | 0 | 1 |
+    | `evict(0, 2)` | the state at `b`, then `d` with its state, then `c`, `b`, `a` | 4 | 2 |
+    | `evict(1, 0)` | `d` with its state, then `c` | 2 | 1 |
 
-        The configuration's `track_slots` says how many **track slots** there are, places for one state each.
-        Which numbers they have is open. Each is free, or the caller's, or the cache's at exactly one path.
+    Why
+    ---
+    States are few and large, and run out long before KV does. A server that cannot get one crashed,
+    instead of going on without. A leaf whose state is gone can never be matched; it fills the cache with
+    KV that nobody resumes from.
 
-        - `alloc_track` hands out one that is free, or answers `no_room` and changes nothing (X4). It evicts
-          nothing. `free_track` takes one back from the caller.
-        - An insert moves one from the caller to the cache, or leaves it (M1). It frees none, also where the
-          state was there already.
-        - An eviction gives back each state that it takes, by an effect
-          `{"call": "free_state", "slots": [slot]}`, and each slot once. A removed page's state goes with it.
-          A state goes alone only by M5.
-        - A reset gives all states back (X7). If the pool of states refuses one of these calls, all others are
-          still made, and the refused one is the caller's afterwards, who frees it later.
-        - If the pool of states refuses a call of an eviction, what it has taken by then is gone, and all else
-          is still cached (X2). A page whose state was taken is a page without a state.
+    Choices
+    -------
+    The order, without `exact_lru`. Whether bare leaves go, without either claim.
 
-        `available_track_slots` is `track_slots` without those of the caller and of the cache, after every
-        operation.
+    Caller
+    ------
+    To go on without caching a state where no track slot can be had (E3, E4).
 
-        Why
-        ---
-        A track slot with two owners is overwritten by one request while another resumes from it. One with
-        none is gone until the server restarts, and there are few: requests that were aborted in the queue, or
-        whose state was cached by somebody else meanwhile, leaked them until a leak check ended the process.
+    Engines
+    -------
+    - sglang: the same two ways, of an internal node and of a leaf (`components/mamba.py`,
+      `_evict_device_next_node`). A leaf without a state stays, since full attention alone decides:
+      different, and why `state_leaves` is a claim of its own. `MambaRadixCache` of 0.5.15 removed it. A
+      match refreshes only the state that it returns (`refresh_lru`), and not those above: another order.
+    - vLLM: state blocks and KV blocks are evicted from one queue, each by itself.
+    """
+    return None
 
-        Choices
-        -------
-        Which free slot is handed out. Numbers. The order in which the states of one eviction go back.
 
-        Caller
-        ------
-        To free what it took and what no insert adopted, at every exit (E3). It writes only to its own.
+@law("M6", page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
+def states_are_counted_one_by_one(before: Any, operation: Any, seen: Any) -> Found:
+    """States are counted one by one, KV in tokens.
 
-        Engines
-        -------
-        - sglang: slots of a `MambaSlotAllocator` (`sglang/srt/mem_cache/allocator/mamba.py`); the request
-          hands its slot to the tree, and frees it where `mamba_exist` is told (`components/mamba.py`,
-          `cleanup_after_caching_req`).
-        - vLLM: not applicable; a state is a block with a reference count.
-        """,
-        page="recurrent-states",
-        ways="sop",
-        kinds="prefix",
-        needs="mamba",
-    ),
-    law(
-        "M8",
-        """
-        The two lists order exactly their members by recency.
+    | size | unit |
+    | --- | --- |
+    | `mamba_evictable_size` | states whose count is 0 (M4) |
+    | `mamba_protected_size` | states with another count |
+    | `available_track_slots` | track slots that are free (M7) |
+    | `evictable_size`, `protected_size`, `total_size` | tokens of KV, with or without states |
 
-        It is about caches that have two lists of nodes and show them (`lru_lists`, with `inspect`):
-        `full_lru` has every node but the root, `mamba_lru` every node with a state. Each is shown as ids,
-        **most recent first**, in the order of R8: by the number of the last match or insert that used the
-        node's last page, and within one use by depth. The deeper node is the more recent one. No member is
-        missing and none is there twice.
+    A state is 1, however long the node is at whose end it stands. The result `states` of an eviction
+    counts in the same unit. All of them are recounts after every operation, like those of R7: after a
+    lock that protects a state, a release, a state that arrives under a hold, a removal with its KV. A
+    page may be locked while its state is evictable, by a hold further down.
 
-        So a match or an insert moves all nodes of its path to the front, the end of the path foremost; a
-        split puts the upper half, unless it was just used, directly behind the lower one; locks and evictions
-        move nothing. A state that arrives enters `mamba_lru` at the place of its node, which is in front,
-        since that insert has just used it.
+    Why
+    ---
+    A counter that adds a node's tokens, and subtracts a state, tells 9 evictable and 1 protected for one
+    state on ten tokens. The scheduler then waits for states that do not exist, or evicts for ever.
 
-        | step | `full_lru` | `mamba_lru` |
-        | --- | --- | --- |
-        | insert `a b` with a state: node 1 | 1 | 1 |
-        | insert `c` with a state: node 2 | 2, 1 | 2, 1 |
-        | match `a` finds no state: nothing is used | 2, 1 | 2, 1 |
-        | insert `a` with a state: node 1 is split, node 3 is new | 3, 2, 1 | 3, 2, 1 |
-        | match `a b` | 1, 3, 2 | 1, 3, 2 |
+    Choices
+    -------
+    Which of them are told, and how they are kept.
 
-        The documented class `LRUList` also has: `len`, `in` and walks from both ends that agree; sentinels as
-        `head` and `tail`; a `UsageError` for inserting a member again and for removing or touching a node
-        that is none; `touch_node_and_parents_mru`, which passes over ancestors that are no members and stops
-        before the root; `get_lru_leaf_unlocked` and `get_lru_unlocked`, the least recent member that
-        qualifies. No outcome shows these.
+    Caller
+    ------
+    To ask for states, and not for tokens, in `secondary`.
 
-        Why
-        ---
-        With two sources of recency, times on nodes and places in lists, some path updates only one of them.
-        Servers with a self-check stopped minutes after their start; those without evicted what had just been
-        used.
+    Engines
+    -------
+    - sglang: `component_evictable_size_` and `component_protected_size_` of the component count the
+      indices of its value, which is one for each state (`components/mamba.py`, `acquire_component_lock`).
+    - vLLM counts blocks of all groups in one number (`BlockPool.get_num_free_blocks`).
+    """
+    return None
 
-        Choices
-        -------
-        Everything, for who does not claim `lru_lists`: order can be kept by times, heaps or one list.
 
-        Caller
-        ------
-        Nothing.
+@law("M7", page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
+def a_track_slot_is_freed_once(before: Any, operation: Any, seen: Any) -> Found:
+    """A track slot has one owner, and is freed once.
 
-        Engines
-        -------
-        - sglang: one list for each kind but full attention, which goes by times (`unified_tree_core.py`,
-          `UnifiedLRUList`). Members are nodes with a value of that kind. A match moves one state to the
-          front, and not those above it (`components/mamba.py`, `refresh_lru`); a split puts the upper half
-          next to the lower: different.
-        - vLLM: one queue of free blocks (`FreeKVCacheBlockQueue`).
-        """,
-        page="recurrent-states",
-        ways="sop",
-        kinds="prefix",
-        needs="mamba inspect lru_lists",
-    ),
-)
+    The configuration's `track_slots` says how many **track slots** there are, places for one state each.
+    Which numbers they have is open. Each is free, or the caller's, or the cache's at exactly one path.
+
+    - `alloc_track` hands out one that is free, or answers `no_room` and changes nothing (X4). It evicts
+      nothing. `free_track` takes one back from the caller.
+    - An insert moves one from the caller to the cache, or leaves it (M1). It frees none, also where the
+      state was there already.
+    - An eviction gives back each state that it takes, by an effect
+      `{"call": "free_state", "slots": [slot]}`, and each slot once. A removed page's state goes with it.
+      A state goes alone only by M5.
+    - A reset gives all states back (X7). If the pool of states refuses one of these calls, all others are
+      still made, and the refused one is the caller's afterwards, who frees it later.
+    - If the pool of states refuses a call of an eviction, what it has taken by then is gone, and all else
+      is still cached (X2). A page whose state was taken is a page without a state.
+
+    `available_track_slots` is `track_slots` without those of the caller and of the cache, after every
+    operation.
+
+    Why
+    ---
+    A track slot with two owners is overwritten by one request while another resumes from it. One with
+    none is gone until the server restarts, and there are few: requests that were aborted in the queue, or
+    whose state was cached by somebody else meanwhile, leaked them until a leak check ended the process.
+
+    Choices
+    -------
+    Which free slot is handed out. Numbers. The order in which the states of one eviction go back.
+
+    Caller
+    ------
+    To free what it took and what no insert adopted, at every exit (E3). It writes only to its own.
+
+    Engines
+    -------
+    - sglang: slots of a `MambaSlotAllocator` (`sglang/srt/mem_cache/allocator/mamba.py`); the request
+      hands its slot to the tree, and frees it where `mamba_exist` is told (`components/mamba.py`,
+      `cleanup_after_caching_req`).
+    - vLLM: not applicable; a state is a block with a reference count.
+    """
+    return None
+
+
+@law("M8", page="recurrent-states", ways="sop", kinds="prefix", needs="mamba inspect lru_lists")
+def lists_order_their_members(before: Any, operation: Any, seen: Any) -> Found:
+    """The two lists order exactly their members by recency.
+
+    It is about caches that have two lists of nodes and show them (`lru_lists`, with `inspect`):
+    `full_lru` has every node but the root, `mamba_lru` every node with a state. Each is shown as ids,
+    **most recent first**, in the order of R8: by the number of the last match or insert that used the
+    node's last page, and within one use by depth. The deeper node is the more recent one. No member is
+    missing and none is there twice.
+
+    So a match or an insert moves all nodes of its path to the front, the end of the path foremost; a
+    split puts the upper half, unless it was just used, directly behind the lower one; locks and evictions
+    move nothing. A state that arrives enters `mamba_lru` at the place of its node, which is in front,
+    since that insert has just used it.
+
+    | step | `full_lru` | `mamba_lru` |
+    | --- | --- | --- |
+    | insert `a b` with a state: node 1 | 1 | 1 |
+    | insert `c` with a state: node 2 | 2, 1 | 2, 1 |
+    | match `a` finds no state: nothing is used | 2, 1 | 2, 1 |
+    | insert `a` with a state: node 1 is split, node 3 is new | 3, 2, 1 | 3, 2, 1 |
+    | match `a b` | 1, 3, 2 | 1, 3, 2 |
+
+    The documented class `LRUList` also has: `len`, `in` and walks from both ends that agree; sentinels as
+    `head` and `tail`; a `UsageError` for inserting a member again and for removing or touching a node
+    that is none; `touch_node_and_parents_mru`, which passes over ancestors that are no members and stops
+    before the root; `get_lru_leaf_unlocked` and `get_lru_unlocked`, the least recent member that
+    qualifies. No outcome shows these.
+
+    Why
+    ---
+    With two sources of recency, times on nodes and places in lists, some path updates only one of them.
+    Servers with a self-check stopped minutes after their start; those without evicted what had just been
+    used.
+
+    Choices
+    -------
+    Everything, for who does not claim `lru_lists`: order can be kept by times, heaps or one list.
+
+    Caller
+    ------
+    Nothing.
+
+    Engines
+    -------
+    - sglang: one list for each kind but full attention, which goes by times (`unified_tree_core.py`,
+      `UnifiedLRUList`). Members are nodes with a value of that kind. A match moves one state to the
+      front, and not those above it (`components/mamba.py`, `refresh_lru`); a split puts the upper half
+      next to the lower: different.
+    - vLLM: one queue of free blocks (`FreeKVCacheBlockQueue`).
+    """
+    return None

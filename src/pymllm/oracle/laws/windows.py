@@ -2,427 +2,405 @@
 
 from __future__ import annotations
 
-from pymllm.oracle.laws.law import law
-
-LAWS = (
-    law(
-        "S1",
-        """
-        A prefix is usable if its last window is alive.
-
-        Let *W* be the configuration's `window`, in tokens. A cached prefix is **usable** if all of its pages
-        are alive, or if so many pages at its end are alive, without a gap, that they have at least *W*
-        tokens. In pages: the last ceil(*W* / `page_size`) of them, or all. Whether pages before these are
-        dead does not matter. The empty prefix is usable.
-
-        A match returns the longest cached prefix that is usable (R2): its slots, the dead pages' among them.
-        It must look at every prefix. Dead pages make one prefix unusable, and a longer one usable again.
-
-        With pages of one token and *W* = 3, cached as `a` to `g`, where `b` and `e` are dead:
-
-        | prefix | alive at its end | usable |
-        | --- | --- | --- |
-        | `a` | 1, which is all | yes |
-        | `a b` | 0 | no |
-        | `a b c` | 1 | no |
-        | `a b c d` | 2 | no |
-        | `a b c d e` | 0 | no |
-        | `a b c d e f` | 1 | no |
-        | `a b c d e f g` | 2 | no |
-        | the same with `h`, alive | 3 | yes |
-
-        So a match of `a b c d e f g` returns `a`, and one of `a b c d e f g h` returns all eight.
-
-        Why
-        ---
-        Layers with a window read the last *W* tokens, and a dead one has nothing to read there: its half
-        belongs to somebody else. A hit on such a prefix gives wrong answers without any error. A cache that
-        set its count of live tokens back at the wrong place accepted matches that end just behind a gap; one
-        that refuses too much recomputes whole conversations.
-
-        Choices
-        -------
-        How aliveness is found: page by page from the end, with running counts, or on the way down.
-
-        Caller
-        ------
-        To pass the whole key: the cache cannot find what lies behind a shorter one.
-
-        Engines
-        -------
-        - sglang: the same rule, node by node; a validator counts live tokens since the last gap and begins
-          with infinity, so that a path without a gap is usable
-          (`sglang/srt/mem_cache/unified_cache/components/swa.py`, `create_match_validator`).
-        - vLLM looks from the end for ceil((*W* - 1) / block) cached blocks in a row, or for all from the
-          start (`vllm/v1/core/single_type_kv_cache_manager.py`, `SlidingWindowManager`): one token less,
-          since the next token is in its own window.
-        - Megatron Core 0.16.1: not applicable, no prefix cache.
-        """,
-        page="windows",
-        ways="sop",
-        kinds="prefix",
-        needs="swa",
-    ),
-    law(
-        "S2",
-        """
-        A tombstone frees its SWA half and keeps the full one.
-
-        A page that loses its window becomes a **tombstone**, it is **dead**. It stays cached: with its slots,
-        its place, its holds and its recency, and it counts in `total_size`, in `evictable_size` or
-        `protected_size`, and in `prefix_len` of an insert. It counts in no size of S6.
-
-        Over a pool with SWA halves (`pool` is `swa`), tombstoning gives the halves of the page's slots back
-        by `free_swa`: an effect `{"call": "free_swa", "slots": [...]}`, whose slots are those of the page,
-        not the numbers of the halves. A page dies as a whole, so all of its slots are named, each once. Their
-        full halves are not freed. When the page is removed later, `free` names its slots, and that gives back
-        what is left. A page that is alive when it is removed needs no `free_swa`, since `free` gives back
-        both halves.
-
-        So over such a pool, of the slots that the cache owns exactly those of live pages have a half
-        (`read_halves` tells). Over a pool without halves, and without a pool, a page is dead because the
-        cache says so: no call is made for it. It must be the same in everything else.
-
-        Why
-        ---
-        Most of a long prompt is outside every window. Halves that are not given back fill the smaller pool,
-        and nothing can be admitted; halves given back twice belong to two requests. A full half that goes
-        with them is KV that the full layers still read.
-
-        Choices
-        -------
-        In how many calls of `free_swa` the halves of one eviction go back, unless `call_order` is claimed
-        (X2). A page that is tombstoned and removed by one eviction may be named by both calls, except then.
-
-        Caller
-        ------
-        Never to free halves of slots that the cache owns.
-
-        Engines
-        -------
-        - sglang: an internal node loses the value of its SWA component and keeps the full one; the full
-          indices are what `free_swa` is called with (`components/swa.py`, `evict_component`).
-        - vLLM: each kind of layer has blocks of its own, so there is nothing to halve. A block of a group
-          with a window that fell out of it is freed, and its place in the request's table is a null block
-          (`SingleTypeKVCacheManager.remove_skipped_blocks`).
-        """,
-        page="windows",
-        ways="sop",
-        kinds="prefix",
-        needs="swa",
-    ),
-    law(
-        "S3",
-        """
-        A window eviction takes enough, the least recent first.
-
-        `evict(tokens=n, secondary=m)` has two phases. The first is R5, for *n*. The second goes on until at
-        least *m* live tokens are gone, those of the first phase counted, or nothing is left that may go: it
-        takes the least recent live page (R8) that is in no hold's window (S6). A page with a page below it is
-        tombstoned (S2). A leaf is removed, and dead pages above it with it (S4). The first phase asks for
-        tokens of any kind and may stop at dead pages; the second never takes a dead page but by S4.
-
-        - **Told right.** `swa` is the number of live tokens that went in both phases, removed or tombstoned,
-          each counted once. `full` is the number of all tokens that were removed, in both phases and by S4.
-        - **Enough.** `swa >= min(m, swa_evictable_size before)`, and R5's for `full`.
-        - **Not too much.** As in R5: without the last victim there would be too little of something. A page
-          that is locked, but in no hold's window, is a victim like others; it is tombstoned, and never
-          removed.
-        - *m* <= 0 asks for nothing. Without a window *m* is ignored, and `swa` is 0.
-
-        **Where the last victim stops**, for who claims `exact_lru`. In a tree the node dies as a whole. So
-        once enough is gone, the second phase may go on from the page that it tombstoned last to the one below
-        it, again and again, as long as that page is the least recent live one that no window covers, was last
-        used by the same operation, has the same lock count, and the upper page had no other child when the
-        call began. That may go down to the leaf, which is then removed with all the dead pages above it.
-        Where nodes are shown, there is no choice.
-
-        Pages of two tokens, *W* = 4; one insert of `1 2 3 4 5 6 7 8`, nothing held, `evict(0, 4)`. The pages
-        have equal numbers, so the one nearest to the root is the least recent.
-
-        | allowed | tombstoned | removed | `full` | `swa` |
-        | --- | --- | --- | --- | --- |
-        | page by page | `1 2`, `3 4` | | 0 | 4 |
-        | one page more | `1 2`, `3 4`, `5 6` | | 0 | 6 |
-        | a tree with one node | | all four | 8 | 8 |
-
-        Why
-        ---
-        The pool of halves is the small one and runs out first; whoever asked for *m* and got less cannot
-        admit. Engines crashed on a leaf that was locked but outside of every window, or skipped it and freed
-        too little. One counted the length of a dead leaf as window memory and so stopped too early.
-
-        Choices
-        -------
-        The order, without `exact_lru`. Whole nodes or pages.
-
-        Caller
-        ------
-        To ask for both amounts at once where both pools are short. A windowed cache over a pool without
-        halves, or over none, is asked only with `exact_lru`: no call shows what died.
-
-        Engines
-        -------
-        - sglang: the same two walks, by lists for each kind of memory, over whole nodes (`components/swa.py`,
-          `_evict_device_next_node`). A match refreshes only the nodes near the end, of about a window and a
-          page (`refresh_lru`): another order.
-        - vLLM: not applicable; blocks of all groups stand in one queue (`BlockPool.free_block_queue`).
-        """,
-        page="windows",
-        ways="sop",
-        kinds="prefix",
-        needs="swa",
-    ),
-    law(
-        "S4",
-        """
-        Every leaf is alive.
-
-        After each operation no dead page is without a page below it. Inserts cannot make such a leaf, since
-        the last page of a key is alive if the key is usable, and S7 refuses all others. Tombstoning cannot,
-        since only pages with a page below are tombstoned (S3). What is left is the removal of a leaf: if the
-        page above it is dead and has no other child, it goes too, in the same call, and so on upwards, to the
-        first page that is alive or has another child.
-
-        These pages are removed like any other: their slots are freed, they count in `full` (and not in `swa`,
-        since they had no live tokens), and they are called back. They go whatever their recency, and also if
-        enough is gone already. They cannot be locked: a hold needs its window alive, so it is never at a dead
-        page, and a page below would be locked as well.
-
-        Pages of one token, *W* = 2, `a b c d`, of which `b` and `c` are dead. `evict(1)`: `d` goes, then `c`
-        and `b` with it. `a` stays. `full` is 3, `swa` is 1.
-
-        Why
-        ---
-        A dead leaf is of no use: no match can end at it. But it keeps its full slots, and a cache whose
-        leaves are dead looks full and never hits. Engines ran the cascade after one kind of eviction and not
-        after the other.
-
-        Choices
-        -------
-        Whether the pages go at once or when the victims have been chosen. The order of the calls (X2).
-
-        Caller
-        ------
-        Nothing. More may go than was asked for, and `full` says so.
-
-        Engines
-        -------
-        - sglang keeps a dead leaf: full attention alone decides whether a node stays (`unified_tree_core.py`,
-          `_is_device_leaf`, `_iteratively_delete_tombstone_ancestors`): different.
-        - vLLM: not applicable, no leaves.
-        """,
-        page="windows",
-        ways="sop",
-        kinds="prefix",
-        needs="swa",
-    ),
-    law(
-        "S5",
-        """
-        A hold locks exactly its window, and its token releases exactly that.
-
-        A hold at a path of *L* tokens locks the whole path (R6), and the **window** of the hold besides: the
-        pages that have one of the last *W* tokens. It begins at the **edge**, *E* = max(0, *L* - *W*) rounded
-        down to a whole page. The page that begins at *E* is the **edge page**. All pages from *E* to *L* have
-        one window lock more (S6), pages before *E* none.
-
-        - **Refused.** A hold at a prefix that is not usable (S1) is a `ValueError`. That happens where a page
-          died since the step that returned it.
-        - **Token.** `lock` answers a token, a number or a string. It is null if and only if *E* is 0, that is
-          if the window, in whole pages, covers the whole path. Otherwise it stands for the edge page. Of two
-          holds that are outstanding, tokens are equal if and only if their edge pages are the same page, of
-          the same path. So all holds at one path have one token, and holds at two paths may share one.
-        - **Release.** `unlock` passes the token of the hold, null where it was null. It takes away what that
-          hold locked, and nothing else, whatever was split, inserted, revived or evicted in between. Any
-          other token, or none in its place, is a `LockError` and changes nothing. Stale nodes and holds that
-          are not there are noticed first (R6).
-        - **Nodes.** Where nodes are shown, a node begins at *E*: taking the hold splits one if need be. This
-          **edge node** shows the token as its `boundary`, and no node shows the token of somebody's hold
-          elsewhere. If the edge node is split, its upper half has the boundary (R10). Once no hold has the
-          token any more, what the node shows is open.
-
-        Pages of two tokens, *W* = 5, one path of twelve tokens:
-
-        | hold at | *L* - *W* | *E* | window | token |
-        | --- | --- | --- | --- | --- |
-        | 4 | -1 | 0 | 0 to 4 | null |
-        | 6 | 1 | 0 | 0 to 6 | null |
-        | 8 | 3 | 2 | 2 to 8 | `x`, of page 2 to 4 |
-        | 12 | 7 | 6 | 6 to 12 | `y`, of page 6 to 8 |
-
-        With the last two holds alone, page 6 to 8 has two window locks and page 0 to 2 has none. So that one
-        may die, though the whole path is locked and no page of it can be removed.
-
-        Why
-        ---
-        A request needs the halves of its last window, and no others. Locking more keeps the small pool full;
-        locking less lets a running request read somebody else's halves. Releases without the token walked on
-        to the root and took other requests' window locks; ids that a split moved twice, or to neither half,
-        stopped servers hours later with an assertion on every rank.
-
-        Choices
-        -------
-        What a token is, and how a release finds its pages: by a mark on a node, or in a table of holds. A
-        cache without a tree can use the number of the edge page, which no other page ever has.
-
-        Caller
-        ------
-        To keep the token with the hold and pass it back. To hold what was just matched or inserted.
-
-        Engines
-        -------
-        - sglang locks whole nodes upwards until *W* tokens are covered, and marks the last with an id
-          (`components/swa.py`, `acquire_component_lock`, `release_component_lock`). Fresh leaves are split so
-          that they cover one window (`_maybe_split_leaf_for_swa_lock`), but a hold splits nothing: it may
-          lock more.
-        - vLLM: not applicable; a request has references to the blocks of its window only.
-        """,
-        page="windows",
-        ways="sop",
-        kinds="prefix",
-        needs="swa",
-    ),
-    law(
-        "S6",
-        """
-        Window lock references count the holds that cover a page.
-
-        The window lock count of a page (`swa_lock_ref` of its node) is the number of outstanding holds whose
-        window (S5) has the page. It is never larger than the lock count of R6, and 0 on a dead page: a window
-        is alive when it is taken, and stays alive while it is held. A page whose count is not 0 is neither
-        tombstoned nor removed. A page that is revived under a hold (S7) gets no count from holds whose window
-        does not cover it.
-
-        | size | tokens of |
-        | --- | --- |
-        | `swa_evictable_size` | live pages with count 0 |
-        | `swa_protected_size` | live pages with another count |
-
-        They are recounts after each operation, like those of R7. A page with two holds counts once. A page
-        may be locked, so that its tokens are in `protected_size`, and have no window lock, so that they are
-        in `swa_evictable_size`. Without a window both sizes are 0, or are not told.
-
-        Over a pool with halves `swa_available_size` and `full_available_size` tell what is free of each kind,
-        and `available_size` is the smaller (A7).
-
-        Why
-        ---
-        Admission of a windowed model counts halves. Counters that move on the wrong side of a change, or that
-        look at a tombstone when the lock is taken and again when it is released, go below zero, or protect
-        for ever what nobody holds. A count copied from another request's window lets live halves go.
-
-        Choices
-        -------
-        How it is counted. Counts that are not kept are left out of what `inspect` shows.
-
-        Caller
-        ------
-        Nothing.
-
-        Engines
-        -------
-        - sglang counts on each node from the held one to the marked one, dead ones included, so that the
-          release needs no memory of which it skipped (`components/swa.py`, `acquire_component_lock`); nodes
-          count as a whole. Sizes are those of nodes with a value: `component_evictable_size_`,
-          `component_protected_size_`.
-        - vLLM: `ref_cnt` of each block of the group with the window.
-        """,
-        page="windows",
-        ways="sop",
-        kinds="prefix",
-        needs="swa",
-    ),
-    law(
-        "S7",
-        """
-        A tombstone is revived by the rules, or the insert is refused whole.
-
-        `insert(key, slots, prev_prefix_len=p, swa_evicted_seqlen=e)`. The caller says that its first *p*
-        tokens are what it had matched, and that it has returned the SWA halves of its first *e* slots
-        already. Both count in tokens of the key, the tail included, and are 0 if they are not told. Let *c*
-        be `prefix_len` (R3). Refused with a `ValueError` is
-
-        - *p* or *e* below 0 or beyond the length of the key, whether there is a window or not;
-        - with a window, *p* rounded down to whole pages beyond *c*, or *e* that is not a multiple of
-          `page_size`.
-
-        Without a window both mean nothing else. A cache with states ignores them (M1).
-
-        **Page by page.** Let a page of the key begin at *t*, and have the incoming slots *s*.
-
-        | the page is | and | then | `adopted` | effect |
-        | --- | --- | --- | --- | --- |
-        | not cached | *t* >= *e* | it is cached with *s*, alive | yes | |
-        | not cached | *t* < *e* | it is cached with *s*, dead | yes | |
-        | cached, alive | | stays | no | |
-        | cached, dead | *t* < *p* or *t* < *e* | stays, dead | no | |
-        | cached, dead | *s* are its own slots | stays, dead | no | |
-        | cached, dead | not locked | takes *s*, alive; its old slots are displaced | yes | `free` |
-        | cached, dead | locked, pool with halves | keeps its slots, halves of *s*, alive | no | `move_swa` |
-        | cached, dead | locked, any other pool, or none | stays, dead | no | |
-
-        The first row that fits decides. *Locked* is R6's word: a hold anywhere at or below. `move_swa` names
-        the incoming slots in `slots` and, pair by pair, the cached ones in `target`; the incoming slots stay
-        the caller's, without halves. Displaced slots go back to the pool, if there is one, in the same call,
-        and `free` of them gives back nothing else. All moves come before all frees.
-
-        **All or nothing.** If the key, in whole pages, would not be usable (S1) after all this, then the
-        insert is **refused whole**. That is no error: it answers `prefix_len` *c* and no `adopted`, nothing
-        is cached, moved, freed or split, and nothing becomes recent. `node_len` is the longest cached prefix
-        of the key that is usable; where nodes are shown it is the deepest such place at which a node ends,
-        and it may be 0. A cache without nodes may answer with any cached prefix of the key that is usable, or
-        leave it out.
-
-        **Halves.** Over a pool with halves, the slots of each new page that is to be dead must have lost
-        their halves, and those of each page that is to be alive must have them, also where only the halves
-        are moved. If not, that is an `OwnershipError` (for who claims `refusals`). It comes last: an insert
-        that is refused whole is not asked.
-
-        **Nodes.** A tree splits where *c* ends, where *p* (rounded up to a page) or *e* ends, and at both
-        ends of what is revived; a node is alive or dead as a whole.
-
-        Pages of two tokens, *W* = 4. `1 2 3 4 5 6 7 8` is cached, and its first two pages are dead.
-
-        | insert | happens | `adopted` |
-        | --- | --- | --- |
-        | `1 2 3 4 9 10`, nothing held | two pages revived, their slots displaced; one new page | `[[0, 6]]` |
-        | the same, a hold at 8 | halves of two pages moved; one new page | `[[4, 6]]` |
-        | the same, *p* = 4 | refused whole: only `9 10` would be alive at the end | none |
-        | the same, *p* = 2 | page `3 4` revived and `9 10` new: four live tokens | `[[2, 6]]` |
-        | `1 2 3 4 9 10 11 12`, *p* = 4 | two new pages, nothing revived | `[[4, 8]]` |
-        | the same, *e* = 6 | refused whole | none |
-
-        Why
-        ---
-        The slots of a dead page still serve the full layers of running requests. An engine that replaced them
-        under a hold freed what these were reading: corrupted answers. A fully dead leaf, inserted because *e*
-        was computed from a window smaller than a page, was a leak that an assertion found later. Where *e*
-        was not passed on, pages were cached as alive whose halves belonged to others.
-
-        Choices
-        -------
-        How the plan is made, as long as nothing has changed before it is known that the insert is not
-        refused.
-
-        Caller
-        ------
-        To return the halves of its own first *e* slots before it inserts, and to free duplicates without the
-        ranges in `adopted` (R4). After an insert that was refused whole all incoming slots are the caller's.
-
-        Engines
-        -------
-        - sglang: the two ways of revival are the same (`components/swa.py`, `_recover_from_incoming`: an
-          unlocked node takes the incoming indices, a locked one their halves). It revives from *e* on every
-          node that reaches beyond *p*, so below *p* too; it refuses nothing and keeps a leaf that no match
-          can return (`unified_tree_core.py`, `_insert_commit_step`); and it frees duplicates itself:
-          different.
-        - vLLM: not applicable; a block is registered under its hash or not (`reachable_block_mask` leaves out
-          those that no hit could need).
-        """,
-        page="windows",
-        ways="op",
-        kinds="prefix",
-        needs="swa",
-    ),
-)
+from typing import Any
+
+from pymllm.oracle.laws.law import Found, law
+
+
+@law("S1", page="windows", ways="sop", kinds="prefix", needs="swa")
+def a_prefix_needs_its_last_window(before: Any, operation: Any, seen: Any) -> Found:
+    """A prefix is usable if its last window is alive.
+
+    Let *W* be the configuration's `window`, in tokens. A cached prefix is **usable** if all of its pages
+    are alive, or if so many pages at its end are alive, without a gap, that they have at least *W*
+    tokens. In pages: the last ceil(*W* / `page_size`) of them, or all. Whether pages before these are
+    dead does not matter. The empty prefix is usable.
+
+    A match returns the longest cached prefix that is usable (R2): its slots, the dead pages' among them.
+    It must look at every prefix. Dead pages make one prefix unusable, and a longer one usable again.
+
+    With pages of one token and *W* = 3, cached as `a` to `g`, where `b` and `e` are dead:
+
+    | prefix | alive at its end | usable |
+    | --- | --- | --- |
+    | `a` | 1, which is all | yes |
+    | `a b` | 0 | no |
+    | `a b c` | 1 | no |
+    | `a b c d` | 2 | no |
+    | `a b c d e` | 0 | no |
+    | `a b c d e f` | 1 | no |
+    | `a b c d e f g` | 2 | no |
+    | the same with `h`, alive | 3 | yes |
+
+    So a match of `a b c d e f g` returns `a`, and one of `a b c d e f g h` returns all eight.
+
+    Why
+    ---
+    Layers with a window read the last *W* tokens, and a dead one has nothing to read there: its half
+    belongs to somebody else. A hit on such a prefix gives wrong answers without any error. A cache that
+    set its count of live tokens back at the wrong place accepted matches that end just behind a gap; one
+    that refuses too much recomputes whole conversations.
+
+    Choices
+    -------
+    How aliveness is found: page by page from the end, with running counts, or on the way down.
+
+    Caller
+    ------
+    To pass the whole key: the cache cannot find what lies behind a shorter one.
+
+    Engines
+    -------
+    - sglang: the same rule, node by node; a validator counts live tokens since the last gap and begins
+      with infinity, so that a path without a gap is usable
+      (`sglang/srt/mem_cache/unified_cache/components/swa.py`, `create_match_validator`).
+    - vLLM looks from the end for ceil((*W* - 1) / block) cached blocks in a row, or for all from the
+      start (`vllm/v1/core/single_type_kv_cache_manager.py`, `SlidingWindowManager`): one token less,
+      since the next token is in its own window.
+    - Megatron Core 0.16.1: not applicable, no prefix cache.
+    """
+    return None
+
+
+@law("S2", page="windows", ways="sop", kinds="prefix", needs="swa")
+def a_tombstone_frees_its_half(before: Any, operation: Any, seen: Any) -> Found:
+    """A tombstone frees its SWA half and keeps the full one.
+
+    A page that loses its window becomes a **tombstone**, it is **dead**. It stays cached: with its slots,
+    its place, its holds and its recency, and it counts in `total_size`, in `evictable_size` or
+    `protected_size`, and in `prefix_len` of an insert. It counts in no size of S6.
+
+    Over a pool with SWA halves (`pool` is `swa`), tombstoning gives the halves of the page's slots back
+    by `free_swa`: an effect `{"call": "free_swa", "slots": [...]}`, whose slots are those of the page,
+    not the numbers of the halves. A page dies as a whole, so all of its slots are named, each once. Their
+    full halves are not freed. When the page is removed later, `free` names its slots, and that gives back
+    what is left. A page that is alive when it is removed needs no `free_swa`, since `free` gives back
+    both halves.
+
+    So over such a pool, of the slots that the cache owns exactly those of live pages have a half
+    (`read_halves` tells). Over a pool without halves, and without a pool, a page is dead because the
+    cache says so: no call is made for it. It must be the same in everything else.
+
+    Why
+    ---
+    Most of a long prompt is outside every window. Halves that are not given back fill the smaller pool,
+    and nothing can be admitted; halves given back twice belong to two requests. A full half that goes
+    with them is KV that the full layers still read.
+
+    Choices
+    -------
+    In how many calls of `free_swa` the halves of one eviction go back, unless `call_order` is claimed
+    (X2). A page that is tombstoned and removed by one eviction may be named by both calls, except then.
+
+    Caller
+    ------
+    Never to free halves of slots that the cache owns.
+
+    Engines
+    -------
+    - sglang: an internal node loses the value of its SWA component and keeps the full one; the full
+      indices are what `free_swa` is called with (`components/swa.py`, `evict_component`).
+    - vLLM: each kind of layer has blocks of its own, so there is nothing to halve. A block of a group
+      with a window that fell out of it is freed, and its place in the request's table is a null block
+      (`SingleTypeKVCacheManager.remove_skipped_blocks`).
+    """
+    return None
+
+
+@law("S3", page="windows", ways="sop", kinds="prefix", needs="swa")
+def a_window_eviction_takes_just_enough(before: Any, operation: Any, seen: Any) -> Found:
+    """A window eviction takes enough, the least recent first.
+
+    `evict(tokens=n, secondary=m)` has two phases. The first is R5, for *n*. The second goes on until at
+    least *m* live tokens are gone, those of the first phase counted, or nothing is left that may go: it
+    takes the least recent live page (R8) that is in no hold's window (S6). A page with a page below it is
+    tombstoned (S2). A leaf is removed, and dead pages above it with it (S4). The first phase asks for
+    tokens of any kind and may stop at dead pages; the second never takes a dead page but by S4.
+
+    - **Told right.** `swa` is the number of live tokens that went in both phases, removed or tombstoned,
+      each counted once. `full` is the number of all tokens that were removed, in both phases and by S4.
+    - **Enough.** `swa >= min(m, swa_evictable_size before)`, and R5's for `full`.
+    - **Not too much.** As in R5: without the last victim there would be too little of something. A page
+      that is locked, but in no hold's window, is a victim like others; it is tombstoned, and never
+      removed.
+    - *m* <= 0 asks for nothing. Without a window *m* is ignored, and `swa` is 0.
+
+    **Where the last victim stops**, for who claims `exact_lru`. In a tree the node dies as a whole. So
+    once enough is gone, the second phase may go on from the page that it tombstoned last to the one below
+    it, again and again, as long as that page is the least recent live one that no window covers, was last
+    used by the same operation, has the same lock count, and the upper page had no other child when the
+    call began. That may go down to the leaf, which is then removed with all the dead pages above it.
+    Where nodes are shown, there is no choice.
+
+    Pages of two tokens, *W* = 4; one insert of `1 2 3 4 5 6 7 8`, nothing held, `evict(0, 4)`. The pages
+    have equal numbers, so the one nearest to the root is the least recent.
+
+    | allowed | tombstoned | removed | `full` | `swa` |
+    | --- | --- | --- | --- | --- |
+    | page by page | `1 2`, `3 4` | | 0 | 4 |
+    | one page more | `1 2`, `3 4`, `5 6` | | 0 | 6 |
+    | a tree with one node | | all four | 8 | 8 |
+
+    Why
+    ---
+    The pool of halves is the small one and runs out first; whoever asked for *m* and got less cannot
+    admit. Engines crashed on a leaf that was locked but outside of every window, or skipped it and freed
+    too little. One counted the length of a dead leaf as window memory and so stopped too early.
+
+    Choices
+    -------
+    The order, without `exact_lru`. Whole nodes or pages.
+
+    Caller
+    ------
+    To ask for both amounts at once where both pools are short. A windowed cache over a pool without
+    halves, or over none, is asked only with `exact_lru`: no call shows what died.
+
+    Engines
+    -------
+    - sglang: the same two walks, by lists for each kind of memory, over whole nodes (`components/swa.py`,
+      `_evict_device_next_node`). A match refreshes only the nodes near the end, of about a window and a
+      page (`refresh_lru`): another order.
+    - vLLM: not applicable; blocks of all groups stand in one queue (`BlockPool.free_block_queue`).
+    """
+    return None
+
+
+@law("S4", page="windows", ways="sop", kinds="prefix", needs="swa")
+def every_leaf_is_alive(before: Any, operation: Any, seen: Any) -> Found:
+    """Every leaf is alive.
+
+    After each operation no dead page is without a page below it. Inserts cannot make such a leaf, since
+    the last page of a key is alive if the key is usable, and S7 refuses all others. Tombstoning cannot,
+    since only pages with a page below are tombstoned (S3). What is left is the removal of a leaf: if the
+    page above it is dead and has no other child, it goes too, in the same call, and so on upwards, to the
+    first page that is alive or has another child.
+
+    These pages are removed like any other: their slots are freed, they count in `full` (and not in `swa`,
+    since they had no live tokens), and they are called back. They go whatever their recency, and also if
+    enough is gone already. They cannot be locked: a hold needs its window alive, so it is never at a dead
+    page, and a page below would be locked as well.
+
+    Pages of one token, *W* = 2, `a b c d`, of which `b` and `c` are dead. `evict(1)`: `d` goes, then `c`
+    and `b` with it. `a` stays. `full` is 3, `swa` is 1.
+
+    Why
+    ---
+    A dead leaf is of no use: no match can end at it. But it keeps its full slots, and a cache whose
+    leaves are dead looks full and never hits. Engines ran the cascade after one kind of eviction and not
+    after the other.
+
+    Choices
+    -------
+    Whether the pages go at once or when the victims have been chosen. The order of the calls (X2).
+
+    Caller
+    ------
+    Nothing. More may go than was asked for, and `full` says so.
+
+    Engines
+    -------
+    - sglang keeps a dead leaf: full attention alone decides whether a node stays (`unified_tree_core.py`,
+      `_is_device_leaf`, `_iteratively_delete_tombstone_ancestors`): different.
+    - vLLM: not applicable, no leaves.
+    """
+    return None
+
+
+@law("S5", page="windows", ways="sop", kinds="prefix", needs="swa")
+def a_hold_locks_its_window(before: Any, operation: Any, seen: Any) -> Found:
+    """A hold locks exactly its window, and its token releases exactly that.
+
+    A hold at a path of *L* tokens locks the whole path (R6), and the **window** of the hold besides: the
+    pages that have one of the last *W* tokens. It begins at the **edge**, *E* = max(0, *L* - *W*) rounded
+    down to a whole page. The page that begins at *E* is the **edge page**. All pages from *E* to *L* have
+    one window lock more (S6), pages before *E* none.
+
+    - **Refused.** A hold at a prefix that is not usable (S1) is a `ValueError`. That happens where a page
+      died since the step that returned it.
+    - **Token.** `lock` answers a token, a number or a string. It is null if and only if *E* is 0, that is
+      if the window, in whole pages, covers the whole path. Otherwise it stands for the edge page. Of two
+      holds that are outstanding, tokens are equal if and only if their edge pages are the same page, of
+      the same path. So all holds at one path have one token, and holds at two paths may share one.
+    - **Release.** `unlock` passes the token of the hold, null where it was null. It takes away what that
+      hold locked, and nothing else, whatever was split, inserted, revived or evicted in between. Any
+      other token, or none in its place, is a `LockError` and changes nothing. Stale nodes and holds that
+      are not there are noticed first (R6).
+    - **Nodes.** Where nodes are shown, a node begins at *E*: taking the hold splits one if need be. This
+      **edge node** shows the token as its `boundary`, and no node shows the token of somebody's hold
+      elsewhere. If the edge node is split, its upper half has the boundary (R10). Once no hold has the
+      token any more, what the node shows is open.
+
+    Pages of two tokens, *W* = 5, one path of twelve tokens:
+
+    | hold at | *L* - *W* | *E* | window | token |
+    | --- | --- | --- | --- | --- |
+    | 4 | -1 | 0 | 0 to 4 | null |
+    | 6 | 1 | 0 | 0 to 6 | null |
+    | 8 | 3 | 2 | 2 to 8 | `x`, of page 2 to 4 |
+    | 12 | 7 | 6 | 6 to 12 | `y`, of page 6 to 8 |
+
+    With the last two holds alone, page 6 to 8 has two window locks and page 0 to 2 has none. So that one
+    may die, though the whole path is locked and no page of it can be removed.
+
+    Why
+    ---
+    A request needs the halves of its last window, and no others. Locking more keeps the small pool full;
+    locking less lets a running request read somebody else's halves. Releases without the token walked on
+    to the root and took other requests' window locks; ids that a split moved twice, or to neither half,
+    stopped servers hours later with an assertion on every rank.
+
+    Choices
+    -------
+    What a token is, and how a release finds its pages: by a mark on a node, or in a table of holds. A
+    cache without a tree can use the number of the edge page, which no other page ever has.
+
+    Caller
+    ------
+    To keep the token with the hold and pass it back. To hold what was just matched or inserted.
+
+    Engines
+    -------
+    - sglang locks whole nodes upwards until *W* tokens are covered, and marks the last with an id
+      (`components/swa.py`, `acquire_component_lock`, `release_component_lock`). Fresh leaves are split so
+      that they cover one window (`_maybe_split_leaf_for_swa_lock`), but a hold splits nothing: it may
+      lock more.
+    - vLLM: not applicable; a request has references to the blocks of its window only.
+    """
+    return None
+
+
+@law("S6", page="windows", ways="sop", kinds="prefix", needs="swa")
+def window_locks_count_holds(before: Any, operation: Any, seen: Any) -> Found:
+    """Window lock references count the holds that cover a page.
+
+    The window lock count of a page (`swa_lock_ref` of its node) is the number of outstanding holds whose
+    window (S5) has the page. It is never larger than the lock count of R6, and 0 on a dead page: a window
+    is alive when it is taken, and stays alive while it is held. A page whose count is not 0 is neither
+    tombstoned nor removed. A page that is revived under a hold (S7) gets no count from holds whose window
+    does not cover it.
+
+    | size | tokens of |
+    | --- | --- |
+    | `swa_evictable_size` | live pages with count 0 |
+    | `swa_protected_size` | live pages with another count |
+
+    They are recounts after each operation, like those of R7. A page with two holds counts once. A page
+    may be locked, so that its tokens are in `protected_size`, and have no window lock, so that they are
+    in `swa_evictable_size`. Without a window both sizes are 0, or are not told.
+
+    Over a pool with halves `swa_available_size` and `full_available_size` tell what is free of each kind,
+    and `available_size` is the smaller (A7).
+
+    Why
+    ---
+    Admission of a windowed model counts halves. Counters that move on the wrong side of a change, or that
+    look at a tombstone when the lock is taken and again when it is released, go below zero, or protect
+    for ever what nobody holds. A count copied from another request's window lets live halves go.
+
+    Choices
+    -------
+    How it is counted. Counts that are not kept are left out of what `inspect` shows.
+
+    Caller
+    ------
+    Nothing.
+
+    Engines
+    -------
+    - sglang counts on each node from the held one to the marked one, dead ones included, so that the
+      release needs no memory of which it skipped (`components/swa.py`, `acquire_component_lock`); nodes
+      count as a whole. Sizes are those of nodes with a value: `component_evictable_size_`,
+      `component_protected_size_`.
+    - vLLM: `ref_cnt` of each block of the group with the window.
+    """
+    return None
+
+
+@law("S7", page="windows", ways="op", kinds="prefix", needs="swa")
+def a_tombstone_is_revived_by_the_rules(before: Any, operation: Any, seen: Any) -> Found:
+    """A tombstone is revived by the rules, or the insert is refused whole.
+
+    `insert(key, slots, prev_prefix_len=p, swa_evicted_seqlen=e)`. The caller says that its first *p*
+    tokens are what it had matched, and that it has returned the SWA halves of its first *e* slots
+    already. Both count in tokens of the key, the tail included, and are 0 if they are not told. Let *c*
+    be `prefix_len` (R3). Refused with a `ValueError` is
+
+    - *p* or *e* below 0 or beyond the length of the key, whether there is a window or not;
+    - with a window, *p* rounded down to whole pages beyond *c*, or *e* that is not a multiple of
+      `page_size`.
+
+    Without a window both mean nothing else. A cache with states ignores them (M1).
+
+    **Page by page.** Let a page of the key begin at *t*, and have the incoming slots *s*.
+
+    | the page is | and | then | `adopted` | effect |
+    | --- | --- | --- | --- | --- |
+    | not cached | *t* >= *e* | it is cached with *s*, alive | yes | |
+    | not cached | *t* < *e* | it is cached with *s*, dead | yes | |
+    | cached, alive | | stays | no | |
+    | cached, dead | *t* < *p* or *t* < *e* | stays, dead | no | |
+    | cached, dead | *s* are its own slots | stays, dead | no | |
+    | cached, dead | not locked | takes *s*, alive; its old slots are displaced | yes | `free` |
+    | cached, dead | locked, pool with halves | keeps its slots, halves of *s*, alive | no | `move_swa` |
+    | cached, dead | locked, any other pool, or none | stays, dead | no | |
+
+    The first row that fits decides. *Locked* is R6's word: a hold anywhere at or below. `move_swa` names
+    the incoming slots in `slots` and, pair by pair, the cached ones in `target`; the incoming slots stay
+    the caller's, without halves. Displaced slots go back to the pool, if there is one, in the same call,
+    and `free` of them gives back nothing else. All moves come before all frees.
+
+    **All or nothing.** If the key, in whole pages, would not be usable (S1) after all this, then the
+    insert is **refused whole**. That is no error: it answers `prefix_len` *c* and no `adopted`, nothing
+    is cached, moved, freed or split, and nothing becomes recent. `node_len` is the longest cached prefix
+    of the key that is usable; where nodes are shown it is the deepest such place at which a node ends,
+    and it may be 0. A cache without nodes may answer with any cached prefix of the key that is usable, or
+    leave it out.
+
+    **Halves.** Over a pool with halves, the slots of each new page that is to be dead must have lost
+    their halves, and those of each page that is to be alive must have them, also where only the halves
+    are moved. If not, that is an `OwnershipError` (for who claims `refusals`). It comes last: an insert
+    that is refused whole is not asked.
+
+    **Nodes.** A tree splits where *c* ends, where *p* (rounded up to a page) or *e* ends, and at both
+    ends of what is revived; a node is alive or dead as a whole.
+
+    Pages of two tokens, *W* = 4. `1 2 3 4 5 6 7 8` is cached, and its first two pages are dead.
+
+    | insert | happens | `adopted` |
+    | --- | --- | --- |
+    | `1 2 3 4 9 10`, nothing held | two pages revived, their slots displaced; one new page | `[[0, 6]]` |
+    | the same, a hold at 8 | halves of two pages moved; one new page | `[[4, 6]]` |
+    | the same, *p* = 4 | refused whole: only `9 10` would be alive at the end | none |
+    | the same, *p* = 2 | page `3 4` revived and `9 10` new: four live tokens | `[[2, 6]]` |
+    | `1 2 3 4 9 10 11 12`, *p* = 4 | two new pages, nothing revived | `[[4, 8]]` |
+    | the same, *e* = 6 | refused whole | none |
+
+    Why
+    ---
+    The slots of a dead page still serve the full layers of running requests. An engine that replaced them
+    under a hold freed what these were reading: corrupted answers. A fully dead leaf, inserted because *e*
+    was computed from a window smaller than a page, was a leak that an assertion found later. Where *e*
+    was not passed on, pages were cached as alive whose halves belonged to others.
+
+    Choices
+    -------
+    How the plan is made, as long as nothing has changed before it is known that the insert is not
+    refused.
+
+    Caller
+    ------
+    To return the halves of its own first *e* slots before it inserts, and to free duplicates without the
+    ranges in `adopted` (R4). After an insert that was refused whole all incoming slots are the caller's.
+
+    Engines
+    -------
+    - sglang: the two ways of revival are the same (`components/swa.py`, `_recover_from_incoming`: an
+      unlocked node takes the incoming indices, a locked one their halves). It revives from *e* on every
+      node that reaches beyond *p*, so below *p* too; it refuses nothing and keeps a leaf that no match
+      can return (`unified_tree_core.py`, `_insert_commit_step`); and it frees duplicates itself:
+      different.
+    - vLLM: not applicable; a block is registered under its hash or not (`reachable_block_mask` leaves out
+      those that no hit could need).
+    """
+    return None
