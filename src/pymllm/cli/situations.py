@@ -12,7 +12,7 @@ from pymllm.cli.tables import draw, make_legend, make_table, tell
 from pymllm.conformance.documents import SituationsDocument, WorthReaching
 from pymllm.history.operations import KINDS
 from pymllm.oracle.coverage import SITUATIONS
-from pymllm.oracle.coverage.situation import Situation
+from pymllm.oracle.laws.situation import Situation
 from pymllm.text_file import write_text_file
 
 _HEAD = """\

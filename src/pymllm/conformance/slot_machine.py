@@ -9,7 +9,7 @@ from pymllm.conformance.acting import act
 from pymllm.conformance.pool_machine import PoolMachine, malformed_calls, pick
 from pymllm.history import operations as ops
 from pymllm.history.operations import Operation, Span
-from pymllm.oracle.slot_judge import SlotJudge
+from pymllm.oracle.models.slots import SlotModel
 
 PICK = (0, 20)
 FORMS = (
@@ -26,7 +26,7 @@ FORMS = (
 
 
 class SlotMachine(PoolMachine):
-    """Drives any slot allocator; what it knows of pages and slots it asks the judge."""
+    """Drives any slot allocator; what it knows of pages and slots it asks the model."""
 
     MALFORMED = malformed_calls(
         alloc=("negative size", "float size", "bool size"),
@@ -36,60 +36,60 @@ class SlotMachine(PoolMachine):
         ),
     )
 
-    judge: SlotJudge
+    model: SlotModel
 
     def begin(self) -> None:
         """Look up what is claimed; misuse is left out where it is undefined."""
-        judge = self.judge
-        self.page_size = judge.page_size
-        self.grouped = "groups" in judge.claims
-        self.is_group_strict = "group_errors" in judge.claims
-        self.windowed = judge.window is not None
+        model = self.model = self.judge.model
+        self.page_size = model.page_size
+        self.grouped = "groups" in model.claims
+        self.is_group_strict = "group_errors" in model.claims
+        self.windowed = model.window is not None
         self.checked_window = self.can_refuse and self.windowed
-        fits_byte = (judge.full.pages + 1) * self.page_size <= 256
+        fits_byte = (model.full.pages + 1) * self.page_size <= 256
         self._forms = FORMS if fits_byte else FORMS[:-2]
 
     def end(self) -> None:
         """Empty the pool, give everything back and empty it again: what is free shows when it is taken."""
-        if self.judge.full.group_open:
+        if self.model.full.group_open:
             self.do(ops.EndGroup())
         for _ in range(2):
-            while self.judge.pool.free_count:
+            while self.model.pool.free_count:
                 self.alloc_all(but=0)
-                if self.judge.window is not None:
-                    self.do(ops.FreeSWA(self._spans(self.judge.window.alive)))
+                if self.model.window is not None:
+                    self.do(ops.FreeSWA(self._spans(self.model.window.alive)))
             self.do(ops.Free(self._spans(self.held)))
         super().end()
 
     @property
     def can_begin_group(self) -> bool:
         """Whether a group can be opened, or would be refused."""
-        return self.grouped and (self.is_group_strict or not self.judge.full.group_open)
+        return self.grouped and (self.is_group_strict or not self.model.full.group_open)
 
     @property
     def can_end_group(self) -> bool:
         """Whether a group can be closed, or that would be refused."""
-        return self.grouped and (self.is_group_strict or self.judge.full.group_open)
+        return self.grouped and (self.is_group_strict or self.model.full.group_open)
 
     @property
     def held(self) -> list[int]:
         """Pages in the hands of callers, in order."""
-        return sorted(self.judge.full.held)
+        return sorted(self.model.full.held)
 
     @property
     def has_held(self) -> bool:
         """Whether callers have any page."""
-        return bool(self.judge.full.held)
+        return bool(self.model.full.held)
 
     @property
     def has_alive(self) -> bool:
         """Whether any page has a half."""
-        return self.judge.window is not None and bool(self.judge.window.half)
+        return self.model.window is not None and bool(self.model.window.half)
 
     @property
     def alive(self) -> list[int]:
         """Full pages with a half, in order."""
-        return self.judge.window.alive if self.judge.window is not None else []
+        return self.model.window.alive if self.model.window is not None else []
 
     # -- well-behaved acts ---------------------------------------------------------------------------------
     @act(pages=(0, 3), short=(0, 3), weight=3)
@@ -100,12 +100,12 @@ class SlotMachine(PoolMachine):
     @act(but=(0, 3))
     def alloc_all(self, but: int) -> None:
         """Allocate all that is free, or leave a few pages."""
-        self.do(ops.Alloc(max(0, self.judge.pool.free_count - but) * self.page_size))
+        self.do(ops.Alloc(max(0, self.model.pool.free_count - but) * self.page_size))
 
     @act(extra=(1, 3), then=(0, 2))
     def alloc_too_much(self, extra: int, then: int) -> None:
         """Ask for more than there is, then perhaps for less: the order must be what it was (X4)."""
-        self.do(ops.Alloc(self.judge.pool.free_count * self.page_size + extra))
+        self.do(ops.Alloc(self.model.pool.free_count * self.page_size + extra))
         self._show_order(then)
 
     @act("has_held", start=PICK, count=(1, 5), naming=(0, 4), form=(0, 7), weight=3)
@@ -162,7 +162,7 @@ class SlotMachine(PoolMachine):
     def read_halves(self, start: int, count: int) -> None:
         """Read the halves of held slots; of padding and free ones, too, where nobody is asked for."""
         held = pick(self.held, start, count)
-        everything = Span(0, 0, (self.judge.full.pages + 1) * self.page_size)
+        everything = Span(0, 0, (self.model.full.pages + 1) * self.page_size)
         self.do(ops.ReadHalves(self._spans(held) if count else (everything,)))
 
     # -- misuse, where it is refused -----------------------------------------------------------------------
@@ -187,7 +187,7 @@ class SlotMachine(PoolMachine):
         """Move halves from where none is, to where one is, or without a partner."""
         source = self._slots_of(pick(self.alive, start, 1))
         target = self._slots_of(self._gone(other, 1))
-        free = [min(self.judge.full.old) * self.page_size] if self.judge.full.old else []
+        free = [min(self.model.full.old) * self.page_size] if self.model.full.old else []
         source, target = (
             (source, []),
             (target, target),
@@ -205,14 +205,14 @@ class SlotMachine(PoolMachine):
     @act("checked_window", start=PICK, fault=(0, 2))
     def read_wrong(self, start: int, fault: int) -> None:
         """Read the half of a slot that is outside the pool among others that are not."""
-        past = (self.judge.full.pages + 1) * self.page_size
+        past = (self.model.full.pages + 1) * self.page_size
         outside = (-1, past, past + self.page_size)[fault]
         self.do(ops.ReadHalves((*self._spans(pick(self.held, start, 1)), Span(0, outside, outside + 1))))
 
     def _show_order(self, pages: int) -> None:
         """Allocate a little, perhaps: what was refused or failed must have left the order alone."""
         if pages:
-            self.do(ops.Alloc(min(pages, self.judge.pool.free_count) * self.page_size))
+            self.do(ops.Alloc(min(pages, self.model.pool.free_count) * self.page_size))
 
     def _spoil(
         self, operation: type[ops.Free | ops.FreeSWA], good: list[int], place: int, fault: int
@@ -225,7 +225,7 @@ class SlotMachine(PoolMachine):
 
     def _bad_slot(self, fault: int, good: list[int]) -> int | None:
         """Return a slot that must be refused beside ``good`` ones, if there is one of this kind now."""
-        size, full = self.page_size, self.judge.full
+        size, full = self.page_size, self.model.full
         candidates: Sequence[int] = (
             [page * size for page in sorted([*islice(reversed(full.old), 1), *full.young])[-1:]],
             [page * size + size - 1 for page in sorted(full.pending)[:1]],
@@ -239,7 +239,7 @@ class SlotMachine(PoolMachine):
     # -- naming --------------------------------------------------------------------------------------------
     def _gone(self, start: int, count: int) -> list[int]:
         """Pick some held pages without a half."""
-        window = self.judge.window
+        window = self.model.window
         return pick(window.gone, start, count) if window is not None else []
 
     def _spans(self, pages: Sequence[int], naming: int = 1) -> tuple[Span, ...]:
@@ -263,9 +263,9 @@ class SlotMachine(PoolMachine):
 
     def _slots(self, page: int) -> list[int]:
         """Return the slots of a held page that its allocation answered: those that a program can name."""
-        first, origin = page * self.page_size, self.judge.given.origin
+        first, origin = page * self.page_size, self.model.given.origin
         own = origin(first)
         return [first, *[slot for slot in range(first + 1, first + self.page_size) if origin(slot) == own]]
 
     def _name(self, slots: Sequence[int]) -> tuple[Span, ...]:
-        return self.judge.given.name(slots)
+        return self.model.given.name(slots)

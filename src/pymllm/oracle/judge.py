@@ -1,20 +1,37 @@
-"""The judge of a kind of implementation: takes steps one by one and refuses the first that breaks a law."""
+"""The judge: runs the laws of an operation over what was seen of it, and lets the model follow.
+
+Which law is named where several are broken:
+
+1. What must be refused is the law's of its misuse, the first one where a call has several.
+2. An operation that was not done, or answers with something else, breaks the law of that operation.
+3. Then the laws are asked in the order that the kind declares (`pymllm.oracle.laws.law.KindLaws`): the one
+   whose text the observation contradicts most directly comes first, and the rest rely on it.
+4. What differs and was not touched by this operation is blamed on the one that may have: a refused one (X1),
+   one that found no room (X4), a clear (X7). The model remembers which, until nothing of it is left.
+5. Sizes come last: a wrong one breaks the law of the operation, unless the size has a law of its own.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.history.codec import name_of
 from pymllm.history.config_limits import check_config
 from pymllm.history.files import Header, Step
-from pymllm.history.operations import Operation
-from pymllm.history.outcomes import Outcome
+from pymllm.history.operations import OPERATIONS_OF, Operation
+from pymllm.history.outcomes import Outcome, Unsupported
 from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.laws import laws_of
+from pymllm.oracle.laws.law import Asked, Broken, Check, KindLaws
+from pymllm.oracle.models.kind_model import NO_ROOM, REFUSED, KindModel, Seen
 
+_KINDS = {
+    "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
+}
 _JUDGES = {
-    "slots": "pymllm.oracle.slot_judge:SlotJudge",
     "rows": "pymllm.oracle.row_judge:RowJudge",
     "buffers": "pymllm.oracle.buffer_judge:BufferJudge",
     "states": "pymllm.oracle.state_judge:StateJudge",
@@ -60,12 +77,158 @@ def make_judge(header: Header) -> Judge:
     ProgramError
         The header names no kind that there is, or a size of its configuration is missing or too large.
     """
-    if header.kind not in _JUDGES:
-        raise ProgramError(f"kind is {header.kind!r}; it must be one of {', '.join(_JUDGES)}")
+    if header.kind not in OPERATIONS_OF:
+        raise ProgramError(f"kind is {header.kind!r}; it must be one of {', '.join(OPERATIONS_OF)}")
     check_config(header.config, header.kind)
-    module, _, name = _JUDGES[header.kind].partition(":")
-    judge: Judge = getattr(importlib.import_module(module), name)(header)
+    if header.kind in _KINDS:
+        model, laws = map(_find, _KINDS[header.kind])
+        return LawJudge(model(header), laws)
+    judge: Judge = _find(_JUDGES[header.kind])(header)
     return judge
+
+
+def _find(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+# -- laws over a model -------------------------------------------------------------------------------------
+
+_WHOLE = frozenset({"X1", "X4", "X7"})
+"""Laws about everything at once: that sizes are right afterwards is a test of them, changed or not."""
+
+_FAILED = {NO_ROOM: "X4"}
+"""The law that a wrong size breaks after an operation that came to nothing."""
+
+
+class _Plan:
+    """What there is to do for operations of one class, looked up once."""
+
+    __slots__ = ("answer", "asked", "checks", "follow", "met", "read")
+
+    def __init__(self, operation: type[Operation], model: KindModel, laws: KindLaws) -> None:
+        name, kind = name_of(operation), model.KIND
+        if operation not in OPERATIONS_OF[kind]:
+            raise ProgramError(f"{name} is no operation of kind {kind}")
+        self.read: Callable[[Any, Outcome], Seen] = getattr(model, f"read_{name}", model.read)
+        self.follow: Callable[[int, Any, Any], None] | None = getattr(model, f"follow_{name}", None)
+        self.asked: Asked | None = laws.asked.get(operation)
+        self.answer = None if self.asked is None else self.asked.answer
+        self.met = {fate: met for (of, fate), met in laws.met.items() if of is operation}
+        self.checks: dict[str, list[tuple[str, Check]]] = {}
+        claimed = {law.id: law for law in laws_of(kind) if law.is_claimed_by(model.claims)}
+        for law in (claimed[id] for id in laws.order.split() if id in claimed):
+            for of, fate, of_kind, check in law.checks:
+                if of is operation and of_kind == kind:
+                    self.checks.setdefault(fate, []).append((law.id, check))
+
+
+class LawJudge:
+    """Puts the laws of a kind to what was seen, one operation after the other.
+
+    Parameters
+    ----------
+    model : KindModel
+        Of an implementation that has done nothing.
+    laws : KindLaws
+        Of its kind.
+    """
+
+    def __init__(self, model: KindModel, laws: KindLaws) -> None:
+        self.evidence = Evidence()
+        self.model = model
+        self._laws = laws
+        self._plans: dict[type[Operation], _Plan] = {}
+        self._sizes: dict[str, int] | None = None
+
+    def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
+        """Judge one step and follow it in the model; see `Judge`."""
+        model = self.model
+        plan = self._plans.get(type(operation))
+        if plan is None:
+            plan = self._plans[type(operation)] = _Plan(type(operation), model, self._laws)
+        before = model.sizes() if self._sizes is None else self._sizes
+        law = self._laws.sizes_law
+        if not isinstance(outcome.result, Unsupported):
+            law = self._judge_done(plan, step, operation, outcome)
+        now = model.sizes()
+        self._test_sizes(law, before, now, outcome.sizes)
+        self._sizes = now
+
+    def check_end(self) -> None:
+        """Judge what is left at the end: nothing, since what these hold is compared wherever it is read."""
+
+    def _judge_done(self, plan: _Plan, step: int, operation: Operation, outcome: Outcome) -> str:
+        """Judge what an operation came to; return the law that a wrong size breaks afterwards."""
+        model, evidence, asked = self.model, self.evidence, plan.asked
+        seen = plan.read(operation, outcome)
+        fate = seen.fate
+        tell = plan.met.get(fate)
+        if fate == REFUSED:
+            self._judge_refusal(seen, outcome)
+            for misuse in seen.wrong:
+                evidence.meet(misuse.situation)
+            if tell is not None:
+                evidence.meet_each(tell(model, operation, seen))
+            model.follow_refused(step, operation, seen)
+            return seen.wrong[0].trace
+        if fate != NO_ROOM and plan.answer is not None and asked is not None:
+            law = asked.law if isinstance(asked.law, str) else asked.law(model, operation, seen)
+            if type(seen.result) is not plan.answer:
+                evidence.refuse(law, name_of(type(operation)), name_of(plan.answer), seen.result)
+            evidence.exercised[law] += 1
+        exercised = evidence.exercised
+        for law, check in plan.checks.get(fate, ()):
+            found = check(model, operation, seen)
+            if found is True:
+                exercised[law] += 1
+            elif isinstance(found, tuple):
+                evidence.count(*found)
+            elif isinstance(found, Broken):
+                evidence.refuse(found.law or law, found.what, found.expected, found.observed)
+        if tell is not None:
+            evidence.meet_each(tell(model, operation, seen))
+        law = self._law_of_sizes(asked, operation, seen)
+        if plan.follow is not None:
+            plan.follow(step, operation, seen)
+        return law
+
+    def _judge_refusal(self, seen: Seen, outcome: Outcome) -> None:
+        """Judge an operation that must be refused, by the errors of all that is wrong with it."""
+        first = seen.wrong[0]
+        for misuse in seen.wrong:
+            if misuse.needs not in self.model.claims:
+                raise ProgramError(
+                    f"{misuse.what} must be refused, and the adapter does not claim {misuse.needs}"
+                )
+        errors = dict.fromkeys(error for misuse in seen.wrong for error in misuse.errors)
+        self.evidence.expect_error(first.law, first.what, outcome, *errors)
+
+    def _law_of_sizes(self, asked: Asked | None, operation: Operation, seen: Seen) -> str:
+        if seen.fate in _FAILED:
+            return _FAILED[seen.fate]
+        if asked is None:
+            return self._laws.sizes_law
+        law = asked.sizes or asked.law
+        return law if isinstance(law, str) else law(self.model, operation, seen)
+
+    def _test_sizes(
+        self, law: str, before: Mapping[str, int], now: Mapping[str, int], found: Mapping[str, int]
+    ) -> None:
+        """Test the sizes that were told against those that the model knows now."""
+        if found != now:  # not all are told, or one is wrong
+            for name, expected in now.items():
+                if found.get(name, expected) != expected:
+                    if self._sizes is None and now == before:
+                        law = self._laws.sizes_law  # what nothing has changed was wrong before
+                    self.evidence.refuse(self._laws.sizes.get((law, name), law), name, expected, found[name])
+        if law in _WHOLE:
+            self.evidence.count(*[law] * bool(found))
+        elif now != before and any(now[name] != size for name, size in before.items() if name in found):
+            self.evidence.count(law)
+
+
+# -- recorded outcomes -------------------------------------------------------------------------------------
 
 
 def judge_steps(

@@ -18,10 +18,12 @@ from pymllm.errors import InvariantViolation, ProgramError, TraceError
 from pymllm.history.files import History, read_history
 from pymllm.history.operations import Key, Span
 from pymllm.history.outcomes import Inspected, NodeView, Outcome
-from pymllm.oracle.judge import Judge, make_judge
+from pymllm.oracle.judge import Judge, LawJudge, make_judge
 from pymllm.oracle.laws import find_law
+from pymllm.oracle.models.kind_model import KindModel
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds
 from pymllm.oracle.models.slot_ledger import Owner
+from pymllm.oracle.models.slots import SlotModel
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.text_file import cut
 
@@ -147,10 +149,8 @@ def _cells_of(judge: Any) -> list[_Cell]:
     """Return who has each slot of the pool, each page of an allocator, or each block or row."""
     if isinstance(judge, PrefixJudge):
         return list(_slots_under_cache(judge))
-    if judge.KIND == "slots":
-        halves = judge.window.half if judge.window is not None else {}
-        pages = range(1, min(judge.full.pages, MOST_CELLS) + 1)
-        return [_Cell(page, *_page_words(judge.full, page, halves)) for page in pages]
+    if isinstance(judge, LawJudge):
+        return list(_cells_of_model(judge.model))
     if judge.KIND == "rows":
         rows = range(1, judge.max_reqs + 1)
         return [_owned(row, "caller" if row in judge.held else "free", "row") for row in rows[:MOST_CELLS]]
@@ -163,6 +163,13 @@ def _cells_of(judge: Any) -> list[_Cell]:
             for block in range(min(model.usable, MOST_CELLS))
         ]
     return []
+
+
+def _cells_of_model(model: KindModel) -> Iterator[_Cell]:
+    if isinstance(model, SlotModel):
+        halves = model.window.half if model.window is not None else {}
+        for page in range(1, min(model.full.pages, MOST_CELLS) + 1):
+            yield _Cell(page, *_page_words(model.full, page, halves))
 
 
 def _owned(number: int, tone: str, what: str) -> _Cell:

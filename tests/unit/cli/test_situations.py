@@ -13,7 +13,7 @@ from pymllm.cli.schema import make_schema
 from pymllm.cli.situations import make_page
 from pymllm.history.operations import KINDS
 from pymllm.oracle.coverage import SITUATIONS, situations_of
-from pymllm.oracle.coverage.situation import Condition, make_situations
+from pymllm.oracle.laws.situation import Condition, make_situations
 from tests.unit.cli.typed import typed
 
 run = partial(typed, "situations")

@@ -548,7 +548,7 @@ def test_a_machine_asks_for_what_is_claimed() -> None:
 def test_the_end_empties_the_pool_twice() -> None:
     """A2: what is free shows only when it is taken."""
     machine: Any = drive(machine_of(SWASlots), seed=2, steps=40)
-    assert machine.judge.full.held == set()
+    assert machine.model.full.held == set()
     last = [step.outcome.result for step in machine.examiner.history.steps[-6:] if step.outcome is not None]
     taken = [slot for result in last if isinstance(result, Slots) for slot in result.slots]
     assert sorted(taken) == list(range(1, 13))

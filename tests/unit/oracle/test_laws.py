@@ -9,7 +9,7 @@ import pytest
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.history.operations import KINDS
 from pymllm.oracle.laws import INVARIANTS, LAWS, SECTIONS, find_audit_fault, find_law, laws_of
-from pymllm.oracle.laws.law import Law, law
+from pymllm.oracle.laws.law import Found, Law, law
 
 # -- A law's text, taken apart -------------------------------------------------------------------------------
 
@@ -33,7 +33,12 @@ TEXT = """
 
 def make(text: str = TEXT) -> Law:
     """A law of two kinds."""
-    return law("Z1", text, page="slots", ways="so", kinds="slots prefix")
+
+    def check(before: object, operation: object, seen: object) -> Found:
+        return None
+
+    check.__doc__ = text
+    return law("Z1", page="slots", ways="so", kinds="slots prefix")(check)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from pymllm.faults.table import BUGS
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import KINDS
 from pymllm.oracle.coverage import NAMES, SITUATIONS, expected_names, expected_situations, situations_of
-from pymllm.oracle.coverage.situation import Condition, Situation, make_situations
 from pymllm.oracle.laws import find_law
+from pymllm.oracle.laws.situation import Condition, Situation, make_situations
 
 # -- A situation is expected where its capabilities are claimed and its conditions hold ----------------------
 
@@ -118,12 +118,15 @@ def test_what_is_expected_is_asked_for_by_header_or_by_its_parts() -> None:
 
 
 def spelled_names() -> set[str]:
-    """Every name that a call of ``meet`` spells out, or that stands in a table which one goes through."""
+    """Every name that a call of ``meet`` spells out, or a function tells of that says what was met."""
     found = set()
     for path in (*(SOURCE / "oracle").rglob("*.py"), *(SOURCE / "conformance").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("meet") and node.args:
                 found |= _texts(node.args[0])
+            elif isinstance(node, ast.FunctionDef) and node.name.startswith("_met_by_"):
+                dicts = [each for each in ast.walk(node) if isinstance(each, ast.Dict)]
+                found |= {text for each in dicts for key in each.keys if key for text in _texts(key)}
             elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "met":
                 assert isinstance(node.value, ast.Dict)
                 found |= {text for key in node.value.keys if key is not None for text in _texts(key)}

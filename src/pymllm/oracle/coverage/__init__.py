@@ -15,14 +15,14 @@ from pymllm.oracle.coverage.pools import (
     BUFFER_SITUATIONS,
     HASH_SITUATIONS,
     ROW_SITUATIONS,
-    SLOT_SITUATIONS,
     STATE_SITUATIONS,
 )
 from pymllm.oracle.coverage.prefixes import ENGINE_SITUATIONS, PREFIX_SITUATIONS
-from pymllm.oracle.coverage.situation import Situation
+from pymllm.oracle.laws import slots
+from pymllm.oracle.laws.situation import Situation
 
 SITUATIONS: tuple[Situation, ...] = (
-    *SLOT_SITUATIONS,
+    *slots.SITUATIONS,
     *ROW_SITUATIONS,
     *BUFFER_SITUATIONS,
     *STATE_SITUATIONS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from pymllm.history.files import Config
-from pymllm.oracle.coverage.situation import Condition, make_situations
+from pymllm.oracle.laws.situation import Condition, make_situations
 
 _blocks = partial(make_situations, "blocks")
 _requests = partial(make_situations, "requests")

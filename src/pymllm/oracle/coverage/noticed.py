@@ -3,75 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from itertools import takewhile
 
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel, Registration
 from pymllm.oracle.models.prefix_model import Found, InsertPlan, Page, Path, StateEnds
 from pymllm.oracle.models.prefix_victims import Taken
-from pymllm.oracle.models.slot_model import GivenNumbers, PageModel, WindowModel
 from pymllm.oracle.prefix_books import PrefixBooks
-
-
-def note_alloc(evidence: Evidence, pool: PageModel | WindowModel, wanted: int) -> None:
-    """Note what is worth reaching in an allocation of so many pages that is about to be followed."""
-    full = pool.full if isinstance(pool, WindowModel) else pool
-    if not wanted:
-        evidence.meet("nothing is asked for")
-    if full.group_open and wanted:
-        evidence.meet("pages are handed out while a group is open")
-    if wanted and full.young:
-        merges = full.needs_merge(wanted)
-        evidence.meet("need merges" if merges else "freed pages wait while older ones suffice")
-    if wanted < pool.free_count:
-        return
-    evidence.meet("the pool is exhausted")
-    if isinstance(pool, WindowModel):
-        evidence.meet("the window pool runs out first", pool.swa.free_count < full.free_count)
-        evidence.meet("the full pool runs out first", full.free_count < pool.swa.free_count)
-
-
-def note_free(
-    evidence: Evidence,
-    pool: PageModel | WindowModel,
-    page_size: int,
-    given: GivenNumbers,
-    slots: Sequence[int],
-) -> None:
-    """Note what is worth reaching in a free of slots, all of them held, that is about to be followed."""
-    full = pool.full if isinstance(pool, WindowModel) else pool
-    pages = {slot // page_size for slot in slots}
-    if not slots:
-        evidence.meet("nothing is freed")
-    if pages and full.held == pages:
-        evidence.meet("the last page in somebody's hands is freed")
-    if pages and full.pending:
-        evidence.meet("a group collects pages of several calls")
-    steps = {given.origin(page * page_size) for page in pages}
-    is_part = any(_keeps_others(full, page_size, given, step, pages) for step in steps)
-    evidence.meet("part of an allocation is freed", is_part)
-    if isinstance(pool, WindowModel):
-        evidence.meet("a free returns what is left of both", any(page not in pool.half for page in pages))
-    if page_size > 1 and slots:
-        evidence.meet("one slot frees its page", len(slots) == len(pages))
-        evidence.meet("slots of a page are named twice", len({*slots}) < len(slots))
-        beyond = pages - {slot // page_size for slot in slots if _is_asked_for(given, page_size, slot)}
-        evidence.meet("a slot beyond those asked for frees its page", beyond)
-
-
-def _keeps_others(full: PageModel, page_size: int, given: GivenNumbers, step: int, pages: Set[int]) -> bool:
-    """Tell whether a page that a step gave last is held besides these."""
-    firsts = given.given_by(step)[::page_size]
-    return any(
-        given.origin(slot) == step and (page := slot // page_size) in full.held and page not in pages
-        for slot in firsts
-    )
-
-
-def _is_asked_for(given: GivenNumbers, page_size: int, slot: int) -> bool:
-    """Tell whether the allocation of a slot's page answered the slot, too."""
-    return given.origin(slot) == given.origin(slot // page_size * page_size)
 
 
 def note_victims(evidence: Evidence, blocks: BlockModel, victims: Sequence[int]) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from pymllm.history.operations import KEY_FORMS, SHAPES
-from pymllm.oracle.coverage.situation import Condition, make_situations
+from pymllm.oracle.laws.situation import Condition, make_situations
 
-_slots = partial(make_situations, "slots")
 _rows = partial(make_situations, "rows")
 _buffers = partial(make_situations, "buffers")
 _states = partial(make_situations, "states")
@@ -16,85 +15,6 @@ _hashes = partial(make_situations, "hashes")
 _SINGLE = Condition("pages of one token", lambda config: config.get("page_size") == 1)
 _PAGED = Condition("pages of several tokens", lambda config: config.get("page_size") != 1)
 _TRACKS = Condition("track slots", lambda config: bool(config.get("track_slots")))
-
-SLOT_SITUATIONS = (
-    *_slots(
-        ("the pool is exhausted", "A2 A3", "B95"),
-        ("an alloc fails", "X4"),
-        ("nothing is asked for", "A3"),
-        ("nothing is freed", "A5"),
-        ("part of an allocation is freed", "A2 A5", "B97 B98"),
-        ("the last page in somebody's hands is freed", "A2", "B100"),
-        ("a clear takes everything from its holders", "X7"),
-    ),
-    *_slots(
-        ("need merges", "A4"),
-        ("freed pages wait while older ones suffice", "A4"),
-        ("an explicit merge", "A4"),
-        ("an alloc fails and the order stays", "X4 A4", "B82"),
-        needs="merges",
-    ),
-    *_slots(
-        ("a group closes", "A2 A6"),
-        ("a group collects pages of several calls", "A2 A6", "B97"),
-        ("pages are handed out while a group is open", "A2 A6", "B94"),
-        ("an alloc fails with pages pending", "A2 X4"),
-        ("a clear closes a group", "A6 X7", "B94"),
-        needs="groups",
-    ),
-    *_slots(
-        ("a group in a group is refused", "A6", "B94"),
-        ("an end without a group is refused", "A6", "B94"),
-        needs="groups group_errors",
-    ),
-    *_slots(
-        ("a malformed call is refused", "X1"),
-        ("a double free is refused", "A5", "B104 B163"),
-        ("padding is refused", "A1 A5", "B91 B92"),
-        ("an index past the end is refused", "A5", "B95"),
-        ("a negative index is refused", "A5", "B148"),
-        ("good slots stay with a bad one", "X1 A5"),
-        needs="refusals",
-    ),
-    *_slots(
-        ("a double free inside a group is refused", "A5 A6", "B97"),
-        needs="refusals groups",
-    ),
-    *_slots(("a slot named twice is refused", "A5"), needs="refusals", when=(_SINGLE,)),
-    *_slots(
-        ("an allocation ends inside a page", "A3", "B95 B98"),
-        ("one slot frees its page", "A5", "B98"),
-        ("slots of a page are named twice", "A5", "B97"),
-        ("a slot beyond those asked for frees its page", "A3 A5", "B98"),
-        when=(_PAGED,),
-    ),
-    *_slots(
-        ("the window pool runs out first", "A7 X4", "B82"),
-        ("the full pool runs out first", "A7 X4", "B82"),
-        ("halves go before their slots", "A7"),
-        ("a free returns what is left of both", "A7"),
-        ("halves move", "A7"),
-        ("a half is read", "A7"),
-        ("a half that is gone is read", "A7"),
-        needs="swa",
-    ),
-    *_slots(
-        ("halves go inside a group", "A6 A7"),
-        ("halves move inside a group", "A6 A7"),
-        needs="swa groups",
-    ),
-    *_slots(
-        ("a half that is gone is refused", "A7"),
-        ("a half outside the pool is refused", "A5 A7"),
-        ("a move from a slot without a half is refused", "A7"),
-        ("a move to a slot with a half is refused", "A7"),
-        ("a move from a free slot is refused", "A7"),
-        ("a move to a free slot is refused", "A7"),
-        ("a move of unequal lengths is refused", "A7"),
-        needs="swa refusals",
-    ),
-    *_slots(("a move across pages is refused", "A7"), needs="swa refusals", when=(_PAGED,)),
-)
 
 _ENDS_OF_A_STRETCH = ("in a free row", "in no row", "outside its row", "with a value that is no slot")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from pymllm.history.files import Config
-from pymllm.oracle.coverage.situation import Condition, Row, Situation, make_situations
+from pymllm.oracle.laws.situation import Condition, Row, Situation, make_situations
 
 _prefix = partial(make_situations, "prefix")
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pymllm.history.operations import KINDS, Operation
+from pymllm.oracle.models.kind_model import DONE
 
 SECTIONS = ("Why", "Choices", "Caller", "Engines")
 """What goes wrong in a server without it; what an implementation may choose; what the caller owes; how the
@@ -40,7 +41,7 @@ class Broken:
 
 
 Found = Broken | bool | tuple[str, ...] | None
-"""Broken; or that it could have been and is not, by its own law or by those named; or that nothing was tested."""
+"""Broken; or tested and kept: the check's own law, or those that are named; or nothing was tested."""
 
 
 def same(what: str, expected: object, observed: object) -> Found:
@@ -58,34 +59,6 @@ Check = Callable[[Any, Any, Any], Found]
 
 CheckT = TypeVar("CheckT", bound=Check)
 
-# -- what an operation came to -----------------------------------------------------------------------------
-
-DONE, REFUSED, NO_ROOM = "done", "refused", "no room"
-
-
-@dataclass(frozen=True, slots=True)
-class Misuse:
-    """One thing that is wrong with what a caller asks: its situation, whose law it is, how it is refused."""
-
-    situation: str
-    law: str = "X1"
-    errors: tuple[str, ...] = ()
-    needs: str = "refusals"  # the capability without which nobody may be asked so
-
-    @property
-    def what(self) -> str:
-        """What the caller did."""
-        return self.situation.removesuffix(" is refused")
-
-
-@dataclass(slots=True)
-class Seen:
-    """What a model makes of an outcome before anything is judged: read, and perhaps sorted, never compared."""
-
-    result: Any
-    fate: str = DONE
-    wrong: tuple[Misuse, ...] = ()
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -101,6 +74,26 @@ class Asked:
     answer: type | None
     law: str | Callable[[Any, Any, Any], str]
     sizes: str | Callable[[Any, Any, Any], str] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KindLaws:
+    """How the laws of one kind of implementation are put to an operation.
+
+    - ``order``: Ids of laws, in which they are asked; the first that is broken is the one that is named.
+    - ``asked``: What each operation asks for; one that is missing has no answer and no size of its own.
+    - ``sizes_law``: The law of sizes that no operation has changed.
+    - ``sizes``: Sizes that are another law's than the operation's: that law, by the operation's and the name.
+    - ``met``: Which situations an operation meets that came to something, told before it is followed.
+    """
+
+    order: str
+    asked: Mapping[type[Operation], Asked]
+    sizes_law: str
+    sizes: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    met: Mapping[tuple[type[Operation], str], Callable[[Any, Any, Any], Mapping[str, object]]] = field(
+        default_factory=dict
+    )
 
 
 # -- laws --------------------------------------------------------------------------------------------------

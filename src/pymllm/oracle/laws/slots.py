@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
-from pymllm.oracle.laws.law import Found, law
+from pymllm.history.operations import (
+    Alloc,
+    BeginGroup,
+    Clear,
+    EndGroup,
+    Free,
+    FreeSWA,
+    Merge,
+    MoveSWA,
+    ReadHalves,
+)
+from pymllm.history.outcomes import Done, Slots
+from pymllm.oracle.laws.every_class import what_is_cleared_is_as_good_as_new
+from pymllm.oracle.laws.law import Asked, Broken, Found, KindLaws, demand, law
+from pymllm.oracle.laws.situation import Condition, Met, make_situations
+from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, Seen
+from pymllm.oracle.models.slot_model import PageModel
+from pymllm.oracle.models.slots import SeenAlloc, SeenSlots, SlotModel
+
+# A1, A2, A3 and A7 look at an allocation in the same way wherever slots are handed out: of `SlotModel`, and
+# of the pool below a prefix cache, they ask ``page_size``, ``full`` and ``window``.
 
 
-@law("A1", page="slots", ways="sop", kinds="slots prefix", needs="pool")
-def padding_is_never_handed_out(before: Any, operation: Any, seen: Any) -> Found:
+@law("A1", Alloc, page="slots", ways="sop", kinds="slots prefix", needs="pool")
+def padding_is_never_handed_out(before: SlotModel, operation: Alloc, seen: SeenAlloc) -> Found:
     """Slot 0 and page 0 are never handed out.
 
     A pool of *n* pages has the pages 1 to *n*. Page *p* is the slots from *p* `page_size` to
@@ -43,11 +63,16 @@ def padding_is_never_handed_out(before: Any, operation: Any, seen: Any) -> Found
     - Megatron Core 0.16.1 sets the **last** block aside as a dummy
       (`core/inference/contexts/dynamic_block_allocator.py`).
     """
-    return None
+    size, slots = before.page_size, seen.slots
+    last = (before.full.pages + 1) * size - 1
+    if not slots or (size <= min(slots) and max(slots) <= last):
+        return isinstance(seen.result, Slots)
+    foreign = [slot for slot in slots if not size <= slot <= last]
+    return Broken(f"alloc({operation.tokens})", f"slots {size}..{last}", foreign)
 
 
-@law("A2", page="slots", ways="sop", kinds="slots prefix", needs="pool")
-def pages_partition_the_pool(before: Any, operation: Any, seen: Any) -> Found:
+@law("A2", Alloc, page="slots", ways="sop", kinds="slots prefix", needs="pool")
+def pages_partition_the_pool(before: SlotModel, operation: Alloc, seen: SeenAlloc) -> Found:
     """Free, pending and handed-out pages partition the pool.
 
     After each operation every page is exactly one of
@@ -86,11 +111,12 @@ def pages_partition_the_pool(before: Any, operation: Any, seen: Any) -> Found:
       it.
     - Megatron Core 0.16.1: a stack of ids and a count (`BlockAllocator.total_avail`).
     """
-    return None
+    taken = before.full.not_free(seen.pages)
+    return demand(not taken, "pages of an allocation", "free ones", taken)
 
 
-@law("A3", page="slots", ways="op", kinds="slots prefix", needs="pool")
-def an_allocation_is_whole_pages_in_order(before: Any, operation: Any, seen: Any) -> Found:
+@law("A3", Alloc, page="slots", ways="op", kinds="slots prefix", needs="pool")
+def an_allocation_is_whole_pages_in_order(before: SlotModel, operation: Alloc, seen: SeenAlloc) -> Found:
     """An allocation gives distinct slots in whole pages, in order.
 
     `alloc(n)` takes ceil(*n* / `page_size`) free pages *p*<sub>1</sub>, *p*<sub>2</sub>, ..., all
@@ -126,11 +152,17 @@ def an_allocation_is_whole_pages_in_order(before: Any, operation: Any, seen: Any
       requests grow by `alloc_extend` and `alloc_decode`, which fill the last page first. Different.
     - vLLM and Megatron Core 0.16.1 hand out blocks, not slots; the same for these.
     """
-    return None
+    tokens, slots = operation.tokens, seen.slots
+    if not isinstance(seen.result, Slots):
+        room = f"{tokens} slots" if seen.wanted <= before.pool.free_count else "no room"
+        return Broken(f"alloc({tokens})", f"{room}: {before.pool.free_count} pages are free", seen.result)
+    if len(slots) == tokens and [*slots] == _slots_of(seen.pages, before.page_size)[:tokens]:
+        return True
+    return Broken(f"alloc({tokens})", f"{tokens} distinct slots of whole pages", slots)
 
 
-@law("A4", page="slots", ways="sop", kinds="slots", needs="pool merges")
-def freed_slots_wait_for_a_merge(before: Any, operation: Any, seen: Any) -> Found:
+@law("A4", Alloc, page="slots", ways="sop", kinds="slots", needs="pool merges")
+def freed_slots_wait_for_a_merge(before: SlotModel, operation: Alloc, seen: SeenAlloc) -> Found:
     """Freed slots wait until a merge; sorted pools give the lowest first.
 
     Free pages are **old** or **young**. A page that becomes free is young; at the start and after a
@@ -178,11 +210,15 @@ def freed_slots_wait_for_a_merge(before: Any, operation: Any, seen: Any) -> Foun
     - vLLM: blocks that are not cached go to the front of the queue, cached ones to its end
       (`BlockPool.free_blocks`). Megatron Core 0.16.1: a stack, last in, first out.
     """
-    return None
+    found = _is_their_turn(before, "pages", before.full, seen.pages)
+    if before.window is None or isinstance(found, Broken):
+        return found
+    halves = _is_their_turn(before, "SWA halves", before.window.swa, seen.half_pages)
+    return found if halves is None else halves
 
 
 @law("A5", page="slots", ways="sop", kinds="slots", needs="pool refusals")
-def a_page_is_freed_once(before: Any, operation: Any, seen: Any) -> Found:
+def a_page_is_freed_once(before: SlotModel, operation: Free, seen: SeenSlots) -> Found:
     """A page is freed once, and only by whom it was handed to.
 
     `free` names slots, and gives back the page of each. With pages of several tokens a page may be named
@@ -226,7 +262,7 @@ def a_page_is_freed_once(before: Any, operation: Any, seen: Any) -> Found:
 
 
 @law("A6", page="slots", ways="sop", kinds="slots", needs="pool groups")
-def groups_do_not_nest(before: Any, operation: Any, seen: Any) -> Found:
+def groups_do_not_nest(before: SlotModel, operation: BeginGroup | EndGroup, seen: Seen) -> Found:
     """Groups do not nest, and end once.
 
     Between `begin_group` and `end_group` a group is open. Pages that are freed meanwhile, and halves
@@ -267,8 +303,8 @@ def groups_do_not_nest(before: Any, operation: Any, seen: Any) -> Found:
     return None
 
 
-@law("A7", page="slots", ways="sop", kinds="slots prefix", needs="pool swa")
-def every_slot_has_its_half(before: Any, operation: Any, seen: Any) -> Found:
+@law("A7", Alloc, page="slots", ways="sop", kinds="slots prefix", needs="pool swa")
+def every_slot_has_its_half(before: SlotModel, operation: Alloc, seen: SeenAlloc) -> Found:
     """Every slot has its own SWA half, until that is freed or moved.
 
     An allocator with halves has two pools with pages of one size: the full one (`pages`) and the
@@ -325,4 +361,269 @@ def every_slot_has_its_half(before: Any, operation: Any, seen: Any) -> Found:
       (`set_full_to_swa_mapping`).
     - vLLM: not applicable, each kind of layer has blocks of its own.
     """
+    window, slots, halves = before.window, seen.slots, seen.halves
+    assert window is not None
+    what = "SWA halves of an allocation"
+    if len(halves) != len(slots) or [*halves] != _slots_of(seen.half_pages, before.page_size)[: len(slots)]:
+        return Broken(what, "a half page for each page", halves)
+    taken = window.swa.not_free(seen.half_pages)
+    return demand(not taken, what, "free window pages", taken)
+
+
+@every_slot_has_its_half.on(ReadHalves, kinds="slots")
+def _halves_are_where_they_are(before: SlotModel, operation: ReadHalves, seen: SeenSlots) -> Found:
+    """Compare the halves of slots, 0 where there is none."""
+    window, size = before.window, before.page_size
+    assert window is not None
+    pages = [window.half.get(slot // size, 0) for slot in seen.slots]
+    halves = [page and page * size + slot % size for page, slot in zip(pages, seen.slots, strict=True)]
+    return demand(seen.result.swa_slots == (*halves,), f"halves of {seen.slots}", halves, seen.result)
+
+
+def _slots_of(pages: list[int], size: int) -> list[int]:
+    slots: list[int] = []
+    for page in dict.fromkeys(pages):
+        slots += range(page * size, (page + 1) * size)
+    return slots
+
+
+def _is_their_turn(before: SlotModel, what: str, model: PageModel, pages: list[int]) -> Found:
+    """Tell whether it is the turn of free pages; if not, the law of what may have spoilt it is blamed."""
+    count, suspect = len(pages), before.order_suspect
+    if not pages:
+        return None
+    turn: object
+    if "sorted" in before.claims:
+        lowest = turn = model.lowest(count)
+        is_right = lowest == pages
+    elif model.young and not model.needs_merge(count):
+        turn, is_right = f"pages of {model.old}", model.old.issuperset(pages)
+    else:
+        return None  # any free page would have been right
+    if not is_right:
+        return Broken(f"{what} of an allocation", turn, pages, suspect)
+    return ("A4", suspect) if suspect else True
+
+
+@what_is_cleared_is_as_good_as_new.on(Alloc, kinds="slots")
+def _no_clear_spoilt_the_pool(before: SlotModel, operation: Alloc, seen: SeenAlloc) -> Found:
+    """Refuse pages that are not free, or given twice, where such were given rightly before a clear."""
+    if not before.is_as_cleared or min(seen.wanted, 2) > before.most_taken:
+        return None
+    for what, model, pages in _pools(before, seen):
+        if len({*pages}) < len(pages) or model.not_free(pages):
+            return Broken(f"{what} of an allocation", "free pages, each once", pages)
     return None
+
+
+def _pools(before: SlotModel, seen: SeenAlloc) -> list[tuple[str, PageModel, list[int]]]:
+    pools = [("pages", before.full, seen.pages)]
+    if before.window is not None:
+        pools.append(("SWA halves", before.window.swa, seen.half_pages))
+    return pools
+
+
+def _law_of_free(before: SlotModel, operation: Free, seen: SeenSlots) -> str:
+    """Blame who takes a page for several because it is named by several slots (A5)."""
+    is_repeated = "refusals" in before.claims and len(seen.slots) > len(seen.pages)
+    return "A5" if is_repeated else "A2"
+
+
+def _law_of_merge(before: SlotModel, operation: Merge, seen: Seen) -> str:
+    return "A4" if "merges" in before.claims else "A2"
+
+
+# -- situations --------------------------------------------------------------------------------------------
+
+_SINGLE = Condition("pages of one token", lambda config: config.get("page_size") == 1)
+_PAGED = Condition("pages of several tokens", lambda config: config.get("page_size") != 1)
+
+_situations = partial(make_situations, "slots")
+
+SITUATIONS = (
+    *_situations(
+        ("the pool is exhausted", "A2 A3", "B95"),
+        ("an alloc fails", "X4"),
+        ("nothing is asked for", "A3"),
+        ("nothing is freed", "A5"),
+        ("part of an allocation is freed", "A2 A5", "B97 B98"),
+        ("the last page in somebody's hands is freed", "A2", "B100"),
+        ("a clear takes everything from its holders", "X7"),
+    ),
+    *_situations(
+        ("need merges", "A4"),
+        ("freed pages wait while older ones suffice", "A4"),
+        ("an explicit merge", "A4"),
+        ("an alloc fails and the order stays", "X4 A4", "B82"),
+        needs="merges",
+    ),
+    *_situations(
+        ("a group closes", "A2 A6"),
+        ("a group collects pages of several calls", "A2 A6", "B97"),
+        ("pages are handed out while a group is open", "A2 A6", "B94"),
+        ("an alloc fails with pages pending", "A2 X4"),
+        ("a clear closes a group", "A6 X7", "B94"),
+        needs="groups",
+    ),
+    *_situations(
+        ("a group in a group is refused", "A6", "B94"),
+        ("an end without a group is refused", "A6", "B94"),
+        needs="groups group_errors",
+    ),
+    *_situations(
+        ("a malformed call is refused", "X1"),
+        ("a double free is refused", "A5", "B104 B163"),
+        ("padding is refused", "A1 A5", "B91 B92"),
+        ("an index past the end is refused", "A5", "B95"),
+        ("a negative index is refused", "A5", "B148"),
+        ("good slots stay with a bad one", "X1 A5"),
+        needs="refusals",
+    ),
+    *_situations(
+        ("a double free inside a group is refused", "A5 A6", "B97"),
+        needs="refusals groups",
+    ),
+    *_situations(("a slot named twice is refused", "A5"), needs="refusals", when=(_SINGLE,)),
+    *_situations(
+        ("an allocation ends inside a page", "A3", "B95 B98"),
+        ("one slot frees its page", "A5", "B98"),
+        ("slots of a page are named twice", "A5", "B97"),
+        ("a slot beyond those asked for frees its page", "A3 A5", "B98"),
+        when=(_PAGED,),
+    ),
+    *_situations(
+        ("the window pool runs out first", "A7 X4", "B82"),
+        ("the full pool runs out first", "A7 X4", "B82"),
+        ("halves go before their slots", "A7"),
+        ("a free returns what is left of both", "A7"),
+        ("halves move", "A7"),
+        ("a half is read", "A7"),
+        ("a half that is gone is read", "A7"),
+        needs="swa",
+    ),
+    *_situations(
+        ("halves go inside a group", "A6 A7"),
+        ("halves move inside a group", "A6 A7"),
+        needs="swa groups",
+    ),
+    *_situations(
+        ("a half that is gone is refused", "A7"),
+        ("a half outside the pool is refused", "A5 A7"),
+        ("a move from a slot without a half is refused", "A7"),
+        ("a move to a slot with a half is refused", "A7"),
+        ("a move from a free slot is refused", "A7"),
+        ("a move to a free slot is refused", "A7"),
+        ("a move of unequal lengths is refused", "A7"),
+        needs="swa refusals",
+    ),
+    *_situations(("a move across pages is refused", "A7"), needs="swa refusals", when=(_PAGED,)),
+)
+"""What a search of slot allocators is to reach."""
+
+
+def _met_by_alloc(pool: SlotModel, operation: Alloc, seen: SeenAlloc) -> Met:
+    full, wanted, window = pool.full, seen.wanted, pool.window
+    is_last, waits = wanted >= pool.pool.free_count, wanted and full.young
+    pools = _pools(pool, seen) if pool.order_suspect == "X4" and "merges" in pool.claims else ()
+    return {
+        "nothing is asked for": not wanted,
+        "the pool is exhausted": is_last,
+        "the window pool runs out first": is_last and window and window.swa.free_count < full.free_count,
+        "the full pool runs out first": is_last and window and full.free_count < window.swa.free_count,
+        "need merges": waits and full.needs_merge(wanted),
+        "freed pages wait while older ones suffice": waits and not full.needs_merge(wanted),
+        "an alloc fails and the order stays": any(_is_their_turn(pool, *each) for each in pools),
+        "pages are handed out while a group is open": wanted and full.group_open,
+        "an allocation ends inside a page": operation.tokens % pool.page_size,
+    }
+
+
+def _met_by_failure(pool: SlotModel, operation: Alloc, seen: SeenAlloc) -> Met:
+    return {"an alloc fails": True, "an alloc fails with pages pending": pool.full.pending}
+
+
+def _met_by_free(pool: SlotModel, operation: Free, seen: SeenSlots) -> Met:
+    full, window, pages, slots, size = pool.full, pool.window, {*seen.pages}, seen.slots, pool.page_size
+    if not slots:
+        return {"nothing is freed": True}
+    origin, given = pool.given.origin, pool.given.given_by
+    met = {
+        "the last page in somebody's hands is freed": full.held == pages,
+        "a group collects pages of several calls": full.pending,
+        "part of an allocation is freed": any(
+            origin(slot) == step and (page := slot // size) in full.held and page not in pages
+            for step in {origin(page * size) for page in pages}
+            for slot in given(step)[::size]
+        ),
+        "a free returns what is left of both": window is not None and not window.half.keys() >= pages,
+    }
+    if size > 1:
+        asked = {slot // size for slot in slots if origin(slot) == origin(slot // size * size)}
+        met["one slot frees its page"] = len(slots) == len(pages)
+        met["slots of a page are named twice"] = len({*slots}) < len(slots)
+        met["a slot beyond those asked for frees its page"] = pages - asked
+    return met
+
+
+def _met_by_refusal(pool: SlotModel, operation: Free, seen: SeenSlots) -> Met:
+    return {"good slots stay with a bad one": len({*seen.slots}) > len(seen.wrong)}
+
+
+def _met_by_halves(pool: SlotModel, operation: FreeSWA, seen: SeenSlots) -> Met:
+    is_inside = seen.pages and pool.full.group_open
+    return {"halves go before their slots": seen.pages, "halves go inside a group": is_inside}
+
+
+def _met_by_move(pool: SlotModel, operation: MoveSWA, seen: SeenSlots) -> Met:
+    is_inside = seen.slots and pool.full.group_open
+    return {"halves move": seen.slots, "halves move inside a group": is_inside}
+
+
+def _met_by_reading(pool: SlotModel, operation: ReadHalves, seen: SeenSlots) -> Met:
+    halves = seen.result.swa_slots
+    return {"a half is read": any(halves), "a half that is gone is read": 0 in halves}
+
+
+def _met_by_merge(pool: SlotModel, operation: Merge, seen: Seen) -> Met:
+    return {"an explicit merge": pool.full.young}
+
+
+def _met_by_end(pool: SlotModel, operation: EndGroup, seen: Seen) -> Met:
+    return {"a group closes": pool.full.pending}
+
+
+def _met_by_clear(pool: SlotModel, operation: Clear, seen: Seen) -> Met:
+    full = pool.full
+    return {"a clear takes everything from its holders": full.held, "a clear closes a group": full.group_open}
+
+
+SLOTS = KindLaws(
+    order="A1 X7 A3 A2 A7 A4",
+    asked={
+        Alloc: Asked(None, "A2"),
+        Free: Asked(Done, _law_of_free),
+        FreeSWA: Asked(Done, "A7"),
+        MoveSWA: Asked(Done, "A7"),
+        ReadHalves: Asked(Slots, "A7"),
+        Merge: Asked(Done, _law_of_merge, "A2"),
+        BeginGroup: Asked(Done, "A6"),
+        EndGroup: Asked(Done, "A6"),
+        Clear: Asked(Done, "X7"),
+    },
+    sizes={("A2", "swa_available_size"): "A7"},
+    sizes_law="A2",
+    met={
+        (Alloc, DONE): _met_by_alloc,
+        (Alloc, NO_ROOM): _met_by_failure,
+        (Free, DONE): _met_by_free,
+        (Free, REFUSED): _met_by_refusal,
+        (FreeSWA, DONE): _met_by_halves,
+        (FreeSWA, REFUSED): _met_by_refusal,
+        (MoveSWA, DONE): _met_by_move,
+        (ReadHalves, DONE): _met_by_reading,
+        (ReadHalves, REFUSED): _met_by_refusal,
+        (Merge, DONE): _met_by_merge,
+        (EndGroup, DONE): _met_by_end,
+        (Clear, DONE): _met_by_clear,
+    },
+)

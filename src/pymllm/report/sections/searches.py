@@ -18,7 +18,7 @@ from pymllm.conformance.documents import (
 )
 from pymllm.history.operations import KINDS
 from pymllm.oracle.coverage import SITUATIONS
-from pymllm.oracle.coverage.situation import Situation
+from pymllm.oracle.laws.situation import Situation
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import Card, Fact, Part, Text, Tile, anchor_of
 from pymllm.report.changes import Since, find_since

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from pymllm.history.files import Config
 
 Row = tuple[str, str] | tuple[str, str, str]
 """Name, ids of laws, and perhaps ids of bugs; ids with blanks between them."""
+
+
+Met = Mapping[str, object]
+"""Situations by their names, and whether an operation meets them."""
 
 
 @dataclass(frozen=True, slots=True)

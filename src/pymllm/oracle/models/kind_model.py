@@ -1,0 +1,124 @@
+"""What the models of all kinds share: what steps gave, what is suspect, and how an outcome is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pymllm.errors import ProgramError
+from pymllm.history.config_limits import read_number
+from pymllm.history.files import Header
+from pymllm.history.operations import Malformed, Operation, Span
+from pymllm.history.outcomes import Outcome
+from pymllm.oracle.models.slot_model import GivenNumbers
+
+MALFORMED_ERRORS = (
+    "TypeError",
+    "ValueError",
+    "IndexError",
+    "UsageError",
+    "OwnershipError",
+    "LockError",
+    "StaleNodeError",
+)
+"""What an argument that no caller may pass may be refused with (X1)."""
+
+DONE, REFUSED, NO_ROOM = "done", "refused", "no room"
+"""What an operation came to, or had to come to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misuse:
+    """One thing that is wrong with what a caller asks: its situation, whose law it is, how it is refused."""
+
+    situation: str
+    law: str = "X1"
+    errors: tuple[str, ...] = ()
+    needs: str = "refusals"  # the capability without which nobody may be asked so
+    trace: str = "X1"  # the law of what it leaves behind although it was refused
+    name: str = ""  # what the caller did, where the situation does not say enough
+
+    @property
+    def what(self) -> str:
+        """What the caller did."""
+        return self.name or self.situation.removesuffix(" is refused")
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a model makes of an outcome before anything is judged: read and sorted, never compared."""
+
+    result: Any
+    fate: str = DONE
+    wrong: tuple[Misuse, ...] = ()
+
+
+class KindModel:
+    """Follows what an implementation of one kind was told to do; nothing is judged here.
+
+    For each operation a subclass has ``read_<operation>``, which makes of an outcome what laws look at
+    (`Seen`) and raises `ProgramError` where it has no meaning, and ``follow_<operation>``, which changes the
+    model as an outcome that kept every law does. Whoever has nothing to follow leaves the second out.
+
+    Attributes
+    ----------
+    claims : frozenset of str
+        Capabilities of the adapter.
+    given : GivenNumbers
+        The slots, rows or blocks that each step gave.
+    """
+
+    KIND: ClassVar[str]
+
+    def __init__(self, header: Header) -> None:
+        self.config = header.config
+        self.claims = frozenset(header.capabilities)
+        self.given = GivenNumbers()
+
+    def sizes(self) -> dict[str, int]:
+        """Return every size that the model knows, by its documented name."""
+        return {}
+
+    def suspect(self, law: str) -> None:
+        """Note the law of an operation that must not have changed what it did not name."""
+
+    def follow_refused(self, step: int, operation: Operation, seen: Seen) -> None:
+        """Follow what was refused: nothing has changed, and what differs from now on was changed by it."""
+        if seen.wrong[0].trace == "X1":
+            self.suspect("X1")
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def read(self, operation: Operation, outcome: Outcome) -> Seen:
+        """Read the outcome of an operation of which nothing but its result is looked at."""
+        return Seen(outcome.result)
+
+    def read_malformed(self, operation: Malformed, outcome: Outcome) -> Seen:
+        """Read what became of a call that no caller may make."""
+        wrong = Misuse(
+            "a malformed call is refused",
+            self.malformed_law,
+            MALFORMED_ERRORS,
+            name=f"{operation.call} with {operation.wrong}",
+        )
+        return self.refused(outcome, wrong)
+
+    malformed_law: ClassVar[str] = "X1"
+
+    @staticmethod
+    def refused(outcome: Outcome, *wrong: Misuse) -> Seen:
+        """Return an outcome of what must be refused."""
+        return Seen(outcome.result, REFUSED, wrong)
+
+    # -- arguments -----------------------------------------------------------------------------------------
+
+    def number(self, key: str, least: int = 1) -> int:
+        """Return a number of the configuration; `ProgramError` where it is missing, or too small."""
+        return read_number(self.config, key, least)
+
+    def one(self, span: Span) -> int:
+        """Return the only number that a span names; `ProgramError` where it names none, or several."""
+        numbers = self.given.resolve((span,))
+        if len(numbers) != 1:
+            raise ProgramError(f"{span} names {len(numbers)} numbers; it must name one")
+        return numbers[0]
