@@ -14,8 +14,9 @@ Which law is named where several are broken:
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Generic, Protocol, TypeVar
 
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.codec import name_of
@@ -25,8 +26,8 @@ from pymllm.history.operations import OPERATIONS_OF, Operation
 from pymllm.history.outcomes import Outcome, Unsupported
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import laws_of
-from pymllm.oracle.laws.law import Asked, Broken, Check, KindLaws
-from pymllm.oracle.models.kind_model import NO_ROOM, REFUSED, KindModel, Seen
+from pymllm.oracle.laws.law import Asked, Broken, Check, KindLaws, Law
+from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, KindModel, Seen
 
 _KINDS = {
     "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
@@ -40,6 +41,9 @@ _JUDGES = {
     "blocks": "pymllm.oracle.block_judge:BlockJudge",
     "requests": "pymllm.oracle.request_judge:RequestJudge",
 }
+
+
+ModelT = TypeVar("ModelT", bound=KindModel)
 
 
 class Judge(Protocol):
@@ -94,36 +98,67 @@ def _find(place: str) -> Any:
 
 # -- laws over a model -------------------------------------------------------------------------------------
 
-_WHOLE = frozenset({"X1", "X4", "X7"})
+_WHOLE = frozenset({"X1", "X2", "X4", "X7"})
 """Laws about everything at once: that sizes are right afterwards is a test of them, changed or not."""
 
-_FAILED = {NO_ROOM: "X4"}
-"""The law that a wrong size breaks after an operation that came to nothing."""
+_FAILED = {NO_ROOM: "X4", STRUCK: "X2"}
+"""The law that a wrong size breaks after an operation that came to nothing, where it is claimed."""
 
 
 class _Plan:
     """What there is to do for operations of one class, looked up once."""
 
-    __slots__ = ("answer", "asked", "checks", "follow", "met", "read")
+    __slots__ = ("answer", "checks", "failed", "follow", "is_test", "law", "met", "read", "sizes")
 
     def __init__(self, operation: type[Operation], model: KindModel, laws: KindLaws) -> None:
         name, kind = name_of(operation), model.KIND
         if operation not in OPERATIONS_OF[kind]:
             raise ProgramError(f"{name} is no operation of kind {kind}")
+        claimed = _find_claimed(kind, model.claims)
         self.read: Callable[[Any, Outcome], Seen] = getattr(model, f"read_{name}", model.read)
         self.follow: Callable[[int, Any, Any], None] | None = getattr(model, f"follow_{name}", None)
-        self.asked: Asked | None = laws.asked.get(operation)
-        self.answer = None if self.asked is None else self.asked.answer
+        asked = laws.asked.get(operation, Asked(None, laws.sizes_law))
+        self.answer, self.is_test = asked.answer, asked.is_test
+        self.law = _choose(asked.law, claimed)
+        self.sizes = _choose(asked.sizes or asked.law, claimed)
+        self.failed = {fate: law for fate, law in _FAILED.items() if law in claimed}
         self.met = {fate: met for (of, fate), met in laws.met.items() if of is operation}
-        self.checks: dict[str, list[tuple[str, Check]]] = {}
-        claimed = {law.id: law for law in laws_of(kind) if law.is_claimed_by(model.claims)}
-        for law in (claimed[id] for id in laws.order.split() if id in claimed):
-            for of, fate, of_kind, check in law.checks:
-                if of is operation and of_kind == kind:
-                    self.checks.setdefault(fate, []).append((law.id, check))
+        order = laws.orders.get(operation, laws.order)
+        self.checks = _find_checks(operation, kind, model.claims, order)
 
 
-class LawJudge:
+@lru_cache(maxsize=64)
+def _find_claimed(kind: str, claims: frozenset[str]) -> dict[str, Law]:
+    return {law.id: law for law in laws_of(kind) if law.is_claimed_by(claims)}
+
+
+@lru_cache(maxsize=1024)
+def _find_checks(
+    operation: type[Operation], kind: str, claims: frozenset[str], order: str
+) -> dict[str, list[tuple[str, Check]]]:
+    """Return the checks of an operation in order, by what came of it; asked for once in each program."""
+    found: dict[str, list[tuple[str, Check]]] = {}
+    claimed, ids = _find_claimed(kind, claims), order.split()
+    for place, id in enumerate(ids):
+        checks: dict[str, list[Check]] = {}
+        for of, fate, of_kind, check in claimed[id].checks if id in claimed else ():
+            if of is operation and of_kind == kind:
+                checks.setdefault(fate, []).append(check)
+        before = ids[:place].count(id)
+        for fate, each in checks.items():
+            here = each[before : before + 1] if id in ids[place + 1 :] else each[before:]
+            found.setdefault(fate, []).extend((id, check) for check in here)
+    return found
+
+
+def _choose(law: str | Callable[[Any, Any, Any], str], claimed: Collection[str]) -> Any:
+    """Return the first law that is claimed of several."""
+    if not isinstance(law, str):
+        return law
+    return next((id for id in law.split() if id in claimed), law.split()[-1])
+
+
+class LawJudge(Generic[ModelT]):
     """Puts the laws of a kind to what was seen, one operation after the other.
 
     Parameters
@@ -134,12 +169,13 @@ class LawJudge:
         Of its kind.
     """
 
-    def __init__(self, model: KindModel, laws: KindLaws) -> None:
+    def __init__(self, model: ModelT, laws: KindLaws) -> None:
         self.evidence = Evidence()
         self.model = model
         self._laws = laws
         self._plans: dict[type[Operation], _Plan] = {}
         self._sizes: dict[str, int] | None = None
+        self._blamed: dict[str, list[tuple[str, str]]] = {}
 
     def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
         """Judge one step and follow it in the model; see `Judge`."""
@@ -151,6 +187,7 @@ class LawJudge:
         law = self._laws.sizes_law
         if not isinstance(outcome.result, Unsupported):
             law = self._judge_done(plan, step, operation, outcome)
+        model.end_step(operation)
         now = model.sizes()
         self._test_sizes(law, before, now, outcome.sizes)
         self._sizes = now
@@ -160,23 +197,18 @@ class LawJudge:
 
     def _judge_done(self, plan: _Plan, step: int, operation: Operation, outcome: Outcome) -> str:
         """Judge what an operation came to; return the law that a wrong size breaks afterwards."""
-        model, evidence, asked = self.model, self.evidence, plan.asked
+        model, evidence = self.model, self.evidence
         seen = plan.read(operation, outcome)
         fate = seen.fate
         tell = plan.met.get(fate)
         if fate == REFUSED:
             self._judge_refusal(seen, outcome)
-            for misuse in seen.wrong:
-                evidence.meet(misuse.situation)
-            if tell is not None:
-                evidence.meet_each(tell(model, operation, seen))
-            model.follow_refused(step, operation, seen)
-            return seen.wrong[0].trace
-        if fate != NO_ROOM and plan.answer is not None and asked is not None:
-            law = asked.law if isinstance(asked.law, str) else asked.law(model, operation, seen)
+        elif fate == DONE and plan.answer is not None:
+            law = plan.law if isinstance(plan.law, str) else plan.law(model, operation, seen)
             if type(seen.result) is not plan.answer:
                 evidence.refuse(law, name_of(type(operation)), name_of(plan.answer), seen.result)
-            evidence.exercised[law] += 1
+            if plan.is_test:
+                evidence.exercised[law] += 1
         exercised = evidence.exercised
         for law, check in plan.checks.get(fate, ()):
             found = check(model, operation, seen)
@@ -188,7 +220,12 @@ class LawJudge:
                 evidence.refuse(found.law or law, found.what, found.expected, found.observed)
         if tell is not None:
             evidence.meet_each(tell(model, operation, seen))
-        law = self._law_of_sizes(asked, operation, seen)
+        if fate == REFUSED:
+            model.follow_refused(step, operation, seen)
+            return seen.wrong[0].trace
+        law = plan.failed.get(fate) or plan.sizes
+        if not isinstance(law, str):
+            law = law(model, operation, seen)
         if plan.follow is not None:
             plan.follow(step, operation, seen)
         return law
@@ -203,29 +240,40 @@ class LawJudge:
                 )
         errors = dict.fromkeys(error for misuse in seen.wrong for error in misuse.errors)
         self.evidence.expect_error(first.law, first.what, outcome, *errors)
-
-    def _law_of_sizes(self, asked: Asked | None, operation: Operation, seen: Seen) -> str:
-        if seen.fate in _FAILED:
-            return _FAILED[seen.fate]
-        if asked is None:
-            return self._laws.sizes_law
-        law = asked.sizes or asked.law
-        return law if isinstance(law, str) else law(self.model, operation, seen)
+        for misuse in seen.wrong:
+            self.evidence.meet(misuse.situation, misuse.situation)
 
     def _test_sizes(
         self, law: str, before: Mapping[str, int], now: Mapping[str, int], found: Mapping[str, int]
     ) -> None:
         """Test the sizes that were told against those that the model knows now."""
-        if found != now:  # not all are told, or one is wrong
-            for name, expected in now.items():
-                if found.get(name, expected) != expected:
-                    if self._sizes is None and now == before:
-                        law = self._laws.sizes_law  # what nothing has changed was wrong before
-                    self.evidence.refuse(self._laws.sizes.get((law, name), law), name, expected, found[name])
-        if law in _WHOLE:
-            self.evidence.count(*[law] * bool(found))
-        elif now != before and any(now[name] != size for name, size in before.items() if name in found):
-            self.evidence.count(law)
+        is_whole = law in _WHOLE or self.model.tests_each_size
+        if not is_whole and found == now == before:
+            return  # as after every second operation: nothing is wrong, and nothing could have become so
+        if self._sizes is None and self._laws.is_wrong_from_start and now == before != found:
+            self._test_first_sizes(now, found)
+        tested = set()
+        for name, blamed in self._blamed.get(law) or self._blame(law, now):
+            if name in found:
+                if found[name] != now[name]:
+                    self.evidence.refuse(blamed, f"{name} afterwards", now[name], found[name])
+                if is_whole or now[name] != before[name]:
+                    tested.add(blamed)
+        self.evidence.count(*tested)
+
+    def _test_first_sizes(self, now: Mapping[str, int], found: Mapping[str, int]) -> None:
+        """Blame nothing that was done for what was wrong before."""
+        for name, blamed in self._blame(self._laws.sizes_law, now):
+            if found.get(name, now[name]) != now[name]:
+                self.evidence.refuse(blamed, name, now[name], found[name])
+
+    def _blame(self, law: str, sizes: Iterable[str]) -> list[tuple[str, str]]:
+        """Return the sizes that may be tested, with the law of a wrong one, by that of the operation."""
+        claimed, named = _find_claimed(self.model.KIND, self.model.claims), self._laws.sizes
+        pairs = ((name, _choose(named.get((law, name), law), claimed)) for name in sizes)
+        known = [(name, blamed) for name, blamed in pairs if blamed == law or blamed in claimed]
+        self._blamed[law] = known
+        return known
 
 
 # -- recorded outcomes -------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ WINDOW_CASES = {
     "a half out of its turn": Case("A4", (), TOOK_12, slots(1, 2, swa=(2, 1))),
     "a failed alloc takes full slots": Case("X4", (TOOK_12,), (Alloc(2), NoRoom(), (2, 1)), (0, 1)),
     "clear leaves a half behind": Case("X7", (TOOK_12,), (Clear(), Done(), (4, 3)), (4, 2)),
-    "a half is lost": Case("A7", (TOOK_12,), BOTH_WENT, (4, 2), counts=False),
+    "a half is lost": Case("A7", (TOOK_12,), BOTH_WENT, (4, 2)),
     "half of a half is kept": Case("A7", (TOOK_12,), HALF_1_WENT, (2, 1)),
     "a half takes its slot along": Case("A7", (TOOK_12,), HALF_1_WENT, (3, 2)),
     "a good free of a half is refused": Case("A7", (TOOK_12,), HALF_1_WENT, NOT_OWNED),

@@ -67,6 +67,7 @@ class Asked:
     - ``answer``: What it must answer with where it was done; ``None`` where a law looks at that itself.
     - ``law``: The law that another answer breaks; of several the first that is claimed.
     - ``sizes``: The law that a wrong size breaks afterwards; by default ``law``.
+    - ``is_test``: Whether the right answer is a test of the law by itself.
 
     Either may depend on what was seen: a function over the model before, the operation, and that.
     """
@@ -74,23 +75,31 @@ class Asked:
     answer: type | None
     law: str | Callable[[Any, Any, Any], str]
     sizes: str | Callable[[Any, Any, Any], str] = ""
+    is_test: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class KindLaws:
     """How the laws of one kind of implementation are put to an operation.
 
-    - ``order``: Ids of laws, in which they are asked; the first that is broken is the one that is named.
+    - ``order``: Ids of laws, in which they are asked; the first that is broken is the one that is named. Of
+      one that stands there several times the checks of an operation are put one by one, the rest last.
+    - ``orders``: Other orders, of operations that need them.
     - ``asked``: What each operation asks for; one that is missing has no answer and no size of its own.
     - ``sizes_law``: The law of sizes that no operation has changed.
-    - ``sizes``: Sizes that are another law's than the operation's: that law, by the operation's and the name.
+    - ``sizes``: Sizes that are another law's than the operation's: that law, by the operation's and the name;
+      of several the first that is claimed, and none is tested where it is not.
+    - ``is_wrong_from_start``: Whether a size that is wrong after a first operation, which changed none, was
+      wrong before it; else it is that operation's.
     - ``met``: Which situations an operation meets that came to something, told before it is followed.
     """
 
     order: str
     asked: Mapping[type[Operation], Asked]
     sizes_law: str
+    orders: Mapping[type[Operation], str] = field(default_factory=dict)
     sizes: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    is_wrong_from_start: bool = True
     met: Mapping[tuple[type[Operation], str], Callable[[Any, Any, Any], Mapping[str, object]]] = field(
         default_factory=dict
     )

@@ -23,15 +23,15 @@ MALFORMED_ERRORS = (
 )
 """What an argument that no caller may pass may be refused with (X1)."""
 
-DONE, REFUSED, NO_ROOM = "done", "refused", "no room"
-"""What an operation came to, or had to come to."""
+DONE, REFUSED, NO_ROOM, STRUCK = "done", "refused", "no room", "struck"
+"""What an operation came to, or had to come to; the last is the error of a call that was let fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Misuse:
     """One thing that is wrong with what a caller asks: its situation, whose law it is, how it is refused."""
 
-    situation: str
+    situation: str  # or "" where that depends
     law: str = "X1"
     errors: tuple[str, ...] = ()
     needs: str = "refusals"  # the capability without which nobody may be asked so
@@ -78,6 +78,12 @@ class KindModel:
     def sizes(self) -> dict[str, int]:
         """Return every size that the model knows, by its documented name."""
         return {}
+
+    tests_each_size: bool = False
+    """Whether a size that stays as it is is tested, too, since none ever changes."""
+
+    def end_step(self, operation: Operation) -> None:
+        """Forget what was to be known for this operation alone; nothing may have come of it."""
 
     def suspect(self, law: str) -> None:
         """Note the law of an operation that must not have changed what it did not name."""
