@@ -27,10 +27,11 @@ from pymllm.mem_cache.base_prefix_cache import (
     RadixKey,
 )
 from pymllm.mem_cache.memory_pool import GDNPool, ReqToTokenPool
+from pymllm.oracle.judge import LawJudge
+from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, path_of_key
 from pymllm.oracle.models.slot_ledger import Owner, TrackLedger
 from pymllm.oracle.models.slot_model import WindowModel
-from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_pools import CacheKind, EnginePools
 
@@ -40,7 +41,7 @@ R = TypeVar("R")
 class Carrier:
     """Carries operations out for those who call functions."""
 
-    def __init__(self, do: Callable[[Operation], Outcome], judge: PrefixJudge) -> None:
+    def __init__(self, do: Callable[[Operation], Outcome], judge: LawJudge[CacheModel]) -> None:
         self.judge = judge
         self.steps = 0  # the number of the last operation, as the history counts them
         self.asked: Operation | None = None  # what somebody has asked for and got no answer to
@@ -69,7 +70,7 @@ class Carrier:
         """Return a size by its documented name: as the adapter tells it, or else as it must be."""
         if name in self._told:
             return self._told[name]
-        return self.judge.sizes()[name]
+        return self.judge.model.sizes()[name]
 
 
 def _told(name: str) -> Callable[[Any], int]:
@@ -127,12 +128,12 @@ class DrivenCache(BasePrefixCache):
         ``mamba_value`` is a row of `states`.
         """
         wanted = self._key(key)
-        slots = None if value is None else self._carrier.judge.ledger.name(value.tolist())
+        slots = None if value is None else self._carrier.judge.model.ledger.name(value.tolist())
         row = kwargs.pop("mamba_value", None)
         state = None if row is None or self.states is None else self.states.name(int(row))
         result = self._carrier.do(ops.Insert(wanted, slots, state=state, **kwargs), out.Inserted)
         step = self._carrier.steps
-        self._paths[step] = self._carrier.judge.model.whole(path_of_key(wanted))
+        self._paths[step] = self._carrier.judge.model.cache.whole(path_of_key(wanted))
         return InsertResult(result.prefix_len, step, result.state_exists, result.adopted)
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
@@ -254,7 +255,7 @@ class DrivenAllocator:
         self.size = size
         self.refuses: Callable[[], bool] | None = None
         self._carrier = carrier
-        self._ledger = carrier.judge.ledger
+        self._ledger = carrier.judge.model.ledger
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Hand out slots, int32 on the CPU, or ``None``."""
@@ -327,7 +328,7 @@ def _integer(header: Header, key: str) -> int:
 
 def make_driven_cache(carrier: Carrier, config: EngineConfig) -> DrivenCache:
     """Make the cache of an engine over an adapter, with states where the adapter keeps any."""
-    tracks = carrier.judge.books.tracks
+    tracks = carrier.judge.model.tracks
     return DrivenCache(carrier, None if tracks is None else DrivenStates(carrier, config.max_running, tracks))
 
 
@@ -335,7 +336,7 @@ def make_driven_pools(
     carrier: Carrier, cache: DrivenCache, config: EngineConfig, header: Header
 ) -> EnginePools:
     """Make the pools of an engine over an adapter; nothing to walk: who carries out also audits."""
-    allocator, model = DrivenAllocator(carrier, _integer(header, "slots")), carrier.judge.model
+    allocator, model = DrivenAllocator(carrier, _integer(header, "slots")), carrier.judge.model.cache
 
     def cached_slots() -> list[torch.Tensor]:
         return [_tensor_of([slot for page in model.pages.values() for slot in page.slots], np.int64)]

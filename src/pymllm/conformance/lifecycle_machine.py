@@ -24,8 +24,9 @@ from pymllm.history import operations as ops
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Evicted, NoRoom, Outcome, Slots
 from pymllm.mem_cache.memory_pool import ReqToTokenPool
+from pymllm.oracle.judge import LawJudge
+from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, path_of_key
-from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.workloads.engine import Engine
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_watch import Event
@@ -116,14 +117,14 @@ class LifecycleNotes:
 
     def __init__(
         self,
-        judge: PrefixJudge,
+        judge: LawJudge[CacheModel],
         cache: DrivenCache,
         source: DrawnSource,
         rows: ReqToTokenPool,
         config: EngineConfig,
     ) -> None:
         self._meet = judge.evidence.meet
-        self._model = judge.model
+        self._model = judge.model.cache
         self._cache = cache
         self._source = source
         self._rows = rows
@@ -249,7 +250,7 @@ class LifecycleMachine(ActingMachine):
     def begin(self) -> None:
         """Start an engine over the adapter."""
         judge, header = self.examiner.judge, self.examiner.history.header
-        if "engine" not in header.capabilities or not isinstance(judge, PrefixJudge):
+        if "engine" not in header.capabilities or header.kind != "prefix" or not isinstance(judge, LawJudge):
             raise AdapterError(header.adapter, "an engine needs a prefix cache that claims it can be driven")
         self.judge = judge
         # An iteration is some eight operations; one walk for all of them makes 2,650 a second of 1,600.
@@ -259,7 +260,7 @@ class LifecycleMachine(ActingMachine):
         self._is_intact = True
         self._is_engines_turn = False
         self._scale = 1 if judge.model.page_size == 1 else 2
-        self._has_states = judge.books.tracks is not None
+        self._has_states = judge.model.tracks is not None
         self._spaces = _SPACES if "extra_key" in header.capabilities else (None,)
         self._carrier = Carrier(self._carry, judge)
         self._start(headroom=0, early=1)  # what is cached then is dead in part; later engines may be lazy

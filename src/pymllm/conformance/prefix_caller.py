@@ -14,9 +14,10 @@ from pymllm.conformance.acting import ActingMachine, act
 from pymllm.history import operations as ops
 from pymllm.history.operations import KEY_FORMS, Key, Operation, Span, Token
 from pymllm.history.outcomes import Inserted, Locked, Matched, NoRoom, Result, Slots
+from pymllm.oracle.judge import LawJudge
+from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, Space, path_of_key
 from pymllm.oracle.models.slot_ledger import Owner, SlotLedger
-from pymllm.oracle.prefix_judge import PrefixJudge
 
 SPACES = (
     *[Space()] * 12,
@@ -92,12 +93,12 @@ class PrefixCaller(ActingMachine):
 
     INSPECT_EVERY: ClassVar[int] = 1  # acts between two looks at the nodes, where the adapter shows them
 
-    judge: PrefixJudge
+    judge: LawJudge[CacheModel]
 
     def begin(self) -> None:
         """Read once what there is, and what can be asked for."""
-        self.model: PrefixModel = self.judge.model
-        self.ledger: SlotLedger = self.judge.ledger
+        self.model: PrefixModel = self.judge.model.cache
+        self.ledger: SlotLedger = self.judge.model.ledger
         self.spaces = spaces_of(self.capabilities)
         config = self.examiner.history.header.config
         self.page_size, self.window = self.model.page_size, self.model.window
@@ -106,7 +107,7 @@ class PrefixCaller(ActingMachine):
         self.has_pool, self.has_halves = self.pool != "none", self.pool == "swa"
         self.has_states, self.is_windowed = self.model.states is not None, self.window is not None
         self.needs_state = self.has_states and "bare_inserts" not in self.capabilities  # with every key
-        self.can_evict = self.judge.can_follow_evictions  # or else nothing is
+        self.can_evict = self.judge.model.can_follow_evictions  # or else nothing is
         self.can_evict_windows = self.can_evict and self.is_windowed
         self.can_evict_secondary = self.can_evict and (self.is_windowed or self.has_states)
         self.can_fail_callback = self.can_fail and self.can_evict
@@ -199,7 +200,7 @@ class PrefixCaller(ActingMachine):
 
     def _give_track_back(self, state: Span) -> None:
         """Free the track slot of a state that no insert has taken."""
-        tracks = self.judge.books.tracks
+        tracks = self.judge.model.tracks
         if tracks is not None and tracks.given.resolve((state,))[0] in tracks.callers:
             self.do(ops.FreeTrack(state))
 
@@ -279,7 +280,7 @@ class PrefixCaller(ActingMachine):
 
     def give_tracks_back(self) -> None:
         """Free every track slot that is the caller's."""
-        tracks = self.judge.books.tracks
+        tracks = self.judge.model.tracks
         if tracks is not None:
             for span in [tracks.given.name((slot,))[0] for slot in sorted(tracks.callers)]:
                 self.do(ops.FreeTrack(span))

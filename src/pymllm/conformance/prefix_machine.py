@@ -106,7 +106,7 @@ class StateActs(PrefixCaller):
     @looked_at(needs="has_states", quarters=(1, 4))
     def hoard_track_slots(self, quarters: int) -> None:
         """Keep free track slots in the caller's hands, some or all, so that the pool is short."""
-        tracks = self.judge.books.tracks
+        tracks = self.judge.model.tracks
         for _ in range(-(-tracks.room() * quarters // 4) if tracks is not None else 0):
             self.snapshot(is_evicting=False)
 

@@ -20,10 +20,10 @@ from pymllm.conformance.time_limit import HungError
 from pymllm.errors import InvariantViolation, ProgramError, PymllmError
 from pymllm.history.files import Config, Header, PlayedAct
 from pymllm.history.operations import Free, FreeSWA, Insert, MoveSWA, Operation, Span
-from pymllm.oracle.judge import Judge
+from pymllm.oracle.judge import Judge, LawJudge
+from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import path_of_key
 from pymllm.oracle.models.slot_ledger import Owner
-from pymllm.oracle.prefix_judge import PrefixJudge
 
 _HANGS = 3
 """An adapter that hangs so often is left alone: each time costs as long as one waits for an answer."""
@@ -126,40 +126,41 @@ def makes_sense(judge: Judge, operation: Operation) -> bool:
     Of judges and operations that are not about slots everything is let pass: the judge itself says afterwards
     what made no sense.
     """
-    if not isinstance(judge, PrefixJudge) or judge.ledger.pool is None:
+    model = judge.model if isinstance(judge, LawJudge) else None
+    if not isinstance(model, CacheModel) or model.ledger.pool is None:
         return True
     try:
         if isinstance(operation, Free | FreeSWA):
             is_kept = isinstance(operation, Free)
-            return _are_callers(judge, operation.slots, None if is_kept else True)
+            return _are_callers(model, operation.slots, None if is_kept else True)
         if isinstance(operation, MoveSWA):
-            return _are_callers(judge, operation.source, True) and _are_callers(
-                judge, operation.target, False
+            return _are_callers(model, operation.source, True) and _are_callers(
+                model, operation.target, False
             )
-        return not isinstance(operation, Insert) or _may_stand(judge, operation)
+        return not isinstance(operation, Insert) or _may_stand(model, operation)
     except ProgramError:
         return False
 
 
-def _are_callers(judge: PrefixJudge, spans: Iterable[Span], has_half: bool | None) -> bool:
-    ledger = judge.ledger
+def _are_callers(model: CacheModel, spans: Iterable[Span], has_half: bool | None) -> bool:
+    ledger = model.ledger
     slots = ledger.resolve(spans)
     return len(set(slots)) == len(slots) and all(
         ledger.owner(slot) is Owner.CALLER and has_half in (None, ledger.has_half(slot)) for slot in slots
     )
 
 
-def _may_stand(judge: PrefixJudge, operation: Insert) -> bool:
+def _may_stand(model: CacheModel, operation: Insert) -> bool:
     """Tell whether each page of an insert is the caller's, or the cache's own at this place."""
     if operation.slots is None:
         return True
-    model, ledger = judge.model, judge.ledger
-    whole = model.whole(path_of_key(operation.key))
+    cache, ledger = model.cache, model.ledger
+    whole = cache.whole(path_of_key(operation.key))
     slots = ledger.resolve(operation.slots)
     firsts = slots[: len(whole.tokens) : model.page_size]
     return len(set(firsts)) == len(firsts) and all(
         ledger.owner(slot) is Owner.CALLER or ledger.place(slot) == end
-        for end, slot in zip(model.page_ends(whole), firsts, strict=False)
+        for end, slot in zip(cache.page_ends(whole), firsts, strict=False)
     )
 
 

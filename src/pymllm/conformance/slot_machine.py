@@ -44,7 +44,7 @@ class SlotMachine(PoolMachine):
         self.page_size = model.page_size
         self.grouped = "groups" in model.claims
         self.is_group_strict = "group_errors" in model.claims
-        self.windowed = model.window is not None
+        self.windowed = model.window_pool is not None
         self.checked_window = self.can_refuse and self.windowed
         fits_byte = (model.full.pages + 1) * self.page_size <= 256
         self._forms = FORMS if fits_byte else FORMS[:-2]
@@ -56,8 +56,8 @@ class SlotMachine(PoolMachine):
         for _ in range(2):
             while self.model.pool.free_count:
                 self.alloc_all(but=0)
-                if self.model.window is not None:
-                    self.do(ops.FreeSWA(self._spans(self.model.window.alive)))
+                if self.model.window_pool is not None:
+                    self.do(ops.FreeSWA(self._spans(self.model.window_pool.alive)))
             self.do(ops.Free(self._spans(self.held)))
         super().end()
 
@@ -84,12 +84,12 @@ class SlotMachine(PoolMachine):
     @property
     def has_alive(self) -> bool:
         """Whether any page has a half."""
-        return self.model.window is not None and bool(self.model.window.half)
+        return self.model.window_pool is not None and bool(self.model.window_pool.half)
 
     @property
     def alive(self) -> list[int]:
         """Full pages with a half, in order."""
-        return self.model.window.alive if self.model.window is not None else []
+        return self.model.window_pool.alive if self.model.window_pool is not None else []
 
     # -- well-behaved acts ---------------------------------------------------------------------------------
     @act(pages=(0, 3), short=(0, 3), weight=3)
@@ -239,7 +239,7 @@ class SlotMachine(PoolMachine):
     # -- naming --------------------------------------------------------------------------------------------
     def _gone(self, start: int, count: int) -> list[int]:
         """Pick some held pages without a half."""
-        window = self.model.window
+        window = self.model.window_pool
         return pick(window.gone, start, count) if window is not None else []
 
     def _spans(self, pages: Sequence[int], naming: int = 1) -> tuple[Span, ...]:

@@ -31,13 +31,13 @@ from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, Kind
 
 _KINDS = {
     "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
+    "prefix": ("pymllm.oracle.models.prefix:CacheModel", "pymllm.oracle.laws.prefix_kind:PREFIX"),
 }
 _JUDGES = {
     "rows": "pymllm.oracle.row_judge:RowJudge",
     "buffers": "pymllm.oracle.buffer_judge:BufferJudge",
     "states": "pymllm.oracle.state_judge:StateJudge",
     "hashes": "pymllm.oracle.hash_judge:HashJudge",
-    "prefix": "pymllm.oracle.prefix_judge:PrefixJudge",
     "blocks": "pymllm.oracle.block_judge:BlockJudge",
     "requests": "pymllm.oracle.request_judge:RequestJudge",
 }

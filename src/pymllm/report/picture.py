@@ -21,10 +21,10 @@ from pymllm.history.outcomes import Inspected, NodeView, Outcome
 from pymllm.oracle.judge import Judge, LawJudge, make_judge
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.models.kind_model import KindModel
+from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds
 from pymllm.oracle.models.slot_ledger import Owner
 from pymllm.oracle.models.slots import SlotModel
-from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.text_file import cut
 
 WIDTH = 1000
@@ -147,8 +147,6 @@ def picture_of(lines: Sequence[str]) -> str:
 
 def _cells_of(judge: Any) -> list[_Cell]:
     """Return who has each slot of the pool, each page of an allocator, or each block or row."""
-    if isinstance(judge, PrefixJudge):
-        return list(_slots_under_cache(judge))
     if isinstance(judge, LawJudge):
         return list(_cells_of_model(judge.model))
     if judge.KIND == "rows":
@@ -166,8 +164,10 @@ def _cells_of(judge: Any) -> list[_Cell]:
 
 
 def _cells_of_model(model: KindModel) -> Iterator[_Cell]:
+    if isinstance(model, CacheModel):
+        yield from _slots_under_cache(model)
     if isinstance(model, SlotModel):
-        halves = model.window.half if model.window is not None else {}
+        halves = model.window_pool.half if model.window_pool is not None else {}
         for page in range(1, min(model.full.pages, MOST_CELLS) + 1):
             yield _Cell(page, *_page_words(model.full, page, halves))
 
@@ -182,8 +182,8 @@ def _page_words(pool: Any, page: int, halves: Any) -> tuple[str, str]:
     return tone, f"page {page}: {_TONES[tone]}{half}"
 
 
-def _slots_under_cache(judge: PrefixJudge) -> Iterator[_Cell]:
-    ledger, pages = judge.ledger, judge.model.pages
+def _slots_under_cache(model: CacheModel) -> Iterator[_Cell]:
+    ledger, pages = model.ledger, model.cache.pages
     if ledger.pool is None:
         return
     first = ledger.page_size
@@ -199,16 +199,16 @@ def _slots_under_cache(judge: PrefixJudge) -> Iterator[_Cell]:
 
 def _tree_of(judge: Judge, freed: Collection[int] = frozenset()) -> list[_Node] | None:
     """Return the tree of the model, without pages whose slots were freed."""
-    if not isinstance(judge, PrefixJudge):
+    if not (isinstance(judge, LawJudge) and isinstance(judge.model, CacheModel)):
         return None
-    pages = judge.model.pages
+    cache = judge.model.cache
+    pages = cache.pages
     kept = {path for path, page in pages.items() if not page.slots or not set(page.slots) <= set(freed)}
     below: dict[Path, list[Path]] = {}
     for path in sorted(kept, key=lambda it: (repr(it.space), repr(it.tokens))):
-        below.setdefault(judge.model.parent(path), []).append(path)
-    states = judge.model.states
+        below.setdefault(cache.parent(path), []).append(path)
     roots = [path for parent, paths in below.items() if parent not in kept for path in paths]
-    return [_node(judge.model, states, below, path) for path in roots]
+    return [_node(cache, cache.states, below, path) for path in roots]
 
 
 def _seen_tree(judge: Judge, outcome: Outcome) -> tuple[str, list[_Node]] | None:

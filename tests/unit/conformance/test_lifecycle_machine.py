@@ -59,7 +59,7 @@ def test_requests_run_when_the_engine_goes_on() -> None:
     assert machine.is_at_rest
     machine.teardown()
     assert isinstance(operations_of(machine)[-1], ops.Evict)
-    assert machine.examiner.judge.model.pages == {}
+    assert machine.examiner.judge.model.cache.pages == {}
 
 
 def test_prompts_share_what_their_small_numbers_share() -> None:

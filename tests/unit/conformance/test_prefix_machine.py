@@ -282,7 +282,7 @@ class TestEveryKeyWithItsState:
         put(made, 7, 7)
         put(made, 7, 7)
         assert len(asked(made, ops.FreeTrack)) == 1
-        assert made.judge.books.tracks.callers == set()
+        assert made.judge.model.tracks.callers == set()
 
     def test_nothing_is_inserted_where_there_is_no_state(self, tiny: str) -> None:
         made = caller(f"{tiny}:NeedsStates", **self.CONFIG)
@@ -296,7 +296,7 @@ class TestEveryKeyWithItsState:
         slots = made.model.slots(path_of_key(Key((7, 7))))
         assert made.insert(Key((7, 7)), slots, style=0) is None
         assert len(asked(made, ops.Insert)) == 1
-        assert made.judge.books.tracks.callers == set()
+        assert made.judge.model.tracks.callers == set()
 
     @pytest.mark.parametrize("seed", range(12))
     def test_every_act_keeps_to_it(self, tiny: str, seed: int) -> None:
@@ -388,7 +388,7 @@ def test_a_request_is_matched_held_computed_and_handed_over(machine: Any) -> Non
     serve(machine, pages=8)
     assert [operation.state is not None for operation, _ in inserts(machine)] == [True, True]
     assert types(machine)[ops.Lock] == 3
-    assert machine.judge.books.tracks.ends.slots.keys() == {
+    assert machine.judge.model.tracks.ends.slots.keys() == {
         path for path in machine.model.pages if len(path.tokens) in (4, 8)
     }
 
@@ -458,9 +458,9 @@ def test_hoarded_track_slots_go_back(machine: Any) -> None:
     """M7: those of the caller's only."""
     serve(machine)
     PrefixMachine.hoard_track_slots(machine, quarters=1)
-    assert machine.judge.books.tracks.room() == 0
+    assert machine.judge.model.tracks.room() == 0
     PrefixMachine.give_hoarded_tracks_back(machine)
-    assert machine.judge.books.tracks.room() == 1
+    assert machine.judge.model.tracks.room() == 1
 
 
 def test_the_pool_of_states_is_let_fail(machine: Any) -> None:

@@ -10,27 +10,32 @@ from typing import Any
 import pytest
 
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.history.outcomes import NodeView
-from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.laws import laws_of
+from pymllm.history.files import Header
+from pymllm.history.operations import Inspect
+from pymllm.history.outcomes import Inspected, NodeView, Outcome
+from pymllm.oracle.judge import LawJudge, make_judge
 from pymllm.oracle.models.cold_runs import hash_pages
-from pymllm.oracle.models.prefix_model import Path, PrefixModel, Space
-from pymllm.oracle.node_book import NodeBook, SeenPage, read_nodes
+from pymllm.oracle.models.prefix import CacheModel
+from pymllm.oracle.models.prefix_model import Path, Space
 
 # -- Nodes that differ from the model, or from what they were, are refused by the law that they break --------
 
 
-LAWS = frozenset(law.id for law in laws_of("prefix"))
+CLAIMS = ("exact_lru", "hashes", "inspect", "swa")
 WHOLE = Path(Space(), (1, 2, 3, 4))
 SLOTS = (11, 12, 13, 14)
 
 
-def model(window: int | None = 2) -> PrefixModel:
-    """Four pages, of which a match has used the first two, and a hold covers the last two."""
-    made = PrefixModel(1, window)
-    made.commit_insert(made.plan_insert(WHOLE, SLOTS))
-    made.commit_match(WHOLE.upto(2))
-    made.commit_lock(9, made.plan_lock(WHOLE))
+def looker(window: int | None = 2, without: Sequence[str] = ()) -> LawJudge[CacheModel]:
+    """Judge looks at four pages, of which a match has used the first two, and a hold covers the last two."""
+    claims = tuple(claim for claim in CLAIMS if claim not in without)
+    made = make_judge(Header("x", "prefix", {"page_size": 1, "window": window}, claims))
+    assert isinstance(made, LawJudge)
+    cache = made.model.cache
+    cache.commit_insert(cache.plan_insert(WHOLE, SLOTS))
+    cache.commit_match(WHOLE.upto(2))
+    cache.commit_lock(9, cache.plan_lock(WHOLE))
+    made.model.tokens[9] = 5
     return made
 
 
@@ -43,10 +48,10 @@ LOWER = NodeView(
 GOOD = (UPPER, LOWER)
 
 
-def look(book: NodeBook, nodes: Sequence[NodeView], token: int = 5) -> str | None:
+def look(book: LawJudge[CacheModel], nodes: Sequence[NodeView]) -> str | None:
     """Look at nodes; return the law that is broken, if one is."""
     try:
-        book.look(nodes, {9: token})
+        book.judge(99, Inspect(), Outcome(Inspected(tuple(nodes))))
     except InvariantViolation as violation:
         return violation.law
     return None
@@ -54,19 +59,18 @@ def look(book: NodeBook, nodes: Sequence[NodeView], token: int = 5) -> str | Non
 
 def test_good_nodes_are_accepted_and_test_what_they_show() -> None:
     """R6, R8, R9, R10, S5, S6, X5: what is shown is counted, and what is not is left out."""
-    book = NodeBook(model(), Evidence(), LAWS)
+    book = looker()
     assert look(book, GOOD) is None
     assert set(book.evidence.exercised) == {"R3", "R6", "R8", "R9", "R10", "S5", "S6", "X3", "X5"}
-    bare = NodeBook(model(None), Evidence(), LAWS)
+    bare = looker(None)
     assert look(bare, [NodeView(1, None, WHOLE.tokens, None, SLOTS)]) is None
     assert set(bare.evidence.exercised) == {"R3", "R9", "X3"}
 
 
 def test_counts_of_held_windows_are_tested_only_where_a_hold_is() -> None:
     """S6: of nodes that nobody holds they are 0 anyhow."""
-    made = model()
-    made.commit_unlock(9)
-    book = NodeBook(made, Evidence(), LAWS)
+    book = looker()
+    book.model.cache.commit_unlock(9)
     free = [dataclasses.replace(node, lock_ref=0, swa_lock_ref=0, boundary=None) for node in GOOD]
     assert look(book, free) is None
     assert not {"R6", "S5", "S6"} & set(book.evidence.exercised)
@@ -95,15 +99,15 @@ def test_a_node_that_differs_from_the_model_is_refused(
     """Each attribute has its law."""
     nodes = list(GOOD)
     nodes[number] = dataclasses.replace(nodes[number], **changes)
-    assert look(NodeBook(model(), Evidence(), LAWS), nodes) == law
+    assert look(looker(), nodes) == law
 
 
 def test_nodes_that_are_missing_or_too_many_are_refused() -> None:
     """R3, R9: every cached page, and no other; the words say which."""
-    assert look(NodeBook(model(), Evidence(), LAWS), [UPPER]) == "R3"
+    assert look(looker(), [UPPER]) == "R3"
     more = dataclasses.replace(LOWER, id=3, parent=2, boundary=None)
     with pytest.raises(InvariantViolation) as caught:
-        NodeBook(model(), Evidence(), LAWS).look([*GOOD, more], {9: 5})
+        looker().judge(99, Inspect(), Outcome(Inspected((*GOOD, more))))
     assert caught.value.law == "R9"
     assert caught.value.message.startswith("page (1, 2, 3, 4, 3")
     assert (caught.value.expected, caught.value.observed) == ("not in the tree", "slots (13,)")
@@ -113,21 +117,20 @@ def test_a_window_starts_with_a_node() -> None:
     """S5: an inner edge has no id to carry."""
     one = dataclasses.replace(UPPER, tokens=(1,), slots=(11,), kept_bytes=8)
     rest = NodeView(2, 1, (2, 3, 4), None, SLOTS[1:], lock_ref=1, boundary=5)
-    assert look(NodeBook(model(), Evidence(), LAWS), [one, rest]) == "S5"
+    assert look(looker(), [one, rest]) == "S5"
 
 
 def test_dead_pages_are_compared() -> None:
     """S2: a tombstone is shown as one."""
-    made = model()
-    made.commit_evict([], [WHOLE.upto(1), WHOLE.upto(2)])
-    book = NodeBook(made, Evidence(), LAWS)
+    book = looker()
+    book.model.cache.commit_evict([], [WHOLE.upto(1), WHOLE.upto(2)])
     assert look(book, [dataclasses.replace(UPPER, is_alive=False), LOWER]) is None
     assert book.evidence.exercised["S2"] == 1
 
 
 def test_computed_hashes_are_those_of_the_path() -> None:
     """H2: each node has its part of the chain."""
-    book = NodeBook(model(), Evidence(), LAWS)
+    book = looker()
     hashed = dataclasses.replace(LOWER, page_hashes=hash_pages(WHOLE, 1)[2:])
     assert look(book, [UPPER, hashed]) is None
     assert book.evidence.exercised["H2"] == 1
@@ -135,8 +138,8 @@ def test_computed_hashes_are_those_of_the_path() -> None:
 
 def test_laws_that_are_not_claimed_are_not_tested() -> None:
     """R8, H2: a cache may show nodes without an order, or with hashes of its own."""
-    book = NodeBook(model(), Evidence(), LAWS - {"R8", "H2"})
     odd = dataclasses.replace(LOWER, last_access=7.0, page_hashes=("x", "y"))
+    book = looker(without=("exact_lru", "hashes"))
     assert look(book, [UPPER, odd]) is None
     assert not {"R8", "H2"} & set(book.evidence.exercised)
 
@@ -144,8 +147,8 @@ def test_laws_that_are_not_claimed_are_not_tested() -> None:
 # - from one look to the next -----------------------------------------------------------------------------
 
 
-def seen(*nodes: NodeView) -> NodeBook:
-    book = NodeBook(model(), Evidence(), LAWS)
+def seen(*nodes: NodeView) -> LawJudge[CacheModel]:
+    book = looker()
     assert look(book, nodes or GOOD) is None
     return book
 
@@ -167,14 +170,14 @@ def test_a_node_is_split_only_where_it_may_be() -> None:
     """R2, R10, X3: the lower half keeps the id, and the upper half's is new."""
     assert look(seen(), split_in_three()) == "R2"
     book = seen()
-    book.may_split([WHOLE.upto(1)])
+    book.model.nodes.may_split([WHOLE.upto(1)])
     before = book.evidence.exercised["R10"]
     assert look(book, split_in_three()) is None
     assert book.evidence.exercised["R10"] - before == 2
     assert book.evidence.reached["a held path is split"] == 1
     assert not book.evidence.reached["an edge node is split"]
     book = seen()
-    book.may_split([WHOLE.upto(1)])
+    book.model.nodes.may_split([WHOLE.upto(1)])
     one, *rest = split_in_three()
     assert look(book, [dataclasses.replace(one, id=0), dataclasses.replace(rest[0], parent=0), LOWER]) == "X3"
 
@@ -182,7 +185,7 @@ def test_a_node_is_split_only_where_it_may_be() -> None:
 def test_splits_of_edge_nodes_and_of_hashed_nodes_are_met() -> None:
     """S5, H2: the upper half takes the boundary id, and its part of the hashes."""
     book = seen()
-    book.may_split([WHOLE.upto(3)])
+    book.model.nodes.may_split([WHOLE.upto(3)])
     hashes = hash_pages(WHOLE, 1)
     upper = dataclasses.replace(LOWER, id=3, tokens=(3,), slots=(13,), page_hashes=hashes[2:3])
     lower = dataclasses.replace(
@@ -193,11 +196,12 @@ def test_splits_of_edge_nodes_and_of_hashed_nodes_are_met() -> None:
     assert book.evidence.reached["a hashed node is split"] == 1
 
 
-def replaced(book: NodeBook) -> None:
+def replaced(book: LawJudge[CacheModel]) -> None:
     """Let the last two pages go, and cache them anew."""
-    book.model.commit_unlock(9)
-    book.model.commit_evict([WHOLE, WHOLE.upto(3)], [])
-    book.model.commit_insert(book.model.plan_insert(WHOLE, SLOTS))
+    cache = book.model.cache
+    cache.commit_unlock(9)
+    cache.commit_evict([WHOLE, WHOLE.upto(3)], [])
+    cache.commit_insert(cache.plan_insert(WHOLE, SLOTS))
 
 
 def renewed(id: int) -> tuple[NodeView, ...]:
@@ -210,40 +214,36 @@ def test_what_is_cached_anew_is_a_new_node() -> None:
     book = seen()
     replaced(book)
     assert look(book, renewed(2)) == "X3"
-    assert book.call_back(4)
-    assert not book.call_back(4)
-    assert not book.call_back(None)
+    book.model.nodes.called_back.add(4)
     assert look(book, renewed(4)) == "X3"
     assert look(book, renewed(5)) is None
 
 
 def test_where_nodes_end_is_known_until_it_may_have_changed() -> None:
     """R5: who was shown the nodes knows what an eviction takes whole."""
-    book = NodeBook(model(), Evidence(), LAWS)
+    judge = looker()
+    book = judge.model.nodes
     assert (book.cut(WHOLE.upto(0)), book.cut(WHOLE)) == (True, None)
     assert book.ids_of([WHOLE]) is None
-    look(book, GOOD)
+    look(judge, GOOD)
     assert [book.cut(WHOLE.upto(end)) for end in (1, 2, 3, 4)] == [False, True, False, True]
     assert book.ids_of([WHOLE, WHOLE.upto(3)]) == [2]
     book.may_split([WHOLE.upto(3)])
     assert [book.cut(WHOLE.upto(end)) for end in (1, 3)] == [False, None]
-    replaced(book)
+    replaced(judge)
     assert [book.cut(WHOLE.upto(end)) for end in (2, 3, 4)] == [True, None, None]
     assert book.cut(Path(Space(), (9,))) is None
 
 
 def test_a_page_in_another_space_is_not_lost() -> None:
     """K1 before R3: it is shown under another namespace than it was cached under."""
-    bare = model(None)
     elsewhere = NodeView(1, None, WHOLE.tokens, "1", SLOTS)
-    book = NodeBook(bare, Evidence(), LAWS)
     with pytest.raises(InvariantViolation, match=r"space of page \(1,\).*\(None, 1\).*\('1', 1\)") as caught:
-        book.look([elsewhere], {})
+        looker(None).judge(99, Inspect(), Outcome(Inspected((elsewhere,))))
     assert caught.value.law == "K1"
-    other = NodeView(1, None, (5, 2, 3, 4), "1", SLOTS)
-    assert look(NodeBook(bare, Evidence(), LAWS), [other]) == "R3"
+    assert look(looker(None), [NodeView(1, None, (5, 2, 3, 4), "1", SLOTS)]) == "R3"
     whole = NodeView(2, None, WHOLE.tokens, None, SLOTS)
-    assert look(NodeBook(bare, Evidence(), LAWS), [elsewhere, whole]) == "R9"
+    assert look(looker(None), [elsewhere, whole]) == "R9"
 
 
 # -- Nodes that are no tree ----------------------------------------------------------------------------------
@@ -253,16 +253,19 @@ UPPER_VIEW = NodeView(1, None, (7, 7, 8, 8), "a", (2, 3, 4, 5), kept_bytes=32)
 LOWER_VIEW = NodeView(2, 1, (9, 9), "a", (6, 7))
 
 
-def test_pages_and_ends_are_found_by_their_paths() -> None:
+def paged() -> LawJudge[CacheModel]:
+    """Judge looks at three pages of two tokens in a namespace."""
+    claims = (*CLAIMS, "extra_key")
+    made = make_judge(Header("x", "prefix", {"page_size": 2}, claims))
+    assert isinstance(made, LawJudge)
+    cache = made.model.cache
+    cache.commit_insert(cache.plan_insert(Path(Space("a"), (7, 7, 8, 8, 9, 9)), (2, 3, 4, 5, 6, 7)))
+    return made
+
+
+def test_pages_are_found_by_their_paths() -> None:
     """R9: a path is the whole prefix from the root."""
-    tree = read_nodes(Evidence(), [UPPER_VIEW, LOWER_VIEW], 2)
-    whole = Path(Space("a"), (7, 7, 8, 8, 9, 9))
-    assert tree.ends == {whole.upto(4): UPPER_VIEW, whole: LOWER_VIEW}
-    assert tree.pages == {
-        whole.upto(2): SeenPage((2, 3), UPPER_VIEW, 0),
-        whole.upto(4): SeenPage((4, 5), UPPER_VIEW, 1),
-        whole: SeenPage((6, 7), LOWER_VIEW, 0),
-    }
+    assert look(paged(), [UPPER_VIEW, LOWER_VIEW]) is None
 
 
 @pytest.mark.parametrize(
@@ -283,9 +286,7 @@ def test_pages_and_ends_are_found_by_their_paths() -> None:
 )
 def test_what_is_no_tree_is_refused(changes: dict[str, Any], law: str) -> None:
     """R9, K1, X3, X5: whole pages, one node each, below a parent of the same namespace."""
-    with pytest.raises(InvariantViolation) as refused:
-        read_nodes(Evidence(), [UPPER_VIEW, dataclasses.replace(LOWER_VIEW, **changes)], 2)
-    assert refused.value.law == law
+    assert look(paged(), [UPPER_VIEW, dataclasses.replace(LOWER_VIEW, **changes)]) == law
 
 
 # -- Page hashes, from the path alone ------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from pymllm.history.operations import (
     Unlock,
 )
 from pymllm.history.outcomes import Done, Effect, Failed, Hashes, Matched, Outcome, Unsupported
-from pymllm.oracle.prefix_judge import PrefixJudge
+from pymllm.oracle.judge import LawJudge, make_judge
 
 
 def test_a_good_program_is_accepted_and_tests_what_it_touches() -> None:
@@ -319,7 +319,7 @@ def test_what_is_not_claimed_is_not_asked(operation: Any, without: str) -> None:
     told = ToldProgram(without=(without,))
     told(Match(Key((7,))))
     outcome = Outcome(Failed("ValueError")) if isinstance(operation, Malformed) else Outcome(Done())
-    judge = PrefixJudge(told.header)
+    judge = make_judge(told.header)
     judge.judge(1, told.steps[0].operation, told.outcome(1))
     with pytest.raises(ProgramError, match="claim"):
         judge.judge(2, operation, outcome)
@@ -328,7 +328,7 @@ def test_what_is_not_claimed_is_not_asked(operation: Any, without: str) -> None:
 @pytest.mark.parametrize("call", ["reenter", "callback", "free"])
 def test_a_fault_is_that_of_the_first_call_or_a_later_one(call: str) -> None:
     """X2: no program lets a call before the first one fail."""
-    judge = PrefixJudge(ToldProgram().header)
+    judge = make_judge(ToldProgram().header)
     with pytest.raises(ProgramError, match="counted from 1"):
         judge.judge(1, Fault(call, 0), Outcome(Done()))
 
@@ -358,21 +358,36 @@ def test_a_cache_that_keeps_nothing_finds_nothing() -> None:
     words = told.words(inserted, adopted=((0, 2),))
     assert words == "R4: adopted ranges: expected (), observed ((0, 2),)"
     assert told.law(inserted, effects=(Effect("free", (1,)),)) == "R4"
+    assert told.law(inserted, result=Done()) == "R3"
     assert told.law(evicted, full=1) == "R5"
+
+
+def test_windows_may_be_claimed_by_a_cache_without_one() -> None:
+    """S3, S4, S5, S6: of such a cache they say nothing."""
+    told = ToldProgram()
+    hold = told(Lock(told.put(7, 8)))
+    told(Inspect())
+    told(Unlock(hold))
+    told(Evict(1))
+    claims = (*told.header.capabilities, "swa")
+    told.header = dataclasses.replace(told.header, capabilities=claims)
+    assert not {"S2", "S3", "S4", "S5", "S6"} & set(told.sound().exercised)
 
 
 def test_books_are_open_to_who_chooses_the_next_operation() -> None:
     """The model, the ledger and the nodes tell a caller what there is."""
     config = {"page_size": 2, "window": None, "pool": "token", "slots": 4}
-    judge = PrefixJudge(Header("x", "prefix", dict(config), ("exact_lru", "pool")))
+    judge = make_judge(Header("x", "prefix", dict(config), ("exact_lru", "pool")))
     judge.judge(1, Match(Key((1, 2))), Outcome(Matched((), 0)))
-    assert (judge.model.clock, judge.ledger.room(), judge.nodes.ends) == (1, 2, {})
-    assert judge.can_follow_evictions
-    assert judge.sizes()["available_size"] == 4
+    assert isinstance(judge, LawJudge)
+    model = judge.model
+    assert (model.cache.clock, model.ledger.room(), model.nodes.ends) == (1, 2, {})
+    assert model.can_follow_evictions
+    assert model.sizes()["available_size"] == 4
 
 
 def test_a_step_of_another_kind_has_no_meaning() -> None:
     """Alloc of a pool that is not there, for one."""
-    judge = PrefixJudge(Header("x", "prefix", {"page_size": 1, "pool": "none"}, ("exact_lru",)))
+    judge = make_judge(Header("x", "prefix", {"page_size": 1, "pool": "none"}, ("exact_lru",)))
     with pytest.raises(ProgramError, match="pool"):
         judge.judge(1, Alloc(1), Outcome(Done()))

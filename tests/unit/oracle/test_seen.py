@@ -14,10 +14,7 @@ from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, Outcome, Res
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.kv_block_judge import SeenObserver
 from pymllm.oracle.models.prefix_model import Path, Space
-from pymllm.oracle.seen_effects import (
-    sort_effects,
-    tokens_of,
-)
+from pymllm.oracle.models.prefix_seen import sort_effects, tokens_of
 
 # -- Wrong callbacks of an eviction are refused by the law that they break -----------------------------------
 
@@ -128,7 +125,7 @@ def test_effects_are_sorted_and_their_order_kept() -> None:
         callback,
     )
     seen = sort_effects(effects)
-    assert seen.calls == ["move_swa", "free", "free", "free_swa", "free_state", "callback"]
+    assert seen.names == ["move_swa", "free", "free", "free_swa", "free_state", "callback"]
     assert (seen.freed, seen.halves, seen.moves) == ([5, 6], [7], {1: 3, 2: 4})
     assert (seen.states, seen.callbacks) == ([8], [callback])
 

@@ -298,8 +298,8 @@ def test_halves_follow_their_slots() -> None:
         BOTH_WENT,
     )
     model = model_of(judge)
-    assert model.window is not None
-    assert (model.full.young, model.window.swa.young, model.window.half) == ({1, 2}, {1, 2}, {})
+    assert model.window_pool is not None
+    assert (model.full.young, model.window_pool.swa.young, model.window_pool.half) == ({1, 2}, {1, 2}, {})
 
 
 def test_paged_halves_keep_their_place_in_the_page() -> None:

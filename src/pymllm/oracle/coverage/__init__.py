@@ -17,8 +17,8 @@ from pymllm.oracle.coverage.pools import (
     ROW_SITUATIONS,
     STATE_SITUATIONS,
 )
-from pymllm.oracle.coverage.prefixes import ENGINE_SITUATIONS, PREFIX_SITUATIONS
 from pymllm.oracle.laws import slots
+from pymllm.oracle.laws.prefix_situations import ENGINE_SITUATIONS, PREFIX_SITUATIONS
 from pymllm.oracle.laws.situation import Situation
 
 SITUATIONS: tuple[Situation, ...] = (

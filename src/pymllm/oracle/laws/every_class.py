@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from pymllm.oracle.laws.law import Found, law
+from pymllm.history.operations import (
+    Alloc,
+    AllocTrack,
+    Evict,
+    Hash,
+    Insert,
+    Inspect,
+    Lock,
+    Reset,
+    Unlock,
+)
+from pymllm.history.outcomes import INJECTED, Done, NoRoom
+from pymllm.oracle.laws.law import Broken, Found, demand, law, same
+from pymllm.oracle.models.kind_model import NO_ROOM, REFUSED, STRUCK, Seen
+from pymllm.oracle.models.prefix import CacheModel, whole_moves
+from pymllm.oracle.models.prefix_model import Path
+from pymllm.oracle.models.prefix_seen import (
+    GARBLED,
+    HIDDEN,
+    SeenCall,
+    SeenEvict,
+    SeenInsert,
+    SeenReset,
+    spell,
+)
+from pymllm.oracle.models.prefix_victims import Taken
+from pymllm.oracle.models.shown_nodes import SeenLook
 
 
 @law("X1", page="every-class", ways="op", kinds="all", needs="refusals")
@@ -61,6 +88,11 @@ def misuse_is_refused(before: Any, operation: Any, seen: Any) -> Found:
       `BlockAllocator.release_memory_blocks`).
     """
     return None
+
+
+@misuse_is_refused.on(Insert, Hash, Lock, Unlock, fate=REFUSED, kinds="prefix")
+def _what_is_refused_calls_no_pool(before: CacheModel, operation: Any, seen: SeenCall) -> Found:
+    return same("effects of what is refused", (), seen.effects)
 
 
 @law("X2", page="every-class", ways="op", kinds="prefix blocks requests", needs="faults")
@@ -127,6 +159,141 @@ def what_a_pool_did_not_take_stays(before: Any, operation: Any, seen: Any) -> Fo
     return None
 
 
+_SWALLOWED = Broken("what a failing call raises", INJECTED, "no error")
+
+
+@what_a_pool_did_not_take_stays.on(Insert, Evict, fate=HIDDEN, kinds="prefix")
+def _an_error_is_not_hidden(before: CacheModel, operation: Any, seen: SeenCall) -> Found:
+    return _SWALLOWED
+
+
+@what_a_pool_did_not_take_stays.on(Insert, kinds="prefix")
+def _an_insert_calls_in_order(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    plan, names = seen.plan, seen.calls.names
+    if before.must_strike("move_swa", plan.moves) or before.must_strike("free", plan.displaced):
+        return _SWALLOWED
+    if "call_order" not in before.claims or not names:
+        return None
+    expected = ["move_swa"] * bool(plan.moves) + ["free"] * bool(plan.displaced)
+    return same("calls of an insert", expected, names)
+
+
+@what_a_pool_did_not_take_stays.on(Insert, fate=STRUCK, kinds="prefix")
+def _an_insert_that_failed_adopts_nothing(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    fault, plan, calls = before.fault, seen.plan, seen.calls
+    assert fault is not None
+    if not (plan.displaced if fault.call == "free" else plan.moves):
+        return Broken(f"an insert that calls {fault.call}", "a reason to", "none")
+    freed = [*calls.freed, *calls.halves]
+    if freed:
+        return Broken("slots freed by an insert that failed", "none", freed)
+    moves = {source: target for each in whole_moves(seen).values() for source, target in each.items()}
+    if calls.moves != moves:
+        return Broken("SWA halves that a failed insert moved", moves, calls.moves)
+    if "call_order" not in before.claims:
+        return True
+    due = plan.moves if fault.call == "free" else {}
+    return same("moves before the call that failed", due, calls.moves)
+
+
+@what_a_pool_did_not_take_stays.on(Evict, kinds="prefix")
+def _an_eviction_calls_in_order(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    taken, calls, fault = seen.taken, seen.calls, before.fault
+    assert taken is not None
+    tested: Found = None
+    # Not before: who asks for the wrong pages may have no need of the call that was to fail.
+    if before.is_ordered and fault is not None:
+        freed, tombstoned = before.has_pool and taken.removed, before.has_halves and taken.tombstoned
+        if before.must_strike("free", freed) or before.must_strike("free_swa", tombstoned):
+            return _SWALLOWED
+        if before.tracks is not None and fault.call == "free_state":
+            if len(taken.states) >= fault.nth:
+                return _SWALLOWED
+            tested = True
+    if "call_order" not in before.claims or not calls.names:
+        return tested
+    names = ["free_state"] * len(taken.states)
+    names += ["free_swa"] * bool(before.has_halves and taken.tombstoned)
+    names += ["free"] * bool(before.has_pool and taken.removed)
+    return same("calls of an eviction", names + ["callback"] * len(calls.callbacks), calls.names)
+
+
+@what_a_pool_did_not_take_stays.on(Evict, kinds="prefix")
+def _callbacks_come_in_order(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    if seen.ids is None or not {"callbacks", "exact_lru"} <= before.claims:
+        return None
+    return same("order of callbacks", seen.ids, [effect.node for effect in seen.calls.callbacks])
+
+
+@what_a_pool_did_not_take_stays.on(Evict, kinds="prefix")
+def _what_a_callback_raises_is_raised(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    fault = before.fault
+    if fault is None or fault.call != "callback" or "callbacks" not in before.claims:
+        return None
+    if len(seen.calls.callbacks) < fault.nth:
+        return None
+    return demand(seen.is_raised, "the error of a callback", "raised", seen.result)
+
+
+@what_a_pool_did_not_take_stays.on(Evict, fate=STRUCK, kinds="prefix")
+def _an_eviction_that_failed_took_what_it_called_for(
+    before: CacheModel, operation: Evict, seen: SeenEvict
+) -> Found:
+    fault, removed, callbacks = before.fault, seen.gone, len(seen.calls.callbacks)
+    assert fault is not None
+    tombstoned = seen.tombstoned or frozenset()
+    if before.tracks is not None:
+        if callbacks:
+            return Broken("callbacks of an eviction that failed", "none", callbacks)
+        for plan in seen.allowed:
+            found = _stops_at_its_call(before, plan, seen)
+            if isinstance(found, Broken):
+                return found
+        return len(seen.allowed) > 0 or None
+    if seen.allowed and not any(_may_stop(before, one, removed, tombstoned) for one in seen.allowed):
+        what = f"{spell(removed)}, windows of {spell(tombstoned)}"
+        return Broken("what was taken before a call failed", "the pages of whole calls, in order", what)
+    return demand(callbacks <= len(removed), "callbacks", f"<= {len(removed)}", callbacks)
+
+
+def _may_stop(
+    before: CacheModel, taken: Taken, removed: frozenset[Path], tombstoned: frozenset[Path]
+) -> bool:
+    """Tell whether an eviction may have got so far, and no further, when a call failed."""
+    fault = before.fault
+    assert fault is not None
+    if "call_order" not in before.claims:
+        return removed <= set(taken.removed) and tombstoned <= taken.tombstoned | set(taken.removed)
+    if removed or not (taken.removed if fault.call == "free" else taken.tombstoned):
+        return False
+    if fault.call == "free_swa":
+        return not tombstoned
+    # Without SWA halves no call says whether tombstoning came before the refusal: both are allowed.
+    return tombstoned == taken.tombstoned or not (tombstoned or before.has_halves)
+
+
+def _stops_at_its_call(before: CacheModel, plan: Taken, seen: SeenEvict) -> Found:
+    """Compare what an eviction of states took until the call that failed with what was due."""
+    fault, removed, states = before.fault, seen.gone, seen.states.pages
+    assert fault is not None
+    is_late = fault.call == "free"
+    due = len(plan.states) if is_late else fault.nth - 1
+    if not (plan.removed if is_late else due < len(plan.states)):
+        return Broken("a call that failed", "one that had to be made", "another")
+    if not (states <= plan.states and removed <= set(plan.removed)):
+        return Broken("what was taken", spell(plan.states), spell(states))
+    if "call_order" not in before.claims:
+        return True
+    if removed:
+        return Broken("pages removed before a call failed", "none", spell(removed))
+    return same("states taken before a call failed", due, len(states))
+
+
+@what_a_pool_did_not_take_stays.on(Reset, kinds="prefix")
+def _a_reset_tells_what_failed(before: CacheModel, operation: Reset, seen: SeenReset) -> Found:
+    return _SWALLOWED if seen.struck != "free" and before.must_strike("free", seen.slots) else None
+
+
 @law("X3", page="every-class", ways="sop", kinds="all")
 def the_same_program_has_the_same_outcomes(before: Any, operation: Any, seen: Any) -> Found:
     """The same program gives the same outcomes.
@@ -176,6 +343,29 @@ def the_same_program_has_the_same_outcomes(before: Any, operation: Any, seen: An
     - Megatron Core 0.16.1: a stack of block ids, deterministic.
     """
     return None
+
+
+@the_same_program_has_the_same_outcomes.on(Evict, kinds="prefix")
+def _ids_are_called_back_once(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    if "callbacks" not in before.claims:
+        return None
+    found = [effect.node for effect in seen.calls.callbacks]
+    is_new = None not in found and len({*found}) == len(found) and before.nodes.called_back.isdisjoint(found)
+    return demand(is_new, "ids called back", "new ones", found)
+
+
+@the_same_program_has_the_same_outcomes.on(Inspect, fate=GARBLED, kinds="prefix")
+def _nodes_have_ids_of_their_own(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    return None if seen.doubled is None else Broken("ids of nodes", "distinct ones", f"{seen.doubled} twice")
+
+
+@the_same_program_has_the_same_outcomes.on(Inspect, kinds="prefix")
+def _new_nodes_have_new_ids(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    nodes = before.nodes
+    for _, path, node, _ in nodes.new_ends(seen):
+        if node.id <= nodes.last_id or node.id in nodes.called_back:
+            return Broken(f"id of the new node at the end of {path.tokens}", f"> {nodes.last_id}", node.id)
+    return any(node.id > nodes.last_id for node in seen.nodes) or None
 
 
 @law("X4", page="every-class", ways="op", kinds="slots rows states prefix blocks requests", needs="pool")
@@ -229,8 +419,13 @@ def what_cannot_be_met_changes_nothing(before: Any, operation: Any, seen: Any) -
     return None
 
 
-@law("X5", page="every-class", ways="sop", kinds="prefix", needs="inspect")
-def nothing_of_the_callers_is_kept(before: Any, operation: Any, seen: Any) -> Found:
+@what_cannot_be_met_changes_nothing.on(Alloc, AllocTrack, fate=NO_ROOM, kinds="prefix")
+def _no_room_is_told(before: CacheModel, operation: Any, seen: Seen) -> Found:
+    return same("an allocation for which there is no room", NoRoom(), seen.result)
+
+
+@law("X5", Inspect, page="every-class", ways="sop", kinds="prefix", needs="inspect")
+def nothing_of_the_callers_is_kept(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """Nothing of the caller's is kept, nothing of the tree's is handed out.
 
     A cache copies what it keeps of an argument: when a call has returned, the caller may overwrite the
@@ -271,7 +466,11 @@ def nothing_of_the_callers_is_kept(before: Any, operation: Any, seen: Any) -> Fo
       changes the tree.
     - vLLM: not applicable. Blocks are objects that the pool and its callers share.
     """
-    return None
+    for node in seen.nodes:
+        if node.kept_bytes not in (None, 8 * len(node.tokens)):
+            what = f"bytes that the slots of node {node.id} keep"
+            return Broken(what, 8 * len(node.tokens), node.kept_bytes)
+    return any(node.kept_bytes is not None for node in seen.nodes) or None
 
 
 @law("X6", page="every-class", ways="op", kinds="prefix blocks", needs="callbacks faults")
@@ -322,6 +521,25 @@ def callbacks_run_on_written_books(before: Any, operation: Any, seen: Any) -> Fo
     - Megatron Core 0.16.1: no callbacks.
     """
     return None
+
+
+@callbacks_run_on_written_books.on(Evict, kinds="prefix")
+def _callbacks_see_what_is_written(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    callbacks, fault, taken = seen.calls.callbacks, before.fault, seen.taken
+    if not callbacks or taken is None or "callbacks" not in before.claims:
+        return None
+    sizes, tested = before.sizes_after(taken), None
+    for effect in callbacks:
+        told = {name: size for name, size in effect.sizes.items() if name in sizes}
+        wanted = {name: sizes[name] for name in told}
+        if told == wanted:
+            tested = True
+        elif fault is not None or told != {name: seen.sizes.get(name) for name in told}:
+            return Broken("sizes in a callback", wanted, told)
+        # Else the books were written; whoever looks at the sizes at the end says what is wrong.
+    if fault is not None and fault.call == "reenter" and len(callbacks) >= fault.nth:
+        return same("a match from inside a callback", "RuntimeError", callbacks[fault.nth - 1].note)
+    return tested
 
 
 @law("X7", page="every-class", ways="op", kinds="slots rows states prefix blocks requests")
@@ -375,3 +593,29 @@ def what_is_cleared_is_as_good_as_new(before: Any, operation: Any, seen: Any) ->
       same.
     """
     return None
+
+
+@what_is_cleared_is_as_good_as_new.on(Reset, kinds="prefix")
+def _a_reset_calls_nobody_back(before: CacheModel, operation: Reset, seen: SeenReset) -> Found:
+    callbacks = seen.calls.callbacks
+    return Broken("callbacks of a reset", "none", callbacks) if callbacks else None
+
+
+@what_is_cleared_is_as_good_as_new.on(Reset, kinds="prefix")
+def _a_reset_frees_every_slot(before: CacheModel, operation: Reset, seen: SeenReset) -> Found:
+    freed, slots = sorted(seen.calls.freed), sorted(seen.slots)
+    if seen.struck == "free":
+        foreign = Counter(freed) - Counter(slots)
+        what = "slots that a reset frees twice, or that are not its own"
+        return Broken(what, "none", sorted(foreign.elements())) if foreign else None
+    if not seen.struck and seen.result != Done():
+        return Broken("reset", Done(), seen.result)
+    return same("slots that a reset frees", slots, freed)
+
+
+@what_is_cleared_is_as_good_as_new.on(Reset, kinds="prefix")
+def _a_reset_frees_every_state(before: CacheModel, operation: Reset, seen: SeenReset) -> Found:
+    if before.tracks is None:
+        return None
+    due = len(seen.states) - (seen.struck == "free_state")
+    return same("states that a reset frees", due, len(seen.calls.states))

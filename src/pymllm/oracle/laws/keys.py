@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pymllm.oracle.laws.law import Found, law
+from pymllm.history.operations import Hash, Insert, Inspect, Match
+from pymllm.oracle.laws.law import Broken, Found, law, same
+from pymllm.oracle.models.cold_runs import hash_pages
+from pymllm.oracle.models.prefix import CacheModel
+from pymllm.oracle.models.prefix_seen import GARBLED, SeenInsert, SeenMatch, SeenNode
+from pymllm.oracle.models.shown_nodes import SeenLook
 
 
 @law("K1", page="keys-and-hashes", ways="sop", kinds="hashes prefix")
@@ -66,6 +71,42 @@ def namespaces_never_meet(before: Any, operation: Any, seen: Any) -> Found:
     return None
 
 
+@namespaces_never_meet.on(Match, kinds="prefix")
+def _a_match_keeps_to_its_namespace(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
+    found, told = seen.found, len(seen.result.slots)
+    is_elsewhere = seen.is_elsewhere or (told > found.stored and before.meets_another(seen.key, told))
+    if is_elsewhere and told != len(found.slots):
+        return Broken(f"slots that match {seen.key.tokens}", len(found.slots), told)
+    is_other_form = operation.key.form != "list" and (found.slots or not before.retains)
+    return is_elsewhere or bool(is_other_form) or None
+
+
+@namespaces_never_meet.on(Insert, kinds="prefix")
+def _an_insert_keeps_to_its_namespace(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    told = seen.result.prefix_len
+    if told > seen.plan.prefix_len and before.meets_another(seen.key, told):
+        return Broken("tokens of another namespace that an insert finds", "none", told)
+    return None
+
+
+@namespaces_never_meet.on(Inspect, fate=GARBLED, kinds="prefix")
+def _a_node_is_below_its_namespace(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    if seen.astray is None:
+        return None
+    node, above, space = seen.astray
+    return Broken(f"namespace and width of node {node}", tuple(above), space)
+
+
+@namespaces_never_meet.on(Inspect, kinds="prefix")
+def _pages_stay_in_their_namespaces(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    """Look for a page that is not lost, but stands in another namespace or width instead."""
+    strangers = {path.tokens: path.space for path in seen.strangers}
+    for path in seen.lost[:1]:
+        if path.tokens in strangers:
+            return Broken(f"space of page {path.tokens}", tuple(path.space), tuple(strangers[path.tokens]))
+    return None
+
+
 @law("H1", page="keys-and-hashes", ways="op", kinds="hashes")
 def hashes_are_as_documented(before: Any, operation: Any, seen: Any) -> Found:
     """Hash functions as documented.
@@ -124,8 +165,8 @@ def hashes_are_as_documented(before: Any, operation: Any, seen: Any) -> Found:
     return None
 
 
-@law("H2", page="keys-and-hashes", ways="sop", kinds="prefix", needs="hashes")
-def page_hashes_chain_from_the_root(before: Any, operation: Any, seen: Any) -> Found:
+@law("H2", Hash, page="keys-and-hashes", ways="sop", kinds="prefix", needs="hashes")
+def page_hashes_chain_from_the_root(before: CacheModel, operation: Hash, seen: SeenNode) -> Found:
     """Page hashes chain from the root, whatever was computed before.
 
     `hash` answers the hashes of all pages of a path, from its first page to the page at the end of the
@@ -175,11 +216,24 @@ def page_hashes_chain_from_the_root(before: Any, operation: Any, seen: Any) -> F
       `get_request_block_hasher`): the same, in other bytes.
     - Megatron Core 0.16.1: not applicable, no hashes.
     """
-    return None
+    expected = hash_pages(seen.handle.path, before.page_size)
+    return same(f"page hashes of {seen.handle.path.tokens}", expected, seen.result.digests)
 
 
-@law("H3", page="keys-and-hashes", ways="op", kinds="prefix", needs="hashes extra_key")
-def namespaces_seed_their_hashes(before: Any, operation: Any, seen: Any) -> Found:
+@page_hashes_chain_from_the_root.on(Inspect)
+def _nodes_have_the_hashes_of_their_pages(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    is_tested, size = False, before.page_size
+    for path, node in seen.ends.values():
+        if node.page_hashes is not None:
+            expected = hash_pages(path, size)[-(len(node.tokens) // size) :]
+            if node.page_hashes != expected:
+                return Broken(f"page_hashes of the node at {path.tokens}", expected, node.page_hashes)
+            is_tested = is_tested or len(expected) > 0
+    return is_tested or None
+
+
+@law("H3", Hash, page="keys-and-hashes", ways="op", kinds="prefix", needs="hashes extra_key")
+def namespaces_seed_their_hashes(before: CacheModel, operation: Hash, seen: SeenNode) -> Found:
     """Namespaces seed their hashes so that nothing collides.
 
     What the first page of a path is hashed after depends on the namespace:
@@ -226,4 +280,10 @@ def namespaces_seed_their_hashes(before: Any, operation: Any, seen: Any) -> Foun
       of a seed (`init_none_hash`).
     - Megatron Core 0.16.1: not applicable, no hashes.
     """
-    return None
+    path = seen.handle.path
+    if path.space.extra_key is None:
+        return None
+    expected, found = hash_pages(path, before.page_size), seen.result.digests
+    if found[:1] != expected[:1]:
+        return Broken(f"page hashes of {path.tokens}", expected, found)
+    return len(expected) > 0 or None

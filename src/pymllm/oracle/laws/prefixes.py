@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import pairwise
 
-from pymllm.oracle.laws.law import Found, law
+from pymllm.history.operations import Evict, Hash, Insert, Inspect, Lock, Match, Operation, Unlock
+from pymllm.history.outcomes import Inserted
+from pymllm.oracle.laws.law import Broken, Found, demand, law, same
+from pymllm.oracle.models.kind_model import DONE, REFUSED, STRUCK, Seen
+from pymllm.oracle.models.prefix import CacheModel
+from pymllm.oracle.models.prefix_seen import (
+    FORGOTTEN,
+    GARBLED,
+    HIDDEN,
+    OLDER,
+    TOO_MANY,
+    SeenCall,
+    SeenEvict,
+    SeenInsert,
+    SeenMatch,
+    tokens_of,
+)
+from pymllm.oracle.models.prefix_victims import find_orphans
+from pymllm.oracle.models.shown_nodes import SeenLook
+from pymllm.oracle.models.slot_ledger import Owner
 
 
-@law("R1", page="prefixes", ways="sop", kinds="prefix", is_of_tails=True)
-def keys_are_cut_to_whole_pages(before: Any, operation: Any, seen: Any) -> Found:
+@law("R1", Match, page="prefixes", ways="sop", kinds="prefix", is_of_tails=True)
+def keys_are_cut_to_whole_pages(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
     """Keys and values are cut to whole pages.
 
     Page *i* of a key is its tokens `[i * page_size, (i + 1) * page_size)`. What is left behind the last
@@ -58,11 +77,20 @@ def keys_are_cut_to_whole_pages(before: Any, operation: Any, seen: Any) -> Found
       hashes finer than blocks it also registers a partial tail (`cache_partial_block`): different.
     - Megatron Core 0.16.1 has no prefix cache.
     """
-    return None
+    told = len(seen.result.slots)
+    if told % before.page_size:
+        return Broken(f"slots that match {seen.key.tokens}", len(seen.found.slots), told)
+    return len(seen.key.tokens) % before.page_size > 0 or None
 
 
-@law("R2", page="prefixes", ways="op", kinds="prefix")
-def a_match_is_the_longest_usable_prefix(before: Any, operation: Any, seen: Any) -> Found:
+@keys_are_cut_to_whole_pages.on(Insert)
+def _a_tail_is_left_out(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    """Count keys that had one: what else an insert does shows that it was left out."""
+    return len(seen.key.tokens) > len(seen.plan.path.tokens) or None
+
+
+@law("R2", Match, page="prefixes", ways="op", kinds="prefix")
+def a_match_is_the_longest_usable_prefix(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
     """A match is the longest usable cached prefix, slots in order.
 
     A prefix of the key is **cached** if each of its pages is in the cache, in the key's namespace (K1).
@@ -115,11 +143,38 @@ def a_match_is_the_longest_usable_prefix(before: Any, operation: Any, seen: Any)
       `vllm/v1/core/single_type_kv_cache_manager.py` goes from block to block by hash. The manager above
       it never lets a hit cover the whole prompt (`kv_cache_manager.py`, `get_computed_blocks`).
     """
+    if seen.effects:
+        return Broken("effects of a match", "none", seen.effects)
+    if seen.result.dtype != "int64":
+        return Broken("dtype of a match's indices", "int64", seen.result.dtype)
+    expected = len(seen.found.slots)
+    return same(f"slots that match {seen.key.tokens}", expected, len(seen.result.slots))
+
+
+@a_match_is_the_longest_usable_prefix.on(Match)
+def _a_match_returns_the_slots_of_the_tree(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
+    result = seen.result
+    if result.slots != seen.found.slots:
+        return Broken(f"slots that match {seen.key.tokens}", seen.found.slots, result.slots)
+    return same("prefix_len of a match", len(result.slots), result.prefix_len)
+
+
+@a_match_is_the_longest_usable_prefix.on(Match)
+def _a_match_returns_its_last_node(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
+    told = seen.result.node_len
+    return None if told is None else same("length of last_node's path", len(seen.found.path.tokens), told)
+
+
+@a_match_is_the_longest_usable_prefix.on(Inspect)
+def _nodes_end_where_something_was_used(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    for birth, path, _, was_there in before.nodes.new_ends(seen):
+        if was_there and birth not in before.nodes.splits:
+            return Broken(f"nodes that end at {path.tokens}", "none: nothing was used up to here", "one")
     return None
 
 
-@law("R3", page="prefixes", ways="sop", kinds="prefix")
-def an_insert_says_what_was_there(before: Any, operation: Any, seen: Any) -> Found:
+@law("R3", Insert, page="prefixes", ways="sop", kinds="prefix")
+def an_insert_says_what_was_there(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
     """An insert says what was there, and the whole key is there afterwards.
 
     `prefix_len` is the length of the longest prefix of the key that was cached before the call, in whole
@@ -169,11 +224,37 @@ def an_insert_says_what_was_there(before: Any, operation: Any, seen: Any) -> Fou
     - vLLM: `BlockPool.cache_full_blocks` registers the request's own blocks, also under a hash that is
       known already. Then several blocks have one hash, and any of them is found: different.
     """
-    return None
+    return same("prefix_len of an insert", seen.plan.prefix_len, seen.result.prefix_len)
 
 
-@law("R4", page="prefixes", ways="op", kinds="prefix")
-def the_cache_owns_what_it_adopted(before: Any, operation: Any, seen: Any) -> Found:
+@an_insert_says_what_was_there.on(Insert)
+def _an_insert_returns_its_last_node(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    told = seen.result.node_len
+    if seen.plan.refused or told is None:
+        return None
+    return same("length of last_node's path", len(seen.plan.path.tokens), told)
+
+
+@an_insert_says_what_was_there.on(Insert, fate=FORGOTTEN)
+def _nothing_was_there(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    if not isinstance(seen.result, Inserted):
+        return Broken("insert", "inserted", seen.result)
+    return same("prefix_len of an insert", 0, seen.result.prefix_len)
+
+
+@an_insert_says_what_was_there.on(Inspect)
+def _what_was_there_is_still_there(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    if seen.lost:
+        return Broken(f"page {seen.lost[0].tokens}", "in the tree", "lost")
+    if seen.odd is not None:
+        path, page, _, slots = seen.odd
+        if slots != page.slots:
+            return Broken(f"slots of page {path.tokens}", page.slots, slots)
+    return len(before.cache.pages) > 0 or None
+
+
+@law("R4", Insert, page="prefixes", ways="op", kinds="prefix")
+def the_cache_owns_what_it_adopted(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
     """The cache owns what it adopted, and nothing else.
 
     Each slot has one owner at any time: the pool, the caller, or the cache. `adopted` says which of the
@@ -221,11 +302,69 @@ def the_cache_owns_what_it_adopted(before: Any, operation: Any, seen: Any) -> Fo
     - vLLM: blocks stay in their request's table until it ends, and are cached by their hash meanwhile; no
       ownership moves. Megatron Core 0.16.1: not applicable, no cache.
     """
-    return None
+    if seen.involves_tombstones:
+        return None
+    return same("adopted ranges", seen.plan.adopted, seen.result.adopted)
 
 
-@law("R5", page="prefixes", ways="sop", kinds="prefix")
-def an_eviction_takes_just_enough(before: Any, operation: Any, seen: Any) -> Found:
+@the_cache_owns_what_it_adopted.on(Insert)
+def _what_comes_is_not_freed(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    incoming = set(seen.calls.freed) & set(seen.slots) - set(seen.plan.displaced)
+    return Broken("incoming slots that were freed", "none", sorted(incoming)) if incoming else None
+
+
+@the_cache_owns_what_it_adopted.on(Insert)
+def _what_is_displaced_is_freed(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    if seen.calls.halves:
+        return Broken("SWA halves that an insert frees", "none", seen.calls.halves)
+    return None if seen.involves_tombstones else gives_back_as_planned(seen)
+
+
+@the_cache_owns_what_it_adopted.on(Insert, fate=FORGOTTEN)
+def _nothing_is_adopted(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    if seen.effects:
+        return Broken("effects of an insert", "none", seen.effects)
+    return same("adopted ranges", (), seen.result.adopted)
+
+
+@the_cache_owns_what_it_adopted.on(Lock, Unlock, fate=REFUSED)
+@the_cache_owns_what_it_adopted.on(Lock, Unlock, Hash)
+def _nothing_changes_hands(before: CacheModel, operation: Lock | Unlock | Hash, seen: SeenCall) -> Found:
+    return Broken("effects where there must be none", "none", seen.effects) if seen.effects else None
+
+
+@the_cache_owns_what_it_adopted.on(Evict, fate=GARBLED)
+@the_cache_owns_what_it_adopted.on(Evict, fate=HIDDEN)
+@the_cache_owns_what_it_adopted.on(Evict, fate=STRUCK)
+@the_cache_owns_what_it_adopted.on(Evict)
+def _only_what_is_the_caches_is_evicted(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    calls = seen.calls
+    moved = [*calls.moves, *calls.halves] if before.tracks is not None else calls.moves
+    if moved:
+        return Broken("SWA halves that an eviction moves", "none", moved)
+    foreign = seen.freed.of(Owner.CALLER) | seen.halves.of(Owner.CALLER)
+    return Broken("owners of what was freed", Owner.CACHE.value, foreign) if foreign else None
+
+
+def find_wrong_count(seen: SeenLook, name: str, counted: str) -> Broken | None:
+    """Compare a count of a node with its page's, where some page is shown otherwise than it is."""
+    if seen.odd is None:
+        return None
+    path, page, node, _ = seen.odd
+    expected, shown = getattr(page, counted), getattr(node, name)
+    return None if shown in (None, expected) else Broken(f"{name} of page {path.tokens}", expected, shown)
+
+
+def gives_back_as_planned(seen: SeenInsert) -> Found:
+    """Compare what an insert gives back, or moves, where nothing that came was freed."""
+    plan, calls = seen.plan, seen.calls
+    if sorted(calls.freed) != sorted(plan.displaced):
+        return Broken("slots that an insert frees", plan.displaced, calls.freed)
+    return same("SWA halves that an insert moves", plan.moves, calls.moves)
+
+
+@law("R5", Evict, page="prefixes", ways="sop", kinds="prefix")
+def an_eviction_takes_just_enough(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """An eviction takes enough, and not one leaf more.
 
     A page is a **leaf** if no cached page stands directly below it. `evict(n)` with *n* > 0 removes
@@ -279,11 +418,57 @@ def an_eviction_takes_just_enough(before: Any, operation: Any, seen: Any) -> Fou
       block whose parent in the chain of hashes is gone stays cached, where no lookup reaches it:
       different.
     """
-    return None
+    cache, full = before.cache, seen.full
+    if cache.window is None and seen.swa:
+        return Broken("window tokens evicted without a window", "none", seen.swa)
+    if full is None:
+        return None
+    if seen.removed is not None and len(seen.removed) * before.page_size != full:
+        return Broken("tokens evicted", len(seen.removed) * before.page_size, full)
+    least = min(seen.tokens, cache.sizes()["evictable_size"])
+    if full < least and least > 0:
+        return Broken("tokens evicted", f">= {least}", full)
+    return seen.removed is not None or least > 0 or None
 
 
-@law("R6", page="prefixes", ways="sop", kinds="prefix")
-def a_locked_node_stays(before: Any, operation: Any, seen: Any) -> Found:
+@an_eviction_takes_just_enough.on(Evict)
+def _no_more_goes_than_is_needed(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    if seen.odd is not None:
+        return Broken(*seen.odd[1:]) if seen.odd[0] == TOO_MANY and seen.is_for_tokens else None
+    if before.is_ordered:
+        return len(seen.victims) > 0 or not before.retains or None
+    return seen.is_for_tokens or None
+
+
+@an_eviction_takes_just_enough.on(Evict)
+def _each_node_is_called_back(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    if "callbacks" not in before.claims:
+        return None
+    found = [effect.node for effect in seen.calls.callbacks]
+    if seen.ids is None:
+        least, most = min(1, len(seen.victims)), len(seen.victims)
+        return demand(least <= len(found) <= most, "callbacks", f"{least}..{most}", len(found))
+    if sorted(seen.ids) != sorted(node for node in found if node is not None):
+        return Broken("nodes called back", seen.ids, found)
+    return len(seen.ids) > 0 or None
+
+
+@an_eviction_takes_just_enough.on(Evict, fate=GARBLED)
+def _whole_pages_go(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    if seen.freed.parts:
+        return Broken("slots that share a page with those freed", "none", seen.freed.parts)
+    # What else is no page of the cache is told by the laws before: A2, A7, M7, R4, S2.
+    return Broken("SWA halves freed without a window", "none", seen.calls.halves)
+
+
+@an_eviction_takes_just_enough.on(Insert)
+def _an_insert_calls_nobody_back(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    callbacks = seen.calls.callbacks
+    return Broken("callbacks of an insert", "none", callbacks) if callbacks else None
+
+
+@law("R6", Inspect, page="prefixes", ways="sop", kinds="prefix")
+def a_locked_node_stays(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """Lock references balance, and a locked node stays.
 
     A **hold** is one `lock` that has not been released. It is taken *at* the node that a step returned,
@@ -334,11 +519,25 @@ def a_locked_node_stays(before: Any, operation: Any, seen: Any) -> Found:
     - vLLM: a reference count for each block of a request's table (`BlockPool.touch`, `free_blocks`),
       which comes to the same. A block at zero is free and stays cached until it is handed out.
     """
-    return None
+    if (broken := find_wrong_count(seen, "lock_ref", "locks")) is not None:
+        return broken
+    return (before.cache.holds and any(node.lock_ref is not None for node in seen.nodes)) or None
+
+
+@a_locked_node_stays.on(Evict, fate=HIDDEN)
+@a_locked_node_stays.on(Evict, fate=STRUCK)
+@a_locked_node_stays.on(Evict)
+def _an_eviction_takes_no_locked_page(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    pages = before.cache.pages
+    locked = [path for path in seen.gone if pages[path].locks]
+    if locked:
+        return Broken("removed pages with a hold at or below", "none", tokens_of(locked))
+    is_tested = seen.fate == DONE and seen.tokens > 0 and before.cache.sizes()["protected_size"] > 0
+    return is_tested or None
 
 
 @law("R7", page="prefixes", ways="sop", kinds="prefix")
-def sizes_are_recounts(before: Any, operation: Any, seen: Any) -> Found:
+def sizes_are_recounts(before: CacheModel, operation: Operation, seen: Seen) -> Found:
     """Evictable and protected sizes are recounts.
 
     | size | tokens of |
@@ -381,8 +580,8 @@ def sizes_are_recounts(before: Any, operation: Any, seen: Any) -> Found:
     return None
 
 
-@law("R8", page="prefixes", ways="sop", kinds="prefix", needs="exact_lru")
-def the_least_recent_goes_first(before: Any, operation: Any, seen: Any) -> Found:
+@law("R8", Evict, page="prefixes", ways="sop", kinds="prefix", needs="exact_lru")
+def the_least_recent_goes_first(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """The least recent goes first.
 
     Matches and inserts are counted, and each writes its number on every page of its path: a match on the
@@ -436,11 +635,29 @@ def the_least_recent_goes_first(before: Any, operation: Any, seen: Any) -> Found
     - vLLM: blocks queue up in the order in which their last request let go of them, the end of a request
       first (`kv_cache_utils.py`, `FreeKVCacheBlockQueue`): the order of release, not of use.
     """
-    return None
+    if seen.odd is not None:
+        return Broken(*seen.odd[1:]) if seen.odd[0] == OLDER else None
+    gone, states, sizes = len(seen.victims) * before.page_size, seen.states.pages, before.cache.sizes()
+    if gone and sizes["evictable_size"] > gone:
+        return True
+    is_state_left = states and sizes["mamba_evictable_size"] > len(states)
+    return (seen.secondary > 0 and bool(is_state_left)) or None
 
 
-@law("R9", page="prefixes", ways="sop", kinds="prefix", is_of_content=True)
-def the_tree_is_well_formed(before: Any, operation: Any, seen: Any) -> Found:
+@the_least_recent_goes_first.on(Inspect)
+def _nodes_tell_when_they_were_used(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    """Compare the order of ``last_access`` with that of the accesses, equal ones included."""
+    pairs = {(page.access, node.last_access) for _, page, node, _ in seen.rows}
+    told = sorted((access, time) for access, time in pairs if time is not None)
+    for one, two in pairwise(told):
+        if not (one[0] < two[0] and one[1] < two[1]):
+            expected = f"those of accesses {one[0]} and {two[0]}, in that order"
+            return Broken("last access of two pages", expected, f"{one[1]} and {two[1]}")
+    return len({time for _, time in told}) > 1 or None
+
+
+@law("R9", Inspect, page="prefixes", ways="sop", kinds="prefix", is_of_content=True)
+def the_tree_is_well_formed(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """The tree is well formed, and no slot stands in it twice.
 
     Of every cache: a page is cached only if the page above it is. No eviction leaves a page below one
@@ -477,11 +694,28 @@ def the_tree_is_well_formed(before: Any, operation: Any, seen: Any) -> Found:
       `RadixKey.child_key_at`). Its unified tree can walk through itself (`sanity_check`).
     - vLLM: no tree. A cached block may lack its parent, and two blocks may have one hash: different.
     """
-    return None
+    for path, slots in seen.strangers.items():
+        return Broken(f"page {path.tokens}", "not in the tree", f"slots {slots}")
+    return len(before.cache.pages) > 0 or None
 
 
-@law("R10", page="prefixes", ways="sop", kinds="prefix", needs="inspect")
-def a_split_keeps_the_lower_half(before: Any, operation: Any, seen: Any) -> Found:
+@the_tree_is_well_formed.on(Inspect, fate=GARBLED)
+def _nodes_are_a_tree(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    return None if seen.malformed is None else Broken(*seen.malformed)
+
+
+@the_tree_is_well_formed.on(Evict, fate=HIDDEN)
+@the_tree_is_well_formed.on(Evict, fate=STRUCK)
+@the_tree_is_well_formed.on(Evict)
+def _nothing_stays_below_what_goes(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    orphans = find_orphans(before.cache, seen.gone)
+    if orphans:
+        return Broken("pages that stay below removed ones", "none", tokens_of(orphans))
+    return (seen.fate == DONE and 0 < len(seen.victims) < len(before.cache.pages)) or None
+
+
+@law("R10", Inspect, page="prefixes", ways="sop", kinds="prefix", needs="inspect")
+def a_split_keeps_the_lower_half(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """A split keeps the lower half's identity and every count.
 
     When a node is split, the **lower half** (which ends where the whole ended) keeps its id, and with it
@@ -528,4 +762,17 @@ def a_split_keeps_the_lower_half(before: Any, operation: Any, seen: Any) -> Foun
       `hit_count` counts inserts there, for backups: different.
     - vLLM: not applicable, nothing is split.
     """
-    return None
+    if (broken := find_wrong_count(seen, "hit_count", "hits")) is not None:
+        return broken
+    return any(node.hit_count is not None for node in seen.nodes) or None
+
+
+@a_split_keeps_the_lower_half.on(Inspect)
+def _ends_of_nodes_keep_their_ids(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    nodes = before.nodes
+    for birth, node in nodes.ends.items():
+        if birth in seen.starts:
+            shown = seen.ends[birth][1].id if birth in seen.ends else "no node"
+            if shown != node.id:
+                return Broken("id of the node at an end", node.id, shown)
+    return len(nodes.find_splits(seen)) > 0 or None

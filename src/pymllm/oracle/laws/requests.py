@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pymllm.oracle.laws.law import Found, law
+from pymllm.history.operations import Match, ReadStates
+from pymllm.oracle.laws.law import Broken, Found, demand, law
+from pymllm.oracle.models.prefix import CacheModel
+from pymllm.oracle.models.prefix_seen import SeenMatch, SeenTracks
 
 
 @law("E1", page="requests", ways="sop", kinds="prefix requests")
@@ -64,6 +67,35 @@ def a_read_finds_what_a_cold_run_wrote(before: Any, operation: Any, seen: Any) -
     - Megatron Core 0.16.1 shares nothing between requests, so that each run is a cold one.
     """
     return None
+
+
+@a_read_finds_what_a_cold_run_wrote.on(Match, kinds="prefix")
+def _a_match_has_the_kv_of_a_cold_run(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
+    """Look at what the matched slots hold, whoever owns them."""
+    content, slots = before.ledger.content, seen.result.slots
+    if not slots or not content.is_known(slots):
+        return None
+    window = before.cache.window if before.has_halves else None
+    wrong = content.first_wrong(seen.found.path, slots, window)
+    return demand(wrong is None, "KV of a match", "what a cold run would have written", wrong)
+
+
+@a_read_finds_what_a_cold_run_wrote.on(Match, kinds="prefix")
+def _a_match_has_the_state_of_a_cold_run(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
+    state, tracks = seen.result.state, before.tracks
+    if state is None or tracks is None:
+        return None
+    content = tracks.content(state)
+    what = "what a cold run would have computed"
+    return demand(content == seen.found.path, "state of a match", what, f"the state after {content}")
+
+
+@a_read_finds_what_a_cold_run_wrote.on(ReadStates, kinds="prefix")
+def _what_was_written_stays(before: CacheModel, operation: ReadStates, seen: SeenTracks) -> Found:
+    for place, expected in seen.expected.items():
+        if seen.found[place] != expected:
+            return Broken(f"{place[0]} state in track slot {place[1]}", expected, seen.found[place])
+    return len(seen.expected) > 0 or None
 
 
 @law("E2", page="requests", ways="sop", kinds="prefix requests", driven_kinds="prefix")

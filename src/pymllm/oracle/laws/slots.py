@@ -9,6 +9,7 @@ from pymllm.history.operations import (
     BeginGroup,
     Clear,
     EndGroup,
+    Evict,
     Free,
     FreeSWA,
     Merge,
@@ -17,9 +18,12 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import Done, Slots
 from pymllm.oracle.laws.every_class import what_is_cleared_is_as_good_as_new
-from pymllm.oracle.laws.law import Asked, Broken, Found, KindLaws, demand, law
+from pymllm.oracle.laws.law import Asked, Broken, Found, KindLaws, demand, law, same
 from pymllm.oracle.laws.situation import Condition, Met, make_situations
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, Seen
+from pymllm.oracle.models.prefix import CacheModel
+from pymllm.oracle.models.prefix_seen import GARBLED, SeenEvict, SeenHalves
+from pymllm.oracle.models.slot_ledger import Owner
 from pymllm.oracle.models.slot_model import PageModel
 from pymllm.oracle.models.slots import SeenAlloc, SeenSlots, SlotModel
 
@@ -211,9 +215,9 @@ def freed_slots_wait_for_a_merge(before: SlotModel, operation: Alloc, seen: Seen
       (`BlockPool.free_blocks`). Megatron Core 0.16.1: a stack, last in, first out.
     """
     found = _is_their_turn(before, "pages", before.full, seen.pages)
-    if before.window is None or isinstance(found, Broken):
+    if before.window_pool is None or isinstance(found, Broken):
         return found
-    halves = _is_their_turn(before, "SWA halves", before.window.swa, seen.half_pages)
+    halves = _is_their_turn(before, "SWA halves", before.window_pool.swa, seen.half_pages)
     return found if halves is None else halves
 
 
@@ -361,8 +365,9 @@ def every_slot_has_its_half(before: SlotModel, operation: Alloc, seen: SeenAlloc
       (`set_full_to_swa_mapping`).
     - vLLM: not applicable, each kind of layer has blocks of its own.
     """
-    window, slots, halves = before.window, seen.slots, seen.halves
-    assert window is not None
+    window, slots, halves = before.window_pool, seen.slots, seen.halves
+    if window is None:
+        return None
     what = "SWA halves of an allocation"
     if len(halves) != len(slots) or [*halves] != _slots_of(seen.half_pages, before.page_size)[: len(slots)]:
         return Broken(what, "a half page for each page", halves)
@@ -370,10 +375,40 @@ def every_slot_has_its_half(before: SlotModel, operation: Alloc, seen: SeenAlloc
     return demand(not taken, what, "free window pages", taken)
 
 
+@every_slot_has_its_half.on(ReadHalves, kinds="prefix")
+def _halves_under_a_cache(before: CacheModel, operation: ReadHalves, seen: SeenHalves) -> Found:
+    return same(f"halves of {seen.slots}", (*seen.expected,), seen.result.swa_slots)
+
+
+@pages_partition_the_pool.on(Alloc, kinds="prefix")
+def _halves_are_of_the_pool(before: CacheModel, operation: Alloc, seen: SeenAlloc) -> Found:
+    """Look at halves of which no law is claimed."""
+    window = before.window_pool
+    if window is None or "swa" in before.claims or all(map(window.swa.has, seen.half_pages)):
+        return None
+    return Broken("SWA halves of an allocation", f"pages 1..{window.swa.pages}", seen.half_pages)
+
+
+@pages_partition_the_pool.on(Evict, fate=GARBLED, kinds="prefix")
+def _only_cached_pages_are_evicted(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    if seen.freed.twice:
+        return Broken("slots freed twice", "none", seen.freed.twice)
+    foreign = seen.freed.of(Owner.POOL, Owner.NOBODY) | seen.halves.of(Owner.POOL, Owner.NOBODY)
+    return Broken("owners of what was freed", Owner.CACHE.value, foreign) if foreign else None
+
+
+@every_slot_has_its_half.on(Evict, fate=GARBLED, kinds="prefix")
+def _only_halves_that_are_there_are_freed(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    if seen.gone_halves:
+        return Broken("slots without an SWA half whose half was freed", "none", seen.gone_halves)
+    twice = seen.halves.twice
+    return Broken("slots whose SWA halves were freed twice", "none", twice) if twice else None
+
+
 @every_slot_has_its_half.on(ReadHalves, kinds="slots")
 def _halves_are_where_they_are(before: SlotModel, operation: ReadHalves, seen: SeenSlots) -> Found:
     """Compare the halves of slots, 0 where there is none."""
-    window, size = before.window, before.page_size
+    window, size = before.window_pool, before.page_size
     assert window is not None
     pages = [window.half.get(slot // size, 0) for slot in seen.slots]
     halves = [page and page * size + slot % size for page, slot in zip(pages, seen.slots, strict=True)]
@@ -418,8 +453,8 @@ def _no_clear_spoilt_the_pool(before: SlotModel, operation: Alloc, seen: SeenAll
 
 def _pools(before: SlotModel, seen: SeenAlloc) -> list[tuple[str, PageModel, list[int]]]:
     pools = [("pages", before.full, seen.pages)]
-    if before.window is not None:
-        pools.append(("SWA halves", before.window.swa, seen.half_pages))
+    if before.window_pool is not None:
+        pools.append(("SWA halves", before.window_pool.swa, seen.half_pages))
     return pools
 
 
@@ -522,7 +557,7 @@ SITUATIONS = (
 
 
 def _met_by_alloc(pool: SlotModel, operation: Alloc, seen: SeenAlloc) -> Met:
-    full, wanted, window = pool.full, seen.wanted, pool.window
+    full, wanted, window = pool.full, seen.wanted, pool.window_pool
     is_last, waits = wanted >= pool.pool.free_count, wanted and full.young
     pools = _pools(pool, seen) if pool.order_suspect == "X4" and "merges" in pool.claims else ()
     return {
@@ -543,7 +578,7 @@ def _met_by_failure(pool: SlotModel, operation: Alloc, seen: SeenAlloc) -> Met:
 
 
 def _met_by_free(pool: SlotModel, operation: Free, seen: SeenSlots) -> Met:
-    full, window, pages, slots, size = pool.full, pool.window, {*seen.pages}, seen.slots, pool.page_size
+    full, window, pages, slots, size = pool.full, pool.window_pool, {*seen.pages}, seen.slots, pool.page_size
     if not slots:
         return {"nothing is freed": True}
     origin, given = pool.given.origin, pool.given.given_by

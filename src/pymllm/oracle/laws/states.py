@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
 
-from pymllm.oracle.laws.law import Found, law
+from pymllm.history.operations import AllocTrack, Evict, Insert, Inspect, Match, Reset
+from pymllm.history.outcomes import NoRoom
+from pymllm.oracle.laws.law import Broken, Found, law, same
+from pymllm.oracle.models.kind_model import DONE, NO_ROOM, STRUCK
+from pymllm.oracle.models.prefix import CacheModel
+from pymllm.oracle.models.prefix_seen import (
+    GARBLED,
+    STATES,
+    TOO_MANY,
+    SeenEvict,
+    SeenInsert,
+    SeenMatch,
+    SeenReset,
+    tokens_of,
+)
+from pymllm.oracle.models.prefix_victims import find_bare_leaves
+from pymllm.oracle.models.shown_nodes import SeenLook
+from pymllm.oracle.models.slot_ledger import Owner
+from pymllm.oracle.models.slots import SeenSlots
 
 
-@law("M1", page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
-def a_state_belongs_to_the_end_of_a_key(before: Any, operation: Any, seen: Any) -> Found:
+@law("M1", Match, page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
+def a_state_belongs_to_the_end_of_a_key(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
     """A state belongs to the end of a key of whole pages.
 
     An insert may hand a **state** over: exactly one track slot of the caller's, which has what the
@@ -56,11 +74,34 @@ def a_state_belongs_to_the_end_of_a_key(before: Any, operation: Any, seen: Any) 
       (`vllm/v1/core/single_type_kv_cache_manager.py`, `MambaManager`).
     - Megatron Core 0.16.1 caches no prefixes.
     """
+    expected = before.ends.slots.get(seen.found.path)
+    return same("state of a match", expected, seen.result.state)
+
+
+@a_state_belongs_to_the_end_of_a_key.on(Insert)
+def _an_insert_says_whether_there_is_a_state(
+    before: CacheModel, operation: Insert, seen: SeenInsert
+) -> Found:
+    return same("mamba_exist", seen.finds_state, seen.result.state_exists)
+
+
+@a_state_belongs_to_the_end_of_a_key.on(Inspect)
+def _nodes_have_the_states_of_their_ends(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    ends = before.ends.slots
+    for path, node in seen.ends.values():
+        if node.state != ends.get(path):
+            return Broken(f"state at the end of {path.tokens}", ends.get(path), node.state)
     return None
 
 
-@law("M2", page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
-def a_match_ends_at_a_state(before: Any, operation: Any, seen: Any) -> Found:
+@a_state_belongs_to_the_end_of_a_key.on(Inspect)
+def _a_node_ends_at_each_state(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    missing = [path.tokens for path in before.ends.slots if before.cache.pages[path].birth not in seen.ends]
+    return Broken("states at whose place no node ends", "none", missing) if missing else None
+
+
+@law("M2", Match, page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
+def a_match_ends_at_a_state(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
     """A prefix is usable if it ends at a state.
 
     A cached prefix is usable if there is a state at exactly its end, or if it is empty. A match returns
@@ -113,11 +154,29 @@ def a_match_ends_at_a_state(before: Any, operation: Any, seen: Any) -> Found:
       `HybridKVCacheCoordinator.find_longest_cache_hit`). That tells how much longer another kind's hit
       was.
     """
-    return None
+    found = seen.found
+    if found.stored == len(found.slots):
+        return None
+    return same(f"slots that match {seen.key.tokens}", len(found.slots), len(seen.result.slots))
 
 
-@law("M3", page="recurrent-states", ways="op", kinds="prefix", needs="mamba inspect", is_of_splits=True)
-def a_split_leaves_the_state_below(before: Any, operation: Any, seen: Any) -> Found:
+@a_match_ends_at_a_state.on(Match)
+def _a_match_says_where_kv_goes_on(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
+    found = seen.found
+    branching = found.stored if found.stored > len(found.slots) else None
+    return same("mamba_branching_seqlen", branching, seen.result.branching)
+
+
+@law(
+    "M3",
+    Inspect,
+    page="recurrent-states",
+    ways="op",
+    kinds="prefix",
+    needs="mamba inspect",
+    is_of_splits=True,
+)
+def a_split_leaves_the_state_below(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """A split leaves the state with the lower half.
 
     Where nodes are shown, each state stands at the end of a node, the one whose path it belongs to, as
@@ -151,11 +210,21 @@ def a_split_leaves_the_state_below(before: Any, operation: Any, seen: Any) -> Fo
       `redistribute_on_node_split`).
     - vLLM: not applicable, nothing is split.
     """
-    return None
+    ends = before.ends.slots
+    known, pages = before.nodes.ends, before.cache.pages
+    slots, is_tested = {*ends.values()}, None
+    for birth, (path, node) in seen.ends.items():
+        expected = ends.get(path)
+        if node.state != expected and node.state in slots:
+            return Broken(f"state at the end of {path.tokens}", expected, node.state)
+        if expected is not None and birth in known and len(node.tokens) < len(path.tokens):
+            upper = pages[path.upto(len(path.tokens) - len(node.tokens))]
+            is_tested = is_tested or upper.birth not in known
+    return is_tested or None
 
 
-@law("M4", page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
-def a_state_is_locked_at_its_node(before: Any, operation: Any, seen: Any) -> Found:
+@law("M4", Inspect, page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
+def a_state_is_locked_at_its_node(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """A state is locked by the holds at exactly its node.
 
     The lock count of a state is the number of holds at exactly the path at whose end it stands
@@ -197,11 +266,33 @@ def a_state_is_locked_at_its_node(before: Any, operation: Any, seen: Any) -> Fou
       `set_component_device_value`). In 0.5.15 it was not.
     - vLLM: `ref_cnt` of the state's block.
     """
-    return None
+    ends = before.ends.slots
+    held = Counter(hold.path for hold in before.cache.holds.values() if hold.path in ends)
+    is_tested = False
+    for path, node in seen.ends.values():
+        if node.state_lock_ref is not None:
+            locks = held[path]
+            if node.state_lock_ref != locks:
+                return Broken(f"mamba_lock_ref at {path.tokens}", locks, node.state_lock_ref)
+            is_tested = is_tested or locks > 0
+    return is_tested or None
 
 
-@law("M5", page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
-def a_state_eviction_takes_just_enough(before: Any, operation: Any, seen: Any) -> Found:
+@a_state_is_locked_at_its_node.on(Evict, fate=STRUCK)
+@a_state_is_locked_at_its_node.on(Evict)
+def _no_locked_state_goes(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    cache, states = before.cache, seen.states.pages
+    locked = states.intersection(hold.path for hold in cache.holds.values())
+    if locked:
+        return Broken("evicted states with a hold at their node", "none", tokens_of(locked))
+    if not states or seen.fate == STRUCK:
+        return None
+    is_spared = cache.sizes()["mamba_protected_size"] > 0
+    return is_spared or any(cache.locks(path) for path in states.difference(seen.victims)) or None
+
+
+@law("M5", Evict, page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
+def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """An eviction of states takes enough, the least recent first.
 
     `evict(tokens=n, secondary=m)` has two phases. The first is R5, for *n*: leaves go, each with its
@@ -255,11 +346,29 @@ def a_state_eviction_takes_just_enough(before: Any, operation: Any, seen: Any) -
       match refreshes only the state that it returns (`refresh_lru`), and not those above: another order.
     - vLLM: state blocks and KV blocks are evicted from one queue, each by itself.
     """
-    return None
+    cache, states = before.cache, seen.states.pages
+    least = min(seen.secondary, cache.sizes()["mamba_evictable_size"])
+    if len(states) < least:
+        return Broken("states evicted", f">= {least}", len(states))
+    is_strict = not before.claims.isdisjoint({"state_leaves", "exact_lru"})
+    bare = find_bare_leaves(cache, before.ends, seen.gone, states) if is_strict else []
+    if bare:
+        return Broken("leaves without a state that a removal left", "none", tokens_of(bare))
+    return least > 0 or None
 
 
-@law("M6", page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
-def states_are_counted_one_by_one(before: Any, operation: Any, seen: Any) -> Found:
+@a_state_eviction_takes_just_enough.on(Evict)
+def _no_more_states_go_than_needed(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    if seen.odd is not None:
+        is_mine = seen.odd[0] == STATES or (seen.odd[0] == TOO_MANY and not seen.is_for_tokens)
+        return Broken(*seen.odd[1:]) if is_mine else None
+    if before.is_ordered:
+        return len(seen.states.pages) > 0 or None
+    return not seen.is_for_tokens or None
+
+
+@law("M6", Evict, page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
+def states_are_counted_one_by_one(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """States are counted one by one, KV in tokens.
 
     | size | unit |
@@ -293,11 +402,12 @@ def states_are_counted_one_by_one(before: Any, operation: Any, seen: Any) -> Fou
       indices of its value, which is one for each state (`components/mamba.py`, `acquire_component_lock`).
     - vLLM counts blocks of all groups in one number (`BlockPool.get_num_free_blocks`).
     """
-    return None
+    told = seen.told_states
+    return None if told is None else same("states evicted", len(seen.states.pages), told)
 
 
-@law("M7", page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
-def a_track_slot_is_freed_once(before: Any, operation: Any, seen: Any) -> Found:
+@law("M7", Reset, page="recurrent-states", ways="sop", kinds="prefix", needs="mamba")
+def a_track_slot_is_freed_once(before: CacheModel, operation: Reset, seen: SeenReset) -> Found:
     """A track slot has one owner, and is freed once.
 
     The configuration's `track_slots` says how many **track slots** there are, places for one state each.
@@ -339,11 +449,51 @@ def a_track_slot_is_freed_once(before: Any, operation: Any, seen: Any) -> Found:
       `cleanup_after_caching_req`).
     - vLLM: not applicable; a state is a block with a reference count.
     """
-    return None
+    foreign = Counter(seen.calls.states) - Counter(seen.states)
+    if foreign:
+        return Broken("track slots that a reset frees twice, or not its own", "none", foreign)
+    return len(seen.states) > 0 or None
 
 
-@law("M8", page="recurrent-states", ways="sop", kinds="prefix", needs="mamba inspect lru_lists")
-def lists_order_their_members(before: Any, operation: Any, seen: Any) -> Found:
+@a_track_slot_is_freed_once.on(Evict, fate=STRUCK)
+@a_track_slot_is_freed_once.on(Evict)
+def _a_state_goes_with_its_page(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    states = seen.states.pages
+    lost = [path for path in seen.gone if path in before.ends and path not in states]
+    if lost:
+        return Broken("removed pages whose state was not freed", "none", tokens_of(lost))
+    return (seen.fate == DONE and len(states) > 0) or None
+
+
+@a_track_slot_is_freed_once.on(Evict, fate=GARBLED)
+def _only_what_is_the_caches_goes(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    if seen.states.twice:
+        return Broken("track slots freed twice", "none", seen.states.twice)
+    foreign = seen.states.of(*Owner)
+    return Broken("owners of the track slots that were freed", "the cache", foreign) if foreign else None
+
+
+@a_track_slot_is_freed_once.on(Insert)
+def _an_insert_frees_no_track_slot(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    freed = seen.calls.states
+    return Broken("track slots that an insert frees", "none", freed) if freed else None
+
+
+@a_track_slot_is_freed_once.on(AllocTrack)
+def _a_free_one_is_handed_out(before: CacheModel, operation: AllocTrack, seen: SeenSlots) -> Found:
+    tracks = before.tracks
+    assert tracks is not None
+    owners = [tracks.owner(slot) for slot in seen.slots]
+    return same(f"owner of {seen.slots}, handed out", [Owner.POOL], owners)
+
+
+@a_track_slot_is_freed_once.on(AllocTrack, fate=NO_ROOM)
+def _none_is_handed_out(before: CacheModel, operation: AllocTrack, seen: SeenSlots) -> Found:
+    return None if before.has_pool else same("a track slot", NoRoom(), seen.result)
+
+
+@law("M8", Inspect, page="recurrent-states", ways="sop", kinds="prefix", needs="mamba inspect lru_lists")
+def lists_order_their_members(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """The two lists order exactly their members by recency.
 
     It is about caches that have two lists of nodes and show them (`lru_lists`, with `inspect`):
@@ -393,4 +543,16 @@ def lists_order_their_members(before: Any, operation: Any, seen: Any) -> Found:
       next to the lower: different.
     - vLLM: one queue of free blocks (`FreeKVCacheBlockQueue`).
     """
-    return None
+    ends, shown = before.ends, seen.result
+    with_state = [(path, node) for path, node in seen.ends.values() if path in ends]
+    lists = (("full_lru", shown.full_lru, [*seen.ends.values()]), ("mamba_lru", shown.mamba_lru, with_state))
+    tested: Found = None
+    for name, ids, members in lists:
+        if ids is not None:
+            # No two nodes are in one place of the order, so ids never decide.
+            order = [(before.cache.pages[path].access, len(path.tokens), node.id) for path, node in members]
+            expected = tuple(node for _, _, node in sorted(order, reverse=True))
+            if ids != expected:
+                return Broken(f"ids in {name}", expected, ids)
+            tested = len(expected) > 1 or tested
+    return tested or None

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pymllm.history.operations import Evict, Insert, Inspect, Lock, Match, ReadHalves, Unlock
+from pymllm.oracle.laws.law import Broken, Found, demand, law, same
+from pymllm.oracle.laws.prefixes import find_wrong_count, gives_back_as_planned
+from pymllm.oracle.models.kind_model import DONE, STRUCK
+from pymllm.oracle.models.prefix import CacheModel
+from pymllm.oracle.models.prefix_model import Hold, Path
+from pymllm.oracle.models.prefix_seen import (
+    GARBLED,
+    HIDDEN,
+    TOO_MANY,
+    WINDOWS,
+    SeenEvict,
+    SeenHalves,
+    SeenInsert,
+    SeenMatch,
+    SeenNode,
+    tokens_of,
+)
+from pymllm.oracle.models.prefix_victims import find_dead_leaves
+from pymllm.oracle.models.shown_nodes import SeenLook
+from pymllm.oracle.models.slot_ledger import Owner
 
-from pymllm.oracle.laws.law import Found, law
 
-
-@law("S1", page="windows", ways="sop", kinds="prefix", needs="swa")
-def a_prefix_needs_its_last_window(before: Any, operation: Any, seen: Any) -> Found:
+@law("S1", Match, page="windows", ways="sop", kinds="prefix", needs="swa")
+def a_prefix_needs_its_last_window(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
     """A prefix is usable if its last window is alive.
 
     Let *W* be the configuration's `window`, in tokens. A cached prefix is **usable** if all of its pages
@@ -59,11 +77,14 @@ def a_prefix_needs_its_last_window(before: Any, operation: Any, seen: Any) -> Fo
       since the next token is in its own window.
     - Megatron Core 0.16.1: not applicable, no prefix cache.
     """
-    return None
+    found = seen.found
+    if before.tracks is not None or found.stored == len(found.slots):
+        return None
+    return same(f"slots that match {seen.key.tokens}", len(found.slots), len(seen.result.slots))
 
 
-@law("S2", page="windows", ways="sop", kinds="prefix", needs="swa")
-def a_tombstone_frees_its_half(before: Any, operation: Any, seen: Any) -> Found:
+@law("S2", Evict, page="windows", ways="sop", kinds="prefix", needs="swa")
+def a_tombstone_frees_its_half(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """A tombstone frees its SWA half and keeps the full one.
 
     A page that loses its window becomes a **tombstone**, it is **dead**. It stays cached: with its slots,
@@ -104,11 +125,41 @@ def a_tombstone_frees_its_half(before: Any, operation: Any, seen: Any) -> Found:
       with a window that fell out of it is freed, and its place in the request's table is a null block
       (`SingleTypeKVCacheManager.remove_skipped_blocks`).
     """
-    return None
+    return (before.has_halves and seen.taken is not None and len(seen.taken.tombstoned) > 0) or None
 
 
-@law("S3", page="windows", ways="sop", kinds="prefix", needs="swa")
-def a_window_eviction_takes_just_enough(before: Any, operation: Any, seen: Any) -> Found:
+@a_tombstone_frees_its_half.on(Evict, fate=GARBLED)
+def _halves_of_whole_pages_go(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    parts = seen.halves.parts
+    return (
+        Broken("slots that share a page with those whose halves were freed", "none", parts) if parts else None
+    )
+
+
+@a_tombstone_frees_its_half.on(ReadHalves)
+def _to_be_alive_is_to_have_a_half(before: CacheModel, operation: ReadHalves, seen: SeenHalves) -> Found:
+    owned = [slot for slot in seen.slots if before.ledger.owner(slot) is Owner.CACHE]
+    told = zip(seen.slots, seen.expected, seen.result.swa_slots, strict=False)
+    slot, expected, half = next((each for each in told if each[1] != each[2]), (0, 0, 0))
+    if slot in owned and bool(expected) != bool(half):
+        return Broken(f"SWA half of slot {slot}", expected, half)
+    return len(owned) > 0 or None
+
+
+@a_tombstone_frees_its_half.on(Inspect)
+def _tombstones_are_shown(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    cache = before.cache
+    if cache.window is None:
+        return None
+    if seen.odd is not None:
+        path, page, node, _ = seen.odd
+        if node.is_alive != page.alive:
+            return Broken(f"whether alive: page {path.tokens}", page.alive, node.is_alive)
+    return not all(page.alive for page in cache.pages.values()) or None
+
+
+@law("S3", Evict, page="windows", ways="sop", kinds="prefix", needs="swa")
+def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """A window eviction takes enough, the least recent first.
 
     `evict(tokens=n, secondary=m)` has two phases. The first is R5, for *n*. The second goes on until at
@@ -163,11 +214,35 @@ def a_window_eviction_takes_just_enough(before: Any, operation: Any, seen: Any) 
       page (`refresh_lru`): another order.
     - vLLM: not applicable; blocks of all groups stand in one queue (`BlockPool.free_block_queue`).
     """
-    return None
+    cache, size = before.cache, before.page_size
+    told, tombstoned = seen.swa, seen.tombstoned
+    if cache.window is None or told is None:
+        return None
+    is_known = seen.removed is not None and tombstoned is not None
+    if is_known:
+        alive = sum(cache.pages[path].alive for path in seen.gone | (tombstoned or frozenset())) * size
+        if told != alive:
+            return Broken("window tokens evicted", alive, told)
+    least = min(seen.secondary, cache.sizes()["swa_evictable_size"])
+    if told < least and least > 0:
+        return Broken("window tokens evicted", f">= {least}", told)
+    return is_known or least > 0 or None
 
 
-@law("S4", page="windows", ways="sop", kinds="prefix", needs="swa")
-def every_leaf_is_alive(before: Any, operation: Any, seen: Any) -> Found:
+@a_window_eviction_takes_just_enough.on(Evict)
+def _no_more_windows_go_than_needed(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    if before.cache.window is None:
+        return None
+    if seen.odd is not None:
+        is_mine = seen.odd[0] == WINDOWS or (seen.odd[0] == TOO_MANY and not seen.is_for_tokens)
+        return Broken(*seen.odd[1:]) if is_mine else None
+    if before.is_ordered:
+        return (seen.taken is not None and bool(seen.taken.tombstoned)) or None
+    return not seen.is_for_tokens or None
+
+
+@law("S4", Evict, page="windows", ways="sop", kinds="prefix", needs="swa")
+def every_leaf_is_alive(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """Every leaf is alive.
 
     After each operation no dead page is without a page below it. Inserts cannot make such a leaf, since
@@ -204,11 +279,18 @@ def every_leaf_is_alive(before: Any, operation: Any, seen: Any) -> Found:
       `_is_device_leaf`, `_iteratively_delete_tombstone_ancestors`): different.
     - vLLM: not applicable, no leaves.
     """
-    return None
+    cache = before.cache
+    if cache.window is None:  # without windows nothing is dead
+        return None
+    if seen.removed is not None:
+        bare = find_dead_leaves(cache, seen.removed, seen.tombstoned or frozenset())
+        if bare:
+            return Broken("dead leaves", "none", tokens_of(bare))
+    return any(not cache.pages[path].alive for path in seen.victims) or None
 
 
-@law("S5", page="windows", ways="sop", kinds="prefix", needs="swa")
-def a_hold_locks_its_window(before: Any, operation: Any, seen: Any) -> Found:
+@law("S5", Lock, page="windows", ways="sop", kinds="prefix", needs="swa")
+def a_hold_locks_its_window(before: CacheModel, operation: Lock, seen: SeenNode) -> Found:
     """A hold locks exactly its window, and its token releases exactly that.
 
     A hold at a path of *L* tokens locks the whole path (R6), and the **window** of the hold besides: the
@@ -267,11 +349,53 @@ def a_hold_locks_its_window(before: Any, operation: Any, seen: Any) -> Found:
       lock more.
     - vLLM: not applicable; a request has references to the blocks of its window only.
     """
-    return None
+    cache, hold, token = before.cache, seen.hold, seen.token
+    if cache.window is None or hold is None:
+        return None
+    if (token is None) != (hold.edge == 0):
+        rule = "a token where the window ends inside the path, and only there"
+        return Broken("token of a hold", rule, token)
+    for number, taken in cache.holds.items():
+        if hold.edge and taken.edge:
+            is_same = first_of_window(before, hold) == first_of_window(before, taken)
+            if (before.tokens[number] == token) != is_same:
+                expected = f"{'that' if is_same else 'not that'} of step {number}: {before.tokens[number]!r}"
+                return Broken("token of a hold", expected, token)
+    return True
 
 
-@law("S6", page="windows", ways="sop", kinds="prefix", needs="swa")
-def window_locks_count_holds(before: Any, operation: Any, seen: Any) -> Found:
+@a_hold_locks_its_window.on(Unlock)
+def _a_token_is_taken_back(before: CacheModel, operation: Unlock, seen: SeenNode) -> Found:
+    return (before.cache.window is not None and seen.token is not None and seen.here > 0) or None
+
+
+@a_hold_locks_its_window.on(Inspect)
+def _a_held_window_starts_at_a_node(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    """Compare the first node of each held window, which alone carries the hold's token."""
+    cache, carriers = before.cache, {}
+    for number, hold in cache.holds.items():
+        if not hold.edge:
+            continue
+        node, place = seen.starts[cache.pages[first_of_window(before, hold)].birth]
+        token = before.tokens[number]
+        if place:
+            return Broken(f"nodes that end at the edge of {hold.path.tokens}", "one", "none")
+        if node.boundary != token:
+            return Broken(f"boundary at the edge of {hold.path.tokens}", token, node.boundary)
+        carriers[node.id] = token
+    for node in seen.nodes if carriers else ():
+        if node.id not in carriers and node.boundary in carriers.values():
+            return Broken(f"boundary of node {node.id}", "none that a hold has elsewhere", node.boundary)
+    return len(carriers) > 0 or None
+
+
+def first_of_window(before: CacheModel, hold: Hold) -> Path:
+    """Return the first page of a hold's window."""
+    return hold.path.upto(hold.edge + before.page_size)
+
+
+@law("S6", Inspect, page="windows", ways="sop", kinds="prefix", needs="swa")
+def window_locks_count_holds(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """Window lock references count the holds that cover a page.
 
     The window lock count of a page (`swa_lock_ref` of its node) is the number of outstanding holds whose
@@ -314,11 +438,27 @@ def window_locks_count_holds(before: Any, operation: Any, seen: Any) -> Found:
       `component_protected_size_`.
     - vLLM: `ref_cnt` of each block of the group with the window.
     """
-    return None
+    cache = before.cache
+    if cache.window is None:
+        return None
+    if (broken := find_wrong_count(seen, "swa_lock_ref", "swa_locks")) is not None:
+        return broken
+    return (cache.holds and any(node.swa_lock_ref is not None for node in seen.nodes)) or None
 
 
-@law("S7", page="windows", ways="op", kinds="prefix", needs="swa")
-def a_tombstone_is_revived_by_the_rules(before: Any, operation: Any, seen: Any) -> Found:
+@window_locks_count_holds.on(Evict, fate=HIDDEN)
+@window_locks_count_holds.on(Evict, fate=STRUCK)
+@window_locks_count_holds.on(Evict)
+def _an_eviction_takes_no_held_window(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    covered = [path for path in seen.tombstoned or () if before.cache.pages[path].swa_locks]
+    if covered:
+        return Broken("tombstoned pages in a hold's window", "none", tokens_of(covered))
+    is_tested = seen.fate == DONE and seen.taken is not None and seen.taken.tombstoned
+    return (is_tested and before.cache.sizes()["swa_protected_size"] > 0) or None
+
+
+@law("S7", Insert, page="windows", ways="op", kinds="prefix", needs="swa")
+def a_tombstone_is_revived_by_the_rules(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
     """A tombstone is revived by the rules, or the insert is refused whole.
 
     `insert(key, slots, prev_prefix_len=p, swa_evicted_seqlen=e)`. The caller says that its first *p*
@@ -403,4 +543,21 @@ def a_tombstone_is_revived_by_the_rules(before: Any, operation: Any, seen: Any) 
     - vLLM: not applicable; a block is registered under its hash or not (`reachable_block_mask` leaves out
       those that no hit could need).
     """
-    return None
+    plan, result, cache, nodes = seen.plan, seen.result, before.cache, before.nodes
+    if not seen.involves_tombstones:
+        return any(seen.bounds) or None
+    if result.adopted != plan.adopted:
+        return Broken("adopted ranges", plan.adopted, result.adopted)
+    if not plan.refused or result.node_len is None:
+        return True
+    usable = [end for end in cache.stored(plan.path) if cache.is_usable(end)]
+    known = [end for end in usable if nodes.cut(end)]
+    least = len(known[-1].tokens) if known else 0
+    allowed = [0, *(len(end.tokens) for end in usable if nodes.cut(end) is not False)]
+    allowed = [place for place in allowed if place >= least]
+    return demand(result.node_len in allowed, "last_node", f"one of {allowed} tokens deep", result.node_len)
+
+
+@a_tombstone_is_revived_by_the_rules.on(Insert)
+def _what_a_revival_displaces_is_freed(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    return gives_back_as_planned(seen) if seen.involves_tombstones else None

@@ -116,6 +116,12 @@ class InsertPlan:
     moved: dict[Path, dict[int, int]] = field(default_factory=dict)  # locked ones: incoming to cached slot
     displaced: tuple[int, ...] = ()  # slots that go back to the pool: those that the replaced pages had
     splits: set[Path] = field(default_factory=set)  # where a tree may split a node
+    dead: list[Path] = field(default_factory=list)  # pages on its path that were dead before
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether no page on its path was dead, or is born dead."""
+        return not self.dead and all(page.alive for page in self.new.values())
 
     @property
     def moves(self) -> dict[int, int]:
@@ -161,10 +167,6 @@ class StateEnds:
 
     def __contains__(self, path: Path) -> bool:
         return path in self.slots
-
-    def locks(self, path: Path, holds: Mapping[int, Hold]) -> int:
-        """Count the holds at exactly a path while it has a state (M4)."""
-        return [hold.path for hold in holds.values()].count(path) if path in self.slots else 0
 
     def sizes(self, holds: Mapping[int, Hold]) -> dict[str, int]:
         """Return the numbers of states without and with a lock (M6)."""
@@ -328,20 +330,23 @@ class PrefixModel:
         size, whole = self.page_size, self.whole(key)
         plan = InsertPlan(whole, len(self.stored(whole)) * size)
         self._check_bounds(len(key.tokens), plan.prefix_len, protected, evicted)
+        first = max(protected, evicted)
         alive: list[bool] = []
         adopted: list[int] = []
         for start, end in zip(range(0, len(whole.tokens), size), self.page_ends(whole), strict=True):
             incoming = tuple(slots[start : start + size])
-            page = self.pages.get(end)
-            if page is None:
-                plan.new[end] = Page(incoming, self.window is None or start >= evicted)
+            if start >= plan.prefix_len:
+                is_alive = self.window is None or start >= evicted
+                plan.new[end] = Page(incoming, is_alive)
                 adopted.append(start)
-            elif not page.alive and start >= max(protected, evicted) and incoming != page.slots:
-                self._plan_revival(plan, end, page, incoming)
-                adopted += [start] if end in plan.replaced else []
-            alive.append(self._is_alive_after(plan, end))
+            elif not (is_alive := (page := self.pages[end]).alive):
+                plan.dead.append(end)
+                if start >= first and incoming != page.slots:
+                    is_alive = self._plan_revival(plan, end, page, incoming)
+                    adopted += [start] if end in plan.replaced else []
+            alive.append(is_alive)
         if not self.usable(alive):
-            return InsertPlan(whole, plan.prefix_len, refused=True)
+            return InsertPlan(whole, plan.prefix_len, refused=True, dead=plan.dead)
         plan.adopted = merge_runs(adopted, size)
         plan.splits = self._splits(plan, protected, evicted)
         return plan
@@ -354,17 +359,14 @@ class PrefixModel:
         if not 0 <= evicted <= length or (has_window and evicted % size):
             raise NotUsableError(f"swa_evicted_seqlen {evicted} of {length}, page {size}")
 
-    def _plan_revival(self, plan: InsertPlan, end: Path, page: Page, incoming: tuple[int, ...]) -> None:
+    def _plan_revival(self, plan: InsertPlan, end: Path, page: Page, incoming: tuple[int, ...]) -> bool:
         if not page.locks:
             plan.replaced[end] = incoming
             plan.displaced += page.slots if self.has_pool else ()
-        elif self.has_pool and self.can_move:
+            return True
+        if self.has_pool and self.can_move:
             plan.moved[end] = dict(zip(incoming, page.slots, strict=True))
-
-    def _is_alive_after(self, plan: InsertPlan, end: Path) -> bool:
-        if end in plan.new:
-            return plan.new[end].alive
-        return self.pages[end].alive or end in plan.replaced or end in plan.moved
+        return end in plan.moved
 
     def _splits(self, plan: InsertPlan, protected: int, evicted: int) -> set[Path]:
         size, length = self.page_size, len(plan.path.tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -334,3 +335,31 @@ def is_state_eviction_explained(
         (len(removed) - len(run)) * model.page_size < tokens or len(states - run) < wanted
         for run in last_runs(model, removed, removed)
     )
+
+
+# -- what may not be left ----------------------------------------------------------------------------------
+
+
+def find_orphans(model: PrefixModel, removed: Set[Path]) -> list[Path]:
+    """Return pages that stay below removed ones (R9)."""
+    gone = Counter(model.parent(path) for path in removed)
+    if all(model.children.get(path, 0) <= gone.get(path, 0) for path in removed):
+        return []
+    return [path for path in model.pages if path not in removed and model.parent(path) in removed]
+
+
+def find_dead_leaves(model: PrefixModel, removed: Set[Path], tombstoned: Set[Path]) -> list[Path]:
+    """Return the leaves that an eviction left without their window (S4)."""
+    gone = Counter(model.parent(path) for path in removed)
+    dead = {path for path, page in model.pages.items() if not page.alive} | tombstoned
+    return [path for path in dead - removed if model.children.get(path, 0) <= gone.get(path, 0)]
+
+
+def find_bare_leaves(
+    model: PrefixModel, ends: StateEnds, removed: Set[Path], states: Set[Path]
+) -> list[Path]:
+    """Return the leaves that a removal left without a state and a lock (M5)."""
+    gone = Counter(model.parent(path) for path in removed)
+    left = [path for path in gone if path in model.pages and path not in removed]
+    leaves = [path for path in left if model.children[path] == gone[path] and not model.pages[path].locks]
+    return [path for path in leaves if path not in ends or path in states]

@@ -164,11 +164,11 @@ class SlotLedger:
         size, pool = self.page_size, self.pool
         if pool is None:
             return {}
-        sizes = {"available_size": pool.free_count * size}
-        if isinstance(pool, WindowModel):
-            sizes["full_available_size"] = pool.full.free_count * size
-            sizes["swa_available_size"] = pool.swa.free_count * size
-        return sizes
+        if not isinstance(pool, WindowModel):
+            return {"available_size": pool.free_count * size}
+        full, swa = pool.full.free_count * size, pool.swa.free_count * size
+        least = full if full < swa else swa
+        return {"available_size": least, "full_available_size": full, "swa_available_size": swa}
 
     def _pages_of(self, slots: Iterable[int]) -> list[int]:
         return sorted({self.page_of(slot) for slot in slots})

@@ -75,9 +75,9 @@ class SlotModel(KindModel):
         if "pool" not in self.claims:
             raise ProgramError(f"{header.adapter} is a slot allocator, and does not claim a pool")
         self.page_size, pages = self.number("page_size"), self.number("pages")
-        self.window = WindowModel(pages, self.number("swa_pages")) if "swa" in self.claims else None
-        self.full = PageModel(pages) if self.window is None else self.window.full
-        self.pool: PageModel | WindowModel = self.full if self.window is None else self.window
+        self.window_pool = WindowModel(pages, self.number("swa_pages")) if "swa" in self.claims else None
+        self.full = PageModel(pages) if self.window_pool is None else self.window_pool.full
+        self.pool: PageModel | WindowModel = self.full if self.window_pool is None else self.window_pool
         self.order_suspect = ""  # the law of what may have left its trace in the order, until all is merged
         self.most_taken = 0  # pages that one allocation took
         self.is_as_cleared = False  # nothing was given back since a clear
@@ -85,7 +85,7 @@ class SlotModel(KindModel):
     def sizes(self) -> dict[str, int]:
         """Return the sizes that the specification determines, in tokens, by their documented names."""
         # Asked after every operation: counted here, without three properties and a `min`.
-        size, pool, window = self.page_size, self.full, self.window
+        size, pool, window = self.page_size, self.full, self.window_pool
         full = (pool.pages - len(pool.old.gone) + len(pool.young)) * size
         if window is None:
             return {"available_size": full}
@@ -127,7 +127,7 @@ class SlotModel(KindModel):
         if seen.fate == NO_ROOM:
             self.suspect("X4")
             return
-        window = self.window
+        window = self.window_pool
         if self.full.needs_merge(seen.wanted) and (window is None or window.swa.needs_merge(seen.wanted)):
             self.order_suspect = ""
         if window is None:
@@ -234,9 +234,9 @@ class SlotModel(KindModel):
         return list(dict.fromkeys([slot // size for slot in slots]))
 
     def _windowed(self) -> WindowModel:
-        if self.window is None:
+        if self.window_pool is None:
             raise ProgramError("SWA halves are not claimed")
-        return self.window
+        return self.window_pool
 
     # -- merges, groups, clear -----------------------------------------------------------------------------
 

@@ -1,0 +1,331 @@
+"""Prefix caches as specified: what their outcomes say, in pages and holds, and what becomes of these."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pymllm.errors import ProgramError
+from pymllm.history.operations import Hash, Insert, Inspect, Lock, Match, Reset, Unlock
+from pymllm.history.outcomes import Inserted, Inspected, Matched, Outcome
+from pymllm.oracle.models.kind_model import DONE, REFUSED, STRUCK, Misuse, Seen
+from pymllm.oracle.models.prefix_evictions import EvictionModel
+from pymllm.oracle.models.prefix_model import InsertPlan, NotUsableError, Path
+from pymllm.oracle.models.prefix_pools import CallersPools
+from pymllm.oracle.models.prefix_seen import (
+    FORGOTTEN,
+    HIDDEN,
+    Calls,
+    Handle,
+    HoldToken,
+    SeenCall,
+    SeenInsert,
+    SeenMatch,
+    SeenNode,
+    SeenReset,
+    sort_effects,
+)
+from pymllm.oracle.models.shown_nodes import SeenLook
+from pymllm.oracle.models.slot_ledger import Owner
+
+_STALE = Misuse("a stale node is used", errors=("StaleNodeError",))
+_DEAD_WINDOW = Misuse("a hold is refused on a dead window", "S5", ("ValueError",))
+_NO_HOLD = Misuse("", "R6", ("LockError",), name="an unlock without that hold")
+_WRONG_TOKEN = Misuse("a wrong token is refused", "S5", ("LockError",))
+_WRONG_HALVES = Misuse("halves that were not returned are refused", "S7", ("OwnershipError",))
+
+
+class CacheModel(CallersPools, EvictionModel):
+    """Follows a prefix cache page by page, and the pools below it slot by slot."""
+
+    # -- match and hash ------------------------------------------------------------------------------------
+
+    def read_match(self, operation: Match, outcome: Outcome) -> SeenMatch:
+        """Find what a match must return."""
+        key = self.path_of(operation.key)
+        found = self.cache.find(key)
+        is_elsewhere = not found.stored and self.meets_another(key, self.page_size)
+        return SeenMatch(
+            outcome.result, effects=outcome.effects, key=key, found=found, is_elsewhere=is_elsewhere
+        )
+
+    def follow_match(self, step: int, operation: Match, seen: SeenMatch) -> None:
+        """Count the hit; the step has given slots and a node."""
+        found, result = seen.found, seen.result
+        assert isinstance(result, Matched)
+        self.cache.commit_match(found.path)
+        # Others look for what they cannot return, and split a node where that ends.
+        is_lean = "lean_matches" in self.claims
+        self.nodes.may_split([found.path] if is_lean else [found.path, seen.key.upto(found.stored)])
+        self.ledger.record(step, result.slots)
+        self._give(step, found.path)
+        self.has_matched = bool(found.slots)
+
+    def read_hash(self, operation: Hash, outcome: Outcome) -> SeenCall:
+        """Read the hashes of a node, which must be there."""
+        handle = self._handle(operation.of)
+        if "hashes" not in self.claims:
+            raise ProgramError("hashes are not claimed")
+        return self._read_node(handle, outcome)
+
+    # -- nodes and holds -----------------------------------------------------------------------------------
+
+    def _give(self, step: int, path: Path) -> None:
+        """Note that a step returned the node at the end of a path."""
+        page = self.cache.pages.get(path)
+        self._handles[step] = Handle(path, page.birth if page else 0)
+
+    def _handle(self, step: int) -> Handle:
+        """Return the node that a step returned, or took a hold at; `ProgramError` where it did neither."""
+        if step not in self._handles:
+            raise ProgramError(f"step {step} gave no node")
+        return self._handles[step]
+
+    def _read_node(self, handle: Handle, outcome: Outcome) -> SeenNode:
+        """Read the use of a node; it is refused where the node has left the cache since."""
+        seen = SeenNode(outcome.result, effects=outcome.effects, handle=handle)
+        page = self.cache.pages.get(handle.path)
+        if handle.path.tokens and (page is None or page.birth != handle.birth):
+            seen.fate, seen.wrong = REFUSED, (_STALE,)
+        return seen
+
+    def read_lock(self, operation: Lock, outcome: Outcome) -> SeenNode:
+        """Read a hold: its window, and its token."""
+        seen = self._read_node(self._handle(operation.of), outcome)
+        if seen.fate == DONE:
+            try:
+                seen.hold = self.cache.plan_lock(seen.handle.path)
+            except NotUsableError:
+                seen.fate, seen.wrong = REFUSED, (_DEAD_WINDOW,)
+            seen.token = getattr(outcome.result, "token", None)
+        return seen
+
+    def follow_lock(self, step: int, operation: Lock, seen: SeenNode) -> None:
+        """Count a hold; one of the root holds nothing."""
+        self._handles[step], self._given[step] = seen.handle, seen.token
+        path, hold = seen.handle.path, seen.hold
+        if path.tokens and hold is not None:
+            self.tokens[step] = seen.token
+            self.cache.commit_lock(step, hold)
+            self.nodes.may_split([path.upto(hold.edge)])
+
+    def read_unlock(self, operation: Unlock, outcome: Outcome) -> SeenNode:
+        """Read which hold is given up, by the token that it was given."""
+        token = self._token(operation)
+        seen = self._read_node(
+            self._handle(operation.lock if operation.at is None else operation.at), outcome
+        )
+        path, seen.token = seen.handle.path, token
+        if seen.fate == REFUSED or not path.tokens:
+            return seen
+        here = [number for number, hold in self.cache.holds.items() if hold.path == path]
+        if not here:
+            seen.fate, seen.wrong = REFUSED, (_NO_HOLD,)
+            return seen
+        seen.number, seen.here = operation.lock if operation.lock in here else here[0], len(here)
+        if self.cache.window is not None and token != self.tokens[seen.number]:
+            seen.fate, seen.wrong = REFUSED, (_WRONG_TOKEN,)
+        return seen
+
+    def follow_unlock(self, step: int, operation: Unlock, seen: SeenNode) -> None:
+        """Count a hold out."""
+        if seen.here:
+            self.cache.commit_unlock(seen.number)
+            del self.tokens[seen.number]
+            self.nodes.split_below.discard(seen.number)
+            self.revived.discard(seen.number)
+
+    def _token(self, operation: Unlock) -> HoldToken:
+        if operation.token == 0:
+            return None
+        number = operation.lock if operation.token is None else operation.token
+        for step in (number, operation.lock):
+            if step not in self._given:
+                raise ProgramError(f"step {step} took no hold")
+        return self._given[number]
+
+    # -- insert --------------------------------------------------------------------------------------------
+
+    def read_insert(self, operation: Insert, outcome: Outcome) -> SeenCall:
+        """Plan what an insert must do, or find what is wrong with it."""
+        key, result, effects = self.path_of(operation.key), outcome.result, outcome.effects
+        slots = None if operation.slots is None else self.ledger.resolve(operation.slots)
+        if not self.retains:
+            plan = self.cache.plan_insert(key.upto(0), ())
+            return SeenInsert(result, FORGOTTEN, effects=effects, key=key, plan=plan, calls=Calls())
+        state = self._state_of(operation)
+        wrong = self._wrong_insert(key, slots, state)
+        if wrong is not None:
+            return SeenCall(result, REFUSED, (wrong,), effects=effects)
+        if slots is None:
+            slots = [token for token in key.tokens if isinstance(token, int)]
+        self._require_ownership(self.cache.whole(key), slots)
+        # To a cache with states they are options of another one, which it ignores.
+        bounds = (operation.prev_prefix_len, operation.swa_evicted_seqlen) if self.tracks is None else (0, 0)
+        try:
+            plan = self.cache.plan_insert(key, slots, *bounds)
+        except NotUsableError as error:
+            law = "X1" if self.cache.window is None else "S7"
+            wrong = Misuse("a bad insert is refused", law, ("ValueError",), name=str(error))
+            return SeenCall(result, REFUSED, (wrong,), effects=effects)
+        if self._lacks_halves(plan):
+            return SeenCall(result, REFUSED, (_WRONG_HALVES,), effects=effects)
+        seen = SeenInsert(
+            result,
+            effects=effects,
+            key=key,
+            slots=slots,
+            plan=plan,
+            bounds=bounds,
+            calls=sort_effects(effects),
+            state=state,
+            finds_state=state is not None and self.tracks is not None and key in self.tracks.ends,
+        )
+        if self.is_struck(outcome, "free", "move_swa"):
+            seen.fate = STRUCK
+        elif self.fault is not None and isinstance(result, Inserted) and self._hides_refusal(seen):
+            seen.fate = HIDDEN
+        return seen
+
+    def _state_of(self, operation: Insert) -> int | None:
+        """Return the track slot that is handed over, which must be the caller's."""
+        if operation.state is None:
+            return None
+        if self.tracks is None:
+            raise ProgramError("states are not claimed")
+        return self.tracks.callers_slot(operation.state)
+
+    def _wrong_insert(self, key: Path, slots: Sequence[int] | None, state: int | None) -> Misuse | None:
+        """Return what is wrong with the slots, whoever owns them (R1), or with the key of a state (M1)."""
+        what = self._wrong_slots(key, slots)
+        if what:
+            return Misuse("a bad insert is refused", "R1", ("ValueError",), name=what)
+        if state is None or (key.tokens and self.cache.whole(key) == key):
+            return None
+        what = f"a state at the end of {len(key.tokens)} tokens"
+        return Misuse("a state without a whole key is refused", "M1", ("ValueError",), name=what)
+
+    def _wrong_slots(self, key: Path, slots: Sequence[int] | None) -> str:
+        size = self.page_size
+        if slots is None:
+            return "an insert without slots" if self.has_pool or key.space.width > 1 else ""
+        if len(slots) != len(key.tokens):
+            return f"{len(slots)} slots for {len(key.tokens)} tokens"
+        for start in range(0, len(key.tokens) // size * size, size) if self.has_pool else ():
+            page = slots[start : start + size]
+            first = page[0] // size * size
+            if [*page] != [*range(first, first + size)]:
+                return f"slots {page} of a page that are no page of the pool"
+        return ""
+
+    def _require_ownership(self, whole: Path, slots: Sequence[int]) -> None:
+        """Make sure that each page is the caller's, or the tree's own at this place: the caller's duty."""
+        if not self.has_pool:
+            return
+        firsts = slots[: len(whole.tokens) : self.page_size]
+        if len(set(firsts)) != len(firsts):
+            raise ProgramError("a slot stands in the key twice")
+        for end, slot in zip(self.cache.page_ends(whole), firsts, strict=True):
+            owner = self.ledger.owner(slot)
+            if owner is not Owner.CALLER and self.ledger.place(slot) != end:
+                raise ProgramError(f"slot {slot} is in the hands of {owner.value}, and not at this place")
+
+    def _lacks_halves(self, plan: InsertPlan) -> bool:
+        """Tell whether halves are there that were to be returned, or gone where they are needed (S7)."""
+        if self.cache.window is None or not self.has_halves:
+            return False
+        needed = {page.slots: page.alive for page in plan.new.values()}
+        needed |= dict.fromkeys((*plan.replaced.values(), *map(tuple, plan.moved.values())), True)
+        return any(self.ledger.has_half(slots[0]) != half for slots, half in needed.items())
+
+    def _hides_refusal(self, seen: SeenInsert) -> bool:
+        """Tell whether only what a call that was let fail should have taken is missing (X2)."""
+        plan, calls = seen.plan, seen.calls
+        is_part = set(calls.freed) <= set(plan.displaced) and calls.moves.items() <= plan.moves.items()
+        lacks = {"move_swa": calls.moves != plan.moves, "free": len(calls.freed) < len(plan.displaced)}
+        return is_part and any(lacks[call] and self.may_hide(call, calls.names) for call in lacks)
+
+    def follow_insert(self, step: int, operation: Insert, seen: SeenInsert) -> None:
+        """Adopt, revive and give back; of an insert whose pool refused a call, moved halves stay moved."""
+        ledger, plan = self.ledger, seen.plan
+        if seen.fate == FORGOTTEN:
+            self._give(step, plan.path)
+            return
+        ledger.write(seen.key, seen.slots)
+        if seen.fate == STRUCK:
+            self._revive(whole_moves(seen))
+            self.nodes.may_split(plan.splits)
+            return
+        self.has_matched = False
+        if self.tracks is not None and seen.state is not None:
+            self.tracks.write(seen.state, seen.key)
+            if not seen.finds_state:
+                self.tracks.adopt(seen.key, seen.state)
+        self._revive(plan.moved)
+        ledger.give_back(plan.displaced)
+        self.cache.commit_insert(plan)
+        self.nodes.may_split(plan.splits)
+        if not plan.refused:
+            for end in (*plan.new, *plan.replaced):
+                ledger.adopt(end, self.cache.pages[end].slots)
+            self._give(step, plan.path)
+        elif seen.result.node_len is not None:
+            self._give(step, plan.path.upto(seen.result.node_len))
+
+    def _revive(self, moved: dict[Path, dict[int, int]]) -> None:
+        """Let locked pages have the halves that came."""
+        moves = {source: target for halves in moved.values() for source, target in halves.items()}
+        self.ledger.move_halves(moves)
+        for end in moved:
+            holds = self.cache.holds.items()
+            self.revived.update(number for number, hold in holds if end.covers(hold.path))
+        self.cache.commit_moves(moved)
+
+    # -- reset and looks -----------------------------------------------------------------------------------
+
+    def read_reset(self, operation: Reset, outcome: Outcome) -> SeenReset:
+        """Read what went back, of all that there is."""
+        states, calls = self.cache.states, ("free", "free_state")
+        return SeenReset(
+            outcome.result,
+            effects=outcome.effects,
+            calls=sort_effects(outcome.effects),
+            slots=[slot for page in self.cache.pages.values() for slot in page.slots]
+            if self.has_pool
+            else [],
+            states=[] if states is None else list(states.slots.values()),
+            struck=next((call for call in calls if self.is_struck(outcome, call)), ""),
+        )
+
+    def follow_reset(self, step: int, operation: Reset, seen: SeenReset) -> None:
+        """Forget everything; what a failing call did not take is the caller's."""
+        self.cache.reset()
+        if self.tracks is not None:
+            self.tracks.disown(set(seen.states) - set(seen.calls.states))
+        self.ledger.give_back(seen.calls.freed)
+        self.ledger.disown((Counter(seen.slots) - Counter(seen.calls.freed)).elements())
+        self.tokens.clear()
+        self.revived.clear()
+        self.nodes.split_below.clear()
+
+    def read_inspect(self, operation: Inspect, outcome: Outcome) -> Seen:
+        """Read nodes by their pages."""
+        if "inspect" not in self.claims:
+            raise ProgramError("nodes to look at are not claimed")
+        shown = outcome.result
+        if not isinstance(shown, Inspected):
+            return Seen(shown)
+        long = [] if self.splits else [it.id for it in shown.nodes if len(it.tokens) > self.page_size]
+        if long:
+            raise ProgramError(f"nodes {long} have several pages, and the configuration's splits is false")
+        return self.nodes.read(shown)
+
+    def follow_inspect(self, step: int, operation: Inspect, seen: SeenLook) -> None:
+        """Know these nodes."""
+        self.nodes.follow(seen)
+
+
+def whole_moves(seen: SeenInsert) -> dict[Path, dict[int, int]]:
+    """Return the pages whose halves have all moved when the pool refused a call."""
+    moved = seen.calls.moves.keys()
+    return {end: moves for end, moves in seen.plan.moved.items() if moves.keys() <= moved}

@@ -1,0 +1,188 @@
+"""What is known of a prefix cache and of the pools below it, whatever is done with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pymllm.errors import ProgramError
+from pymllm.history.files import Header
+from pymllm.history.operations import Fault, Key, Operation
+from pymllm.history.outcomes import INJECTED, Failed, Outcome
+from pymllm.oracle.models.kind_model import KindModel, Seen
+from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds, path_of_key
+from pymllm.oracle.models.prefix_seen import Handle, HoldToken
+from pymllm.oracle.models.prefix_victims import Taken
+from pymllm.oracle.models.shown_nodes import ShownNodes
+from pymllm.oracle.models.slot_ledger import SlotLedger, TrackLedger
+from pymllm.oracle.models.slot_model import PageModel, WindowModel
+
+
+class PrefixBooks(KindModel):
+    """Who has what, page by page and slot by slot, and every size; classes that follow operations add these.
+
+    Of the configuration it reads ``page_size``; ``window``; ``pool`` (``none``, ``token`` or ``swa``),
+    ``slots`` and ``swa_slots``; ``retains``, false for a cache that keeps nothing; ``track_slots`` where
+    states are kept; ``splits``, false for a cache whose every node is one page.
+    """
+
+    KIND: ClassVar[str] = "prefix"
+
+    def __init__(self, header: Header) -> None:
+        super().__init__(header)
+        self.page_size = size = self.number("page_size")
+        window = None if self.config.get("window") is None else self.number("window")
+        pool = str(self.config.get("pool", "none"))
+        self.splits = self.config.get("splits", True) is not False
+        self.retains = self.config.get("retains", True) is not False
+        self.tests_each_size = not self.retains
+        self._check_claims(pool, window)
+        self.has_pool, self.has_halves = pool != "none", pool == "swa"
+        states = StateEnds() if "mamba" in self.claims else None
+        self.tracks = None if states is None else TrackLedger(self.number("track_slots"), states)
+        self.cache = PrefixModel(
+            size, window, has_pool=self.has_pool, can_move=self.has_halves, states=states
+        )
+        slots = self._whole_pages("slots") if self.has_pool else 0
+        self.ledger = SlotLedger(pool, size, slots, self._whole_pages("swa_slots") if self.has_halves else 0)
+        self.nodes = ShownNodes(self.cache)
+        self.fault: Fault | None = None  # what the next operation, or the one in progress, is to meet
+        self.has_matched = False  # the last match of a key that was not inserted since found something
+        self.tokens: dict[int, HoldToken] = {}  # what each outstanding hold was given, by its `Lock`
+        self.revived: set[int] = set()  # holds with a page on their paths that was revived meanwhile
+        self._handles: dict[int, Handle] = {}
+        self._given: dict[int, HoldToken] = {}
+
+    def _whole_pages(self, key: str) -> int:
+        """Return the size of a pool, of which no part of a page is left over (A1)."""
+        value = self.number(key)
+        if value % self.page_size:
+            raise ProgramError(
+                f"the configuration's {key} is {value}; it must be a multiple of page_size, {self.page_size}"
+            )
+        return value
+
+    def _check_claims(self, pool: str, window: int | None) -> None:
+        if pool not in ("none", "token", "swa"):
+            raise ProgramError(f"the configuration's pool is {pool!r}; it must be none, token or swa")
+        if window is not None and "swa" not in self.claims:
+            raise ProgramError("a cache with a window claims swa")
+        if "mamba" in self.claims and (window is not None or pool == "swa"):
+            raise ProgramError("a cache that keeps states has no window, and no slots with SWA halves")
+        if ("pool" in self.claims) != (pool != "none"):
+            claimed = "claimed" if "pool" in self.claims else "not claimed"
+            raise ProgramError(f"the configuration's pool is {pool}, and pool is {claimed}")
+
+    # -- what laws ask -------------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> PageModel:
+        """The pages of the pool below the cache."""
+        return self.ledger.full
+
+    @property
+    def window_pool(self) -> WindowModel | None:
+        """That pool with its SWA halves, where it has some."""
+        return self.ledger.pool if isinstance(self.ledger.pool, WindowModel) else None
+
+    @property
+    def ends(self) -> StateEnds:
+        """Its states, where it keeps some."""
+        states = self.cache.states
+        assert states is not None
+        return states
+
+    @property
+    def can_follow_evictions(self) -> bool:
+        """Whether it can be told what an eviction took: by its order, or by what the pool sees."""
+        tells_victims = self.has_halves or (self.has_pool and self.cache.window is None)
+        return tells_victims or "exact_lru" in self.claims or not self.retains
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether an eviction may take some sets of pages only: an order is claimed, or nothing is kept."""
+        return "exact_lru" in self.claims or not (self.retains or self.tracks)
+
+    def sizes(self) -> dict[str, int]:
+        """Return every size of the cache and of its pools."""
+        sizes = {**self.cache.sizes(), **self.ledger.sizes()}
+        return sizes if self.tracks is None else sizes | self.tracks.sizes()
+
+    def sizes_after(self, taken: Taken) -> dict[str, int]:
+        """Return every size as it is when an eviction has taken something."""
+        sizes, size, pages = dict(self.sizes()), self.page_size, self.cache.pages
+        full, places = len(taken.removed) * size, [*taken.removed, *taken.tombstoned]
+        alive = sum(pages[path].alive for path in places) * size if self.cache.window is not None else 0
+        halves = sum(self.ledger.has_half(pages[path].slots[0]) for path in places) * size
+        gone = {"evictable_size": full, "total_size": full, "swa_evictable_size": alive}
+        gone["mamba_evictable_size"] = len(taken.states)
+        for name, less in gone.items():
+            if name in sizes:
+                sizes[name] -= less
+        free = {"full_available_size": full, "swa_available_size": halves}
+        free["available_track_slots"] = len(taken.states)
+        if self.has_pool and not self.has_halves:
+            free["available_size"] = full
+        for name, more in free.items():
+            if name in sizes:
+                sizes[name] += more
+        if self.has_halves:
+            sizes["available_size"] = min(sizes["full_available_size"], sizes["swa_available_size"])
+        return sizes
+
+    def meets_another(self, key: Path, length: int) -> bool:
+        """Tell whether so many tokens of a key are cached in another space (K1)."""
+        tokens = key.tokens[:length]
+        if len(tokens) < length:
+            return False
+        return any(one.space != key.space and one.tokens == tokens for one in self.cache.pages)
+
+    # -- faults --------------------------------------------------------------------------------------------
+
+    def read_fault(self, operation: Fault, outcome: Outcome) -> Seen:
+        """Read which call of the next operation fails."""
+        if "faults" not in self.claims:
+            raise ProgramError("faults are not claimed")
+        if operation.nth < 1:
+            raise ProgramError(f"{operation}: the calls of the next operation are counted from 1")
+        return Seen(outcome.result)
+
+    def follow_fault(self, step: int, operation: Fault, seen: Seen) -> None:
+        """Arm it."""
+        self.fault = operation
+
+    def end_step(self, operation: Operation) -> None:
+        """Forget the fault that this operation was to meet."""
+        if self.fault is not None and not isinstance(operation, Fault):
+            self.fault = None
+
+    def is_struck(self, outcome: Outcome, *calls: str) -> bool:
+        """Tell whether the operation failed because a fault was armed for one of these calls."""
+        result = outcome.result
+        if not isinstance(result, Failed) or result.error != INJECTED:
+            return False
+        return self.fault is not None and self.fault.call in calls
+
+    def must_strike(self, call: str, made: object) -> bool:
+        """Tell whether a call that was made is the first of its sort, and was let fail."""
+        fault = self.fault
+        return bool(made) and fault is not None and (fault.call, fault.nth) == (call, 1)
+
+    def may_hide(self, call: str, calls: Sequence[str]) -> bool:
+        """Tell whether a pool's call may have been let fail, and that been hidden, in what told no error.
+
+        The calls are those that the pool has taken, which do not have the failing one.
+        """
+        fault = self.fault
+        return fault is not None and fault.call == call and calls.count(call) >= fault.nth - 1
+
+    # -- keys ----------------------------------------------------------------------------------------------
+
+    def path_of(self, key: Key) -> Path:
+        """Return the path of a key; `ProgramError` where the adapter does not claim such keys."""
+        path = path_of_key(key)
+        if key.extra_key is not None and "extra_key" not in self.claims:
+            raise ProgramError("namespaces are not claimed")
+        if path.tokens and isinstance(path.tokens[0], tuple) and "bigrams" not in self.claims:
+            raise ProgramError("tuples as tokens are not claimed")
+        return path

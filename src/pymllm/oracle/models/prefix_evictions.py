@@ -1,0 +1,211 @@
+"""What an eviction was seen to take of a prefix cache, and whether it may."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from pymllm.errors import ProgramError
+from pymllm.history.operations import Evict
+from pymllm.history.outcomes import Evicted, Outcome
+from pymllm.oracle.models.kind_model import DONE, STRUCK
+from pymllm.oracle.models.prefix_books import PrefixBooks
+from pymllm.oracle.models.prefix_model import Path
+from pymllm.oracle.models.prefix_seen import (
+    GARBLED,
+    HIDDEN,
+    TOO_MANY,
+    Returned,
+    SeenEvict,
+    sort_effects,
+    spell,
+    tell_apart,
+    tell_states_apart,
+)
+from pymllm.oracle.models.prefix_victims import (
+    Taken,
+    is_explained,
+    is_state_eviction_explained,
+    plan_evictions,
+    plan_state_eviction,
+)
+from pymllm.oracle.models.slot_ledger import Owner, TrackLedger
+
+
+class EvictionModel(PrefixBooks):
+    """Reads and follows evictions of pages, of windows and of states."""
+
+    def read_evict(self, operation: Evict, outcome: Outcome) -> SeenEvict:
+        """Read which pages and states an eviction took, and whether it may."""
+        calls, has_states = sort_effects(outcome.effects), self.tracks is not None
+        if not self.can_follow_evictions:
+            raise ProgramError("victims that no pool sees can be followed only where exact_lru is claimed")
+        has_second = has_states or self.cache.window is not None
+        secondary = operation.secondary if has_second else 0
+        seen = SeenEvict(
+            outcome.result,
+            effects=outcome.effects,
+            calls=calls,
+            tokens=operation.tokens,
+            secondary=secondary,
+            sizes=outcome.sizes,
+            is_for_tokens=operation.tokens > 0 or not has_second,
+        )
+        is_struck = self.is_struck(outcome, "free", "free_state" if has_states else "free_swa")
+        if not is_struck:
+            self._read_counts(seen, outcome)
+            if not isinstance(seen.result, Evicted):
+                return seen
+        self._read_victims(seen)
+        if seen.fate == GARBLED:
+            return seen
+        if is_struck:
+            seen.fate, seen.allowed = STRUCK, list(self._plan(seen))
+            if seen.tombstoned is None:
+                seen.tombstoned = self._dead_by_sizes(seen.allowed, outcome)
+            seen.taken = self._taken(seen)
+        elif self.fault is not None and self._hides_eviction(seen):
+            seen.fate = HIDDEN
+        elif self.is_ordered:
+            # An engine looks at no nodes, so that there may be dozens of sets: mostly one of the first is it.
+            seen.taken = next((taken for taken in self._plan(seen) if seen.fits(taken)), None)
+            if seen.taken is None:
+                allowed = list(self._plan(seen))
+                seen.odd = tell_states_apart(seen, *allowed) if has_states else tell_apart(seen, allowed)
+        else:
+            seen.taken = self._taken(seen)
+            if not self._is_explained(seen):
+                what = "memory evicted" if has_states else "pages evicted"
+                seen.odd = TOO_MANY, what, "none but what was needed", spell(seen.gone)
+        if seen.taken is not None and "callbacks" in self.claims:
+            seen.ids = self.nodes.ids_of(seen.taken.removed)
+        return seen
+
+    def _read_counts(self, seen: SeenEvict, outcome: Outcome) -> None:
+        """Read what was told; where a callback's error hides that, the sizes tell most of it."""
+        result, has_states = outcome.result, self.tracks is not None
+        if isinstance(result, Evicted):
+            seen.full, seen.swa, seen.told_states = result.full, result.swa, result.states
+        elif self.is_struck(outcome, "callback"):
+            seen.is_raised = True
+            now = outcome.sizes
+            gone = {name: size - now[name] for name, size in self.cache.sizes().items() if name in now}
+            seen.full = gone.get("total_size")
+            if {"swa_evictable_size", "swa_protected_size"} <= gone.keys():
+                seen.swa = gone["swa_evictable_size"] + gone["swa_protected_size"]
+            seen.result = Evicted(0)
+        if has_states and seen.is_raised:
+            seen.swa = 0
+
+    def _read_victims(self, seen: SeenEvict) -> None:
+        """Turn slots and halves that went back to the pool into pages, and track slots into states."""
+        calls, has_window = seen.calls, self.cache.window is not None
+        none: frozenset[Path] = frozenset()
+        is_readable = True
+        if not self.has_pool:
+            seen.tombstoned = None if has_window else none
+        else:
+            seen.freed = self._pages_of(calls.freed)
+            seen.removed = seen.freed.pages
+            if has_window:
+                has_half = self.ledger.has_half
+                seen.gone_halves = [slot for slot in calls.halves if not has_half(slot)]
+                seen.halves = self._pages_of([slot for slot in calls.halves if has_half(slot)])
+                seen.tombstoned = seen.halves.pages - seen.removed if self.has_halves else None
+            else:
+                seen.tombstoned = none
+                is_readable = not calls.halves
+        if self.tracks is not None:
+            seen.states = self._states_of(self.tracks, calls.states)
+        is_whole = seen.freed.is_whole and seen.halves.is_whole and seen.states.is_whole
+        if not (is_readable and is_whole) or seen.gone_halves:
+            seen.fate = GARBLED
+
+    def _pages_of(self, slots: Sequence[int]) -> Returned:
+        """Return the cached pages that have these slots."""
+        if not slots:
+            return Returned()
+        ledger, counted = self.ledger, Counter(slots)
+        owners = {slot: ledger.owner(slot) for slot in counted}
+        foreign = {slot: owner for slot, owner in owners.items() if owner is not Owner.CACHE}
+        pages = frozenset(path for slot in counted if (path := ledger.place(slot)) is not None)
+        parts = [slot for path in pages for slot in self.cache.pages[path].slots if slot not in counted]
+        twice = [slot for slot, count in counted.items() if count > 1]
+        return Returned(pages, twice, foreign, sorted(parts))
+
+    @staticmethod
+    def _states_of(tracks: TrackLedger, slots: Sequence[int]) -> Returned:
+        """Return the prefixes whose states track slots held that went back to their pool."""
+        counted = Counter(slots)
+        owners = {slot: tracks.owner(slot) for slot in counted}
+        foreign = {slot: owner for slot, owner in owners.items() if owner is not Owner.CACHE}
+        places = frozenset(path for slot in counted if (path := tracks.place(slot)) is not None)
+        return Returned(places, [slot for slot, count in counted.items() if count > 1], foreign)
+
+    def _plan(self, seen: SeenEvict) -> Iterator[Taken]:
+        """Yield everything that may be taken in the order of recency, where that is claimed."""
+        if self.is_ordered and self.tracks is not None:
+            yield plan_state_eviction(self.cache, self.tracks.ends, seen.tokens, seen.secondary)
+        elif self.is_ordered:
+            yield from plan_evictions(self.cache, seen.tokens, seen.secondary, self.nodes.cut)
+
+    def _is_explained(self, seen: SeenEvict) -> bool:
+        """Tell whether everything that was taken was needed, in whatever order."""
+        asked, gone = (seen.tokens, seen.secondary), seen.gone
+        if self.tracks is None:
+            return is_explained(self.cache, gone, seen.tombstoned or frozenset(), *asked)
+        return is_state_eviction_explained(self.cache, gone, seen.states.pages, *asked)
+
+    def _taken(self, seen: SeenEvict) -> Taken:
+        """Return what was seen to be taken."""
+        gone, tombstoned, size = seen.gone, seen.tombstoned or frozenset(), self.page_size
+        alive = 0
+        if self.cache.window is not None:
+            alive = sum(self.cache.pages[path].alive for path in gone | tombstoned)
+        return Taken(tuple(gone), tombstoned, len(gone) * size, alive * size, states=seen.states.pages)
+
+    def _dead_by_sizes(self, allowed: list[Taken], outcome: Outcome) -> frozenset[Path]:
+        """Tell from the sizes which windows an eviction freed that no pool call shows."""
+        before = self.cache.sizes()
+        names = ("swa_evictable_size", "swa_protected_size")
+        gone = sum(before[name] - outcome.sizes.get(name, before[name]) for name in names)
+        sets = (taken.tombstoned for taken in allowed if len(taken.tombstoned) * self.page_size == gone)
+        return next(sets, frozenset())
+
+    def _hides_eviction(self, seen: SeenEvict) -> bool:
+        """Tell whether the pool lacks what was told or due, and a call that was let fail explains it (X2)."""
+        size, before, names, gone = self.page_size, self.cache.sizes(), seen.calls.names, seen.gone
+        second = "free_swa" if self.tracks is None else "free_state"
+        hides_all, hides_second = self.may_hide("free", names), self.may_hide(second, names)
+        evictable = before["swa_evictable_size" if self.tracks is None else "mamba_evictable_size"]
+        due, due_second = min(seen.tokens, before["evictable_size"]), min(seen.secondary, evictable)
+        if due <= 0 and due_second <= 0:
+            return False  # no call had to be made
+        lacks_pages = seen.removed is not None and len(gone) * size < max(due, seen.full or 0)
+        if self.tracks is not None:
+            hides_second = hides_second and evictable > 0
+            states, ends = seen.states.pages, self.tracks.ends
+            lost = any(path in ends and path not in states for path in gone)
+            lacks_states = lost or len(states) < max(due_second, seen.told_states or 0)
+            return (hides_all or hides_second) and (lacks_pages or (hides_second and lacks_states))
+        if seen.removed is None or not (hides_all or hides_second):
+            return False
+        alive = sum(self.cache.pages[path].alive for path in gone | (seen.tombstoned or frozenset()))
+        lacks_windows = seen.tombstoned is not None and alive * size < max(due_second, seen.swa or 0)
+        return (hides_all and lacks_pages) or lacks_windows
+
+    def follow_evict(self, step: int, operation: Evict, seen: SeenEvict) -> None:
+        """Take out what was taken; what a call that failed did not take is still there."""
+        cache, ledger, taken = self.cache, self.ledger, seen.taken
+        assert taken is not None
+        ledger.give_back_halves([slot for path in taken.tombstoned for slot in cache.pages[path].slots])
+        ledger.give_back([slot for path in taken.removed for slot in cache.pages[path].slots])
+        if cache.states is not None:
+            cache.states.remove(taken.states)
+            if seen.fate == DONE:
+                alone = taken.states.difference(taken.removed)
+                cache.states.evicted = (cache.states.evicted | alone).difference(taken.removed)
+        cache.commit_evict(taken.removed, taken.tombstoned)
+        if seen.fate == DONE and "callbacks" in self.claims:
+            nodes = (effect.node for effect in seen.calls.callbacks)
+            self.nodes.called_back.update(node for node in nodes if node is not None)

@@ -1,0 +1,242 @@
+"""What is read of the outcomes of a prefix cache: calls of pools and callbacks, and what they took."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pymllm.errors import ProgramError
+from pymllm.history.operations import Token
+from pymllm.history.outcomes import Effect
+from pymllm.oracle.models.kind_model import Seen
+from pymllm.oracle.models.prefix_model import Found, Hold, InsertPlan, Path
+from pymllm.oracle.models.prefix_victims import Taken
+from pymllm.oracle.models.slot_ledger import Owner
+
+HIDDEN, GARBLED, FORGOTTEN = "hidden", "garbled", "forgotten"
+"""More that may become of an operation: a failing call explains what is missing, and no error was told; what
+was told or taken is no tree, or no pages; a cache that keeps nothing was given something."""
+
+HoldToken = int | str | None
+"""What a hold was given: opaque, and compared for equality only."""
+
+
+@dataclass(slots=True)
+class Calls:
+    """The effects of one operation, sorted by what was called, in order."""
+
+    names: list[str] = field(default_factory=list)
+    freed: list[int] = field(default_factory=list)  # slots given back whole
+    halves: list[int] = field(default_factory=list)  # slots whose SWA halves were given back
+    moves: dict[int, int] = field(default_factory=dict)  # source to target of each SWA half
+    callbacks: list[Effect] = field(default_factory=list)
+    states: list[int] = field(default_factory=list)  # track slots given back
+
+
+def sort_effects(effects: Iterable[Effect]) -> Calls:
+    """Sort the effects of one operation; `ProgramError` where there is no such call, or a move is uneven."""
+    calls = Calls()
+    for effect in effects:
+        calls.names.append(effect.call)
+        if effect.call == "free":
+            calls.freed += effect.slots
+        elif effect.call == "free_swa":
+            calls.halves += effect.slots
+        elif effect.call == "free_state":
+            calls.states += effect.slots
+        elif effect.call == "callback":
+            calls.callbacks.append(effect)
+        elif effect.call == "move_swa" and len(effect.slots) == len(effect.target):
+            calls.moves.update(zip(effect.slots, effect.target, strict=True))
+        else:
+            raise ProgramError(f"no effect of a prefix cache: {effect}")
+    return calls
+
+
+def tokens_of(paths: Iterable[Path]) -> list[tuple[Token, ...]]:
+    """Return what pages spell, in an order that is the same in every process."""
+    return sorted((path.tokens for path in paths), key=str)
+
+
+def spell(paths: Collection[Path]) -> str:
+    """Return what pages spell, to be read."""
+    return ", ".join(sorted(str(path.tokens) for path in paths)) or "none"
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenCall(Seen):
+    """Any operation on a cache: the effects that it had."""
+
+    effects: tuple[Effect, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenMatch(SeenCall):
+    """A match: the key, what must be found, and whether only another namespace has its first page."""
+
+    key: Path
+    found: Found
+    is_elsewhere: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A node that a step returned: the path at its end, and the number of the page there (0 for the root)."""
+
+    path: Path
+    birth: int
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenNode(SeenCall):
+    """The use of a node: of which, and the hold that is taken there or given up, by its `Lock`."""
+
+    handle: Handle
+    hold: Hold | None = None
+    number: int = 0
+    here: int = 0  # holds at that node
+    token: HoldToken = None
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenInsert(SeenCall):
+    """An insert: what it must do, and what it called."""
+
+    key: Path
+    slots: Sequence[int] = ()
+    plan: InsertPlan
+    bounds: tuple[int, int] = (0, 0)  # prev_prefix_len and swa_evicted_seqlen
+    calls: Calls
+    state: int | None = None  # the track slot that is handed over
+    finds_state: bool = False  # there is one already
+
+    @property
+    def involves_tombstones(self) -> bool:
+        """Whether S7 decides who owns what, and not R4 alone."""
+        return self.plan.refused or not self.plan.is_alive
+
+
+@dataclass(slots=True)
+class Returned:
+    """What went back to a pool, as cached pages: those that are nobody else's, nor twice, nor in part."""
+
+    pages: frozenset[Path] = frozenset()
+    twice: list[int] = field(default_factory=list)
+    foreign: Mapping[int, Owner] = field(default_factory=dict)  # whose they are instead
+    parts: list[int] = field(default_factory=list)  # what of the same pages did not go
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is nothing wrong with it."""
+        return not (self.twice or self.foreign or self.parts)
+
+    def of(self, *owners: Owner) -> dict[int, str]:
+        """Return what belongs to some others than the cache."""
+        return {slot: owner.value for slot, owner in self.foreign.items() if owner in owners}
+
+
+Odd = tuple[str, str, object, object]
+"""Why an eviction may not have taken this: a reason, and what was expected of what, and seen instead."""
+
+OLDER, TOO_MANY, WINDOWS, STATES = "older ones stay", "too many", "other windows", "other states"
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenEvict(SeenCall):
+    """An eviction: what was asked for, told and taken; ``None`` is what cannot be told."""
+
+    calls: Calls
+    tokens: int
+    secondary: int  # tokens of windows, or states
+    sizes: Mapping[str, int]  # that were told afterwards
+    is_raised: bool = False  # a callback's error hid the answer
+    full: int | None = None  # tokens, as of `pymllm.history.outcomes.Evicted`
+    swa: int | None = None
+    told_states: int | None = None
+    freed: Returned = field(default_factory=Returned)
+    halves: Returned = field(default_factory=Returned)
+    gone_halves: list[int] = field(default_factory=list)  # that were not there
+    states: Returned = field(default_factory=Returned)  # pages whose states went
+    removed: frozenset[Path] | None = None  # pages that went
+    tombstoned: frozenset[Path] | None = None  # pages that lost their SWA halves only
+    taken: Taken | None = None  # what that was, if it may be
+    odd: Odd | None = None  # why it may not
+    allowed: list[Taken] = field(default_factory=list)  # of one that failed: what it was to take
+    ids: list[int] | None = None  # of the nodes that went, in order
+    is_for_tokens: bool = True  # whether tokens were asked for, or nothing else can be
+
+    @property
+    def victims(self) -> Collection[Path]:
+        """Pages that went, in order where that is known."""
+        return self.gone if self.taken is None else self.taken.removed
+
+    @property
+    def gone(self) -> frozenset[Path]:
+        """Pages that went, where that is known."""
+        return self.removed or frozenset()
+
+    def fits(self, taken: Taken) -> bool:
+        """Tell whether everything that was seen is as it would be had this been taken."""
+        if self.removed is not None and len(self.removed) != len(taken.removed):
+            return False  # most of what an engine's eviction may be, told without a look at the pages
+        would_be = (frozenset(taken.removed), taken.tombstoned, taken.full, taken.swa, taken.states)
+        seen = (self.removed, self.tombstoned, self.full, self.swa, self.states.pages)
+        return all(one is None or one == two for one, two in zip(seen, would_be, strict=True))
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenReset(SeenCall):
+    """A reset: what is cached, and what went back to its pools."""
+
+    calls: Calls
+    slots: list[int]
+    states: list[int]
+    struck: str = ""  # the call that was let fail and told
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenHalves(Seen):
+    """Halves of slots: where they are, 0 for none."""
+
+    slots: Sequence[int]
+    expected: Sequence[int]
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenTracks(Seen):
+    """States as they are stored: what was last written to each track slot that is not free."""
+
+    expected: Mapping[tuple[str, int], tuple[int, ...]]
+    found: Mapping[tuple[str, int], tuple[int, ...] | None]
+
+
+def tell_apart(seen: SeenEvict, allowed: Sequence[Taken]) -> Odd:
+    """Say how what was taken differs from everything that may be taken in the order of recency."""
+    least, removed, what = allowed[0], seen.removed, "window tokens evicted"
+    if removed is None:
+        fulls = sorted({taken.full for taken in allowed})
+        if seen.full is not None and seen.full not in fulls:
+            return TOO_MANY, "tokens evicted", f"one of {fulls}", seen.full
+        swas = sorted({taken.swa for taken in allowed if seen.full in (None, taken.full)})
+        return WINDOWS, what, f"one of {swas}", seen.swa
+    older = set(least.removed) - removed
+    if older:
+        return OLDER, "pages evicted", f"with {spell(older)}", spell(removed)
+    alike = [taken for taken in allowed if set(taken.removed) == removed]
+    if not alike:
+        return TOO_MANY, "pages evicted", spell(least.removed), spell(removed)
+    tombstoned = seen.tombstoned
+    if tombstoned is not None and not any(one.tombstoned <= tombstoned for one in alike):
+        return OLDER, "windows evicted", f"with {spell(alike[0].tombstoned)}", spell(tombstoned)
+    return WINDOWS, what, f"one of {sorted({taken.swa for taken in alike})}", seen.swa
+
+
+def tell_states_apart(seen: SeenEvict, plan: Taken) -> Odd:
+    """Say how what was taken differs from the pages and states that are determined."""
+    due, removed, states = set(plan.removed), seen.removed, seen.states.pages
+    if removed is not None and removed != due:
+        reason = OLDER if due - plan.cascaded - removed else TOO_MANY
+        return reason, "pages evicted", spell(due), spell(removed)
+    if states != plan.states:
+        return STATES, "states evicted", spell(plan.states), spell(states)
+    return TOO_MANY, "tokens evicted", plan.full, seen.full
