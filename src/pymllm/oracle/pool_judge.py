@@ -1,4 +1,4 @@
-"""What the judges of rows, buffers, states and hashes have in common, and what a slot pool may hand out."""
+"""What the judges of rows, buffers, states and hashes have in common."""
 
 from __future__ import annotations
 
