@@ -39,7 +39,8 @@ from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import History, dump_history, read_history
 from pymllm.oracle.judge import judge_steps
-from tests.unit.oracle.verdict_book import change_each, read_corpus
+from tests.reference.changes import change_each
+from tests.unit.oracle.recorded import read_corpus
 
 COMMIT = "a2b65e42c7a3aca1f0acb59384a29e606c579dd8"
 """The last commit before the redesign."""
