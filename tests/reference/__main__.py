@@ -261,7 +261,12 @@ def _time(folder: Path, is_now: bool, arguments: list[str]) -> Iterator[tuple[st
         subprocess.run(
             [sys.executable, *command, "-p", "no:cacheprovider", *arguments],
             cwd=folder if is_now else folder / "tree",
-            env={**os.environ, "PYTHONPATH": str(folder / ("src" if is_now else "package"))},
+            # One thread: a second one waits for whoever else has the core.
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": str(folder / ("src" if is_now else "package")),
+            },
             check=True,
         )
         for it in json.loads(output.read_text(encoding="utf-8"))["benchmarks"]:
