@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
+from msgspec import structs
 
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.failing_calls import InjectedFault
@@ -259,7 +260,7 @@ class Blocks(OwnPool):
         )
         if slots is None:
             return books
-        return replace(
+        return structs.replace(
             books,
             slot_of_block=_listed(slots.block_to_slot),
             block_of_slot=_listed(slots.slot_to_block),
@@ -349,8 +350,10 @@ class Blocks(OwnPool):
     def do_read_live(self, step: int, operation: ops.ReadLive) -> out.States:
         """Read the live states of a layer, in the order of requests."""
         conv, ssm = self._live()
-        rows = self.context.live_rows
-        return view_states(ssm[operation.layer][rows], conv[operation.layer][rows])
+        states, rows = view_states(ssm[operation.layer], conv[operation.layer]), self.context.live_rows
+        # Put in order here: to index both tensors by a list took as long as all the rest.
+        recurrent, convolved = (tuple(part[row] for row in rows) for part in (states.recurrent, states.conv))
+        return structs.replace(states, recurrent=recurrent, conv=convolved)
 
 
 def _error_of(call: Callable[[], object]) -> str:
