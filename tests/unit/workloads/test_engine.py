@@ -154,22 +154,6 @@ def test_request_that_can_never_fit_is_rejected(kind: dict[str, Any], engine_of:
     assert (report.rejected, report.finished, report.prompt_tokens) == (2, 1, 8)
 
 
-@every_kind
-def test_drained_engine_owns_nothing(kind: dict[str, Any], engine_of: EngineOf, ask: Ask) -> None:
-    """E3: drain ends what waits, prefills and decodes, and takes nothing more."""
-    engine = engine_of([ask(n, 20, 9) for n in range(5)], capacity=48, chunk_tokens=15, max_running=3, **kind)
-    for _ in range(2):
-        engine.step()
-    assert engine.queue
-    assert engine.prefilling
-    assert engine.decoding
-    engine.drain()
-    engine.check_quiescent()
-    assert not engine.step()
-    assert engine.report().aborted == 5
-    engine.evict_everything()
-
-
 # -- random lives ------------------------------------------------------------------------------------------
 
 

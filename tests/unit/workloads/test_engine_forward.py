@@ -381,20 +381,6 @@ def test_chunk_is_what_its_tokens_come_to_one_by_one(length: int, prime: int) ->
     assert recurrence.cold(CHUNK[:length], "a").tolist() == one_by_one(recurrence, CHUNK[:length], "a")
 
 
-@pytest.mark.parametrize("prime", PRIMES)
-@pytest.mark.parametrize("cut", [0, 1, 2, 5, 8, 11])
-def test_state_does_not_depend_on_where_the_sequence_was_cut(cut: int, prime: int) -> None:
-    """E1: chunks and single steps end in the state of a cold run, bit for bit."""
-    recurrence = Recurrence(4, prime, salt=1)
-    state = recurrence.advance(recurrence.cold(CHUNK[:cut], None), CHUNK[cut:], None)
-    assert state.tolist() == recurrence.cold(CHUNK, None).tolist()
-    stepped = np.stack([recurrence.cold(CHUNK[:cut], None), recurrence.cold(CHUNK[:0], None)])
-    for at in range(cut, len(CHUNK)):
-        stepped = recurrence.step(stepped, recurrence.inputs(CHUNK[[at, at]], None))
-    assert stepped[0].tolist() == state.tolist()
-    assert stepped[1].tolist() == recurrence.cold(CHUNK[cut:], None).tolist()
-
-
 def test_long_sequence_stays_exact() -> None:
     """E1: no product overflows, however many tokens there are."""
     tokens = np.arange(5_000, dtype=np.uint32)

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
-from pymllm.errors import CapacityError
 from pymllm.invariants.blocks import check_dynamic_context
 
 
@@ -104,43 +102,6 @@ def test_nothing_is_registered_before_it_is_computed() -> None:
     check_dynamic_context(context)
 
 
-def test_decoding_that_finds_no_block_changes_nothing() -> None:
-    """X4: all decoding requests get their block, or none; after a release the step goes on."""
-    context = make_context(num_blocks=4)
-    one, two = request(*range(4)), request(*range(50, 54))
-    context.add_request(one)
-    context.add_request(two)
-    context.step(count_up)
-    table = context.request_to_kv_block_ids.clone()
-    words = "2 blocks are needed to decode, 1 are free and 0 may be evicted; pause or release requests"
-    with pytest.raises(CapacityError, match=f"^{words}$"):
-        context.begin_step()
-    assert torch.equal(context.request_to_kv_block_ids, table)
-    check_dynamic_context(context)
-    context.release(one)
-    assert len(context.step(count_up)) == 1
-
-
-@pytest.mark.parametrize("slots", [0, 8])
-def test_a_forward_pass_that_fails_leaves_nothing(slots: int) -> None:
-    """C8, E3: no hash, no state, no token counted; the requests can be released."""
-    context = make_context(mamba_slots=slots)
-    context.add_request(req := request(*range(8)))
-
-    def fail(batch: ForwardBatch) -> list[int]:
-        raise MemoryError("no room on the device")
-
-    with pytest.raises(MemoryError):
-        context.step(fail)
-    assert context.kv_block_allocator.kv_hash_to_block_id == {}
-    assert (req.finished_chunk_token_count, context.mamba_metadata.intermediate_count) == (0, 0)
-    assert slots == 0 or context.mamba_slot_allocator.get_intermediate_gpu_data() == (None, None)  # type: ignore[union-attr]
-    check_dynamic_context(context)
-    context.release(req)
-    check_dynamic_context(context)
-    assert context.kv_block_allocator.pool_avail == 12
-
-
 def test_a_forward_pass_may_reset_the_context_and_fail() -> None:
     """X2: its own error comes out; there is no step to abort any more."""
     context = make_context()
@@ -194,30 +155,3 @@ def test_a_hash_function_that_fails_leaves_a_sound_context() -> None:
     context.step(count_up)
     assert len(context.kv_block_allocator.kv_hash_to_block_id) == 3
     check_dynamic_context(context)
-
-
-@pytest.mark.parametrize("slots", [0, 8])
-def test_reset_makes_a_new_context(slots: int) -> None:
-    """C9, X7: in the middle of a step, bit for bit; the same requests then get the same blocks."""
-    layers = 1 if slots else 0
-    context, new = (make_context(mamba_slots=slots, num_mamba_layers=layers) for _ in range(2))
-    for reused in (context, new):
-        req = request(*range(9))
-        reused.add_request(req, 5)
-        reused.step(count_up)
-        if reused is context:
-            reused.schedule_chunk(req)
-            reused.begin_step()
-            for states in (reused.mamba_conv_states, reused.mamba_ssm_states):
-                if states is not None:
-                    states.fill_(3)
-            reused.reset()
-            check_dynamic_context(reused)
-            assert reused.prefix_cache_lru_clock == 0
-            assert (reused.requests, reused.kv_block_allocator.pool_avail) == ([], 12)
-            for states in (reused.mamba_conv_states, reused.mamba_ssm_states):
-                assert states is None or not states.any()
-            assert reused.add_request(request(*range(9)), 5)
-            reused.step(count_up)
-    assert torch.equal(context.request_to_kv_block_ids, new.request_to_kv_block_ids)
-    assert torch.equal(context.kv_block_allocator.block_timestamps, new.kv_block_allocator.block_timestamps)
