@@ -464,26 +464,6 @@ def test_hoarding_ends_where_it_gets_nowhere() -> None:
     assert sum(isinstance(operation, ops.AllocSlots) for operation in operations) == 4
 
 
-def test_an_older_slot_goes_before_a_younger_one() -> None:
-    """C6: two that may go, and one that must."""
-    machine = machine_of(Blocks, blocks=12)()
-    for seed in range(3):
-        machine.outlive(1, seed)
-    assert machine.examiner.judge.evidence.reached["a slot is evicted for want of room"] >= 1
-
-
-def test_states_are_misused_in_every_way() -> None:
-    """X1, C7: stored where no slot is or outside, saved and restored from what is not live."""
-    machine = machine_of(Blocks)()
-    machine.serve(1, 0, 0, 1, 0)
-    machine.alloc(2)
-    for twist in range(4):
-        machine.use_states_badly(1, twist)
-    steps = machine.examiner.history.steps
-    refused = [type(step.operation) for step in steps if isinstance(step.outcome.result, Failed)]
-    assert refused == [ops.StoreState, ops.StoreState, ops.SaveLive, ops.RestoreLive]
-
-
 # -- requests -----------------------------------------------------------------------------------------------
 REQUESTS = dict(Requests.CONFIGURATIONS[0])
 
@@ -501,30 +481,3 @@ def test_an_adapter_that_claims_nothing_is_asked_for_nothing_more() -> None:
     names = {type(step.operation).__name__ for step in machine.examiner.history.steps}
     assert not names & {"Malformed", "Fault", "Inspect"}
     assert {"AddRequest", "ScheduleChunk", "RunStep", "Release"} <= names
-
-
-def test_a_rival_has_the_hash_of_what_is_there() -> None:
-    """C3: its tokens are others; where hashes are whole there is none."""
-    weak = make_machine(RequestMachine, "requests", {**REQUESTS, "hash_digits": 1})()
-    assert not weak.has_rivals
-    weak.add(2, 0, 3, 0, 0)
-    weak.serve(0, 0, 1)
-    assert weak.has_rivals
-    weak.add_rival(0, 1, 2)
-    assert weak.examiner.judge.evidence.reached["a hash names a block of other content"] == 1
-    prompts = [request.tokens[: request.prompt] for request in weak.model.served.values()]
-    assert prompts[0][:4] == prompts[1][:4]
-    assert prompts[0][4:7] == prompts[1][4:7]
-    assert prompts[0][7] != prompts[1][7]
-    strong = make_machine(RequestMachine, "requests", REQUESTS)()
-    strong.add(2, 0, 3, 0, 0)
-    assert not strong.has_rivals
-
-
-def test_all_are_set_aside_until_they_keep_too_much() -> None:
-    """C1: the limit on what paused requests keep is met."""
-    machine = make_machine(RequestMachine, "requests", REQUESTS)()
-    for turn in (0, 3):
-        machine.add_longest(turn, 1, 0)
-    machine.pause_all(0)
-    assert machine.examiner.judge.evidence.reached["a pause would keep too many blocks"] >= 1
