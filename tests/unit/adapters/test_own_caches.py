@@ -106,19 +106,6 @@ def test_an_audit_finds_what_is_wrong_inside(made: Any, spoil: Any, law: str) ->
         adapter.audit()
 
 
-@pytest.mark.parametrize("made", [make, hybrid])
-def test_the_root_has_neither_hashes_nor_holds(made: Any) -> None:
-    """R6, X7: by its node and by None, also once it is an old root."""
-    adapter = fill(made())
-    adapter.apply(4, ops.Match(ops.Key((9,))))
-    assert [adapter.apply(step, ops.Lock(4)).result for step in (5, 6)] == [out.Locked(), out.Locked()]
-    assert adapter.apply(7, ops.Hash(4)).result == out.Hashes(())
-    adapter.apply(8, ops.Reset())
-    results = [adapter.apply(9 + lock, ops.Unlock(lock)).result for lock in (5, 6)]
-    assert results == [out.Done(), out.Done()]
-    assert adapter.apply(16, ops.Hash(4)).result == out.Hashes(())
-
-
 def test_nothing_is_walked_again_after_reading() -> None:
     """What only read has changed nothing that was not seen before."""
     adapter = fill(make())
@@ -182,21 +169,6 @@ def test_a_node_of_another_cache_is_one_of_the_same_class(kind: type[OwnTree]) -
     assert type(made.build(2)) is type(made.cache)
     refused = made.apply(1, ops.Malformed("lock", "a node of another cache"))
     assert refused.result.error == "StaleNodeError"
-
-
-@each_tree
-def test_holds_are_known_until_they_are_released(kind: type[OwnTree]) -> None:
-    """R6: the last one that is outstanding, and none after a reset."""
-    made = fill_tree(kind)
-    assert isinstance(made.apply(2, ops.Malformed("unlock", "a bool for a token")).result, out.Unsupported)
-    assert made.apply(3, ops.Lock(1)).result == out.Locked()
-    assert made.some_held_node() is made.node_of(1)
-    assert made.apply(4, ops.Unlock(3)).result == out.Done()
-    made.apply(5, ops.Lock(1))
-    made.apply(6, ops.Reset())
-    for step, operation in enumerate((ops.Lock(1), ops.Unlock(5), ops.Hash(1)), 7):
-        assert made.apply(step, operation).result.error == "StaleNodeError"
-    assert isinstance(made.apply(10, ops.Malformed("unlock", "a bool for a token")).result, out.Unsupported)
 
 
 @each_tree

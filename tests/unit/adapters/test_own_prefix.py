@@ -100,14 +100,6 @@ class TestHolds:
 
 
 class TestFaults:
-    def test_a_pool_call_fails_once(self, filled: WindowedRadix) -> None:
-        """X2: what was refused is still there, and the next eviction gets it."""
-        assert result(filled, 5, ops.Fault("free")) == out.Done()
-        outcome = filled.apply(6, ops.Evict(9))
-        assert isinstance(outcome.result, out.Failed)
-        assert (outcome.result.error, outcome.effects) == ("InjectedFault", ())
-        assert result(filled, 7, ops.Evict(9)) == out.Evicted(5, 5)
-
     def test_a_fault_is_forgotten_after_one_operation(self, filled: WindowedRadix) -> None:
         """X2: whatever that operation was."""
         filled.apply(5, ops.Fault("free"))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pymllm.adapters.failing_calls import record_around
+from pymllm.adapters.own_caches import view_tree
 from pymllm.errors import OwnershipError
 from pymllm.history.outcomes import Effect
 from pymllm.invariants import check_radix_cache
@@ -151,6 +152,21 @@ class TestInserts:
         assert bench.pool.translate_to_swa(incoming[:8]).tolist() == [0] * 8
         assert bench.cache.swa_evictable_size() + bench.cache.swa_protected_size() == 10
         bench.pool.inner.free(incoming)
+        check_radix_cache(bench.cache)
+
+    def test_own_pages_between_foreign_ones_are_split_off(self) -> None:
+        """S7, R4: revived runs are nodes of their own, and adopted has one range for each."""
+        bench = Bench(window=2)
+        slots = bench.pool.alloc(10)
+        bench.pool.inner.free_swa(slots[:8])
+        bench.cache.insert(RadixKey(TEN), slots, swa_evicted_seqlen=8)
+        again = slots.clone()
+        again[1:3], again[5:7] = bench.pool.alloc(2), bench.pool.alloc(2)
+        assert bench.cache.insert(RadixKey(TEN), again).adopted == ((1, 3), (5, 7))
+        nodes = view_tree(bench.cache.root_node)
+        assert [(len(node.tokens), node.is_alive) for node in nodes] == [
+            *((1, False), (2, True), (2, False), (2, True), (1, False), (2, True))
+        ]
         check_radix_cache(bench.cache)
 
     @pytest.mark.parametrize("start", [0, 4])

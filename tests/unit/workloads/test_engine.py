@@ -118,17 +118,6 @@ def test_request_may_be_retracted_between_its_chunks(
     assert (report.finished, report.retractions) == (2, len(source.candidates))
 
 
-@every_kind
-def test_prefill_may_retract_an_older_request(
-    kind: dict[str, Any], engine_of: EngineOf, ask: Ask, script: Script
-) -> None:
-    """E3: whoever the source names goes, also to make room for a younger one."""
-    source = script([ask(0, 8, 40), ask(1, 40, 2)], chunk=1, victims=[0, 0, 0])
-    report = engine_of(source, capacity=52, chunk_tokens=2, **kind).run()
-    assert report.finished == 2
-    assert report.retractions >= 1
-
-
 @pytest.mark.notices("B121", "B52", when="radix-4")
 @pytest.mark.notices("B112", "B134", "B64", when="radix-1")
 @every_kind

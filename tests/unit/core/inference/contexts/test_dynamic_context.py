@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
@@ -155,3 +156,30 @@ def test_a_hash_function_that_fails_leaves_a_sound_context() -> None:
     context.step(count_up)
     assert len(context.kv_block_allocator.kv_hash_to_block_id) == 3
     check_dynamic_context(context)
+
+
+@pytest.mark.parametrize("slots", [0, 8])
+def test_reset_makes_a_new_context(slots: int) -> None:
+    """C9, X7: in the middle of a step, bit for bit; the same requests then get the same blocks."""
+    layers = 1 if slots else 0
+    context, new = (make_context(mamba_slots=slots, num_mamba_layers=layers) for _ in range(2))
+    for reused in (context, new):
+        req = request(*range(9))
+        reused.add_request(req, 5)
+        reused.step(count_up)
+        if reused is context:
+            reused.schedule_chunk(req)
+            reused.begin_step()
+            for states in (reused.mamba_conv_states, reused.mamba_ssm_states):
+                if states is not None:
+                    states.fill_(3)
+            reused.reset()
+            check_dynamic_context(reused)
+            assert reused.prefix_cache_lru_clock == 0
+            assert (reused.requests, reused.kv_block_allocator.pool_avail) == ([], 12)
+            for states in (reused.mamba_conv_states, reused.mamba_ssm_states):
+                assert states is None or not states.any()
+            assert reused.add_request(request(*range(9)), 5)
+            reused.step(count_up)
+    assert torch.equal(context.request_to_kv_block_ids, new.request_to_kv_block_ids)
+    assert torch.equal(context.kv_block_allocator.block_timestamps, new.kv_block_allocator.block_timestamps)

@@ -150,14 +150,6 @@ def test_first_registration_of_a_hash_wins() -> None:
     check_kv_block_allocator(allocator)
 
 
-def test_a_block_below_an_unknown_hash_stays_unregistered() -> None:
-    """C3: nobody is registered whose parent is not."""
-    allocator = Watched(4)
-    (block,) = allocator.take(1)
-    allocator.register_kv_block_hashes([block], [11], [10])
-    assert allocator.kv_hash_to_block_id == {}
-
-
 @pytest.mark.notices("B122")
 def test_registering_again_changes_nothing() -> None:
     """C3: a later chunk offers what is there already; the parent's children are counted once."""
@@ -219,20 +211,6 @@ def test_what_lies_above_a_referenced_descendant_is_not_evictable() -> None:
     allocator.release_memory_blocks(chain[1:2])
     assert allocator.evictable_blocks == 2
     check_kv_block_allocator(allocator)
-
-
-def test_a_stamp_that_rises_or_falls_moves_a_waiting_block() -> None:
-    """C1, X3: the victim is the oldest by the stamps of now."""
-    allocator = Watched(4)
-    a, b, c = (allocator.cache_chain(1, 10 * n, clock=n)[0] for n in (1, 2, 3))
-    allocator.at(9).update_timestamps([a])
-    allocator.at(8).update_timestamps([a])  # lower, and still younger than when it began to wait
-    allocator.at(0).update_timestamps([c])
-    check_kv_block_allocator(allocator)
-    for expected in (c, b, a):
-        allocator.take(1)
-        assert allocator.seen[-1][0] == [expected]
-        check_kv_block_allocator(allocator)
 
 
 def test_waiting_blocks_that_are_taken_up_again_leave_nothing_behind() -> None:
