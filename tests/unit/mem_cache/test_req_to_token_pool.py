@@ -158,22 +158,6 @@ def test_a_table_from_inference_mode_is_writable_outside() -> None:
     assert not pool.req_to_token.any()
 
 
-def test_clear_leaves_a_pool_like_a_new_one() -> None:
-    """X7: every row is free again in the first order, and every entry is zero, row 0 included."""
-    pool = make_pool()
-    alloc(pool, 4)
-    pool.free(3)
-    pool.write(([0, 1], [1, 1]), [1, 2])
-    table = pool.req_to_token
-    pool.clear()
-    assert pool.req_to_token is table
-    assert not table.any()
-    assert pool.available_size() == 4
-    with pytest.raises(OwnershipError, match="row 1 is not handed out"):
-        pool.free(1)
-    assert pool.alloc(4) == [1, 2, 3, 4]
-
-
 def test_the_example_in_the_docstring_runs() -> None:
     """What a newcomer copies does what it says."""
     result = doctest.testmod(req_to_token_pool)
