@@ -153,14 +153,16 @@ def with_a_hold(made: OwnTree) -> OwnTree:
 
 @pytest.mark.parametrize(("call", "wrong"), MALFORMED_CALLS)
 def test_each_is_refused_and_changes_nothing(call: str, wrong: str) -> None:
-    """X1: with everything that the call needs at hand, it raises what malformed arguments raise."""
-    target = with_a_hold(hybrid(page_size=4) if wrong in STATES else paged())
-    before = target.sizes()
-    outcome = target.apply(4, ops.Malformed(call, wrong))
-    assert isinstance(outcome.result, out.Failed)
-    assert outcome.result.error in REFUSALS
-    assert (outcome.effects, outcome.sizes) == ((), before)
-    assert target.audit()
+    """X1: with everything that the call needs at hand; the other kind of cache may be unable to make it."""
+    for target in (with_a_hold(paged()), with_a_hold(hybrid(page_size=4))):
+        before = target.sizes()
+        outcome = target.apply(4, ops.Malformed(call, wrong))
+        if isinstance(target, Mamba) == (wrong in STATES):
+            assert isinstance(outcome.result, out.Failed)
+        assert getattr(outcome.result, "error", "TypeError") in REFUSALS
+        assert isinstance(outcome.result, out.Failed | out.Unsupported)
+        assert (outcome.effects, outcome.sizes) == ((), before)
+        assert target.audit()
 
 
 @pytest.mark.parametrize(
@@ -180,17 +182,6 @@ def test_what_cannot_be_made_is_unsupported(target: OwnTree, call: str, wrong: s
     with pytest.raises(UnsupportedError):
         call_malformed(MALFORMED_CALLS, ops.Malformed(call, wrong), target)
     assert isinstance(target.apply(1, ops.Malformed(call, wrong)).result, out.Unsupported)
-
-
-@pytest.mark.parametrize(("call", "wrong"), MALFORMED_CALLS)
-def test_a_hybrid_cache_refuses_what_it_can_be_asked(call: str, wrong: str) -> None:
-    """X1: every call is refused, or cannot be made, and nothing changes."""
-    target = with_a_hold(hybrid(page_size=4))
-    before = target.sizes()
-    outcome = target.apply(4, ops.Malformed(call, wrong))
-    assert isinstance(outcome.result, out.Failed | out.Unsupported)
-    assert getattr(outcome.result, "error", "TypeError") in REFUSALS
-    assert (outcome.effects, outcome.sizes) == ((), before)
 
 
 def test_every_page_size_window_and_pool_is_examined() -> None:
