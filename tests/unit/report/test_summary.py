@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from pymllm.report.metric_feeds import make_bencher_feed, make_openmetrics
+from pymllm.report.feeds import make_bencher_feed, make_openmetrics
 from pymllm.report.records import Figure
 from pymllm.report.summary import MOST_ROWS, make_summary
 from tests.unit.report import samples
