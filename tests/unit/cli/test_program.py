@@ -100,7 +100,7 @@ def test_an_unforeseen_error_keeps_its_traceback_and_has_its_own_status() -> Non
     "line",
     [
         "verify --adapter rows --examples 1000000",
-        "replay agent --requests 20000 --capacity 100k --capacity 1M",
+        "replay agent --requests 20000 --capacity 100k --capacity 200k",
     ],
 )
 def test_a_signal_ends_processes_too(line: str, sent: signal.Signals, status: int, word: str) -> None:

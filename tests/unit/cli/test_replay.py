@@ -64,7 +64,7 @@ def test_a_name_is_replayed_without_any_file(name: str, options: list[str]) -> N
     assert (result.exit_code, result.stderr) == (0, "")
     [run] = json.loads(result.stdout)["runs"]
     assert run["requests"] == run["finished"] + run["rejected"] == 40
-    assert 0 < run["hit_tokens"] < run["ceiling_tokens"]
+    assert 0 < run["hit_tokens"] <= run["ceiling_tokens"]
     assert run["evict_calls"] > 0
     assert run["content_tokens"] > run["prompt_tokens"]
     assert (run["peak_states_held"], run["invariant_checks"] > 0) == ((8, True) if options else (None, False))
