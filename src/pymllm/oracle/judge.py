@@ -30,9 +30,9 @@ from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, KindModel, S
 
 _KINDS = {
     "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
+    "rows": ("pymllm.oracle.models.rows:RowModel", "pymllm.oracle.laws.rows:ROWS"),
 }
 _JUDGES = {
-    "rows": "pymllm.oracle.row_judge:RowJudge",
     "buffers": "pymllm.oracle.buffer_judge:BufferJudge",
     "states": "pymllm.oracle.state_judge:StateJudge",
     "hashes": "pymllm.oracle.hash_judge:HashJudge",
@@ -168,7 +168,8 @@ class LawJudge:
             law = asked.law if isinstance(asked.law, str) else asked.law(model, operation, seen)
             if type(seen.result) is not plan.answer:
                 evidence.refuse(law, name_of(type(operation)), name_of(plan.answer), seen.result)
-            evidence.exercised[law] += self._laws.counts_all
+            if self._laws.counts_all:
+                evidence.exercised[law] += 1
         exercised = evidence.exercised
         for law, check in plan.checks.get(fate, ()):
             found = check(model, operation, seen)

@@ -14,16 +14,15 @@ from pymllm.oracle.coverage.blocks import BLOCK_SITUATIONS, REQUEST_SITUATIONS
 from pymllm.oracle.coverage.pools import (
     BUFFER_SITUATIONS,
     HASH_SITUATIONS,
-    ROW_SITUATIONS,
     STATE_SITUATIONS,
 )
 from pymllm.oracle.coverage.prefixes import ENGINE_SITUATIONS, PREFIX_SITUATIONS
-from pymllm.oracle.laws import slots
+from pymllm.oracle.laws import rows, slots
 from pymllm.oracle.laws.situation import Situation
 
 SITUATIONS: tuple[Situation, ...] = (
     *slots.SITUATIONS,
-    *ROW_SITUATIONS,
+    *rows.SITUATIONS,
     *BUFFER_SITUATIONS,
     *STATE_SITUATIONS,
     *HASH_SITUATIONS,

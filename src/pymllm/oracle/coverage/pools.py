@@ -1,4 +1,4 @@
-"""Situations of slot allocators, request rows, buffers, recurrent states, and of keys and hashes."""
+"""Situations of buffers, recurrent states, and of keys and hashes."""
 
 from __future__ import annotations
 
@@ -7,42 +7,11 @@ from functools import partial
 from pymllm.history.operations import KEY_FORMS, SHAPES
 from pymllm.oracle.laws.situation import Condition, make_situations
 
-_rows = partial(make_situations, "rows")
 _buffers = partial(make_situations, "buffers")
 _states = partial(make_situations, "states")
 _hashes = partial(make_situations, "hashes")
 
-_SINGLE = Condition("pages of one token", lambda config: config.get("page_size") == 1)
-_PAGED = Condition("pages of several tokens", lambda config: config.get("page_size") != 1)
 _TRACKS = Condition("track slots", lambda config: bool(config.get("track_slots")))
-
-_ENDS_OF_A_STRETCH = ("in a free row", "in no row", "outside its row", "with a value that is no slot")
-
-ROW_SITUATIONS = (
-    *_rows(
-        ("a batch finds too few rows", "X4"),
-        ("a used row is handed out again", "P2", "B107"),
-        ("a clear takes rows from their holders", "X7"),
-        ("an empty stretch is written", "P3"),
-        ("a stretch reaches the end of its row", "P2 P3"),
-        ("a stretch overwrites entries", "P3"),
-        ("padded entries share row 0", "E5 P1", "B116 B152"),
-        ("every request writes its next token", "P3"),
-    ),
-    *_rows(
-        ("row 0 is freed", "P1", "B116"),
-        ("a row is freed twice", "P2"),
-        ("a row outside is freed", "X1"),
-        ("a malformed call is refused", "X1"),
-        ("an entry of different lengths is refused", "P2"),
-        ("a stretch of another length is refused", "P2"),
-        ("a stretch backwards is refused", "P2"),
-        ("a stretch in row 0 is refused", "P1"),
-        *((f"a stretch {where} is refused", "P2 X1") for where in _ENDS_OF_A_STRETCH),
-        *((f"an entry {where} is refused", "P2 X1") for where in _ENDS_OF_A_STRETCH),
-        needs="refusals",
-    ),
-)
 
 BUFFER_SITUATIONS = (
     *_buffers(
