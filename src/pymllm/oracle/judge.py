@@ -31,9 +31,9 @@ from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, KindModel, S
 _KINDS = {
     "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
     "rows": ("pymllm.oracle.models.rows:RowModel", "pymllm.oracle.laws.rows:ROWS"),
+    "buffers": ("pymllm.oracle.models.buffers:BufferModel", "pymllm.oracle.laws.buffers:BUFFERS"),
 }
 _JUDGES = {
-    "buffers": "pymllm.oracle.buffer_judge:BufferJudge",
     "states": "pymllm.oracle.state_judge:StateJudge",
     "hashes": "pymllm.oracle.hash_judge:HashJudge",
     "prefix": "pymllm.oracle.prefix_judge:PrefixJudge",

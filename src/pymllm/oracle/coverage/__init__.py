@@ -11,19 +11,15 @@ from collections.abc import Collection
 
 from pymllm.history.files import Config, Header
 from pymllm.oracle.coverage.blocks import BLOCK_SITUATIONS, REQUEST_SITUATIONS
-from pymllm.oracle.coverage.pools import (
-    BUFFER_SITUATIONS,
-    HASH_SITUATIONS,
-    STATE_SITUATIONS,
-)
+from pymllm.oracle.coverage.pools import HASH_SITUATIONS, STATE_SITUATIONS
 from pymllm.oracle.coverage.prefixes import ENGINE_SITUATIONS, PREFIX_SITUATIONS
-from pymllm.oracle.laws import rows, slots
+from pymllm.oracle.laws import buffers, rows, slots
 from pymllm.oracle.laws.situation import Situation
 
 SITUATIONS: tuple[Situation, ...] = (
     *slots.SITUATIONS,
     *rows.SITUATIONS,
-    *BUFFER_SITUATIONS,
+    *buffers.SITUATIONS,
     *STATE_SITUATIONS,
     *HASH_SITUATIONS,
     *PREFIX_SITUATIONS,

@@ -1,37 +1,16 @@
-"""Situations of buffers, recurrent states, and of keys and hashes."""
+"""Situations of recurrent states, and of keys and hashes."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from pymllm.history.operations import KEY_FORMS, SHAPES
+from pymllm.history.operations import KEY_FORMS
 from pymllm.oracle.laws.situation import Condition, make_situations
 
-_buffers = partial(make_situations, "buffers")
 _states = partial(make_situations, "states")
 _hashes = partial(make_situations, "hashes")
 
 _TRACKS = Condition("track slots", lambda config: bool(config.get("track_slots")))
-
-BUFFER_SITUATIONS = (
-    *_buffers(
-        ("padded tokens share slot 0", "E5", "B148 B149"),
-        ("padding stands beside tokens", "E5 P3", "B149"),
-        ("no token is written", "P3"),
-        ("the last slot is written", "P3", "B95 B148"),
-        ("rows move onto rows that move", "P3"),
-        *((f"rows are written in shape {shape}", "P3") for shape in SHAPES),
-    ),
-    *_buffers(
-        ("a malformed call is refused", "X1"),
-        ("a layer that is not there is asked for", "P3"),
-        ("a write with a layer that is not there is refused", "P3"),
-        ("a write with a slot outside the buffers is refused", "P3", "B148"),
-        *((f"a write with too many or too few {part}s is refused", "P3") for part in ("key", "value")),
-        *((f"a write with {part}s of another width is refused", "P3") for part in ("key", "value")),
-        needs="refusals",
-    ),
-)
 
 STATE_SITUATIONS = (
     *_states(

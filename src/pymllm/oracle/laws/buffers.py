@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from pymllm.history.operations import ReadRows
-from pymllm.oracle.laws.law import Found, law, same_cells
+from functools import partial
+
+from pymllm.history.operations import SHAPES, MoveKV, ReadKV, ReadRows, WriteKV
+from pymllm.history.outcomes import Buffers, Done
+from pymllm.oracle.laws.law import Asked, Found, KindLaws, law, same, same_cells
+from pymllm.oracle.laws.situation import Met, make_situations
+from pymllm.oracle.models.buffers import BufferModel, SeenMove
 from pymllm.oracle.models.expected_cells import SeenCells
+from pymllm.oracle.models.kind_model import DONE, Seen
 from pymllm.oracle.models.rows import RowModel
 
 
-@law("P3", ReadRows, page="rows-states-buffers", ways="sop", kinds="rows buffers")
-def a_write_changes_what_it_names(before: RowModel, operation: ReadRows, seen: SeenCells) -> Found:
+@law("P3", ReadKV, page="rows-states-buffers", ways="sop", kinds="rows buffers")
+def a_write_changes_what_it_names(before: BufferModel, operation: ReadKV, seen: SeenCells) -> Found:
     """A write changes the named rows, exactly.
 
     **Rows.** `write_row` sets the entries `start` to `stop` - 1 of one row to `values`, in order;
@@ -57,4 +63,64 @@ def a_write_changes_what_it_names(before: RowModel, operation: ReadRows, seen: S
       and cast (`set_kv_buffer`), and indices are looked at in a debug mode only: different.
     - vLLM, Megatron Core 0.16.1: not read for this law.
     """
+    return same("rows of each part and their widths", before.forms, seen.form) and same_cells(seen)
+
+
+@a_write_changes_what_it_names.on(ReadRows, kinds="rows")
+def _rows_hold_what_was_written(before: RowModel, operation: ReadRows, seen: SeenCells) -> Found:
     return same_cells(seen)
+
+
+# -- situations --------------------------------------------------------------------------------------------
+
+_situations = partial(make_situations, "buffers")
+
+SITUATIONS = (
+    *_situations(
+        ("padded tokens share slot 0", "E5", "B148 B149"),
+        ("padding stands beside tokens", "E5 P3", "B149"),
+        ("no token is written", "P3"),
+        ("the last slot is written", "P3", "B95 B148"),
+        ("rows move onto rows that move", "P3"),
+        *((f"rows are written in shape {shape}", "P3") for shape in SHAPES),
+    ),
+    *_situations(
+        ("a malformed call is refused", "X1"),
+        ("a layer that is not there is asked for", "P3"),
+        ("a write with a layer that is not there is refused", "P3"),
+        ("a write with a slot outside the buffers is refused", "P3", "B148"),
+        *((f"a write with too many or too few {part}s is refused", "P3") for part in ("key", "value")),
+        *((f"a write with {part}s of another width is refused", "P3") for part in ("key", "value")),
+        needs="refusals",
+    ),
+)
+"""What a search of buffers is to reach."""
+
+
+def _met_by_write(buffers: BufferModel, operation: WriteKV, seen: Seen) -> Met:
+    slots = operation.slots
+    return {
+        "padded tokens share slot 0": slots.count(0) > 1,
+        "padding stands beside tokens": 0 in slots and any(slots),
+        "no token is written": not slots,
+        "the last slot is written": buffers.rows - 1 in slots,
+        f"rows are written in shape {operation.shape}": slots,
+    }
+
+
+def _met_by_move(buffers: BufferModel, operation: MoveKV, seen: SeenMove) -> Met:
+    distance = abs(operation.source - operation.target)
+    return {"rows move onto rows that move": 0 < distance < operation.count}
+
+
+BUFFERS = KindLaws(
+    order="P3",
+    asked={
+        WriteKV: Asked(Done, "P3"),
+        MoveKV: Asked(Done, "P3"),
+        ReadKV: Asked(Buffers, "P3"),
+    },
+    sizes_law="P3",
+    met={(WriteKV, DONE): _met_by_write, (MoveKV, DONE): _met_by_move},
+    counts_all=False,
+)

@@ -55,11 +55,6 @@ def demand(truth: object, what: str, expected: object, observed: object) -> Foun
     return True if truth else Broken(what, expected, observed)
 
 
-def require(what: str, expected: object, observed: object) -> Broken | None:
-    """Compare what is always the same, such as a shape, and so tests nothing."""
-    return None if expected == observed else Broken(what, expected, observed)
-
-
 def same_cells(seen: SeenCells) -> Found:
     """Compare a whole memory with what was read: its cells know what that tests, and who is blamed."""
     wrong = seen.memory.find_wrong(seen.cells)
