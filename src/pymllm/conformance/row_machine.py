@@ -10,7 +10,7 @@ from pymllm.conformance.pool_machine import SEED, PoolMachine, index_form, malfo
 from pymllm.history import operations as ops
 from pymllm.history.operations import Span
 from pymllm.oracle.models.rows import RowModel
-from pymllm.oracle.state_judge import StateJudge
+from pymllm.oracle.models.state_pools import StatePoolModel
 
 _LARGEST = 2**31 - 1
 
@@ -18,7 +18,7 @@ _LARGEST = 2**31 - 1
 class _LendingMachine(PoolMachine):
     """Drives what hands something out by number, which the model follows as `held`."""
 
-    model: RowModel | StateJudge
+    model: RowModel | StatePoolModel
 
     def begin(self) -> None:
         """Look up what is known."""
@@ -173,11 +173,7 @@ class StateMachine(_LendingMachine):
         read_states=("a float layer", "no layer"),
     )
 
-    model: StateJudge
-
-    def begin(self) -> None:
-        """Look up what is known."""
-        self.model = self.judge
+    model: StatePoolModel
 
     def observe(self) -> None:
         """Read every layer."""

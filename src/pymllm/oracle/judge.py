@@ -32,9 +32,12 @@ _KINDS = {
     "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
     "rows": ("pymllm.oracle.models.rows:RowModel", "pymllm.oracle.laws.rows:ROWS"),
     "buffers": ("pymllm.oracle.models.buffers:BufferModel", "pymllm.oracle.laws.buffers:BUFFERS"),
+    "states": (
+        "pymllm.oracle.models.state_pools:StatePoolModel",
+        "pymllm.oracle.laws.state_pools:STATE_POOLS",
+    ),
 }
 _JUDGES = {
-    "states": "pymllm.oracle.state_judge:StateJudge",
     "hashes": "pymllm.oracle.hash_judge:HashJudge",
     "prefix": "pymllm.oracle.prefix_judge:PrefixJudge",
     "blocks": "pymllm.oracle.block_judge:BlockJudge",

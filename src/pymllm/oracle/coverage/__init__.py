@@ -11,16 +11,16 @@ from collections.abc import Collection
 
 from pymllm.history.files import Config, Header
 from pymllm.oracle.coverage.blocks import BLOCK_SITUATIONS, REQUEST_SITUATIONS
-from pymllm.oracle.coverage.pools import HASH_SITUATIONS, STATE_SITUATIONS
+from pymllm.oracle.coverage.pools import HASH_SITUATIONS
 from pymllm.oracle.coverage.prefixes import ENGINE_SITUATIONS, PREFIX_SITUATIONS
-from pymllm.oracle.laws import buffers, rows, slots
+from pymllm.oracle.laws import buffers, rows, slots, state_pools
 from pymllm.oracle.laws.situation import Situation
 
 SITUATIONS: tuple[Situation, ...] = (
     *slots.SITUATIONS,
     *rows.SITUATIONS,
     *buffers.SITUATIONS,
-    *STATE_SITUATIONS,
+    *state_pools.SITUATIONS,
     *HASH_SITUATIONS,
     *PREFIX_SITUATIONS,
     *ENGINE_SITUATIONS,

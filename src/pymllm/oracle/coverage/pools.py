@@ -1,43 +1,13 @@
-"""Situations of recurrent states, and of keys and hashes."""
+"""Situations of keys and hashes."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from pymllm.history.operations import KEY_FORMS
-from pymllm.oracle.laws.situation import Condition, make_situations
+from pymllm.oracle.laws.situation import make_situations
 
-_states = partial(make_situations, "states")
 _hashes = partial(make_situations, "hashes")
-
-_TRACKS = Condition("track slots", lambda config: bool(config.get("track_slots")))
-
-STATE_SITUATIONS = (
-    *_states(
-        ("track slots run out", "X4 P5"),
-        ("one copy reads and writes the same row", "P5"),
-        ("padded copies share row 0", "P5", "B151"),
-        ("several rows are reset", "P5"),
-    ),
-    *_states(
-        ("a snapshot is taken", "P5"),
-        ("a snapshot is restored", "P5"),
-        ("a clear takes snapshots from their holders", "X7"),
-        when=(_TRACKS,),
-    ),
-    *_states(
-        ("a working row is freed as a track slot", "P5", "B91"),
-        ("row 0 is freed as a track slot", "P5", "B91"),
-        ("a slot outside is freed", "X1"),
-        ("a bad copy is refused", "P5"),
-        ("a bad reset is refused", "P5"),
-        ("a layer that is not there is asked for", "P4"),
-        ("a malformed call is refused", "X1"),
-        needs="refusals",
-    ),
-    *_states(("a track slot is freed twice", "P5"), needs="refusals", when=(_TRACKS,)),
-)
-
 
 HASH_SITUATIONS = (
     *_hashes(

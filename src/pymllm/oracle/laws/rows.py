@@ -75,10 +75,6 @@ def _no_rows_are_handed_out(before: RowModel, operation: AllocRows, seen: Seen) 
 
 
 @what_cannot_be_met_changes_nothing.on(AllocRows, fate=NO_ROOM, kinds="rows")
-def _a_batch_finds_too_few_rows(before: RowModel, operation: AllocRows, seen: Seen) -> Found:
-    return _there_is_no_room(before, operation, seen)
-
-
 def _there_is_no_room(before: RowModel, operation: AllocRows, seen: Seen) -> Found:
     return same(f"{operation.count} rows of {len(before.free)} free ones", NoRoom(), seen.result)
 

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
-from pymllm.oracle.laws.law import Found, law
+from pymllm.history.operations import (
+    AllocTrack,
+    Clear,
+    CopyStates,
+    FreeTrack,
+    ReadStates,
+    ResetStates,
+    WriteState,
+)
+from pymllm.history.outcomes import Done, NoRoom, Slots, States
+from pymllm.oracle.laws.every_class import what_cannot_be_met_changes_nothing
+from pymllm.oracle.laws.law import Asked, Broken, Found, KindLaws, law, same, same_cells
+from pymllm.oracle.laws.situation import Condition, Met, make_situations
+from pymllm.oracle.models.expected_cells import SeenCells
+from pymllm.oracle.models.kind_model import DONE, NO_ROOM, Seen
+from pymllm.oracle.models.state_pools import SeenRows, StatePoolModel
 
 
-@law("P4", page="rows-states-buffers", ways="sop", kinds="states")
-def states_are_laid_out_as_documented(before: Any, operation: Any, seen: Any) -> Found:
+@law("P4", ReadStates, page="rows-states-buffers", ways="sop", kinds="states")
+def states_are_laid_out_as_documented(
+    before: StatePoolModel, operation: ReadStates, seen: SeenCells
+) -> Found:
     """States have the documented layout and dtype.
 
     Each layer has two states for each row, where rows are 0 (padding), 1 to `max_reqs` (working rows of
@@ -50,11 +67,11 @@ def states_are_laid_out_as_documented(before: Any, operation: Any, seen: Any) ->
     - vLLM: not read for this law. Megatron Core 0.16.1: shapes are configured, without rows
       (`MambaInferenceStateConfig`).
     """
-    return None
+    return same("shapes, dtypes, rows and widths of both parts", before.form, seen.form) and None
 
 
-@law("P5", page="rows-states-buffers", ways="sop", kinds="states")
-def track_slots_have_one_owner(before: Any, operation: Any, seen: Any) -> Found:
+@law("P5", AllocTrack, page="rows-states-buffers", ways="sop", kinds="states")
+def track_slots_have_one_owner(before: StatePoolModel, operation: AllocTrack, seen: Seen) -> Found:
     """Track slots have one owner; copies are bit-exact, resets exact.
 
     **Owners.** Track slots are the rows `max_reqs` + 1 to `max_reqs` + `track_slots`. `alloc_track`
@@ -102,4 +119,101 @@ def track_slots_have_one_owner(before: Any, operation: Any, seen: Any) -> Found:
     - Megatron Core 0.16.1: one state for each request, no snapshots (`MambaMetadata`). vLLM: not read
       for this law.
     """
-    return None
+    slots = seen.result.slots
+    if len(slots) == len(before.free.intersection(slots)) == 1:
+        return True
+    return Broken("a track slot handed out", f"one of {before.free}", slots)
+
+
+@track_slots_have_one_owner.on(ReadStates)
+def _states_hold_what_was_written(before: StatePoolModel, operation: ReadStates, seen: SeenCells) -> Found:
+    return same_cells(seen)
+
+
+@track_slots_have_one_owner.on(AllocTrack, fate=NO_ROOM)
+def _no_slot_is_handed_out(before: StatePoolModel, operation: AllocTrack, seen: Seen) -> Found:
+    """Demand of who claims no pool what X4 demands of all others."""
+    return None if "pool" in before.claims else _there_is_no_room(before, operation, seen)
+
+
+@what_cannot_be_met_changes_nothing.on(AllocTrack, fate=NO_ROOM, kinds="states")
+def _there_is_no_room(before: StatePoolModel, operation: AllocTrack, seen: Seen) -> Found:
+    return same("a track slot where none is free", NoRoom(), seen.result)
+
+
+# -- situations --------------------------------------------------------------------------------------------
+
+_situations = partial(make_situations, "states")
+_TRACKS = Condition("track slots", lambda config: bool(config.get("track_slots")))
+
+SITUATIONS = (
+    *_situations(
+        ("track slots run out", "X4 P5"),
+        ("one copy reads and writes the same row", "P5"),
+        ("padded copies share row 0", "P5", "B151"),
+        ("several rows are reset", "P5"),
+    ),
+    *_situations(
+        ("a snapshot is taken", "P5"),
+        ("a snapshot is restored", "P5"),
+        ("a clear takes snapshots from their holders", "X7"),
+        when=(_TRACKS,),
+    ),
+    *_situations(
+        ("a working row is freed as a track slot", "P5", "B91"),
+        ("row 0 is freed as a track slot", "P5", "B91"),
+        ("a slot outside is freed", "X1"),
+        ("a bad copy is refused", "P5"),
+        ("a bad reset is refused", "P5"),
+        ("a layer that is not there is asked for", "P4"),
+        ("a malformed call is refused", "X1"),
+        needs="refusals",
+    ),
+    *_situations(("a track slot is freed twice", "P5"), needs="refusals", when=(_TRACKS,)),
+)
+"""What a search of state pools is to reach."""
+
+
+def _met_by_failure(pool: StatePoolModel, operation: AllocTrack, seen: Seen) -> Met:
+    return {"track slots run out": True}
+
+
+def _met_by_clear(pool: StatePoolModel, operation: Clear, seen: Seen) -> Met:
+    return {"a clear takes snapshots from their holders": pool.held}
+
+
+def _met_by_copy(pool: StatePoolModel, operation: CopyStates, seen: SeenRows) -> Met:
+    source, target, working, held = seen.source, seen.target, pool.working, pool.held
+    pairs = list(zip(source, target, strict=True))
+    return {
+        "a snapshot is taken": any(old in working and new in held for old, new in pairs),
+        "a snapshot is restored": any(old in held and new in working for old, new in pairs),
+        "one copy reads and writes the same row": {*source} & {*target},
+        "padded copies share row 0": target.count(0) > 1,
+    }
+
+
+def _met_by_reset(pool: StatePoolModel, operation: ResetStates, seen: SeenRows) -> Met:
+    return {"several rows are reset": len({*seen.target}) > 1}
+
+
+STATE_POOLS = KindLaws(
+    order="X4 P4 P5",
+    asked={
+        AllocTrack: Asked(Slots, "P5"),
+        FreeTrack: Asked(Done, "P5"),
+        Clear: Asked(Done, "X7"),
+        WriteState: Asked(Done, "P4"),
+        CopyStates: Asked(Done, "P5"),
+        ResetStates: Asked(Done, "P5"),
+        ReadStates: Asked(States, "P4", "P5"),
+    },
+    sizes_law="P5",
+    met={
+        (AllocTrack, NO_ROOM): _met_by_failure,
+        (Clear, DONE): _met_by_clear,
+        (CopyStates, DONE): _met_by_copy,
+        (ResetStates, DONE): _met_by_reset,
+    },
+    counts_all=False,
+)

@@ -96,12 +96,13 @@ class ExpectedCells(Generic[CellT]):
             self._tested[law] = None
         if len(contents) == 1:
             self._holds[cell] = contents[0]
+            self._strays[contents[0]] = law
             self._may_hold.pop(cell, None)
         else:
             self._may_hold[cell] = contents
+            self._strays.update(dict.fromkeys(contents, law))
             self._holds.pop(cell, None)
         self._blame[cell] = self._suspect = law
-        self._strays.update(dict.fromkeys(contents, law))
 
     def bring(self, law: str, contents: Iterable[Content]) -> None:
         """Follow a refused write: where one of these contents stands unawaited, it has been carried out."""
