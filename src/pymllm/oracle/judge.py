@@ -13,8 +13,9 @@ Which law is named where several are broken:
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pymllm.errors import InvariantViolation, ProgramError
@@ -32,13 +33,13 @@ _KINDS = {
     "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
     "rows": ("pymllm.oracle.models.rows:RowModel", "pymllm.oracle.laws.rows:ROWS"),
     "buffers": ("pymllm.oracle.models.buffers:BufferModel", "pymllm.oracle.laws.buffers:BUFFERS"),
+    "hashes": ("pymllm.oracle.models.hashes:HashModel", "pymllm.oracle.laws.keys:HASHES"),
     "states": (
         "pymllm.oracle.models.state_pools:StatePoolModel",
         "pymllm.oracle.laws.state_pools:STATE_POOLS",
     ),
 }
 _JUDGES = {
-    "hashes": "pymllm.oracle.hash_judge:HashJudge",
     "prefix": "pymllm.oracle.prefix_judge:PrefixJudge",
     "blocks": "pymllm.oracle.block_judge:BlockJudge",
     "requests": "pymllm.oracle.request_judge:RequestJudge",
@@ -104,7 +105,7 @@ _WHOLE = frozenset({"X1", "X4", "X7"})
 class _Plan:
     """What there is to do for operations of one class, looked up once."""
 
-    __slots__ = ("answer", "asked", "checks", "follow", "met", "read")
+    __slots__ = ("answer", "asked", "checks", "follow", "operation", "read")
 
     def __init__(self, operation: type[Operation], model: KindModel, laws: KindLaws) -> None:
         name, kind = name_of(operation), model.KIND
@@ -114,13 +115,22 @@ class _Plan:
         self.follow: Callable[[int, Any, Any], None] | None = getattr(model, f"follow_{name}", None)
         self.asked: Asked | None = laws.asked.get(operation)
         self.answer = None if self.asked is None else self.asked.answer
-        self.met = {fate: met for (of, fate), met in laws.met.items() if of is operation}
-        self.checks: dict[str, list[tuple[str, Check]]] = {}
-        claimed = {law.id: law for law in laws_of(kind) if law.is_claimed_by(model.claims)}
-        for law in (claimed[id] for id in laws.order.split() if id in claimed):
-            for of, fate, of_kind, check in law.checks:
-                if of is operation and of_kind == kind:
-                    self.checks.setdefault(fate, []).append((law.id, check))
+        self.operation = operation
+        self.checks = _claimed_checks(kind, laws.order, model.claims)
+
+
+@functools.cache
+def _claimed_checks(
+    kind: str, order: str, claims: frozenset[str]
+) -> Mapping[tuple[type[Operation], str], Sequence[tuple[str, Check]]]:
+    """Return the checks of a kind's laws in their order, by operation and fate."""
+    claimed = {law.id: law for law in laws_of(kind) if law.is_claimed_by(claims)}
+    found: dict[tuple[type[Operation], str], list[tuple[str, Check]]] = {}
+    for law in (claimed[id] for id in order.split() if id in claimed):
+        for operation, fate, of_kind, check in law.checks:
+            if of_kind == kind:
+                found.setdefault((operation, fate), []).append((law.id, check))
+    return found
 
 
 class LawJudge:
@@ -153,7 +163,8 @@ class LawJudge:
             law = self._judge_done(plan, step, operation, outcome)
         model.end_step(operation)
         now = model.sizes()
-        self._test_sizes(law, before, now, outcome.sizes)
+        if now:
+            self._test_sizes(law, before, now, outcome.sizes)
         self._sizes = now
 
     def check_end(self) -> None:
@@ -164,7 +175,7 @@ class LawJudge:
         model, evidence, asked = self.model, self.evidence, plan.asked
         seen = plan.read(operation, outcome)
         fate = seen.fate
-        tell = plan.met.get(fate)
+        tell = self._laws.met.get((plan.operation, fate))
         if fate == REFUSED:
             self._judge_refusal(seen, outcome)
         elif fate == DONE and plan.answer is not None and asked is not None:
@@ -174,7 +185,7 @@ class LawJudge:
             if self._laws.counts_all:
                 evidence.exercised[law] += 1
         exercised = evidence.exercised
-        for law, check in plan.checks.get(fate, ()):
+        for law, check in plan.checks.get((plan.operation, fate), ()):
             found = check(model, operation, seen)
             if found is True:
                 exercised[law] += 1
@@ -194,16 +205,17 @@ class LawJudge:
 
     def _judge_refusal(self, seen: Seen, outcome: Outcome) -> None:
         """Judge an operation that must be refused, by the errors of all that is wrong with it."""
-        first = seen.wrong[0]
+        first, evidence = seen.wrong[0], self.evidence
+        errors: Collection[str] = first.errors
+        if len(seen.wrong) > 1:
+            errors = dict.fromkeys(error for misuse in seen.wrong for error in misuse.errors)
         for misuse in seen.wrong:
             if misuse.needs not in self.model.claims:
                 raise ProgramError(
                     f"{misuse.what} must be refused, and the adapter does not claim {misuse.needs}"
                 )
-        errors = dict.fromkeys(error for misuse in seen.wrong for error in misuse.errors)
-        self.evidence.expect_error(first.law, first.what, outcome, *errors)
-        for misuse in seen.wrong:
-            self.evidence.meet(misuse.situation, misuse.situation)
+            evidence.meet(misuse.situation, misuse.situation)
+        evidence.expect_error(first.law, first.what, outcome, *errors)
 
     def _law_of_sizes(self, asked: Asked | None, operation: Operation, seen: Seen) -> str:
         if seen.fate == NO_ROOM and "pool" in self.model.claims:

@@ -11,9 +11,8 @@ from collections.abc import Collection
 
 from pymllm.history.files import Config, Header
 from pymllm.oracle.coverage.blocks import BLOCK_SITUATIONS, REQUEST_SITUATIONS
-from pymllm.oracle.coverage.pools import HASH_SITUATIONS
 from pymllm.oracle.coverage.prefixes import ENGINE_SITUATIONS, PREFIX_SITUATIONS
-from pymllm.oracle.laws import buffers, rows, slots, state_pools
+from pymllm.oracle.laws import buffers, keys, rows, slots, state_pools
 from pymllm.oracle.laws.situation import Situation
 
 SITUATIONS: tuple[Situation, ...] = (
@@ -21,7 +20,7 @@ SITUATIONS: tuple[Situation, ...] = (
     *rows.SITUATIONS,
     *buffers.SITUATIONS,
     *state_pools.SITUATIONS,
-    *HASH_SITUATIONS,
+    *keys.SITUATIONS,
     *PREFIX_SITUATIONS,
     *ENGINE_SITUATIONS,
     *BLOCK_SITUATIONS,
