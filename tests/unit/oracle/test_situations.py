@@ -357,6 +357,17 @@ def test_more_is_expected_of_who_claims_more() -> None:
     assert refused in asked_of("slots", "refusals") - asked_of("slots", "refusals", page_size=4)
 
 
+@pytest.mark.parametrize("kind", ["rows", "buffers", "states", "hashes"])
+def test_refusals_tuples_and_snapshots_are_expected_where_there_are_such(kind: str) -> None:
+    """Whoever claims more, or has track slots, must reach more."""
+    without, tuples = expected_names(kind, {}, ()), expected_names(kind, {}, ("bigrams",))
+    refused = expected_names(kind, {}, ("refusals",))
+    every = expected_names(kind, {"track_slots": 1}, ("bigrams", "refusals"))
+    assert without < refused <= every
+    assert (without < tuples) == (kind == "hashes")
+    assert (refused < every) == (kind in ("hashes", "states"))
+
+
 def test_a_window_of_one_page_has_no_edge_to_split() -> None:
     """S5: the edge node is the last one."""
     assert "an edge node is split" not in asked_of("prefix", "inspect", window=4, page_size=4)

@@ -8,7 +8,7 @@ from pymllm.history.operations import SHAPES, MoveKV, ReadKV, ReadRows, WriteKV
 from pymllm.history.outcomes import Buffers, Done
 from pymllm.oracle.laws.law import Asked, Found, KindLaws, law, same, same_cells
 from pymllm.oracle.laws.situation import Met, make_situations
-from pymllm.oracle.models.buffers import BufferModel, SeenMove
+from pymllm.oracle.models.buffers import BufferModel
 from pymllm.oracle.models.expected_cells import SeenCells
 from pymllm.oracle.models.kind_model import DONE, Seen
 from pymllm.oracle.models.rows import RowModel
@@ -108,7 +108,7 @@ def _met_by_write(buffers: BufferModel, operation: WriteKV, seen: Seen) -> Met:
     }
 
 
-def _met_by_move(buffers: BufferModel, operation: MoveKV, seen: SeenMove) -> Met:
+def _met_by_move(buffers: BufferModel, operation: MoveKV, seen: Seen) -> Met:
     distance = abs(operation.source - operation.target)
     return {"rows move onto rows that move": 0 < distance < operation.count}
 

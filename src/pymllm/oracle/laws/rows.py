@@ -11,7 +11,7 @@ from pymllm.oracle.laws.law import Asked, Broken, Found, KindLaws, law, same
 from pymllm.oracle.laws.situation import Met, make_situations
 from pymllm.oracle.models.expected_cells import SeenCells
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, Seen
-from pymllm.oracle.models.rows import RowModel, SeenRow, SeenWrite
+from pymllm.oracle.models.rows import RowModel, SeenWrite
 
 
 @law("P1", AllocRows, page="rows-states-buffers", ways="sop", kinds="rows")
@@ -80,7 +80,7 @@ def _there_is_no_room(before: RowModel, operation: AllocRows, seen: Seen) -> Fou
 
 
 @law("P2", page="rows-states-buffers", ways="sop", kinds="rows", needs="zeroed_rows")
-def a_freed_row_is_zero(before: RowModel, operation: FreeRow, seen: SeenRow) -> Found:
+def a_freed_row_is_zero(before: RowModel, operation: FreeRow, seen: Seen) -> Found:
     """A freed row is zero, and is freed once.
 
     `free_row` gives one row back. All of its entries are 0 from then on, before and after it is handed
@@ -127,7 +127,7 @@ def a_freed_row_is_zero(before: RowModel, operation: FreeRow, seen: SeenRow) -> 
     return None
 
 
-def _law_of_free(before: RowModel, operation: FreeRow, seen: SeenRow) -> str:
+def _law_of_free(before: RowModel, operation: FreeRow, seen: Seen) -> str:
     return "P2" if before.zeroes else "P1"
 
 

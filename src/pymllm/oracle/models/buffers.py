@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pymllm.errors import ProgramError
@@ -14,14 +13,6 @@ from pymllm.oracle.models.kind_model import MALFORMED_ERRORS, KindModel, Misuse,
 
 _SMALL = range(-128, 128)
 _NO_LAYER = Misuse("a layer that is not there is asked for", "P3", MALFORMED_ERRORS)
-
-
-@dataclass(slots=True, kw_only=True)
-class SeenMove(Seen):
-    """A move of rows: from where, and to where."""
-
-    sources: range
-    targets: range
 
 
 class BufferModel(KindModel):
@@ -87,23 +78,22 @@ class BufferModel(KindModel):
                 if slot != 0:
                     buffer.put("P3", (part, slot), content)
 
-    def read_move_kv(self, operation: MoveKV, outcome: Outcome) -> SeenMove:
+    def read_move_kv(self, operation: MoveKV, outcome: Outcome) -> Seen:
         """Read a move inside a layer."""
         count, source, target = operation.count, operation.source, operation.target
         is_outside = count < 0 or min(source, target) < 0 or max(source, target) + count > self.rows
         if operation.layer not in range(self.layers) or is_outside:
             raise ProgramError(f"{operation} leaves the buffers; there are {self.layers} x {self.rows} rows")
-        sources, targets = range(source, source + count), range(target, target + count)
-        return SeenMove(outcome.result, sources=sources, targets=targets)
+        return Seen(outcome.result)
 
-    def follow_move_kv(self, step: int, operation: MoveKV, seen: SeenMove) -> None:
+    def follow_move_kv(self, step: int, operation: MoveKV, seen: Seen) -> None:
         """Put rows where they go: all are read before one is written."""
         self.suspect("P3")
-        buffer = self._buffers[operation.layer]
+        buffer, source, target = self._buffers[operation.layer], operation.source, operation.target
         for part in self.widths:
-            held = [buffer.holds((part, slot)) for slot in seen.sources]
-            for slot, contents in zip(seen.targets, held, strict=True):
-                buffer.put("P3", (part, slot), *contents)
+            held = [buffer.holds((part, source + at)) for at in range(operation.count)]
+            for at, contents in enumerate(held):
+                buffer.put("P3", (part, target + at), *contents)
 
     # -- reading -------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 from pymllm.errors import ProgramError
@@ -21,32 +22,20 @@ _BEYOND = ("IndexError", "ValueError")
 _ROW_0_FREED = Misuse("row 0 is freed", "P1", _OWNED)
 _FREED_TWICE = Misuse("a row is freed twice", "P2", _OWNED)
 _OUTSIDE_FREED = Misuse("a row outside is freed", "X1", _OWNED)
-_STRETCH, _ENTRY = (
-    {
-        wrong: Misuse(f"{what} {wrong} is refused", law, errors)
-        for wrong, law, errors in (
-            ("in a free row", "X1", _OWNED),
-            ("in row 0", "P1", _OWNED),
-            ("in no row", "X1", ("IndexError", *_OWNED)),
-            ("outside its row", "P2", _BEYOND),
-            ("backwards", "P2", _BEYOND),
-            ("of another length", "P2", ("ValueError",)),
-            ("of different lengths", "P2", ("ValueError",)),
-            ("with a value that is no slot", "X1", (*_BEYOND, "TypeError")),
-        )
-    }
-    for what in ("a stretch", "an entry")
-)
+_WRONG_WRITES = {
+    "in a free row": ("X1", _OWNED),
+    "in row 0": ("P1", _OWNED),
+    "in no row": ("X1", ("IndexError", *_OWNED)),
+    "outside its row": ("P2", _BEYOND),
+    "backwards": ("P2", _BEYOND),
+    "of another length": ("P2", ("ValueError",)),
+    "of different lengths": ("P2", ("ValueError",)),
+    "with a value that is no slot": ("X1", (*_BEYOND, "TypeError")),
+}
+"""What may be wrong with a write, the law that it breaks, and how it may be refused."""
 
 Cell = tuple[int, int]
 """A row of the table, and a position in it."""
-
-
-@dataclass(slots=True, kw_only=True)
-class SeenRow(Seen):
-    """An operation on one row."""
-
-    row: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,21 +106,22 @@ class RowModel(KindModel):
         self.used.difference_update(rows)
         self.suspect("P2" if self.zeroes else "P1")
 
-    def read_free_row(self, operation: FreeRow, outcome: Outcome) -> SeenRow | Seen:
+    def read_free_row(self, operation: FreeRow, outcome: Outcome) -> Seen:
         """Read which row is given back, which must be held."""
         row = self.one(operation.row)
         if row in self.held:
-            return SeenRow(outcome.result, row=row)
+            return Seen(outcome.result)
         if row == 0:
             return self.refused(outcome, _ROW_0_FREED)
         return self.refused(outcome, _FREED_TWICE if row in self.free else _OUTSIDE_FREED)
 
-    def follow_free_row(self, step: int, operation: FreeRow, seen: SeenRow) -> None:
+    def follow_free_row(self, step: int, operation: FreeRow, seen: Seen) -> None:
         """Take the row back: it is zero from now on, or holds anything where rows are not zeroed."""
-        cells = [(seen.row, at) for at in range(self.context)]
-        self.held.remove(seen.row)
+        row = self.one(operation.row)
+        cells = [(row, at) for at in range(self.context)]
+        self.held.remove(row)
         if any(map(self.has_entry, cells)):
-            self.used.add(seen.row)
+            self.used.add(row)
         self.suspect("P2" if self.zeroes else "P1")
         for cell in cells:
             if self.zeroes:
@@ -160,8 +150,9 @@ class RowModel(KindModel):
             wrong.append("backwards")
         elif len(values) != stop - start:
             wrong.append("of another length")
-        if wrong or not _are_slots(values):
-            return self._refused_write(_STRETCH, wrong, values, outcome)
+        wrong += _wrong_values(values)
+        if wrong:
+            return self.refused(outcome, *[_misuse("a stretch", each) for each in wrong])
         return SeenWrite(outcome.result, cells=[(row, at) for at in range(start, stop)])
 
     def follow_write_row(self, step: int, operation: WriteRow, seen: SeenWrite) -> None:
@@ -175,8 +166,9 @@ class RowModel(KindModel):
         wrong += [self._wrong_row(row) for row in rows if row != 0 and row not in self.held]
         if positions and not (min(positions) >= 0 and max(positions) < self.context):
             wrong.append("outside its row")
-        if wrong or not _are_slots(values):
-            return self._refused_write(_ENTRY, wrong, values, outcome)
+        wrong += _wrong_values(values)
+        if wrong:
+            return self.refused(outcome, *[_misuse("an entry", each) for each in dict.fromkeys(wrong)])
         cells = list(zip(rows, positions, strict=True))
         own = [cell for cell in cells if cell[0] != 0]
         if len(own) != len({*own}):
@@ -211,13 +203,6 @@ class RowModel(KindModel):
             return "in a free row"
         return "in row 0" if row == 0 else "in no row"
 
-    def _refused_write(
-        self, misuses: Mapping[str, Misuse], wrong: Sequence[str], values: Sequence[int], outcome: Outcome
-    ) -> Seen:
-        if not _are_slots(values):
-            wrong = [*wrong, "with a value that is no slot"]
-        return self.refused(outcome, *[misuses[each] for each in dict.fromkeys(wrong)])
-
     def read_read_rows(self, operation: ReadRows, outcome: Outcome) -> SeenCells:
         """Read what stands in every cell."""
         rows = outcome.result.rows if isinstance(outcome.result, Table) else ()
@@ -232,5 +217,11 @@ class RowModel(KindModel):
         self.table.settle(seen.cells)
 
 
-def _are_slots(values: Sequence[int]) -> bool:
-    return not values or (min(values) >= 0 and max(values) < _SLOT_STOP)
+def _wrong_values(values: Sequence[int]) -> list[str]:
+    are_slots = not values or (min(values) >= 0 and max(values) < _SLOT_STOP)
+    return [] if are_slots else ["with a value that is no slot"]
+
+
+@cache
+def _misuse(what: str, wrong: str) -> Misuse:
+    return Misuse(f"{what} {wrong} is refused", *_WRONG_WRITES[wrong])

@@ -34,13 +34,6 @@ Cell = tuple[str, int]
 
 
 @dataclass(slots=True, kw_only=True)
-class SeenTrack(Seen):
-    """A track slot that is given back."""
-
-    slot: int
-
-
-@dataclass(slots=True, kw_only=True)
 class SeenWrite(Seen):
     """A write of one row: what it writes, by part."""
 
@@ -117,21 +110,22 @@ class StatePoolModel(KindModel):
         self.held.update(slots)
         self._let_go(slots[0])
 
-    def read_free_track(self, operation: FreeTrack, outcome: Outcome) -> SeenTrack | Seen:
+    def read_free_track(self, operation: FreeTrack, outcome: Outcome) -> Seen:
         """Read which track slot is given back, which must be held."""
         slot = self.one(operation.slot)
         if slot in self.held:
-            return SeenTrack(outcome.result, slot=slot)
+            return Seen(outcome.result)
         if slot in self.free:
             return self.refused(outcome, _FREED_TWICE)
         if slot in self.working:
             return self.refused(outcome, _WORKING_FREED)
         return self.refused(outcome, _OUTSIDE_FREED if slot else _ROW_0_FREED)
 
-    def follow_free_track(self, step: int, operation: FreeTrack, seen: SeenTrack) -> None:
+    def follow_free_track(self, step: int, operation: FreeTrack, seen: Seen) -> None:
         """Take the slot back."""
-        self.held.remove(seen.slot)
-        self._let_go(seen.slot)
+        slot = self.one(operation.slot)
+        self.held.remove(slot)
+        self._let_go(slot)
 
     def _let_go(self, slot: int) -> None:
         """Follow a change of owners: anything may be written to the slot then, and nothing elsewhere."""
