@@ -194,4 +194,4 @@ class SeenCells(Seen):
 
     memory: ExpectedCells[Any]
     cells: dict[Any, Content]
-    form: object
+    form: Any
