@@ -91,6 +91,7 @@ def make_judge(header: Header) -> Judge:
     return judge
 
 
+@functools.cache
 def _find(place: str) -> Any:
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
