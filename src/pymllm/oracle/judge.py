@@ -13,8 +13,9 @@ Which law is named where several are broken:
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pymllm.errors import InvariantViolation, ProgramError
@@ -26,16 +27,19 @@ from pymllm.history.outcomes import Outcome, Unsupported
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import laws_of
 from pymllm.oracle.laws.law import Asked, Broken, Check, KindLaws
-from pymllm.oracle.models.kind_model import NO_ROOM, REFUSED, KindModel, Seen
+from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, KindModel, Seen
 
 _KINDS = {
     "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
+    "rows": ("pymllm.oracle.models.rows:RowModel", "pymllm.oracle.laws.rows:ROWS"),
+    "buffers": ("pymllm.oracle.models.buffers:BufferModel", "pymllm.oracle.laws.buffers:BUFFERS"),
+    "hashes": ("pymllm.oracle.models.hashes:HashModel", "pymllm.oracle.laws.keys:HASHES"),
+    "states": (
+        "pymllm.oracle.models.state_pools:StatePoolModel",
+        "pymllm.oracle.laws.state_pools:STATE_POOLS",
+    ),
 }
 _JUDGES = {
-    "rows": "pymllm.oracle.row_judge:RowJudge",
-    "buffers": "pymllm.oracle.buffer_judge:BufferJudge",
-    "states": "pymllm.oracle.state_judge:StateJudge",
-    "hashes": "pymllm.oracle.hash_judge:HashJudge",
     "prefix": "pymllm.oracle.prefix_judge:PrefixJudge",
     "blocks": "pymllm.oracle.block_judge:BlockJudge",
     "requests": "pymllm.oracle.request_judge:RequestJudge",
@@ -87,6 +91,7 @@ def make_judge(header: Header) -> Judge:
     return judge
 
 
+@functools.cache
 def _find(place: str) -> Any:
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
@@ -97,14 +102,11 @@ def _find(place: str) -> Any:
 _WHOLE = frozenset({"X1", "X4", "X7"})
 """Laws about everything at once: that sizes are right afterwards is a test of them, changed or not."""
 
-_FAILED = {NO_ROOM: "X4"}
-"""The law that a wrong size breaks after an operation that came to nothing."""
-
 
 class _Plan:
     """What there is to do for operations of one class, looked up once."""
 
-    __slots__ = ("answer", "asked", "checks", "follow", "met", "read")
+    __slots__ = ("answer", "asked", "checks", "follow", "operation", "read")
 
     def __init__(self, operation: type[Operation], model: KindModel, laws: KindLaws) -> None:
         name, kind = name_of(operation), model.KIND
@@ -114,13 +116,22 @@ class _Plan:
         self.follow: Callable[[int, Any, Any], None] | None = getattr(model, f"follow_{name}", None)
         self.asked: Asked | None = laws.asked.get(operation)
         self.answer = None if self.asked is None else self.asked.answer
-        self.met = {fate: met for (of, fate), met in laws.met.items() if of is operation}
-        self.checks: dict[str, list[tuple[str, Check]]] = {}
-        claimed = {law.id: law for law in laws_of(kind) if law.is_claimed_by(model.claims)}
-        for law in (claimed[id] for id in laws.order.split() if id in claimed):
-            for of, fate, of_kind, check in law.checks:
-                if of is operation and of_kind == kind:
-                    self.checks.setdefault(fate, []).append((law.id, check))
+        self.operation = operation
+        self.checks = _claimed_checks(kind, laws.order, model.claims)
+
+
+@functools.cache
+def _claimed_checks(
+    kind: str, order: str, claims: frozenset[str]
+) -> Mapping[tuple[type[Operation], str], Sequence[tuple[str, Check]]]:
+    """Return the checks of a kind's laws in their order, by operation and fate."""
+    claimed = {law.id: law for law in laws_of(kind) if law.is_claimed_by(claims)}
+    found: dict[tuple[type[Operation], str], list[tuple[str, Check]]] = {}
+    for law in (claimed[id] for id in order.split() if id in claimed):
+        for operation, fate, of_kind, check in law.checks:
+            if of_kind == kind:
+                found.setdefault((operation, fate), []).append((law.id, check))
+    return found
 
 
 class LawJudge:
@@ -151,8 +162,10 @@ class LawJudge:
         law = self._laws.sizes_law
         if not isinstance(outcome.result, Unsupported):
             law = self._judge_done(plan, step, operation, outcome)
+        model.end_step(operation)
         now = model.sizes()
-        self._test_sizes(law, before, now, outcome.sizes)
+        if now:
+            self._test_sizes(law, before, now, outcome.sizes)
         self._sizes = now
 
     def check_end(self) -> None:
@@ -163,22 +176,17 @@ class LawJudge:
         model, evidence, asked = self.model, self.evidence, plan.asked
         seen = plan.read(operation, outcome)
         fate = seen.fate
-        tell = plan.met.get(fate)
+        tell = self._laws.met.get((plan.operation, fate))
         if fate == REFUSED:
             self._judge_refusal(seen, outcome)
-            for misuse in seen.wrong:
-                evidence.meet(misuse.situation)
-            if tell is not None:
-                evidence.meet_each(tell(model, operation, seen))
-            model.follow_refused(step, operation, seen)
-            return seen.wrong[0].trace
-        if fate != NO_ROOM and plan.answer is not None and asked is not None:
+        elif fate == DONE and plan.answer is not None and asked is not None:
             law = asked.law if isinstance(asked.law, str) else asked.law(model, operation, seen)
             if type(seen.result) is not plan.answer:
                 evidence.refuse(law, name_of(type(operation)), name_of(plan.answer), seen.result)
-            evidence.exercised[law] += 1
+            if self._laws.counts_all:
+                evidence.exercised[law] += 1
         exercised = evidence.exercised
-        for law, check in plan.checks.get(fate, ()):
+        for law, check in plan.checks.get((plan.operation, fate), ()):
             found = check(model, operation, seen)
             if found is True:
                 exercised[law] += 1
@@ -188,6 +196,9 @@ class LawJudge:
                 evidence.refuse(found.law or law, found.what, found.expected, found.observed)
         if tell is not None:
             evidence.meet_each(tell(model, operation, seen))
+        if fate == REFUSED:
+            model.follow_refused(step, operation, seen)
+            return seen.wrong[0].trace
         law = self._law_of_sizes(asked, operation, seen)
         if plan.follow is not None:
             plan.follow(step, operation, seen)
@@ -195,18 +206,21 @@ class LawJudge:
 
     def _judge_refusal(self, seen: Seen, outcome: Outcome) -> None:
         """Judge an operation that must be refused, by the errors of all that is wrong with it."""
-        first = seen.wrong[0]
+        first, evidence = seen.wrong[0], self.evidence
+        errors: Collection[str] = first.errors
+        if len(seen.wrong) > 1:
+            errors = dict.fromkeys(error for misuse in seen.wrong for error in misuse.errors)
         for misuse in seen.wrong:
             if misuse.needs not in self.model.claims:
                 raise ProgramError(
                     f"{misuse.what} must be refused, and the adapter does not claim {misuse.needs}"
                 )
-        errors = dict.fromkeys(error for misuse in seen.wrong for error in misuse.errors)
-        self.evidence.expect_error(first.law, first.what, outcome, *errors)
+            evidence.meet(misuse.situation, misuse.situation)
+        evidence.expect_error(first.law, first.what, outcome, *errors)
 
     def _law_of_sizes(self, asked: Asked | None, operation: Operation, seen: Seen) -> str:
-        if seen.fate in _FAILED:
-            return _FAILED[seen.fate]
+        if seen.fate == NO_ROOM and "pool" in self.model.claims:
+            return "X4"
         if asked is None:
             return self._laws.sizes_law
         law = asked.sizes or asked.law
@@ -222,7 +236,7 @@ class LawJudge:
                     if self._sizes is None and now == before:
                         law = self._laws.sizes_law  # what nothing has changed was wrong before
                     self.evidence.refuse(self._laws.sizes.get((law, name), law), name, expected, found[name])
-        if law in _WHOLE:
+        if law in _WHOLE and self._laws.counts_all:
             self.evidence.count(*[law] * bool(found))
         elif now != before and any(now[name] != size for name, size in before.items() if name in found):
             self.evidence.count(law)

@@ -22,6 +22,7 @@ from pymllm.oracle.judge import Judge, LawJudge, make_judge
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.models.kind_model import KindModel
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds
+from pymllm.oracle.models.rows import RowModel
 from pymllm.oracle.models.slot_ledger import Owner
 from pymllm.oracle.models.slots import SlotModel
 from pymllm.oracle.prefix_judge import PrefixJudge
@@ -151,9 +152,6 @@ def _cells_of(judge: Any) -> list[_Cell]:
         return list(_slots_under_cache(judge))
     if isinstance(judge, LawJudge):
         return list(_cells_of_model(judge.model))
-    if judge.KIND == "rows":
-        rows = range(1, judge.max_reqs + 1)
-        return [_owned(row, "caller" if row in judge.held else "free", "row") for row in rows[:MOST_CELLS]]
     if judge.KIND in ("blocks", "requests"):
         model = judge.blocks if judge.KIND == "blocks" else judge.books.model.blocks
         return [
@@ -170,6 +168,9 @@ def _cells_of_model(model: KindModel) -> Iterator[_Cell]:
         halves = model.window.half if model.window is not None else {}
         for page in range(1, min(model.full.pages, MOST_CELLS) + 1):
             yield _Cell(page, *_page_words(model.full, page, halves))
+    if isinstance(model, RowModel):
+        for row in range(1, min(model.max_reqs, MOST_CELLS) + 1):
+            yield _owned(row, "caller" if row in model.held else "free", "row")
 
 
 def _owned(number: int, tone: str, what: str) -> _Cell:
