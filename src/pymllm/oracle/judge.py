@@ -26,7 +26,7 @@ from pymllm.history.outcomes import Outcome, Unsupported
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import laws_of
 from pymllm.oracle.laws.law import Asked, Broken, Check, KindLaws
-from pymllm.oracle.models.kind_model import NO_ROOM, REFUSED, KindModel, Seen
+from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, KindModel, Seen
 
 _KINDS = {
     "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
@@ -97,9 +97,6 @@ def _find(place: str) -> Any:
 _WHOLE = frozenset({"X1", "X4", "X7"})
 """Laws about everything at once: that sizes are right afterwards is a test of them, changed or not."""
 
-_FAILED = {NO_ROOM: "X4"}
-"""The law that a wrong size breaks after an operation that came to nothing."""
-
 
 class _Plan:
     """What there is to do for operations of one class, looked up once."""
@@ -151,6 +148,7 @@ class LawJudge:
         law = self._laws.sizes_law
         if not isinstance(outcome.result, Unsupported):
             law = self._judge_done(plan, step, operation, outcome)
+        model.end_step(operation)
         now = model.sizes()
         self._test_sizes(law, before, now, outcome.sizes)
         self._sizes = now
@@ -166,17 +164,11 @@ class LawJudge:
         tell = plan.met.get(fate)
         if fate == REFUSED:
             self._judge_refusal(seen, outcome)
-            for misuse in seen.wrong:
-                evidence.meet(misuse.situation)
-            if tell is not None:
-                evidence.meet_each(tell(model, operation, seen))
-            model.follow_refused(step, operation, seen)
-            return seen.wrong[0].trace
-        if fate != NO_ROOM and plan.answer is not None and asked is not None:
+        elif fate == DONE and plan.answer is not None and asked is not None:
             law = asked.law if isinstance(asked.law, str) else asked.law(model, operation, seen)
             if type(seen.result) is not plan.answer:
                 evidence.refuse(law, name_of(type(operation)), name_of(plan.answer), seen.result)
-            evidence.exercised[law] += 1
+            evidence.exercised[law] += self._laws.counts_all
         exercised = evidence.exercised
         for law, check in plan.checks.get(fate, ()):
             found = check(model, operation, seen)
@@ -188,6 +180,9 @@ class LawJudge:
                 evidence.refuse(found.law or law, found.what, found.expected, found.observed)
         if tell is not None:
             evidence.meet_each(tell(model, operation, seen))
+        if fate == REFUSED:
+            model.follow_refused(step, operation, seen)
+            return seen.wrong[0].trace
         law = self._law_of_sizes(asked, operation, seen)
         if plan.follow is not None:
             plan.follow(step, operation, seen)
@@ -203,10 +198,12 @@ class LawJudge:
                 )
         errors = dict.fromkeys(error for misuse in seen.wrong for error in misuse.errors)
         self.evidence.expect_error(first.law, first.what, outcome, *errors)
+        for misuse in seen.wrong:
+            self.evidence.meet(misuse.situation, misuse.situation)
 
     def _law_of_sizes(self, asked: Asked | None, operation: Operation, seen: Seen) -> str:
-        if seen.fate in _FAILED:
-            return _FAILED[seen.fate]
+        if seen.fate == NO_ROOM and "pool" in self.model.claims:
+            return "X4"
         if asked is None:
             return self._laws.sizes_law
         law = asked.sizes or asked.law
@@ -222,7 +219,7 @@ class LawJudge:
                     if self._sizes is None and now == before:
                         law = self._laws.sizes_law  # what nothing has changed was wrong before
                     self.evidence.refuse(self._laws.sizes.get((law, name), law), name, expected, found[name])
-        if law in _WHOLE:
+        if law in _WHOLE and self._laws.counts_all:
             self.evidence.count(*[law] * bool(found))
         elif now != before and any(now[name] != size for name, size in before.items() if name in found):
             self.evidence.count(law)

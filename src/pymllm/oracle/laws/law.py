@@ -85,6 +85,8 @@ class KindLaws:
     - ``sizes_law``: The law of sizes that no operation has changed.
     - ``sizes``: Sizes that are another law's than the operation's: that law, by the operation's and the name.
     - ``met``: Which situations an operation meets that came to something, told before it is followed.
+    - ``counts_all``: Whether a right answer is a test of its law, and right sizes where nothing has changed
+      one of X1, X4 and X7; otherwise what is looked at afterwards is.
     """
 
     order: str
@@ -94,6 +96,7 @@ class KindLaws:
     met: Mapping[tuple[type[Operation], str], Callable[[Any, Any, Any], Mapping[str, object]]] = field(
         default_factory=dict
     )
+    counts_all: bool = True
 
 
 # -- laws --------------------------------------------------------------------------------------------------

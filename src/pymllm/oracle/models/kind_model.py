@@ -31,7 +31,7 @@ DONE, REFUSED, NO_ROOM = "done", "refused", "no room"
 class Misuse:
     """One thing that is wrong with what a caller asks: its situation, whose law it is, how it is refused."""
 
-    situation: str
+    situation: str  # or nothing, where a search need not reach it
     law: str = "X1"
     errors: tuple[str, ...] = ()
     needs: str = "refusals"  # the capability without which nobody may be asked so
@@ -86,6 +86,9 @@ class KindModel:
         """Follow what was refused: nothing has changed, and what differs from now on was changed by it."""
         if seen.wrong[0].trace == "X1":
             self.suspect("X1")
+
+    def end_step(self, operation: Operation) -> None:
+        """Forget what concerned the operation at hand alone, also one that an adapter does not know."""
 
     # -- reading -------------------------------------------------------------------------------------------
 
