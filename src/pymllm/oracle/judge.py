@@ -13,8 +13,9 @@ Which law is named where several are broken:
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pymllm.errors import InvariantViolation, ProgramError
@@ -29,6 +30,7 @@ from pymllm.oracle.laws.law import Asked, Broken, Check, KindLaws
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, KindModel, Seen
 
 _KINDS = {
+    "blocks": ("pymllm.oracle.models.blocks:BlockAllocatorModel", "pymllm.oracle.laws.blocks:BLOCKS"),
     "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
 }
 _JUDGES = {
@@ -37,7 +39,6 @@ _JUDGES = {
     "states": "pymllm.oracle.state_judge:StateJudge",
     "hashes": "pymllm.oracle.hash_judge:HashJudge",
     "prefix": "pymllm.oracle.prefix_judge:PrefixJudge",
-    "blocks": "pymllm.oracle.block_judge:BlockJudge",
     "requests": "pymllm.oracle.request_judge:RequestJudge",
 }
 
@@ -101,7 +102,7 @@ _WHOLE = frozenset({"X1", "X4", "X7"})
 class _Plan:
     """What there is to do for operations of one class, looked up once."""
 
-    __slots__ = ("answer", "asked", "checks", "follow", "met", "read")
+    __slots__ = ("answer", "asked", "checks", "follow", "operation", "read")
 
     def __init__(self, operation: type[Operation], model: KindModel, laws: KindLaws) -> None:
         name, kind = name_of(operation), model.KIND
@@ -111,13 +112,22 @@ class _Plan:
         self.follow: Callable[[int, Any, Any], None] | None = getattr(model, f"follow_{name}", None)
         self.asked: Asked | None = laws.asked.get(operation)
         self.answer = None if self.asked is None else self.asked.answer
-        self.met = {fate: met for (of, fate), met in laws.met.items() if of is operation}
-        self.checks: dict[str, list[tuple[str, Check]]] = {}
-        claimed = {law.id: law for law in laws_of(kind) if law.is_claimed_by(model.claims)}
-        for law in (claimed[id] for id in laws.order.split() if id in claimed):
-            for of, fate, of_kind, check in law.checks:
-                if of is operation and of_kind == kind:
-                    self.checks.setdefault(fate, []).append((law.id, check))
+        self.operation = operation
+        self.checks = _claimed_checks(kind, laws.order, model.claims)
+
+
+@functools.cache
+def _claimed_checks(
+    kind: str, order: str, claims: frozenset[str]
+) -> Mapping[tuple[type[Operation], str], Sequence[tuple[str, Check]]]:
+    """Return the checks of a kind's laws in their order, by operation and fate."""
+    claimed = {law.id: law for law in laws_of(kind) if law.is_claimed_by(claims)}
+    found: dict[tuple[type[Operation], str], list[tuple[str, Check]]] = {}
+    for law in (claimed[id] for id in order.split() if id in claimed):
+        for operation, fate, of_kind, check in law.checks:
+            if of_kind == kind:
+                found.setdefault((operation, fate), []).append((law.id, check))
+    return found
 
 
 class LawJudge:
@@ -161,16 +171,17 @@ class LawJudge:
         model, evidence, asked = self.model, self.evidence, plan.asked
         seen = plan.read(operation, outcome)
         fate = seen.fate
-        tell = plan.met.get(fate)
+        tell = self._laws.met.get((plan.operation, fate))
         if fate == REFUSED:
             self._judge_refusal(seen, outcome)
         elif fate == DONE and plan.answer is not None and asked is not None:
             law = asked.law if isinstance(asked.law, str) else asked.law(model, operation, seen)
             if type(seen.result) is not plan.answer:
                 evidence.refuse(law, name_of(type(operation)), name_of(plan.answer), seen.result)
-            evidence.exercised[law] += self._laws.counts_all
+            if self._laws.counts_all:
+                evidence.exercised[law] += 1
         exercised = evidence.exercised
-        for law, check in plan.checks.get(fate, ()):
+        for law, check in plan.checks.get((plan.operation, fate), ()):
             found = check(model, operation, seen)
             if found is True:
                 exercised[law] += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pymllm.history.files import Config, Header
-from pymllm.oracle.coverage.blocks import BLOCK_SITUATIONS, REQUEST_SITUATIONS
+from pymllm.oracle.coverage.blocks import REQUEST_SITUATIONS
 from pymllm.oracle.coverage.pools import (
     BUFFER_SITUATIONS,
     HASH_SITUATIONS,
@@ -18,7 +18,7 @@ from pymllm.oracle.coverage.pools import (
     STATE_SITUATIONS,
 )
 from pymllm.oracle.coverage.prefixes import ENGINE_SITUATIONS, PREFIX_SITUATIONS
-from pymllm.oracle.laws import slots
+from pymllm.oracle.laws import blocks, slots
 from pymllm.oracle.laws.situation import Situation
 
 SITUATIONS: tuple[Situation, ...] = (
@@ -29,7 +29,7 @@ SITUATIONS: tuple[Situation, ...] = (
     *HASH_SITUATIONS,
     *PREFIX_SITUATIONS,
     *ENGINE_SITUATIONS,
-    *BLOCK_SITUATIONS,
+    *blocks.SITUATIONS,
     *REQUEST_SITUATIONS,
 )
 """Every situation; a name stands once for each kind, and once more where an engine brings it about, too."""

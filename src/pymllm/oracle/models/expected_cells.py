@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pymllm.oracle.evidence import Evidence
+if TYPE_CHECKING:
+    from pymllm.oracle.evidence import Evidence
 
 CellT = TypeVar("CellT", bound=tuple[Any, ...])
 
@@ -121,15 +122,32 @@ class ExpectedCells(Generic[CellT]):
 
     def test(self, evidence: Evidence, found: Mapping[CellT, Content]) -> None:
         """Compare every cell with what was read, and count each law that could have been seen broken."""
+        wrong = self.find_wrong(found)
+        if wrong is not None:
+            what, expected, observed, law = wrong
+            evidence.refuse(law, what, expected, observed)
+        evidence.count(*self.tested)
+        self.follow_reading(found)
+
+    def find_wrong(self, found: Mapping[CellT, Content]) -> tuple[str, str, str, str] | None:
+        """Return the first cell that holds what it may not: its name, the one, the other, whose law it is."""
         known = self._may_hold
         for cell, content in found.items():
             may_hold = known[cell] if cell in known else self.holds(cell)
             if may_hold and content not in may_hold and not _is_mixed(content, may_hold):
-                what = self._wording.format(*cell)
                 expected = " or ".join(str(_plain(one)) for one in may_hold)
-                evidence.refuse(self._law_of(cell, content), what, expected, str(_plain(content)))
-            known[cell] = (content,)
-        evidence.count(*self._tested)
+                what = self._wording.format(*cell)
+                return what, expected, str(_plain(content)), self._law_of(cell, content)
+        return None
+
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """The laws that a reading could see broken now."""
+        return tuple(self._tested)
+
+    def follow_reading(self, found: Mapping[CellT, Content]) -> None:
+        """Follow a reading of every cell, which was right: from now on each holds what was read."""
+        self._may_hold.update((cell, (content,)) for cell, content in found.items())
         self._forget_blame()
 
     def _law_of(self, cell: CellT, content: Content) -> str:
