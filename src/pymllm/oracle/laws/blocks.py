@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from pymllm.history.files import Config
@@ -514,16 +515,21 @@ def states_are_copied_bit_for_bit(
     states, read, cells = before.cells(), seen.result, seen.cells
     assert cells is not None
     count = len(cells.cells) // len(PARTS)
-    forms = (read.recurrent_shape, read.recurrent_dtype), (read.conv_shape, read.conv_dtype)
-    for part, (shape, dtype) in zip(PARTS, forms, strict=True):
-        wanted = ((count, *states.shapes[part]), states.dtypes[part])
+    rows, forms = (
+        (read.recurrent, read.conv),
+        (
+            (read.recurrent_shape, read.recurrent_dtype),
+            (read.conv_shape, read.conv_dtype),
+        ),
+    )
+    for part, contents, (shape, dtype) in zip(PARTS, rows, forms, strict=True):
+        width, wanted = states.widths[part], ((count, *states.shapes[part]), states.dtypes[part])
         if (shape, dtype or states.dtypes[part]) != wanted:
             return Broken(f"form of the {part} states", wanted, (shape, dtype))
-    if seen.read.keys() != cells.cells:
-        return Broken("rows read", f"{count} of both", len(seen.read))
-    for (part, row), content in seen.read.items():
-        if len(content) != states.widths[part]:  # of a slot that may hold anything, too
-            return Broken(f"numbers in {part} row {row}", states.widths[part], len(content))
+        if len(contents) != count:
+            return Broken(f"rows of the {part} states", count, len(contents))
+        if {*map(len, contents)} != {width}:  # of a slot that may hold anything, too
+            return Broken(f"numbers in the {part} states", width, contents)
     wrong = cells.find_wrong(seen.read)
     return cells.tested if wrong is None else Broken(*wrong)
 
@@ -881,7 +887,7 @@ def _pairs(numbers: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
 
 
 def _listed(numbers: Mapping[int, int], count: int) -> tuple[int, ...]:
-    return tuple(numbers.get(key, -1) for key in range(count))
+    return tuple(map(numbers.get, range(count), repeat(-1)))
 
 
 # -- situations --------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ class ExpectedCells(Generic[CellT]):
 
     def follow_reading(self, found: Mapping[CellT, Content]) -> None:
         """Follow a reading of every cell, which was right: from now on each holds what was read."""
-        self._may_hold.update((cell, (content,)) for cell, content in found.items())
+        self._may_hold.update({cell: (content,) for cell, content in found.items()})
         self._forget_blame()
 
     def _law_of(self, cell: CellT, content: Content) -> str:
