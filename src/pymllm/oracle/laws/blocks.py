@@ -733,6 +733,8 @@ def _leaves_are_evicted(before: BlockAllocatorModel, operation: AllocBlocks, see
     stamps = before.blocks.stamps
     if len(seen.lost) != seen.missing:
         return Broken(f"evictions for {operation.count} blocks", seen.missing, seen.lost)
+    if not seen.lost:
+        return None
     for leaves, block in zip(before.blocks.turns(seen.lost), seen.lost, strict=True):
         if block not in leaves:
             return Broken("an evicted block", f"one of {sorted(leaves)}", block)
@@ -740,7 +742,7 @@ def _leaves_are_evicted(before: BlockAllocatorModel, operation: AllocBlocks, see
         if "exact_lru" in before.claims and stamps[block] != oldest:
             turn = sorted(leaf for leaf in leaves if stamps[leaf] == oldest)
             return Broken("the least recent block", f"one of {turn}", block)
-    return True if seen.lost and len(before.blocks.hash_of) > 1 else None
+    return True if len(before.blocks.hash_of) > 1 else None
 
 
 @what_cannot_be_met_changes_nothing.on(AllocBlocks, fate=NO_ROOM)
@@ -1038,7 +1040,8 @@ def _met_by_victims(before: BlockAllocatorModel, victims: Sequence[int]) -> Met:
     if not victims:
         return {}
     blocks, stamps, above = before.blocks, before.blocks.stamps, before.blocks.parent_of
-    evictable, leaves = blocks.evictable(), blocks.leaves()
+    evictable = blocks.evictable()
+    leaves = evictable.difference(above.values())
     older = [block for block in evictable if stamps[block] < stamps[victims[0]]]
     parents = [above[block] for block in victims]
     grandparents = [above[parent] for parent in parents if parent is not None and parent in victims]

@@ -87,8 +87,8 @@ class BlockModel:
 
     def turns(self, victims: Iterable[int]) -> Iterator[set[int]]:
         """Yield what may go at the turn of each victim, if those before it went when they might."""
-        leaves, evictable = self.leaves(), self.evictable()
-        children = Counter(self.parent_of.values())
+        evictable, children = self.evictable(), Counter(self.parent_of.values())
+        leaves = evictable.difference(children)
         for victim in victims:
             yield leaves
             parent = self.parent_of[victim]

@@ -256,7 +256,8 @@ class BlockAllocatorModel(KindModel):
             return SeenLoss(outcome.result, NO_ROOM, (), outcome.effects, missing=missing)
         victims = [block for effect in outcome.effects if effect.call == "callback" for block in effect.slots]
         inside = {}
-        if all(block in leaves for leaves, block in zip(blocks.turns(victims), victims, strict=True)):
+        turns = zip(blocks.turns(victims), victims, strict=True)
+        if victims and all(block in leaves for leaves, block in turns):
             free = len(blocks.free) + len(victims)
             inside = {"pool_avail": free, "evictable_blocks": evictable - len(victims)}
         return self._read_loss((), victims, inside, outcome, missing)
