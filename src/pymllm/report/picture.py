@@ -20,6 +20,8 @@ from pymllm.history.operations import Key, Span
 from pymllm.history.outcomes import Inspected, NodeView, Outcome
 from pymllm.oracle.judge import Judge, LawJudge, make_judge
 from pymllm.oracle.laws import find_law
+from pymllm.oracle.models.block_model import BlockModel
+from pymllm.oracle.models.blocks import BlockAllocatorModel
 from pymllm.oracle.models.kind_model import KindModel
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds
 from pymllm.oracle.models.rows import RowModel
@@ -152,14 +154,8 @@ def _cells_of(judge: Any) -> list[_Cell]:
         return list(_slots_under_cache(judge))
     if isinstance(judge, LawJudge):
         return list(_cells_of_model(judge.model))
-    if judge.KIND in ("blocks", "requests"):
-        model = judge.blocks if judge.KIND == "blocks" else judge.books.model.blocks
-        return [
-            _owned(block, "held" if block in model.hash_of else "caller", "block")
-            if model.refs.get(block, 0)
-            else _owned(block, "cache" if block in model.hash_of else "free", "block")
-            for block in range(min(model.usable, MOST_CELLS))
-        ]
+    if judge.KIND == "requests":
+        return list(_cells_of_blocks(judge.books.model.blocks))
     return []
 
 
@@ -168,9 +164,18 @@ def _cells_of_model(model: KindModel) -> Iterator[_Cell]:
         halves = model.window.half if model.window is not None else {}
         for page in range(1, min(model.full.pages, MOST_CELLS) + 1):
             yield _Cell(page, *_page_words(model.full, page, halves))
-    if isinstance(model, RowModel):
+    elif isinstance(model, RowModel):
         for row in range(1, min(model.max_reqs, MOST_CELLS) + 1):
             yield _owned(row, "caller" if row in model.held else "free", "row")
+    elif isinstance(model, BlockAllocatorModel):
+        yield from _cells_of_blocks(model.blocks)
+
+
+def _cells_of_blocks(model: BlockModel) -> Iterator[_Cell]:
+    for block in range(min(model.usable, MOST_CELLS)):
+        is_known = block in model.hash_of
+        tones = ("caller", "held") if model.refs.get(block) else ("free", "cache")
+        yield _owned(block, tones[is_known], "block")
 
 
 def _owned(number: int, tone: str, what: str) -> _Cell:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pymllm.history.files import Config, Header
-from pymllm.oracle.coverage.blocks import BLOCK_SITUATIONS, REQUEST_SITUATIONS
+from pymllm.oracle.coverage.blocks import REQUEST_SITUATIONS
 from pymllm.oracle.coverage.prefixes import ENGINE_SITUATIONS, PREFIX_SITUATIONS
-from pymllm.oracle.laws import buffers, keys, rows, slots, state_pools
+from pymllm.oracle.laws import blocks, buffers, keys, rows, slots, state_pools
 from pymllm.oracle.laws.situation import Situation
 
 SITUATIONS: tuple[Situation, ...] = (
@@ -23,7 +23,7 @@ SITUATIONS: tuple[Situation, ...] = (
     *keys.SITUATIONS,
     *PREFIX_SITUATIONS,
     *ENGINE_SITUATIONS,
-    *BLOCK_SITUATIONS,
+    *blocks.SITUATIONS,
     *REQUEST_SITUATIONS,
 )
 """Every situation; a name stands once for each kind, and once more where an engine brings it about, too."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pymllm.oracle.models.kind_model import Seen
-
-if TYPE_CHECKING:
-    from pymllm.oracle.evidence import Evidence
 
 CellT = TypeVar("CellT", bound=tuple[Any, ...])
 
@@ -133,14 +130,6 @@ class ExpectedCells(Generic[CellT]):
         """Follow an operation that must not change anything here, or nothing but what it puts after that."""
         self._suspect = law
         self._tested[law] = None
-
-    def test(self, evidence: Evidence, found: dict[CellT, Content]) -> None:
-        """Compare every cell with what was read, and count each law that could have been seen broken."""
-        if (wrong := self.find_wrong(found)) is not None:
-            what, expected, observed, law = wrong
-            evidence.refuse(law, what, expected, observed)
-        evidence.count(*self.tested)
-        self.settle(found)
 
     @property
     def tested(self) -> tuple[str, ...]:
