@@ -162,6 +162,8 @@ class LawJudge:
         law = self._laws.sizes_law
         if not isinstance(outcome.result, Unsupported):
             law = self._judge_done(plan, step, operation, outcome)
+        elif outcome.effects:
+            self.evidence.refuse(law, "effects of what is not supported", "none", outcome.effects)
         model.end_step(operation)
         now = model.sizes()
         if now:
