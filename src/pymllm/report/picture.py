@@ -21,7 +21,7 @@ from pymllm.history.outcomes import Inspected, NodeView, Outcome
 from pymllm.oracle.judge import Judge, LawJudge, make_judge
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.models.block_model import BlockModel
-from pymllm.oracle.models.blocks import BlockAllocatorModel
+from pymllm.oracle.models.blocks import BlocksModel
 from pymllm.oracle.models.kind_model import KindModel
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds
 from pymllm.oracle.models.slot_ledger import Owner
@@ -166,7 +166,7 @@ def _cells_of_model(model: KindModel) -> Iterator[_Cell]:
         halves = model.window.half if model.window is not None else {}
         for page in range(1, min(model.full.pages, MOST_CELLS) + 1):
             yield _Cell(page, *_page_words(model.full, page, halves))
-    elif isinstance(model, BlockAllocatorModel):
+    elif isinstance(model, BlocksModel):
         yield from _cells_of_blocks(model.blocks)
 
 
