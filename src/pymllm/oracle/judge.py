@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pymllm.errors import InvariantViolation, ProgramError
@@ -32,12 +32,15 @@ from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, KindModel, S
 _KINDS = {
     "blocks": ("pymllm.oracle.models.blocks:BlocksModel", "pymllm.oracle.laws.blocks:BLOCKS"),
     "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
+    "rows": ("pymllm.oracle.models.rows:RowModel", "pymllm.oracle.laws.rows:ROWS"),
+    "buffers": ("pymllm.oracle.models.buffers:BufferModel", "pymllm.oracle.laws.buffers:BUFFERS"),
+    "hashes": ("pymllm.oracle.models.hashes:HashModel", "pymllm.oracle.laws.keys:HASHES"),
+    "states": (
+        "pymllm.oracle.models.state_pools:StatePoolModel",
+        "pymllm.oracle.laws.state_pools:STATE_POOLS",
+    ),
 }
 _JUDGES = {
-    "rows": "pymllm.oracle.row_judge:RowJudge",
-    "buffers": "pymllm.oracle.buffer_judge:BufferJudge",
-    "states": "pymllm.oracle.state_judge:StateJudge",
-    "hashes": "pymllm.oracle.hash_judge:HashJudge",
     "prefix": "pymllm.oracle.prefix_judge:PrefixJudge",
     "requests": "pymllm.oracle.request_judge:RequestJudge",
 }
@@ -88,6 +91,7 @@ def make_judge(header: Header) -> Judge:
     return judge
 
 
+@functools.cache
 def _find(place: str) -> Any:
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
@@ -160,7 +164,8 @@ class LawJudge:
             law = self._judge_done(plan, step, operation, outcome)
         model.end_step(operation)
         now = model.sizes()
-        self._test_sizes(law, before, now, outcome.sizes)
+        if now:
+            self._test_sizes(law, before, now, outcome.sizes)
         self._sizes = now
 
     def check_end(self) -> None:
@@ -201,16 +206,17 @@ class LawJudge:
 
     def _judge_refusal(self, seen: Seen, outcome: Outcome) -> None:
         """Judge an operation that must be refused, by the errors of all that is wrong with it."""
-        first = seen.wrong[0]
+        first, evidence = seen.wrong[0], self.evidence
+        errors: Collection[str] = first.errors
+        if len(seen.wrong) > 1:
+            errors = dict.fromkeys(error for misuse in seen.wrong for error in misuse.errors)
         for misuse in seen.wrong:
             if misuse.needs not in self.model.claims:
                 raise ProgramError(
                     f"{misuse.what} must be refused, and the adapter does not claim {misuse.needs}"
                 )
-        errors = dict.fromkeys(error for misuse in seen.wrong for error in misuse.errors)
-        self.evidence.expect_error(first.law, first.what, outcome, *errors)
-        for misuse in seen.wrong:
-            self.evidence.meet(misuse.situation, misuse.situation)
+            evidence.meet(misuse.situation, misuse.situation)
+        evidence.expect_error(first.law, first.what, outcome, *errors)
 
     def _law_of_sizes(self, asked: Asked | None, operation: Operation, seen: Seen) -> str:
         if seen.fate == NO_ROOM and "pool" in self.model.claims:

@@ -24,6 +24,7 @@ from pymllm.oracle.models.block_model import BlockModel
 from pymllm.oracle.models.blocks import BlocksModel
 from pymllm.oracle.models.kind_model import KindModel
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds
+from pymllm.oracle.models.rows import RowModel
 from pymllm.oracle.models.slot_ledger import Owner
 from pymllm.oracle.models.slots import SlotModel
 from pymllm.oracle.prefix_judge import PrefixJudge
@@ -153,9 +154,6 @@ def _cells_of(judge: Any) -> list[_Cell]:
         return list(_slots_under_cache(judge))
     if isinstance(judge, LawJudge):
         return list(_cells_of_model(judge.model))
-    if judge.KIND == "rows":
-        rows = range(1, judge.max_reqs + 1)
-        return [_owned(row, "caller" if row in judge.held else "free", "row") for row in rows[:MOST_CELLS]]
     if judge.KIND == "requests":
         return list(_cells_of_blocks(judge.books.model.blocks))
     return []
@@ -166,6 +164,9 @@ def _cells_of_model(model: KindModel) -> Iterator[_Cell]:
         halves = model.window.half if model.window is not None else {}
         for page in range(1, min(model.full.pages, MOST_CELLS) + 1):
             yield _Cell(page, *_page_words(model.full, page, halves))
+    elif isinstance(model, RowModel):
+        for row in range(1, min(model.max_reqs, MOST_CELLS) + 1):
+            yield _owned(row, "caller" if row in model.held else "free", "row")
     elif isinstance(model, BlocksModel):
         yield from _cells_of_blocks(model.blocks)
 

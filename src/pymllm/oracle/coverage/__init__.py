@@ -11,22 +11,16 @@ from collections.abc import Collection
 
 from pymllm.history.files import Config, Header
 from pymllm.oracle.coverage.blocks import REQUEST_SITUATIONS
-from pymllm.oracle.coverage.pools import (
-    BUFFER_SITUATIONS,
-    HASH_SITUATIONS,
-    ROW_SITUATIONS,
-    STATE_SITUATIONS,
-)
 from pymllm.oracle.coverage.prefixes import ENGINE_SITUATIONS, PREFIX_SITUATIONS
-from pymllm.oracle.laws import blocks, slots
+from pymllm.oracle.laws import blocks, buffers, keys, rows, slots, state_pools
 from pymllm.oracle.laws.situation import Situation
 
 SITUATIONS: tuple[Situation, ...] = (
     *slots.SITUATIONS,
-    *ROW_SITUATIONS,
-    *BUFFER_SITUATIONS,
-    *STATE_SITUATIONS,
-    *HASH_SITUATIONS,
+    *rows.SITUATIONS,
+    *buffers.SITUATIONS,
+    *state_pools.SITUATIONS,
+    *keys.SITUATIONS,
     *PREFIX_SITUATIONS,
     *ENGINE_SITUATIONS,
     *blocks.SITUATIONS,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pymllm.history.operations import KINDS, Operation
+from pymllm.oracle.models.expected_cells import SeenCells
 from pymllm.oracle.models.kind_model import DONE
 
 SECTIONS = ("Why", "Choices", "Caller", "Engines")
@@ -52,6 +53,12 @@ def same(what: str, expected: object, observed: object) -> Found:
 def demand(truth: object, what: str, expected: object, observed: object) -> Found:
     """Hold to a relation: what an implementation may choose within bounds."""
     return True if truth else Broken(what, expected, observed)
+
+
+def same_cells(seen: SeenCells) -> Found:
+    """Compare a whole memory with what was read: its cells know what that tests, and who is blamed."""
+    wrong = seen.memory.find_wrong(seen.cells)
+    return seen.memory.tested if wrong is None else Broken(*wrong)
 
 
 Check = Callable[[Any, Any, Any], Found]

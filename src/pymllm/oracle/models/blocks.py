@@ -134,7 +134,7 @@ class SeenStates(SeenBlocks):
     slot: int | None = None
     contents: Sequence[Content] = ()
     cells: StateCells | None = None
-    read: Mapping[tuple[str, int], Content] = field(default_factory=dict)
+    read: dict[tuple[str, int], Content] = field(default_factory=dict)
 
 
 class BlocksModel(KindModel):
@@ -572,7 +572,7 @@ class BlocksModel(KindModel):
     def follow_read_states(self, step: int, operation: ReadStates | ReadLive, seen: SeenStates) -> None:
         """Know what stands there."""
         assert seen.cells is not None
-        seen.cells.follow_reading(seen.read)
+        seen.cells.settle(seen.read)
 
     follow_read_live = follow_read_states
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from pymllm.errors import ProgramError
 from pymllm.history.config_limits import read_number
@@ -27,8 +27,7 @@ DONE, REFUSED, NO_ROOM = "done", "refused", "no room"
 """What an operation came to, or had to come to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Misuse:
+class Misuse(NamedTuple):
     """One thing that is wrong with what a caller asks: its situation, whose law it is, how it is refused."""
 
     situation: str  # or nothing, where a search need not reach it
