@@ -13,7 +13,7 @@ from pymllm.history import operations as ops
 from pymllm.history.operations import Span
 from pymllm.oracle.models.block_model import BlockSlotModel
 from pymllm.oracle.models.block_states import BlockStates
-from pymllm.oracle.models.blocks import BlockAllocatorModel
+from pymllm.oracle.models.blocks import BlocksModel
 
 PICK = (0, 20)
 FORM = (0, 5)
@@ -27,7 +27,7 @@ class BlockActs(PoolMachine):
 
     MALFORMED: ClassVar[Sequence[ops.Malformed]] = tuple(ops.Malformed(*call) for call in MALFORMED_BLOCKS)
 
-    model: BlockAllocatorModel
+    model: BlocksModel
 
     def begin(self) -> None:
         """Look at everything as long as it is new: a reset is to bring that back."""

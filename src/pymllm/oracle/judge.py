@@ -30,7 +30,7 @@ from pymllm.oracle.laws.law import Asked, Broken, Check, KindLaws
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, KindModel, Seen
 
 _KINDS = {
-    "blocks": ("pymllm.oracle.models.blocks:BlockAllocatorModel", "pymllm.oracle.laws.blocks:BLOCKS"),
+    "blocks": ("pymllm.oracle.models.blocks:BlocksModel", "pymllm.oracle.laws.blocks:BLOCKS"),
     "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
     "rows": ("pymllm.oracle.models.rows:RowModel", "pymllm.oracle.laws.rows:ROWS"),
     "buffers": ("pymllm.oracle.models.buffers:BufferModel", "pymllm.oracle.laws.buffers:BUFFERS"),

@@ -21,7 +21,7 @@ from pymllm.history.outcomes import Inspected, NodeView, Outcome
 from pymllm.oracle.judge import Judge, LawJudge, make_judge
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.models.block_model import BlockModel
-from pymllm.oracle.models.blocks import BlockAllocatorModel
+from pymllm.oracle.models.blocks import BlocksModel
 from pymllm.oracle.models.kind_model import KindModel
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds
 from pymllm.oracle.models.rows import RowModel
@@ -167,7 +167,7 @@ def _cells_of_model(model: KindModel) -> Iterator[_Cell]:
     elif isinstance(model, RowModel):
         for row in range(1, min(model.max_reqs, MOST_CELLS) + 1):
             yield _owned(row, "caller" if row in model.held else "free", "row")
-    elif isinstance(model, BlockAllocatorModel):
+    elif isinstance(model, BlocksModel):
         yield from _cells_of_blocks(model.blocks)
 
 

@@ -57,7 +57,7 @@ from pymllm.oracle.models.block_states import PARTS
 from pymllm.oracle.models.blocks import (
     NO_SLOTS,
     RAISED,
-    BlockAllocatorModel,
+    BlocksModel,
     SeenBlocks,
     SeenLoss,
     SeenRegistration,
@@ -69,7 +69,7 @@ from pymllm.oracle.models.slot_model import Remainder
 
 
 @law("C1", AllocBlocks, page="blocks", ways="sop", kinds="blocks requests")
-def blocks_partition_the_pool(before: BlockAllocatorModel, operation: AllocBlocks, seen: SeenLoss) -> Found:
+def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Found:
     """Free, referenced and cached blocks partition the pool; children go before their parents.
 
     Blocks are 0 to `blocks` - 1; the one behind them is the dummy. Each block but the dummy is at any
@@ -151,7 +151,7 @@ def blocks_partition_the_pool(before: BlockAllocatorModel, operation: AllocBlock
 
 
 @law("C2", AllocSlots, page="blocks", ways="sop", kinds="blocks requests", needs="mamba")
-def slots_have_one_block(before: BlockAllocatorModel, operation: AllocSlots, seen: SeenSlots) -> Found:
+def slots_have_one_block(before: BlocksModel, operation: AllocSlots, seen: SeenSlots) -> Found:
     """Slots are free, mapped to one block, or in a caller's hands.
 
     A **slot** has room for one cached state: both parts, all layers. Slots are 0 to `slots` - 1; there is
@@ -279,9 +279,7 @@ def a_hash_has_the_block_that_came_first(before: Any, operation: Any, seen: Any)
 
 
 @law("C4", Inspect, page="blocks", ways="sop", kinds="blocks", needs="mamba")
-def a_named_state_goes_with_its_block(
-    before: BlockAllocatorModel, operation: Inspect, seen: SeenBlocks
-) -> Found:
+def a_named_state_goes_with_its_block(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
     """The hash of a cached state names a block with a slot, and goes with that block only.
 
     A state is found by hash only after `name_states` has said so: once a step has written it. The
@@ -337,7 +335,7 @@ def a_named_state_goes_with_its_block(
 
 
 @law("C5", AllocSlots, page="blocks", ways="op", kinds="blocks", needs="mamba")
-def a_batch_is_met_whole(before: BlockAllocatorModel, operation: AllocSlots, seen: SeenSlots) -> Found:
+def a_batch_is_met_whole(before: BlocksModel, operation: AllocSlots, seen: SeenSlots) -> Found:
     """A batch gets one slot per block, evicts none of its own, and is met whole or not at all.
 
     `alloc_slots` names blocks that are referenced or cached, in any order, some perhaps twice, perhaps
@@ -394,10 +392,8 @@ def a_batch_is_met_whole(before: BlockAllocatorModel, operation: AllocSlots, see
     return demand(not own, f"evictions for {what}", "none of the batch", f"blocks {own}")
 
 
-@law("C6", AllocBlocks, ReleaseBlocks, page="blocks", ways="sop", kinds="blocks requests", needs="mamba")
-def unreferenced_blocks_lose_their_slots(
-    before: BlockAllocatorModel, operation: Operation, seen: SeenLoss
-) -> Found:
+@law("C6", page="blocks", ways="sop", kinds="blocks requests", needs="mamba")
+def unreferenced_blocks_lose_their_slots(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     """Only unreferenced blocks lose their slots to others, oldest first; free blocks have none.
 
     **To others.** A block may lose its slot to `alloc_slots` or `evict_slots` only if it has a slot and
@@ -449,13 +445,11 @@ def unreferenced_blocks_lose_their_slots(
       (`_notify_reuse`). No order between KV and states.
     - Megatron Core 0.16.1: absent. sglang: see M5.
     """
-    return _the_observer_is_told(seen) if seen.is_freed else None  # else that says more (C1)
+    return None
 
 
 @law("C7", ReadStates, ReadLive, page="blocks", ways="op", kinds="blocks requests", needs="mamba")
-def states_are_copied_bit_for_bit(
-    before: BlockAllocatorModel, operation: Operation, seen: SeenStates
-) -> Found:
+def states_are_copied_bit_for_bit(before: BlocksModel, operation: Operation, seen: SeenStates) -> Found:
     """States are copied bit for bit, and nowhere else.
 
     A state has two parts, recurrent (SSM) and convolution, in each layer. Cached states stand in slots,
@@ -662,16 +656,16 @@ def _the_observer_is_told(seen: SeenLoss) -> Found:
 
 @blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks, fate=RAISED)
 @blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks)
-def _the_observer_is_told_of_all(before: BlockAllocatorModel, operation: Operation, seen: SeenLoss) -> Found:
+def _the_observer_is_told_of_all(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     """Leave that to C6, unless there are no slots or the blocks did not even become free."""
     is_left = "mamba" in before.claims and seen.is_freed
     return None if is_left else _the_observer_is_told(seen)
 
 
 @unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks, fate=RAISED)
-def _the_observer_that_raises_is_told(
-    before: BlockAllocatorModel, operation: Operation, seen: SeenLoss
-) -> Found:
+@unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks)
+def _the_observer_is_told_whose_slots_go(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
+    """Leave that to C1 where the blocks did not even become free, which says more."""
     return _the_observer_is_told(seen) if seen.is_freed else None
 
 
@@ -682,22 +676,20 @@ def _the_observer_that_raises_is_told(
 @unreferenced_blocks_lose_their_slots.on(Fault, Inspect, kinds="blocks")
 @states_are_copied_bit_for_bit.on(StoreState, WriteLive, SaveLive)
 @misuse_is_refused.on(*OPERATIONS_OF["blocks"], fate=REFUSED, kinds="blocks")
-def _nobody_is_told(before: BlockAllocatorModel, operation: Operation, seen: SeenBlocks) -> Found:
+def _nobody_is_told(before: BlocksModel, operation: Operation, seen: SeenBlocks) -> Found:
     """Demand that nothing was deregistered or became free, as far as the observer has heard."""
     return Broken("what the observer was told", "nothing", seen.effects) if seen.effects else None
 
 
 @blocks_partition_the_pool.on(Fault, Inspect, kinds="blocks")
-def _nobody_is_told_of_blocks(before: BlockAllocatorModel, operation: Operation, seen: SeenBlocks) -> Found:
+def _nobody_is_told_of_blocks(before: BlocksModel, operation: Operation, seen: SeenBlocks) -> Found:
     """Leave that to C6 where there are slots."""
     return None if "mamba" in before.claims else _nobody_is_told(before, operation, seen)
 
 
 @callbacks_run_on_written_books.on(AllocBlocks, ReleaseBlocks, fate=RAISED, kinds="blocks")
 @callbacks_run_on_written_books.on(AllocBlocks, ReleaseBlocks, kinds="blocks")
-def _the_observer_sees_written_books(
-    before: BlockAllocatorModel, operation: Operation, seen: SeenLoss
-) -> Found:
+def _the_observer_sees_written_books(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     """Compare what it saw in its last call, and demand that its own call was turned away.
 
     Sizes that are told at the end, too, and are wrong there were written: whoever looks at them says so. An
@@ -719,7 +711,7 @@ def _the_observer_sees_written_books(
 
 
 @what_a_pool_did_not_take_stays.on(AllocBlocks, ReleaseBlocks, fate=RAISED, kinds="blocks")
-def _the_observers_error_is_told(before: BlockAllocatorModel, operation: Operation, seen: SeenLoss) -> Found:
+def _the_observers_error_is_told(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     is_told = isinstance(seen.result, Failed) and seen.result.error == INJECTED
     return demand(is_told, "the observer's error", "raised", seen.result)
 
@@ -728,7 +720,7 @@ def _the_observers_error_is_told(before: BlockAllocatorModel, operation: Operati
 
 
 @blocks_partition_the_pool.on(AllocBlocks, fate=RAISED)
-def _leaves_are_evicted(before: BlockAllocatorModel, operation: AllocBlocks, seen: SeenLoss) -> Found:
+def _leaves_are_evicted(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Found:
     """Demand as many victims as are missing, and of each that it was its turn when it went."""
     stamps = before.blocks.stamps
     if len(seen.lost) != seen.missing:
@@ -746,23 +738,21 @@ def _leaves_are_evicted(before: BlockAllocatorModel, operation: AllocBlocks, see
 
 
 @what_cannot_be_met_changes_nothing.on(AllocBlocks, fate=NO_ROOM)
-def _no_room_changes_nothing(before: BlockAllocatorModel, operation: Operation, seen: SeenLoss) -> Found:
+def _no_room_changes_nothing(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     if not isinstance(seen.result, NoRoom):
         return Broken(f"{seen.missing} blocks more than are free", "no room", seen.result)
     return Broken("what the observer was told", "nothing", seen.effects) if seen.effects else True
 
 
 @blocks_partition_the_pool.on(AllocBlocks, fate=NO_ROOM)
-def _too_many_blocks_are_refused(before: BlockAllocatorModel, operation: Operation, seen: SeenLoss) -> Found:
+def _too_many_blocks_are_refused(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     """Leave that to X4 where it is claimed."""
     return None if "pool" in before.claims else _no_room_changes_nothing(before, operation, seen)
 
 
 @a_batch_is_met_whole.on(AllocSlots, fate=NO_SLOTS)
 @unreferenced_blocks_lose_their_slots.on(EvictSlots, fate=NO_SLOTS)
-def _too_few_slots_change_nothing(
-    before: BlockAllocatorModel, operation: Operation, seen: SeenSlots
-) -> Found:
+def _too_few_slots_change_nothing(before: BlocksModel, operation: Operation, seen: SeenSlots) -> Found:
     if not isinstance(seen.result, Failed) or seen.result.error != "MambaSlotCapacityError":
         return Broken(f"{seen.missing} slots too many", "MambaSlotCapacityError", seen.result)
     return Broken("what the observer was told", "nothing", seen.effects) if seen.effects else True
@@ -770,7 +760,7 @@ def _too_few_slots_change_nothing(
 
 @unreferenced_blocks_lose_their_slots.on(AllocSlots)
 def _only_those_lose_slots_whose_turn_it_is(
-    before: BlockAllocatorModel, operation: AllocSlots, seen: SeenSlots
+    before: BlocksModel, operation: AllocSlots, seen: SeenSlots
 ) -> Found:
     taken = _taken_from(before, seen)
     if taken:
@@ -780,26 +770,21 @@ def _only_those_lose_slots_whose_turn_it_is(
     return True if seen.turn and len(seen.turn) < len(before.slotted().slot_of) else None
 
 
-@a_batch_is_met_whole.on(AllocSlots)
-def _room_is_made_by_others(before: BlockAllocatorModel, operation: AllocSlots, seen: SeenSlots) -> Found:
-    return True if seen.turn and len(seen.turn) < len(before.slotted().slot_of) else None
-
-
-def _taken_from(before: BlockAllocatorModel, seen: SeenSlots) -> list[int]:
+def _taken_from(before: BlocksModel, seen: SeenSlots) -> list[int]:
     """Return the blocks whose slots a batch gives to others, although it is not their turn."""
     slot_of = before.slotted().slot_of
     return [block for block, slot in slot_of.items() if slot in seen.new and block not in seen.turn]
 
 
 @unreferenced_blocks_lose_their_slots.on(EvictSlots)
-def _the_oldest_slots_are_taken(before: BlockAllocatorModel, operation: EvictSlots, seen: SeenSlots) -> Found:
+def _the_oldest_slots_are_taken(before: BlocksModel, operation: EvictSlots, seen: SeenSlots) -> Found:
     expected = sorted(before.slotted().slot_of[block] for block in seen.turn)
     return same(f"eviction of {operation.count} slots", expected, sorted(seen.result.slots))
 
 
 @states_are_copied_bit_for_bit.on(RestoreLive)
 def _it_is_told_whether_a_state_is_restored(
-    before: BlockAllocatorModel, operation: RestoreLive, seen: SeenStates
+    before: BlocksModel, operation: RestoreLive, seen: SeenStates
 ) -> Found:
     if seen.effects:
         return _nobody_is_told(before, operation, seen)
@@ -810,7 +795,7 @@ def _it_is_told_whether_a_state_is_restored(
 
 
 @slots_have_one_block.on(FindSlots)
-def _slots_are_found(before: BlockAllocatorModel, operation: FindSlots, seen: SeenBlocks) -> Found:
+def _slots_are_found(before: BlocksModel, operation: FindSlots, seen: SeenBlocks) -> Found:
     found = [before.slotted().slot_of.get(block, -1) for block in seen.blocks]
     expected = FoundSlots((*found,), tuple(slot >= 0 for slot in found))
     if seen.result != expected:
@@ -819,7 +804,7 @@ def _slots_are_found(before: BlockAllocatorModel, operation: FindSlots, seen: Se
 
 
 @blocks_partition_the_pool.on(Inspect, kinds="blocks")
-def _counts_and_stamps_are_told(before: BlockAllocatorModel, operation: Inspect, seen: SeenBlocks) -> Found:
+def _counts_and_stamps_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
     """Compare the first views, but for what is told of the dummy and for the stamps of free blocks.
 
     Who looks at everything tests what was done since the last look.
@@ -838,7 +823,7 @@ def _counts_and_stamps_are_told(before: BlockAllocatorModel, operation: Inspect,
 
 
 @a_hash_has_the_block_that_came_first.on(Inspect, kinds="blocks")
-def _hashes_are_told(before: BlockAllocatorModel, operation: Inspect, seen: SeenBlocks) -> Found:
+def _hashes_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
     blocks, books = before.blocks, seen.result
     return _wrong_view(
         before,
@@ -848,7 +833,7 @@ def _hashes_are_told(before: BlockAllocatorModel, operation: Inspect, seen: Seen
 
 
 @slots_have_one_block.on(Inspect, kinds="blocks")
-def _slots_are_told(before: BlockAllocatorModel, operation: Inspect, seen: SeenBlocks) -> Found:
+def _slots_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
     """Compare the views of slots, but for the order of free ones."""
     slots, books = before.slotted(), seen.result
     block_of = {slot: block for block, slot in slots.slot_of.items()}
@@ -861,7 +846,7 @@ def _slots_are_told(before: BlockAllocatorModel, operation: Inspect, seen: SeenB
 
 
 @a_reset_restores_the_first_state.on(Inspect, kinds="blocks")
-def _all_is_as_it_was(before: BlockAllocatorModel, operation: Inspect, seen: SeenBlocks) -> Found:
+def _all_is_as_it_was(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
     """Compare all views with those of before everything, where these were looked at."""
     if before.suspected != "C9" or before.fresh is None:
         return None
@@ -869,14 +854,14 @@ def _all_is_as_it_was(before: BlockAllocatorModel, operation: Inspect, seen: See
 
 
 @what_is_cleared_is_as_good_as_new.on(Reset, kinds="blocks")
-def _a_reset_tells_nobody(before: BlockAllocatorModel, operation: Reset, seen: SeenBlocks) -> Found:
+def _a_reset_tells_nobody(before: BlocksModel, operation: Reset, seen: SeenBlocks) -> Found:
     """Demand that nobody is told; that tests something where something is taken away."""
     if seen.effects:
         return _nobody_is_told(before, operation, seen)
     return True if before.blocks.held else None
 
 
-def _wrong_view(before: BlockAllocatorModel, *views: tuple[str, object, object]) -> Broken | None:
+def _wrong_view(before: BlocksModel, *views: tuple[str, object, object]) -> Broken | None:
     """Return the first view that is wrong; what was to leave it alone is blamed before its own law."""
     for view, expected, observed in views:
         if expected != observed:
@@ -1025,7 +1010,7 @@ SITUATIONS = (
 """What a search of block allocators is to reach."""
 
 
-def _met_by_alloc(before: BlockAllocatorModel, operation: AllocBlocks, seen: SeenLoss) -> Met:
+def _met_by_alloc(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Met:
     is_last = operation.count and operation.count >= len(before.blocks.free)
     return {
         "the observer of an eviction raises": seen.fate == RAISED,
@@ -1036,7 +1021,7 @@ def _met_by_alloc(before: BlockAllocatorModel, operation: AllocBlocks, seen: See
     }
 
 
-def _met_by_victims(before: BlockAllocatorModel, victims: Sequence[int]) -> Met:
+def _met_by_victims(before: BlocksModel, victims: Sequence[int]) -> Met:
     if not victims:
         return {}
     blocks, stamps, above = before.blocks, before.blocks.stamps, before.blocks.parent_of
@@ -1056,7 +1041,7 @@ def _met_by_victims(before: BlockAllocatorModel, victims: Sequence[int]) -> Met:
     }
 
 
-def _met_by_loss(before: BlockAllocatorModel, seen: SeenLoss) -> Met:
+def _met_by_loss(before: BlocksModel, seen: SeenLoss) -> Met:
     slot_of = () if before.slots is None else before.slots.slot_of
     states = [block for block in seen.lost if block in slot_of]
     return {
@@ -1067,12 +1052,12 @@ def _met_by_loss(before: BlockAllocatorModel, seen: SeenLoss) -> Met:
     }
 
 
-def _met_by_failure(before: BlockAllocatorModel, operation: AllocBlocks, seen: SeenLoss) -> Met:
+def _met_by_failure(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Met:
     is_cached = before.blocks.evictable()
     return {"an allocation fails": True, "an allocation fails although blocks are cached": is_cached}
 
 
-def _met_by_retain(before: BlockAllocatorModel, operation: RetainBlocks, seen: SeenBlocks) -> Met:
+def _met_by_retain(before: BlocksModel, operation: RetainBlocks, seen: SeenBlocks) -> Met:
     blocks, refs = seen.blocks, before.blocks.refs
     return {
         "a block is retained twice in one call": len(blocks) > len({*blocks}),
@@ -1080,7 +1065,7 @@ def _met_by_retain(before: BlockAllocatorModel, operation: RetainBlocks, seen: S
     }
 
 
-def _met_by_release(before: BlockAllocatorModel, operation: ReleaseBlocks, seen: SeenLoss) -> Met:
+def _met_by_release(before: BlocksModel, operation: ReleaseBlocks, seen: SeenLoss) -> Met:
     blocks, released = before.blocks, Counter(seen.blocks)
     idle = [block for block, times in released.items() if blocks.refs[block] == times]
     is_alone = not blocks.is_lru  # and takes with it what is below
@@ -1096,13 +1081,11 @@ def _met_by_release(before: BlockAllocatorModel, operation: ReleaseBlocks, seen:
     }
 
 
-def _met_by_misuse(before: BlockAllocatorModel, operation: Operation, seen: SeenBlocks) -> Met:
+def _met_by_misuse(before: BlocksModel, operation: Operation, seen: SeenBlocks) -> Met:
     return {"a good block stays with a bad one": seen.bad and len({*seen.blocks}) > seen.bad}
 
 
-def _met_by_registration(
-    before: BlockAllocatorModel, operation: RegisterBlocks, seen: SeenRegistration
-) -> Met:
+def _met_by_registration(before: BlocksModel, operation: RegisterBlocks, seen: SeenRegistration) -> Met:
     here, reasons = {*seen.blocks}, {entry.why_not for entry in seen.made}
     parents = {entry.parent for entry in seen.made if not entry.why_not}
     return {
@@ -1115,11 +1098,11 @@ def _met_by_registration(
     }
 
 
-def _met_by_clock(before: BlockAllocatorModel, operation: SetClock, seen: SeenBlocks) -> Met:
+def _met_by_clock(before: BlocksModel, operation: SetClock, seen: SeenBlocks) -> Met:
     return {"the clock goes back": operation.clock < before.blocks.clock}
 
 
-def _met_by_batch(before: BlockAllocatorModel, operation: AllocSlots, seen: SeenSlots) -> Met:
+def _met_by_batch(before: BlocksModel, operation: AllocSlots, seen: SeenSlots) -> Met:
     slots, wanted = before.slotted(), seen.blocks
     return {
         "a batch names a block twice": len(wanted) > len({*wanted}),
@@ -1132,11 +1115,11 @@ def _met_by_batch(before: BlockAllocatorModel, operation: AllocSlots, seen: Seen
     }
 
 
-def _met_by_slots(before: BlockAllocatorModel, operation: EvictSlots, seen: SeenSlots) -> Met:
+def _met_by_slots(before: BlocksModel, operation: EvictSlots, seen: SeenSlots) -> Met:
     return {"slots are taken by a caller": operation.count, **_met_by_turn(before, seen)}
 
 
-def _met_by_turn(before: BlockAllocatorModel, seen: SeenSlots) -> Met:
+def _met_by_turn(before: BlocksModel, seen: SeenSlots) -> Met:
     if not seen.turn:
         return {}
     blocks, stamps = before.blocks, before.blocks.stamps
@@ -1149,7 +1132,7 @@ def _met_by_turn(before: BlockAllocatorModel, seen: SeenSlots) -> Met:
     }
 
 
-def _met_by_shortage(before: BlockAllocatorModel, operation: Operation, seen: SeenSlots) -> Met:
+def _met_by_shortage(before: BlocksModel, operation: Operation, seen: SeenSlots) -> Met:
     slots, is_batch = before.slotted(), isinstance(operation, AllocSlots)
     return {
         "a batch cannot be met": is_batch,
@@ -1158,11 +1141,11 @@ def _met_by_shortage(before: BlockAllocatorModel, operation: Operation, seen: Se
     }
 
 
-def _met_by_names(before: BlockAllocatorModel, operation: NameStates, seen: SeenBlocks) -> Met:
+def _met_by_names(before: BlocksModel, operation: NameStates, seen: SeenBlocks) -> Met:
     return {"an entry without a hash is passed over": any(value <= 0 for value in operation.hashes)}
 
 
-def _met_by_drop(before: BlockAllocatorModel, operation: DropStates, seen: SeenBlocks) -> Met:
+def _met_by_drop(before: BlocksModel, operation: DropStates, seen: SeenBlocks) -> Met:
     slots, blocks = before.slotted(), seen.blocks
     others = {value for block, value in slots.named.items() if block not in blocks}
     return {
@@ -1173,7 +1156,7 @@ def _met_by_drop(before: BlockAllocatorModel, operation: DropStates, seen: SeenB
     }
 
 
-def _met_by_save(before: BlockAllocatorModel, operation: SaveLive, seen: SeenSlots) -> Met:
+def _met_by_save(before: BlocksModel, operation: SaveLive, seen: SeenSlots) -> Met:
     in_hand = before.slotted().in_hand.intersection(seen.slots)
     return {
         "several states are saved at once": len(seen.slots) > 1,
@@ -1181,11 +1164,11 @@ def _met_by_save(before: BlockAllocatorModel, operation: SaveLive, seen: SeenSlo
     }
 
 
-def _met_by_restore(before: BlockAllocatorModel, operation: RestoreLive, seen: SeenStates) -> Met:
+def _met_by_restore(before: BlocksModel, operation: RestoreLive, seen: SeenStates) -> Met:
     return {"nothing is restored": seen.slot is None, "a state is restored": seen.slot is not None}
 
 
-def _met_by_reset(before: BlockAllocatorModel, operation: Reset, seen: SeenBlocks) -> Met:
+def _met_by_reset(before: BlocksModel, operation: Reset, seen: SeenBlocks) -> Met:
     blocks, slots = before.blocks, before.slots
     return {
         "a reset with blocks held": blocks.held,
@@ -1194,18 +1177,15 @@ def _met_by_reset(before: BlockAllocatorModel, operation: Reset, seen: SeenBlock
     }
 
 
-def _law_of_loss(before: BlockAllocatorModel, operation: Operation, seen: SeenLoss) -> str:
+def _law_of_loss(before: BlocksModel, operation: Operation, seen: SeenLoss) -> str:
     return "X2" if seen.fate == RAISED else "C1"
 
 
-def _law_of_batch(before: BlockAllocatorModel, operation: AllocSlots, seen: SeenSlots) -> str:
+def _law_of_batch(before: BlocksModel, operation: Operation, seen: SeenSlots) -> str:
+    is_batch = isinstance(operation, AllocSlots)
     if seen.fate == NO_SLOTS:
-        return "C5"
-    return "C6" if seen.turn else "C2"
-
-
-def _law_of_slots(before: BlockAllocatorModel, operation: EvictSlots, seen: SeenSlots) -> str:
-    return "C6" if seen.fate == NO_SLOTS else "C2"
+        return "C5" if is_batch else "C6"
+    return "C6" if is_batch and seen.turn else "C2"
 
 
 BLOCKS = KindLaws(
@@ -1218,7 +1198,7 @@ BLOCKS = KindLaws(
         StampBlocks: Asked(Done, "C1"),
         SetClock: Asked(Done, "C1"),
         AllocSlots: Asked(Slots, "C5", _law_of_batch),
-        EvictSlots: Asked(Slots, "C6", _law_of_slots),
+        EvictSlots: Asked(Slots, "C6", _law_of_batch),
         FindSlots: Asked(None, "C2"),
         NameStates: Asked(Done, "C4"),
         DropStates: Asked(Done, "C4"),

@@ -137,7 +137,7 @@ class SeenStates(SeenBlocks):
     read: dict[tuple[str, int], Content] = field(default_factory=dict)
 
 
-class BlockAllocatorModel(KindModel):
+class BlocksModel(KindModel):
     """Follows blocks, slots and states; what an allocator may choose is told to it.
 
     The configuration has ``blocks`` beside the dummy, ``policy`` (``"lru"`` or ``"ref_zero"``), and
@@ -569,15 +569,12 @@ class BlockAllocatorModel(KindModel):
             seen.read = {(part, row): it for part, rows in parts for row, it in enumerate(rows)}
         return seen
 
-    def follow_read_states(self, step: int, operation: ReadStates, seen: SeenStates) -> None:
+    def follow_read_states(self, step: int, operation: ReadStates | ReadLive, seen: SeenStates) -> None:
         """Know what stands there."""
         assert seen.cells is not None
         seen.cells.settle(seen.read)
 
-    def follow_read_live(self, step: int, operation: ReadLive, seen: SeenStates) -> None:
-        """Know what stands there."""
-        assert seen.cells is not None
-        seen.cells.settle(seen.read)
+    follow_read_live = follow_read_states
 
     # -- everything at once --------------------------------------------------------------------------------
 
