@@ -106,7 +106,7 @@ _WHOLE = frozenset({"X1", "X4", "X7"})
 class _Plan:
     """What there is to do for operations of one class, looked up once."""
 
-    __slots__ = ("answer", "asked", "checks", "follow", "operation", "read")
+    __slots__ = ("answer", "asked", "fates", "follow", "read")
 
     def __init__(self, operation: type[Operation], model: KindModel, laws: KindLaws) -> None:
         name, kind = name_of(operation), model.KIND
@@ -116,22 +116,32 @@ class _Plan:
         self.follow: Callable[[int, Any, Any], None] | None = getattr(model, f"follow_{name}", None)
         self.asked: Asked | None = laws.asked.get(operation)
         self.answer = None if self.asked is None else self.asked.answer
-        self.operation = operation
-        self.checks = _claimed_checks(kind, laws.order, model.claims)
+        self.fates = _fates_of(kind, laws, model.claims).get(operation, {})
+
+
+_Tell = Callable[[Any, Any, Any], Mapping[str, object]]
+_Fate = tuple[Sequence[tuple[str, Check]], _Tell | None]
+"""Checks of laws in their order, and what tells the situations that are met."""
 
 
 @functools.cache
-def _claimed_checks(
-    kind: str, order: str, claims: frozenset[str]
-) -> Mapping[tuple[type[Operation], str], Sequence[tuple[str, Check]]]:
-    """Return the checks of a kind's laws in their order, by operation and fate."""
+def _fates_of(
+    kind: str, laws: KindLaws, claims: frozenset[str]
+) -> Mapping[type[Operation], Mapping[str, _Fate]]:
+    """Return what there is to look at, by operation and fate, for an implementation with these claims."""
     claimed = {law.id: law for law in laws_of(kind) if law.is_claimed_by(claims)}
-    found: dict[tuple[type[Operation], str], list[tuple[str, Check]]] = {}
-    for law in (claimed[id] for id in order.split() if id in claimed):
+    checks: dict[tuple[type[Operation], str], list[tuple[str, Check]]] = {key: [] for key in laws.met}
+    for law in (claimed[id] for id in laws.order.split() if id in claimed):
         for operation, fate, of_kind, check in law.checks:
             if of_kind == kind:
-                found.setdefault((operation, fate), []).append((law.id, check))
+                checks.setdefault((operation, fate), []).append((law.id, check))
+    found: dict[type[Operation], dict[str, _Fate]] = {}
+    for (operation, fate), each in checks.items():
+        found.setdefault(operation, {})[fate] = each, laws.met.get((operation, fate))
     return found
+
+
+_NOTHING: _Fate = ((), None)
 
 
 class LawJudge:
@@ -178,7 +188,7 @@ class LawJudge:
         model, evidence, asked = self.model, self.evidence, plan.asked
         seen = plan.read(operation, outcome)
         fate = seen.fate
-        tell = self._laws.met.get((plan.operation, fate))
+        checks, tell = plan.fates.get(fate, _NOTHING)
         if fate == REFUSED:
             self._judge_refusal(seen, outcome)
         elif fate == DONE and plan.answer is not None and asked is not None:
@@ -188,7 +198,7 @@ class LawJudge:
             if self._laws.counts_all:
                 evidence.exercised[law] += 1
         exercised = evidence.exercised
-        for law, check in plan.checks.get((plan.operation, fate), ()):
+        for law, check in checks:
             found = check(model, operation, seen)
             if found is True:
                 exercised[law] += 1
@@ -232,16 +242,18 @@ class LawJudge:
         self, law: str, before: Mapping[str, int], now: Mapping[str, int], found: Mapping[str, int]
     ) -> None:
         """Test the sizes that were told against those that the model knows now."""
+        is_changed = now != before
         if found != now:  # not all are told, or one is wrong
+            is_changed = is_changed and any(now[name] != before[name] for name in found if name in now)
             for name, expected in now.items():
                 if found.get(name, expected) != expected:
                     if self._sizes is None and now == before:
                         law = self._laws.sizes_law  # what nothing has changed was wrong before
                     self.evidence.refuse(self._laws.sizes.get((law, name), law), name, expected, found[name])
         if law in _WHOLE and self._laws.counts_all:
-            self.evidence.count(*[law] * bool(found))
-        elif now != before and any(now[name] != size for name, size in before.items() if name in found):
-            self.evidence.count(law)
+            self.evidence.exercised[law] += bool(found)
+        elif is_changed:
+            self.evidence.exercised[law] += 1
 
 
 # -- recorded outcomes -------------------------------------------------------------------------------------

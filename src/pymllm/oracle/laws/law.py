@@ -83,7 +83,7 @@ class Asked:
     sizes: str | Callable[[Any, Any, Any], str] = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class KindLaws:
     """How the laws of one kind of implementation are put to an operation.
 
