@@ -143,7 +143,7 @@ _WRITE_NOWHERE = WriteKV(9, (1,), ((1, 2),), ((3, 4, 5),))
 _PROMPT = AddRequest((1, 2, 3, 4))
 
 SPOILS = (
-    Spoil("X1", "token-slots", {"page_size": 1}, (Free((_NOBODYS,)),), _size("available_size", -1)),
+    Spoil("X1", "token-slots", {"page_size": 1}, (Alloc(1), Free((_NOBODYS,))), _size("available_size", -1)),
     Spoil("X1", "rows", {}, (FreeRow(_NOBODYS),), _result(Done())),
     Spoil("X4", "rows", {}, (AllocRows(9),), _result(Slots((1, 2, 3)))),
     Spoil("X7", "rows", {}, (AllocRows(1), Clear()), _size("available_size", -1)),

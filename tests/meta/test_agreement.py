@@ -127,13 +127,3 @@ def test_neither_accuses_our_own_classes(name: str, config: Config, machine: typ
     examiner = drive(make_machine(machine, name, config), seed=11, steps=60).examiner
     assert set(examiner.audited) <= WALKED
     assert +examiner.judge.evidence.exercised
-
-
-@pytest.mark.slow
-@each_machine_of_own
-def test_long_runs_never_accuse_our_own_classes(
-    name: str, config: Config, machine: type[ActingMachine]
-) -> None:
-    """A thousand acts, with a walk after each step or iteration."""
-    examiner = drive(make_machine(machine, name, config), seed=12, steps=1_000).examiner
-    assert len(examiner.history) > 500

@@ -29,7 +29,7 @@ from pymllm.history.operations import (
 )
 from pymllm.report.store import write_run
 from tests.mutated.verbs import run
-from tests.unit.oracle.verdict_book import read_corpus
+from tests.unit.oracle.recorded import read_corpus
 from tests.unit.report import samples
 from tests.unit.report.test_store import EACH
 

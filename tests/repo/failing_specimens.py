@@ -53,11 +53,6 @@ PLACES: list[tuple[Callable[[], Any], list[str]]] = [
 """What is done, and the points that it has, in order."""
 
 
-def turn(*parts: Any, last: Any) -> list[Any]:
-    """Take arguments in every way."""
-    return [*parts, last]
-
-
 def append_one(pool: list[int]) -> None:
     """Call a method of something that is no array."""
     pool.append(1)
@@ -96,48 +91,3 @@ class Store:
     def ask(friend: Callable[[], int]) -> int:
         """Call somebody else."""
         return friend()
-
-
-class Late(Store):
-    """Asks the class above."""
-
-    def take(self) -> int:
-        """Add to its answer."""
-        return super().take() + 10
-
-
-def play() -> list[Any]:
-    """Use every form of the language that is handed on."""
-    table = np.arange(12).reshape(3, 4)
-    one, two = np.zeros(3, np.int64), {}
-    one[1] = two["a"] = 5
-    table[1, 1:3] += 10
-    table[:, 0] -= 1
-    count = 3
-    count += 4
-    count -= 2
-    row = np.arange(3)
-    row += 1
-    row *= 2
-    late = Late()
-    late.taken <<= 3
-    forms: list[Any] = [two.copy(), late.take(), late.taken, late.doubled.tolist()]
-    del two["a"]
-    return [
-        *forms,
-        two,
-        table.tolist(),
-        one.tolist(),
-        count,
-        row.tolist(),
-        turn(*[1, 2], last=3, **{}),
-        0 <= count < 9,
-        [int(x) * y for x in row for y in [1, 2] if x],
-        {k: int(v) for k, v in zip("ab", row[:2], strict=True)},
-        -count,
-        not count,
-        f"{row[0]:03d}",
-        (lambda x=row: x[::-1].tolist())(),
-        4 in row,
-        5 not in [4],
-    ]

@@ -149,30 +149,34 @@ def loaded_by(module: str, *watched: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["pymllm", "pymllm.errors"])
-def test_importing_the_package_is_light(module: str) -> None:
-    """Somebody who wants the version or an error class does not pay for torch."""
-    assert loaded_by(module, *HEAVY) == set()
+INSTRUMENTS = sorted(path.stem for path in (PACKAGE / "instrument").glob("[!_]*.py"))
+WRITERS = ("records", "machine", "store")
 
 
-def test_importing_the_instruments_is_light() -> None:
-    """A watched program does not pay for torch or pynvml until an instrument is used."""
-    modules = sorted(path.stem for path in (PACKAGE / "instrument").glob("[!_]*.py"))
-    assert loaded_by(", ".join(f"pymllm.instrument.{name}" for name in modules), *HEAVY) == set()
-
-
-@pytest.mark.parametrize("module", ["records", "machine", "store"])
-def test_writing_a_run_is_light(module: str) -> None:
-    """A machine that has pytest and no more than pymllm itself needs can write a run."""
-    watched = [*HEAVY, "click", "rich", "psutil", "jinja2", "plotly"]
-    assert loaded_by(f"pymllm.report.{module}", *watched) == set()
-
-
-def test_taking_a_cache_does_not_load_the_examiners() -> None:
-    """A server that takes the caches gets neither the checks nor the test libraries."""
-    # Not pynvml: torch loads that itself where it is installed.
-    watched = ["hypothesis", "pytest", "triton", "pymllm.invariants", "pymllm.workloads", "pymllm.cli"]
-    assert loaded_by("pymllm.mem_cache", *watched) == set()
+@pytest.mark.parametrize(
+    ("modules", "watched"),
+    [
+        # Somebody who wants the version or an error class does not pay for torch.
+        ("pymllm", HEAVY),
+        ("pymllm.errors", HEAVY),
+        # A watched program does not pay for torch or pynvml until an instrument is used.
+        (", ".join(f"pymllm.instrument.{name}" for name in INSTRUMENTS), HEAVY),
+        # A machine that has pytest and no more than pymllm itself needs can write a run.
+        *(
+            (f"pymllm.report.{name}", [*HEAVY, "click", "rich", "psutil", "jinja2", "plotly"])
+            for name in WRITERS
+        ),
+        # A server that takes the caches gets neither the checks nor the test libraries. Not pynvml: torch
+        # loads that itself where it is installed.
+        (
+            "pymllm.mem_cache",
+            ["hypothesis", "pytest", "triton", "pymllm.invariants", "pymllm.workloads", "pymllm.cli"],
+        ),
+    ],
+)
+def test_an_import_loads_no_more_than_it_needs(modules: str, watched: list[str]) -> None:
+    """What somebody takes is all that he pays for."""
+    assert loaded_by(modules, *watched) == set()
 
 
 @pytest.mark.parametrize(

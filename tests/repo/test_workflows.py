@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pymllm.report.metric_feeds import make_openmetrics
+from pymllm.report.feeds import make_openmetrics
 from pymllm.report.records import Figure
 from tests.repo.test_pages import BLOCK, what_is_wrong
 from tests.unit.report import samples

@@ -75,16 +75,21 @@ class ExactForward:
 
     def read_kv(self, blocks: tuple[int, ...], stop: int | None = None) -> tuple[int, ...]:
         """Sum up what blocks hold, each in all of its places, or in those of the first ``stop`` tokens."""
-        read = self.kv[list(blocks)]
+        sums: list[int] = (self.kv[list(blocks)] @ self._weights).tolist()
         if stop is not None:
-            read = np.where(np.arange(read.size).reshape(read.shape) < stop, read, 0)
-        return tuple((read @ self._weights).tolist())
+            size = self.kv.shape[1]
+            for place in range(stop // size, len(blocks)):
+                count = max(0, stop - place * size)
+                sums[place] = int(self.kv[blocks[place], :count] @ self._weights[:count])
+        return tuple(sums)
 
     def read_lives(self, rows: list[int]) -> list[tuple[int, ...]]:
         """Read the live states in some rows of the context's; nothing of each where there are none."""
         if not self._kinds or not rows:
             return [()] * len(rows)
-        return read_rows(*(states[:, rows] for _, states in self._kinds))
+        # All of them: to take some out of a tensor took 11 of 32 us, now 10.
+        every = read_rows(*(states for _, states in self._kinds))
+        return [every[row] for row in rows]
 
     def offsets(self, batch: ForwardBatch) -> list[tuple[int, ...]]:
         """Read where states are extracted, for each request of a batch, from what the device is shown."""
@@ -129,25 +134,25 @@ class ExactForward:
         model: ExactState,
         live: torch.Tensor,
     ) -> None:
-        state, tokens, done = _numbers(live), given.astype(np.int64), 0
+        state, tokens, done = _numbers(live).reshape(-1), given.astype(np.int64), 0
         for place, offset in enumerate(offsets, output):
             state, done = model.advance(state, tokens[done:offset]), offset
             slots = self._context.mamba_slot_allocator
             outputs = (slots.intermediate_conv_out, slots.intermediate_ssm_out)[kind]
-            outputs[:, place] = _elements(state, outputs[:, place])
-        live.copy_(_elements(model.advance(state, tokens[done:]), live))
+            _write(state, outputs[:, place])
+        _write(model.advance(state, tokens[done:]), live)
 
 
 def read_rows(*states: torch.Tensor) -> list[tuple[int, ...]]:
     """Read every row of some ``[layers, rows, ...]`` states as integers, one part after the other."""
-    parts = [_numbers(part.transpose(0, 1)).reshape(part.shape[1], -1) for part in states]
+    parts = [_numbers(part).swapaxes(0, 1).reshape(part.shape[1], -1) for part in states]
     return list(map(tuple, np.concatenate(parts, axis=1).tolist()))
 
 
-def _numbers(state: torch.Tensor) -> Numbers:
-    numbers: Numbers = state.to("cpu", torch.float64).numpy().astype(np.int64).reshape(-1)
+def _numbers(states: torch.Tensor) -> Numbers:
+    numbers: Numbers = states.to("cpu", torch.int64).numpy()
     return numbers
 
 
-def _elements(numbers: Numbers, like: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(numbers).to(like.dtype).view(like.shape).to(like.device)
+def _write(numbers: Numbers, state: torch.Tensor) -> None:
+    state.copy_(torch.from_numpy(numbers.reshape(state.shape)))  # 2.2 us; torch's own view makes it 4.4

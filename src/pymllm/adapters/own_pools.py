@@ -30,7 +30,7 @@ def as_elements(numbers: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     So -1 is a NaN in any floating point type, and 1 and 0 are different numbers of which a careless kernel
     makes the same: what is compared is what was stored, bit for bit (P5).
     """
-    return torch.tensor(numbers, dtype=_INTEGERS[dtype.itemsize]).view(dtype)
+    return make_indices(numbers, f"int{8 * dtype.itemsize}").view(dtype)  # 1.9 us; torch itself makes it 3.6
 
 
 def as_numbers(elements: torch.Tensor) -> tuple[tuple[int, ...], ...]:
@@ -285,8 +285,14 @@ def write_state(pool: GDNPool, row: int, operation: ops.WriteState) -> None:
     """Write a row of a pool through the views of a layer, as a kernel does."""
     firsts = (operation.recurrent, operation.conv)
     for view, first in zip(pool.get_layer_state(operation.layer), firsts, strict=True):
-        numbers = [first + at * operation.ramp for at in range(view[row].numel())]
-        view[row].copy_(as_elements(numbers, view.dtype).view(view[row].shape))
+        state = view[row]
+        state.copy_(make_ramp(state, first, operation.ramp))
+
+
+def make_ramp(like: torch.Tensor, first: int, ramp: int) -> torch.Tensor:
+    """Return a state of the same form whose bits are numbers that grow by ``ramp``."""
+    numbers = [first + at * ramp for at in range(like.numel())]
+    return as_elements(numbers, like.dtype).view_as(like).to(like.device)
 
 
 class GDNStates(OwnPool):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from msgspec import structs
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.exact_forward import ExactForward, read_rows
@@ -238,9 +239,9 @@ class Requests(BaseAdapter):
         )
 
     def _compute(self, batch: ForwardBatch, next_tokens: Sequence[int]) -> list[int | None]:
+        lives = self.forward.read_lives([step.state_idx for step in batch.requests])
         told = [
-            self._tell(step, offsets)
-            for step, offsets in zip(batch.requests, self.forward.offsets(batch), strict=True)
+            self._tell(*each) for each in zip(batch.requests, self.forward.offsets(batch), lives, strict=True)
         ]
         self._runs = tuple(told)
         try:
@@ -248,15 +249,14 @@ class Requests(BaseAdapter):
         finally:
             for place, (run, step) in enumerate(zip(told, batch.requests, strict=True)):
                 if place < self.forward.done:
-                    told[place] = replace(
-                        run, kv=self.forward.read_kv(run.blocks, step.start + step.tokens.size)
-                    )
+                    read = self.forward.read_kv(run.blocks, step.start + step.tokens.size)
+                    told[place] = structs.replace(run, kv=read)
             self._runs = tuple(told)
         sampling = sorted(step.req.step for step in batch.requests if step.is_sampled)
         token_of = {number: next_tokens[place % len(next_tokens)] for place, number in enumerate(sampling)}
         return [token_of.get(step.req.step) for step in batch.requests]
 
-    def _tell(self, step: RequestStep, offsets: tuple[int, ...]) -> out.RequestRun:
+    def _tell(self, step: RequestStep, offsets: tuple[int, ...], live: tuple[int, ...]) -> out.RequestRun:
         size = self.context.block_size_tokens
         slots = step.kv_slots.tolist()
         # A run of slots ends with its block, even if the next block follows on.
@@ -274,7 +274,7 @@ class Requests(BaseAdapter):
             offsets,
             step.is_sampled,
             (),
-            *self.forward.read_lives([step.state_idx]),
+            live,
         )
 
     # -- looks, failures, misuse ---------------------------------------------------------------------------

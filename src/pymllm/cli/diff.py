@@ -13,7 +13,7 @@ from pymllm.cli import options
 from pymllm.cli.program import escaped
 from pymllm.cli.tables import draw, make_table, tell
 from pymllm.conformance.documents import FAIL_ON, DiffDocument, JudgementDocument, read_as
-from pymllm.errors import TraceError, UsageError
+from pymllm.errors import TraceError
 from pymllm.report.quantities import count_of
 from pymllm.text_file import NotJSONError, read_json, read_text_file
 
@@ -47,10 +47,8 @@ def diff_command(before: Path, after: Path, fail_on: tuple[str, ...], as_json: b
     """
     from pymllm.report.changes import compare_runs
 
-    try:
+    with options.refusing():
         document = compare_runs(read_facts(before), read_facts(after), fail_on)
-    except UsageError as error:
-        raise click.UsageError(f"{error}.") from error
     return tell(document, make_text, as_json)
 
 
@@ -62,10 +60,8 @@ def read_facts(path: Path) -> Facts:
     from pymllm.report.changes import facts_of
     from pymllm.report.loading import load_runs
 
-    try:
+    with options.refusing_unreadable():
         loaded = load_runs([path])
-    except OSError as error:
-        raise click.UsageError(f"{error.filename}: {error.strerror}.") from None
     if len(loaded.runs) != 1:
         named = ", ".join(run.source for run in loaded.runs[:3]) or "none that can be read"
         raise click.UsageError(f"{path}: has {len(loaded.runs)} runs ({named}); name one of them.")

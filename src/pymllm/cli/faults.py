@@ -91,10 +91,8 @@ def faults_command(
     from pymllm.conformance.detection import HuntPlan
     from pymllm.conformance.faults_run import KeptResults
 
-    try:
+    with options.refusing():
         kept = None if keep is None else KeptResults(keep)
-    except UsageError as error:
-        raise click.UsageError(f"{error}.") from error
     plan = HuntPlan((seed,))
     if full:
         plan = HuntPlan(tuple(range(seed, seed + _FULL_SEEDS)), shrinks=_SHRINKS)
@@ -139,12 +137,10 @@ def choose_faults(
 
     if cabinets and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    try:
+    with options.refusing():
         others = [_load(place) for place in cabinets]
         cabinet = join_cabinets([own_cabinet(), *others] if ids or not cabinets else others)
         chosen = find_faults(ids, cabinet)
-    except UsageError as error:
-        raise click.UsageError(f"{error}.") from error
     if not adapters:
         return chosen
     named = set(adapters)

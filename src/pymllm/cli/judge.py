@@ -11,7 +11,7 @@ from pymllm.cli import options
 from pymllm.cli.program import complain, escaped
 from pymllm.cli.tables import draw, explain, make_legend, make_table, tell
 from pymllm.conformance.documents import JudgedViolation, JudgementDocument
-from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.errors import InvariantViolation
 from pymllm.history.files import History
 from pymllm.history.outcomes import SIZE_NAMES
 from pymllm.oracle.judge import judge_steps
@@ -59,10 +59,8 @@ def _name_unknown_sizes(file: str, history: History) -> None:
 
 
 def _judge(file: str, history: History) -> JudgementDocument:
-    try:
+    with options.refusing(file):
         evidence, broken = judge_steps(history.header, history.steps)
-    except ProgramError as error:
-        raise click.UsageError(f"{file}: {error}.") from None
     header, violation = history.header, None
     if broken is not None:
         step, violation = broken

@@ -11,7 +11,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from decimal import Decimal, localcontext
 from pathlib import Path
 from shlex import quote
@@ -24,12 +25,31 @@ from pymllm.adapters.base import AdapterClass
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.adapters.registry import OWN, PEERS, AdapterEntry, faulty, find_adapter
 from pymllm.cli.store import refuse_unwritable
-from pymllm.errors import AdapterError, ConversationError, UsageError
+from pymllm.errors import AdapterError, ConversationError, ProgramError, UsageError
 from pymllm.history.config_limits import check_config
 from pymllm.history.files import Config, History, load_history
 from pymllm.oracle.laws import LAWS, Law, find_law
 from pymllm.text_file import cut, did_you_mean, read_json
 from pymllm.torch_extra import why_no_torch
+
+
+@contextmanager
+def refusing(file: str = "") -> Iterator[None]:
+    """Refuse in one line what a room below calls bad input, with the file that it is in."""
+    try:
+        yield
+    except (UsageError, ProgramError) as error:
+        raise click.UsageError(f"{file and f'{file}: '}{error}.") from error
+
+
+@contextmanager
+def refusing_unreadable() -> Iterator[None]:
+    """Refuse a file or folder that cannot be read or written."""
+    try:
+        yield
+    except OSError as error:
+        raise click.UsageError(f"{error.filename}: {error.strerror}.") from error
+
 
 # -- kinds of values ---------------------------------------------------------------------------------------
 
@@ -244,10 +264,8 @@ def refuse_typed(names: Iterable[str], why: str) -> None:
 
 def find_adapter_or_refuse(name: str, *, is_run: bool = True) -> AdapterEntry:
     """Return the entry of an adapter, or refuse with the nearest names, or with what it needs to run."""
-    try:
+    with refusing():
         entry = find_adapter(name)
-    except UsageError as error:
-        raise click.UsageError(f"{error}.") from None
     _refuse_without_torch(entry)
     missing = entry.find_missing() if is_run else None
     if missing is not None:

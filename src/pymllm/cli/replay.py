@@ -433,10 +433,7 @@ def _curve(grid: ReplayGrid, page_size: int) -> str:
     ]
     if not any(row[-1] != "0" for row in rows):
         head, rows = head[:-1], [row[:-1] for row in rows]
-    table = make_table(*head, right=head, gap=2)
-    for row in rows:
-        table.add_row(*row)
-    return draw(table, fits_terminal=True)
+    return draw(make_table(*head, right=head, gap=2, rows=rows), fits_terminal=True)
 
 
 def _row(

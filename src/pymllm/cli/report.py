@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +12,11 @@ import click
 from pymllm.cli import options
 from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program
-from pymllm.errors import UsageError
 from pymllm.report.quantities import count_of
 from pymllm.text_file import write_text_file
 
 if TYPE_CHECKING:
-    from pymllm.report.loading import LoadedRuns
+    from pymllm.report.loading import LoadedRuns, Run
 
 FORMATS = ("html", "summary", "github-action-benchmark", "bencher", "openmetrics", "junit", "badge")
 
@@ -57,16 +58,12 @@ def report_command(
     refuse_run_or_program("--output", output)
     from pymllm.report.loading import load_runs
 
-    try:
+    with options.refusing_unreadable():
         loaded = load_runs(runs)
-    except OSError as error:
-        raise click.UsageError(f"{error.filename}: {error.strerror}.") from None
     refuse_own_input("--output", output, *(it.source for it in loaded.skipped))
     _tell_of_gaps(loaded)
-    try:
+    with options.refusing():
         text = _make(loaded, form, better, title) if trend is None else _trend(loaded, trend)
-    except UsageError as error:
-        raise click.UsageError(f"{error}.") from error
     if output is None or trend is not None:
         say(text)
         return
@@ -82,19 +79,18 @@ def _make(loaded: LoadedRuns, form: str, better: str, title: str) -> str:
         from pymllm.report.page import make_page
 
         return make_page(loaded, title)
-    if form == "summary":
-        from pymllm.report.summary import make_summary
+    from pymllm.report import feeds
+    from pymllm.report.summary import make_summary
 
-        return make_summary(loaded.runs)
-    if form in ("bencher", "openmetrics"):
-        from pymllm.report.metric_feeds import make_bencher_feed, make_openmetrics
-
-        return make_bencher_feed(loaded.runs) if form == "bencher" else make_openmetrics(loaded.runs)
-    from pymllm.report.feeds import make_action_feed, make_badge, make_junit
-
-    if form == "github-action-benchmark":
-        return make_action_feed(loaded.runs, better)
-    return make_junit(loaded.runs) if form == "junit" else make_badge(loaded.runs)
+    make: dict[str, Callable[[Sequence[Run]], str]] = {
+        "summary": make_summary,
+        "github-action-benchmark": partial(feeds.make_action_feed, better=better),
+        "bencher": feeds.make_bencher_feed,
+        "openmetrics": feeds.make_openmetrics,
+        "junit": feeds.make_junit,
+        "badge": feeds.make_badge,
+    }
+    return make[form](loaded.runs)
 
 
 def _tell_of_gaps(loaded: LoadedRuns) -> None:

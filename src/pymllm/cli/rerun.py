@@ -16,7 +16,7 @@ from pymllm.cli.program import complain
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program, save_text
 from pymllm.cli.tables import tell
 from pymllm.conformance.documents import JudgementDocument, OperationRow
-from pymllm.errors import AdapterError, UsageError
+from pymllm.errors import AdapterError
 from pymllm.history.files import Config, History
 from pymllm.instrument.recorder import Recorder
 from pymllm.instrument.timing import Timing
@@ -114,9 +114,8 @@ def rerun_command(
     from pymllm.conformance.workers import Lost, ask
 
     try:
-        answer = ask(_Task.carry_out, _Task(history, name, config, record, timing), timeout)
-    except UsageError as error:
-        raise click.UsageError(f"{file}: {error}.") from error
+        with options.refusing(file):
+            answer = ask(_Task.carry_out, _Task(history, name, config, record, timing), timeout)
     except OSError as error:
         if record is None or error.filename not in (str(record), record):
             raise

@@ -18,7 +18,7 @@ from pymllm.cli.rerun import judgement_of
 from pymllm.cli.store import refuse_own_input, save_program
 from pymllm.cli.tables import explain, mistake_lines, program_lines, progress_bar, tell
 from pymllm.conformance.documents import ProgramSize, ShrinkDocument
-from pymllm.errors import AdapterError, UsageError
+from pymllm.errors import AdapterError
 from pymllm.history.files import History
 from pymllm.oracle.laws import find_law
 
@@ -132,9 +132,8 @@ def _run(
             look()
 
         try:
-            answer = ask(_carry_out, task, timeout, hear, look)
-        except UsageError as error:
-            raise click.UsageError(f"{file}: {error}.") from error
+            with options.refusing(file):
+                answer = ask(_carry_out, task, timeout, hear, look)
         except KeyboardInterrupt as interruption:
             if told is None:
                 raise

@@ -20,7 +20,6 @@ from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
 from pymllm.cli.program import complain
 from pymllm.cli.store import keep_run, refuse_run_or_program
 from pymllm.cli.tables import tell
-from pymllm.errors import UsageError
 from pymllm.history.files import Config
 from pymllm.text_file import write_text_file
 from pymllm.torch_extra import require_torch
@@ -244,14 +243,12 @@ def merge_command(
     """
     from pymllm.conformance.soak.campaign import merge_campaigns
 
-    try:
-        report = merge_campaigns(folders, output)
-    except FileExistsError:
-        raise click.UsageError(
-            f"--output {output}: there is a ledger already; choose another folder."
-        ) from None
-    except OSError as error:
-        raise click.UsageError(f"{error.filename}: {error.strerror}.") from None
+    with options.refusing_unreadable():
+        try:
+            report = merge_campaigns(folders, output)
+        except FileExistsError:
+            why = "there is a ledger already; choose another folder."
+            raise click.UsageError(f"--output {output}: {why}") from None
     return _tell(report, strict, verbose, as_json, store, page, folders)
 
 
@@ -259,17 +256,13 @@ def _play(asked: SoakOptions, progress: str) -> SoakReport:
     from pymllm.cli.soak_table import soak_display
     from pymllm.conformance.soak.campaign import load_campaign, soak
 
-    try:
+    with options.refusing(), options.refusing_unreadable():
         resumed = None if asked.resume is None else load_campaign(asked.resume)
         if resumed is not None:
             asked.check_resumed(place.adapter for place in resumed[0].places)
         plan, folder = asked.settle(resumed[0].operations if resumed is not None else None)
         with soak_display(progress) as show:
             return soak(plan, folder, resumed, show)
-    except UsageError as error:
-        raise click.UsageError(f"{error}.") from error
-    except OSError as error:
-        raise click.UsageError(f"{error.filename}: {error.strerror}.") from None
 
 
 def _tell(

@@ -95,19 +95,23 @@ def describe_progress(totals: Totals, seconds: float, memory: str = "") -> str:
 def progress_table(totals: Totals, seconds: float, memory: str = "") -> Table:
     """Lay out what there is so far; arguments as of `describe_progress`."""
     figures = ("runs", "operations", "ops/CPU s", "laws", "situations", "failures")
-    table = make_table("adapter", *figures, right=figures, gap=2)
+    rows = (
+        (it.name, *_played(it), f"{it.operations_per_second:,.0f}", *_reached(it), f"{len(it.failures)}")
+        for it in totals.adapters.values()
+    )
+    table = make_table("adapter", *figures, right=figures, gap=2, rows=rows)
     table.caption = describe_progress(totals, seconds, memory)
-    for it in totals.adapters.values():
-        table.add_row(
-            it.name,
-            f"{it.runs:,}",
-            f"{it.operations:,}",
-            f"{it.operations_per_second:,.0f}",
-            f"{len(it.laws) - len(it.untested)} of {len(it.laws)}",
-            f"{len(it.expected) - len(it.missing)} of {len(it.expected)}",
-            f"{len(it.failures)}",
-        )
     return table
+
+
+def _played(it: AdapterTotals) -> tuple[str, str]:
+    return f"{it.runs:,}", f"{it.operations:,}"
+
+
+def _reached(it: AdapterTotals) -> tuple[str, str]:
+    """Count laws that were tested, and situations that were reached."""
+    laws, expected = len(it.laws), len(it.expected)
+    return f"{laws - len(it.untested)} of {laws}", f"{expected - len(it.missing)} of {expected}"
 
 
 def _laws(totals: Totals) -> int:
@@ -192,27 +196,24 @@ def _audit_rate(audit: int) -> str:
 
 def _adapter_table(report: SoakReport) -> Table:
     figures = ("places", "runs", "operations", "laws", "situations", "failures")
-    table = make_table("adapter", *figures, right=figures, gap=2)
-    for it in report.totals.adapters.values():
-        table.add_row(
-            escaped(it.name),
-            f"{len(it.played)} of {it.places}",
-            f"{it.runs:,}",
-            f"{it.operations:,}",
-            f"{len(it.laws) - len(it.untested)} of {len(it.laws)}",
-            f"{len(it.expected) - len(it.missing)} of {len(it.expected)}",
-            f"{sum(failure.runs for failure in it.failures.values()):,}",
-        )
-    return table
+    rows = (
+        (escaped(it.name), f"{len(it.played)} of {it.places}", *_played(it), *_reached(it), _failed(it))
+        for it in report.totals.adapters.values()
+    )
+    return make_table("adapter", *figures, right=figures, gap=2, rows=rows)
+
+
+def _failed(it: AdapterTotals) -> str:
+    return f"{sum(failure.runs for failure in it.failures.values()):,}"
 
 
 def _time_table(report: SoakReport) -> Table:
     shares = ("calls", "judge", "walks", "again", "driver")
-    table = make_table("adapter", "ops/CPU s", *shares, right=("ops/CPU s", *shares), gap=2)
-    for it in report.totals.adapters.values():
-        percentages = (f"{share:.0%}" for share in it.shares.values())
-        table.add_row(escaped(it.name), f"{it.operations_per_second:,.0f}", *percentages)
-    return table
+    rows = (
+        (escaped(it.name), f"{it.operations_per_second:,.0f}", *map("{:.0%}".format, it.shares.values()))
+        for it in report.totals.adapters.values()
+    )
+    return make_table("adapter", "ops/CPU s", *shares, right=("ops/CPU s", *shares), gap=2, rows=rows)
 
 
 def _drift_table(drifts: tuple[Drift, ...]) -> Table:

@@ -61,22 +61,24 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def make_table(*columns: str, right: Sequence[str] = (), gap: int = 3) -> Table:
-    """Return an empty table without lines; a column of ``right`` has its cells at its right end."""
+def make_table(
+    *columns: str, right: Sequence[str] = (), gap: int = 3, rows: Iterable[Sequence[str]] = ()
+) -> Table:
+    """Return a table without lines; a column of ``right`` has its cells at its right end."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", header_style="")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
 def make_legend(words: Mapping[str, str]) -> Table:
     """Return a table that explains the words of another one."""
-    table = make_table("", "", gap=2)
+    table = make_table("", "", gap=2, rows=words.items())
     table.show_header = False
-    for word, meaning in words.items():
-        table.add_row(word, meaning)
     return table
 
 
@@ -280,21 +282,18 @@ def violation_lines(document: VerifyDocument) -> Iterator[tuple[ViolationRow, st
 
 
 def _again_lines(it: ViolationRow, adapter: str, seed: int) -> list[str]:
-    """Return lines with the commands that show a violation again, those only that do."""
-    commands = []
-    if it.file is not None and it.rerun_shows_it:
-        commands.append(f"pymllm rerun {quote(it.file)} --adapter {quote(adapter)}")
-    if it.file is not None and it.judge_shows_it:
-        commands.append(f"pymllm judge {quote(it.file)}")
+    """Return lines with the commands that show a violation again, and one that looks for a smaller one."""
+    from pymllm.report.sections.searches import commands_again  # and the oracle: --help does without
+
+    commands = list(commands_again(it, adapter, seed))
+    shrink = None if it.file is None else f"pymllm shrink {quote(it.file)} --adapter {quote(adapter)}"
     if not it.rerun_shows_it:
-        search = f"pymllm verify --adapter {quote(adapter)} --law {it.law} --seed {seed}"
-        commands.append(f"{search}  (the operations of the program alone do not break the law)")
-        if it.file is not None and it.played_again:
-            commands.append(
-                f"pymllm shrink {quote(it.file)} --adapter {quote(adapter)}  (repeats what drove the engine)"
-            )
+        commands[-1] += "  (the operations of the program alone do not break the law)"
+        if shrink and it.played_again:
+            commands.append(f"{shrink}  (repeats what drove the engine)")
     again = [f"    {'again' if not place else '':11}{command}" for place, command in enumerate(commands)]
-    return mistake_lines(it.mistakes) + again
+    smaller = [f"    smaller    {shrink}"] if shrink and not it.smallest else []
+    return mistake_lines(it.mistakes) + again + smaller
 
 
 def mistake_lines(mistakes: Sequence[str]) -> list[str]:

@@ -39,7 +39,6 @@ from pymllm.conformance.documents import (
     SituationRow,
     VerifyDocument,
 )
-from pymllm.errors import UsageError
 from pymllm.history.files import History
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.quantities import count_of
@@ -212,10 +211,8 @@ def search(plan: VerifyPlan, progress: str) -> VerifyReport:
     """Verify behind a progress bar; `click.UsageError` where no adapter can test a law, or be imported."""
     from pymllm.conformance.runner import verify
 
-    try:
+    with options.refusing():
         return verify(plan, partial(progress_bar, progress, unit=""))
-    except UsageError as error:
-        raise click.UsageError(f"{error}.") from error
 
 
 def save_programs(report: VerifyReport, folder: Path) -> SavedFiles:
@@ -394,10 +391,8 @@ def _legend(document: VerifyDocument, laws: Iterable[LawRow]) -> dict[str, str]:
 
 
 def _invariant_table(document: VerifyDocument) -> Table:
-    table = make_table("invariant", "verdict", "laws", gap=2)
-    for it in document.invariants:
-        table.add_row(it.name, WORDS[it.verdict], ", ".join(it.laws))
-    return table
+    rows = ((it.name, WORDS[it.verdict], ", ".join(it.laws)) for it in document.invariants)
+    return make_table("invariant", "verdict", "laws", gap=2, rows=rows)
 
 
 def _situation_table(rows: Sequence[SituationRow]) -> Table:
@@ -418,10 +413,9 @@ def _never_reached(situations: Iterable[SituationRow]) -> Iterable[str]:
 
 
 def _count_table(situations: Iterable[SituationRow]) -> Table:
-    table = make_table("machine", "situation", "times", "never reached with", right=("times",), gap=2)
-    for row in situations:
-        table.add_row(row.machine, row.name, f"{row.times:,}", ", ".join(row.unmet) or "-")
-    return table
+    columns = ("machine", "situation", "times", "never reached with")
+    rows = ((it.machine, it.name, f"{it.times:,}", ", ".join(it.unmet) or "-") for it in situations)
+    return make_table(*columns, right=("times",), gap=2, rows=rows)
 
 
 def _machine_table(adapter: AdapterRow) -> Table:
@@ -503,9 +497,10 @@ def check_protocols(names: Sequence[str], timeout: float, folder: Path, as_json:
 
 def make_protocol_text(row: ProgramRow) -> str:
     """Lay a conversation out as text."""
-    table = make_table("line", "said", "answered", "", right=("line",))
-    for it in row.exchanges:
-        table.add_row(str(it.line), it.said, it.answered, "ok" if it.problem is None else "wrong")
+    exchanges = (
+        (str(it.line), it.said, it.answered, "ok" if it.problem is None else "wrong") for it in row.exchanges
+    )
+    table = make_table("line", "said", "answered", "", right=("line",), rows=exchanges)
     lines = []
     for it in [exchange for exchange in row.exchanges if exchange.problem is not None][:_MISTAKES_SHOWN]:
         lines += [

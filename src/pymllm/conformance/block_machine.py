@@ -11,9 +11,9 @@ from pymllm.conformance.acting import act
 from pymllm.conformance.pool_machine import SEED, PoolMachine, name_numbers, pick
 from pymllm.history import operations as ops
 from pymllm.history.operations import Span
-from pymllm.oracle.block_judge import BlockJudge
-from pymllm.oracle.block_states import BlockStates
 from pymllm.oracle.models.block_model import BlockSlotModel
+from pymllm.oracle.models.block_states import BlockStates
+from pymllm.oracle.models.blocks import BlocksModel
 
 PICK = (0, 20)
 FORM = (0, 5)
@@ -23,18 +23,19 @@ _HASHES = 12
 
 
 class BlockActs(PoolMachine):
-    """Drives a block allocator; what it knows of blocks, slots and states it asks the judge."""
+    """Drives a block allocator; what it knows of blocks, slots and states it asks the model."""
 
     MALFORMED: ClassVar[Sequence[ops.Malformed]] = tuple(ops.Malformed(*call) for call in MALFORMED_BLOCKS)
 
-    judge: BlockJudge
+    model: BlocksModel
 
     def begin(self) -> None:
         """Look at everything as long as it is new: a reset is to bring that back."""
+        self.model = self.judge.model
         # Reading changes nothing, so that one walk after each act shows as much as one after each step.
         self._walks, self.examiner.audits_steps = self.examiner.audits_steps, False
         # A large pool takes long chains to fill, and more hashes, or all of them would be taken.
-        self._scale = 1 + self.judge.blocks.usable // 16
+        self._scale = 1 + self.model.blocks.usable // 16
         self.observe()
 
     def observe(self) -> None:
@@ -42,30 +43,30 @@ class BlockActs(PoolMachine):
         if self._walks:
             self._watched(self.examiner.look_inside)
         self.do(ops.Inspect())
-        if self.judge.states is not None:
-            for layer in range(self.judge.states.layers):
+        if self.model.states is not None:
+            for layer in range(self.model.states.layers):
                 self.do(ops.ReadStates(layer))
                 self.do(ops.ReadLive(layer))
 
     @property
     def held(self) -> list[int]:
         """Referenced blocks."""
-        return self.judge.blocks.held
+        return self.model.blocks.held
 
     @property
     def occupied(self) -> list[int]:
         """Referenced and cached blocks."""
-        return self.judge.blocks.occupied
+        return self.model.blocks.occupied
 
     @property
     def slots(self) -> BlockSlotModel:
         """Who has which slot."""
-        return self.judge.slotted()
+        return self.model.slotted()
 
     @property
     def states(self) -> BlockStates:
         """What stands in the states."""
-        return self.judge.cells()
+        return self.model.cells()
 
     # -- well-behaved acts ---------------------------------------------------------------------------------
     @act(count=(0, 3), weight=2)
@@ -85,7 +86,7 @@ class BlockActs(PoolMachine):
 
     @property
     def _room(self) -> int:
-        return len(self.judge.blocks.free) + len(self.judge.blocks.evictable())
+        return len(self.model.blocks.free) + len(self.model.blocks.evictable())
 
     @act("occupied", start=PICK, count=(1, 3), twice=(0, 1), form=FORM, weight=2)
     def retain(self, start: int, count: int, twice: int, form: int) -> None:
@@ -96,14 +97,14 @@ class BlockActs(PoolMachine):
     @act("held", start=PICK, count=(1, 4), times=(1, 3), form=FORM, weight=3)
     def release(self, start: int, count: int, times: int, form: int) -> None:
         """Give back some references, several of a block where there are several."""
-        refs = self.judge.blocks.refs
+        refs = self.model.blocks.refs
         blocks = [block for block in pick(self.held, start, count) for _ in range(min(times, refs[block]))]
         self.ask(ops.ReleaseBlocks(self.names(blocks), _FORMS[form]))
 
     @act("held", but=(0, 3))
     def release_all(self, but: int) -> None:
         """Give every reference to all blocks back but for a few."""
-        refs = self.judge.blocks.refs
+        refs = self.model.blocks.refs
         blocks = [block for block in self.held[but:] for _ in range(refs[block])]
         self.ask(ops.ReleaseBlocks(self.names(blocks)))
 
@@ -118,7 +119,7 @@ class BlockActs(PoolMachine):
         outcome = self.do(ops.AllocBlocks(count * self._scale))
         taken: tuple[int, ...] = getattr(outcome.result, "slots", ())
         hashes = [self._hash(seed + at, fresh) for at in range(len(taken))]
-        above = [self.judge.blocks.hash_of[it] for it in pick(sorted(self.judge.blocks.hash_of), parent, 1)]
+        above = [self.model.blocks.hash_of[it] for it in pick(sorted(self.model.blocks.hash_of), parent, 1)]
         parents = None if not above or parent % 3 == 0 else (*above, *hashes)[: len(taken)]
         if taken:
             self._register(taken, hashes, parents)
@@ -128,7 +129,7 @@ class BlockActs(PoolMachine):
     def register(self, start: int, count: int, above: int, seed: int, form: int) -> None:
         """Register held blocks, those that are registered again, with parents that may not be known."""
         blocks = pick(self.held, start, count)
-        known = self.judge.blocks.hash_of
+        known = self.model.blocks.hash_of
         hashes = [known.get(block) or self._hash(seed + at) for at, block in enumerate(blocks)]
         parents = [(0, self._hash(seed // 7 + at), *hashes[:at])[-1 if above else 0] for at in range(count)]
         is_chain = above == 3
@@ -159,12 +160,12 @@ class BlockActs(PoolMachine):
     @act(by=(1, 3), back=(0, 9), weight=2)
     def tick(self, by: int, back: int) -> None:
         """Let the clock advance; seldom, let it begin anew."""
-        self.do(ops.SetClock(self.judge.blocks.clock + by if back else 0))
+        self.do(ops.SetClock(self.model.blocks.clock + by if back else 0))
 
     @act(often=(0, 3))
     def reset(self, often: int) -> None:
         """Reset everything now and then, and where every slot is in hand."""
-        slots = self.judge.slots
+        slots = self.model.slots
         if not often or (slots is not None and len(slots.in_hand) == slots.total):
             self.ask(ops.Reset())
 
@@ -172,7 +173,7 @@ class BlockActs(PoolMachine):
     @act("can_fail", call=(0, 1), start=PICK, room=(0, 3), evicts=(0, 1), weight=2)
     def disturb(self, call: int, start: int, room: int, evicts: int) -> None:
         """Let the observer of a release or of an eviction raise, or call the allocator."""
-        blocks = self.judge.blocks
+        blocks = self.model.blocks
         self.do(ops.Fault(("callback", "reenter")[call]))
         if evicts and blocks.evictable():
             self.do(ops.AllocBlocks(max(1, self._room - room)))
@@ -184,7 +185,7 @@ class BlockActs(PoolMachine):
     # -- misuse --------------------------------------------------------------------------------------------
     def bad_block(self, which: int) -> int | None:
         """Return a block that nobody has: a free one, the dummy, or one outside."""
-        blocks = self.judge.blocks
+        blocks = self.model.blocks
         if which == 0:
             return min(blocks.free, default=None)
         return blocks.usable if which == 1 else (-1, blocks.usable + 1)[len(blocks.free) % 2]
@@ -209,13 +210,13 @@ class BlockActs(PoolMachine):
         blocks = pick(self.occupied, start, count)
         if blocks:
             last = blocks[-1]
-            good = [block for block in blocks[:-1] if self.judge.blocks.refs[block]]
-            self.ask(ops.ReleaseBlocks(self.names([*good, *[last] * (self.judge.blocks.refs[last] + 1)])))
+            good = [block for block in blocks[:-1] if self.model.blocks.refs[block]]
+            self.ask(ops.ReleaseBlocks(self.names([*good, *[last] * (self.model.blocks.refs[last] + 1)])))
 
     @act("can_refuse", start=PICK, count=(1, 3), twist=(0, 4))
     def register_badly(self, start: int, count: int, twist: int) -> None:
         """Register under another hash, under none, or with one too few."""
-        known = self.judge.blocks.hash_of
+        known = self.model.blocks.hash_of
         blocks = pick(self.held, start, count)
         if not blocks:
             return
@@ -236,15 +237,15 @@ class BlockActs(PoolMachine):
     @act("can_refuse", start=PICK, below=(0, 1))
     def stamp_badly(self, start: int, below: int) -> None:
         """Stamp a block outside the pool after others."""
-        outside = -1 if below else self.judge.blocks.usable + 1
+        outside = -1 if below else self.model.blocks.usable + 1
         self.ask(ops.StampBlocks(self.names([*pick(self.occupied, start, 2), outside])))
 
     # -- naming --------------------------------------------------------------------------------------------
     def names(self, blocks: Sequence[int]) -> tuple[Span, ...]:
         """Name blocks that somebody has by the steps that gave them, others by themselves."""
-        known = self.judge.blocks
+        known = self.model.blocks
         return name_numbers(
-            blocks, self.judge.given, lambda it: it not in known.free and 0 <= it < known.usable
+            blocks, self.model.given, lambda it: it not in known.free and 0 <= it < known.usable
         )
 
 
@@ -257,17 +258,17 @@ class BlockMachine(BlockActs):
     @property
     def has_slots(self) -> bool:
         """Whether states are cached."""
-        return self.judge.slots is not None
+        return self.model.slots is not None
 
     @property
     def has_states(self) -> bool:
         """Whether a block has a slot."""
-        return self.judge.slots is not None and bool(self.judge.slots.slot_of)
+        return self.model.slots is not None and bool(self.model.slots.slot_of)
 
     @property
     def has_writable(self) -> bool:
         """Whether a slot is in use or in hand."""
-        return self.judge.slots is not None and bool(self.judge.slots.usable)
+        return self.model.slots is not None and bool(self.model.slots.usable)
 
     @property
     def can_misuse_slots(self) -> bool:
@@ -282,7 +283,7 @@ class BlockMachine(BlockActs):
         new = self._without_slot(blocks)[: len(self.slots.free) + len(self.slots.victims())]
         self.do(ops.AllocSlots(self.names(new)))
         having = [block for block in new if block in self.slots.slot_of]
-        live, hashes = self.states.rows - 1, self.judge.blocks.hash_of
+        live, hashes = self.states.rows - 1, self.model.blocks.hash_of
         if live and having:
             for layer, contents in enumerate(self._contents(seed)):
                 self.do(ops.WriteLive(request % live, layer, *contents))
@@ -291,7 +292,7 @@ class BlockMachine(BlockActs):
         self.do(ops.NameStates(self.names(having), tuple(hashes.get(block, -1) for block in having)))
         if not stays:
             self.do(ops.ReleaseBlocks(self.names(blocks)))
-            self.do(ops.SetClock(self.judge.blocks.clock + 1))
+            self.do(ops.SetClock(self.model.blocks.clock + 1))
         self.observe()
 
     def _without_slot(self, blocks: Sequence[int]) -> list[int]:
@@ -301,13 +302,13 @@ class BlockMachine(BlockActs):
     @act("has_slots", start=PICK, count=(0, 4), repeats=(0, 2), weight=3)
     def alloc_slots(self, start: int, count: int, repeats: int) -> None:
         """Get slots for some blocks, a few of them named twice."""
-        blocks = pick(self.judge.blocks.occupied, start, count)
+        blocks = pick(self.model.blocks.occupied, start, count)
         self.ask(ops.AllocSlots(self.names([*blocks, *blocks[:repeats]])))
 
     @act("has_slots", start=PICK, spare=(-1, 2))
     def alloc_many_slots(self, start: int, spare: int) -> None:
         """Ask for about as many slots as there are, or for one more."""
-        blocks = pick(self.judge.blocks.occupied, start, max(0, self.slots.total - spare))
+        blocks = pick(self.model.blocks.occupied, start, max(0, self.slots.total - spare))
         self.ask(ops.AllocSlots(self.names(blocks)))
 
     @act("has_slots", start=PICK, count=(1, 2), weight=2)
@@ -317,7 +318,7 @@ class BlockMachine(BlockActs):
         self.ask(ops.AllocSlots(self.names(self._new_blocks(start, count + more))))
 
     def _new_blocks(self, start: int, count: int) -> list[int]:
-        return pick(self._without_slot(self.judge.blocks.occupied), start, count)
+        return pick(self._without_slot(self.model.blocks.occupied), start, count)
 
     @act("has_slots", parent=PICK, seed=SEED, weight=2)
     def outlive(self, parent: int, seed: int) -> None:
@@ -344,7 +345,7 @@ class BlockMachine(BlockActs):
     @act("has_slots", often=(0, 5))
     def hoard_slots(self, often: int) -> None:
         """Take slots for cached blocks into hand until none is left, seldom: only a reset gives them back."""
-        cached = self.judge.blocks.cached
+        cached = self.model.blocks.cached
         if often or not cached:
             return
         for _ in range(self.slots.total):
@@ -357,14 +358,14 @@ class BlockMachine(BlockActs):
     @act("has_slots", start=PICK, count=(1, 5), beyond=(0, 5))
     def find_slots(self, start: int, count: int, beyond: int) -> None:
         """Ask some blocks, the dummy too, or one outside where that is refused."""
-        blocks = [*range(self.judge.blocks.usable + 1)]
+        blocks = [*range(self.model.blocks.usable + 1)]
         outside = [-1 if start % 2 else len(blocks)] if not beyond and self.can_refuse else []
         self.do(ops.FindSlots(self.names([*pick(blocks, start, count), *outside])))
 
     @act("has_states", start=PICK, count=(1, 4), blank=(0, 3), weight=2)
     def name_states(self, start: int, count: int, blank: int) -> None:
         """Make states known under their blocks' hashes; what has no hash says so."""
-        hashes, having = self.judge.blocks.hash_of, sorted(self.slots.slot_of)
+        hashes, having = self.model.blocks.hash_of, sorted(self.slots.slot_of)
         known = [block for block in having if block in hashes]
         blocks = pick(known if known and blank else having, start, count)
         values = [hashes.get(block, -1) for block in blocks]
@@ -376,7 +377,7 @@ class BlockMachine(BlockActs):
     def drop_states(self, start: int, count: int, repeat: int, how: int, seed: int) -> None:
         """Drop the states of some blocks, as an observer also with hashes of others."""
         blocks = pick(
-            sorted(self.slots.named if start % 3 == 0 else self.judge.blocks.occupied), start, count
+            sorted(self.slots.named if start % 3 == 0 else self.model.blocks.occupied), start, count
         )
         blocks += blocks[:repeat]
         others = [value for block, value in self.slots.named.items() if block not in blocks]
@@ -413,7 +414,7 @@ class BlockMachine(BlockActs):
     @act("has_slots", start=PICK, request=(0, 7), weight=2)
     def restore_live(self, start: int, request: int) -> None:
         """Restore a request behind a block, which may have no state."""
-        blocks, live = self.judge.blocks.occupied, self.states.rows - 1
+        blocks, live = self.model.blocks.occupied, self.states.rows - 1
         if blocks and live:
             self.ask(ops.RestoreLive(request % live, self.names(pick(blocks, start, 1))[0]))
 
@@ -432,12 +433,12 @@ class BlockMachine(BlockActs):
         """Ask for the slot of a block that nobody has among others."""
         bad = self.bad_block(which)
         if bad is not None:
-            self.ask(ops.AllocSlots(self.names([*pick(self.judge.blocks.occupied, start, count), bad])))
+            self.ask(ops.AllocSlots(self.names([*pick(self.model.blocks.occupied, start, count), bad])))
 
     @act("can_misuse_slots", start=PICK, other=PICK, twist=(0, 3))
     def name_badly(self, start: int, other: int, twist: int) -> None:
         """Name a state by another block's hash, or one that is not there, or outside."""
-        blocks, slots = self.judge.blocks, self.slots
+        blocks, slots = self.model.blocks, self.slots
         with_slot = pick(sorted(slots.slot_of), start, 1)
         without = pick(self._without_slot(blocks.occupied), other, 1)
         named = with_slot if twist < 2 else without
@@ -450,14 +451,14 @@ class BlockMachine(BlockActs):
     @act("can_misuse_slots", start=PICK, how=(0, 2), below=(0, 1))
     def drop_badly(self, start: int, how: int, below: int) -> None:
         """Drop the state of a block outside the pool, among others where that is one call."""
-        outside = -1 if below else self.judge.blocks.usable + 1
-        others = pick(self.judge.blocks.occupied, start, 2) if how else []
+        outside = -1 if below else self.model.blocks.usable + 1
+        others = pick(self.model.blocks.occupied, start, 2) if how else []
         self.ask(ops.DropStates(self.names([*others, outside]), _WAYS[how]))
 
     @act("can_misuse_slots", start=PICK, twist=(0, 3))
     def use_states_badly(self, start: int, twist: int) -> None:
         """Store where no slot is, or outside; save and restore what is not live."""
-        blocks, slots, last = self.judge.blocks, self.slots, self.states.rows - 1
+        blocks, slots, last = self.model.blocks, self.slots, self.states.rows - 1
         homeless = pick(self._without_slot(blocks.occupied), start, 1)
         having = pick(sorted(slots.slot_of), start, 1)
         wrong = last if start % 2 else -1
@@ -474,4 +475,4 @@ class BlockMachine(BlockActs):
 
     def slot_names(self, slots: Sequence[int]) -> tuple[Span, ...]:
         """Name slots by the steps that gave them."""
-        return self.judge.given_slots.name(slots)
+        return self.model.given_slots.name(slots)

@@ -11,7 +11,7 @@ from pymllm.conformance.program import check_twins
 from pymllm.history import operations as ops
 from pymllm.history.operations import Key, Operation, Span, Token
 from pymllm.history.outcomes import Hashes, Outcome
-from pymllm.oracle.buffer_judge import BufferJudge
+from pymllm.oracle.models.buffers import BufferModel
 from pymllm.oracle.models.slot_model import GivenNumbers
 
 SEED = (0, 9_999)
@@ -92,11 +92,15 @@ class BufferMachine(PoolMachine):
         read_kv=("a float layer", "no layer"),
     )
 
-    judge: BufferJudge
+    model: BufferModel
+
+    def begin(self) -> None:
+        """Look up what is known."""
+        self.model = self.judge.model
 
     def observe(self) -> None:
         """Read every layer."""
-        for layer in range(self.judge.layers):
+        for layer in range(self.model.layers):
             self.do(ops.ReadKV(layer))
 
     @act(weight=3, layer=(0, 2), tokens=(0, 4), padding=(0, 3), shape=(0, 3), seed=SEED)
@@ -104,25 +108,25 @@ class BufferMachine(PoolMachine):
         """Write some tokens and some padding, shuffled."""
         source = random.Random(seed)
         slots = self._slots(source, tokens, padding)
-        self._write(layer % self.judge.layers, slots, *self._contents(source, len(slots)), shape, source)
+        self._write(layer % self.model.layers, slots, *self._contents(source, len(slots)), shape, source)
 
     @act(weight=2, layer=(0, 2), first=(0, 12), onto=(1, 12), count=(1, 4))
     def move(self, layer: int, first: int, onto: int, count: int) -> None:
         """Move rows inside the buffers, onto rows that move as well."""
-        rows = self.judge.rows
+        rows = self.model.rows
         first, onto = first % rows, max(onto % rows, 1)
-        self.ask(ops.MoveKV(layer % self.judge.layers, first, onto, min(count, rows - first, rows - onto)))
+        self.ask(ops.MoveKV(layer % self.model.layers, first, onto, min(count, rows - first, rows - onto)))
 
     @act(needs="can_refuse", weight=3, tokens=(0, 3), twist=(0, 8), shape=(0, 3), seed=SEED)
     def write_badly(self, tokens: int, twist: int, shape: int, seed: int) -> None:
         """Write with one thing wrong; a wrong slot is the last, so that a write which starts first shows."""
         source = random.Random(seed)
         slots = self._slots(source, tokens, 0)
-        layer = {0: -1, 1: self.judge.layers}.get(twist, 0)
+        layer = {0: -1, 1: self.model.layers}.get(twist, 0)
         if twist in (2, 3):
-            slots.append(-1 if twist == 2 else self.judge.rows)
+            slots.append(-1 if twist == 2 else self.model.rows)
         keys, values = self._contents(source, len(slots))
-        part, other = self.judge.widths["key"], self.judge.widths["value"]
+        part, other = self.model.widths["key"], self.model.widths["value"]
         if twist == 4:
             keys = (*keys, (1,) * part)
         elif twist == 5:
@@ -138,7 +142,7 @@ class BufferMachine(PoolMachine):
     @act(needs="can_refuse", beyond=(0, 1))
     def read_badly(self, beyond: int) -> None:
         """Ask for a layer that is not there."""
-        self.do(ops.ReadKV(self.judge.layers if beyond else -1))
+        self.do(ops.ReadKV(self.model.layers if beyond else -1))
 
     def _write(
         self, layer: int, slots: list[int], keys: Rows, values: Rows, shape: int, source: random.Random
@@ -148,7 +152,7 @@ class BufferMachine(PoolMachine):
 
     def _slots(self, source: random.Random, tokens: int, padding: int) -> list[int]:
         """Choose slots at random, the last one often."""
-        usable = range(1, self.judge.rows)
+        usable = range(1, self.model.rows)
         slots = source.sample(usable, min(tokens, len(usable)))
         if slots and source.random() < 0.2 and usable[-1] not in slots:
             slots[0] = usable[-1]
@@ -157,7 +161,7 @@ class BufferMachine(PoolMachine):
         return slots
 
     def _contents(self, source: random.Random, count: int) -> tuple[Rows, Rows]:
-        widths = self.judge.widths
+        widths = self.model.widths
         return _rows(source, count, widths["key"]), _rows(source, count, widths["value"])
 
 

@@ -9,21 +9,25 @@ from pymllm.conformance.acting import act
 from pymllm.conformance.pool_machine import SEED, PoolMachine, index_form, malformed_calls, name_numbers
 from pymllm.history import operations as ops
 from pymllm.history.operations import Span
-from pymllm.oracle.row_judge import RowJudge
-from pymllm.oracle.state_judge import StateJudge
+from pymllm.oracle.models.rows import RowModel
+from pymllm.oracle.models.state_pools import StatePoolModel
 
 _LARGEST = 2**31 - 1
 
 
 class _LendingMachine(PoolMachine):
-    """Drives what hands something out by number, which the judge follows as `held`."""
+    """Drives what hands something out by number, which the model follows as `held`."""
 
-    judge: RowJudge | StateJudge
+    model: RowModel | StatePoolModel
+
+    def begin(self) -> None:
+        """Look up what is known."""
+        self.model = self.judge.model
 
     @property
     def has_held(self) -> bool:
         """Whether a row, or a track slot, is handed out."""
-        return bool(self.judge.held)
+        return bool(self.model.held)
 
     @act(chance=(0, 2))
     def clear(self, chance: int) -> None:
@@ -32,12 +36,12 @@ class _LendingMachine(PoolMachine):
             self.ask(ops.Clear())
 
     def _held_one(self, pick: int) -> Span:
-        held = sorted(self.judge.held)
+        held = sorted(self.model.held)
         (span,) = self._names([held[pick % len(held)]])
         return span
 
     def _names(self, rows: Iterable[int]) -> tuple[Span, ...]:
-        return name_numbers(rows, self.judge.given, self.judge.held.__contains__)
+        return name_numbers(rows, self.model.given, self.model.held.__contains__)
 
 
 class RowMachine(_LendingMachine):
@@ -53,7 +57,7 @@ class RowMachine(_LendingMachine):
         write_entries=("float rows", "bool rows", "float positions", "float values", "three indices"),
     )
 
-    judge: RowJudge
+    model: RowModel
 
     def observe(self) -> None:
         """Read the table."""
@@ -73,9 +77,9 @@ class RowMachine(_LendingMachine):
     @act(needs="can_refuse", row=(-1, 7))
     def free_badly(self, row: int) -> None:
         """Give back a row that is nobody's."""
-        bound = self.judge.max_reqs + 2
+        bound = self.model.max_reqs + 2
         row = row if row < bound else row % bound
-        if row not in self.judge.held:
+        if row not in self.model.held:
             self.ask(ops.FreeRow(_literal(row)))
 
     @act(needs="can_refuse")
@@ -87,19 +91,19 @@ class RowMachine(_LendingMachine):
     @act(needs="has_held", weight=3, pick=(0, 7), start=(0, 7), length=(0, 7), seed=SEED)
     def write_stretch(self, pick: int, start: int, length: int, seed: int) -> None:
         """Write where a request's tokens are."""
-        start %= self.judge.context + 1
-        stop = min(start + length, self.judge.context)
+        start %= self.model.context + 1
+        stop = min(start + length, self.model.context)
         self._write_row(self._held_one(pick), start, stop, _values(stop - start, seed), seed)
 
     @act(needs="can_refuse", weight=2, pick=(0, 7), twist=(0, 8), seed=SEED)
     def write_stretch_badly(self, pick: int, twist: int, seed: int) -> None:
         """Write a stretch with one thing wrong, somewhere near a legal one."""
-        context = self.judge.context
+        context = self.model.context
         row = self._held_one(pick) if self.has_held else _literal(1)
         start, stop = sorted(random.Random(seed).choices(range(context + 1), k=2))
         surplus = 0
         if twist < 4:
-            row = _literal((0, -1, self.judge.max_reqs + 1, min(self.judge.free, default=0))[twist])
+            row = _literal((0, -1, self.model.max_reqs + 1, min(self.model.free, default=0))[twist])
         elif twist == 4:
             stop = context + 1
         elif twist == 5:
@@ -126,12 +130,12 @@ class RowMachine(_LendingMachine):
     def decode_badly(self, padding: int, twist: int, seed: int) -> None:
         """Write a batch whose last entry is wrong: a write that starts before it has checked shows."""
         rows, positions, values = self._batch(padding, seed)
-        wrong_rows = (-1, self.judge.max_reqs + 1, min(self.judge.free, default=-1))
+        wrong_rows = (-1, self.model.max_reqs + 1, min(self.model.free, default=-1))
         if twist < 3:
             rows.append(wrong_rows[twist])
         else:
             rows.append(0)
-        positions.append({3: self.judge.context, 4: -1}.get(twist, 0))
+        positions.append({3: self.model.context, 4: -1}.get(twist, 0))
         values.append(-1 if twist == 5 else 1)
         if twist == 6:
             values.append(1)
@@ -139,9 +143,9 @@ class RowMachine(_LendingMachine):
 
     def _batch(self, padding: int, seed: int) -> tuple[list[int], list[int], list[int]]:
         source = random.Random(seed)
-        rows = [*sorted(self.judge.held), *[0] * padding]
+        rows = [*sorted(self.model.held), *[0] * padding]
         source.shuffle(rows)
-        positions = [source.randrange(self.judge.context) if row else 0 for row in rows]
+        positions = [source.randrange(self.model.context) if row else 0 for row in rows]
         return rows, positions, list(_values(len(rows), seed))
 
     def _write_entries(self, rows: list[int], positions: list[int], values: list[int], seed: int) -> None:
@@ -169,11 +173,11 @@ class StateMachine(_LendingMachine):
         read_states=("a float layer", "no layer"),
     )
 
-    judge: StateJudge
+    model: StatePoolModel
 
     def observe(self) -> None:
         """Read every layer."""
-        for layer in range(self.judge.layers):
+        for layer in range(self.model.layers):
             self.do(ops.ReadStates(layer))
 
     # -- track slots ---------------------------------------------------------------------------------------
@@ -190,8 +194,8 @@ class StateMachine(_LendingMachine):
     @act(needs="can_refuse", slot=(-1, 6))
     def free_badly(self, slot: int) -> None:
         """Give back what is nobody's, or no track slot."""
-        slot = min(slot, self.judge.rows)
-        if slot not in self.judge.held:
+        slot = min(slot, self.model.rows)
+        if slot not in self.model.held:
             self.ask(ops.FreeTrack(Span(0, slot, slot + 1)))
 
     # -- states --------------------------------------------------------------------------------------------
@@ -199,9 +203,9 @@ class StateMachine(_LendingMachine):
     def advance(self, row: int, seed: int) -> None:
         """Write a row in every layer, as a forward pass does."""
         source = random.Random(seed)
-        (span,) = self._names([row % self.judge.rows])
-        largest_ramp = 24 // max(self.judge.widths.values())  # the last element is still below 128
-        for layer in range(self.judge.layers):
+        (span,) = self._names([row % self.model.rows])
+        largest_ramp = 24 // max(self.model.widths.values())  # the last element is still below 128
+        for layer in range(self.model.layers):
             recurrent, conv = source.randrange(-128, 104), source.randrange(-128, 104)
             self.do(ops.WriteState(layer, span, recurrent, conv, source.randint(0, largest_ramp)))
         self.observe()
@@ -210,7 +214,7 @@ class StateMachine(_LendingMachine):
     def copy(self, count: int, padding: int, seed: int) -> None:
         """Copy some rows to some others, padded with copies to row 0."""
         source = random.Random(seed)
-        rows = range(self.judge.rows)
+        rows = range(self.model.rows)
         targets = [*source.sample(rows[1:], min(count, len(rows) - 1)), *[0] * padding]
         source.shuffle(targets)
         self._copy(source.choices(rows, k=len(targets)), targets, source)
@@ -219,8 +223,8 @@ class StateMachine(_LendingMachine):
     def copy_badly(self, count: int, twist: int, seed: int) -> None:
         """Copy with the last row outside, or with one row too many on one side."""
         source = random.Random(seed)
-        rows, targets = [0] * count, source.sample(range(self.judge.rows), count)
-        outside = -1 if seed % 2 else self.judge.rows
+        rows, targets = [0] * count, source.sample(range(self.model.rows), count)
+        outside = -1 if seed % 2 else self.model.rows
         if twist < 2:
             rows.append(outside if twist else 0)
             targets.append(0 if twist else outside)
@@ -236,14 +240,14 @@ class StateMachine(_LendingMachine):
     def reset(self, count: int, seed: int) -> None:
         """Zero some rows."""
         source = random.Random(seed)
-        self._reset(source.choices(range(self.judge.rows), k=count), source)
+        self._reset(source.choices(range(self.model.rows), k=count), source)
 
     @act(needs="can_refuse", count=(0, 2), seed=SEED)
     def reset_badly(self, count: int, seed: int) -> None:
         """Zero some rows, the last of which is not there."""
         source = random.Random(seed)
-        outside = source.choice((-1, self.judge.rows))
-        self._reset([*source.choices(range(self.judge.rows), k=count), outside], source)
+        outside = source.choice((-1, self.model.rows))
+        self._reset([*source.choices(range(self.model.rows), k=count), outside], source)
 
     def _reset(self, rows: list[int], source: random.Random) -> None:
         self.ask(ops.ResetStates(self._names(rows), index_form(source, rows)))
@@ -251,4 +255,4 @@ class StateMachine(_LendingMachine):
     @act(needs="can_refuse", beyond=(0, 1))
     def read_badly(self, beyond: int) -> None:
         """Ask for a layer that is not there."""
-        self.do(ops.ReadStates(self.judge.layers if beyond else -1))
+        self.do(ops.ReadStates(self.model.layers if beyond else -1))

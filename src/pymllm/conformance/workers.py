@@ -292,8 +292,11 @@ Answer = TypeVar("Answer")
 class Workers:
     """A number of processes that stay between two calls of `map`; with 0 jobs all is done in this process.
 
-    Processes of our own and not an executor's: one that dies or hangs must not take the others along, and is
-    replaced. All that callers know is `map`; what spreads work over machines can stand behind it. A call of
+    Processes of our own and not an executor's. Measured with workers that die, are killed, hang in native
+    code, print, and answer with an object that runs code where it is read: joblib and loky 3.7 lose tasks of
+    others with a death. pebble 5.2 loses none, but it read that object here, where verdicts are decided, left
+    what was printed in the results, and neither has the program of a call that hangs nor takes a word before
+    the answer. All that callers know is `map`; what spreads work over machines can stand behind it. A call of
     an adapter takes ``seconds`` at most. ``interruption`` ended the work early; ``hear`` takes what a
     function tells before its answer (`pymllm.conformance.workers.tell`).
     """

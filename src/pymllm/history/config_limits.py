@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from math import prod
 from typing import Any, Final
 
@@ -110,8 +111,12 @@ number, is 0."""
 
 
 def _total(sizes: Mapping[str, int], factors: str) -> int:
-    terms = [[term.split("*") for term in factor.split("+")] for factor in factors.split()]
-    return prod(sum(prod(sizes[key] for key in term) for term in factor) for factor in terms)
+    return prod(sum(prod([sizes[key] for key in term]) for term in factor) for factor in _terms(factors))
+
+
+@cache
+def _terms(factors: str) -> list[list[list[str]]]:
+    return [[term.split("*") for term in factor.split("+")] for factor in factors.split()]
 
 
 def config_schema() -> dict[str, Any]:

@@ -13,9 +13,9 @@ Which law is named where several are broken:
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from pymllm.errors import InvariantViolation, ProgramError
@@ -30,15 +30,18 @@ from pymllm.oracle.laws.law import Asked, Broken, Check, KindLaws, Law
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, KindModel, Seen
 
 _KINDS = {
-    "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
+    "blocks": ("pymllm.oracle.models.blocks:BlocksModel", "pymllm.oracle.laws.blocks:BLOCKS"),
     "prefix": ("pymllm.oracle.models.prefix:CacheModel", "pymllm.oracle.laws.prefix_kind:PREFIX"),
+    "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
+    "rows": ("pymllm.oracle.models.rows:RowModel", "pymllm.oracle.laws.rows:ROWS"),
+    "buffers": ("pymllm.oracle.models.buffers:BufferModel", "pymllm.oracle.laws.buffers:BUFFERS"),
+    "hashes": ("pymllm.oracle.models.hashes:HashModel", "pymllm.oracle.laws.keys:HASHES"),
+    "states": (
+        "pymllm.oracle.models.state_pools:StatePoolModel",
+        "pymllm.oracle.laws.state_pools:STATE_POOLS",
+    ),
 }
 _JUDGES = {
-    "rows": "pymllm.oracle.row_judge:RowJudge",
-    "buffers": "pymllm.oracle.buffer_judge:BufferJudge",
-    "states": "pymllm.oracle.state_judge:StateJudge",
-    "hashes": "pymllm.oracle.hash_judge:HashJudge",
-    "blocks": "pymllm.oracle.block_judge:BlockJudge",
     "requests": "pymllm.oracle.request_judge:RequestJudge",
 }
 
@@ -91,6 +94,7 @@ def make_judge(header: Header) -> Judge:
     return judge
 
 
+@functools.cache
 def _find(place: str) -> Any:
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
@@ -101,54 +105,62 @@ def _find(place: str) -> Any:
 _WHOLE = frozenset({"X1", "X2", "X4", "X7"})
 """Laws about everything at once: that sizes are right afterwards is a test of them, changed or not."""
 
-_FAILED = {NO_ROOM: "X4", STRUCK: "X2"}
-"""The law that a wrong size breaks after an operation that came to nothing, where it is claimed."""
-
 
 class _Plan:
     """What there is to do for operations of one class, looked up once."""
 
-    __slots__ = ("answer", "checks", "failed", "follow", "is_test", "law", "met", "read", "sizes")
+    __slots__ = ("answer", "fates", "follow", "is_test", "law", "read", "sizes")
 
     def __init__(self, operation: type[Operation], model: KindModel, laws: KindLaws) -> None:
         name, kind = name_of(operation), model.KIND
         if operation not in OPERATIONS_OF[kind]:
             raise ProgramError(f"{name} is no operation of kind {kind}")
-        claimed = _find_claimed(kind, model.claims)
         self.read: Callable[[Any, Outcome], Seen] = getattr(model, f"read_{name}", model.read)
         self.follow: Callable[[int, Any, Any], None] | None = getattr(model, f"follow_{name}", None)
         asked = laws.asked.get(operation, Asked(None, laws.sizes_law))
-        self.answer, self.is_test = asked.answer, asked.is_test
+        claimed = _find_claimed(kind, model.claims)
+        self.answer, self.is_test = asked.answer, asked.is_test and laws.counts_all
         self.law = _choose(asked.law, claimed)
         self.sizes = _choose(asked.sizes or asked.law, claimed)
-        self.failed = {fate: law for fate, law in _FAILED.items() if law in claimed}
-        self.met = {fate: met for (of, fate), met in laws.met.items() if of is operation}
-        order = laws.orders.get(operation, laws.order)
-        self.checks = _find_checks(operation, kind, model.claims, order)
+        self.fates = _fates_of(kind, laws, model.claims).get(operation, {})
 
 
-@lru_cache(maxsize=64)
-def _find_claimed(kind: str, claims: frozenset[str]) -> dict[str, Law]:
+_Tell = Callable[[Any, Any, Any], Mapping[str, object]]
+_Fate = tuple[Sequence[tuple[str, Check]], _Tell | None]
+"""Checks of laws in their order, and what tells the situations that are met."""
+
+
+@functools.cache
+def _fates_of(
+    kind: str, laws: KindLaws, claims: frozenset[str]
+) -> Mapping[type[Operation], Mapping[str, _Fate]]:
+    """Return what there is to look at, by operation and fate, for an implementation with these claims."""
+    claimed = _find_claimed(kind, claims)
+    checks: dict[tuple[type[Operation], str], list[tuple[str, Check]]] = {key: [] for key in laws.met}
+    for operation in OPERATIONS_OF[kind]:
+        ids = laws.orders.get(operation, laws.order).split()
+        for place, id in enumerate(ids):
+            before, is_last = ids[:place].count(id), id not in ids[place + 1 :]
+            for fate, known in _checks_of(claimed[id], operation, kind) if id in claimed else ():
+                here = known[before:] if is_last else known[before : before + 1]
+                checks.setdefault((operation, fate), []).extend((id, check) for check in here)
+    found: dict[type[Operation], dict[str, _Fate]] = {}
+    for (operation, fate), each in checks.items():
+        found.setdefault(operation, {})[fate] = each, laws.met.get((operation, fate))
+    return found
+
+
+@functools.cache
+def _find_claimed(kind: str, claims: frozenset[str]) -> Mapping[str, Law]:
     return {law.id: law for law in laws_of(kind) if law.is_claimed_by(claims)}
 
 
-@lru_cache(maxsize=1024)
-def _find_checks(
-    operation: type[Operation], kind: str, claims: frozenset[str], order: str
-) -> dict[str, list[tuple[str, Check]]]:
-    """Return the checks of an operation in order, by what came of it; asked for once in each program."""
-    found: dict[str, list[tuple[str, Check]]] = {}
-    claimed, ids = _find_claimed(kind, claims), order.split()
-    for place, id in enumerate(ids):
-        checks: dict[str, list[Check]] = {}
-        for of, fate, of_kind, check in claimed[id].checks if id in claimed else ():
-            if of is operation and of_kind == kind:
-                checks.setdefault(fate, []).append(check)
-        before = ids[:place].count(id)
-        for fate, each in checks.items():
-            here = each[before : before + 1] if id in ids[place + 1 :] else each[before:]
-            found.setdefault(fate, []).extend((id, check) for check in here)
-    return found
+def _checks_of(law: Law, operation: type[Operation], kind: str) -> Iterable[tuple[str, list[Check]]]:
+    checks: dict[str, list[Check]] = {}
+    for of, fate, of_kind, check in law.checks:
+        if of is operation and of_kind == kind:
+            checks.setdefault(fate, []).append(check)
+    return checks.items()
 
 
 def _choose(law: str | Callable[[Any, Any, Any], str], claimed: Collection[str]) -> Any:
@@ -156,6 +168,9 @@ def _choose(law: str | Callable[[Any, Any, Any], str], claimed: Collection[str])
     if not isinstance(law, str):
         return law
     return next((id for id in law.split() if id in claimed), law.split()[-1])
+
+
+_NOTHING: _Fate = ((), None)
 
 
 class LawJudge(Generic[ModelT]):
@@ -187,9 +202,12 @@ class LawJudge(Generic[ModelT]):
         law = self._laws.sizes_law
         if not isinstance(outcome.result, Unsupported):
             law = self._judge_done(plan, step, operation, outcome)
+        elif outcome.effects:
+            self.evidence.refuse(law, "effects of what is not supported", "none", outcome.effects)
         model.end_step(operation)
         now = model.sizes()
-        self._test_sizes(law, before, now, outcome.sizes)
+        if now:
+            self._test_sizes(law, before, now, outcome.sizes)
         self._sizes = now
 
     def check_end(self) -> None:
@@ -200,7 +218,7 @@ class LawJudge(Generic[ModelT]):
         model, evidence = self.model, self.evidence
         seen = plan.read(operation, outcome)
         fate = seen.fate
-        tell = plan.met.get(fate)
+        checks, tell = plan.fates.get(fate, _NOTHING)
         if fate == REFUSED:
             self._judge_refusal(seen, outcome)
         elif fate == DONE and plan.answer is not None:
@@ -210,7 +228,7 @@ class LawJudge(Generic[ModelT]):
             if plan.is_test:
                 evidence.exercised[law] += 1
         exercised = evidence.exercised
-        for law, check in plan.checks.get(fate, ()):
+        for law, check in checks:
             found = check(model, operation, seen)
             if found is True:
                 exercised[law] += 1
@@ -223,31 +241,38 @@ class LawJudge(Generic[ModelT]):
         if fate == REFUSED:
             model.follow_refused(step, operation, seen)
             return seen.wrong[0].trace
-        law = plan.failed.get(fate) or plan.sizes
-        if not isinstance(law, str):
-            law = law(model, operation, seen)
+        law = self._law_of_sizes(plan, operation, seen)
         if plan.follow is not None:
             plan.follow(step, operation, seen)
         return law
 
     def _judge_refusal(self, seen: Seen, outcome: Outcome) -> None:
         """Judge an operation that must be refused, by the errors of all that is wrong with it."""
-        first = seen.wrong[0]
+        first, evidence = seen.wrong[0], self.evidence
+        errors: Collection[str] = first.errors
+        if len(seen.wrong) > 1:
+            errors = dict.fromkeys(error for misuse in seen.wrong for error in misuse.errors)
         for misuse in seen.wrong:
             if misuse.needs not in self.model.claims:
                 raise ProgramError(
                     f"{misuse.what} must be refused, and the adapter does not claim {misuse.needs}"
                 )
-        errors = dict.fromkeys(error for misuse in seen.wrong for error in misuse.errors)
-        self.evidence.expect_error(first.law, first.what, outcome, *errors)
-        for misuse in seen.wrong:
-            self.evidence.meet(misuse.situation, misuse.situation)
+            evidence.meet(misuse.situation, misuse.situation)
+        evidence.expect_error(first.law, first.what, outcome, *errors)
+
+    def _law_of_sizes(self, plan: _Plan, operation: Operation, seen: Seen) -> str:
+        if seen.fate == NO_ROOM and "pool" in self.model.claims:
+            return "X4"
+        if seen.fate == STRUCK:
+            return "X2"
+        law: str | Callable[[Any, Any, Any], str] = plan.sizes
+        return law if isinstance(law, str) else law(self.model, operation, seen)
 
     def _test_sizes(
         self, law: str, before: Mapping[str, int], now: Mapping[str, int], found: Mapping[str, int]
     ) -> None:
         """Test the sizes that were told against those that the model knows now."""
-        is_whole = law in _WHOLE or self.model.tests_each_size
+        is_whole = self.model.tests_each_size or (law in _WHOLE and self._laws.counts_all)
         if not is_whole and found == now == before:
             return  # as after every second operation: nothing is wrong, and nothing could have become so
         if self._sizes is None and self._laws.is_wrong_from_start and now == before != found:

@@ -20,9 +20,12 @@ from pymllm.history.operations import Key, Span
 from pymllm.history.outcomes import Inspected, NodeView, Outcome
 from pymllm.oracle.judge import Judge, LawJudge, make_judge
 from pymllm.oracle.laws import find_law
+from pymllm.oracle.models.block_model import BlockModel
+from pymllm.oracle.models.blocks import BlocksModel
 from pymllm.oracle.models.kind_model import KindModel
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds
+from pymllm.oracle.models.rows import RowModel
 from pymllm.oracle.models.slot_ledger import Owner
 from pymllm.oracle.models.slots import SlotModel
 from pymllm.text_file import cut
@@ -149,17 +152,8 @@ def _cells_of(judge: Any) -> list[_Cell]:
     """Return who has each slot of the pool, each page of an allocator, or each block or row."""
     if isinstance(judge, LawJudge):
         return list(_cells_of_model(judge.model))
-    if judge.KIND == "rows":
-        rows = range(1, judge.max_reqs + 1)
-        return [_owned(row, "caller" if row in judge.held else "free", "row") for row in rows[:MOST_CELLS]]
-    if judge.KIND in ("blocks", "requests"):
-        model = judge.blocks if judge.KIND == "blocks" else judge.books.model.blocks
-        return [
-            _owned(block, "held" if block in model.hash_of else "caller", "block")
-            if model.refs.get(block, 0)
-            else _owned(block, "cache" if block in model.hash_of else "free", "block")
-            for block in range(min(model.usable, MOST_CELLS))
-        ]
+    if judge.KIND == "requests":
+        return list(_cells_of_blocks(judge.books.model.blocks))
     return []
 
 
@@ -170,6 +164,18 @@ def _cells_of_model(model: KindModel) -> Iterator[_Cell]:
         halves = model.window_pool.half if model.window_pool is not None else {}
         for page in range(1, min(model.full.pages, MOST_CELLS) + 1):
             yield _Cell(page, *_page_words(model.full, page, halves))
+    elif isinstance(model, RowModel):
+        for row in range(1, min(model.max_reqs, MOST_CELLS) + 1):
+            yield _owned(row, "caller" if row in model.held else "free", "row")
+    elif isinstance(model, BlocksModel):
+        yield from _cells_of_blocks(model.blocks)
+
+
+def _cells_of_blocks(model: BlockModel) -> Iterator[_Cell]:
+    for block in range(min(model.usable, MOST_CELLS)):
+        is_known = block in model.hash_of
+        tones = ("caller", "held") if model.refs.get(block) else ("free", "cache")
+        yield _owned(block, tones[is_known], "block")
 
 
 def _owned(number: int, tone: str, what: str) -> _Cell:

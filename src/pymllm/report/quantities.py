@@ -8,7 +8,7 @@ from typing import Any
 
 from pymllm.report.records import Machine
 
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 _BYTES = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 _DIGITS = 3
@@ -28,8 +28,8 @@ def show(value: float | None, unit: str) -> str:
     """
     if value is None:
         return "unknown"
-    if unit in _SECONDS:
-        return _scaled(value * _SECONDS[unit], _TIMES)
+    if unit in SECONDS:
+        return _scaled(value * SECONDS[unit], _TIMES)
     if unit == "bytes":
         return _scaled(value, (*_BYTES, ("bytes", 1.0)))
     if unit == "share":
@@ -85,9 +85,9 @@ def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
     largest = max(map(abs, values), default=0.0)
     if unit == "share":
         return 100.0, "%"
-    if unit in _SECONDS:
-        name, size = _unit_for(largest * _SECONDS[unit], _TIMES)
-        return _SECONDS[unit] / size, name
+    if unit in SECONDS:
+        name, size = _unit_for(largest * SECONDS[unit], _TIMES)
+        return SECONDS[unit] / size, name
     if unit == "bytes":
         name, size = _unit_for(largest, (*_BYTES, ("bytes", 1.0)))
         return 1 / size, name

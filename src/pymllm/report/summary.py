@@ -72,7 +72,7 @@ def _violations(runs: Sequence[Run], searches: Sequence[Searched]) -> Iterator[s
             _code(it.expected),
             _code(it.observed),
             _code(str(since.get((who.name, it.law), ""))),
-            _code(next(commands_again(who, it), None)),
+            _code(next(commands_again(it, who.name, who.document.seed), None)),
         )
         for who in searches
         for it in who.adapter.violations

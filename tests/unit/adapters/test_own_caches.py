@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 from typing import Any
 
 import pytest
@@ -108,19 +106,6 @@ def test_an_audit_finds_what_is_wrong_inside(made: Any, spoil: Any, law: str) ->
         adapter.audit()
 
 
-@pytest.mark.parametrize("made", [make, hybrid])
-def test_the_root_has_neither_hashes_nor_holds(made: Any) -> None:
-    """R6, X7: by its node and by None, also once it is an old root."""
-    adapter = fill(made())
-    adapter.apply(4, ops.Match(ops.Key((9,))))
-    assert [adapter.apply(step, ops.Lock(4)).result for step in (5, 6)] == [out.Locked(), out.Locked()]
-    assert adapter.apply(7, ops.Hash(4)).result == out.Hashes(())
-    adapter.apply(8, ops.Reset())
-    results = [adapter.apply(9 + lock, ops.Unlock(lock)).result for lock in (5, 6)]
-    assert results == [out.Done(), out.Done()]
-    assert adapter.apply(16, ops.Hash(4)).result == out.Hashes(())
-
-
 def test_nothing_is_walked_again_after_reading() -> None:
     """What only read has changed nothing that was not seen before."""
     adapter = fill(make())
@@ -139,37 +124,6 @@ def test_an_audit_finds_what_is_wrong_in_the_pool() -> None:
         adapter.audit()
 
 
-def test_nodes_are_shown() -> None:
-    """R9, S5: as the tree has them after a hold has split one."""
-    adapter = fill(make())
-    adapter.apply(3, ops.Lock(2))
-    inspected = adapter.apply(4, ops.Inspect()).result
-    assert isinstance(inspected, out.Inspected)
-    assert [(view.tokens, view.swa_lock_ref) for view in inspected.nodes] == [((7,) * 4, 0), ((7,) * 4, 1)]
-
-
-def test_hashes_are_those_of_the_whole_path() -> None:
-    """H2: one per page from the root, whatever nodes there are."""
-    adapter = fill(make(), tokens=3)
-    adapter.apply(3, ops.Match(ops.Key((7,))))
-    chain, expected = b"", []
-    for _ in range(3):
-        chain = hashlib.sha256(chain + (7).to_bytes(4, "little")).digest()
-        expected.append(chain.hex())
-    assert adapter.apply(4, ops.Hash(2)).result == out.Hashes(tuple(expected))
-    assert adapter.apply(5, ops.Hash(3)).result == out.Hashes(tuple(expected[:1]))
-
-
-def test_two_runs_are_the_same() -> None:
-    """X3: outcomes are values, and equal ones."""
-    programs = [
-        [fill(make()).apply(step, op) for step, op in enumerate((ops.Lock(2), ops.Inspect()), 3)]
-        for _ in "12"
-    ]
-    assert programs[0] == programs[1]
-    assert dataclasses.replace(programs[0][0], sizes={}) != programs[1][0]
-
-
 def test_nonsense_that_is_taken_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """X1: a call that should have raised and did not is an answer as any other."""
     adapter = make()
@@ -186,89 +140,10 @@ def test_small_and_large_pools_of_states_are_examined() -> None:
     assert found == {(page, slots) for page in (1, 4) for slots in (1, 3, 32)}
 
 
-def test_track_slots_are_those_of_the_pool() -> None:
-    """P5, M7: handed out, given back, and gone when there are none."""
-    adapter = hybrid()
-    assert [adapter.apply(step, ops.AllocTrack()).result for step in (1, 2, 3, 4)] == [
-        *(out.Slots((slot,)) for slot in (2, 3, 4)),
-        out.NoRoom(),
-    ]
-    freed = adapter.apply(5, ops.FreeTrack(ops.Span(3, 0, 1)))
-    assert (freed.result, freed.effects) == (out.Done(), ())
-    assert freed.sizes["available_track_slots"] == 1
-
-
-def test_track_slots_hold_what_was_written() -> None:
-    """E1: row 0, the one working row, and the track slots; a read changes nothing that an audit would see."""
-    adapter = hybrid()
-    adapter.apply(2, ops.AllocTrack())
-    assert adapter.apply(3, ops.WriteState(0, STATE, 5, -6)).result == out.Done()
-    read = adapter.apply(4, ops.ReadStates(0)).result
-    assert isinstance(read, out.States)
-    assert read.recurrent == ((0,), (0,), (5,), (0,), (0,))
-    assert read.conv == ((0,), (0,), (-6,), (0,), (0,))
-    assert adapter.audit() == ()
-
-
 def test_a_free_names_exactly_one() -> None:
     """P5: several at once have no meaning."""
     with pytest.raises(ProgramError, match="one"):
         hybrid().apply(1, ops.FreeTrack(ops.Span(0, 2, 4)))
-
-
-@pytest.mark.parametrize("slots", [2, 3])
-def test_a_state_is_handed_over_and_found(slots: int) -> None:
-    """M1, M2: as either integer; the tensor is overwritten at once (X5)."""
-    adapter = hybrid()
-    for step in range(10, 8 + slots):
-        adapter.apply(step, ops.AllocTrack())
-    fill(adapter, 4)
-    matched = adapter.apply(4, ops.Match(ops.Key((7,) * 4))).result
-    assert isinstance(matched, out.Matched)
-    assert (matched.prefix_len, matched.state, matched.branching) == (4, slots, None)
-    beyond = adapter.apply(5, ops.Insert(ops.Key((7,) * 4), (ops.Span(4, 0, 4),))).result
-    assert beyond == out.Inserted(4, (), 4, False)
-
-
-def test_kv_without_a_state_is_told() -> None:
-    """M2: how long it is; the root has no state."""
-    adapter = hybrid()
-    adapter.apply(1, ops.Alloc(2))
-    adapter.apply(2, ops.Insert(ops.Key((7, 7)), (ops.Span(1, 0, 2),)))
-    assert adapter.apply(3, ops.Match(ops.Key((7, 7)))).result == out.Matched((), 0, 0, "int64", None, 2)
-
-
-def test_what_goes_back_is_seen() -> None:
-    """M5, X2: the state first, then its KV."""
-    outcome = fill(hybrid(), 4).apply(4, ops.Evict(0, 1))
-    assert outcome.result == out.Evicted(4, 0, 1)
-    assert [effect.call for effect in outcome.effects] == ["free_state", "free", "callback"]
-    assert outcome.effects[0] == out.Effect("free_state", (2,))
-    assert outcome.sizes["available_track_slots"] == 3
-
-
-def test_a_call_of_the_pool_of_states_can_fail() -> None:
-    """X2, X7: it has taken nothing, and the next works again."""
-    adapter = fill(hybrid(), 4)
-    adapter.apply(4, ops.Fault("free_state"))
-    refused = adapter.apply(5, ops.Evict(0, 1))
-    assert (refused.result.error, refused.effects) == ("InjectedFault", ())
-    assert refused.sizes["mamba_evictable_size"] == 1
-    assert adapter.apply(6, ops.Reset()).effects == (
-        out.Effect("free_state", (2,)),
-        out.Effect("free", (1, 2, 3, 4)),
-    )
-
-
-def test_nodes_and_lists_are_shown() -> None:
-    """M3, M8: with the states at their ends."""
-    adapter = fill(hybrid(), 4)
-    adapter.apply(4, ops.Insert(ops.Key((7,) * 3), (ops.Span(1, 0, 3),)))
-    shown = adapter.apply(5, ops.Inspect()).result
-    assert isinstance(shown, out.Inspected)
-    upper, lower = shown.nodes
-    assert [(view.tokens, view.state) for view in shown.nodes] == [((7,) * 3, None), ((7,), 2)]
-    assert (shown.full_lru, shown.mamba_lru) == ((upper.id, lower.id), (lower.id,))
 
 
 # -- What the adapters of all trees of ours share ------------------------------------------------------------
@@ -294,21 +169,6 @@ def test_a_node_of_another_cache_is_one_of_the_same_class(kind: type[OwnTree]) -
     assert type(made.build(2)) is type(made.cache)
     refused = made.apply(1, ops.Malformed("lock", "a node of another cache"))
     assert refused.result.error == "StaleNodeError"
-
-
-@each_tree
-def test_holds_are_known_until_they_are_released(kind: type[OwnTree]) -> None:
-    """R6: the last one that is outstanding, and none after a reset."""
-    made = fill_tree(kind)
-    assert isinstance(made.apply(2, ops.Malformed("unlock", "a bool for a token")).result, out.Unsupported)
-    assert made.apply(3, ops.Lock(1)).result == out.Locked()
-    assert made.some_held_node() is made.node_of(1)
-    assert made.apply(4, ops.Unlock(3)).result == out.Done()
-    made.apply(5, ops.Lock(1))
-    made.apply(6, ops.Reset())
-    for step, operation in enumerate((ops.Lock(1), ops.Unlock(5), ops.Hash(1)), 7):
-        assert made.apply(step, operation).result.error == "StaleNodeError"
-    assert isinstance(made.apply(10, ops.Malformed("unlock", "a bool for a token")).result, out.Unsupported)
 
 
 @each_tree
@@ -392,13 +252,6 @@ def test_every_attribute_of_a_hybrid_node_is_shown() -> None:
     assert [len(view.page_hashes or ()) for view in views] == [2, 1]
     assert [view.kept_bytes for view in views] == [16, 8]
     assert views[0].last_access == views[1].last_access + 1
-
-
-def test_parents_come_before_their_children(cache: RadixCache) -> None:
-    """R9: a reader can spell every path while reading."""
-    views = view_tree(cache.root_node, view_node)
-    ids = [view.id for view in views]
-    assert all(view.parent is None or view.parent in ids[:at] for at, view in enumerate(views))
 
 
 def test_a_path_is_as_long_as_the_key_it_spells(cache: RadixCache) -> None:

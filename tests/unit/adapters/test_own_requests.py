@@ -1,4 +1,4 @@
-"""The adapter of whole requests, and the forward pass under it."""
+"""The adapter of whole requests, where no program of tests/properties looks, and its forward pass."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.files import Config
 from pymllm.oracle.models.cold_runs import ColdRuns, Prefix
-
-# -- The adapter of `DynamicInferenceContext`: what was asked arrives, and what came of it is told -----------
-
 
 CONFIG: Config = {
     **{
@@ -38,97 +35,12 @@ def play(adapter: Requests, *operations: ops.Operation) -> list[out.Outcome]:
     return [adapter.apply(step, operation) for step, operation in enumerate(operations, 1)]
 
 
-def test_a_request_is_told_of_from_its_row_to_its_states() -> None:
-    """E2, C7: what the forward pass was told, what is registered, and what is kept."""
-    added, ran, looked = play(make(), ops.AddRequest(SIX), ops.RunStep((9,)), ops.Inspect())
-    assert isinstance(added.result, out.RequestView)
-    assert (added.result.region, added.result.blocks, added.result.state) == ("prefill", (0, 1, 2), (0, 0))
-    assert added.sizes["pool_avail"] == 4
-    assert isinstance(ran.result, out.Ran)
-    (run,) = ran.result.requests
-    assert (run.start, run.count, run.writes, run.is_sampled) == (0, 6, ((0, 2), (2, 2), (4, 2)), True)
-    assert (run.offsets, run.state, len(run.kv)) == ((4,), (0, 0), 3)
-    assert ran.result.registered == (0, 1, 2)
-    assert {each.block for each in ran.result.kept} == {1, 2}
-    assert isinstance(looked.result, out.ContextView)
-    assert [view.region for view in looked.result.requests] == ["decode"]
-    assert [(block.references, block.slot >= 0, bool(block.state)) for block in looked.result.blocks] == [
-        (1, False, False),
-        (1, True, True),
-        (1, True, True),
-    ]
-
-
-def test_requests_wait_pause_and_leave() -> None:
-    """C1, E3: and what is deregistered or free is told."""
-    outcomes = play(
-        make(policy="ref_zero"),
-        *(
-            ops.AddRequest(SIX, 2),
-            ops.RunStep(),
-            ops.ScheduleChunk(1),
-            ops.Pause(1),
-            ops.Resume(1),
-            ops.Inspect(),
-            ops.Release(1),
-            ops.Reset(),
-        ),
-    )
-    view = outcomes[5].result
-    assert isinstance(view, out.ContextView)
-    assert [request.region for request in view.requests] == ["waiting"]
-    assert outcomes[6] == out.Outcome(out.Done(), (out.Effect("callback", (1, 2, 0)),), make().sizes())
-    assert outcomes[7] == out.Outcome(out.Done(), (), make().sizes())
-
-
-def test_a_paused_request_is_in_the_first_row() -> None:
-    """C1: and there is no room for too many blocks of theirs, nor for another request."""
-    adapter = make(paused_limit=1, num_blocks=6)
-    first, second = ops.AddRequest((1, 2, 3, 4, 5, 6, 7), 2), ops.AddRequest(SIX, 6)
-    *_, paused, looked, refused, full = play(
-        adapter,
-        first,
-        ops.RunStep(),
-        second,
-        ops.Pause(1),
-        ops.Inspect(),
-        ops.Pause(3),
-        ops.AddRequest((*SIX[::-1], 1, 1)),
-    )
-    assert paused.result == out.Done()
-    assert isinstance(looked.result, out.ContextView)
-    assert [(view.request, view.region) for view in looked.result.requests] == [(1, "paused"), (3, "prefill")]
-    assert (refused.result, full.result) == (out.NoRoom(), out.NoRoom())
-
-
-def test_a_step_that_fails_tells_how_far_it_came() -> None:
-    """X2: KV of requests that were not computed is not told; before it begins it is simply an error."""
-    _, _, _, failed = play(
-        make(), ops.AddRequest(SIX), ops.AddRequest((9,)), ops.Fault("forward", 2), ops.RunStep()
-    )
-    assert isinstance(failed.result, out.Ran)
-    assert failed.result.error == "InjectedFault"
-    assert [bool(run.kv) for run in failed.result.requests] == [True, False]
-    assert failed.result.kept == ()
-    *_, early = play(make(), ops.AddRequest(SIX), ops.RunStep(), ops.Fault("allocate_blocks"), ops.RunStep())
-    assert isinstance(early.result, out.Failed)
-    assert early.result.error == "InjectedFault"
-
-
 def test_a_fault_is_forgotten_after_the_operation_that_follows_it() -> None:
     """X2: and one that a context does not know is not taken."""
     adapter = make()
     play(adapter, ops.AddRequest((1,)), ops.Fault("forward"), ops.Inspect())
     assert adapter.apply(9, ops.RunStep()).result.error == ""  # type: ignore[union-attr]
     assert isinstance(adapter.apply(10, ops.Fault("tea")).result, out.Unsupported)
-
-
-def test_states_that_lose_their_slots_are_told() -> None:
-    """C6: the new ones with theirs."""
-    used = (ops.AddRequest((1, 2)), ops.RunStep(), ops.Release(1), ops.AddRequest((3, 4)), ops.RunStep())
-    *_, ran = play(make(mamba_slots=1), *used)
-    assert isinstance(ran.result, out.Ran)
-    assert (ran.result.kept, ran.result.dropped) == ((out.BlockState(1, 0),), (0,))
 
 
 @pytest.mark.parametrize(("call", "wrong"), MALFORMED_CALLS)

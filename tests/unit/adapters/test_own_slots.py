@@ -1,17 +1,16 @@
-"""The adapters of our slot allocators: what was asked arrives, and what came back is told."""
+"""The adapters of our slot allocators: what no program of tests/properties shows of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-import torch
 
 from pymllm.adapters.own_slots import SWASlots, TokenSlots
 from pymllm.adapters.registry import make_adapter
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.history import operations as ops
-from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Slots, Unsupported
+from pymllm.history.outcomes import Failed, Outcome, Unsupported
 
 KINDS = {"token": TokenSlots, "swa": SWASlots}
 
@@ -23,34 +22,6 @@ def make(kind: str = "token", **changes: Any) -> TokenSlots:
 
 def play(adapter: TokenSlots, *operations: ops.Operation) -> list[Outcome]:
     return [adapter.apply(step, operation) for step, operation in enumerate(operations, 1)]
-
-
-def test_slots_are_told_with_what_is_available() -> None:
-    """A3: numbers as the allocator chose them, and `None` as no room."""
-    taken, failed = play(make(), ops.Alloc(3), ops.Alloc(2))
-    assert taken == Outcome(Slots((1, 2, 3)), (), {"available_size": 1})
-    assert failed == Outcome(NoRoom(), (), {"available_size": 1})
-
-
-def test_slots_are_told_with_their_halves() -> None:
-    """A7: both pools' sizes, and the SWA slot behind each slot."""
-    (taken,) = play(make("swa", page_size=4, swa_pages=2), ops.Alloc(6))
-    assert taken.result == Slots((4, 5, 6, 7, 8, 9), (4, 5, 6, 7, 8, 9))
-    assert taken.sizes == {"available_size": 0, "full_available_size": 8, "swa_available_size": 0}
-
-
-@pytest.mark.parametrize("form", ["int32", "uint8", "int64 2d", "int16 strided"])
-def test_slots_are_freed_in_every_form(form: str) -> None:
-    """A5: dtype and layout are the caller's choice."""
-    adapter = make()
-    _, freed = play(adapter, ops.Alloc(4), ops.Free((ops.Span(1, 1, 3),), form))
-    assert freed == Outcome(Done(), (), {"available_size": 2})
-    assert adapter.pool.is_handed_out(torch.arange(5)).tolist() == [False, True, False, False, True]
-
-
-def test_an_empty_tensor_may_be_of_floats() -> None:
-    """A5: as ``torch.tensor([])`` is."""
-    assert play(make(), ops.Free((), "float32"))[0].result == Done()
 
 
 @pytest.mark.parametrize("form", ["int24", "int32 round"])
@@ -75,38 +46,6 @@ def test_a_step_that_gave_nothing_cannot_be_named() -> None:
     """The program is at fault."""
     with pytest.raises(ProgramError, match="step 7"):
         make().apply(8, ops.Free((ops.Span(7, 0, 1),)))
-
-
-def test_groups_merges_and_clears_arrive() -> None:
-    """A4, A6, X7: each shows in what is handed out next."""
-    free = ops.Free((ops.Span(1, 0, 1),))
-    found = play(
-        make(), ops.Alloc(2), ops.BeginGroup(), free, ops.EndGroup(), ops.Alloc(1), ops.Merge(), ops.Alloc(1)
-    )
-    results = [outcome.result for outcome in found]
-    assert results == [Slots((1, 2)), Done(), Done(), Done(), Slots((3,)), Done(), Slots((1,))]
-    assert [outcome.sizes["available_size"] for outcome in found] == [2, 2, 2, 3, 2, 2, 1]
-    adapter = make()
-    assert play(adapter, ops.Alloc(3), ops.Clear(), ops.Alloc(1))[2].result == Slots((1,))
-
-
-def test_halves_go_move_and_are_read() -> None:
-    """A7: what `translate_to_swa` says, 0 for what is gone and for padding."""
-    found = play(
-        make("swa", swa_pages=3),
-        ops.Alloc(3),
-        ops.FreeSWA((ops.Span(1, 0, 1),)),
-        ops.MoveSWA((ops.Span(1, 1, 2),), (ops.Span(1, 0, 1),)),
-        ops.ReadHalves((ops.Span(0, 0, 4),)),
-    )
-    assert [outcome.result for outcome in found[1:]] == [Done(), Done(), Slots((), (0, 2, 0, 3))]
-
-
-def test_misuse_is_told_by_the_name_of_its_error() -> None:
-    """A5: and nothing changed."""
-    outcome = play(make(), ops.Free((ops.Span(0, 1, 2),)))[0]
-    assert isinstance(outcome.result, Failed)
-    assert (outcome.result.error, outcome.sizes) == ("OwnershipError", {"available_size": 4})
 
 
 @pytest.mark.parametrize("store", ["host", "device"])

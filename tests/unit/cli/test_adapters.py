@@ -23,16 +23,12 @@ def test_all_of_the_registry_are_listed() -> None:
 
 
 def test_verbose_says_what_each_configuration_claims(tiny: str) -> None:
-    """And what the words mean that were used."""
+    """And what the words mean that were used; nothing is left blank."""
     result = adapters("-v", "hashes", f"{tiny}:TinyRows")
+    assert "    no settings: claims nothing\n" in adapters("-v", f"{tiny}:Bare").stdout
     assert "    max_reqs 3, max_context_len 4: pool, zeroed_rows\n" in result.stdout
     assert "\npool         has slots, rows, states or blocks to allocate" in result.stdout
     assert "swa:" not in result.stdout
-
-
-def test_an_adapter_without_settings_or_claims_says_so(tiny: str) -> None:
-    """Nothing is left blank."""
-    assert "    no settings: claims nothing\n" in adapters("-v", f"{tiny}:Bare").stdout
 
 
 def test_the_document_has_the_same(tiny: str) -> None:

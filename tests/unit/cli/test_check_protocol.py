@@ -57,19 +57,6 @@ def test_a_wrong_one_is_told_where_and_what_to_do(tmp_path: Path, tiny_program: 
     assert path.read_text(encoding="utf-8").startswith('> {"say":"hello"')
 
 
-def test_a_document_has_all_of_them(tmp_path: Path, tiny_program: Callable[..., str]) -> None:
-    """One, whatever came of the first; the status is that of the table."""
-    wrong, right = tiny_program("hello", "no-kind"), shlex.join([sys.executable, "-S", str(EXAMPLE)])
-    result = check(tmp_path, "--command", wrong, "--command", right, "--json")
-    assert (result.exit_code, result.stderr) == (3, "")
-    document = json.loads(result.stdout)
-    assert [row["problems"] for row in document["programs"]] == [1, 0]
-    (path,) = tmp_path.iterdir()
-    assert [row["conversation"] for row in document["programs"]] == [str(path), None]
-    alone = check(tmp_path, "--command", right, "--json")
-    assert (alone.exit_code, json.loads(alone.stdout)["verdict"]) == (0, "holds")
-
-
 def test_what_cannot_be_started_is_an_error(tmp_path: Path) -> None:
     """It says nothing of the protocol."""
     with pytest.raises(AdapterError, match="cannot be started"):
@@ -89,14 +76,6 @@ def test_of_very_many_problems_the_first_are_shown() -> None:
     )
 
 
-def test_a_name_between_colons_stays_as_it_is() -> None:
-    """No word of a command is taken for a picture."""
-    row = ProtocolReport("command:cat", None, (Exchange(1, ":cat:", "no :cat:"),), "").row(None)
-    text = make_text(row)
-    assert text.splitlines()[0] == "command:cat: no hello"
-    assert text.splitlines()[2].split() == ["1", ":cat:", "no", ":cat:", "ok"]
-
-
 def test_the_document_keeps_to_its_schema(tmp_path: Path, tiny_program: Callable[..., str]) -> None:
     """Who it is, what was said and answered, and for what is wrong what to do; null without a hello."""
     right = shlex.join([sys.executable, "-S", str(EXAMPLE)])
@@ -113,5 +92,8 @@ def test_the_document_keeps_to_its_schema(tmp_path: Path, tiny_program: Callable
     (blamed,) = [found for found in second["exchanges"] if "flying" in found.get("problem", "")]
     assert blamed["advice"].startswith("there are pool")
     assert (third["program"], third["exchanges"][0]["answered"]) == (None, "not JSON")
+    assert [row["conversation"] is None for row in (first, second, third)] == [True, False, False]
     with pytest.raises(ValidationError):
         validator.validate({**document, "programs": [{**first, "surprise": 1}]})
+    alone = check(tmp_path, "--command", right, "--json")
+    assert (alone.exit_code, json.loads(alone.stdout)["verdict"]) == (0, "holds")

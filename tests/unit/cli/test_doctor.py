@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -141,15 +140,6 @@ def test_what_is_no_time_is_refused(text: str) -> None:
     assert result.exit_code == 2
     assert result.stderr.startswith("pymllm: Invalid value for '--deadline': ")
     assert "is not a time in 0.1s..24h; write 20s, 2m or 500ms." in result.stderr
-
-
-def test_a_closed_output_is_status_2() -> None:
-    """X1: as of every command, before anything is looked at."""
-    done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m pymllm doctor >&-"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
 
 
 COUNTERS = (

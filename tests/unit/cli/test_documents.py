@@ -1,4 +1,4 @@
-"""What commands print with ``--json`` are the records of `pymllm.conformance.documents`, old ones, too."""
+"""What commands print with ``--json``: the records of `pymllm.conformance.documents`, and their schemas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
+from pymllm.cli.schema import SCHEMAS, make_schema
 from pymllm.conformance.documents import DOCUMENTS, read_as, schema_of_document
+from tests.unit.cli.typed import typed
 
 WRITTEN = sorted((Path(__file__).parent / "written_by_1").glob("*.json"))
 
@@ -45,3 +47,12 @@ def test_what_is_no_document_is_refused_with_the_place(spoilt: dict[str, object]
     plain = json.loads(WRITTEN[-1].read_text(encoding="utf-8"))
     with pytest.raises(ValueError, match=f"pymllm.verify: .*{next(iter(spoilt))}"):
         read_as(DOCUMENTS["pymllm.verify"], {**plain, **spoilt})
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_schema_is_printed_and_is_one(name: str) -> None:
+    """Draft 2020-12."""
+    result = typed("schema", name)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert json.loads(result.stdout) == make_schema(name)
+    Draft202012Validator.check_schema(make_schema(name))

@@ -47,16 +47,6 @@ def test_what_is_missed_ends_with_1_and_comes_first(tiny: str) -> None:
     assert lines[-1].startswith("1 of 2 faults caught by a listed law")
 
 
-def test_the_document_keeps_to_its_schema(tiny: str) -> None:
-    """And says the same."""
-    result = faults("--cabinet", "tiny_cabinet:TABLE", "--json", "dirty", "B107")
-    assert result.exit_code == 0
-    document = json.loads(result.stdout)
-    Draft202012Validator(make_schema("faults")).validate(document)
-    assert [(row["id"], row["caught"]) for row in document["faults"]] == [("dirty", True), ("B107", True)]
-    assert (document["caught"], document["missed"], document["seeds"]) == (2, 0, [0])
-
-
 def test_the_full_form_has_five_seeds_small_programs_and_a_page(tmp_path: Path) -> None:
     """P1: the page is written beside the table."""
     page = tmp_path / "faults.md"

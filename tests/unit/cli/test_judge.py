@@ -10,17 +10,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import click
 import pytest
 from jsonschema import Draft202012Validator
 from msgspec import structs
 
 from pymllm.cli.judge import make_judgement, make_text
-from pymllm.cli.options import read_program
 from pymllm.cli.schema import make_schema
 from pymllm.conformance.documents import JudgementDocument
 from pymllm.conformance.program import run_program
-from pymllm.errors import InvariantViolation, TraceError
+from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, Span, WriteRow
 from pymllm.history.outcomes import Done, Outcome, Table
@@ -162,11 +160,6 @@ MANY = make_judgement("rerun", "a.jsonl", "rows", TWO, {"P1": 1}, differences=tu
 ALL = (HOLDS, BREAKS, MISFIT, NOTHING, MANY)
 
 
-def test_a_verdict_is_drawn() -> None:
-    """Nothing holds that was not tested."""
-    assert [it.verdict.value for it in ALL] == ["holds", "violated", "unknown", "unknown", "holds"]
-
-
 @pytest.mark.parametrize("judgement", ALL)
 def test_the_name_in_a_file_forges_no_verdict(judgement: JudgementDocument) -> None:
     """Whoever wrote the file chose it; the first line is the verdict, and the only one."""
@@ -231,14 +224,3 @@ def test_the_document_has_the_violation() -> None:
     assert BREAKS.plain()["violation"] == said
     empty = make_judgement("judge", "a", "rows", History(Header("rows", "rows")), {}, violation=VIOLATION)
     assert empty.plain()["violation"]["step"] == 0
-
-
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """X1: the system's words, or the line that is none."""
-    with pytest.raises(click.UsageError, match="cannot be read: No such file"):
-        read_program(str(tmp_path / "none.jsonl"))
-    with pytest.raises(click.UsageError, match="cannot be read: Is a directory"):
-        read_program(str(tmp_path))
-    (tmp_path / "bad.jsonl").write_text("{}\n", encoding="utf-8")
-    with pytest.raises(TraceError, match=r"bad\.jsonl:1: a history begins with a header"):
-        read_program(str(tmp_path / "bad.jsonl"))

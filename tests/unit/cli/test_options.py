@@ -44,17 +44,6 @@ def test_each_option_is_a_parameter_of_the_command(
     assert CliRunner().invoke(command, arguments).output.split() == values.split()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--jobs", "0"], ["--progress", "maybe"], ["--timeout", "-1"], ["--timeout", "nan"], ["--json", "yes"]],
-)
-def test_a_value_that_means_nothing_is_refused(arguments: list[str]) -> None:
-    """X1: no processes, an unknown mode, a time before now or none at all."""
-    result = CliRunner().invoke(command, arguments)
-    assert result.exit_code == 2
-    assert "Invalid value" in result.output or "Error" in result.output
-
-
 def test_an_option_reads_the_same_in_every_command() -> None:
     """One option has one help text, whichever command has it."""
     context = click.Context(main)
@@ -169,27 +158,6 @@ def test_a_command_is_an_adapter_by_its_name() -> None:
     assert options.names_of(["radix"], ["./a 1", "b"]) == ("radix", "command:./a 1", "command:b")
 
 
-def test_one_or_several_can_be_given() -> None:
-    """As the command takes."""
-
-    @click.command()
-    @options.command(multiple=True)
-    def several(commands: tuple[str, ...]) -> None:
-        click.echo(commands)
-
-    @click.command()
-    @options.command(multiple=False)
-    def one(command: str | None) -> None:
-        click.echo(command)
-
-    def run(command: click.Command, *arguments: str) -> str:
-        return CliRunner().invoke(command, arguments, catch_exceptions=False).output
-
-    assert run(several, "--command", "a b", "--command", "c") == "('a b', 'c')\n"
-    assert run(one, "--command", "a b") == "a b\n"
-    assert "docs/protocol.md" in run(one, "--help")
-
-
 # -- adapters, laws and files --------------------------------------------------------------------------------
 
 
@@ -223,31 +191,15 @@ def test_code_is_not(named: str, way: str) -> None:
     assert options.adapter_of_file("x.jsonl", named, "rows") == "rows"
 
 
-def test_a_name_that_there_is_not_is_told_with_the_nearest() -> None:
-    """As where the user types it."""
-    with pytest.raises(click.UsageError, match=r"no adapter 'radixx'.*did you mean radix"):
-        options.adapter_of_file("x.jsonl", "radixx", None)
-
-
-def test_one_adapter_is_named_by_one_option() -> None:
-    """A command is the name of a program behind its prefix."""
-    with pytest.raises(click.UsageError, match="give only one of them"):
-        options.read_program_for("x.jsonl", "rows", "./x")
-
-
 def test_a_name_keeps_what_a_file_may_be_called() -> None:
-    """No folder, no space, no quote."""
-    assert options.file_name_of("radix-window") == "radix-window"
-    assert options.file_name_of("my.rows:Rows") == "my.rows-Rows"
-    assert options.file_name_of("command:./a 'b c' --x=1") == "command-.-a-b-c---x-1"
-
-
-def test_long_names_are_cut_and_stay_apart() -> None:
-    """A file's name has an end; two commands may differ in their last word."""
+    """No folder, no space, no quote; long ones are cut and stay apart, as two commands by their last word."""
     one, other = (options.file_name_of(f"command:{'x' * 400} {last}") for last in (1, 2))
     assert one != other
     assert max(len(one), len(other)) < 120
     assert options.file_name_of(f"{'x' * 400}\udcff") != one
+    assert options.file_name_of("radix-window") == "radix-window"
+    assert options.file_name_of("my.rows:Rows") == "my.rows-Rows"
+    assert options.file_name_of("command:./a 'b c' --x=1") == "command-.-a-b-c---x-1"
 
 
 def test_the_nearest_names_are_asked_for() -> None:

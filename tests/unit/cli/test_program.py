@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,6 +18,7 @@ from pymllm import __version__
 from pymllm.cli import main
 from pymllm.cli.program import Program, complain, say
 from pymllm.errors import TraceError
+from tests.child_processes import interrupt, left_of
 
 
 def run(act: Callable[[], Any], **options: Any) -> Result:
@@ -45,14 +47,10 @@ def test_a_commands_own_status_is_the_programs(returned: int | None, status: int
         (TraceError("t.jsonl", 3, "broken"), "pymllm: t.jsonl:3: broken"),
         (click.ClickException("two\n lines"), "pymllm: two lines"),
         (click.UsageError("bad"), "pymllm: bad (see pymllm do --help)"),
-        (OSError(28, "No space left on device"), "pymllm: cannot write the result: No space left on device"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line_and_status_2(
-    error: Exception, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_user_can_mend_is_one_line_and_status_2(error: Exception, line: str) -> None:
     """X1: no traceback, nothing on standard output."""
-    monkeypatch.setattr("pymllm.cli.program._let_go_of", lambda stream: None)
     result = run(fail_with(error))
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", line + "\n")
 
@@ -86,18 +84,31 @@ def test_being_asked_to_end_is_143() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_closed_pipe_is_141_and_silent() -> None:
-    """Whoever says ``| head`` has read enough."""
-    result = run(fail_with(BrokenPipeError(32, "Broken pipe")))
-    assert (result.exit_code, result.output) == (141, "")
-
-
 def test_an_unforeseen_error_keeps_its_traceback_and_has_its_own_status() -> None:
     """A bug of ours is neither the user's mistake nor, as Python's own status 1 would say, a broken law."""
     result = run(fail_with(ZeroDivisionError("ours")))
     assert (result.exit_code, result.stdout) == (70, "")
     assert result.stderr.startswith("Traceback (most recent call last):")
     assert result.stderr.endswith("ZeroDivisionError: ours\n")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for child processes in /proc")
+@pytest.mark.parametrize(
+    ("sent", "status", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "verify --adapter rows --examples 1000000",
+        "replay agent --requests 20000 --capacity 100k --capacity 200k",
+    ],
+)
+def test_a_signal_ends_processes_too(line: str, sent: signal.Signals, status: int, word: str) -> None:
+    """X1: one line, nothing half, and no process that goes on although nobody waits for it."""
+    ended = interrupt([sys.executable, "-m", "pymllm", *line.split(), "--jobs", "2"], sent, children=2)
+    assert (ended.status, ended.out, ended.err) == (status, "", f"pymllm: {word}\n")
+    assert len(ended.children) >= 2
+    assert left_of(ended.children) == []
 
 
 def test_other_programs_may_take_the_errors_themselves() -> None:
@@ -111,7 +122,8 @@ def test_other_programs_may_take_the_errors_themselves() -> None:
 
 
 def test_no_command_shows_the_help() -> None:
-    """Whoever types the name alone wants to know what there is."""
+    """Whoever types the name alone wants to know what there is; the version is the package's."""
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"pymllm {__version__}\n"
     result = CliRunner().invoke(main, [])
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == CliRunner().invoke(main, ["--help"]).stdout
@@ -124,12 +136,6 @@ def test_a_message_is_one_line(name: str) -> None:
     result = run(fail_with(TraceError(name, 3, "broken")))
     assert result.exit_code == 2
     assert result.stderr == f"pymllm: {name.encode('unicode_escape').decode()}:3: broken\n"
-
-
-def test_version_and_help_end_with_0() -> None:
-    """The version is the package's."""
-    assert CliRunner().invoke(main, ["--version"]).stdout == f"pymllm {__version__}\n"
-    assert CliRunner().invoke(main, ["--help"]).exit_code == 0
 
 
 def test_text_that_cannot_be_encoded_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +163,7 @@ def test_the_package_runs_as_a_module() -> None:
 
 
 def test_a_reader_that_is_gone_is_no_error_message() -> None:
-    """The same with a real pipe, whose reading end is closed before anything is written."""
+    """141: whoever says ``| head`` has read enough."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as closed:
@@ -219,14 +225,15 @@ def test_a_closed_standard_output_is_one_line(arguments: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["replay", "--help"], ["replay", "nothing"]]
+    "arguments",
+    [["--help"], ["--version"], ["replay", "--help"], ["replay", "nothing"], ["verify", "--adapter", "radx"]],
 )
 def test_help_and_refusals_load_neither_torch_nor_numpy(arguments: list[str]) -> None:
     """Help comes at once: heavy imports wait until something is replayed."""
     code = (
         "import sys; from pymllm.cli import main\n"
         "try: main(sys.argv[1:])\n"
-        "except SystemExit: print('loaded:', *{'torch', 'numpy', 'rich'} & set(sys.modules))"
+        "except SystemExit: print('loaded:', *{'torch', 'numpy', 'hypothesis', 'rich'} & set(sys.modules))"
     )
     assert python("-c", code, *arguments).stdout.splitlines()[-1] == "loaded:"
 

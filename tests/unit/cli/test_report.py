@@ -114,11 +114,13 @@ def test_what_the_system_refuses_is_one_line(store: Path, tmp_path: Path) -> Non
     assert result.stderr.count("\n") == 1
 
 
-def test_without_plotly_only_the_page_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("missing", ["plotly.offline", "jinja2"])
+def test_without_the_extra_only_the_page_is_refused(
+    store: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
     """With the command that brings it; feeds need nothing."""
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    result = run(store)
-    assert result.exit_code == 2
-    said = "a report needs plotly, which is not installed; pip install 'pymllm[report]' brings it."
-    assert said in result.stderr
+    monkeypatch.setitem(sys.modules, missing, None)
+    package = missing.split(".")[0]
+    said = f"a report needs {package}, which is not installed; pip install 'pymllm[report]' brings it."
+    refused("report", store, words=said)
     assert run(store, "--format", "badge").exit_code == 0

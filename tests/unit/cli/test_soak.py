@@ -42,7 +42,7 @@ from pymllm.history.operations import AllocRows
 from pymllm.history.outcomes import Outcome, Slots
 from pymllm.report.records import Curve, Document, Program
 from pymllm.report.store import read_run
-from tests.unit.cli.typed import refused, typed
+from tests.unit.cli.typed import Terminal, refused, typed
 from tests.unit.conformance.soak.test_ledger import HEADER, RECORD
 
 SHORT = ("--adapter", "rows", "--operations", "400", "--longest", "200", "--seed", "3", "--jobs", "1")
@@ -62,10 +62,13 @@ def test_a_sound_adapter_ends_with_0_a_table_and_a_ledger(tmp_path: Path) -> Non
     assert (tmp_path / "c" / FILE).read_text("utf-8").startswith('{"format": "pymllm-soak"')
 
 
-def test_lines_of_the_ledger_keep_to_their_schema(tmp_path: Path) -> None:
-    """Those of runs that failed, too."""
-    result = soak(*SHORT, "--adapter", "faulty-dirty-rows", "--output", tmp_path)
-    assert result.exit_code == 1
+def test_ledger_and_document_keep_to_their_schemas(tmp_path: Path) -> None:
+    """With runs that failed, too."""
+    result = soak(*SHORT, "--adapter", "faulty-dirty-rows", "--json", "--output", tmp_path)
+    document = json.loads(result.stdout)
+    Draft202012Validator(make_schema("soak")).validate(document)
+    assert (document["verdict"], document["exit_status"], result.exit_code) == ("violated", 1, 1)
+    assert [it["name"] for it in document["adapters"] if it["failures"]] == ["faulty-dirty-rows"]
     validator = Draft202012Validator(make_schema("ledger"))
     for line in (tmp_path / FILE).read_text("utf-8").splitlines():
         validator.validate(json.loads(line))
@@ -91,20 +94,6 @@ def test_strict_fails_where_something_was_never_reached(tmp_path: Path) -> None:
     assert "situations NEVER REACHED: " in result.stdout
     assert "violated: " in result.stdout.splitlines()[-1]
     assert result.stdout.splitlines()[-1].endswith("situations never reached")
-
-
-def test_the_document_keeps_to_its_schema_and_says_the_same(tmp_path: Path) -> None:
-    """With everything that the table has."""
-    result = soak(
-        *SHORT, "--adapter", "faulty-dirty-rows", "--operations", 1500, "--json", "--output", tmp_path
-    )
-    document = json.loads(result.stdout)
-    Draft202012Validator(make_schema("soak")).validate(document)
-    assert (document["verdict"], document["exit_status"], result.exit_code) == ("violated", 1, 1)
-    rows, faulty = document["adapters"]
-    assert (rows["name"], rows["failures"]) == ("rows", [])
-    assert faulty["failures"][0]["failure"]["law"] == "P2"
-    assert document["operations"] == rows["operations"] + faulty["operations"]
 
 
 def test_a_campaign_goes_on_and_campaigns_are_merged(tmp_path: Path) -> None:
@@ -351,13 +340,6 @@ def test_the_table_has_a_row_for_each_adapter(totals: Totals) -> None:
     assert row.split()[:4] == ["rows", "1", "101", "81"]
 
 
-class Terminal(io.StringIO):
-    """Says that it is one."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 def test_a_terminal_gets_a_table_now_and_then(totals: Totals, monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread draws, and not every run does."""
     now = [0.0]
@@ -397,7 +379,10 @@ def test_nothing_is_shown_where_nothing_is_wanted_or_can_be(monkeypatch: pytest.
 
 
 def test_everything_that_can_come_out_keeps_to_the_schema() -> None:
-    """And is there."""
+    """And is there; so does an empty report, of a campaign that had no time."""
+    document = json.loads(json.dumps(SoakReport((HEADER,), Totals(), ()).document().plain()))
+    Draft202012Validator(make_schema("soak")).validate(document)
+    assert (document["folder"], document["verdict"]) == (None, "unknown")
     totals = Totals([HEADER])
     totals.add(RECORD)
     drifts = (
@@ -416,13 +401,6 @@ def test_everything_that_can_come_out_keeps_to_the_schema() -> None:
     assert document["drifts"][0]["slope"] == 2.5
     assert document["drifts"][1]["slope"] is None
     assert (document["refused"], len(document["conflicts"])) == ({"gone": "why"}, 1)
-
-
-def test_an_empty_report_keeps_to_the_schema() -> None:
-    """Of a campaign that had no time."""
-    document = json.loads(json.dumps(SoakReport((HEADER,), Totals(), ()).document().plain()))
-    Draft202012Validator(make_schema("soak")).validate(document)
-    assert (document["folder"], document["verdict"]) == (None, "unknown")
 
 
 NONE = SoakOptions(
@@ -458,20 +436,6 @@ def test_one_run_has_no_clock_and_a_folder_of_its_own() -> None:
     plan, folder = replace(NONE, adapters=("rows", "rows"), configs=({},), run=77).settle()
     assert (plan.run, plan.seconds, len(plan.adapters)) == (77, None, 1)
     assert folder == Path("runs") / "soak-77"
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"configs": ({},)}, "--config is for one adapter"),
-        ({"configs": ({},), "adapters": ("rows", "radix")}, "--config is for one adapter"),
-        ({"run": 3, "adapters": ("rows",)}, "give its --adapter and --config"),
-    ],
-)
-def test_what_does_not_fit_together_is_refused(options: dict[str, object], why: str) -> None:
-    """Before anything is loaded."""
-    with pytest.raises(click.UsageError, match=why):
-        replace(NONE, **options).check()  # type: ignore[arg-type]  # fields by name
 
 
 def test_a_campaign_is_not_written_over(tmp_path: Path) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 import click
 import pytest
 
-from pymllm.cli.store import keep_run, refuse_own_input, save_text
+from pymllm.cli.store import refuse_own_input, save_text
 from pymllm.conformance.documents import (
     CompareDocument,
     FaultsDocument,
     ReplayDocument,
-    SituationsDocument,
     SoakDocument,
     VerifyDocument,
 )
@@ -85,12 +84,6 @@ def test_a_soak_keeps_the_course_of_its_memory_and_its_programs(
     assert "torch" in found.versions
 
 
-def test_a_soak_that_is_merged_from_ledgers_is_no_run(tmp_path: Path) -> None:
-    """Its ledgers are; nothing is kept without being asked for."""
-    keep_run(None, SituationsDocument(situations=()))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_file_that_is_read_is_not_written(tmp_path: Path) -> None:
     """Under none of its names, whether it is there or not; what is no file may be both."""
     (tmp_path / "a").touch()
@@ -126,15 +119,10 @@ def test_a_store_that_fills_up_meanwhile_costs_no_result(
     assert "Python" in result.stdout
 
 
-def test_a_conversation_is_written_and_its_folder_made(tmp_path: Path) -> None:
-    """Whatever was said is there; the path is what a message names."""
+def test_a_text_is_written_and_its_folder_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The path is what a message names; where it cannot be written that is complained of, and no more."""
     path = tmp_path / "runs" / "a.txt"
     assert save_text("> h\u00e9llo\n", path) == str(path)
     assert path.read_text(encoding="utf-8") == "> h\u00e9llo\n"
-
-
-def test_what_cannot_be_written_is_complained_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The result matters more."""
-    (tmp_path / "runs").touch()
-    assert save_text("> hello\n", tmp_path / "runs" / "a.txt") is None
+    assert save_text("> hello\n", path / "b.txt") is None
     assert capsys.readouterr().err.count("\n") == 1

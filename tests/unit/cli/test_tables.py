@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import shlex
 import shutil
@@ -18,7 +17,7 @@ from pymllm.cli.tables import draw, make_table, progress_bar
 from pymllm.conformance.rerun import rerun_history
 from pymllm.history.files import Header, History, Step, write_history
 from pymllm.history.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
-from tests.unit.cli.typed import typed
+from tests.unit.cli.typed import Terminal, typed
 
 
 def unstyled(text: str) -> list[str]:
@@ -135,19 +134,13 @@ def test_no_verb_breaks_a_word(verb: str, widths: Callable[[str, int | None], li
 # -- progress ----------------------------------------------------------------------------------------------
 
 
-def test_off_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """As asked for."""
-    with progress_bar("off", "chat", 3) as show:
-        assert show is None
-    assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("mode", ["on", "auto"])
-def test_no_bar_without_a_standard_error(
+@pytest.mark.parametrize("mode", ["on", "auto", "off"])
+def test_no_bar_without_a_standard_error_or_a_wish(
     mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where it was closed there is nothing to draw on, standard output least of all."""
-    monkeypatch.setattr(sys, "stderr", None)
+    if mode != "off":
+        monkeypatch.setattr(sys, "stderr", None)
     with progress_bar(mode, "chat", 3) as show:
         assert show is None
     assert capsys.readouterr().out == ""
@@ -178,13 +171,6 @@ def test_off_a_terminal_there_is_a_line_every_ten_seconds(
     ]
     begun = ["pymllm: a trace\\n[red]: 0 of 30 requests, 0:00:00"] if mode == "on" else []
     assert (out, err.splitlines()) == ("", begun + told)
-
-
-class Terminal(io.StringIO):
-    """Says that it is one."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_bar_moves_each_time_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 from click.testing import CliRunner, Result
 
 from pymllm.cli import main
@@ -17,3 +19,10 @@ def refused(*typing: object, words: str) -> None:
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
     assert result.stderr.startswith("pymllm: ")
     assert words in result.stderr
+
+
+class Terminal(io.StringIO):
+    """Says that it is one."""
+
+    def isatty(self) -> bool:
+        return True

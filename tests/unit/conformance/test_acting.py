@@ -101,17 +101,6 @@ def programs_of(machine: type[ActingMachine], seed: int) -> History:
     return drive(machine, seed, steps=20).examiner.history
 
 
-def test_a_machine_is_named_after_all_that_it_is_about() -> None:
-    """Hypothesis files examples by name: no two configurations may share one."""
-    names = {
-        make_machine(Allocating, adapter, {**CONFIG, "pages": pages}).__name__
-        for adapter in ("token-slots", "mine:Slots")
-        for pages in (4, 8)
-    }
-    assert len(names) == 4
-    assert all(name.isidentifier() for name in names)
-
-
 def test_a_seed_is_a_program(machine: type[ActingMachine]) -> None:
     """X3: the same seed gives the same history, another one another."""
     one, again, other = (programs_of(machine, seed) for seed in (1, 1, 2))

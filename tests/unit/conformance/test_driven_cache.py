@@ -95,17 +95,6 @@ def test_each_call_is_one_operation_with_nodes_holds_and_slots_by_step() -> None
     ]
 
 
-def test_window_arguments_are_passed_on() -> None:
-    """S7: what the caller has given back is not cached as alive."""
-    driven = Driven(window=4, pool="swa")
-    slots = driven.alloc(8)
-    driven.cache.insert(RadixKey(range(4)), slots[:4])
-    driven.cache.insert(RadixKey(range(8)), slots, prev_prefix_len=4, swa_evicted_seqlen=0)
-    last = driven.operations()[-1]
-    assert isinstance(last, ops.Insert)
-    assert (last.prev_prefix_len, last.swa_evicted_seqlen) == (4, 0)
-
-
 def test_branches_are_passed_on_and_states_only_where_there_are_rows_for_them() -> None:
     """M2, M5: an adapter that keeps states is driven without them by who has none."""
     driven = Driven("mamba", track_slots=2)
@@ -197,18 +186,6 @@ def test_a_snapshot_goes_into_the_adapters_memory_and_comes_from_there(driven: D
     assert torch.equal(states.conv_state[:, 2], states.conv_state[:, 1])
 
 
-def test_track_slots_are_counted_and_given_back_as_the_adapter_has_them(driven: Driven) -> None:
-    """M7, X4: handed out until there are none; a row is free again with the track slot behind it."""
-    states = driven.states
-    rows = [states.alloc_track_slot() for _ in range(4)]
-    assert rows == [3, 4, 5, None]
-    assert (states.max_track_slots, states.available_track_slots()) == (3, 0)
-    states.free_track_slot(4)
-    assert driven.operations()[-1] == ops.FreeTrack(Span(2, 0, 1))
-    assert states.available_track_slots() == 1
-    assert states.alloc_track_slot() == 4
-
-
 def test_rows_of_states_that_the_cache_evicted_are_used_again(driven: Driven) -> None:
     """M7: whoever frees a track slot, its row goes to the next; those of others stay."""
     first, second = driven.save(7), driven.save(8)
@@ -276,33 +253,6 @@ def test_calls_of_the_pool_are_operations() -> None:
     ]
     assert (allocator.full_available_size(), allocator.swa_available_size()) == (5, 3)
     assert allocator.available_size() == 3
-
-
-def test_ledger_tells_who_has_a_slot() -> None:
-    """E2: what a caller or the cache has is handed out, whichever slot of the page is named."""
-    driven = paged(4, "token", None)
-    allocator = DrivenAllocator(driven.carrier, 24)
-    slots = allocator.alloc(8)
-    assert slots is not None
-    driven.cache.insert(RadixKey(range(4)), slots[:4])
-    allocator.free(slots[4:])
-    named = torch.stack([slots[3], slots[4], slots[7]])
-    assert allocator.is_handed_out(named).tolist() == [True, False, False]
-    assert allocator.translate_to_swa(named).tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize("page_size", [1, 4])
-def test_halves_are_those_that_the_adapter_told(page_size: int) -> None:
-    """A7: slot by slot within a page; nothing where a half is gone, or for padding."""
-    driven = paged(page_size, "swa", 4)
-    allocator = DrivenAllocator(driven.carrier, 6 * page_size)
-    slots = allocator.alloc(3 * page_size)
-    assert slots is not None
-    inner = driven.examiner.adapter.pool.inner  # type: ignore[attr-defined]
-    assert torch.equal(allocator.translate_to_swa(slots), inner.translate_to_swa(slots))
-    allocator.free_swa(slots[:page_size])
-    named = torch.cat([slots, torch.tensor([0])])
-    assert torch.equal(allocator.translate_to_swa(named), inner.translate_to_swa(named))
 
 
 @pytest.mark.parametrize(

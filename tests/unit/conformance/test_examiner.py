@@ -198,14 +198,6 @@ def test_an_audit_of_what_is_no_law_is_the_adapters_fault(
     assert (examiner.is_found_inside, examiner.audited) == (False, {})
 
 
-def test_an_audit_of_a_law_of_the_kind_breaks_it() -> None:
-    """As ever."""
-    examiner = Examiner(Auditing((), "A2"))
-    with pytest.raises(InvariantViolation, match="A2: found inside"):
-        examiner.do(Alloc(1))
-    assert examiner.is_found_inside
-
-
 MATCH = Match(Key((1,)))
 
 

@@ -20,7 +20,6 @@ from pymllm.oracle.judge import judge_steps
 from pymllm.workloads.engine import Engine
 from pymllm.workloads.engine_memory import EngineMemory, EngineStates
 from pymllm.workloads.live_request import LiveRequest
-from pymllm.workloads.source import Stage
 
 CONFIG: Config = {"page_size": 4, "window": 6, "pool": "swa", "slots": 48, "swa_slots": 36}
 HYBRID: Config = {**CONFIG, "window": None, "pool": "token", "track_slots": 3}
@@ -48,18 +47,6 @@ def live_often(make: Callable[[], type[ActingMachine]], acts: int) -> None:
 
 
 # -- acts ----------------------------------------------------------------------------------------------------
-def test_requests_run_when_the_engine_goes_on() -> None:
-    """E3: a prompt is matched, held, computed, cached, and its hold moves; in the end all is given back."""
-    machine = machine_of()()
-    machine.ask(2, 0, 5, 0, 0, 0)
-    assert operations_of(machine) == []
-    machine.step(1)
-    kinds = {type(operation) for operation in operations_of(machine)}
-    assert {ops.Match, ops.Lock, ops.Insert, ops.Unlock} <= kinds
-    assert machine.is_at_rest
-    machine.teardown()
-    assert isinstance(operations_of(machine)[-1], ops.Evict)
-    assert machine.examiner.judge.model.cache.pages == {}
 
 
 def test_prompts_share_what_their_small_numbers_share() -> None:
@@ -82,16 +69,6 @@ def test_prompts_share_what_their_small_numbers_share() -> None:
     assert [request.request_id for request in requests] == list(range(5))
 
 
-def test_somebody_asks_for_the_whole_pool_or_more() -> None:
-    """E4: who just fits runs, who does not is rejected; nobody waits for ever."""
-    machine = machine_of()()
-    machine.ask_for_everything(0, 4, 0)
-    machine.ask_for_everything(3, 4, 0)
-    machine.settle(0)
-    report = machine.engine.report()
-    assert (report.finished, report.rejected) == (1, 1)
-
-
 def test_queue_is_bounded() -> None:
     """An act that would let too many wait is not offered."""
     machine = machine_of()()
@@ -99,33 +76,6 @@ def test_queue_is_bounded() -> None:
         assert machine.may_ask
         machine.ask(2, 0, 0, 0, 0, 0)
     assert not machine.may_ask
-
-
-@pytest.mark.parametrize(("held", "aborted"), [(0, Stage.QUEUED), (1, Stage.HELD)])
-def test_waiting_request_is_aborted_where_the_act_says(held: int, aborted: Stage) -> None:
-    """E3: as long as it waits, or once its prefix is held."""
-    machine = machine_of()()
-    assert not machine.may_abort
-    machine.ask_for_everything(0, 4, 0)
-    machine.ask(2, 0, 0, 0, 9, 0)
-    machine.step(1)
-    assert [stage for _, stage in machine._lives()] == [Stage.QUEUED, Stage.PREFILL]
-    machine.abort(8, held)
-    machine.abort(9, 1)
-    assert machine.source._doomed == {(1, aborted), (0, Stage.PREFILL)}
-    machine.settle(0)
-    assert machine.engine.report().aborted == 2
-
-
-def test_crowd_wants_more_than_there_is() -> None:
-    """E3, E4: who comes in chunks fits when it is admitted, and not any more when the other has produced."""
-    machine = machine_of(window=None, pool="token")()
-    machine.crowd(3, 1, 0)
-    assert machine.source.chunk == 6
-    machine.settle(0)
-    report = machine.engine.report()
-    assert (report.finished, report.retractions) == (2, 1)
-    assert "a request is retracted between two chunks" in machine.examiner.judge.evidence.reached
 
 
 def test_chunks_and_victims_are_the_sources() -> None:
@@ -138,40 +88,12 @@ def test_chunks_and_victims_are_the_sources() -> None:
     assert (machine.source.chunk, machine.source.victim) == (0, 0)
 
 
-def test_evicting_and_resetting_happen_around_the_engine() -> None:
-    """X7: whoever owns the cache may reset it at rest, and evict at any time."""
-    machine = machine_of()()
-    machine.ask(2, 0, 0, 0, 9, 0)
-    machine.step(1)
-    machine.evict(1, 2)
-    assert operations_of(machine)[-1] == ops.Evict(2, 4)
-    machine.settle(0)
-    machine.flush()
-    assert operations_of(machine)[-1] == ops.Reset()
-    machine.teardown()
-
-
 def test_states_are_evicted_one_by_one() -> None:
     """M5: whatever the page size; only tokens come in pages."""
     machine: Any = make_machine(LifecycleMachine, "mamba", HYBRID)()
     machine.evict(1, 2)
     assert operations_of(machine)[-1] == ops.Evict(2, 2)
     machine.teardown()
-
-
-def test_other_engine_starts_over_the_same_cache() -> None:
-    """E3: whoever lives is drained before."""
-    machine = machine_of()()
-    first = machine.engine
-    machine.ask(2, 0, 0, 0, 9, 0)
-    machine.step(1)
-    machine.start_again(2, 2, 1)
-    assert machine.engine is first
-    machine.start_again(1, 2, 1)
-    assert machine.engine is not first
-    assert (machine.engine.config.decode_headroom, machine.engine.config.release_window_early) == (2, True)
-    assert first.report().aborted == 1
-    assert machine.examiner.judge.evidence.exercised["E3"] > 0
 
 
 def test_rare_acts_are_rare() -> None:
@@ -318,14 +240,6 @@ def test_engine_that_broke_down_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
             machine.step(1)
     machine.end()
     assert operations_of(machine) == []
-
-
-def test_a_request_to_come_can_be_doomed() -> None:
-    """E3: it is aborted as soon as its prefix is held."""
-    machine = machine_of()()
-    machine.ask(2, 0, 0, 0, 9, 0)
-    machine.abort(0, 1)
-    assert machine.source._doomed == {(0, Stage.HELD)}
 
 
 def test_an_engine_that_frees_a_state_twice_answers_for_its_exit() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, ClassVar
 
 import pytest
@@ -11,8 +10,6 @@ from pymllm.adapters.key_forms import CONTAINERS
 from pymllm.adapters.own_caches import WindowedRadix
 from pymllm.conformance.acting import acts_of, drive, make_machine
 from pymllm.conformance.prefix_caller import (
-    FIRST_NUMBER,
-    KEPT,
     SPACES,
     STYLES,
     TAIL,
@@ -28,8 +25,8 @@ from pymllm.conformance.prefix_caller import (
 )
 from pymllm.conformance.prefix_machine import PrefixMachine, StateActs
 from pymllm.history import operations as ops
-from pymllm.history.operations import Key, Operation, Span
-from pymllm.history.outcomes import Failed, Inserted, Matched, Unsupported
+from pymllm.history.operations import Key, Operation
+from pymllm.history.outcomes import Failed, Matched, Unsupported
 from pymllm.oracle.models.prefix_model import Space, path_of_key
 
 PLAIN = (Space(),)
@@ -43,11 +40,6 @@ def test_styles_tell_every_space_form_and_tail_apart() -> None:
     assert {len(key.tokens) for key in keys} == {4, 5, 6, 7}
     kinds = {(key.extra_key, key.form, key.tokens) for key in keys}
     assert len(kinds) == 4 * len(ops.KEY_FORMS) * len(set(SPACES))
-
-
-def test_spaces_that_are_easily_mixed_up_are_there() -> None:
-    """K1, H3: the string and the int 1, and no namespace at all."""
-    assert {Space("1"), Space(1), Space(), Space(None, 2)} <= set(SPACES)
 
 
 def test_turns_differ_in_one_token_of_their_page() -> None:
@@ -115,99 +107,6 @@ def put(caller: PrefixCaller, *tokens: int) -> int | None:
     return step
 
 
-class TestSlots:
-    def test_whole_pages_are_taken(self) -> None:
-        """A3: engines take whole pages and grow into them."""
-        made = caller()
-        assert made.allocate(3) == [2, 3, 4, 5]
-        assert asked(made, ops.Alloc) == [ops.Alloc(4)]
-
-    def test_what_is_missing_is_evicted(self) -> None:
-        """R5, S3: as much as is missing of each half, and nothing where that is not enough."""
-        made = caller(swa_slots=8)
-        put(made, 1, 1, 2, 2, 3, 3)
-        assert made.allocate(6) is not None
-        assert asked(made, ops.Evict) == [ops.Evict(0, 4)]
-        assert made.allocate(24) is None
-
-    def test_a_plain_pool_is_short_of_one_kind(self) -> None:
-        """R5: without halves, the two amounts are the same."""
-        made = caller(pool="token")
-        put(made, 1, 1, 2, 2, 3, 3)
-        assert made.allocate(8) is not None
-        assert asked(made, ops.Evict) == [ops.Evict(2, 2)]
-
-    def test_without_a_pool_every_number_is_new(self) -> None:
-        """R1: and none is a token id."""
-        made = caller(pool="none")
-        assert made.allocate(3) == list(range(FIRST_NUMBER, FIRST_NUMBER + 4))
-        assert made.allocate(1) == [FIRST_NUMBER + 4, FIRST_NUMBER + 5]
-        assert made.spans([FIRST_NUMBER + 4]) == (Span(0, FIRST_NUMBER + 4, FIRST_NUMBER + 5),)
-        made.give_back([FIRST_NUMBER])
-        made.free_halves([FIRST_NUMBER])
-        assert made.examiner.history.steps == []
-
-    def test_only_what_is_the_callers_is_given_back(self) -> None:
-        """R4: adopted slots are the cache's."""
-        made = caller()
-        put(made, 1, 1)
-        slots = made.allocate(6)
-        made.insert(Key((1, 1, 2, 2, 9)), slots[:5], style=0)
-        made.give_back(slots)
-        assert made.ledger.resolve(asked(made, ops.Free)[-1].slots) == [slots[at] for at in (0, 1, 4, 5)]
-        assert made.ledger.callers_slots() == []
-
-    def test_halves_are_given_back_where_there_are_such(self) -> None:
-        """A7: an engine returns what lies outside every window."""
-        made = caller()
-        slots = made.allocate(4)
-        made.free_halves(slots[:2])
-        made.free_halves([])
-        assert [made.ledger.has_half(slot) for slot in slots] == [False, False, True, True]
-        assert len(asked(made, ops.FreeSWA)) == 1
-
-
-class TestHandles:
-    def test_the_last_nodes_are_kept(self) -> None:
-        """R2, R3: with the path that each ends."""
-        made = caller()
-        put(made, 1, 1, 2, 2)
-        for _ in range(KEPT):
-            made.match(Key((1, 1, 3)))
-        assert len(made.handles) == KEPT
-        assert {handle.path.tokens for handle in made.handles} == {(1, 1)}
-
-    def test_a_node_is_stale_once_it_left(self) -> None:
-        """X7, R5: also where its path is cached again; the root stays."""
-        made = caller()
-        step = put(made, 1, 1)
-        root, _ = made.match(Key((9, 9)))
-        made.do(ops.Evict(2))
-        put(made, 1, 1)
-        assert [handle.step for handle in made.stale] == [step]
-        assert root in [handle.step for handle in made.live]
-
-    def test_nothing_is_stale_for_who_does_not_refuse_it(self) -> None:
-        """X1: what a stale node does there is not defined."""
-        made = caller()
-        put(made, 1, 1)
-        made.do(ops.Reset())
-        made.can_refuse = False
-        assert made.stale == []
-
-    def test_holds_are_taken_and_released(self) -> None:
-        """R6, S5: a hold that was refused is none."""
-        made = caller()
-        step = put(made, 1, 1, 2, 2, 3, 3)
-        above, _ = made.match(Key((1, 1, 2, 2)))
-        hold = made.lock(step)
-        assert made.holds == [hold]
-        made.do(ops.Evict(0, 4))
-        assert made.lock(above) is None
-        made.unlock(hold)
-        assert (made.holds, made.released) == ([], [hold])
-
-
 class TestLooks:
     @pytest.mark.parametrize(("every", "looks"), [(1, 6), (2, 3), (4, 1)])
     def test_nodes_are_looked_at_now_and_then(self, every: int, looks: int) -> None:
@@ -218,12 +117,6 @@ class TestLooks:
         for _ in range(6):
             made.look()
         assert len(asked(made, ops.Inspect)) == looks
-
-    def test_who_shows_no_nodes_is_not_asked(self) -> None:
-        """R10: not claimed, not tested."""
-        made = caller("chunk", window=None, pool="token", retains=False)
-        made.look()
-        assert made.examiner.history.steps == []
 
 
 class TestCapabilities:
@@ -238,14 +131,6 @@ class TestCapabilities:
         made = caller(pool=pool)
         assert (made.has_pool, made.has_halves, made.can_fail_pool) == expected
         assert (made.can_evict_secondary, made.can_refuse, made.can_fail_callback) == (True, True, True)
-
-    def test_a_fault_is_armed(self) -> None:
-        """X2: for the next operation."""
-        made = caller()
-        put(made, 1, 1)
-        made.arm("free")
-        assert asked(made, ops.Fault) == [ops.Fault("free")]
-        assert made.do(ops.Evict(2)).result.error == "InjectedFault"
 
 
 def test_at_the_end_everything_is_given_back() -> None:
@@ -329,16 +214,12 @@ class _Resetting(PrefixCaller):
 
 
 def test_nodes_are_looked_at_after_an_act() -> None:
-    """R9: whatever the act did, once."""
+    """R9: whatever the act did, once; what it needs and draws is read off the method."""
     machine: Any = make_machine(_Resetting, "radix", BARE)()
     _Resetting.reset(machine, times=2)
     done = [type(step.operation) for step in machine.examiner.history.steps]
     machine.teardown()
     assert done == [ops.Reset, ops.Reset, ops.Inspect]
-
-
-def test_what_is_drawn_and_needed_is_kept() -> None:
-    """X3: `drive` and Hypothesis read it off the method."""
     method: Any = _Resetting.reset
     assert (method.act_needs, method.act_ranges, method.act_weight) == ("holds", {"times": (1, 2)}, 3)
 
@@ -360,19 +241,6 @@ def machine() -> Any:
     made.teardown()
 
 
-def types(machine: Any) -> Counter[type]:
-    return Counter(type(step.operation) for step in machine.examiner.history.steps)
-
-
-def inserts(machine: Any) -> list[tuple[ops.Insert, Any]]:
-    steps = machine.examiner.history.steps
-    return [(step.operation, step.outcome.result) for step in steps if isinstance(step.operation, ops.Insert)]
-
-
-def serve(machine: Any, pages: int = 4, keep: int = 1) -> None:
-    PrefixMachine.serve(machine, pages=pages, turn=1, other=1, style=0, keep=keep)
-
-
 @pytest.mark.parametrize("name", acts_of(StateActs))
 def test_they_are_acts_only_where_there_are_states(name: str) -> None:
     """M1: the machine of another cache never plays them."""
@@ -380,99 +248,6 @@ def test_they_are_acts_only_where_there_are_states(name: str) -> None:
     other: Any = make_machine(PrefixMachine, "radix", {**HYBRID, "swa_slots": 0})()
     assert (other.has_states, other.can_fail_states) == (False, False)
     other.teardown()
-
-
-def test_a_request_is_matched_held_computed_and_handed_over(machine: Any) -> None:
-    """M1, M2: the second finds the state of the first."""
-    serve(machine, pages=4)
-    serve(machine, pages=8)
-    assert [operation.state is not None for operation, _ in inserts(machine)] == [True, True]
-    assert types(machine)[ops.Lock] == 3
-    assert machine.judge.model.tracks.ends.slots.keys() == {
-        path for path in machine.model.pages if len(path.tokens) in (4, 8)
-    }
-
-
-def test_a_request_without_a_track_slot_caches_kv_only(machine: Any) -> None:
-    """M1: a state is a bonus."""
-    PrefixMachine.hoard_track_slots(machine, quarters=4)
-    serve(machine, keep=0)
-    ((operation, result),) = inserts(machine)
-    assert operation.state is None
-    assert isinstance(result, Inserted)
-
-
-def test_a_request_may_evict_a_state_for_its_own(machine: Any) -> None:
-    """M5: the least recent one."""
-    for pages in (4, 6, 8):
-        serve(machine, pages=pages, keep=2)
-    assert [operation.state is not None for operation, _ in inserts(machine)] == [True, True, True]
-    assert types(machine)[ops.Evict] == 1
-
-
-def test_a_state_may_come_later(machine: Any) -> None:
-    """M1, M4: to KV that is stored, and to a node that is held."""
-    PrefixMachine.add_state_to_stored(machine, pages=4, turn=1, other=1, style=0)
-    PrefixMachine.add_state_under_hold(machine, pick=0, style=0)
-    assert not inserts(machine)
-    PrefixMachine.insert_fresh(machine, pages=4, turn=1, other=1, style=0)
-    machine.lock(machine.live[-1].step)
-    PrefixMachine.add_state_under_hold(machine, pick=0, style=0)
-    PrefixMachine.add_state_to_stored(machine, pages=4, turn=1, other=1, style=0)
-    assert [result.state_exists for _, result in inserts(machine)] == [False, False, True]
-    assert machine.model.sizes()["mamba_protected_size"] == 1
-    assert types(machine)[ops.AllocTrack] == 2
-
-
-def test_a_state_comes_under_several_holds(machine: Any) -> None:
-    """M4: the last hold still protects it; where there is no key or no room nothing is done."""
-    PrefixMachine.add_state_under_holds(machine, pages=0, turn=1, style=0, keep=0)
-    assert not inserts(machine)
-    PrefixMachine.add_state_under_holds(machine, pages=4, turn=1, style=0, keep=3)
-    assert [operation.state is not None for operation, _ in inserts(machine)] == [False, True]
-    assert len(machine.model.holds) == 3
-    assert machine.model.sizes()["mamba_protected_size"] == 1
-    PrefixMachine.add_state_under_holds(machine, pages=2, turn=0, style=0, keep=1)
-    assert len(machine.model.holds) == 3
-
-
-def test_fresh_slots_bring_a_state_unmatched(machine: Any) -> None:
-    """M1: an empty key brings none."""
-    PrefixMachine.insert_with_state(machine, pages=0, turn=1, other=1, style=0)
-    PrefixMachine.insert_with_state(machine, pages=4, turn=1, other=1, style=0)
-    assert [operation.state is not None for operation, _ in inserts(machine)] == [False, True]
-    assert not types(machine)[ops.Match]
-
-
-@pytest.mark.parametrize("pages", [0, 4])
-def test_a_bad_state_is_refused(machine: Any, pages: int) -> None:
-    """M1, X1: and its track slot goes back."""
-    PrefixMachine.insert_state_badly(machine, pages=pages, turn=1, style=0)
-    ((operation, result),) = inserts(machine)
-    assert operation.state is not None
-    assert isinstance(result, Failed)
-    assert types(machine)[ops.FreeTrack] == 1
-
-
-def test_hoarded_track_slots_go_back(machine: Any) -> None:
-    """M7: those of the caller's only."""
-    serve(machine)
-    PrefixMachine.hoard_track_slots(machine, quarters=1)
-    assert machine.judge.model.tracks.room() == 0
-    PrefixMachine.give_hoarded_tracks_back(machine)
-    assert machine.judge.model.tracks.room() == 1
-
-
-def test_the_pool_of_states_is_let_fail(machine: Any) -> None:
-    """X2, X7: in an eviction, and now and then in a reset."""
-    serve(machine, keep=2)
-    PrefixMachine.evict_refused_by_state_pool(machine, tokens=0, states=1, nth=1)
-    assert machine.examiner.judge.evidence.reached["the state pool refuses an eviction"] == 1
-    PrefixMachine.reset_refused_by_state_pool(machine, rare=1, nth=1)
-    assert not types(machine)[ops.Reset]
-    PrefixMachine.reset_refused_by_state_pool(machine, rare=0, nth=1)
-    assert machine.examiner.judge.evidence.reached["the state pool refuses a reset"] == 1
-    assert types(machine)[ops.Fault] == 2
 
 
 WINDOWED = {"page_size": 1, "window": 4, "pool": "swa", "slots": 24, "swa_slots": 18}

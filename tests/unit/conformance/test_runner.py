@@ -12,16 +12,14 @@ import pytest
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance import machines
 from pymllm.conformance.acting import make_machine
-from pymllm.conformance.machines import CI, DEV, MACHINES, MachineEntry, load_machine
+from pymllm.conformance.machines import CI, DEV, MACHINES, MachineEntry
 from pymllm.conformance.results import SearchedConfiguration, VerifyReport
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.runner import RefineTask, VerifyPlan, plan_refining, refine, verify
 from pymllm.conformance.search import SearchPlan, SearchResult, search
 from pymllm.conformance.shrinker import Finding
 from pymllm.errors import InvariantViolation, UsageError
-from pymllm.faults.plant import planted
-from pymllm.faults.table import find_faults, own_cabinet
-from pymllm.history.files import Config, Header, History, Step
+from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import Clear
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.verdicts import Verdict
@@ -319,22 +317,6 @@ def test_a_finding_becomes_small(tiny: str) -> None:
     assert len(found.history) > len(dropped.history) == len(refined[0].history) == 4
     assert {it.law for it in (found, dropped, refined[0])} == {"P2"}
     assert (refined[0].is_rerun, refined[0].is_judged) == (True, True)
-
-
-def test_what_an_engine_did_wrong_becomes_small_without_its_search() -> None:
-    """E2: its operations alone break no law, so acts are left out."""
-    (fault,) = find_faults(["B10"], own_cabinet())
-    entry = next(it for it in MACHINES["prefix"] if it.has_engine)
-    config: Config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
-    machine = make_machine(load_machine(entry), "radix", config, seed=0)
-    with planted(fault.edits):
-        raw = SearchPlan(seed=0, steps=40, examples=50, seconds=0.0, shrinks=0)
-        (found,) = search(machine, raw).found
-        assert found.history.header.scenario is not None
-        (refined,) = refine(RefineTask("radix", config, entry, found, 100, None))
-    assert (found.law, refined.law) == ("E2", "E2")
-    assert len(refined.history) < len(found.history) / 2
-    assert refined.history.header.scenario is not None
 
 
 def test_what_is_found_again_otherwise_is_kept_beside(tiny: str) -> None:

@@ -24,7 +24,7 @@ from pymllm.conformance.time_limit import time_limit
 from pymllm.errors import AdapterError, UsageError
 from pymllm.history import operations as ops
 from pymllm.history.operations import Key, Operation, Span
-from pymllm.oracle.row_judge import RowJudge
+from pymllm.oracle.models.rows import RowModel
 from tests.unit.finding import DIRTY, ROWS, found_by
 
 
@@ -277,10 +277,10 @@ def test_a_mistake_of_a_judge_is_not_taken_for_a_misfit(tiny: str, monkeypatch: 
     """The candidate breaks nothing, and what was wrong is told."""
     budget = ShrinkBudget()
     trials = trials_of(f"{tiny}:KeepsEntries", "P2", budget)
-    monkeypatch.delattr(RowJudge, "_judge_read_rows")
+    monkeypatch.delattr(RowModel, "has_entry")
     assert trials.play(Program(ROWS, DIRTY)) is None
     (told,) = budget.tell_mistakes()
-    assert told.startswith("1 candidate could not be run: AttributeError: 'RowJudge' object has no attribute")
+    assert told.startswith("1 candidate could not be run: AttributeError: 'RowModel' object has no attribute")
     assert not budget.misfits
 
 

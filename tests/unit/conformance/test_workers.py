@@ -169,9 +169,11 @@ def test_a_thread_may_ask_for_work_too() -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_error_comes_through(jobs: int) -> None:
-    """A bug is not swallowed."""
+    """A bug is not swallowed, nor is one of a stream."""
     with pytest.raises(ValueError, match="no such number"), Workers(jobs) as workers:
         workers.map(work, [1, -2])
+    with pytest.raises(ValueError, match="no such number"), Workers(jobs) as workers:
+        list(workers.stream(work, [-2]))
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -210,12 +212,6 @@ def test_a_stream_ends_with_its_items_or_with_an_interrupt() -> None:
     with Workers(1) as workers:
         assert [item for item, _ in workers.stream(work, items())] == [4]
     assert workers.interruption is not None
-
-
-def test_an_error_of_a_stream_is_raised_where_it_is_read() -> None:
-    """As of `map`."""
-    with Workers(1) as workers, pytest.raises(ValueError, match="no such number"):
-        list(workers.stream(work, [-2]))
 
 
 def test_a_function_may_tell_something_before_its_answer() -> None:

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymllm.instrument.leaks import (
-    BOUNDS,
     Checkpoint,
     Layer,
     LeakCheck,
@@ -53,19 +52,6 @@ def course(field: str, values: Sequence[float]) -> list[Checkpoint]:
 
 def outcomes(verdict: LeakVerdict) -> dict[Layer, Outcome]:
     return {it.layer: it.outcome for it in verdict.layers}
-
-
-@pytest.mark.parametrize("layer", Layer)
-def test_growth_in_one_layer_is_a_leak_there_and_nowhere_else(layer: Layer) -> None:
-    """The layer that grows is named, with its slope; the others do not leak."""
-    step = 4 * BOUNDS[layer] or 512
-    verdict = judge_leaks(course(FIELDS[layer], [step * at for at in range(12)]))
-    assert outcomes(verdict) == {it: Outcome.LEAK if it is layer else Outcome.NO_LEAK for it in Layer}
-    (leak,) = verdict.leaking
-    assert leak.slope is not None
-    assert (leak.slope.value, leak.layer) == (step, layer)
-    assert verdict.of(layer) is leak
-    assert f"{layer.value}: leak of" in str(verdict)
 
 
 def test_a_still_program_leaks_nowhere() -> None:
@@ -420,19 +406,6 @@ def test_this_process_is_watched_where_nothing_is_given() -> None:
     assert checkpoint.slots.reason == "no function counts the slots; pass slots=..."
     for reading in (checkpoint.live, checkpoint.own):
         assert reading.is_known or reading.reason
-
-
-def test_checkpoints_may_be_epochs_apart() -> None:
-    """Growth is per epoch, however many lie between two checkpoints."""
-    server = Server()
-    with LeakCheck(slots=lambda: server.lost_slots, device_memory=server.device) as check:
-        for epoch in range(0, 120, 10):
-            server.lost_slots = epoch
-            check.checkpoint(at=epoch)
-    (leak,) = check.verdict().leaking
-    assert leak.slope is not None
-    assert leak.slope.value == 1.0
-    assert [it.at for it in check.checkpoints[:2]] == [0, 10]
 
 
 def test_checkpoints_go_forward() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pymllm.errors import OwnershipError
 from pymllm.mem_cache.gdn_pool import GDNPool
 from tests.far_device import Apart
 from tests.unit.mem_cache.plain_kernel import PlainKernel
@@ -206,24 +205,6 @@ def test_a_convolution_of_width_1_has_an_empty_state() -> None:
     pool.reset_states(1)
     assert not pool.recurrent_state[:, 1].any()
     assert (pool.recurrent_state[:, 2] == 3).all()
-
-
-def test_clear_leaves_a_pool_like_a_new_one() -> None:
-    """X7: zero states in the same tensors, and every track slot free in the first order."""
-    pool = make_pool()
-    fill_with_random_bits(pool)
-    recurrent, conv = pool.recurrent_state, pool.conv_state
-    pool.alloc_track_slot()
-    pool.alloc_track_slot()
-    pool.free_track_slot(5)
-    pool.clear()
-    assert pool.recurrent_state is recurrent
-    assert pool.conv_state is conv
-    assert not recurrent.view(torch.int32).any()
-    assert not conv.view(torch.int16).any()
-    with pytest.raises(OwnershipError, match="track slot 6"):
-        pool.free_track_slot(6)
-    assert [pool.alloc_track_slot() for _ in range(4)] == [5, 6, 7, None]
 
 
 def test_the_bytes_of_padding_and_track_slots_count() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from recording_hybrid import RecordingHybrid
 
-from pymllm.adapters.failing_calls import InjectedFault
 from pymllm.errors import OwnershipError, StaleNodeError
 from pymllm.invariants import check_mamba_radix_cache
 from pymllm.mem_cache import (
@@ -151,12 +150,6 @@ class TestInsert:
         assert cache.evict(0, 1).mamba_evicted == 1
         assert (pools.kv.available_size(), pools.states.available_track_slots()) == (16, 2)
 
-    def test_halves_of_a_split_keep_only_their_own_slots(self, cache: MambaRadixCache) -> None:
-        """X5: evicting one half must not keep the memory of both."""
-        lower = put(cache, list(range(64)), 50)
-        upper = put(cache, list(range(16)))
-        assert [node.value.untyped_storage().nbytes() for node in (upper, lower)] == [128, 384]
-
 
 class TestLocks:
     @pytest.mark.notices("B73")
@@ -215,101 +208,7 @@ class TestHashes:
         assert not node.mamba_tombstone
 
 
-class Bench:
-    """A cache over recording pools, with short names for what these tests do."""
-
-    def __init__(self, track_slots: int = 8) -> None:
-        self.pools = RecordingHybrid(track_slots=track_slots)
-        self.removed: list[int] = []
-        self.cache = MambaRadixCache(1, self.pools.kv, self.pools.states, self.removed.append)
-
-    def put(self, tokens: list[int], state: bool = True) -> MambaTreeNode:
-        """Insert tokens, by default with a state, and give back what was cached already."""
-        slots = self.pools.kv.alloc(len(tokens))
-        value = torch.tensor([self.pools.states.alloc_track_slot()]) if state else None
-        result = self.cache.insert(RadixKey(tokens), slots, mamba_value=value)
-        self.pools.kv.inner.free(slots[: result.prefix_len])
-        assert not result.mamba_exist
-        return result.last_node
-
-    def calls(self) -> list[tuple[str, int]]:
-        """The pools' calls since the last time, with how many slots each named."""
-        check_mamba_radix_cache(self.cache)
-        return [(name, len(slots)) for name, slots in self.pools.take_calls()]
-
-    def states(self) -> tuple[int, int]:
-        return self.cache.mamba_evictable_size(), self.cache.mamba_protected_size()
-
-
-class TestRefusedEvictions:
-    def make(self) -> tuple[Bench, list[MambaTreeNode]]:
-        """A tree of which evict(1, 4) takes four states, one of a leaf that pulls its parent along."""
-        bench = Bench()
-        bench.put([1, 2], state=False)
-        nodes = [bench.put([1, 2, 3]), bench.put([4]), bench.put([4, 5]), bench.put([4, 5, 6])]
-        bench.pools.take_calls()
-        return bench, nodes
-
-    @pytest.mark.parametrize("taken", range(5))
-    def test_refused_call_leaves_what_was_not_taken(self, taken: int) -> None:
-        """X2: nodes whose state was taken are valid without it, everything else is as it was."""
-        bench, nodes = self.make()
-        size, before = bench.cache.total_size(), [node.last_access_time for node in nodes]
-        bench.pools.takes = taken
-        with pytest.raises(InjectedFault):
-            bench.cache.evict(1, 4)
-        assert bench.calls() == [("free_track_slot", 1)] * taken
-        assert [node.mamba_tombstone for node in nodes] == [True] * taken + [False] * (4 - taken)
-        assert [node.last_access_time for node in nodes] == before
-        assert (bench.cache.total_size(), bench.states(), bench.removed) == (size, (4 - taken, 0), [])
-
-    @pytest.mark.parametrize("taken", range(3))
-    def test_refusal_puts_the_orders_of_victims_back(self, taken: int) -> None:
-        """X2, R5: inner nodes that the plan had made leaves are none afterwards."""
-        bench = Bench()
-        inner = bench.put([1])
-        leaf = bench.put([1, 2])
-        bench.pools.takes = taken
-        with pytest.raises(InjectedFault):
-            bench.cache.evict(100)
-        bench.pools.takes = None
-        bench.calls()
-        bench.cache.evict(1)
-        assert bench.removed[0] == leaf.id
-        assert inner.evicted is (taken > 1)
-
-
 class TestReset:
-    def test_cleared_states_leave_their_nodes(self) -> None:
-        """X7: no stale node names a track slot that somebody else may have by now."""
-        bench = Bench()
-        held, free = bench.put([1]), bench.put([2])
-        bench.cache.inc_lock_ref(held)
-        bench.cache.reset()
-        for node in (held, free):
-            assert (node.mamba_value, node.mamba_lock_ref) == (None, 0)
-            assert (node.prev, node.next, node.mamba_prev, node.mamba_next) == (None,) * 4
-        assert bench.states() == (0, 0)
-        assert len(bench.cache.mamba_lru) == len(bench.cache.full_lru) == 0
-        bench.calls()
-
-    @pytest.mark.parametrize("taken", range(3))
-    def test_refused_reset_asks_for_everything_and_empties(
-        self, pooled: MambaRadixCache, pools: RecordingHybrid, taken: int
-    ) -> None:
-        """X7: what the pools took before is taken, every other call was made, and the tree is dropped."""
-        node = put_pooled(pooled, pools, [1] * 4)
-        put_pooled(pooled, pools, [2] * 4)
-        pools.takes = taken
-        with pytest.raises(InjectedFault) as caught:
-            pooled.reset()
-        assert str(caught.value) == ["free_track_slot", "free_track_slot", "free"][taken]
-        assert len(pools.take_calls()) == taken
-        assert sizes(pooled) == ((0, 0, 0), (0, 0))
-        assert len(pooled.full_lru) == len(pooled.mamba_lru) == 0
-        with pytest.raises(StaleNodeError):
-            pooled.inc_lock_ref(node)
-
     def test_states_that_a_cleared_pool_refuses_do_not_keep_the_slots(
         self, pooled: MambaRadixCache, pools: RecordingHybrid
     ) -> None:

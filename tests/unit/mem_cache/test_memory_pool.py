@@ -108,14 +108,14 @@ def test_a_tree_is_printed_node_by_node(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_tree_of_states_is_printed_node_by_node(capsys: pytest.CaptureFixture[str]) -> None:
     """Section 7: with the state of each node that has one."""
     cache = MambaRadixCache(2)
-    cache.insert(RadixKey([1, 2, 3, 4]), torch.arange(4), mamba_value=torch.tensor([7]))
+    cache.insert(RadixKey([1, 2, 3, 4]), torch.arange(4))
     node = cache.insert(RadixKey([1, 2]), torch.arange(2), mamba_value=torch.tensor([8])).last_node
     cache.inc_lock_ref(node)
     cache.pretty_print()
     assert capsys.readouterr().out.splitlines() == [
-        "MambaRadixCache: 4 tokens, 2 evictable, 2 states, 1 evictable, page 2",
+        "MambaRadixCache: 4 tokens, 2 evictable, 1 states, 0 evictable, page 2",
         "  #3 RadixKey(1, 2; extra_key=None) last_access_time=2 full_lock_ref=1 state=8 mamba_lock_ref=1",
-        "    #2 RadixKey(3, 4; extra_key=None) last_access_time=1 full_lock_ref=0 state=7 mamba_lock_ref=0",
+        "    #2 RadixKey(3, 4; extra_key=None) last_access_time=1 full_lock_ref=0",
     ]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from pymllm.errors import LockError, StaleNodeError
+from pymllm.errors import LockError
 from pymllm.invariants import check_mamba_radix_cache, check_radix_cache
 from pymllm.mem_cache import MambaRadixCache, RadixCache, RadixKey
 
@@ -46,10 +45,6 @@ def state(cache: Cache) -> Any:
         for it in cache._tree.nodes()
     ]
     return nodes, cache.evictable_size(), cache.protected_size()
-
-
-def each_use(cache: Cache) -> list[Callable[[Any], object]]:
-    return [cache.inc_lock_ref, cache.dec_lock_ref, cache.compute_node_hash]
 
 
 @pytest.fixture(params=[RadixCache, MambaRadixCache], ids=["plain", "states"])
@@ -122,13 +117,6 @@ class TestEvict:
         assert len(find(cache, [1, 2, 3])) == 3
         assert find(cache, [4, 5, 6]) == []
 
-    @pytest.mark.parametrize("tokens", [0, -1, -100])
-    def test_nothing_asked_takes_nothing(self, cache: Cache, tokens: int) -> None:
-        """R5: n <= 0 takes no part."""
-        put(cache, [1, 2])
-        assert cache.evict(tokens, tokens).full_evicted == 0
-        assert cache.total_size() == 2
-
 
 class TestLocks:
     @pytest.mark.notices("B16")
@@ -161,31 +149,6 @@ class TestLocks:
         assert (upper.lock_ref, lower.lock_ref) == (1, 1)
 
 
-class TestStaleNodes:
-    def test_node_of_before_a_reset_is_refused(self, cache: Cache) -> None:
-        """X7: old nodes are stale, held or not, and the old root stays a no-op."""
-        node, root = put(cache, [1, 2]), cache.root_node
-        cache.inc_lock_ref(node)
-        cache.reset()
-        for use in each_use(cache):
-            with pytest.raises(StaleNodeError):
-                use(node)
-        cache.dec_lock_ref(root)
-        cache.inc_lock_ref(root)
-        assert root is not cache.root_node
-
-    def test_node_of_another_cache_is_refused(self, kind: Kind, cache: Cache) -> None:
-        """X1: not even where the other cache holds the same tokens; the same goes for its root."""
-        other = kind()
-        node = put(other, [1, 2])
-        put(cache, [1, 2])
-        for use in each_use(cache):
-            for stranger in (node, other.root_node):
-                with pytest.raises(StaleNodeError):
-                    use(stranger)
-        assert node.lock_ref == 0
-
-
 class TestRecencyAndIds:
     @pytest.mark.notices("B55")
     def test_clock_is_logical(self, cache: Cache) -> None:
@@ -195,18 +158,6 @@ class TestRecencyAndIds:
         assert isinstance(second.last_access_time, float)
         assert first.last_access_time == second.last_access_time == 2.0
         assert float(int(second.last_access_time)) == second.last_access_time
-
-    def test_ids_count_up_and_are_never_reused(self, cache: Cache) -> None:
-        """X3: over evictions, splits and resets."""
-        seen = [cache.root_node.id]
-        for round_number in range(3):
-            node = put(cache, [round_number, 1, 2])
-            put(cache, [round_number, 1])
-            seen += [node.id, node.parent.id]
-            cache.evict(100)
-        cache.reset()
-        seen += [cache.root_node.id, put(cache, [1]).id]
-        assert seen == sorted(set(seen))
 
 
 class TestFaults:

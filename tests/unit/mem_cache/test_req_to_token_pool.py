@@ -119,27 +119,6 @@ def test_slots_of_any_integer_kind_are_stored_alike(device: torch.device, values
     assert pool.req_to_token[row].tolist() == [0, 0, 0, 5, 6, 0, 0, 0]
 
 
-@pytest.mark.parametrize("value", [5, np.int32(5), torch.tensor(5), torch.tensor([5]), [5]])
-def test_one_entry_takes_one_slot(value: Any) -> None:
-    """P2: (row, position) writes exactly one entry."""
-    pool = make_pool()
-    [row] = alloc(pool)
-    pool.write((row, 2), value)
-    pool.write((row, slice(6, 7)), value)
-    assert pool.req_to_token[row].tolist() == [0, 0, 5, 0, 0, 0, 5, 0]
-
-
-@pytest.mark.parametrize("kind", [list, np.array, torch.tensor, lambda v: torch.tensor(v, dtype=torch.uint8)])
-def test_one_write_serves_every_running_request(device: torch.device, kind: Any) -> None:
-    """P2: a decode step writes one position of each row in one call."""
-    pool = make_pool(device=device)
-    rows = alloc(pool, 4)
-    pool.write((kind(rows), kind([0, 3, 7, 3])), kind([21, 22, 23, 24]))
-    expected = torch.zeros_like(pool.req_to_token)
-    expected[rows, [0, 3, 7, 3]] = torch.tensor([21, 22, 23, 24], dtype=torch.int32, device=device)
-    assert torch.equal(pool.req_to_token, expected)
-
-
 def test_switched_off_checks_still_write_where_told() -> None:
     """P2: check_bounds=False looks at no values; a row named by an int is still looked at."""
     pool = ReqToTokenPool(2, CONTEXT, "cpu", check_bounds=False)
@@ -177,22 +156,6 @@ def test_a_table_from_inference_mode_is_writable_outside() -> None:
     pool.write((row, slice(0, 1)), [3])
     pool.free(row)
     assert not pool.req_to_token.any()
-
-
-def test_clear_leaves_a_pool_like_a_new_one() -> None:
-    """X7: every row is free again in the first order, and every entry is zero, row 0 included."""
-    pool = make_pool()
-    alloc(pool, 4)
-    pool.free(3)
-    pool.write(([0, 1], [1, 1]), [1, 2])
-    table = pool.req_to_token
-    pool.clear()
-    assert pool.req_to_token is table
-    assert not table.any()
-    assert pool.available_size() == 4
-    with pytest.raises(OwnershipError, match="row 1 is not handed out"):
-        pool.free(1)
-    assert pool.alloc(4) == [1, 2, 3, 4]
 
 
 def test_the_example_in_the_docstring_runs() -> None:

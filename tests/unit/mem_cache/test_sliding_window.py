@@ -1,4 +1,4 @@
-"""Windows: which prefixes can be used, what holds protect and give back, and what evictions do."""
+"""Windows: which prefixes can be used, what holds protect, and what inserts and evictions do."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.adapters.failing_calls import InjectedFault, record_around
-from pymllm.errors import LockError
-from pymllm.history.operations import Fault
+from pymllm.adapters.failing_calls import record_around
+from pymllm.adapters.own_caches import view_tree
+from pymllm.errors import OwnershipError
 from pymllm.history.outcomes import Effect
 from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.base_prefix_cache import EvictResult, RadixKey
-from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
+from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 
 TEN = list(range(10))
@@ -58,24 +58,6 @@ class TestUsablePrefixes:
 
 
 class TestHolds:
-    @pytest.mark.parametrize(
-        ("page_size", "window", "length"),
-        [(1, 4, 4), (1, 4, 1), (4, 6, 8), (4, 5, 8), (4, 1, 4), (1, 100, 10)],
-    )
-    def test_no_token_where_the_window_covers_the_path(
-        self, page_size: int, window: int, length: int
-    ) -> None:
-        """S5: None exactly then; releasing with None undoes the hold."""
-        cache = RadixCache(page_size, window)
-        node = put(cache, list(range(length)))
-        assert cache.inc_lock_ref(node) is None
-        assert cache.swa_protected_size() == length
-        with pytest.raises(LockError):
-            cache.dec_lock_ref(node, 1)
-        cache.dec_lock_ref(node, None)
-        assert cache.swa_protected_size() == cache.protected_size() == 0
-        check_radix_cache(cache)
-
     @pytest.mark.notices("B23", "B25")
     def test_split_of_the_edge_node_keeps_its_id_on_top(self) -> None:
         """S5, R10: the upper half starts the window now, and no other node carries the id."""
@@ -139,8 +121,11 @@ class Bench:
         self.pool.inner.free(slots[: result.prefix_len])
         return result.last_node
 
+    def slots(self, tokens: list[int]) -> list[int]:
+        return self.cache.match_prefix(RadixKey(tokens)).indices.tolist()
+
     def found(self, tokens: list[int]) -> int:
-        return self.cache.match_prefix(RadixKey(tokens)).prefix_len
+        return len(self.slots(tokens))
 
     def calls(self) -> list[tuple[str, int]]:
         """The pool's calls, with how many slots each named."""
@@ -148,6 +133,57 @@ class Bench:
         calls = [(effect.call, len(effect.slots)) for effect in self.effects]
         self.effects.clear()
         return calls
+
+
+class TestInserts:
+    @pytest.mark.notices("B34", "B35")
+    def test_held_tombstone_keeps_its_slots_and_takes_the_halves(self) -> None:
+        """S7, R6: what others read is never freed; the incoming full slots stay the caller's."""
+        bench = Bench(window=2)
+        slots = bench.pool.alloc(10)
+        bench.pool.inner.free_swa(slots[:8])
+        node = bench.cache.insert(RadixKey(TEN), slots, swa_evicted_seqlen=8).last_node
+        bench.cache.inc_lock_ref(node)
+        old, incoming = bench.slots(TEN), bench.pool.alloc(10)
+        result = bench.cache.insert(RadixKey(TEN), incoming)
+        assert (result.prefix_len, result.adopted) == (10, ())
+        assert bench.effects == [Effect("move_swa", tuple(incoming[:8].tolist()), tuple(old[:8]))]
+        assert bench.slots(TEN) == old
+        assert bench.pool.translate_to_swa(incoming[:8]).tolist() == [0] * 8
+        assert bench.cache.swa_evictable_size() + bench.cache.swa_protected_size() == 10
+        bench.pool.inner.free(incoming)
+        check_radix_cache(bench.cache)
+
+    def test_own_pages_between_foreign_ones_are_split_off(self) -> None:
+        """S7, R4: revived runs are nodes of their own, and adopted has one range for each."""
+        bench = Bench(window=2)
+        slots = bench.pool.alloc(10)
+        bench.pool.inner.free_swa(slots[:8])
+        bench.cache.insert(RadixKey(TEN), slots, swa_evicted_seqlen=8)
+        again = slots.clone()
+        again[1:3], again[5:7] = bench.pool.alloc(2), bench.pool.alloc(2)
+        assert bench.cache.insert(RadixKey(TEN), again).adopted == ((1, 3), (5, 7))
+        nodes = view_tree(bench.cache.root_node)
+        assert [(len(node.tokens), node.is_alive) for node in nodes] == [
+            *((1, False), (2, True), (2, False), (2, True), (1, False), (2, True))
+        ]
+        check_radix_cache(bench.cache)
+
+    @pytest.mark.parametrize("start", [0, 4])
+    def test_the_error_says_how_far_the_halves_are_gone(self, start: int) -> None:
+        """S7, X1: the value that was given, and the whole pages that would do."""
+        pool = SWATokenToKVPoolAllocator(64, 64, "cpu", 4, True)
+        slots = pool.alloc(12)
+        pool.free_swa(slots[start:8])
+        words = f"token {start} .* swa_evicted_seqlen is 0; give 8 or more, and free_swa all halves before it"
+        with pytest.raises(OwnershipError, match=words):
+            RadixCache(4, 4, pool).insert(RadixKey(list(range(12))), slots)
+
+    def test_unchecked_pool_is_not_asked_for_halves(self) -> None:
+        """S7: without ownership checks both are the caller's duty."""
+        pool = SWATokenToKVPoolAllocator(64, 64, "cpu", 1, True, check_ownership=False)
+        result = RadixCache(1, 2, pool).insert(RadixKey(TEN), pool.alloc(10), swa_evicted_seqlen=4)
+        assert result.adopted == ((0, 10),)
 
 
 class TestEviction:
@@ -211,60 +247,3 @@ class TestEviction:
         assert bench.cache.swa_protected_size() == 2
         assert bench.cache.swa_evictable_size() == 0
         assert bench.found([1, 2, 3, 4, 5]) == 5
-
-    def test_refused_tombstones_change_nothing(self) -> None:
-        """X2: where free_swa raises, no node died and none was removed."""
-        bench = Bench(window=1)
-        for tokens in ([1], [1, 2], [1, 3], [4, 5]):
-            bench.put(tokens)
-        bench.pool.fault = Fault("free_swa")
-        with pytest.raises(InjectedFault):
-            bench.cache.evict(1, 2)
-        assert bench.calls() == []
-        assert bench.removed == []
-        assert bench.cache.swa_evictable_size() == bench.cache.total_size() == 5
-        bench.pool.fault = None
-        assert bench.cache.evict(100, 100) == EvictResult(5, 5)
-        assert bench.calls() == [("free", 5)]
-
-    def test_refused_removal_keeps_the_tombstones(self) -> None:
-        """X2: what free_swa has taken is dead, what free refused is still cached."""
-        bench = Bench(window=1)
-        for tokens in ([1], [1, 2], [1, 3], [4, 5]):
-            bench.put(tokens)
-        bench.pool.fault = Fault("free")
-        with pytest.raises(InjectedFault):
-            bench.cache.evict(1, 2)
-        assert bench.calls() == [("free_swa", 1)]
-        assert bench.removed == []
-        assert bench.cache.total_size() == 5
-        assert bench.cache.swa_evictable_size() == 4
-        bench.pool.fault = None
-        assert bench.cache.evict(100) == EvictResult(5, 4)
-
-    def test_refused_cascade_leaves_the_tombstone_where_it_was(self) -> None:
-        """X2, S4: a dead parent that was to go with its child is still there, dead, and goes next time."""
-        bench = Bench(window=1)
-        for tokens in ([1], [1, 2], [1, 2, 3]):
-            bench.put(tokens)
-        bench.cache.evict(0, 1)
-        bench.pool.fault = Fault("free")
-        with pytest.raises(InjectedFault):
-            bench.cache.evict(3)
-        assert bench.calls() == [("free_swa", 1)]
-        assert (bench.cache.total_size(), bench.cache.swa_evictable_size()) == (3, 2)
-        bench.pool.fault = None
-        assert bench.cache.evict(2) == EvictResult(3, 2)
-        assert bench.calls() == [("free", 3)]
-
-    def test_pool_without_window_halves_hears_of_removals_only(self) -> None:
-        """S2: tombstoning over a pool without free_swa is bookkeeping."""
-        effects: list[Effect] = []
-        pool = record_around(TokenToKVPoolAllocator(16, "cpu", 1, True), effects.append)
-        cache = RadixCache(1, 1, pool)
-        cache.insert(RadixKey([1, 2]), pool.alloc(2))
-        cache.match_prefix(RadixKey([1]))
-        cache.insert(RadixKey([1, 2, 3]), pool.alloc(3))
-        assert cache.evict(0, 1) == EvictResult(0, 1)
-        assert effects == []
-        check_radix_cache(cache)

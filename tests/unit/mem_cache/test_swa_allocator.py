@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.errors import OwnershipError
 from pymllm.invariants.slots import check_swa_allocator
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 
@@ -88,42 +87,6 @@ def test_the_halves_of_a_page_are_a_page(make: Make, page_size: int) -> None:
     assert sizes(allocator) == (page_size, 0)
 
 
-@pytest.mark.parametrize(("size", "swa_size"), [(8, 3), (3, 8)])
-def test_an_alloc_takes_both_or_nothing(make: Make, size: int, swa_size: int) -> None:
-    """A7, X4: the smaller pool decides, and the other one is as it was."""
-    allocator = make(size, swa_size)
-    before = sizes(allocator)
-    assert allocator.alloc(4) is None
-    assert sizes(allocator) == before
-    assert alloc(allocator, 3).tolist() == [1, 2, 3]
-    assert allocator.alloc(1) is None
-
-
-def test_nothing_wanted_is_an_empty_tensor(make: Make) -> None:
-    """A3: alloc(0) is met, even when nothing is free."""
-    allocator = make(4, 4, 4)
-    alloc(allocator, 4)
-    assert alloc(allocator, 0).shape == (0,)
-
-
-def test_each_pool_merges_by_its_own_need(make: Make) -> None:
-    """A4: freed halves wait while older ones suffice, whatever the full pool does."""
-    allocator = make(8, 4)
-    slots = alloc(allocator, 3)
-    allocator.free_swa(slots[:1])
-    assert halves(allocator, alloc(allocator, 1).tolist()) == [4]
-    assert halves(allocator, alloc(allocator, 1).tolist()) == [1]
-
-
-def test_a_merge_by_request_merges_both_pools(make: Make) -> None:
-    """A4: the lowest go first in each."""
-    allocator = make()
-    allocator.free(alloc(allocator, 2))
-    allocator.merge_and_sort_free()
-    assert alloc(allocator, 2).tolist() == [1, 2]
-    assert halves(allocator, [1, 2]) == [1, 2]
-
-
 # -- free and free_swa -----------------------------------------------------------------------------------
 
 
@@ -152,16 +115,6 @@ def test_freeing_a_half_keeps_the_full_slot(make: Make) -> None:
     assert halves(allocator, [1, 2]) == [0, 2]
     again = alloc(allocator, 1)
     assert halves(allocator, again.tolist()) == [1]
-
-
-@pytest.mark.parametrize("naming", [[4], [7, 5], [4, 5, 6, 7], [5, 5]])
-def test_any_slot_of_a_page_frees_its_whole_half_once(make: Make, naming: list[int]) -> None:
-    """A5, A7: halves go page by page, as the slots do."""
-    allocator = make(8, 8, 4)
-    alloc(allocator, 8)
-    allocator.free_swa(torch.tensor(naming))
-    assert sizes(allocator) == (0, 4)
-    assert halves(allocator, [4, 7, 8, 11]) == [0, 0, 8, 11]
 
 
 NOTHING = pytest.mark.parametrize(
@@ -198,21 +151,6 @@ def test_groups_hold_both_halves_back(make: Make, page_size: int, checked: bool)
     allocator.free(slots[page_size : 2 * page_size])
     allocator.free_group_end()
     assert sizes(allocator) == (2 * page_size, 2 * page_size)
-
-
-def test_double_frees_inside_a_group_are_refused_at_once(make: Make) -> None:
-    """A5, A7: of slots and of halves."""
-    allocator = make()
-    slots = alloc(allocator, 3)
-    allocator.free_group_begin()
-    allocator.free(slots[:1])
-    allocator.free_swa(slots[1:2])
-    with pytest.raises(OwnershipError, match="slot 1 is already given back inside the open free group"):
-        allocator.free_swa(slots[:1])
-    with pytest.raises(OwnershipError, match="slot 2 has no SWA half"):
-        allocator.free_swa(slots[1:2])
-    allocator.free_group_end()
-    assert sizes(allocator) == (6, 5)
 
 
 # -- translate_to_swa --------------------------------------------------------------------------------------
@@ -284,22 +222,6 @@ def test_nothing_moves_by_an_empty_call(make: Make, nothing: torch.Tensor) -> No
 # -- clear, construction -----------------------------------------------------------------------------------
 
 
-def test_a_cleared_pool_is_as_new(make: Make) -> None:
-    """X7, A6: both pools, the halves between them, and the group."""
-    allocator = make()
-    slots = alloc(allocator, 5)
-    allocator.free_swa(slots[2:])
-    allocator.free_group_begin()
-    allocator.free(slots[:1])
-    allocator.clear()
-    assert sizes(allocator) == (8, 6)
-    assert halves(allocator, list(range(9))) == [0] * 9
-    with pytest.raises(RuntimeError, match="no free group is open"):
-        allocator.free_group_end()
-    assert alloc(allocator, 6).tolist() == [1, 2, 3, 4, 5, 6]
-    assert halves(allocator, [1, 6]) == [1, 6]
-
-
 def test_attributes_say_how_it_was_built(make: Make) -> None:
     """The attributes of the plain allocator, the second size, and a repr that names them."""
     allocator = make(8, 4, 4, False)
@@ -310,13 +232,6 @@ def test_attributes_say_how_it_was_built(make: Make) -> None:
         "SWATokenToKVPoolAllocator(size=8, swa_size=4, page_size=4, "
         f"device='{allocator.device}', available=8+4)"
     )
-
-
-def test_is_handed_out_asks_the_full_pool(make: Make) -> None:
-    """A2: of any shape; a slot without a half is handed out as well."""
-    allocator = make()
-    allocator.free_swa(alloc(allocator, 2)[:1])
-    assert allocator.is_handed_out(torch.tensor([[1, 2], [3, 0]])).tolist() == [[True, True], [False, False]]
 
 
 @pytest.mark.parametrize("checked", [True, False])

@@ -54,13 +54,6 @@ def test_slot_0_is_never_handed_out(make: Make) -> None:
     assert allocator.alloc(1) is None
 
 
-@pytest.mark.parametrize("page_size", [3, 4])
-def test_no_slot_of_page_0_is_handed_out(make: Make, page_size: int) -> None:
-    """A1: pages are aligned and start at page 1, so the last slot is size + page_size - 1."""
-    allocator = make(2 * page_size, page_size)
-    assert alloc(allocator, 2 * page_size).tolist() == list(range(page_size, 3 * page_size))
-
-
 def test_slots_are_int32_on_the_device_in_memory_of_their_own(make: Make) -> None:
     """Index dtypes; X5: what a caller writes into a result reaches nobody else."""
     allocator = make()
@@ -98,89 +91,10 @@ def test_pages_are_handed_out_whole(make: Make) -> None:
     assert allocator.alloc(1) is None
 
 
-def test_pages_need_not_be_neighbours(make: Make) -> None:
-    """A3: after fragmentation, slots are in order within each page."""
-    allocator = make(12, 4)
-    alloc(allocator, 12)
-    allocator.free(torch.tensor([12, 4]))
-    assert alloc(allocator, 7).tolist() == [4, 5, 6, 7, 12, 13, 14]
-
-
-@pytest.mark.parametrize("wanted", [9, 10**6, 2**40])
-def test_an_alloc_that_cannot_be_met_changes_nothing(make: Make, wanted: int) -> None:
-    """X4: not even whether what was freed waits."""
-    allocator = make()
-    slots = alloc(allocator, 6)
-    allocator.free(slots[:2])
-    assert allocator.alloc(wanted) is None
-    assert allocator.available_size() == 4
-    assert alloc(allocator, 2).tolist() == [7, 8]
-    assert alloc(allocator, 2).tolist() == [1, 2]
-
-
 # -- the order of what it hands out --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("need_sort", [True, False])
-def test_freed_slots_wait_while_older_ones_suffice(make: Make, need_sort: bool) -> None:
-    """A4: what was freed since the last merge comes after what was free before."""
-    allocator = make(need_sort=need_sort)
-    allocator.free(alloc(allocator, 4))
-    assert sorted(alloc(allocator, 4).tolist()) == [5, 6, 7, 8]
-    assert sorted(alloc(allocator, 4).tolist()) == [1, 2, 3, 4]
-
-
-def test_need_merges_and_the_lowest_go_first(make: Make) -> None:
-    """A4: one more than the older slots can serve, and all free slots count alike."""
-    allocator = make()
-    slots = alloc(allocator, 7)
-    allocator.free(slots[[5, 1, 3]])
-    assert alloc(allocator, 2).tolist() == [2, 4]
-    assert alloc(allocator, 2).tolist() == [6, 8]
-
-
-def test_a_merge_by_request_lets_the_lowest_go_first(make: Make) -> None:
-    """A4: merge_and_sort_free puts old and new together; a second one changes nothing."""
-    allocator = make()
-    slots = alloc(allocator, 4)
-    allocator.free(slots[[3, 0]])
-    for _ in range(2):
-        allocator.merge_and_sort_free()
-    assert drain(allocator) == [1, 4, 5, 6, 7, 8]
-
-
-def test_an_unsorted_pool_merges_by_request_too(make: Make) -> None:
-    """A4: without need_sort the order is free, but nothing is lost."""
-    allocator = make(need_sort=False)
-    slots = alloc(allocator, 4)
-    allocator.free(slots[[3, 0]])
-    allocator.merge_and_sort_free()
-    assert sorted(drain(allocator)) == [1, 4, 5, 6, 7, 8]
-
-
-def test_two_runs_hand_out_the_same(make: Make) -> None:
-    """X3: what comes next depends on nothing but the calls before."""
-
-    def run() -> list[int]:
-        allocator = make(16, need_sort=False)
-        slots = alloc(allocator, 10)
-        allocator.free(slots[[8, 2, 5]])
-        return drain(allocator)
-
-    assert run() == run()
-
-
 # -- what it takes back ----------------------------------------------------------------------------------
-
-
-def test_available_size_counts_tokens(make: Make) -> None:
-    """A2: free pages times the page size."""
-    allocator = make(12, 4)
-    assert allocator.available_size() == 12
-    slots = alloc(allocator, 6)
-    assert allocator.available_size() == 4
-    allocator.free(slots[:1])
-    assert allocator.available_size() == 8
 
 
 @pytest.mark.parametrize(
@@ -231,16 +145,6 @@ def test_what_is_freed_is_copied(make: Make) -> None:
     assert drain(allocator) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-@pytest.mark.parametrize("naming", [[8], [11], [8, 9, 10, 11], [11, 8], [9, 9]])
-def test_a_page_is_freed_whole_and_once(make: Make, naming: list[int]) -> None:
-    """A5: however many of its slots are named."""
-    allocator = make(12, 4)
-    alloc(allocator, 12)
-    allocator.free(torch.tensor(naming))
-    assert allocator.available_size() == 4
-    assert alloc(allocator, 4).tolist() == [8, 9, 10, 11]
-
-
 @pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize("page_size", [1, 3, 4])
 @pytest.mark.parametrize("need_sort", [True, False])
@@ -274,17 +178,6 @@ def test_page_that_is_nobodys_is_refused_by_its_first_slot_too(make: Make) -> No
     assert allocator.available_size() == 16
 
 
-@pytest.mark.parametrize("page_size", [3, 4])
-def test_pages_may_be_named_in_any_order(make: Make, page_size: int) -> None:
-    """A5: slots of different pages, mixed."""
-    allocator = make(4 * page_size, page_size)
-    slots = alloc(allocator, 4 * page_size)
-    mixed = torch.cat([slots[::2], slots[1::2]])[: 3 * page_size]
-    allocator.free(mixed)
-    freed = len({int(slot) // page_size for slot in mixed})
-    assert allocator.available_size() == freed * page_size
-
-
 # -- ownership -------------------------------------------------------------------------------------------
 
 
@@ -299,23 +192,6 @@ def test_ownership_is_checked_by_default_on_cpu_only() -> None:
 def test_ownership_is_not_checked_by_default_on_cuda() -> None:
     """A5: a check synchronises there."""
     assert TokenToKVPoolAllocator(4).check_ownership is False
-
-
-@pytest.mark.parametrize("page_size", [1, 4])
-def test_unchecked_pools_do_the_same(make: Make, page_size: int) -> None:
-    """A2-A5: for callers that keep the rules, checks change nothing."""
-    outcomes = []
-    for checked in (True, False):
-        allocator = make(8 * page_size, page_size, check_ownership=checked)
-        slots = alloc(allocator, 6 * page_size)
-        allocator.free(slots[: 2 * page_size])
-        allocator.free_group_begin()
-        allocator.free(slots[2 * page_size : 3 * page_size])
-        allocator.free(slots[5 * page_size :])
-        pending = allocator.is_handed_out(slots).tolist()
-        allocator.free_group_end()
-        outcomes.append((pending, allocator.available_size(), drain(allocator)))
-    assert outcomes[0] == outcomes[1]
 
 
 @pytest.mark.parametrize("sorted_and_checked", [True, False])
@@ -343,34 +219,6 @@ def test_is_handed_out_keeps_the_shape(make: Make) -> None:
 
 
 # -- groups ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("page_size", [1, 4])
-def test_pending_pages_are_neither_free_nor_handed_out(make: Make, page_size: int) -> None:
-    """A2: between free and free_group_end they are nobody's."""
-    allocator = make(2 * page_size, page_size)
-    slots = alloc(allocator, 2 * page_size)
-    allocator.free_group_begin()
-    allocator.free(slots[:page_size])
-    assert allocator.available_size() == 0
-    assert allocator.alloc(1) is None
-    assert allocator.is_handed_out(slots).tolist() == [False] * page_size + [True] * page_size
-    allocator.free_group_end()
-    assert allocator.available_size() == page_size
-    assert alloc(allocator, page_size).tolist() == slots[:page_size].tolist()
-
-
-@pytest.mark.parametrize("checked", [True, False])
-def test_an_empty_group_changes_nothing(make: Make, checked: bool) -> None:
-    """A6: also one in which only empty tensors were freed."""
-    allocator = make(8, 4, check_ownership=checked)
-    alloc(allocator, 8)
-    allocator.free_group_begin()
-    allocator.free_group_end()
-    allocator.free_group_begin()
-    allocator.free(torch.tensor([]))
-    allocator.free_group_end()
-    assert allocator.available_size() == 0
 
 
 # -- clear, construction -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.mem_cache import MambaTreeNode, RadixKey, TreeNode
+from pymllm.mem_cache import MambaTreeNode, TreeNode
 from pymllm.mem_cache.base_tree_node import BaseTreeNode
 
 Kind = type[TreeNode] | type[MambaTreeNode]
@@ -49,15 +49,6 @@ def test_node_takes_no_other_field(kind: Kind) -> None:
     assert not hasattr(kind(), "__dict__")
 
 
-def test_description_names_locks_and_tombstone() -> None:
-    """`describe` shows what a reader of the printed tree looks for."""
-    node = make_node(TreeNode, 7.0, 2)
-    node.key, node.lock_ref = RadixKey([5, 6], "lora"), 2
-    assert node.describe() == "#1 RadixKey(5, 6; extra_key='lora') last_access_time=7 lock_ref=2"
-    node.swa_lock_ref, node.swa_tombstone = 1, True
-    assert node.describe().endswith("lock_ref=2 tombstone swa_lock_ref=1")
-
-
 def test_track_slot_becomes_a_tensor_when_asked_for() -> None:
     """M1: int64 of shape (1,), made once; None without a state."""
     node = MambaTreeNode()
@@ -75,15 +66,6 @@ def test_track_slot_is_where_the_slots_are() -> None:
     node.value, node._track_slot = torch.empty(2, dtype=torch.int64, device="meta"), 7
     assert node.mamba_value is not None
     assert node.mamba_value.device.type == "meta"
-
-
-def test_description_names_locks_and_state() -> None:
-    """`describe` shows what a reader of the printed tree looks for, a state only where there is one."""
-    node = make_node(MambaTreeNode, 7.0, 2)
-    node.key, node.full_lock_ref = RadixKey([5, 6], "lora"), 2
-    assert node.describe() == "#1 RadixKey(5, 6; extra_key='lora') last_access_time=7 full_lock_ref=2"
-    node.mamba_value, node._track_slot, node.mamba_lock_ref = torch.tensor([9]), 9, 1
-    assert node.describe().endswith("full_lock_ref=2 state=9 mamba_lock_ref=1")
 
 
 def test_repr_of_a_node_with_a_state_is_short() -> None:

@@ -14,7 +14,9 @@ from pymllm.errors import ProgramError
 from pymllm.history.operations import (
     AllocBlocks,
     AllocSlots,
+    DropStates,
     EvictSlots,
+    Fault,
     FindSlots,
     Inspect,
     Malformed,
@@ -28,23 +30,14 @@ from pymllm.history.operations import (
     RestoreLive,
     RetainBlocks,
     SaveLive,
+    SetClock,
     Span,
+    StampBlocks,
     StoreState,
     WriteLive,
 )
 from pymllm.history.outcomes import BlockBooks, Done, Effect, Failed, Number, Outcome, States
-from pymllm.oracle.block_states import find_wrong_view
-from pymllm.oracle.coverage.noticed import (
-    note_alloc_slots,
-    note_drop,
-    note_evict_slots,
-    note_register,
-    note_release,
-    note_victims,
-)
-from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel
 
 # -- The judge of blocks, slots and states: views, copies and resets, and what each wrong outcome breaks -----
 
@@ -135,6 +128,7 @@ WRONG: list[tuple[list[Operation], Spoiler, str]] = [
     # An eviction of which the slots must hear.
     (CROWDED, told_of(target=()), "C6"),
     (CROWDED, told_of(target=(11, 22)), "C6"),
+    ([*CROWDED[:-1], Fault("callback"), CROWDED[-1]], told_of(target=()), "C6"),
     # Resets.
     (USED, view("free_slots", 0, 2), "C9"),
     (USED, view("stamps", 8, 7), "C9"),
@@ -160,6 +154,7 @@ WRONG: list[tuple[list[Operation], Spoiler, str]] = [
     ([*STORED, ReadStates(0)], form(recurrent_dtype="float16"), "C7"),
     ([*STORED, ReadStates(0)], form(recurrent_shape=(5, 1, 3)), "C7"),
     ([*STORED[:2], ReadStates(0)], view("recurrent", 0, (5, 7)), "C7"),
+    ([*STORED, ReadStates(0)], view("conv", 9, (0, 0, 0, 0)), "C7"),
     # What tells the observer of nothing.
     ([*STORED, ReadStates(0)], tells(Effect("callback", (0,))), "C6"),
     ([*STORED, ReadLive(0)], tells(Effect("callback", (0,))), "C6"),
@@ -287,194 +282,176 @@ def test_a_release_is_followed_to_the_end() -> None:
     assert judge_steps(history.header, history.steps)[1] is None
 
 
-# -- The views of blocks and slots beside what they must say -------------------------------------------------
-
-
-# Blocks 0 (held, under 11, with slot 1) and 1 (free), and the dummy.
-VIEWED = BlockBooks(
-    refs=(1, 0, 9),
-    hashes=(11, -1, 9),
-    stamps=(4, 9, 9),
-    block_of_hash=((11, 0),),
-    slot_of_block=(1, -1, -1),
-    block_of_slot=(-1, 0, -1),
-    free_slots=(2, 0),
-    block_of_state=((11, 0),),
-)
-
-
-@pytest.fixture
-def blocks() -> BlockModel:
-    made = BlockModel(2, is_lru=True, is_caching=True)
-    made.clock = 4
-    made.take([0])
-    made.register([0], [11], None)
-    return made
-
-
-@pytest.fixture
-def slots(blocks: BlockModel) -> BlockSlotModel:
-    made = BlockSlotModel(3, blocks)
-    made.give([0], [1])
-    made.named[0] = 11
-    return made
-
-
-def test_what_is_told_of_the_dummy_and_of_free_blocks_is_open(
-    blocks: BlockModel, slots: BlockSlotModel
-) -> None:
-    """C1, C2: stamps of what nobody has, and the order of free slots."""
-    assert find_wrong_view(blocks, slots, VIEWED) is None
-
-
 @pytest.mark.parametrize(
-    ("wrong", "law", "name"),
-    [
-        ({"refs": (1, 0)}, "C1", "sizes of the views"),
-        ({"refs": (1, 1, 0)}, "C1", "block_ref_counts"),
-        ({"hashes": (11, 12, 0)}, "C3", "block_hashes"),
-        ({"block_of_hash": ()}, "C3", "kv_hash_to_block_id"),
-        ({"stamps": (5, 0, 0)}, "C1", "block_timestamps"),
-        ({"slot_of_block": (1, -1)}, "C2", "block_to_slot"),
-        ({"block_of_slot": (0, 0, -1)}, "C2", "slot_to_block"),
-        ({"free_slots": (0, 0)}, "C2", "free_slots"),
-        ({"block_of_state": ()}, "C4", "hash_to_block_id"),
-    ],
+    "spoil", [view("stamps", 5, 99), view("stamps", 8, 4), view("refs", 8, 7), view("hashes", 8, 7)]
 )
-def test_a_wrong_view_is_named_with_its_law(
-    blocks: BlockModel, slots: BlockSlotModel, wrong: dict[str, Any], law: str, name: str
+def test_what_is_told_of_the_dummy_and_of_free_blocks_is_open(
+    law_broken_by: Callable[..., str | None], spoil: Spoiler
 ) -> None:
-    """C1 to C4: the first that differs."""
-    found = find_wrong_view(blocks, slots, dataclasses.replace(VIEWED, **wrong))
-    assert found is not None
-    assert found[:2] == (law, name)
+    """C1, C3: stamps of what nobody has, and all that is told of the dummy."""
+    assert law_broken_by(BOOKS, spoil) is None
 
 
-def test_slots_are_not_looked_at_where_there_are_none(blocks: BlockModel) -> None:
+def test_slots_are_not_looked_at_where_there_are_none(law_broken_by: Callable[..., str | None]) -> None:
     """C2: an attention model has blocks alone."""
-    assert find_wrong_view(blocks, None, VIEWED) is None
+    assert law_broken_by([*BOOKS[:2], Inspect()], view("slot_of_block", 0, 3), slots=None) is None
+
+
+def test_a_dtype_that_is_not_told_is_not_judged(law_broken_by: Callable[..., str | None]) -> None:
+    """C7: not every language has a name for it."""
+    assert law_broken_by([*STORED, ReadStates(0)], form(recurrent_dtype="", conv_dtype="")) is None
 
 
 # -- When the less obvious situations of blocks count as met -------------------------------------------------
 
 
-BESIDE_FREE = "an allocation takes free blocks and cached ones"
+def met_by(*program: Operation, **config: Any) -> set[str]:
+    """Play a program on ours, and return what its last operation meets."""
+    history = run_program("blocks", {**Blocks.CONFIGURATIONS[0], **config}, program)
+    found = []
+    for steps in (history.steps[:-1], history.steps):
+        evidence, broken = judge_steps(history.header, steps)
+        assert broken is None
+        found.append(evidence.reached)
+    return set(found[1] - found[0])
 
 
-def met(note: Callable[[Evidence], None]) -> set[str]:
-    evidence = Evidence()
-    note(evidence)
-    return set(evidence.reached)
+def blocks_of(step: int, *places: int) -> tuple[Span, ...]:
+    return tuple(Span(step, place, place + 1) for place in places)
 
 
-@pytest.fixture
-def model() -> BlockModel:
-    """A chain 0 - 1 - 2 under 11, 22, 33, held once; 0 older than the rest."""
-    made = BlockModel(6, is_lru=True, is_caching=True)
-    made.take([0])
-    made.clock = 1
-    made.take([1, 2])
-    made.register([0, 1, 2], [11, 22, 33], None)
-    return made
+# Blocks 0 - 1 - 2 under 11, 22, 33, of which the first is older than the rest.
+AGED: list[Operation] = [
+    AllocBlocks(3),
+    RegisterBlocks(blocks_of(1, 0, 1, 2), (11, 22, 33)),
+    SetClock(1),
+    StampBlocks(blocks_of(1, 1, 2)),
+]
+IDLE: list[Operation] = [*AGED, ReleaseBlocks(blocks_of(1, 0, 1, 2))]
+LEAF = {
+    "a cached block is evicted",
+    "an older parent waits for its child",
+    "an allocation takes free blocks and cached ones",
+    "the pool is exhausted",
+}
+PAIR = LEAF | {"a chain goes from its end"}
 
 
-def test_victims_say_why_they_go(model: BlockModel) -> None:
+@pytest.mark.parametrize(
+    ("count", "met"), [(6, LEAF), (7, PAIR), (8, PAIR | {"a chain of three goes from its end"})]
+)
+def test_victims_say_why_they_go(count: int, met: set[str]) -> None:
     """C1: the chain goes from its end, though its beginning is older."""
-    model.release([0, 1, 2])
-    expected = {"a cached block is evicted", "an older parent waits for its child", BESIDE_FREE}
-    assert met(lambda evidence: note_victims(evidence, model, [2])) == expected
-    chain = met(lambda evidence: note_victims(evidence, model, [2, 1]))
-    assert chain == expected | {"a chain goes from its end"}
-    whole = met(lambda evidence: note_victims(evidence, model, [2, 1, 0]))
-    assert whole == chain | {"a chain of three goes from its end"}
-    model.take([3, 4, 5])
-    assert met(lambda evidence: note_victims(evidence, model, [2])) == expected - {BESIDE_FREE}
+    assert met_by(*IDLE, AllocBlocks(count)) == met
 
 
-def test_a_victim_that_is_none_is_only_noted_as_evicted(model: BlockModel) -> None:
-    """C1: the judge refuses it; nothing else is known of it."""
-    model.release([0, 1, 2])
-    assert met(lambda evidence: note_victims(evidence, model, [0])) == {
-        "a cached block is evicted",
-        BESIDE_FREE,
-    }
-
-
-def test_equally_old_leaves_and_held_children_are_noted(model: BlockModel) -> None:
+def test_equally_old_leaves_and_held_children_are_noted() -> None:
     """C1: which of two goes is open; a cached block above a held one stays."""
-    model.take([3, 4])
-    model.register([3, 4], [44, 55], [0, 0])
-    model.release([0, 1, 3, 4])
-    assert met(lambda evidence: note_victims(evidence, model, [3])) == {
-        "a cached block is evicted",
-        BESIDE_FREE,
-        "equally old blocks wait for eviction",
-        "a cached block is spared for its held child",
-    }
+    program = [
+        *AGED,
+        AllocBlocks(2),
+        RegisterBlocks(blocks_of(5, 0, 1), (44, 55), (0, 0)),
+        ReleaseBlocks((*blocks_of(1, 0, 1), *blocks_of(5, 0, 1))),
+        AllocBlocks(3),
+    ]
+    for count in (1, 2):
+        assert met_by(*program, AllocBlocks(count)) == {
+            "a cached block is evicted",
+            "equally old blocks wait for eviction",
+            "a cached block is spared for its held child",
+            "the pool is exhausted",
+        }
 
 
-def test_a_release_says_what_becomes_of_its_blocks(model: BlockModel) -> None:
-    """C1: shared ones stay, unregistered ones are free, and under REF_ZERO descendants go along."""
-    model.take([3])
-    model.retain([1, 1])
-    assert met(lambda evidence: note_release(evidence, model, [1, 1, 3])) == {
+def test_a_release_says_what_becomes_of_its_blocks() -> None:
+    """C1: shared ones stay, unregistered ones are free, and with ref_zero descendants go along."""
+    program = [*AGED, AllocBlocks(1), RetainBlocks(blocks_of(1, 1, 1))]
+    assert met_by(*program, ReleaseBlocks((*blocks_of(1, 1, 1), *blocks_of(5, 0)))) == {
         "a block is released twice in one call",
         "a shared block stays with its other holder",
         "a block without a hash becomes free",
     }
-    model.is_lru = False
-    assert met(lambda evidence: note_release(evidence, model, [0])) == {
+    assert met_by(*AGED, ReleaseBlocks(blocks_of(1, 0)), policy="ref_zero") == {
         "a block goes with its descendants",
         "three generations go at once",
         "a held descendant is deregistered",
     }
 
 
-def test_a_registration_says_what_became_of_its_entries(model: BlockModel) -> None:
-    """C3: each reason once."""
-    model.take([3, 4, 5])
-    made = model.register([2, 3, 4, 5], [33, 11, 44, 55], [22, 0, 99, 33])
-    assert met(lambda evidence: note_register(evidence, model, made)) == {
-        "a registered block is registered again",
-        "a hash is taken",
-        "a parent is not registered",
-        "a chain is registered",
-    }
-    below = model.register([4], [44], [33])
-    assert met(lambda evidence: note_register(evidence, model, below)) == {
-        "a block is registered below one of another call"
-    }
+@pytest.mark.parametrize(
+    ("spans", "hashes", "parents", "met"),
+    [
+        (
+            (*blocks_of(1, 2), *blocks_of(5, 0, 1, 2)),
+            (33, 11, 44, 55),
+            (22, 0, 99, 33),
+            {
+                "a registered block is registered again",
+                "a hash is taken",
+                "a parent is not registered",
+                "a chain is registered",
+            },
+        ),
+        (blocks_of(5, 1), (44,), (33,), {"a block is registered below one of another call"}),
+        (
+            blocks_of(5, 0, 1),
+            (11, 44),
+            None,
+            {"a hash is taken", "a parent is not registered although its hash is another's"},
+        ),
+    ],
+)
+def test_a_registration_says_what_became_of_its_entries(
+    spans: tuple[Span, ...], hashes: tuple[int, ...], parents: tuple[int, ...] | None, met: set[str]
+) -> None:
+    """C3: each reason once, and none where nothing is cached."""
+    program = [*AGED, AllocBlocks(3), RegisterBlocks(spans, hashes, parents)]
+    assert met_by(*program) == met
+    assert met_by(*program, caching=False) == set()
 
 
-def test_slots_say_whose_they_were(model: BlockModel) -> None:
+# All three slots are those of 0, which is older, 1, and 2, which is held.
+SLOTTED: list[Operation] = [
+    *AGED,
+    AllocSlots(blocks_of(1, 0, 1, 2)),
+    NameStates(blocks_of(1, 1), (22,)),
+    ReleaseBlocks(blocks_of(1, 0, 1)),
+]
+
+
+def test_slots_say_whose_they_were() -> None:
     """C5, C6: what is spared, and who goes instead."""
-    model.release([0, 1])
-    slots = BlockSlotModel(3, model)
-    slots.give([0, 1, 2], [0, 1, 2])
-    slots.named[1] = 22
-    batch = met(lambda evidence: note_alloc_slots(evidence, slots, model, [0, 3, 3], 1))
-    assert batch == {
+    batch = [*SLOTTED, AllocBlocks(1), AllocSlots((*blocks_of(1, 0), *blocks_of(8, 0, 0)))]
+    assert met_by(*batch) == {
         "a batch names a block twice",
         "a block keeps its slot",
         "a slot is evicted for want of room",
         "an older slot is spared for its block is in the batch",
     }
-    hand = met(lambda evidence: note_evict_slots(evidence, slots, model, slots.victims(), 1))
-    assert hand == {"slots are taken by a caller", "the older of several slots goes"}
-    assert met(lambda evidence: note_evict_slots(evidence, slots, model, slots.victims(), 0)) == set()
-    model.stamps.clear()
-    model.stamps.update({0: 1, 1: 1})
-    again = met(lambda evidence: note_evict_slots(evidence, slots, model, slots.victims(), 1))
-    assert again == {
-        "slots are taken by a caller",
+    hand = {"slots are taken by a caller"}
+    assert met_by(*SLOTTED, EvictSlots(0)) == set()
+    assert met_by(*SLOTTED, EvictSlots(1)) == hand | {"the older of several slots goes"}
+    younger = [*SLOTTED, SetClock(2), StampBlocks(blocks_of(1, 0, 1))]
+    assert met_by(*younger, EvictSlots(1)) == hand | {
         "an older slot is spared for its block is held",
         "the lower of equally old blocks loses its slot",
     }
-    assert met(lambda evidence: note_drop(evidence, slots, [1, 1], [])) == {
+
+
+@pytest.mark.parametrize(("clock", "met"), [(0, {"the clock goes back"}), (1, set()), (2, set())])
+def test_a_clock_that_goes_back_is_noticed(clock: int, met: set[str]) -> None:
+    """C1, C6: recency means nothing then."""
+    assert met_by(*AGED, SetClock(clock)) == met
+
+
+def test_drops_say_what_had_a_state() -> None:
+    """C4: with a name, without a slot, and with the name of another block."""
+    assert met_by(*SLOTTED, DropStates(blocks_of(1, 1, 1))) == {
         "a drop names a block twice",
         "a state is dropped with its hash",
     }
-    assert met(lambda evidence: note_drop(evidence, slots, [3], [22])) == {
+    drop = DropStates(blocks_of(8, 0), "deregistered", (22,))
+    assert met_by(*SLOTTED, AllocBlocks(1), drop) == {
         "a block without a slot is dropped",
         "a hash of another block is dropped with a block",
     }

@@ -10,7 +10,7 @@ import pytest
 
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.conformance.program import run_program
-from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.errors import ProgramError
 from pymllm.history.files import Header
 from pymllm.history.operations import (
     AllocBlocks,
@@ -30,9 +30,7 @@ from pymllm.history.operations import (
     Span,
     StampBlocks,
 )
-from pymllm.history.outcomes import Done, Effect, Failed, FoundSlots, NoRoom, Outcome, Slots, States
-from pymllm.oracle.block_states import BlockStates
-from pymllm.oracle.evidence import Evidence
+from pymllm.history.outcomes import Done, Effect, Failed, FoundSlots, NoRoom, Outcome, Slots
 from pymllm.oracle.judge import judge_steps, make_judge
 
 # -- The judge of slots: good programs, and what each wrong outcome of them breaks ---------------------------
@@ -164,69 +162,6 @@ def test_slots_are_not_asked_for_where_there_are_none(
         law_broken_by([operation], answers(Done()), slots=None)
 
 
-# -- What must stand in slots and live states ----------------------------------------------------------------
-
-
-CONFIG: dict[str, int | str | bool | None] = {
-    **{"layers": 2, "slots": 2, "requests": 2, "ssm_heads": 1, "ssm_dim": 2, "conv_dim": 1, "conv_width": 1},
-    **{"ssm_dtype": "float32", "conv_dtype": "float16"},
-}
-ZEROS, Z = (0, 0), (0,)
-
-
-def read(*rows: tuple[tuple[int, ...], tuple[int, ...]]) -> States:
-    recurrent, conv = zip(*rows, strict=True)
-    return States(recurrent, conv, (len(rows), 1, 2), (len(rows), 1, 1), "float32", "float16")
-
-
-BLANK, FULL_CLAIM = (ZEROS, Z), ((5, 7), (3,))
-
-
-@pytest.fixture
-def states() -> BlockStates:
-    """Slot 0 holds something in layer 1."""
-    made = BlockStates(CONFIG)
-    made.store(1, 0, made.contents(5, 3, 2))
-    return made
-
-
-def law(states: BlockStates, what: States, layer: int = 1, is_live: bool = False) -> str | None:
-    try:
-        (states.test_live if is_live else states.test_cached)(Evidence(), layer, what)
-    except InvariantViolation as violation:
-        return violation.law
-    return None
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"recurrent_shape": (2, 2, 1)},
-        {"conv_shape": (2, 1)},
-        {"conv_dtype": "float32"},
-        {"conv": (Z,)},
-    ],
-)
-def test_the_form_is_that_of_the_configuration(states: BlockStates, wrong: dict[str, Any]) -> None:
-    """C7: a dtype that cannot be told is not judged."""
-    good = read(FULL_CLAIM, BLANK)
-    assert law(states, dataclasses.replace(good, recurrent_dtype="", conv_dtype="")) is None
-    assert law(states, dataclasses.replace(good, **wrong)) == "C7"
-
-
-def test_numbers_fit_every_dtype(states: BlockStates) -> None:
-    """X1: a program that writes others is none."""
-    with pytest.raises(ProgramError, match="every dtype"):
-        states.contents(127, 0, 1)
-
-
-@pytest.mark.parametrize("key", ["layers", "slots", "requests", "conv_dim"])
-def test_the_configuration_must_be_complete(key: str) -> None:
-    """X1: the message names what is missing."""
-    with pytest.raises(ProgramError, match=f"{key} is None"):
-        BlockStates({**CONFIG, key: None})
-
-
 # -- The judge of blocks: good programs, and what each wrong outcome of them breaks --------------------------
 
 
@@ -249,6 +184,20 @@ def calls(**fields: Any) -> Spoiler:
         return dataclasses.replace(outcome, effects=(dataclasses.replace(effect, **fields),))
 
     return spoil
+
+
+def told_wrong_to_the_end(outcome: Outcome) -> Outcome:
+    """Tell the same wrong size inside the observer and at the end."""
+    (effect,), wrong = outcome.effects, {**outcome.sizes, "pool_avail": 5}
+    return dataclasses.replace(outcome, effects=(dataclasses.replace(effect, sizes=wrong),), sizes=wrong)
+
+
+def in_two_calls(outcome: Outcome) -> Outcome:
+    """Tell the observer of each block by itself, before the books are written for the other one."""
+    (effect,) = outcome.effects
+    parts = (((block,), (value,)) for block, value in zip(effect.slots, effect.target[::-1], strict=True))
+    one, two = [dataclasses.replace(effect, slots=blocks, target=hashes) for blocks, hashes in parts]
+    return dataclasses.replace(outcome, effects=(dataclasses.replace(one, sizes={"pool_avail": 0}), two))
 
 
 CHAIN: list[Operation] = [AllocBlocks(3), RegisterBlocks((Span(1, 0, 3),), (11, 22, 33))]
@@ -275,7 +224,7 @@ WRONG_BLOCKS: list[tuple[list[Operation], Spoiler, str]] = [
     ([AllocBlocks(2)], size("evictable_blocks"), "C1"),
     ([AllocBlocks(2), AllocBlocks(1)], answers(Slots((0,))), "C1"),
     ([AllocBlocks(9)], answers(Slots((0, 1))), "X4"),
-    ([AllocBlocks(9)], size("pool_avail"), "X4"),
+    ([AllocBlocks(1), AllocBlocks(9)], size("pool_avail"), "X4"),
     ([*CHAIN, AllocBlocks(6)], tells(Effect("callback", (2,), (33,))), "X4"),
     # Evictions.
     ([*FULL_POOL, AllocBlocks(1)], calls(slots=(1,), target=(22,)), "C1"),
@@ -293,9 +242,10 @@ WRONG_BLOCKS: list[tuple[list[Operation], Spoiler, str]] = [
     ([RetainBlocks((block_number(0),))], answers(Failed("ValueError")), "C1"),
     ([RetainBlocks((block_number(8),))], answers(Done()), "C1"),
     ([RetainBlocks((block_number(9),))], answers(Done()), "C1"),
-    ([RetainBlocks((block_number(-1),))], size("pool_avail"), "X1"),
+    ([AllocBlocks(1), RetainBlocks((block_number(-1),))], size("pool_avail"), "X1"),
     ([RetainBlocks((block_number(0),))], tells(Effect("callback", (0,))), "X1"),
     ([AllocBlocks(1), ReleaseBlocks(first(0))], answers(Failed("OwnershipError")), "C1"),
+    ([ReleaseBlocks((block_number(0),))], answers(Done()), "C1"),
     ([AllocBlocks(1), ReleaseBlocks(first(0))], tells(), "C1"),
     ([AllocBlocks(1), ReleaseBlocks(first(0))], calls(slots=(0, 0)), "C1"),
     ([AllocBlocks(1), ReleaseBlocks(first(0))], tells(Effect("callback", (0,)), Effect("free", (0,))), "C1"),
@@ -324,6 +274,12 @@ WRONG_BLOCKS: list[tuple[list[Operation], Spoiler, str]] = [
     ([AllocBlocks(1), Fault("callback"), ReleaseBlocks(first(0))], size("pool_avail"), "X2"),
     ([*FULL_POOL, Fault("callback"), AllocBlocks(1)], size("pool_avail"), "X2"),
     ([AllocBlocks(1), Fault("reenter"), ReleaseBlocks(first(0))], calls(note="none"), "X6"),
+    ([*FULL_POOL, Fault("callback"), AllocBlocks(1)], answers(Slots((2,))), "X2"),
+    ([*FULL_POOL, Fault("callback"), AllocBlocks(1)], answers(Failed("KeyError")), "X2"),
+    ([*FULL_POOL, Fault("callback"), AllocBlocks(1)], told_wrong_to_the_end, "X6"),
+    ([AllocBlocks(2), ReleaseBlocks(first(0))], calls(sizes={"pool_avail": 6}), "X6"),
+    ([AllocBlocks(2), ReleaseBlocks(first(0))], told_wrong_to_the_end, "C1"),
+    ([AllocBlocks(1), AllocBlocks(1)], tells(Effect("free", (1,))), "C1"),
 ]
 
 
@@ -333,6 +289,27 @@ def test_a_wrong_outcome_of_blocks_breaks_its_law(
 ) -> None:
     """Each check of the judge can fail, by the law that it is about."""
     assert law_broken_by(program, spoil, slots=None) == law
+
+
+def test_several_calls_tell_as_much_as_one(law_broken_by: Callable[..., str | None]) -> None:
+    """C1, X6: all blocks and hashes, in order; only the last must see everything gone."""
+    program = [*FULL_POOL, AllocBlocks(2)]
+    assert law_broken_by(program, in_two_calls, slots=None) is None
+
+    def told_of_the_other(outcome: Outcome) -> Outcome:
+        one, two = in_two_calls(outcome).effects
+        effects = (dataclasses.replace(one, target=two.target), dataclasses.replace(two, target=one.target))
+        return dataclasses.replace(outcome, effects=effects)
+
+    assert law_broken_by(program, told_of_the_other, slots=None) == "C1"
+
+
+def test_room_is_of_blocks_where_no_pool_is_claimed(law_broken_by: Callable[..., str | None]) -> None:
+    """C1, X4: what cannot be met is a law of its own only for who claims a pool."""
+    claims = ["callbacks", "refusals"]
+    for spoil in (answers(Slots((0, 1))), size("pool_avail"), tells(Effect("callback", (0,)))):
+        assert law_broken_by([AllocBlocks(9)], spoil, claims, slots=None) == "C1"
+    assert law_broken_by([AllocBlocks(9)], lambda outcome: outcome, claims, slots=None) is None
 
 
 REF_ZERO = [*CHAIN, RetainBlocks(first(2)), ReleaseBlocks(first(0, 2))]
@@ -410,6 +387,10 @@ def test_what_the_contract_leaves_open_of_blocks_is_no_program(
         ({"policy": "fifo"}, ("callbacks",), "policy is 'fifo'"),
         ({}, ("pool",), "does not claim callbacks"),
         ({"blocks": 0}, ("callbacks",), "blocks is 0"),
+        *(
+            ({"slots": 3, key: None}, ("callbacks", "mamba"), f"{key} is None")
+            for key in ("layers", "slots", "requests", "conv_dim")
+        ),
     ],
 )
 def test_a_header_must_say_what_to_judge(changes: dict[str, Any], claims: tuple[str, ...], says: str) -> None:
@@ -421,5 +402,5 @@ def test_a_header_must_say_what_to_judge(changes: dict[str, Any], claims: tuple[
 def test_refusals_are_no_programs_where_none_are_claimed() -> None:
     """X1: what an allocator does with misuse is its own affair then."""
     judge = make_judge(Header("mine", "blocks", CONFIG_OF_BLOCKS, ("callbacks",)))
-    with pytest.raises(ProgramError, match="does not claim to refuse"):
+    with pytest.raises(ProgramError, match="does not claim refusals"):
         judge.judge(1, RetainBlocks((block_number(0),)), Outcome(Done()))

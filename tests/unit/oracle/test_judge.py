@@ -8,12 +8,12 @@ import pytest
 
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import Header, Step
-from pymllm.history.operations import KINDS, Alloc, Free, Span
-from pymllm.history.outcomes import Done, Failed, Outcome, Slots
+from pymllm.history.operations import KINDS, Alloc, Free, Merge, Span
+from pymllm.history.outcomes import Done, Effect, Failed, Outcome, Slots, Unsupported
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.judge import judge_steps, make_judge
 from pymllm.oracle.models.slot_model import GivenNumbers, Remainder
-from tests.unit.oracle.verdict_book import read_corpus
+from tests.unit.oracle.recorded import read_corpus
 
 # -- The judge made from a header, and recorded outcomes judged without the implementation -------------------
 
@@ -53,10 +53,20 @@ def test_a_good_history_is_evidence() -> None:
     assert evidence.exercised["A2"] >= 3
 
 
+CORPUS = read_corpus()
+
+
+def test_no_program_of_the_corpus_is_accused() -> None:
+    """What sound implementations of every kind did breaks no law."""
+    accused = {name for name, history in CORPUS.items() if judge_steps(history.header, history.steps)[1]}
+    assert accused == set()
+    assert {history.header.kind for history in CORPUS.values()} == set(KINDS)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_size_that_is_left_out_accuses_nobody(kind: str) -> None:
     """X3: neither one, nor all but one, nor all; inside of callbacks and after them; and none tests more."""
-    for name, history in read_corpus().items():
+    for name, history in CORPUS.items():
         if history.header.kind != kind:
             continue
         counted = judge_steps(history.header, history.steps)[0].exercised
@@ -290,3 +300,11 @@ def test_it_costs_what_is_gone() -> None:
     assert (many.gone is gone, len(many), 10**12 - 1 in many) == (True, 10**12 - 1, True)
     assert str(many).startswith("[0, 2, 3, ")
     assert len(str(many)) < 1_000
+
+
+def test_what_is_not_supported_has_no_effects() -> None:
+    """A2: nothing was asked of anybody, so nothing went on."""
+    judge = make_judge(HEADER)
+    taken = (Effect("free", (1,)),)
+    with pytest.raises(InvariantViolation, match="A2: effects of what is not supported: expected none"):
+        judge.judge(1, Merge(), Outcome(Unsupported("merge"), taken))

@@ -149,8 +149,10 @@ def test_no_judge_counts_what_nobody_registered() -> None:
 
 def test_every_name_stands_in_some_source() -> None:
     """A situation that no judge knows can never be met; names put together from parts are left out."""
-    tables = {SOURCE / "oracle" / "coverage" / f"{name}.py" for name in ("blocks", "pools")}
-    tables.add(SOURCE / "oracle" / "laws" / "prefix_situations.py")
+    tables = {
+        SOURCE / "oracle" / "coverage" / "blocks.py",
+        SOURCE / "oracle" / "laws" / "prefix_situations.py",
+    }
     text = "".join(path.read_text(encoding="utf-8") for path in {*SOURCE.rglob("*.py")} - tables)
     composed = [
         r"an? (stretch|entry) .*is refused",
@@ -356,6 +358,17 @@ def test_more_is_expected_of_who_claims_more() -> None:
     assert {"the pool is exhausted", "an alloc fails"} <= asked_of("slots", "pool")
     refused = "a slot named twice is refused"
     assert refused in asked_of("slots", "refusals") - asked_of("slots", "refusals", page_size=4)
+
+
+@pytest.mark.parametrize("kind", ["rows", "buffers", "states", "hashes"])
+def test_refusals_tuples_and_snapshots_are_expected_where_there_are_such(kind: str) -> None:
+    """Whoever claims more, or has track slots, must reach more."""
+    without, tuples = expected_names(kind, {}, ()), expected_names(kind, {}, ("bigrams",))
+    refused = expected_names(kind, {}, ("refusals",))
+    every = expected_names(kind, {"track_slots": 1}, ("bigrams", "refusals"))
+    assert without < refused <= every
+    assert (without < tuples) == (kind == "hashes")
+    assert (refused < every) == (kind in ("hashes", "states"))
 
 
 def test_a_window_of_one_page_has_no_edge_to_split() -> None:

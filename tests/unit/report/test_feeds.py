@@ -37,14 +37,10 @@ def test_the_worst_verdict_gives_the_colour(laws: list[Any], message: str, color
     assert badge == {"schemaVersion": 1, "label": "laws", "message": message, "color": color}
 
 
-def test_an_implementation_that_could_not_be_examined_makes_it_yellow() -> None:
-    """Although no law is unknown by name."""
+def test_green_is_a_claim() -> None:
+    """Yellow where an implementation could not be examined, grey where nothing was searched."""
     adapters = (samples.adapter("rows", "rows", [HOLDS]), samples.adapter("x", None, [], verdict="unknown"))
     assert json.loads(make_badge([samples.run(samples.verify(*adapters))]))["color"] == "yellow"
-
-
-def test_where_nothing_was_searched_it_is_grey() -> None:
-    """Green would be a claim."""
     badge = json.loads(make_badge([samples.run(samples.faults())]))
     assert (badge["message"], badge["color"]) == ("not searched", "lightgrey")
 
@@ -72,7 +68,8 @@ def test_an_entry_has_what_the_action_asks_for() -> None:
 
 
 def test_each_direction_is_an_array_of_its_own() -> None:
-    """The action takes one for each; facts are in neither."""
+    """The action takes one for each, and demands a unit; facts are in neither."""
+    assert feed(days(Figure("ratio", 0.5, "", "smaller")))[0]["unit"] == "count"
     run = samples.run(figures=(FIGURE, Figure("rate", 0.5, "share", "bigger"), Figure("nodes", 3, "")))
     assert [entry["name"] for entry in feed([run])] == ["match"]
     assert [(entry["name"], entry["unit"], entry["value"]) for entry in feed([run], "bigger")] == [
@@ -99,11 +96,6 @@ def test_what_the_action_reads_by_itself_is_left_out() -> None:
     median = replace(FIGURE, name="x: median")
     assert feed(days(median, kind="benchmark")) == []
     assert len(feed(days(median, kind="gpu-stress"))) == 1
-
-
-def test_a_number_without_a_unit_is_a_count() -> None:
-    """The action demands one."""
-    assert feed(days(Figure("ratio", 0.5, "", "smaller")))[0]["unit"] == "count"
 
 
 # -- junit feed ------------------------------------------------------------------------------------------
@@ -168,21 +160,6 @@ def test_a_soak_passes_or_names_what_broke() -> None:
 
 
 # -- junit xml -------------------------------------------------------------------------------------------
-
-
-def test_a_suite_counts_what_its_cases_came_to() -> None:
-    """As those who read it expect."""
-    root = ElementTree.Element("testsuites")
-    cases = [
-        make_case("s", "a"), make_case("s", "b", "failure", "why", "all of it"), make_case("s", "c", "error"),
-        make_case("s", "d", "skipped", "not claimed"),
-    ]  # fmt: skip
-    add_suite(root, "s", 1.5, cases)
-    (suite,) = ElementTree.fromstring(make_xml(root))
-    expected = {"name": "s", "tests": "4", "time": "1.500", "failures": "1", "errors": "1", "skipped": "1"}
-    assert suite.attrib == expected
-    assert (suite[1][0].get("message"), suite[1][0].text) == ("why", "all of it")
-    assert len(suite[0]) == 0
 
 
 @pytest.mark.parametrize("bad", ["\x00", "\x1b", "\ud800", "\ufffe"])

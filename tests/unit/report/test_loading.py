@@ -155,33 +155,6 @@ def test_a_file_that_was_named_and_is_no_run_is_an_error(tmp_path: Path, text: s
     assert said in str(caught.value)
 
 
-def test_a_file_of_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    """The others are shown."""
-    samples.write(tmp_path / "good.json", samples.verify())
-    samples.write(tmp_path / "old.json", samples.verify() | {"version": 0})
-    loaded = load_runs([tmp_path])
-    assert len(loaded.runs) == 1
-    assert [(Path(it.source).name, it.reason[:11]) for it in loaded.skipped] == [("old.json", "version 0 o")]
-
-
-def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root may read everything, so the answer of the system is given here."""
-    samples.write(tmp_path / "good.json", samples.verify())
-    bad = samples.write(tmp_path / "bad.json", samples.verify())
-    opened = Path.open
-
-    def fail(self: Path, mode: str = "r") -> IO[Any]:
-        if self == bad:
-            raise PermissionError(13, "Permission denied", str(self))
-        return opened(self, mode)
-
-    monkeypatch.setattr(Path, "open", fail)
-    loaded = load_runs([tmp_path])
-    assert [it.reason for it in loaded.skipped] == ["Permission denied"]
-    with pytest.raises(PermissionError):
-        load_runs([bad])
-
-
 def test_a_file_that_cannot_be_opened_counts_as_one_that_looks_like_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,16 +223,22 @@ def test_a_link_that_leads_out_of_a_folder_is_told_and_not_followed(tmp_path: Pa
 
 
 def test_what_may_not_be_looked_at_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root may look at everything, so the answers of the system are given here."""
+    """The others are shown. Root may look at everything, so the answers of the system are given here."""
     samples.write(tmp_path / "store" / "good.json", samples.verify())
     locked = tmp_path / "store" / "locked"
     hidden = samples.write(tmp_path / "store" / "hidden.json", samples.verify())
+    secret = samples.write(tmp_path / "store" / "secret.json", samples.verify())
+    samples.write(tmp_path / "store" / "old.json", samples.verify() | {"version": 0})
     locked.mkdir()
-    scandir, look = os.scandir, os.stat
+    scandir, look, opened = os.scandir, os.stat, Path.open
 
-    def refuse(path: str | Path, *closed: Path) -> None:
-        if str(path) in map(str, closed):
+    def refuse(path: str | Path, closed: Path) -> None:
+        if str(path) == str(closed):
             raise PermissionError(13, "Permission denied", str(path))
+
+    def open_file(self: Path, mode: str = "r") -> IO[Any]:
+        refuse(self, secret)
+        return opened(self, mode)
 
     def scan(path: str) -> object:
         refuse(path, locked)
@@ -272,14 +251,18 @@ def test_what_may_not_be_looked_at_is_told(tmp_path: Path, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", scan)
         patch.setattr(os, "stat", stat)
+        patch.setattr(Path, "open", open_file)
         loaded = load_runs([tmp_path / "store"])
-        assert [(Path(it.source).name, it.reason) for it in loaded.skipped] == [
+        assert [(Path(it.source).name, it.reason.partition(" of ")[0]) for it in loaded.skipped] == [
             ("locked", "its files cannot be listed: Permission denied"),
             ("hidden.json", "Permission denied"),
+            ("old.json", "version 0"),
+            ("secret.json", "Permission denied"),
         ]
         assert len(loaded.runs) == 1
-        with pytest.raises(PermissionError):
-            load_runs([locked])
+        for path in (locked, secret):
+            with pytest.raises(PermissionError):
+                load_runs([path])
 
 
 def test_what_a_report_is_made_of_is_known_from_its_beginning(tmp_path: Path) -> None:

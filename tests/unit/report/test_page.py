@@ -14,7 +14,6 @@ from urllib.parse import unquote
 
 import pytest
 
-from pymllm.errors import UsageError
 from pymllm.report.blocks import Card, Part, Text, anchor_of
 from pymllm.report.documents import DOCUMENTS
 from pymllm.report.loading import LoadedRuns, Run
@@ -374,13 +373,3 @@ def test_light_and_dark_have_the_same_colours() -> None:
 def rules(style: str) -> Iterator[str]:
     for start in (":root {", ':root:not([data-theme="light"]) {', ':root[data-theme="dark"] {'):
         yield style.split(start, 1)[1].split("}", 1)[0]
-
-
-@pytest.mark.parametrize("missing", ["plotly.offline", "jinja2"])
-def test_without_the_extra_a_page_says_what_brings_it(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    """One line, with the command."""
-    monkeypatch.setitem(sys.modules, missing, None)
-    package = missing.split(".")[0]
-    said = rf"needs {package}, which is not installed; pip install 'pymllm\[report\]' brings it"
-    with pytest.raises(UsageError, match=said):
-        make_page(LoadedRuns(everything()))

@@ -42,11 +42,7 @@ def cells_of(picture: str, tone: str) -> list[str]:
 def slots(*steps: Step, pages: int = 4, adapter: str = "token-slots") -> History:
     header = named("A1-keeps").header
     config = {**header.config, "page_size": 1, "pages": pages}
-    return History(type(header)(**{**vars_of(header), "config": config, "adapter": adapter}), list(steps))
-
-
-def vars_of(header: object) -> dict[str, object]:
-    return {name: getattr(header, name) for name in header.__struct_fields__}  # type: ignore[attr-defined]
+    return History(replace(header, config=config, adapter=adapter), list(steps))
 
 
 def step(number: int) -> Step:

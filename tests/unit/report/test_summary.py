@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from pymllm.report.metric_feeds import make_bencher_feed, make_openmetrics
+from pymllm.report.feeds import make_bencher_feed, make_openmetrics
 from pymllm.report.records import Figure
 from pymllm.report.summary import MOST_ROWS, make_summary
 from tests.unit.report import samples
@@ -118,15 +118,6 @@ def test_an_implementation_that_could_not_be_started_is_unknown_with_its_reason(
     summary = make_summary([samples.run(samples.verify(row))])
     assert "| <code>x</code> | <code>no module</code> |" in summary
     assert "| <code>x</code> | 0 | all | 0 | 0 | 0 | <code>profile ci</code> |" in summary
-
-
-def test_a_violation_that_a_rerun_does_not_show_has_the_search() -> None:
-    """As on the page: a command that shows nothing would be taken for a mended bug."""
-    broken = samples.violation("P2", rerun_shows_it=False, judge_shows_it=False)
-    row = samples.adapter("faulty-x", "rows", [samples.law("P2", "violated")], violations=[broken])
-    summary = make_summary([samples.run(samples.verify(row))])
-    assert "<code>pymllm verify --adapter faulty-x --law P2 --seed 3</code>" in summary
-    assert "pymllm rerun" not in summary
 
 
 def test_names_of_others_are_neither_markup_nor_mentions() -> None:

@@ -49,20 +49,12 @@ def test_what_was_measured_otherwise_is_another_line(changes: dict[str, str]) ->
     assert [trend.change for trend in trends] == [None, None]
 
 
-def test_another_machine_is_another_line() -> None:
-    """Whatever it is called; a driver does not make one."""
+def test_a_figure_of_another_machine_or_without_one_or_without_a_value_is_compared_with_nothing() -> None:
+    """Not even one without a machine with another that has none; what could not be read is no zero."""
     assert len(find_trends([*days(FIGURE), *days(FIGURE, machine=OTHER)])) == 2
-
-
-def test_a_run_without_a_machine_is_compared_with_nothing() -> None:
-    """Not even with another that has none."""
+    assert find_trends(days(Figure("x", None, "s", reason="no NVML"))) == []
     first, second = days(FIGURE, FIGURE, machine=None)
     assert values(find_trends([first, replace(second, identity="other")])) == [(10.0,), (10.0,)]
-
-
-def test_a_figure_that_could_not_be_read_is_no_point() -> None:
-    """And no zero."""
-    assert find_trends(days(Figure("x", None, "s", reason="no NVML"))) == []
 
 
 @pytest.mark.parametrize(
@@ -114,15 +106,13 @@ def test_searches_of_other_lengths_are_not_compared() -> None:
     assert name in {trend.name for trend in trends}
 
 
-def test_what_did_not_run_has_no_speed() -> None:
-    """A soak that ended before an adapter's turn measured nothing of it."""
+def test_what_a_document_could_not_tell_is_no_figure() -> None:
+    """Resident memory on a platform that does not tell it, the ratio without a peer, and logs; a soak's speed
+    of an adapter before whose turn it ended.
+    """
     soak = samples.soak()
     soak["adapters"][0] |= {"runs": 0, "operations": 0, "operations_per_cpu_second": 0.0}
     assert list(figures_of(read_document(soak))) == []
-
-
-def test_what_a_document_could_not_tell_is_no_figure() -> None:
-    """Resident memory on a platform that does not tell it, the ratio without a peer, and logs."""
     run = samples.engine_run() | {"peak_rss_bytes": None}
     run["config"] = {**run["config"], "sliding_window_size": 64}
     trace = samples.replay(run, workload={"name": "t.jsonl", "kind": "trace", "requests": 2, "seed": 0})

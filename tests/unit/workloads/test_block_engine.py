@@ -44,18 +44,6 @@ def blocks_of(engine_of: EngineOf) -> EngineOf:
 
 
 @every_kind
-def test_finished_requests_leave_nothing_behind(kind: dict[str, Any], blocks_of: EngineOf, ask: Ask) -> None:
-    """E3: exit by finishing, with sharing, over several chunks and blocks."""
-    prompt = range(100, 121)
-    requests = [
-        ask(n, 22 + n, 3 + 5 * n, tokens=prompt[: 21 - 6 * n], arrival_ms=200.0 * n) for n in range(3)
-    ]
-    report = blocks_of(requests, capacity=128, **kind).run()
-    assert (report.finished, report.output_tokens) == (3, 3 + 8 + 13)
-    assert report.ceiling_tokens > 0
-
-
-@every_kind
 @pytest.mark.parametrize(
     ("stage", "times_asked"),
     [(Stage.QUEUED, 2), (Stage.PREFILL, 2), (Stage.DECODE, 1), (Stage.DECODE, 6)],
@@ -69,17 +57,6 @@ def test_aborted_request_leaves_nothing_behind(
     source = script(requests, aborts={(1, stage): times_asked}, chunk=5)
     report = blocks_of(source, capacity=128, max_running=1 if stage is Stage.QUEUED else 4, **kind).run()
     assert (report.aborted, report.finished) == (1, 2)
-
-
-def test_drained_engine_owns_nothing(blocks_of: EngineOf, ask: Ask) -> None:
-    """E3: whatever waits, runs or is paused is aborted."""
-    engine = blocks_of([ask(n, 14, 30) for n in range(6)], paused_capacity=40)
-    while not (engine.paused and engine.queue):
-        assert engine.step()
-    engine.drain()
-    assert not engine.step()
-    engine.evict_everything()
-    assert engine.report().aborted == 6
 
 
 # -- memory runs out -------------------------------------------------------------------------------------

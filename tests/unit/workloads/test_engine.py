@@ -118,17 +118,6 @@ def test_request_may_be_retracted_between_its_chunks(
     assert (report.finished, report.retractions) == (2, len(source.candidates))
 
 
-@every_kind
-def test_prefill_may_retract_an_older_request(
-    kind: dict[str, Any], engine_of: EngineOf, ask: Ask, script: Script
-) -> None:
-    """E3: whoever the source names goes, also to make room for a younger one."""
-    source = script([ask(0, 8, 40), ask(1, 40, 2)], chunk=1, victims=[0, 0, 0])
-    report = engine_of(source, capacity=52, chunk_tokens=2, **kind).run()
-    assert report.finished == 2
-    assert report.retractions >= 1
-
-
 @pytest.mark.notices("B121", "B52", when="radix-4")
 @pytest.mark.notices("B112", "B134", "B64", when="radix-1")
 @every_kind
@@ -152,22 +141,6 @@ def test_request_that_can_never_fit_is_rejected(kind: dict[str, Any], engine_of:
     """E4: it is counted, and does not stop those behind it."""
     report = engine_of([ask(0, 60, 6), ask(1, 65, 1), ask(2, 8, 2)], **kind).run()
     assert (report.rejected, report.finished, report.prompt_tokens) == (2, 1, 8)
-
-
-@every_kind
-def test_drained_engine_owns_nothing(kind: dict[str, Any], engine_of: EngineOf, ask: Ask) -> None:
-    """E3: drain ends what waits, prefills and decodes, and takes nothing more."""
-    engine = engine_of([ask(n, 20, 9) for n in range(5)], capacity=48, chunk_tokens=15, max_running=3, **kind)
-    for _ in range(2):
-        engine.step()
-    assert engine.queue
-    assert engine.prefilling
-    assert engine.decoding
-    engine.drain()
-    engine.check_quiescent()
-    assert not engine.step()
-    assert engine.report().aborted == 5
-    engine.evict_everything()
 
 
 # -- random lives ------------------------------------------------------------------------------------------

@@ -41,19 +41,6 @@ def row_of(memory: EngineMemory, live: LiveRequest) -> list[int]:
     return row
 
 
-def test_request_grows_into_its_last_page_first(engine_of: EngineOf, ask: Ask) -> None:
-    """A3: whole pages are allocated and slots within a page follow on."""
-    memory = engine_of([], page_size=4).memory
-    live = started(memory, ask(0, 20), 5)
-    assert row_of(memory, live) == [4, 5, 6, 7, 8]
-    for tokens, row_end in ((2, [9, 10]), (3, [11, 12, 13]), (6, [14, 15, 16, 17, 18, 19])):
-        slots = memory.extend(live, tokens)
-        assert slots is not None
-        assert slots.tolist() == row_end
-        live.length += tokens
-    assert memory.available() == (48, 48)
-
-
 @pytest.mark.notices("B202")
 def test_short_memory_changes_nothing_but_what_is_evicted(engine_of: EngineOf, ask: Ask) -> None:
     """E3, X4: a request that cannot grow keeps its row and its slots, and gets no others."""
@@ -62,19 +49,6 @@ def test_short_memory_changes_nothing_but_what_is_evicted(engine_of: EngineOf, a
     assert memory.extend(live, 12) is None
     assert (row_of(memory, live), memory.available()) == ([4, 5, 6, 7, 8], (8, 8))
     assert memory.probe.evict_calls == 1
-
-
-def test_sharing_computed_pages_moves_the_hold(engine_of: EngineOf, ask: Ask) -> None:
-    """R4: the cache owns the whole pages, the request what is behind them, and nothing twice."""
-    memory = engine_of([], page_size=4).memory
-    live = started(memory, ask(0, 20), 10)
-    memory.share(live)
-    cache = memory.probe.cache
-    assert (live.held_length, cache.protected_size(), cache.evictable_size()) == (8, 8, 0)
-    memory.share(live)
-    assert memory.probe.operations == 5  # match, lock, insert, lock, unlock: the second call did nothing
-    memory.give_back(live)
-    assert (cache.evictable_size(), memory.available()[0]) == (8, 56)
 
 
 @pytest.mark.notices("B101")
@@ -288,14 +262,6 @@ STATES: dict[str, tuple[list[tuple[int, range]], dict[str, Any], dict[str, objec
 }
 
 
-@pytest.mark.parametrize("name", STATES)
-def test_states_are_left_restored_and_evicted(name: str, engine_of: EngineOf, ask: Ask) -> None:
-    """M1, M2, M4, M5: with every check, over a cache of states."""
-    prompts, changes, said = STATES[name]
-    report = run(engine_of, one_after_another(ask, *prompts), **changes)
-    assert {field: getattr(report, field) for field in said} == said
-
-
 def test_branching_point_costs_no_iteration(engine_of: EngineOf, ask: Ask) -> None:
     """Snapshots cut a chunk in pieces that are computed in one iteration all the same."""
     prompts = [(16, TRUNK[:12]), (16, TRUNK[:12])]
@@ -314,19 +280,6 @@ def test_state_that_is_there_already_stays_the_callers(engine_of: EngineOf, ask:
     report = engine.run()
     assert heard.count(Event.STATE_DUPLICATED) == heard.count(Event.DUPLICATED) == 1
     assert (report.peak_states_held, report.skipped_snapshots) == (1, 0)
-
-
-def test_request_that_leaves_gives_its_track_slot_back(engine_of: EngineOf, ask: Ask) -> None:
-    """E3, X4: it may be thrown out before it hands a track slot over; asking again takes no second one."""
-    memory = engine_of([], cache="mamba", capacity=16, page_size=4).memory
-    assert memory.states is not None
-    live = LiveRequest(ask(0, 30), place=1)
-    assert memory.take_row(live, memory.match_and_hold(live))
-    for _ in range(2):
-        assert memory.extend(live, 28) is None
-        assert (live.track_slot > 0, memory.states.held()) == (True, 1)
-    memory.give_back(live)
-    assert (live.track_slot, memory.states.held()) == (0, 0)
 
 
 def test_prefix_without_a_state_is_noticed(

@@ -65,10 +65,6 @@ def test_long_tailed_numbers_stay_in_bounds() -> None:
     assert 5 < sum(numbers) / len(numbers) < 15
 
 
-def leading_blocks(requests: list[Request], count: int) -> list[tuple[int, ...]]:
-    return [request.block_ids[:count] for request in requests]
-
-
 def test_there_are_the_four_named_workloads() -> None:
     """The command line's names are these."""
     assert list(WORKLOADS) == ["chat", "agent", "shared-prompt", "adversarial"]

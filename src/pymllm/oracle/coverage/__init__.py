@@ -10,26 +10,20 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pymllm.history.files import Config, Header
-from pymllm.oracle.coverage.blocks import BLOCK_SITUATIONS, REQUEST_SITUATIONS
-from pymllm.oracle.coverage.pools import (
-    BUFFER_SITUATIONS,
-    HASH_SITUATIONS,
-    ROW_SITUATIONS,
-    STATE_SITUATIONS,
-)
-from pymllm.oracle.laws import slots
+from pymllm.oracle.coverage.blocks import REQUEST_SITUATIONS
+from pymllm.oracle.laws import blocks, buffers, keys, rows, slots, state_pools
 from pymllm.oracle.laws.prefix_situations import ENGINE_SITUATIONS, PREFIX_SITUATIONS
 from pymllm.oracle.laws.situation import Situation
 
 SITUATIONS: tuple[Situation, ...] = (
     *slots.SITUATIONS,
-    *ROW_SITUATIONS,
-    *BUFFER_SITUATIONS,
-    *STATE_SITUATIONS,
-    *HASH_SITUATIONS,
+    *rows.SITUATIONS,
+    *buffers.SITUATIONS,
+    *state_pools.SITUATIONS,
+    *keys.SITUATIONS,
     *PREFIX_SITUATIONS,
     *ENGINE_SITUATIONS,
-    *BLOCK_SITUATIONS,
+    *blocks.SITUATIONS,
     *REQUEST_SITUATIONS,
 )
 """Every situation; a name stands once for each kind, and once more where an engine brings it about, too."""

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pymllm.oracle.laws import blocks, every_class, keys, pools, prefixes, requests, slots, states, windows
+from pymllm.oracle.laws import (
+    blocks,
+    buffers,
+    every_class,
+    keys,
+    prefixes,
+    requests,
+    rows,
+    slots,
+    state_pools,
+    states,
+    windows,
+)
 from pymllm.oracle.laws.law import SECTIONS, Law, Way
 from pymllm.text_file import cut
 
@@ -28,7 +40,7 @@ SPECIFICATION = "1.0"
 """Version of the specification: the first number grows where what kept it may break it now, the second where
 it says more, or the same more clearly."""
 
-_PAGES = (every_class, slots, pools, keys, prefixes, windows, states, blocks, requests)
+_PAGES = (every_class, slots, rows, buffers, state_pools, keys, prefixes, windows, states, blocks, requests)
 
 LAWS: tuple[Law, ...] = tuple(
     dict.fromkeys(one for page in _PAGES for one in vars(page).values() if isinstance(one, Law))

@@ -2,13 +2,74 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import repeat
 from typing import Any
 
-from pymllm.oracle.laws.law import Found, law
+from pymllm.history.files import Config
+from pymllm.history.operations import (
+    OPERATIONS_OF,
+    AllocBlocks,
+    AllocSlots,
+    DropStates,
+    EvictSlots,
+    Fault,
+    FindSlots,
+    Inspect,
+    NameStates,
+    Operation,
+    ReadLive,
+    ReadStates,
+    RegisterBlocks,
+    ReleaseBlocks,
+    Reset,
+    RestoreLive,
+    RetainBlocks,
+    SaveLive,
+    SetClock,
+    StampBlocks,
+    StoreState,
+    WriteLive,
+)
+from pymllm.history.outcomes import (
+    INJECTED,
+    BlockBooks,
+    Done,
+    Failed,
+    FoundSlots,
+    NoRoom,
+    Number,
+    Slots,
+    States,
+)
+from pymllm.oracle.laws.every_class import (
+    callbacks_run_on_written_books,
+    misuse_is_refused,
+    what_a_pool_did_not_take_stays,
+    what_cannot_be_met_changes_nothing,
+    what_is_cleared_is_as_good_as_new,
+)
+from pymllm.oracle.laws.law import Asked, Broken, Found, KindLaws, demand, law, same
+from pymllm.oracle.laws.situation import Condition, Met, make_situations
+from pymllm.oracle.models.block_states import PARTS
+from pymllm.oracle.models.blocks import (
+    NO_SLOTS,
+    RAISED,
+    BlocksModel,
+    SeenBlocks,
+    SeenLoss,
+    SeenRegistration,
+    SeenSlots,
+    SeenStates,
+)
+from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED
+from pymllm.oracle.models.slot_model import Remainder
 
 
-@law("C1", page="blocks", ways="sop", kinds="blocks requests")
-def blocks_partition_the_pool(before: Any, operation: Any, seen: Any) -> Found:
+@law("C1", AllocBlocks, page="blocks", ways="sop", kinds="blocks requests")
+def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Found:
     """Free, referenced and cached blocks partition the pool; children go before their parents.
 
     Blocks are 0 to `blocks` - 1; the one behind them is the dummy. Each block but the dummy is at any
@@ -80,11 +141,17 @@ def blocks_partition_the_pool(before: Any, operation: Any, seen: Any) -> Found:
       their own (`evict_overflow_paused_requests` in `dynamic_context.py`), counted by request.
     - sglang: not applicable, a tree of pages (R5, R6).
     """
-    return None
+    evicted = _leaves_are_evicted(before, operation, seen)
+    if isinstance(evicted, Broken):
+        return evicted
+    blocks, count, taken = before.blocks, operation.count, seen.result.slots
+    given = {block for block in taken if block in blocks.free or block in seen.lost}
+    what = f"alloc of {count} blocks, {len(blocks.free)} free and {seen.lost} evicted"
+    return demand(len(taken) == count == len(given), what, f"{count} of these", taken)
 
 
-@law("C2", page="blocks", ways="sop", kinds="blocks requests", needs="mamba")
-def slots_have_one_block(before: Any, operation: Any, seen: Any) -> Found:
+@law("C2", AllocSlots, page="blocks", ways="sop", kinds="blocks requests", needs="mamba")
+def slots_have_one_block(before: BlocksModel, operation: AllocSlots, seen: SeenSlots) -> Found:
     """Slots are free, mapped to one block, or in a caller's hands.
 
     A **slot** has room for one cached state: both parts, all layers. Slots are 0 to `slots` - 1; there is
@@ -134,7 +201,11 @@ def slots_have_one_block(before: Any, operation: Any, seen: Any) -> Found:
       (`vllm/v1/core/single_type_kv_cache_manager.py`, `MambaManager`).
     - sglang: track slots of a pool beside the tree (P5, M7).
     """
-    return None
+    slots, slot_of = before.slotted(), before.slotted().slot_of
+    new, turn = seen.new, [slot_of[block] for block in seen.turn]
+    allowed = Remainder(range(slots.total), slots.free.gone.difference(turn))
+    is_right = len({*new}) == len(new) and {*turn} <= {*new} and allowed.issuperset(new)
+    return demand(is_right, f"slots for blocks {seen.blocks}", f"new ones of {allowed}", new)
 
 
 @law("C3", page="blocks", ways="sop", kinds="blocks requests")
@@ -207,8 +278,8 @@ def a_hash_has_the_block_that_came_first(before: Any, operation: Any, seen: Any)
     return None
 
 
-@law("C4", page="blocks", ways="sop", kinds="blocks", needs="mamba")
-def a_named_state_goes_with_its_block(before: Any, operation: Any, seen: Any) -> Found:
+@law("C4", Inspect, page="blocks", ways="sop", kinds="blocks", needs="mamba")
+def a_named_state_goes_with_its_block(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
     """The hash of a cached state names a block with a slot, and goes with that block only.
 
     A state is found by hash only after `name_states` has said so: once a step has written it. The
@@ -259,11 +330,12 @@ def a_named_state_goes_with_its_block(before: Any, operation: Any, seen: Any) ->
       (`block_pool.py`, `BlockHashToBlockMap.pop`).
     - Megatron Core 0.16.1: absent. sglang: not applicable, a state hangs at its node (M3).
     """
-    return None
+    names = {value: block for block, value in before.slotted().named.items()}
+    return _wrong_view(before, ("hash_to_block_id", _pairs(names), seen.result.block_of_state))
 
 
-@law("C5", page="blocks", ways="op", kinds="blocks", needs="mamba")
-def a_batch_is_met_whole(before: Any, operation: Any, seen: Any) -> Found:
+@law("C5", AllocSlots, page="blocks", ways="op", kinds="blocks", needs="mamba")
+def a_batch_is_met_whole(before: BlocksModel, operation: AllocSlots, seen: SeenSlots) -> Found:
     """A batch gets one slot per block, evicts none of its own, and is met whole or not at all.
 
     `alloc_slots` names blocks that are referenced or cached, in any order, some perhaps twice, perhaps
@@ -308,11 +380,20 @@ def a_batch_is_met_whole(before: Any, operation: Any, seen: Any) -> Found:
     - Megatron Core 0.16.1: absent; `MambaMetadata.allocate_slot` hands out single rows. sglang: not
       applicable, a track slot is taken one at a time (M1).
     """
-    return None
+    wanted, given, slot_of = seen.blocks, seen.result.slots, before.slotted().slot_of
+    what = f"slots for blocks {wanted}"
+    first: dict[int, int] = {}
+    if len(given) != len(wanted):
+        return Broken(f"how many {what}", len(wanted), given)
+    for block, slot in zip(wanted, given, strict=True):
+        if first.setdefault(block, slot_of.get(block, slot)) != slot:
+            return Broken(what, "those that they have, one each", given)
+    own = [block for block in _taken_from(before, seen) if block in wanted]
+    return demand(not own, f"evictions for {what}", "none of the batch", f"blocks {own}")
 
 
 @law("C6", page="blocks", ways="sop", kinds="blocks requests", needs="mamba")
-def unreferenced_blocks_lose_their_slots(before: Any, operation: Any, seen: Any) -> Found:
+def unreferenced_blocks_lose_their_slots(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     """Only unreferenced blocks lose their slots to others, oldest first; free blocks have none.
 
     **To others.** A block may lose its slot to `alloc_slots` or `evict_slots` only if it has a slot and
@@ -367,8 +448,8 @@ def unreferenced_blocks_lose_their_slots(before: Any, operation: Any, seen: Any)
     return None
 
 
-@law("C7", page="blocks", ways="op", kinds="blocks requests", needs="mamba")
-def states_are_copied_bit_for_bit(before: Any, operation: Any, seen: Any) -> Found:
+@law("C7", ReadStates, ReadLive, page="blocks", ways="op", kinds="blocks requests", needs="mamba")
+def states_are_copied_bit_for_bit(before: BlocksModel, operation: Operation, seen: SeenStates) -> Found:
     """States are copied bit for bit, and nowhere else.
 
     A state has two parts, recurrent (SSM) and convolution, in each layer. Cached states stand in slots,
@@ -425,7 +506,26 @@ def states_are_copied_bit_for_bit(before: Any, operation: Any, seen: Any) -> Fou
     - Megatron Core 0.16.1: no copies; a new request's live state is zeroed (`dynamic_context.py`,
       `add_request`). sglang: see P5, M1.
     """
-    return None
+    states, read, cells = before.cells(), seen.result, seen.cells
+    assert cells is not None
+    count = len(cells.cells) // len(PARTS)
+    rows, forms = (
+        (read.recurrent, read.conv),
+        (
+            (read.recurrent_shape, read.recurrent_dtype),
+            (read.conv_shape, read.conv_dtype),
+        ),
+    )
+    for part, contents, (shape, dtype) in zip(PARTS, rows, forms, strict=True):
+        width, wanted = states.widths[part], ((count, *states.shapes[part]), states.dtypes[part])
+        if (shape, dtype or states.dtypes[part]) != wanted:
+            return Broken(f"form of the {part} states", wanted, (shape, dtype))
+        if len(contents) != count:
+            return Broken(f"rows of the {part} states", count, len(contents))
+        if {*map(len, contents)} != {width}:  # of a slot that may hold anything, too
+            return Broken(f"numbers in the {part} states", width, contents)
+    wrong = cells.find_wrong(seen.read)
+    return cells.tested if wrong is None else Broken(*wrong)
 
 
 @law("C8", page="blocks", ways="sop", kinds="requests", needs="mamba")
@@ -534,3 +634,615 @@ def a_reset_restores_the_first_state(before: Any, operation: Any, seen: Any) -> 
     - sglang: see X7.
     """
     return None
+
+
+# -- what the observer is told -----------------------------------------------------------------------------
+
+
+def _the_observer_is_told(seen: SeenLoss) -> Found:
+    """Demand that it hears of each lost block once, in each call with the hashes, and of nothing else."""
+    told = [block for call in seen.calls for block in call.slots]
+    if sorted(told) != sorted(seen.lost):
+        return Broken("blocks that the observer is told of", sorted(seen.lost), told)
+    for call in seen.calls:
+        hashes = sorted(seen.hashes[block] for block in call.slots if block in seen.hashes)
+        if [*call.target] != hashes:
+            return Broken("hashes that the observer is told of", hashes, [*call.target])
+    others = [call for call in seen.effects if call.call != "callback" or not call.slots]
+    if others:
+        return Broken("effects that tell nobody of a block", "none", others)
+    return True if seen.lost else None
+
+
+@blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks, fate=RAISED)
+@blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks)
+def _the_observer_is_told_of_all(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
+    """Leave that to C6, unless there are no slots or the blocks did not even become free."""
+    is_left = "mamba" in before.claims and seen.is_freed
+    return None if is_left else _the_observer_is_told(seen)
+
+
+@unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks, fate=RAISED)
+@unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks)
+def _the_observer_is_told_whose_slots_go(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
+    """Leave that to C1 where the blocks did not even become free, which says more."""
+    return _the_observer_is_told(seen) if seen.is_freed else None
+
+
+@blocks_partition_the_pool.on(RetainBlocks, StampBlocks, SetClock)
+@a_hash_has_the_block_that_came_first.on(RegisterBlocks)
+@a_named_state_goes_with_its_block.on(NameStates, DropStates)
+@unreferenced_blocks_lose_their_slots.on(AllocSlots, EvictSlots, FindSlots, ReadStates, ReadLive)
+@unreferenced_blocks_lose_their_slots.on(Fault, Inspect, kinds="blocks")
+@states_are_copied_bit_for_bit.on(StoreState, WriteLive, SaveLive)
+@misuse_is_refused.on(*OPERATIONS_OF["blocks"], fate=REFUSED, kinds="blocks")
+def _nobody_is_told(before: BlocksModel, operation: Operation, seen: SeenBlocks) -> Found:
+    """Demand that nothing was deregistered or became free, as far as the observer has heard."""
+    return Broken("what the observer was told", "nothing", seen.effects) if seen.effects else None
+
+
+@blocks_partition_the_pool.on(Fault, Inspect, kinds="blocks")
+def _nobody_is_told_of_blocks(before: BlocksModel, operation: Operation, seen: SeenBlocks) -> Found:
+    """Leave that to C6 where there are slots."""
+    return None if "mamba" in before.claims else _nobody_is_told(before, operation, seen)
+
+
+@callbacks_run_on_written_books.on(AllocBlocks, ReleaseBlocks, fate=RAISED, kinds="blocks")
+@callbacks_run_on_written_books.on(AllocBlocks, ReleaseBlocks, kinds="blocks")
+def _the_observer_sees_written_books(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
+    """Compare what it saw in its last call, and demand that its own call was turned away.
+
+    Sizes that are told at the end, too, and are wrong there were written: whoever looks at them says so. An
+    error of its own may have kept them from being written.
+    """
+    is_raised = seen.fate == RAISED
+    for call in seen.calls[-1:]:
+        told = {name: size for name, size in call.sizes.items() if name in seen.inside}
+        wanted = {name: seen.inside[name] for name in told}
+        is_release = isinstance(operation, ReleaseBlocks)
+        is_written = is_release and not is_raised and told == {name: seen.after.get(name) for name in told}
+        if told != wanted:
+            return None if is_written else Broken("sizes inside the observer", wanted, told)
+    for call in seen.calls:
+        expected = "RuntimeError" if call is seen.struck and not is_raised else ""
+        if call.note != expected:
+            return Broken("calls from inside the observer", expected or "none", call.note)
+    return True if seen.calls else None
+
+
+@what_a_pool_did_not_take_stays.on(AllocBlocks, ReleaseBlocks, fate=RAISED, kinds="blocks")
+def _the_observers_error_is_told(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
+    is_told = isinstance(seen.result, Failed) and seen.result.error == INJECTED
+    return demand(is_told, "the observer's error", "raised", seen.result)
+
+
+# -- evictions, and what comes to nothing ------------------------------------------------------------------
+
+
+@blocks_partition_the_pool.on(AllocBlocks, fate=RAISED)
+def _leaves_are_evicted(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Found:
+    """Demand as many victims as are missing, and of each that it was its turn when it went."""
+    stamps = before.blocks.stamps
+    if len(seen.lost) != seen.missing:
+        return Broken(f"evictions for {operation.count} blocks", seen.missing, seen.lost)
+    if not seen.lost:
+        return None
+    for leaves, block in zip(before.blocks.turns(seen.lost), seen.lost, strict=True):
+        if block not in leaves:
+            return Broken("an evicted block", f"one of {sorted(leaves)}", block)
+        oldest = min(stamps[leaf] for leaf in leaves)
+        if "exact_lru" in before.claims and stamps[block] != oldest:
+            turn = sorted(leaf for leaf in leaves if stamps[leaf] == oldest)
+            return Broken("the least recent block", f"one of {turn}", block)
+    return True if len(before.blocks.hash_of) > 1 else None
+
+
+@what_cannot_be_met_changes_nothing.on(AllocBlocks, fate=NO_ROOM)
+def _no_room_changes_nothing(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
+    if not isinstance(seen.result, NoRoom):
+        return Broken(f"{seen.missing} blocks more than are free", "no room", seen.result)
+    return Broken("what the observer was told", "nothing", seen.effects) if seen.effects else True
+
+
+@blocks_partition_the_pool.on(AllocBlocks, fate=NO_ROOM)
+def _too_many_blocks_are_refused(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
+    """Leave that to X4 where it is claimed."""
+    return None if "pool" in before.claims else _no_room_changes_nothing(before, operation, seen)
+
+
+@a_batch_is_met_whole.on(AllocSlots, fate=NO_SLOTS)
+@unreferenced_blocks_lose_their_slots.on(EvictSlots, fate=NO_SLOTS)
+def _too_few_slots_change_nothing(before: BlocksModel, operation: Operation, seen: SeenSlots) -> Found:
+    if not isinstance(seen.result, Failed) or seen.result.error != "MambaSlotCapacityError":
+        return Broken(f"{seen.missing} slots too many", "MambaSlotCapacityError", seen.result)
+    return Broken("what the observer was told", "nothing", seen.effects) if seen.effects else True
+
+
+@unreferenced_blocks_lose_their_slots.on(AllocSlots)
+def _only_those_lose_slots_whose_turn_it_is(
+    before: BlocksModel, operation: AllocSlots, seen: SeenSlots
+) -> Found:
+    taken = _taken_from(before, seen)
+    if taken:
+        return Broken(
+            f"evictions for slots for blocks {seen.blocks}", f"blocks {seen.turn}", f"blocks {taken}"
+        )
+    return True if seen.turn and len(seen.turn) < len(before.slotted().slot_of) else None
+
+
+def _taken_from(before: BlocksModel, seen: SeenSlots) -> list[int]:
+    """Return the blocks whose slots a batch gives to others, although it is not their turn."""
+    slot_of = before.slotted().slot_of
+    return [block for block, slot in slot_of.items() if slot in seen.new and block not in seen.turn]
+
+
+@unreferenced_blocks_lose_their_slots.on(EvictSlots)
+def _the_oldest_slots_are_taken(before: BlocksModel, operation: EvictSlots, seen: SeenSlots) -> Found:
+    expected = sorted(before.slotted().slot_of[block] for block in seen.turn)
+    return same(f"eviction of {operation.count} slots", expected, sorted(seen.result.slots))
+
+
+@states_are_copied_bit_for_bit.on(RestoreLive)
+def _it_is_told_whether_a_state_is_restored(
+    before: BlocksModel, operation: RestoreLive, seen: SeenStates
+) -> Found:
+    if seen.effects:
+        return _nobody_is_told(before, operation, seen)
+    return same(f"restore of block {seen.blocks[0]}", Number(int(seen.slot is not None)), seen.result)
+
+
+# -- what is looked at -------------------------------------------------------------------------------------
+
+
+@slots_have_one_block.on(FindSlots)
+def _slots_are_found(before: BlocksModel, operation: FindSlots, seen: SeenBlocks) -> Found:
+    found = [before.slotted().slot_of.get(block, -1) for block in seen.blocks]
+    expected = FoundSlots((*found,), tuple(slot >= 0 for slot in found))
+    if seen.result != expected:
+        return Broken(f"slots of {seen.blocks}", expected, seen.result, before.suspected)
+    return (before.suspected,) if before.suspected else True
+
+
+@blocks_partition_the_pool.on(Inspect, kinds="blocks")
+def _counts_and_stamps_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
+    """Compare the first views, but for what is told of the dummy and for the stamps of free blocks.
+
+    Who looks at everything tests what was done since the last look.
+    """
+    blocks, books, total = before.blocks, seen.result, before.blocks.usable
+    sizes, told = [total + 1] * 3, [*map(len, (books.refs, books.hashes, books.stamps))]
+    if told != sizes:  # what comes next costs as much as was told, and no more
+        return _wrong_view(before, ("sizes of the views", sizes, told))
+    kept = [block for block in range(total) if block not in blocks.free]
+    found = _wrong_view(
+        before,
+        ("block_ref_counts", [blocks.refs[it] for it in range(total)], [*books.refs[:total]]),
+        ("block_timestamps", [blocks.stamps[it] for it in kept], [books.stamps[it] for it in kept]),
+    )
+    return tuple(before.untested) if found is None else found
+
+
+@a_hash_has_the_block_that_came_first.on(Inspect, kinds="blocks")
+def _hashes_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
+    blocks, books = before.blocks, seen.result
+    return _wrong_view(
+        before,
+        ("block_hashes", _listed(blocks.hash_of, blocks.usable), books.hashes[: blocks.usable]),
+        ("kv_hash_to_block_id", _pairs(blocks.block_of), books.block_of_hash),
+    )
+
+
+@slots_have_one_block.on(Inspect, kinds="blocks")
+def _slots_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
+    """Compare the views of slots, but for the order of free ones."""
+    slots, books = before.slotted(), seen.result
+    block_of = {slot: block for block, slot in slots.slot_of.items()}
+    return _wrong_view(
+        before,
+        ("block_to_slot", _listed(slots.slot_of, before.blocks.usable + 1), books.slot_of_block),
+        ("slot_to_block", _listed(block_of, slots.total), books.block_of_slot),
+        ("free_slots", [*slots.free], sorted(books.free_slots)),
+    )
+
+
+@a_reset_restores_the_first_state.on(Inspect, kinds="blocks")
+def _all_is_as_it_was(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
+    """Compare all views with those of before everything, where these were looked at."""
+    if before.suspected != "C9" or before.fresh is None:
+        return None
+    return same("every view after a reset", before.fresh, seen.result)
+
+
+@what_is_cleared_is_as_good_as_new.on(Reset, kinds="blocks")
+def _a_reset_tells_nobody(before: BlocksModel, operation: Reset, seen: SeenBlocks) -> Found:
+    """Demand that nobody is told; that tests something where something is taken away."""
+    if seen.effects:
+        return _nobody_is_told(before, operation, seen)
+    return True if before.blocks.held else None
+
+
+def _wrong_view(before: BlocksModel, *views: tuple[str, object, object]) -> Broken | None:
+    """Return the first view that is wrong; what was to leave it alone is blamed before its own law."""
+    for view, expected, observed in views:
+        if expected != observed:
+            return Broken(view, expected, observed, before.suspected)
+    return None
+
+
+def _pairs(numbers: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted(numbers.items()))
+
+
+def _listed(numbers: Mapping[int, int], count: int) -> tuple[int, ...]:
+    return tuple(map(numbers.get, range(count), repeat(-1)))
+
+
+# -- situations --------------------------------------------------------------------------------------------
+
+
+def _is_several(config: Config) -> bool:
+    slots = config.get("slots")
+    return isinstance(slots, int) and slots > 1
+
+
+CACHING = Condition("prefix caching", lambda config: config.get("caching") is not False)
+LRU = Condition("policy lru", lambda config: config.get("policy") == "lru")
+_REF_ZERO = Condition("policy ref_zero", lambda config: config.get("policy") != "lru")
+_SEVERAL = Condition("several state slots", _is_several)
+
+_situations = partial(make_situations, "blocks")
+
+SITUATIONS = (
+    *_situations(
+        ("the pool is exhausted", "C1", "B154"),
+        ("an allocation fails", "C1 X4", "B121"),
+        ("nothing is asked for", "C1"),
+        ("a block is retained twice in one call", "C1", "B118"),
+        ("a block is released twice in one call", "C1", "B118"),
+        ("a shared block stays with its other holder", "C1", "B118"),
+        ("a block without a hash becomes free", "C1", "B28"),
+        ("the clock goes back", "C1 C6", "B55"),
+        ("a reset with blocks held", "C9", "B79"),
+    ),
+    *_situations(
+        ("the dummy is refused", "C1", "B133"),
+        ("a free block is refused", "C1 X1"),
+        ("a block outside is refused", "X1"),
+        ("a good block stays with a bad one", "X1"),
+        ("more is released than is held", "C1", "B104"),
+        ("hashes that are missing or none are refused", "C3 X1"),
+        ("another hash is refused", "C3", "B122"),
+        ("a stamp outside is refused", "X1"),
+        ("a malformed call is refused", "X1"),
+        needs="refusals",
+    ),
+    *_situations(
+        ("a chain is registered", "C3", "B143"),
+        ("a block is registered below one of another call", "C3", "B161"),
+        ("a hash is taken", "C3", "B127"),
+        ("a parent is not registered", "C3", "B161"),
+        ("a parent is not registered although its hash is another's", "C3", "B161"),
+        ("a registered block is registered again", "C3", "B122"),
+        when=(CACHING,),
+    ),
+    *_situations(
+        ("a cached block is evicted", "C1 C4", "B125 B131"),
+        ("an older parent waits for its child", "C1", "B119"),
+        ("a chain goes from its end", "C1", "B119"),
+        ("a chain of three goes from its end", "C1", "B119"),
+        ("an allocation takes free blocks and cached ones", "C1", "B82"),
+        ("equally old blocks wait for eviction", "C1", "B53"),
+        ("a cached block is taken up again", "C1", "B28"),
+        ("a cached block is spared for its held child", "C1", "B119"),
+        ("an allocation fails although blocks are cached", "C1 X4", "B121 B134"),
+        ("a reset with blocks cached", "C9", "B79"),
+        when=(CACHING, LRU),
+    ),
+    *_situations(
+        ("a block goes with its descendants", "C1 C3"),
+        ("three generations go at once", "C1 C3"),
+        ("a held descendant is deregistered", "C1 C3"),
+        when=(CACHING, _REF_ZERO),
+    ),
+    *_situations(
+        ("an observer raises", "X2", "B124"),
+        ("an observer calls the allocator", "X6", "B124"),
+        needs="faults",
+    ),
+    *_situations(
+        ("the observer of an eviction raises", "X2", "B124"),
+        needs="faults",
+        when=(CACHING, LRU),
+    ),
+    *_situations(
+        ("a batch names a block twice", "C5"),
+        ("a block keeps its slot", "C5"),
+        ("a batch cannot be met", "C5", "B82"),
+        ("too few slots can be evicted", "C6", "B82"),
+        ("a block without a hash loses its slot", "C6"),
+        ("a block without a slot is dropped", "C4"),
+        ("an entry without a hash is passed over", "C4"),
+        ("a drop names a block twice", "C4"),
+        ("a state is restored", "C7", "B76 B86"),
+        ("nothing is restored", "C7", "B76"),
+        needs="mamba",
+    ),
+    *_situations(
+        ("several states are saved at once", "C7"),
+        needs="mamba",
+        when=(_SEVERAL,),
+    ),
+    *_situations(
+        ("a block loses its slot with its hash", "C4 C6", "B128"),
+        ("a state is dropped with its hash", "C4"),
+        ("a hash of another block is dropped with a block", "C4", "B128"),
+        needs="mamba",
+        when=(CACHING,),
+    ),
+    *_situations(
+        ("a slot is evicted for want of room", "C5 C6"),
+        ("slots are taken by a caller", "C2 C6"),
+        ("every slot is in hand", "C2", "B82"),
+        ("a state is saved into a slot in hand", "C2 C7"),
+        needs="mamba",
+        when=(CACHING, LRU),
+    ),
+    *_situations(
+        ("an older slot is spared for its block is in the batch", "C5", "B85"),
+        ("an older slot is spared for its block is held", "C6", "B85"),
+        ("the older of several slots goes", "C6"),
+        ("the lower of equally old blocks loses its slot", "C6", "B53"),
+        ("a reset with slots in use and in hand", "C9", "B79"),
+        needs="mamba",
+        when=(CACHING, LRU, _SEVERAL),
+    ),
+    *_situations(
+        ("a name without a slot is refused", "C4"),
+        ("a name that is not the block's hash is refused", "C4"),
+        ("a drop outside is refused", "X1"),
+        ("a store outside is refused", "X1"),
+        ("a store without a slot is refused", "C7"),
+        ("a save of what is not live is refused", "X1"),
+        ("a restore to what is not live is refused", "X1"),
+        needs="mamba refusals",
+    ),
+)
+"""What a search of block allocators is to reach."""
+
+
+def _met_by_alloc(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Met:
+    is_last = operation.count and operation.count >= len(before.blocks.free)
+    return {
+        "the observer of an eviction raises": seen.fate == RAISED,
+        "nothing is asked for": not operation.count,
+        "the pool is exhausted": is_last and seen.fate == DONE,
+        **_met_by_loss(before, seen),
+        **_met_by_victims(before, seen.lost),
+    }
+
+
+def _met_by_victims(before: BlocksModel, victims: Sequence[int]) -> Met:
+    if not victims:
+        return {}
+    blocks, stamps, above = before.blocks, before.blocks.stamps, before.blocks.parent_of
+    evictable = blocks.evictable()
+    leaves = evictable.difference(above.values())
+    older = [block for block in evictable if stamps[block] < stamps[victims[0]]]
+    parents = [above[block] for block in victims]
+    grandparents = [above[parent] for parent in parents if parent is not None and parent in victims]
+    return {
+        "a cached block is evicted": True,
+        "an older parent waits for its child": any(blocks.children(block) for block in older),
+        "a chain goes from its end": any(parent in victims for parent in parents),
+        "a chain of three goes from its end": any(block in victims for block in grandparents),
+        "an allocation takes free blocks and cached ones": blocks.free,
+        "equally old blocks wait for eviction": len({stamps[leaf] for leaf in leaves}) < len(leaves),
+        "a cached block is spared for its held child": set(blocks.cached) - evictable,
+    }
+
+
+def _met_by_loss(before: BlocksModel, seen: SeenLoss) -> Met:
+    slot_of = () if before.slots is None else before.slots.slot_of
+    states = [block for block in seen.lost if block in slot_of]
+    return {
+        "a block without a hash loses its slot": len(seen.hashes) < len(seen.lost) and states,
+        "a block loses its slot with its hash": seen.hashes and states,
+        "an observer raises": seen.fate == RAISED,
+        "an observer calls the allocator": seen.fate == DONE and seen.struck,
+    }
+
+
+def _met_by_failure(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Met:
+    is_cached = before.blocks.evictable()
+    return {"an allocation fails": True, "an allocation fails although blocks are cached": is_cached}
+
+
+def _met_by_retain(before: BlocksModel, operation: RetainBlocks, seen: SeenBlocks) -> Met:
+    blocks, refs = seen.blocks, before.blocks.refs
+    return {
+        "a block is retained twice in one call": len(blocks) > len({*blocks}),
+        "a cached block is taken up again": not all(refs[block] for block in blocks),
+    }
+
+
+def _met_by_release(before: BlocksModel, operation: ReleaseBlocks, seen: SeenLoss) -> Met:
+    blocks, released = before.blocks, Counter(seen.blocks)
+    idle = [block for block, times in released.items() if blocks.refs[block] == times]
+    is_alone = not blocks.is_lru  # and takes with it what is below
+    below = {it for block in idle if block in blocks.hash_of for it in blocks.subtree(block)[1:]}
+    return {
+        "a block is released twice in one call": len(seen.blocks) > len(released),
+        "a shared block stays with its other holder": len(idle) < len(released),
+        "a block without a hash becomes free": any(block not in blocks.hash_of for block in idle),
+        "a block goes with its descendants": is_alone and below,
+        "three generations go at once": is_alone and any(blocks.parent_of[it] in below for it in below),
+        "a held descendant is deregistered": is_alone and below.difference(idle),
+        **_met_by_loss(before, seen),
+    }
+
+
+def _met_by_misuse(before: BlocksModel, operation: Operation, seen: SeenBlocks) -> Met:
+    return {"a good block stays with a bad one": seen.bad and len({*seen.blocks}) > seen.bad}
+
+
+def _met_by_registration(before: BlocksModel, operation: RegisterBlocks, seen: SeenRegistration) -> Met:
+    here, reasons = {*seen.blocks}, {entry.why_not for entry in seen.made}
+    parents = {entry.parent for entry in seen.made if not entry.why_not}
+    return {
+        "a chain is registered": parents & here,
+        "a block is registered below one of another call": parents - here - {None},
+        "a hash is taken": "taken" in reasons,
+        "a parent is not registered": "orphan" in reasons,
+        "a parent is not registered although its hash is another's": "usurped" in reasons,
+        "a registered block is registered again": "known" in reasons,
+    }
+
+
+def _met_by_clock(before: BlocksModel, operation: SetClock, seen: SeenBlocks) -> Met:
+    return {"the clock goes back": operation.clock < before.blocks.clock}
+
+
+def _met_by_batch(before: BlocksModel, operation: AllocSlots, seen: SeenSlots) -> Met:
+    slots, wanted = before.slotted(), seen.blocks
+    return {
+        "a batch names a block twice": len(wanted) > len({*wanted}),
+        "a block keeps its slot": any(block in slots.slot_of for block in wanted),
+        "a slot is evicted for want of room": seen.turn,
+        "an older slot is spared for its block is in the batch": any(
+            block in wanted for block in slots.victims()[: seen.missing]
+        ),
+        **_met_by_turn(before, seen),
+    }
+
+
+def _met_by_slots(before: BlocksModel, operation: EvictSlots, seen: SeenSlots) -> Met:
+    return {"slots are taken by a caller": operation.count, **_met_by_turn(before, seen)}
+
+
+def _met_by_turn(before: BlocksModel, seen: SeenSlots) -> Met:
+    if not seen.turn:
+        return {}
+    blocks, stamps = before.blocks, before.blocks.stamps
+    last, left = stamps[seen.turn[-1]], [stamps[block] for block in seen.victims[seen.missing :]]
+    spared = [block for block in before.slotted().slot_of if blocks.refs[block] and stamps[block] < last]
+    return {
+        "an older slot is spared for its block is held": spared,
+        "the older of several slots goes": any(stamp > last for stamp in left),
+        "the lower of equally old blocks loses its slot": last in left,
+    }
+
+
+def _met_by_shortage(before: BlocksModel, operation: Operation, seen: SeenSlots) -> Met:
+    slots, is_batch = before.slotted(), isinstance(operation, AllocSlots)
+    return {
+        "a batch cannot be met": is_batch,
+        "too few slots can be evicted": not is_batch,
+        "every slot is in hand": len(slots.in_hand) == slots.total,
+    }
+
+
+def _met_by_names(before: BlocksModel, operation: NameStates, seen: SeenBlocks) -> Met:
+    return {"an entry without a hash is passed over": any(value <= 0 for value in operation.hashes)}
+
+
+def _met_by_drop(before: BlocksModel, operation: DropStates, seen: SeenBlocks) -> Met:
+    slots, blocks = before.slotted(), seen.blocks
+    others = {value for block, value in slots.named.items() if block not in blocks}
+    return {
+        "a block without a slot is dropped": any(block not in slots.slot_of for block in blocks),
+        "a drop names a block twice": len(blocks) > len({*blocks}),
+        "a state is dropped with its hash": any(block in slots.named for block in blocks),
+        "a hash of another block is dropped with a block": others.intersection(operation.hashes),
+    }
+
+
+def _met_by_save(before: BlocksModel, operation: SaveLive, seen: SeenSlots) -> Met:
+    in_hand = before.slotted().in_hand.intersection(seen.slots)
+    return {
+        "several states are saved at once": len(seen.slots) > 1,
+        "a state is saved into a slot in hand": in_hand,
+    }
+
+
+def _met_by_restore(before: BlocksModel, operation: RestoreLive, seen: SeenStates) -> Met:
+    return {"nothing is restored": seen.slot is None, "a state is restored": seen.slot is not None}
+
+
+def _met_by_reset(before: BlocksModel, operation: Reset, seen: SeenBlocks) -> Met:
+    blocks, slots = before.blocks, before.slots
+    return {
+        "a reset with blocks held": blocks.held,
+        "a reset with blocks cached": blocks.cached,
+        "a reset with slots in use and in hand": slots and slots.slot_of and slots.in_hand,
+    }
+
+
+def _law_of_loss(before: BlocksModel, operation: Operation, seen: SeenLoss) -> str:
+    return "X2" if seen.fate == RAISED else "C1"
+
+
+def _law_of_batch(before: BlocksModel, operation: Operation, seen: SeenSlots) -> str:
+    is_batch = isinstance(operation, AllocSlots)
+    if seen.fate == NO_SLOTS:
+        return "C5" if is_batch else "C6"
+    return "C6" if is_batch and seen.turn else "C2"
+
+
+BLOCKS = KindLaws(
+    order="X1 X7 X4 X6 C1 C3 C5 C6 X2 C2 C4 C7 C9",
+    asked={
+        AllocBlocks: Asked(Slots, "C1", _law_of_loss),
+        RetainBlocks: Asked(Done, "C1"),
+        ReleaseBlocks: Asked(Done, "C1", _law_of_loss),
+        RegisterBlocks: Asked(Done, "C3"),
+        StampBlocks: Asked(Done, "C1"),
+        SetClock: Asked(Done, "C1"),
+        AllocSlots: Asked(Slots, "C5", _law_of_batch),
+        EvictSlots: Asked(Slots, "C6", _law_of_batch),
+        FindSlots: Asked(None, "C2"),
+        NameStates: Asked(Done, "C4"),
+        DropStates: Asked(Done, "C4"),
+        StoreState: Asked(Done, "C7"),
+        WriteLive: Asked(Done, "C7"),
+        SaveLive: Asked(Done, "C7"),
+        RestoreLive: Asked(None, "C7"),
+        ReadStates: Asked(States, "C7", "C2"),
+        ReadLive: Asked(States, "C7", "C2"),
+        Inspect: Asked(BlockBooks, "C1", "C2"),
+        Fault: Asked(Done, "C1", "C2"),
+        Reset: Asked(Done, "X7", "C9"),
+    },
+    sizes_law="C2",
+    sizes={
+        **{(law, "free_count"): "C6" for law in ("C1", "C3")},
+        **{
+            (law, name): "C1"
+            for law in ("C2", "C4", "C5", "C6", "C7")
+            for name in ("pool_avail", "evictable_blocks")
+        },
+    },
+    met={
+        (AllocBlocks, DONE): _met_by_alloc,
+        (AllocBlocks, RAISED): _met_by_alloc,
+        (AllocBlocks, NO_ROOM): _met_by_failure,
+        (RetainBlocks, DONE): _met_by_retain,
+        (RetainBlocks, REFUSED): _met_by_misuse,
+        (ReleaseBlocks, DONE): _met_by_release,
+        (ReleaseBlocks, RAISED): _met_by_release,
+        (ReleaseBlocks, REFUSED): _met_by_misuse,
+        (RegisterBlocks, DONE): _met_by_registration,
+        (RegisterBlocks, REFUSED): _met_by_misuse,
+        (SetClock, DONE): _met_by_clock,
+        (AllocSlots, DONE): _met_by_batch,
+        (AllocSlots, NO_SLOTS): _met_by_shortage,
+        (AllocSlots, REFUSED): _met_by_misuse,
+        (EvictSlots, DONE): _met_by_slots,
+        (EvictSlots, NO_SLOTS): _met_by_shortage,
+        (NameStates, DONE): _met_by_names,
+        (DropStates, DONE): _met_by_drop,
+        (SaveLive, DONE): _met_by_save,
+        (RestoreLive, DONE): _met_by_restore,
+        (Reset, DONE): _met_by_reset,
+    },
+    counts_all=False,
+)

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
-from pymllm.history.operations import Hash, Insert, Inspect, Match
-from pymllm.oracle.laws.law import Broken, Found, law, same
+from pymllm.history.operations import (
+    KEY_FORMS,
+    Hash,
+    HashBytes,
+    HashInt64,
+    HashPage,
+    Insert,
+    Inspect,
+    Key,
+    Match,
+    Operation,
+    PickToken,
+    SliceKey,
+)
+from pymllm.history.outcomes import Hashes, Number, Tokens
+from pymllm.oracle.laws.law import Asked, Broken, Found, KindLaws, law, same
+from pymllm.oracle.laws.situation import Met, make_situations
 from pymllm.oracle.models.cold_runs import hash_pages
+from pymllm.oracle.models.hashes import TOKENS, HashModel, SeenAnswer
+from pymllm.oracle.models.kind_model import DONE
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_seen import GARBLED, SeenInsert, SeenMatch, SeenNode
 from pymllm.oracle.models.shown_nodes import SeenLook
 
 
-@law("K1", page="keys-and-hashes", ways="sop", kinds="hashes prefix")
-def namespaces_never_meet(before: Any, operation: Any, seen: Any) -> Found:
+@law("K1", SliceKey, PickToken, page="keys-and-hashes", ways="sop", kinds="hashes prefix")
+def namespaces_never_meet(before: HashModel, operation: SliceKey | PickToken, seen: SeenAnswer) -> Found:
     """Keys of other namespaces or widths never meet; containers do not matter.
 
     Two keys have something in common only if they are of the **same namespace and the same width**.
@@ -68,7 +85,7 @@ def namespaces_never_meet(before: Any, operation: Any, seen: Any) -> Found:
       (`vllm/v1/core/kv_cache_utils.py`, `generate_block_hash_extra_keys`).
     - Megatron Core 0.16.1: not applicable, no prefix cache.
     """
-    return None
+    return _is_answered(operation, seen)
 
 
 @namespaces_never_meet.on(Match, kinds="prefix")
@@ -107,8 +124,10 @@ def _pages_stay_in_their_namespaces(before: CacheModel, operation: Inspect, seen
     return None
 
 
-@law("H1", page="keys-and-hashes", ways="op", kinds="hashes")
-def hashes_are_as_documented(before: Any, operation: Any, seen: Any) -> Found:
+@law("H1", HashPage, HashInt64, HashBytes, page="keys-and-hashes", ways="op", kinds="hashes")
+def hashes_are_as_documented(
+    before: HashModel, operation: HashPage | HashInt64 | HashBytes, seen: SeenAnswer
+) -> Found:
     """Hash functions as documented.
 
     `hash_page` hashes the tokens of one page after the hash of the page before it:
@@ -162,7 +181,7 @@ def hashes_are_as_documented(before: Any, operation: Any, seen: Any) -> Found:
       (`kv_cache_utils.py`, `maybe_convert_block_hash`): different.
     - Megatron Core 0.16.1: not applicable, no hashes.
     """
-    return None
+    return _is_answered(operation, seen)
 
 
 @law("H2", Hash, page="keys-and-hashes", ways="sop", kinds="prefix", needs="hashes")
@@ -287,3 +306,113 @@ def namespaces_seed_their_hashes(before: CacheModel, operation: Hash, seen: Seen
     if found[:1] != expected[:1]:
         return Broken(f"page hashes of {path.tokens}", expected, found)
     return len(expected) > 0 or None
+
+
+def _is_answered(operation: Operation, seen: SeenAnswer) -> Found:
+    return seen.result == seen.expected or Broken(f"{operation}", seen.expected, seen.result)
+
+
+# -- situations --------------------------------------------------------------------------------------------
+
+_situations = partial(make_situations, "hashes")
+
+SITUATIONS = (
+    *_situations(
+        ("a slice is empty", "K1"),
+        ("a slice reaches beyond the end", "K1"),
+        ("a slice counts from the end", "K1"),
+        ("a token is counted from the end", "K1"),
+        ("a part keeps its namespace", "K1", "B140"),
+        ("a page is chained to another", "H1", "B143"),
+        ("the largest token is hashed", "H1"),
+        ("a digest is a negative number", "H1"),
+        ("a digest is a positive number", "H1"),
+        ("a hash of bytes exceeds what is signed", "H1"),
+        *((f"a key in form {form} is read", "K1", "B155") for form in KEY_FORMS),
+        *((f"a page in form {form} is hashed", "H1", "B155") for form in KEY_FORMS),
+    ),
+    *_situations(
+        ("a key of tuples is read", "K1"),
+        ("a page of tuples is hashed", "H1"),
+        needs="bigrams",
+    ),
+    *_situations(
+        ("a token outside the key is asked for", "K1"),
+        ("a token below 0 is refused", "H1"),
+        ("a token above 32 bits is refused", "H1"),
+        ("a prior that is no digest is refused", "H1"),
+        ("what is no digest is not turned into a number", "H1"),
+        ("a malformed call is refused", "X1"),
+        needs="refusals",
+    ),
+    *_situations(
+        ("a page of several widths is refused", "H1"),
+        ("a page of tuples of one number is refused", "K1"),
+        needs="refusals bigrams",
+    ),
+)
+"""What a search of keys and hashes is to reach."""
+
+
+def _met_by_part(key: Key, part: Tokens) -> Met:
+    return {
+        f"a key in form {key.form} is read": part.tokens,
+        "a key of tuples is read": any(isinstance(token, tuple) for token in part.tokens),
+        "a part keeps its namespace": key.extra_key is not None,
+    }
+
+
+def _met_by_slice(model: HashModel, operation: SliceKey, seen: SeenAnswer) -> Met:
+    key, part = operation.key, seen.result.tokens
+    least = min(operation.start or 0, operation.stop or 0)
+    return {
+        **_met_by_part(key, seen.result),
+        "a slice is empty": key.tokens and not part,
+        "a slice reaches beyond the end": (operation.stop or 0) > len(key.tokens),
+        "a slice counts from the end": part and least < 0,
+    }
+
+
+def _met_by_pick(model: HashModel, operation: PickToken, seen: SeenAnswer) -> Met:
+    is_from_end = operation.at < 0
+    return {**_met_by_part(operation.key, seen.result), "a token is counted from the end": is_from_end}
+
+
+def _met_by_page(model: HashModel, operation: HashPage, seen: SeenAnswer) -> Met:
+    key, numbers = operation.key, seen.numbers
+    return {
+        f"a page in form {key.form} is hashed": numbers,
+        "a page of tuples is hashed": len(numbers) > len(key.tokens),
+        "a page is chained to another": operation.prior,
+        "the largest token is hashed": TOKENS[-1] in numbers,
+    }
+
+
+def _met_by_digest(model: HashModel, operation: HashInt64, seen: SeenAnswer) -> Met:
+    number = seen.result.value
+    return {"a digest is a negative number": number < 0, "a digest is a positive number": number > 0}
+
+
+def _met_by_bytes(model: HashModel, operation: HashBytes, seen: SeenAnswer) -> Met:
+    return {"a hash of bytes exceeds what is signed": seen.result.value >= 2**63}
+
+
+HASHES = KindLaws(
+    order="K1 H1",
+    asked={
+        SliceKey: Asked(Tokens, "K1"),
+        PickToken: Asked(Tokens, "K1"),
+        HashPage: Asked(Hashes, "H1"),
+        HashInt64: Asked(Number, "H1"),
+        HashBytes: Asked(Number, "H1"),
+    },
+    sizes_law="X1",
+    met={
+        (SliceKey, DONE): _met_by_slice,
+        (PickToken, DONE): _met_by_pick,
+        (HashPage, DONE): _met_by_page,
+        (HashInt64, DONE): _met_by_digest,
+        (HashBytes, DONE): _met_by_bytes,
+    },
+    counts_all=False,
+)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pymllm.history.operations import KINDS, Operation
+from pymllm.oracle.models.expected_cells import SeenCells
 from pymllm.oracle.models.kind_model import DONE
 
 SECTIONS = ("Why", "Choices", "Caller", "Engines")
@@ -54,6 +55,12 @@ def demand(truth: object, what: str, expected: object, observed: object) -> Foun
     return True if truth else Broken(what, expected, observed)
 
 
+def same_cells(seen: SeenCells) -> Found:
+    """Compare a whole memory with what was read: its cells know what that tests, and who is blamed."""
+    wrong = seen.memory.find_wrong(seen.cells)
+    return seen.memory.tested if wrong is None else Broken(*wrong)
+
+
 Check = Callable[[Any, Any, Any], Found]
 """Over the model before an operation, the operation, and what was seen of it."""
 
@@ -78,7 +85,7 @@ class Asked:
     is_test: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class KindLaws:
     """How the laws of one kind of implementation are put to an operation.
 
@@ -92,6 +99,8 @@ class KindLaws:
     - ``is_wrong_from_start``: Whether a size that is wrong after a first operation, which changed none, was
       wrong before it; else it is that operation's.
     - ``met``: Which situations an operation meets that came to something, told before it is followed.
+    - ``counts_all``: Whether a right answer is a test of its law, and right sizes where nothing has changed
+      one of X1, X4 and X7; otherwise what is looked at afterwards is.
     """
 
     order: str
@@ -103,6 +112,7 @@ class KindLaws:
     met: Mapping[tuple[type[Operation], str], Callable[[Any, Any, Any], Mapping[str, object]]] = field(
         default_factory=dict
     )
+    counts_all: bool = True
 
 
 # -- laws --------------------------------------------------------------------------------------------------

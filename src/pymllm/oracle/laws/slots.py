@@ -558,17 +558,18 @@ SITUATIONS = (
 
 def _met_by_alloc(pool: SlotModel, operation: Alloc, seen: SeenAlloc) -> Met:
     full, wanted, window = pool.full, seen.wanted, pool.window_pool
-    is_last, waits = wanted >= pool.pool.free_count, wanted and full.young
+    is_last, waits = wanted >= pool.pool.free_count, full.young
+    if not wanted:
+        return {"nothing is asked for": True, "the pool is exhausted": is_last}
     pools = _pools(pool, seen) if pool.order_suspect == "X4" and "merges" in pool.claims else ()
     return {
-        "nothing is asked for": not wanted,
         "the pool is exhausted": is_last,
         "the window pool runs out first": is_last and window and window.swa.free_count < full.free_count,
         "the full pool runs out first": is_last and window and full.free_count < window.swa.free_count,
         "need merges": waits and full.needs_merge(wanted),
         "freed pages wait while older ones suffice": waits and not full.needs_merge(wanted),
         "an alloc fails and the order stays": any(_is_their_turn(pool, *each) for each in pools),
-        "pages are handed out while a group is open": wanted and full.group_open,
+        "pages are handed out while a group is open": full.group_open,
         "an allocation ends inside a page": operation.tokens % pool.page_size,
     }
 

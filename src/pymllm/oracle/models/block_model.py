@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+import copy
+from collections import ChainMap, Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pymllm.oracle.models.slot_model import Remainder
 
 
 class Registration(NamedTuple):
-    """What became of one entry of a registration."""
+    """What becomes of one entry of a registration."""
 
     block: int
-    is_new: bool
+    hash: int
+    parent: int | None
     why_not: str
     """``"known"``, ``"taken"``, ``"orphan"`` (its parent is not registered), ``"usurped"`` (an equal hash
     of another block is), or nothing."""
@@ -40,6 +42,14 @@ class BlockModel:
         self.parent_of: dict[int, int | None] = {}  # the block before each registered one, if any
         self.clock = 0  # the context's
 
+    def copy(self) -> BlockModel:
+        """Return a model that goes its own way from here."""
+        made = copy.copy(self)
+        made.refs, made.stamps, made.hash_of = self.refs.copy(), self.stamps.copy(), self.hash_of.copy()
+        made.block_of, made.parent_of = self.block_of.copy(), self.parent_of.copy()
+        made.free = Remainder(self.free.whole, self.free.gone.copy())
+        return made
+
     # -- questions -----------------------------------------------------------------------------------------
 
     @property
@@ -61,25 +71,31 @@ class BlockModel:
         """Return the registered blocks right below a block, ascending."""
         return sorted(child for child, parent in self.parent_of.items() if parent == block)
 
-    def path(self, block: int | None) -> list[int]:
-        """Return a registered block and all above it, the lowest first."""
-        path: list[int] = []
-        while block is not None:
-            path.append(block)
-            block = self.parent_of[block]
-        return path
-
     def evictable(self) -> set[int]:
         """Return the cached blocks without a referenced registered descendant."""
-        active: set[int] = set()
-        for block in self.hash_of:
-            if self.refs[block]:
-                active.update(self.path(block))
+        active: set[int | None] = {None}
+        for registered in self.hash_of:
+            block: int | None = registered if self.refs[registered] else None
+            while block not in active:
+                active.add(block)
+                block = self.parent_of[block]  # type: ignore[index]
         return set(self.hash_of) - active
 
     def leaves(self) -> set[int]:
         """Return the evictable blocks without registered children."""
         return self.evictable() - set(self.parent_of.values())
+
+    def turns(self, victims: Iterable[int]) -> Iterator[set[int]]:
+        """Yield what may go at the turn of each victim, if those before it went when they might."""
+        evictable, children = self.evictable(), Counter(self.parent_of.values())
+        leaves = evictable.difference(children)
+        for victim in victims:
+            yield leaves
+            parent = self.parent_of[victim]
+            leaves.remove(victim)
+            children[parent] -= 1
+            if parent in evictable and not children[parent]:
+                leaves.add(parent)
 
     def subtree(self, block: int) -> list[int]:
         """Return a registered block and all its registered descendants, each after its parent."""
@@ -87,6 +103,14 @@ class BlockModel:
         for each in found:
             found += self.children(each)
         return found
+
+    def lost_with(self, released: Sequence[int]) -> list[int]:
+        """Return what is deregistered or becomes free where references are taken away."""
+        idle = [block for block, times in Counter(released).items() if self.refs[block] == times]
+        lost = [block for block in idle if block not in self.hash_of]
+        if not self.is_lru:
+            lost += [it for block in idle if block in self.hash_of for it in self.subtree(block)]
+        return [*dict.fromkeys(lost)]
 
     def faults_of(self, blocks: Iterable[int]) -> list[str]:
         """Say of each block that nobody has what is wrong with naming it."""
@@ -115,14 +139,9 @@ class BlockModel:
 
     def release(self, blocks: Sequence[int]) -> list[int]:
         """Take references away, and return what was deregistered or became free for that."""
-        for block, times in Counter(blocks).items():
-            self.refs[block] -= times
-        idle = [block for block in dict.fromkeys(blocks) if not self.refs[block]]
-        gone = [block for block in idle if block not in self.hash_of]
-        if not self.is_lru:
-            for block in idle:
-                if block in self.hash_of:
-                    gone += self.drop(self.subtree(block))
+        gone = self.lost_with(blocks)
+        for block in blocks:
+            self.refs[block] -= 1
         self.drop(gone)
         return gone
 
@@ -135,35 +154,39 @@ class BlockModel:
         self.free.give([block for block in blocks if not self.refs[block]])
         return blocks
 
-    def register(
+    def plan_registration(
         self, blocks: Sequence[int], hashes: Sequence[int], parents: Sequence[int] | None
     ) -> list[Registration]:
-        """Register occupied blocks; those that must not be stay as they are."""
+        """Work out what becomes of occupied blocks that are to be registered."""
         made: list[Registration] = []
+        hash_of, block_of = ChainMap({}, self.hash_of), ChainMap({}, self.block_of)
         earlier: dict[int, int] = {}
         for at, (block, hash_value) in enumerate(zip(blocks, hashes, strict=True)):
             above = parents[at] if parents is not None else (hashes[at - 1] if at else 0)
             if parents is None:
                 earlier = {above: blocks[at - 1]}
-            parent = earlier.get(above, self.block_of.get(above)) if above else None
-            made.append(self._register(block, hash_value, above, parent))
+            parent = earlier.get(above, block_of.get(above)) if above else None
             earlier[hash_value] = block
+            why_not = ""
+            if not self.is_caching:
+                why_not = "off"
+            elif hash_of.get(block) == hash_value:
+                why_not = "known"
+            elif hash_value in block_of:
+                why_not = "taken"
+            elif above and parent not in hash_of:
+                why_not = "usurped" if above in block_of else "orphan"
+            else:
+                hash_of[block], block_of[hash_value] = hash_value, block
+            made.append(Registration(block, hash_value, parent, why_not))
         return made
 
-    def _register(self, block: int, hash_value: int, above: int, parent: int | None) -> Registration:
-        why_not = ""
-        if not self.is_caching:
-            why_not = "off"
-        elif self.hash_of.get(block) == hash_value:
-            why_not = "known"
-        elif hash_value in self.block_of:
-            why_not = "taken"
-        elif above and parent not in self.hash_of:
-            why_not = "usurped" if above in self.block_of else "orphan"
-        if not why_not:
-            self.hash_of[block], self.block_of[hash_value] = hash_value, block
-            self.parent_of[block] = parent
-        return Registration(block, not why_not, why_not)
+    def register(self, planned: Iterable[Registration]) -> None:
+        """Register blocks; those that must not be stay as they are."""
+        for block, hash_value, parent, why_not in planned:
+            if not why_not:
+                self.hash_of[block], self.block_of[hash_value] = hash_value, block
+                self.parent_of[block] = parent
 
     def stamp(self, blocks: Iterable[int]) -> None:
         """Set stamps to the clock."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.models.kind_model import Seen
 
 CellT = TypeVar("CellT", bound=tuple[Any, ...])
 
@@ -62,7 +63,8 @@ class ExpectedCells(Generic[CellT]):
         self._blank = blank
         self._is_foreign = is_foreign
         self._is_blank = True  # what nobody touched; else it may hold anything
-        self._may_hold: dict[CellT, tuple[Content, ...]] = {}
+        self._holds: dict[CellT, Content] = {}
+        self._may_hold: dict[CellT, tuple[Content, ...]] = {}  # where that is not one, and no other
         self._tested: dict[str, None] = {}
         self._forget_blame()
 
@@ -79,18 +81,25 @@ class ExpectedCells(Generic[CellT]):
 
     def holds(self, cell: CellT) -> tuple[Content, ...]:
         """Return what a cell may hold; nothing stands for anything."""
-        held = self._may_hold.get(cell)
-        if held is None:
-            return (self._blank[cell],) if self._is_blank else ()
-        return held
+        if cell in self._holds:
+            return (self._holds[cell],)
+        if cell in self._may_hold:
+            return self._may_hold[cell]
+        return (self._blank[cell],) if self._is_blank else ()
 
     def put(self, law: str, cell: CellT, *contents: Content) -> None:
         """Follow a write of a cell: it holds one of ``contents`` then, or anything where there are none."""
         if contents != self.holds(cell):
             self._tested[law] = None
-        self._may_hold[cell] = contents
+        if len(contents) == 1:
+            self._holds[cell] = contents[0]
+            self._strays[contents[0]] = law
+            self._may_hold.pop(cell, None)
+        else:
+            self._may_hold[cell] = contents
+            self._strays.update(dict.fromkeys(contents, law))
+            self._holds.pop(cell, None)
         self._blame[cell] = self._suspect = law
-        self._strays.update(dict.fromkeys(contents, law))
 
     def bring(self, law: str, contents: Iterable[Content]) -> None:
         """Follow a refused write: where one of these contents stands unawaited, it has been carried out."""
@@ -99,18 +108,21 @@ class ExpectedCells(Generic[CellT]):
     def release(self, cell: CellT) -> None:
         """Follow the end of a cell's ownership: whoever gets it next finds anything there."""
         self._may_hold[cell] = ()
+        self._holds.pop(cell, None)
 
     def release_all(self) -> None:
         """Follow the end of all ownership."""
+        self._holds.clear()
         self._may_hold.clear()
         self._is_blank = False
 
     def wipe(self, law: str) -> None:
         """Follow a return of the whole memory to what it was at first."""
-        for cell, held in self._may_hold.items():
-            blank = (self._blank[cell],)
-            if held != blank:
-                self.put(law, cell, *blank)
+        for cell, content in self._holds.items():
+            if content != self._blank[cell]:
+                self.put(law, cell, self._blank[cell])
+        for cell in [*self._may_hold]:
+            self.put(law, cell, self._blank[cell])
         self._is_blank = True
         self._suspect = law
 
@@ -119,24 +131,39 @@ class ExpectedCells(Generic[CellT]):
         self._suspect = law
         self._tested[law] = None
 
-    def test(self, evidence: Evidence, found: Mapping[CellT, Content]) -> None:
-        """Compare every cell with what was read, and count each law that could have been seen broken."""
-        known = self._may_hold
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """The laws of what has happened since the last reading: the next one tests them."""
+        return (*self._tested,)
+
+    def find_wrong(self, found: Mapping[CellT, Content]) -> tuple[str, str, str, str] | None:
+        """Return of the first wrong cell its words, what it may hold, what it holds, and whom that blames."""
+        if found == self._holds:  # most readings: compared at once
+            return None
         for cell, content in found.items():
-            may_hold = known[cell] if cell in known else self.holds(cell)
+            may_hold = self.holds(cell)
             if may_hold and content not in may_hold and not _is_mixed(content, may_hold):
-                what = self._wording.format(*cell)
                 expected = " or ".join(str(_plain(one)) for one in may_hold)
-                evidence.refuse(self._law_of(cell, content), what, expected, str(_plain(content)))
-            known[cell] = (content,)
-        evidence.count(*self._tested)
+                return (
+                    self._wording.format(*cell),
+                    expected,
+                    str(_plain(content)),
+                    self._law_of(cell, content),
+                )
+        return None
+
+    def settle(self, found: dict[CellT, Content]) -> None:
+        """Follow a reading, and keep it: cells hold what was seen, and nothing is suspect any more."""
+        self._holds = found
+        self._may_hold.clear()
         self._forget_blame()
 
     def _law_of(self, cell: CellT, content: Content) -> str:
         written = self._blame.get(cell) or self._strays.get(content)
         if written:
             return written
-        was_there = cell not in self._may_hold or self._law in self._tested
+        is_known = cell in self._holds or cell in self._may_hold
+        was_there = not is_known or self._law in self._tested
         return self._law if was_there and self._is_foreign(content) else self._suspect
 
 
@@ -148,3 +175,12 @@ def _is_mixed(content: Content, contents: tuple[Content, ...]) -> bool:
 
 def _plain(content: Content) -> Content | int:
     return content[0] if len(content) == 1 else content
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenCells(Seen):
+    """A reading of a whole memory: what it is to hold, what stood in each cell, and in which form."""
+
+    memory: ExpectedCells[Any]
+    cells: dict[Any, Content]
+    form: Any

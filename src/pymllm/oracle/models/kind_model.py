@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from pymllm.errors import ProgramError
 from pymllm.history.config_limits import read_number
@@ -27,11 +27,10 @@ DONE, REFUSED, NO_ROOM, STRUCK = "done", "refused", "no room", "struck"
 """What an operation came to, or had to come to; the last is the error of a call that was let fail."""
 
 
-@dataclass(frozen=True, slots=True)
-class Misuse:
+class Misuse(NamedTuple):
     """One thing that is wrong with what a caller asks: its situation, whose law it is, how it is refused."""
 
-    situation: str  # or "" where that depends
+    situation: str  # or nothing, where a search need not reach it
     law: str = "X1"
     errors: tuple[str, ...] = ()
     needs: str = "refusals"  # the capability without which nobody may be asked so
@@ -82,9 +81,6 @@ class KindModel:
     tests_each_size: bool = False
     """Whether a size that stays as it is is tested, too, since none ever changes."""
 
-    def end_step(self, operation: Operation) -> None:
-        """Forget what was to be known for this operation alone; nothing may have come of it."""
-
     def suspect(self, law: str) -> None:
         """Note the law of an operation that must not have changed what it did not name."""
 
@@ -92,6 +88,9 @@ class KindModel:
         """Follow what was refused: nothing has changed, and what differs from now on was changed by it."""
         if seen.wrong[0].trace == "X1":
             self.suspect("X1")
+
+    def end_step(self, operation: Operation) -> None:
+        """Forget what concerned the operation at hand alone, also one that an adapter does not know."""
 
     # -- reading -------------------------------------------------------------------------------------------
 

@@ -233,7 +233,7 @@ class RequestModel:
             request.is_known = request.is_known and prefix.hash not in self.blocks.block_of
             if request.is_known:
                 above = request.prefixes[place - 1].hash if place else 0
-                self.blocks.register([block], [prefix.hash], [above])
+                self.blocks.register(self.blocks.plan_registration([block], [prefix.hash], [above]))
                 self.prefix_of[block] = prefix
                 new.append(block)
         return new

@@ -163,11 +163,12 @@ def _card(it: Searched, violation: ViolationRow, since: Since | None) -> Card:
     size = "the smallest found"
     if not violation.smallest:
         size = "perhaps not the smallest: the search was cut short"
+    again = commands_again(violation, it.name, it.document.seed)
     where = f"step {violation.step} of {violation.steps} ({config_words(violation.config)}); {size}"
     facts = [
         *seen_facts(violation.message, violation.expected, violation.observed),
         Fact("at", where),
-        *(Fact("again", command, is_code=True) for command in commands_again(it, violation)),
+        *(Fact("again", command, is_code=True) for command in again),
         Fact("since", str(since)),
         Fact("found in", f"{it.run.hint}, {it.profile}"),
     ]
@@ -197,15 +198,14 @@ def config_words(config: dict[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in config.items()) or "no configuration"
 
 
-def commands_again(it: Searched, violation: ViolationRow) -> Iterator[str]:
+def commands_again(it: ViolationRow, adapter: str, seed: int) -> Iterator[str]:
     """Yield the commands that show a violation again, those only that do."""
-    name = quote(it.name)
-    if violation.file is not None and violation.rerun_shows_it:
-        yield f"pymllm rerun {quote(violation.file)} --adapter {name}"
-    if violation.file is not None and violation.judge_shows_it:
-        yield f"pymllm judge {quote(violation.file)}"
-    if not violation.rerun_shows_it:
-        yield f"pymllm verify --adapter {name} --law {quote(violation.law)} --seed {it.document.seed}"
+    if it.file is not None and it.rerun_shows_it:
+        yield f"pymllm rerun {quote(it.file)} --adapter {quote(adapter)}"
+    if it.file is not None and it.judge_shows_it:
+        yield f"pymllm judge {quote(it.file)}"
+    if not it.rerun_shows_it:
+        yield f"pymllm verify --adapter {quote(adapter)} --law {quote(it.law)} --seed {seed}"
 
 
 # -- situations ----------------------------------------------------------------------------------------------

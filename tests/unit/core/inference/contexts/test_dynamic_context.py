@@ -11,7 +11,6 @@ import torch
 
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
-from pymllm.errors import CapacityError
 from pymllm.invariants.blocks import check_dynamic_context
 
 
@@ -102,43 +101,6 @@ def test_nothing_is_registered_before_it_is_computed() -> None:
     assert known == sorted(batch.requests[0].blocks)
     assert batch.requests[0].req is one
     check_dynamic_context(context)
-
-
-def test_decoding_that_finds_no_block_changes_nothing() -> None:
-    """X4: all decoding requests get their block, or none; after a release the step goes on."""
-    context = make_context(num_blocks=4)
-    one, two = request(*range(4)), request(*range(50, 54))
-    context.add_request(one)
-    context.add_request(two)
-    context.step(count_up)
-    table = context.request_to_kv_block_ids.clone()
-    words = "2 blocks are needed to decode, 1 are free and 0 may be evicted; pause or release requests"
-    with pytest.raises(CapacityError, match=f"^{words}$"):
-        context.begin_step()
-    assert torch.equal(context.request_to_kv_block_ids, table)
-    check_dynamic_context(context)
-    context.release(one)
-    assert len(context.step(count_up)) == 1
-
-
-@pytest.mark.parametrize("slots", [0, 8])
-def test_a_forward_pass_that_fails_leaves_nothing(slots: int) -> None:
-    """C8, E3: no hash, no state, no token counted; the requests can be released."""
-    context = make_context(mamba_slots=slots)
-    context.add_request(req := request(*range(8)))
-
-    def fail(batch: ForwardBatch) -> list[int]:
-        raise MemoryError("no room on the device")
-
-    with pytest.raises(MemoryError):
-        context.step(fail)
-    assert context.kv_block_allocator.kv_hash_to_block_id == {}
-    assert (req.finished_chunk_token_count, context.mamba_metadata.intermediate_count) == (0, 0)
-    assert slots == 0 or context.mamba_slot_allocator.get_intermediate_gpu_data() == (None, None)  # type: ignore[union-attr]
-    check_dynamic_context(context)
-    context.release(req)
-    check_dynamic_context(context)
-    assert context.kv_block_allocator.pool_avail == 12
 
 
 def test_a_forward_pass_may_reset_the_context_and_fail() -> None:

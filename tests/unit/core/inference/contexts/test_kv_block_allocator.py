@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -151,14 +150,6 @@ def test_first_registration_of_a_hash_wins() -> None:
     check_kv_block_allocator(allocator)
 
 
-def test_a_block_below_an_unknown_hash_stays_unregistered() -> None:
-    """C3: nobody is registered whose parent is not."""
-    allocator = Watched(4)
-    (block,) = allocator.take(1)
-    allocator.register_kv_block_hashes([block], [11], [10])
-    assert allocator.kv_hash_to_block_id == {}
-
-
 @pytest.mark.notices("B122")
 def test_registering_again_changes_nothing() -> None:
     """C3: a later chunk offers what is there already; the parent's children are counted once."""
@@ -222,20 +213,6 @@ def test_what_lies_above_a_referenced_descendant_is_not_evictable() -> None:
     check_kv_block_allocator(allocator)
 
 
-def test_a_stamp_that_rises_or_falls_moves_a_waiting_block() -> None:
-    """C1, X3: the victim is the oldest by the stamps of now."""
-    allocator = Watched(4)
-    a, b, c = (allocator.cache_chain(1, 10 * n, clock=n)[0] for n in (1, 2, 3))
-    allocator.at(9).update_timestamps([a])
-    allocator.at(8).update_timestamps([a])  # lower, and still younger than when it began to wait
-    allocator.at(0).update_timestamps([c])
-    check_kv_block_allocator(allocator)
-    for expected in (c, b, a):
-        allocator.take(1)
-        assert allocator.seen[-1][0] == [expected]
-        check_kv_block_allocator(allocator)
-
-
 def test_waiting_blocks_that_are_taken_up_again_leave_nothing_behind() -> None:
     """C1: the heap of leaves does not grow with hits."""
     allocator = Watched(4)
@@ -269,115 +246,3 @@ def test_an_observer_that_raises_finds_the_books_written(policy: PrefixCachingEv
     assert allocator.kv_hash_to_block_id == {}
     check_kv_block_allocator(allocator)
     assert len(allocator.take(3)) == 3, "the observer is not running any more"
-
-
-def test_reset_makes_a_new_allocator() -> None:
-    """C9, X7: bit for bit, the order of what comes next included; no observer is called."""
-    allocator, new = Watched(7), Watched(7)
-    allocator.cache_chain(3, 10, clock=4)
-    allocator.take(3)
-    allocator.reset()
-    assert books_of(allocator) == books_of(new)
-    assert allocator.seen == []
-    check_kv_block_allocator(allocator)
-    assert allocator.take(6) == new.take(6)
-
-
-class Model:
-    """The same blocks, said once more, slowly: a dict of references and one of (hash, parent)."""
-
-    def __init__(self, pool_size: int, policy: PrefixCachingEvictionPolicy) -> None:
-        self.refs = dict.fromkeys(range(pool_size - 1), 0)
-        self.known: dict[int, tuple[int, int]] = {}
-        self.stamps = dict.fromkeys(range(pool_size - 1), 0)
-        self.policy = policy
-
-    def free(self) -> set[int]:
-        return {block for block, count in self.refs.items() if count == 0 and block not in self.known}
-
-    def is_active(self, block: int) -> bool:
-        below = [child for child, (_, parent) in self.known.items() if parent == block]
-        return self.refs[block] > 0 or any(self.is_active(child) for child in below)
-
-    def evictable(self) -> set[int]:
-        return {block for block in self.known if not self.is_active(block)}
-
-    def victims(self, count: int) -> list[int]:
-        gone = []
-        for _ in range(count):
-            parents = {parent for _, parent in self.known.values()}
-            leaves = [block for block in self.evictable() if block not in parents]
-            gone.append(min(leaves, key=lambda block: (self.stamps[block], block)))
-            del self.known[gone[-1]]
-        return gone
-
-    def register(self, block: int, hash_value: int, parent: int) -> None:
-        taken = {value for value, _ in self.known.values()}
-        if hash_value not in taken and (parent < 0 or parent in self.known):
-            self.known[block] = (hash_value, parent)
-
-    def release(self, blocks: list[int]) -> None:
-        for block in blocks:
-            self.refs[block] -= 1
-        if self.policy is REF_ZERO:
-            for block in blocks:
-                if self.refs[block] == 0:
-                    self.forget(block)
-
-    def forget(self, block: int) -> None:
-        for child in [child for child, (_, parent) in self.known.items() if parent == block]:
-            self.forget(child)
-        self.known.pop(block, None)
-
-
-@pytest.mark.parametrize("policy", [LRU, REF_ZERO])
-@pytest.mark.parametrize("seed", range(3))
-def test_random_programs_agree_with_a_plain_model(policy: PrefixCachingEvictionPolicy, seed: int) -> None:
-    """C1, C3: places, hashes, parents, victims and counts after each of 400 steps."""
-    draw = random.Random(seed)
-    allocator = Watched(10, prefix_caching_eviction_policy=policy)
-    model = Model(10, policy)
-    for clock in range(400):
-        allocator.at(clock)
-        allocator.seen.clear()
-        held = [block for block, count in model.refs.items() for _ in range(count)]
-        match draw.choice(["take", "retain", "release", "register", "stamp"]):
-            case "take":
-                count = draw.randint(0, 4)
-                room = len(model.free()) + len(model.evictable())
-                missing = count - len(model.free())
-                blocks = allocator.allocate_memory_blocks(count)
-                assert (blocks is None) == (count > room)
-                if blocks is not None:
-                    if missing > 0:
-                        assert allocator.seen[0][0] == model.victims(missing)
-                    for block in blocks.tolist():
-                        assert block in model.free()
-                        model.refs[block] = 1
-                        model.stamps[block] = clock
-            case "retain" if model.known or held:
-                blocks_retained = draw.choices(sorted({*model.known, *held}), k=draw.randint(1, 2))
-                allocator.retain_memory_blocks(blocks_retained)
-                for block in blocks_retained:
-                    model.refs[block] += 1
-            case "release" if held:
-                released = draw.sample(held, draw.randint(1, len(held)))
-                allocator.release_memory_blocks(released)
-                model.release(released)
-            case "register" if held:
-                block = draw.choice(held)
-                above = draw.choice([0, *(value for value, _ in model.known.values())])
-                if block not in model.known:
-                    parents = {value: known for known, (value, _) in model.known.items()}
-                    hash_value = draw.randint(1, 40)
-                    allocator.register_kv_block_hashes([block], [hash_value], [above])
-                    model.register(block, hash_value, parents.get(above, -1))
-            case "stamp":
-                stamped = draw.choices(range(9), k=2)
-                allocator.update_timestamps(stamped)
-                model.stamps.update(dict.fromkeys(stamped, clock))
-        check_kv_block_allocator(allocator)
-        assert allocator.block_ref_counts.tolist()[:-1] == list(model.refs.values())
-        assert allocator.kv_hash_to_block_id == {value: block for block, (value, _) in model.known.items()}
-        assert allocator.evictable_blocks == len(model.evictable())
-        assert allocator.pool_avail == len(model.free())

@@ -256,23 +256,6 @@ def test_a_context_keeps_its_tables_as_it_likes(make_context: MakeContext, kind:
     assert results[0][0] != results[0][1], "something was evicted"
 
 
-@pytest.mark.parametrize(
-    ("room", "kept"), [(0, set()), (1, {7}), (2, {7, 2}), (3, {7, 2, 6}), (4, {7, 2, 6, 1})]
-)
-def test_a_commit_that_runs_out_keeps_the_most_valuable(
-    make_context: MakeContext, room: int, kept: set[int]
-) -> None:
-    """C7: ends of prompts, then the deepest; it drops the rest and never fails the step."""
-    context = make_context(blocks=12, max_slots=4)
-    context.slots.allocate_slots_batch([8, 9, 10, 11][: 4 - room])
-    prefill(context, {0: [0, 1, 2], 1: [3, 4, 5, 6, 7]}, [12, 20])
-    context.register(list(range(8)))
-    context.slots.commit_intermediate_states()
-    assert {block for block in range(8) if context.slots.has_state(block)} == kept
-    assert set(context.slots.hash_to_block_id.values()) == kept
-    assert all(context.slots.has_state(block) for block in [8, 9, 10, 11][: 4 - room])
-
-
 def test_live_states_of_another_form_stop_a_commit_before_it_begins(make_context: MakeContext) -> None:
     """C7, X1: no state is evicted for one that cannot be copied, and the step's offsets are gone."""
     context = make_context(max_slots=1)
@@ -307,25 +290,6 @@ def test_a_commit_that_fails_half_way_publishes_nothing(
     assert [context.slots.has_state(block) for block in (1, 2, 7)] == [False, False, True]
     assert context.slots.hash_to_block_id == {}
     assert context.slots.free_count == 7
-
-
-def test_reset_is_as_new_bit_for_bit(make_context: MakeContext, device: torch.device) -> None:
-    """C9, X7: books, states, outputs, and what the device sees."""
-    context, new = make_context(device=device), make_context(device=device)
-    prefill(context, {0: [0, 1, 2]}, [12])
-    context.register([1, 2])
-    context.slots.get_intermediate_gpu_data()
-    context.slots.commit_intermediate_states()
-    prefill(context, {1: [3, 4, 5]}, [12])
-    context.slots.get_intermediate_gpu_data()
-    context.slots.reset()
-    assert context.books() == new.books()
-    assert context.slots.free_slots.tolist() == new.slots.free_slots.tolist()
-    for name in ("conv_states", "ssm_states", "intermediate_conv_out", "intermediate_ssm_out"):
-        assert not getattr(context.slots, name).view(torch.uint8).any()
-    assert not context.slots._offsets._buffer.any()
-    assert context.slots.get_intermediate_gpu_data() == (None, None)
-    assert context.slots.allocate_slots_batch([5, 4]) == new.slots.allocate_slots_batch([5, 4])
 
 
 @pytest.mark.gpu
