@@ -172,8 +172,6 @@ class LawJudge:
         law = self._laws.sizes_law
         if not isinstance(outcome.result, Unsupported):
             law = self._judge_done(plan, step, operation, outcome)
-        elif outcome.effects:
-            self.evidence.refuse(law, "effects of what is not supported", "none", outcome.effects)
         model.end_step(operation)
         now = model.sizes()
         if now:
@@ -247,8 +245,8 @@ class LawJudge:
             is_changed = is_changed and any(now[name] != before[name] for name in found if name in now)
             for name, expected in now.items():
                 if found.get(name, expected) != expected:
-                    if self._sizes is None and now == before:
-                        law = self._laws.sizes_law  # what nothing has changed was wrong before
+                    if law == "X1" and self._sizes is None:
+                        law = self._laws.sizes_law  # what a refusal was the first to see was wrong before
                     self.evidence.refuse(self._laws.sizes.get((law, name), law), name, expected, found[name])
         if law in _WHOLE and self._laws.counts_all:
             self.evidence.exercised[law] += bool(found)
