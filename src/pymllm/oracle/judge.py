@@ -202,8 +202,6 @@ class LawJudge(Generic[ModelT]):
         law = self._laws.sizes_law
         if not isinstance(outcome.result, Unsupported):
             law = self._judge_done(plan, step, operation, outcome)
-        elif outcome.effects:
-            self.evidence.refuse(law, "effects of what is not supported", "none", outcome.effects)
         model.end_step(operation)
         now = model.sizes()
         if now:
@@ -275,8 +273,9 @@ class LawJudge(Generic[ModelT]):
         is_whole = self.model.tests_each_size or (law in _WHOLE and self._laws.counts_all)
         if not is_whole and found == now == before:
             return  # as after every second operation: nothing is wrong, and nothing could have become so
-        if self._sizes is None and self._laws.is_wrong_from_start and now == before != found:
-            self._test_first_sizes(now, found)
+        is_first = law == "X1" and self._sizes is None and self._laws.is_wrong_from_start
+        if is_first and any(found.get(name, size) != size for name, size in now.items()):
+            law = self._laws.sizes_law  # what a refusal was the first to see was wrong before
         tested = set()
         for name, blamed in self._blamed.get(law) or self._blame(law, now):
             if name in found:
@@ -285,12 +284,6 @@ class LawJudge(Generic[ModelT]):
                 if is_whole or now[name] != before[name]:
                     tested.add(blamed)
         self.evidence.count(*tested)
-
-    def _test_first_sizes(self, now: Mapping[str, int], found: Mapping[str, int]) -> None:
-        """Blame nothing that was done for what was wrong before."""
-        for name, blamed in self._blame(self._laws.sizes_law, now):
-            if found.get(name, now[name]) != now[name]:
-                self.evidence.refuse(blamed, name, now[name], found[name])
 
     def _blame(self, law: str, sizes: Iterable[str]) -> list[tuple[str, str]]:
         """Return the sizes that may be tested, with the law of a wrong one, by that of the operation."""

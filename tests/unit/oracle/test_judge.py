@@ -8,8 +8,8 @@ import pytest
 
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import Header, Step
-from pymllm.history.operations import KINDS, Alloc, Free, Merge, Span
-from pymllm.history.outcomes import Done, Effect, Failed, Outcome, Slots, Unsupported
+from pymllm.history.operations import KINDS, Alloc, Free, Span
+from pymllm.history.outcomes import Done, Failed, Outcome, Slots
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.judge import judge_steps, make_judge
 from pymllm.oracle.models.slot_model import GivenNumbers, Remainder
@@ -300,11 +300,3 @@ def test_it_costs_what_is_gone() -> None:
     assert (many.gone is gone, len(many), 10**12 - 1 in many) == (True, 10**12 - 1, True)
     assert str(many).startswith("[0, 2, 3, ")
     assert len(str(many)) < 1_000
-
-
-def test_what_is_not_supported_has_no_effects() -> None:
-    """A2: nothing was asked of anybody, so nothing went on."""
-    judge = make_judge(HEADER)
-    taken = (Effect("free", (1,)),)
-    with pytest.raises(InvariantViolation, match="A2: effects of what is not supported: expected none"):
-        judge.judge(1, Merge(), Outcome(Unsupported("merge"), taken))

@@ -96,8 +96,8 @@ class KindLaws:
     - ``sizes_law``: The law of sizes that no operation has changed.
     - ``sizes``: Sizes that are another law's than the operation's: that law, by the operation's and the name;
       of several the first that is claimed, and none is tested where it is not.
-    - ``is_wrong_from_start``: Whether a size that is wrong after a first operation, which changed none, was
-      wrong before it; else it is that operation's.
+    - ``is_wrong_from_start``: Whether a size that is wrong after a refusal that is the first operation was
+      wrong before it; else it is the refusal's (X1).
     - ``met``: Which situations an operation meets that came to something, told before it is followed.
     - ``counts_all``: Whether a right answer is a test of its law, and right sizes where nothing has changed
       one of X1, X4 and X7; otherwise what is looked at afterwards is.
