@@ -228,6 +228,8 @@ class LawJudge(Generic[ModelT]):
         exercised = evidence.exercised
         for law, check in checks:
             found = check(model, operation, seen)
+            if found is None:  # as most find nothing to test
+                continue
             if found is True:
                 exercised[law] += 1
             elif isinstance(found, tuple):

@@ -151,7 +151,7 @@ class CacheModel(CallersPools, EvictionModel):
         key, result, effects = self.path_of(operation.key), outcome.result, outcome.effects
         slots = None if operation.slots is None else self.ledger.resolve(operation.slots)
         if not self.retains:
-            plan = self.cache.plan_insert(key.upto(0), ())
+            plan = InsertPlan(key.upto(0), 0)
             return SeenInsert(result, FORGOTTEN, effects=effects, key=key, plan=plan, calls=Calls())
         state = self._state_of(operation)
         wrong = self._wrong_insert(key, slots, state)
