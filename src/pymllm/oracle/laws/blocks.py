@@ -275,7 +275,6 @@ def a_hash_has_the_block_that_came_first(before: Any, operation: Any, seen: Any)
     - Megatron Core 0.16.1: absent, no block is found by hash.
     - sglang: not applicable: children are found by their tokens.
     """
-    return None
 
 
 @law("C4", Inspect, page="blocks", ways="sop", kinds="blocks", needs="mamba")
@@ -445,7 +444,6 @@ def unreferenced_blocks_lose_their_slots(before: BlocksModel, operation: Operati
       (`_notify_reuse`). No order between KV and states.
     - Megatron Core 0.16.1: absent. sglang: see M5.
     """
-    return None
 
 
 @law("C7", ReadStates, ReadLive, page="blocks", ways="op", kinds="blocks requests", needs="mamba")
@@ -586,7 +584,6 @@ def states_are_kept_at_block_ends(before: Any, operation: Any, seen: Any) -> Fou
       `_mamba_block_aligned_split`; `MambaManager.reachable_block_mask`). Similar places, another way.
     - Megatron Core 0.16.1: absent. sglang leaves states at multiples of its own interval, see M1.
     """
-    return None
 
 
 @law("C9", page="blocks", ways="op", kinds="blocks requests")
@@ -633,7 +630,6 @@ def a_reset_restores_the_first_state(before: Any, operation: Any, seen: Any) -> 
       order of the free queue stays what it was: different.
     - sglang: see X7.
     """
-    return None
 
 
 # -- what the observer is told -----------------------------------------------------------------------------

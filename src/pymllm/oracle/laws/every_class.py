@@ -87,7 +87,6 @@ def misuse_is_refused(before: Any, operation: Any, seen: Any) -> Found:
     - Megatron Core 0.16.1 looks at nothing (`core/inference/contexts/dynamic_block_allocator.py`,
       `BlockAllocator.release_memory_blocks`).
     """
-    return None
 
 
 @misuse_is_refused.on(Insert, Hash, Lock, Unlock, fate=REFUSED, kinds="prefix")
@@ -156,7 +155,6 @@ def what_a_pool_did_not_take_stays(before: Any, operation: Any, seen: Any) -> Fo
       queue, and before they are taken out of the index of hashes and counted as used: different.
     - Megatron Core 0.16.1: not applicable, it neither evicts nor calls back.
     """
-    return None
 
 
 _SWALLOWED = Broken("what a failing call raises", INJECTED, "no error")
@@ -342,7 +340,6 @@ def the_same_program_has_the_same_outcomes(before: Any, operation: Any, seen: An
       a random seed (`resolve_none_hash_seed`).
     - Megatron Core 0.16.1: a stack of block ids, deterministic.
     """
-    return None
 
 
 @the_same_program_has_the_same_outcomes.on(Evict, kinds="prefix")
@@ -416,7 +413,6 @@ def what_cannot_be_met_changes_nothing(before: Any, operation: Any, seen: Any) -
       (`block_pool.py`, `get_new_blocks`). Neither has taken anything.
     - Megatron Core 0.16.1: `None`, the same (`BlockAllocator.allocate_memory_blocks`).
     """
-    return None
 
 
 @what_cannot_be_met_changes_nothing.on(Alloc, AllocTrack, fate=NO_ROOM, kinds="prefix")
@@ -520,7 +516,6 @@ def callbacks_run_on_written_books(before: Any, operation: Any, seen: Any) -> Fo
       is out of the index of hashes (`block_pool.py`, `_notify_reuse`): different.
     - Megatron Core 0.16.1: no callbacks.
     """
-    return None
 
 
 @callbacks_run_on_written_books.on(Evict, kinds="prefix")
@@ -592,7 +587,6 @@ def what_is_cleared_is_as_good_as_new(before: Any, operation: Any, seen: Any) ->
     - Megatron Core 0.16.1: `BlockAllocator.reset` writes the whole stack anew, whoever has blocks: the
       same.
     """
-    return None
 
 
 @what_is_cleared_is_as_good_as_new.on(Reset, kinds="prefix")

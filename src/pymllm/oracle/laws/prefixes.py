@@ -577,7 +577,6 @@ def sizes_are_recounts(before: CacheModel, operation: Operation, seen: Seen) -> 
     - vLLM: one number, `BlockPool.get_num_free_blocks`, in blocks. It counts what is free and what is
       cached without a reference together; what is held is not told.
     """
-    return None
 
 
 @law("R8", Evict, page="prefixes", ways="sop", kinds="prefix", needs="exact_lru")

@@ -66,7 +66,6 @@ def a_read_finds_what_a_cold_run_wrote(before: Any, operation: Any, seen: Any) -
       on a hash of all tokens before (`vllm/v1/core/kv_cache_utils.py`, `hash_block_tokens`).
     - Megatron Core 0.16.1 shares nothing between requests, so that each run is a cold one.
     """
-    return None
 
 
 @a_read_finds_what_a_cold_run_wrote.on(Match, kinds="prefix")
@@ -154,7 +153,6 @@ def a_row_names_what_its_request_has(before: Any, operation: Any, seen: Any) -> 
       (`dynamic_context.py`, `update_requests`); a row is set to -1 when its request ends
       (`release_memory_blocks_from_request_indexes`).
     """
-    return None
 
 
 @law("E3", page="requests", ways="sop", kinds="prefix requests", driven_kinds="prefix")
@@ -208,7 +206,6 @@ def every_exit_gives_everything_back(before: Any, operation: Any, seen: Any) -> 
       the live state; when no request is left, counts and live states are set back as a whole
       (`dynamic_context.py`, `update_requests`).
     """
-    return None
 
 
 @law("E4", page="requests", ways="sop", kinds="prefix requests", driven_kinds="prefix")
@@ -288,7 +285,6 @@ def admission_succeeds_where_there_is_room(before: Any, operation: Any, seen: An
     - Megatron Core 0.16.1: `check_availability` looks at what is free; nothing is cached. No request is
       added while one is paused.
     """
-    return None
 
 
 @law("E5", page="requests", ways="sop", kinds="rows buffers prefix requests", driven_kinds="prefix")
@@ -343,4 +339,3 @@ def padding_lands_in_slot_0(before: Any, operation: Any, seen: Any) -> Found:
     - Megatron Core 0.16.1: padded tokens are sent to the dummy block, which is the last one
       (`dynamic_context.py`, `initialize_attention_state`). The same as in kind `requests`.
     """
-    return None

@@ -124,7 +124,6 @@ def a_freed_row_is_zero(before: RowModel, operation: FreeRow, seen: Seen) -> Fou
     - vLLM, Megatron Core 0.16.1: not read for this law. An older Megatron left the blocks of finished
       requests in its table.
     """
-    return None
 
 
 def _law_of_free(before: RowModel, operation: FreeRow, seen: Seen) -> str:

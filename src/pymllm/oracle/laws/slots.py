@@ -262,7 +262,6 @@ def a_page_is_freed_once(before: SlotModel, operation: Free, seen: SeenSlots) ->
     - vLLM counts references: a release too many makes the count negative, and is not noticed
       (`BlockPool.free_blocks`). Megatron Core 0.16.1 writes ids back on the stack, unchecked.
     """
-    return None
 
 
 @law("A6", page="slots", ways="sop", kinds="slots", needs="pool groups")
@@ -304,7 +303,6 @@ def groups_do_not_nest(before: SlotModel, operation: BeginGroup | EndGroup, seen
       are freed, and given back at the end (`allocator/swa.py`).
     - vLLM, Megatron Core 0.16.1: not applicable, no groups.
     """
-    return None
 
 
 @law("A7", Alloc, page="slots", ways="sop", kinds="slots prefix", needs="pool swa")
