@@ -190,7 +190,7 @@ class LawJudge(Generic[ModelT]):
         self._laws = laws
         self._plans: dict[type[Operation], _Plan] = {}
         self._sizes: dict[str, int] | None = None
-        self._blamed: dict[str, list[tuple[str, str]]] = {}
+        self._blamed: dict[str, tuple[list[tuple[str, str]], str]] = {}
 
     def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
         """Judge one step and follow it in the model; see `Judge`."""
@@ -275,25 +275,31 @@ class LawJudge(Generic[ModelT]):
         is_whole = self.model.tests_each_size or (law in _WHOLE and self._laws.counts_all)
         if not is_whole and found == now == before:
             return  # as after every second operation: nothing is wrong, and nothing could have become so
+        blamed_by_name, only = self._blamed.get(law) or self._blame(law, now)
+        if only and found == now:
+            self.evidence.exercised[only] += 1
+            return
         is_first = law == "X1" and self._sizes is None and self._laws.is_wrong_from_start
         if is_first and any(found.get(name, size) != size for name, size in now.items()):
-            law = self._laws.sizes_law  # what a refusal was the first to see was wrong before
+            # What a refusal was the first to see was wrong before.
+            blamed_by_name, _ = self._blame(self._laws.sizes_law, now)
         tested = set()
-        for name, blamed in self._blamed.get(law) or self._blame(law, now):
+        for name, blamed in blamed_by_name:
             if name in found:
                 if found[name] != now[name]:
-                    self.evidence.refuse(blamed, f"{name} afterwards", now[name], found[name])
+                    self.evidence.refuse(blamed, name, now[name], found[name])
                 if is_whole or now[name] != before[name]:
                     tested.add(blamed)
         self.evidence.count(*tested)
 
-    def _blame(self, law: str, sizes: Iterable[str]) -> list[tuple[str, str]]:
-        """Return the sizes that may be tested, with the law of a wrong one, by that of the operation."""
+    def _blame(self, law: str, sizes: Iterable[str]) -> tuple[list[tuple[str, str]], str]:
+        """Return the sizes that may be tested, each with its law after an operation's; and the only one."""
         claimed, named = _find_claimed(self.model.KIND, self.model.claims), self._laws.sizes
         pairs = ((name, _choose(named.get((law, name), law), claimed)) for name in sizes)
         known = [(name, blamed) for name, blamed in pairs if blamed == law or blamed in claimed]
-        self._blamed[law] = known
-        return known
+        laws = {blamed for _, blamed in known}
+        self._blamed[law] = found = known, laws.pop() if len(laws) == 1 else ""
+        return found
 
 
 # -- recorded outcomes -------------------------------------------------------------------------------------

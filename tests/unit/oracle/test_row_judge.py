@@ -327,7 +327,7 @@ def test_sizes_that_are_not_told_are_not_judged() -> None:
     """An adapter leaves out what it cannot tell, and may tell more than the model knows."""
     judge = judge_of()
     judge.judge(1, AllocRows(1), Outcome(Slots((1,)), (), {"size": 2, "mem_bytes": 9}))
-    with pytest.raises(InvariantViolation, match="size afterwards: expected 2, observed 3"):
+    with pytest.raises(InvariantViolation, match="size: expected 2, observed 3"):
         judge.judge(2, AllocRows(1), Outcome(Slots((2,)), (), {"size": 3}))
 
 
