@@ -60,7 +60,7 @@ def _name_unknown_sizes(file: str, history: History) -> None:
 
 def _judge(file: str, history: History) -> JudgementDocument:
     with options.refusing(file):
-        evidence, broken = judge_steps(history.header, history.steps)
+        evidence, broken = judge_steps(history.header, history.steps, coverage=False)
     header, violation = history.header, None
     if broken is not None:
         step, violation = broken

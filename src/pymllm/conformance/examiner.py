@@ -63,10 +63,11 @@ class Examiner:
         seed: int | None = None,
         versions: Mapping[str, str] | None = None,
         audit: bool = True,
+        coverage: bool = True,
     ) -> None:
         self.adapter = adapter
         self.history = History(header_of(adapter, seed, versions))
-        self.judge: Judge = make_judge(self.history.header)
+        self.judge: Judge = make_judge(self.history.header, coverage=coverage)
         self.audited: Counter[str] = Counter()  # how often each law was checked from inside
         self.audits_steps = audit  # who would rather choose the time clears it and calls `look_inside`
         self.is_found_inside = False

@@ -265,7 +265,8 @@ class Trials(_Player):
             self._budget.note_failure(error)
             return None
         try:
-            return Examiner(adapter, seed=self._header.seed, audit=self.look is Look.INSIDE)
+            is_inside = self.look is Look.INSIDE
+            return Examiner(adapter, seed=self._header.seed, audit=is_inside, coverage=False)
         except ProgramError:  # nor judged
             close_adapter(adapter)
             return None

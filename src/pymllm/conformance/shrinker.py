@@ -106,7 +106,7 @@ def _is_rerun(history: History, law: str) -> bool:
 
 def _is_judged(history: History, law: str) -> bool:
     try:
-        _, found = judge_steps(history.header, history.steps)
+        _, found = judge_steps(history.header, history.steps, coverage=False)
     except PymllmError:
         return False
     return found is not None and found[1].law == law

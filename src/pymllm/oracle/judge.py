@@ -76,8 +76,10 @@ class Judge(Protocol):
         """Judge what is left at the end of a program; `InvariantViolation` as of `judge`."""
 
 
-def make_judge(header: Header) -> Judge:
+def make_judge(header: Header, *, coverage: bool = True) -> Judge:
     """Make the judge of a history from its header alone: kind, configuration and capabilities.
+
+    Without ``coverage`` nobody asks which situations were met: a quarter of judging slots.
 
     Raises
     ------
@@ -89,7 +91,7 @@ def make_judge(header: Header) -> Judge:
     check_config(header.config, header.kind)
     if header.kind in _KINDS:
         model, laws = map(_find, _KINDS[header.kind])
-        return LawJudge(model(header), laws)
+        return LawJudge(model(header), laws, coverage=coverage)
     judge: Judge = _find(_JUDGES[header.kind])(header)
     return judge
 
@@ -111,7 +113,7 @@ class _Plan:
 
     __slots__ = ("answer", "fates", "follow", "is_test", "law", "read", "sizes")
 
-    def __init__(self, operation: type[Operation], model: KindModel, laws: KindLaws) -> None:
+    def __init__(self, operation: type[Operation], model: KindModel, laws: KindLaws, coverage: bool) -> None:
         name, kind = name_of(operation), model.KIND
         if operation not in OPERATIONS_OF[kind]:
             raise ProgramError(f"{name} is no operation of kind {kind}")
@@ -122,7 +124,7 @@ class _Plan:
         self.answer, self.is_test = asked.answer, asked.is_test and laws.counts_all
         self.law = _choose(asked.law, claimed)
         self.sizes = _choose(asked.sizes or asked.law, claimed)
-        self.fates = _fates_of(kind, laws, model.claims).get(operation, {})
+        self.fates = _fates_of(kind, laws, model.claims, coverage).get(operation, {})
 
 
 _Tell = Callable[[Any, Any, Any], Mapping[str, object]]
@@ -132,7 +134,7 @@ _Fate = tuple[Sequence[tuple[str, Check]], _Tell | None]
 
 @functools.cache
 def _fates_of(
-    kind: str, laws: KindLaws, claims: frozenset[str]
+    kind: str, laws: KindLaws, claims: frozenset[str], coverage: bool
 ) -> Mapping[type[Operation], Mapping[str, _Fate]]:
     """Return what there is to look at, by operation and fate, for an implementation with these claims."""
     claimed = _find_claimed(kind, claims)
@@ -146,7 +148,7 @@ def _fates_of(
                 checks.setdefault((operation, fate), []).extend((id, check) for check in here)
     found: dict[type[Operation], dict[str, _Fate]] = {}
     for (operation, fate), each in checks.items():
-        found.setdefault(operation, {})[fate] = each, laws.met.get((operation, fate))
+        found.setdefault(operation, {})[fate] = each, laws.met.get((operation, fate)) if coverage else None
     return found
 
 
@@ -182,12 +184,15 @@ class LawJudge(Generic[ModelT]):
         Of an implementation that has done nothing.
     laws : KindLaws
         Of its kind.
+    coverage : bool
+        Whether to count the situations that operations meet.
     """
 
-    def __init__(self, model: ModelT, laws: KindLaws) -> None:
+    def __init__(self, model: ModelT, laws: KindLaws, *, coverage: bool = True) -> None:
         self.evidence = Evidence()
         self.model = model
         self._laws = laws
+        self._coverage = coverage
         self._plans: dict[type[Operation], _Plan] = {}
         self._sizes: dict[str, int] | None = None
         self._blamed: dict[str, tuple[list[tuple[str, str]], str]] = {}
@@ -197,7 +202,7 @@ class LawJudge(Generic[ModelT]):
         model = self.model
         plan = self._plans.get(type(operation))
         if plan is None:
-            plan = self._plans[type(operation)] = _Plan(type(operation), model, self._laws)
+            plan = self._plans[type(operation)] = _Plan(type(operation), model, self._laws, self._coverage)
         before = model.sizes() if self._sizes is None else self._sizes
         law = self._laws.sizes_law
         if not isinstance(outcome.result, Unsupported):
@@ -306,7 +311,7 @@ class LawJudge(Generic[ModelT]):
 
 
 def judge_steps(
-    header: Header, steps: Iterable[Step]
+    header: Header, steps: Iterable[Step], *, coverage: bool = True
 ) -> tuple[Evidence, tuple[Step, InvariantViolation] | None]:
     """Judge recorded outcomes without the implementation.
 
@@ -316,6 +321,8 @@ def judge_steps(
         Of the history.
     steps : iterable of Step
         In order, each with its outcome.
+    coverage : bool
+        Whether to count the situations that operations meet.
 
     Returns
     -------
@@ -329,7 +336,7 @@ def judge_steps(
     ProgramError
         A step has no outcome, or makes no sense; its number is named.
     """
-    judge = make_judge(header)
+    judge = make_judge(header, coverage=coverage)
     step = None
     try:
         for step in steps:

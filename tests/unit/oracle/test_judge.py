@@ -300,3 +300,16 @@ def test_it_costs_what_is_gone() -> None:
     assert (many.gone is gone, len(many), 10**12 - 1 in many) == (True, 10**12 - 1, True)
     assert str(many).startswith("[0, 2, 3, ")
     assert len(str(many)) < 1_000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_asks_for_no_situations_gets_the_same_verdicts(kind: str) -> None:
+    """X3: the laws are tested as often, and no situation is told but what is wrong with calls."""
+    for history in CORPUS.values():
+        if history.header.kind == kind:
+            told, _ = judge_steps(history.header, history.steps)
+            silent, found = judge_steps(history.header, history.steps, coverage=False)
+            assert found is None
+            assert silent.exercised == told.exercised
+            assert silent.reached <= told.reached
+    assert kind == "requests" or silent.reached != told.reached
