@@ -47,8 +47,10 @@ def _page_of(module: Module, modules: list[Module]) -> str:
     title = f"---\ntitle: {module.name.removeprefix('pymllm.')}\n---\n"
     heading = f"# `{module.name}` {{ #{module.name} }}\n"
     lines = [title, _way_up(module, modules), heading, f"::: {module.name}\n"]
-    if module.is_package:
+    has_laws = "\n@law(" in module.path.read_text(encoding="utf-8")
+    if module.is_package or has_laws:  # what laws say stands in the specification
         lines.append("    options:\n      members: false\n")
+    if module.is_package:
         lines.append(_table_of(module, modules, "Modules"))
     return "\n".join(lines)
 

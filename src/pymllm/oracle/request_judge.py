@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import takewhile
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pymllm.errors import ProgramError
+from pymllm.history.codec import name_of
 from pymllm.history.files import Header
 from pymllm.history.operations import (
+    OPERATIONS_OF,
     AddRequest,
     Fault,
     Inspect,
@@ -20,20 +23,24 @@ from pymllm.history.operations import (
     RunStep,
     ScheduleChunk,
 )
-from pymllm.history.outcomes import ContextView, Done, NoRoom, Outcome, RequestView
+from pymllm.history.outcomes import ContextView, Done, NoRoom, Outcome, RequestView, Unsupported
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.models.kind_model import MALFORMED_ERRORS
 from pymllm.oracle.models.request_model import PAUSED, PREFILL, WAITING, RequestModel, ServedRequest
-from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
 from pymllm.oracle.request_steps import RequestBooks, StepJudge, check_request, check_view
 
+R = TypeVar("R")
 
-class RequestJudge(PoolJudge):
+
+class RequestJudge:
     """Follows a context from outside: what it must answer is predicted, which free block it takes is not."""
 
     KIND: ClassVar[str] = "requests"
-    SIZES_LAW: ClassVar[str] = "C1"
 
     def __init__(self, header: Header) -> None:
-        super().__init__(header)
+        self.evidence = Evidence()
+        self.can_refuse = "refusals" in header.capabilities  # else a program with misuse has no meaning
+        self._sizes: dict[str, int] | None = None
         self.books = RequestBooks(header, self.evidence)
         self._steps = StepJudge(self.books)
 
@@ -44,9 +51,25 @@ class RequestJudge(PoolJudge):
 
     def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
         """Judge one step and follow it; what was to fail in it is forgotten then."""
-        super().judge(step, operation, outcome)
+        method = self._method_for(type(operation))
+        before = self.sizes() if self._sizes is None else self._sizes
+        law = "C1"
+        if not isinstance(outcome.result, Unsupported):
+            law = method(step, operation, outcome)
+        now = self.sizes()
+        self._test_sizes(law, before, now, outcome.sizes)
+        self._sizes = now
         if not isinstance(operation, Fault):
             self.books.fault = None
+
+    def _method_for(self, operation: type[Operation]) -> Callable[[int, Any, Outcome], str]:
+        if operation not in OPERATIONS_OF["requests"]:
+            raise ProgramError(f"{name_of(operation)} is no operation of kind requests")
+        method: Callable[[int, Any, Outcome], str] = getattr(self, f"_judge_{name_of(operation)}")
+        return method
+
+    def check_end(self) -> None:
+        """Judge what is left at the end: nothing, since what these hold is compared wherever it is read."""
 
     def sizes(self) -> dict[str, int]:
         """Return the counts of blocks, slots and requests."""
@@ -244,3 +267,35 @@ class RequestJudge(PoolJudge):
         law = self.expect_refusal("X1", what, outcome, *errors)
         self.books.check_effects("X1", what, (), outcome)
         return law
+
+    # -- what operations share -----------------------------------------------------------------------------
+
+    def answer(self, kind: type[R], law: str, what: str, outcome: Outcome) -> R:
+        """Return the result, which must be of a kind; otherwise ``law`` is broken."""
+        if not isinstance(outcome.result, kind):
+            self.evidence.refuse(law, what, name_of(kind), outcome.result)
+        return outcome.result
+
+    def expect_refusal(self, law: str, what: str, outcome: Outcome, *errors: str) -> str:
+        """Judge an operation that must be refused with one of some errors, and return the law of its traces.
+
+        A `ProgramError` where the adapter does not claim that it refuses anything.
+        """
+        if not self.can_refuse:
+            raise ProgramError(f"{what} must be refused, and the adapter does not claim to refuse misuse")
+        self.evidence.expect_error(law, what, outcome, *errors)
+        return "X1"
+
+    def _test_sizes(
+        self, law: str, before: dict[str, int], now: dict[str, int], found: dict[str, int]
+    ) -> None:
+        """Test the sizes that were found against those that the model knows now."""
+        if found != now:  # not all are told, or one is wrong
+            told = {name: size for name, size in found.items() if name in now}
+            wanted = {name: now[name] for name in told}
+            if told != wanted:
+                # What a first operation did not change was wrong before it.
+                was_wrong = self._sizes is None and now == before
+                self.evidence.refuse("C1" if was_wrong else law, "sizes", wanted, told)
+        if now != before and any(now[name] != size for name, size in before.items() if name in found):
+            self.evidence.count(law)

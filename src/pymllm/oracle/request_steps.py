@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pymllm.errors import ProgramError
 from pymllm.history.files import Header
@@ -30,7 +31,9 @@ from pymllm.oracle.models.request_model import (
     ServedRequest,
     priority,
 )
-from pymllm.oracle.pool_judge import PoolJudge
+
+if TYPE_CHECKING:
+    from pymllm.oracle.request_judge import RequestJudge
 
 
 class RequestBooks:
@@ -187,7 +190,7 @@ class StepJudge:
         self._model = books.model
         self._evidence = books.evidence
 
-    def judge(self, operation: RunStep, outcome: Outcome, judge: PoolJudge) -> str:
+    def judge(self, operation: RunStep, outcome: Outcome, judge: RequestJudge) -> str:
         """Judge one step and follow it; return the law of the sizes afterwards."""
         decoding, chunks = self._model.of(DECODE), self._model.of(PREFILL)
         if not operation.next_tokens or any(not 0 <= token < 2**32 for token in operation.next_tokens):

@@ -8,7 +8,7 @@ import pytest
 
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import Header, Step
-from pymllm.history.operations import KINDS, Alloc, Free, Span
+from pymllm.history.operations import KINDS, Alloc, Free, RunStep, Span
 from pymllm.history.outcomes import Done, Failed, Outcome, Slots
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.judge import judge_steps, make_judge
@@ -313,3 +313,24 @@ def test_who_asks_for_no_situations_gets_the_same_verdicts(kind: str) -> None:
             assert silent.exercised == told.exercised
             assert silent.reached <= told.reached
     assert kind == "requests" or silent.reached != told.reached
+
+
+def test_failures_that_nobody_claims_test_less() -> None:
+    """X2: of requests whose calls were let fail, judged as of an adapter that does not claim it."""
+    struck = [history for history in CORPUS.values() if history.header.kind == "requests"]
+    counted = left = 0
+    for history in struck:
+        claims = tuple(it for it in history.header.capabilities if it != "faults")
+        counted += judge_steps(history.header, history.steps)[0].exercised["X2"]
+        evidence, found = judge_steps(replace(history.header, capabilities=claims), history.steps)
+        assert found is None
+        left += evidence.exercised["X2"]
+    assert left < counted
+
+
+def test_an_operation_of_another_kind_has_no_meaning() -> None:
+    """Whichever kind it is."""
+    for header in {history.header.kind: history.header for history in CORPUS.values()}.values():
+        operation = Alloc(1) if header.kind not in ("slots", "prefix") else RunStep()
+        with pytest.raises(ProgramError, match=f"is no operation of kind {header.kind}"):
+            make_judge(header).judge(1, operation, Outcome(Done()))
