@@ -88,8 +88,8 @@ def stopwatch() -> Iterator[Stopwatch]:
     """Time the borders between rooms."""
     watch, make_judge = Stopwatch(), examiner.make_judge
 
-    def make_timed_judge(*arguments: Any) -> Judge:
-        judge: Any = make_judge(*arguments)
+    def make_timed_judge(*arguments: Any, **named: Any) -> Judge:
+        judge: Any = make_judge(*arguments, **named)
         judge.judge = watch.timed("judge", judge.judge)
         return judge
 
