@@ -141,6 +141,7 @@ def _fates_of(
     checks: dict[tuple[type[Operation], str], list[tuple[str, Check]]] = {key: [] for key in laws.met}
     for operation in OPERATIONS_OF[kind]:
         ids = laws.orders.get(operation, laws.order).split()
+        ids += [id for id in claimed if id not in ids]
         for place, id in enumerate(ids):
             before, is_last = ids[:place].count(id), id not in ids[place + 1 :]
             for fate, known in _checks_of(claimed[id], operation, kind) if id in claimed else ():
@@ -220,6 +221,8 @@ class LawJudge(Generic[ModelT]):
         """Judge what an operation came to; return the law that a wrong size breaks afterwards."""
         model, evidence = self.model, self.evidence
         seen = plan.read(operation, outcome)
+        if outcome.effects:
+            seen.effects = outcome.effects
         fate = seen.fate
         checks, tell = plan.fates.get(fate, _NOTHING)
         if fate == REFUSED:

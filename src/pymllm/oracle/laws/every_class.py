@@ -24,7 +24,6 @@ from pymllm.oracle.models.prefix_model import Path
 from pymllm.oracle.models.prefix_seen import (
     GARBLED,
     HIDDEN,
-    SeenCall,
     SeenEvict,
     SeenInsert,
     SeenReset,
@@ -90,7 +89,7 @@ def misuse_is_refused(before: Any, operation: Any, seen: Any) -> Found:
 
 
 @misuse_is_refused.on(Insert, Hash, Lock, Unlock, fate=REFUSED, kinds="prefix")
-def _what_is_refused_calls_no_pool(before: CacheModel, operation: Any, seen: SeenCall) -> Found:
+def _what_is_refused_calls_no_pool(before: CacheModel, operation: Any, seen: Seen) -> Found:
     return same("effects of what is refused", (), seen.effects)
 
 
@@ -161,7 +160,7 @@ _SWALLOWED = Broken("what a failing call raises", INJECTED, "no error")
 
 
 @what_a_pool_did_not_take_stays.on(Insert, Evict, fate=HIDDEN, kinds="prefix")
-def _an_error_is_not_hidden(before: CacheModel, operation: Any, seen: SeenCall) -> Found:
+def _an_error_is_not_hidden(before: CacheModel, operation: Any, seen: Seen) -> Found:
     return _SWALLOWED
 
 

@@ -90,7 +90,8 @@ class KindLaws:
     """How the laws of one kind of implementation are put to an operation.
 
     - ``order``: Ids of laws, in which they are asked; the first that is broken is the one that is named. Of
-      one that stands there several times the checks of an operation are put one by one, the rest last.
+      one that stands there several times the checks of an operation are put one by one, the rest last. Laws
+      that do not stand there come last, in the specification's order.
     - ``orders``: Other orders, of operations that need them.
     - ``asked``: What each operation asks for; one that is missing has no answer and no size of its own.
     - ``sizes_law``: The law of sizes that no operation has changed.

@@ -15,7 +15,6 @@ from pymllm.oracle.models.prefix_seen import (
     HIDDEN,
     OLDER,
     TOO_MANY,
-    SeenCall,
     SeenEvict,
     SeenInsert,
     SeenMatch,
@@ -329,7 +328,7 @@ def _nothing_is_adopted(before: CacheModel, operation: Insert, seen: SeenInsert)
 
 @the_cache_owns_what_it_adopted.on(Lock, Unlock, fate=REFUSED)
 @the_cache_owns_what_it_adopted.on(Lock, Unlock, Hash)
-def _nothing_changes_hands(before: CacheModel, operation: Lock | Unlock | Hash, seen: SeenCall) -> Found:
+def _nothing_changes_hands(before: CacheModel, operation: Lock | Unlock | Hash, seen: Seen) -> Found:
     return Broken("effects where there must be none", "none", seen.effects) if seen.effects else None
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from pymllm.errors import ProgramError
 from pymllm.history.config_limits import read_number
 from pymllm.history.files import Header
 from pymllm.history.operations import Malformed, Operation, Span
-from pymllm.history.outcomes import Outcome
+from pymllm.history.outcomes import Effect, Outcome
 from pymllm.oracle.models.slot_model import GivenNumbers
 
 MALFORMED_ERRORS = (
@@ -45,11 +46,15 @@ class Misuse(NamedTuple):
 
 @dataclass(slots=True)
 class Seen:
-    """What a model makes of an outcome before anything is judged: read and sorted, never compared."""
+    """What a model makes of an outcome before anything is judged: read and sorted, never compared.
+
+    ``effects`` are the outcome's; the judge fills them in.
+    """
 
     result: Any
     fate: str = DONE
     wrong: tuple[Misuse, ...] = ()
+    effects: Sequence[Effect] = field(default=(), kw_only=True)
 
 
 class KindModel:

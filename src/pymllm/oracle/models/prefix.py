@@ -18,7 +18,6 @@ from pymllm.oracle.models.prefix_seen import (
     Calls,
     Handle,
     HoldToken,
-    SeenCall,
     SeenInsert,
     SeenMatch,
     SeenNode,
@@ -46,7 +45,7 @@ class CacheModel(CallersPools, EvictionModel):
         found = self.cache.find(key)
         is_elsewhere = not found.stored and self.meets_another(key, self.page_size)
         return SeenMatch(
-            outcome.result, effects=outcome.effects, key=key, found=found, is_elsewhere=is_elsewhere
+            outcome.result, key=key, found=found, is_elsewhere=is_elsewhere
         )
 
     def follow_match(self, step: int, operation: Match, seen: SeenMatch) -> None:
@@ -61,7 +60,7 @@ class CacheModel(CallersPools, EvictionModel):
         self._give(step, found.path)
         self.has_matched = bool(found.slots)
 
-    def read_hash(self, operation: Hash, outcome: Outcome) -> SeenCall:
+    def read_hash(self, operation: Hash, outcome: Outcome) -> Seen:
         """Read the hashes of a node, which must be there."""
         handle = self._handle(operation.of)
         if "hashes" not in self.claims:
@@ -83,7 +82,7 @@ class CacheModel(CallersPools, EvictionModel):
 
     def _read_node(self, handle: Handle, outcome: Outcome) -> SeenNode:
         """Read the use of a node; it is refused where the node has left the cache since."""
-        seen = SeenNode(outcome.result, effects=outcome.effects, handle=handle)
+        seen = SeenNode(outcome.result, handle=handle)
         page = self.cache.pages.get(handle.path)
         if handle.path.tokens and (page is None or page.birth != handle.birth):
             seen.fate, seen.wrong = REFUSED, (_STALE,)
@@ -146,17 +145,17 @@ class CacheModel(CallersPools, EvictionModel):
 
     # -- insert --------------------------------------------------------------------------------------------
 
-    def read_insert(self, operation: Insert, outcome: Outcome) -> SeenCall:
+    def read_insert(self, operation: Insert, outcome: Outcome) -> Seen:
         """Plan what an insert must do, or find what is wrong with it."""
-        key, result, effects = self.path_of(operation.key), outcome.result, outcome.effects
+        key, result = self.path_of(operation.key), outcome.result
         slots = None if operation.slots is None else self.ledger.resolve(operation.slots)
         if not self.retains:
             plan = InsertPlan(key.upto(0), 0)
-            return SeenInsert(result, FORGOTTEN, effects=effects, key=key, plan=plan, calls=Calls())
+            return SeenInsert(result, FORGOTTEN, key=key, plan=plan, calls=Calls())
         state = self._state_of(operation)
         wrong = self._wrong_insert(key, slots, state)
         if wrong is not None:
-            return SeenCall(result, REFUSED, (wrong,), effects=effects)
+            return Seen(result, REFUSED, (wrong,))
         if slots is None:
             slots = [token for token in key.tokens if isinstance(token, int)]
         self._require_ownership(self.cache.whole(key), slots)
@@ -167,17 +166,16 @@ class CacheModel(CallersPools, EvictionModel):
         except NotUsableError as error:
             law = "X1" if self.cache.window is None else "S7"
             wrong = Misuse("a bad insert is refused", law, ("ValueError",), name=str(error))
-            return SeenCall(result, REFUSED, (wrong,), effects=effects)
+            return Seen(result, REFUSED, (wrong,))
         if self._lacks_halves(plan):
-            return SeenCall(result, REFUSED, (_WRONG_HALVES,), effects=effects)
+            return Seen(result, REFUSED, (_WRONG_HALVES,))
         seen = SeenInsert(
             result,
-            effects=effects,
             key=key,
             slots=slots,
             plan=plan,
             bounds=bounds,
-            calls=sort_effects(effects),
+            calls=sort_effects(outcome.effects),
             state=state,
             finds_state=state is not None and self.tracks is not None and key in self.tracks.ends,
         )
@@ -288,7 +286,6 @@ class CacheModel(CallersPools, EvictionModel):
         states, calls = self.cache.states, ("free", "free_state")
         return SeenReset(
             outcome.result,
-            effects=outcome.effects,
             calls=sort_effects(outcome.effects),
             slots=[slot for page in self.cache.pages.values() for slot in page.slots]
             if self.has_pool

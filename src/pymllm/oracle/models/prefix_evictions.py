@@ -44,7 +44,6 @@ class EvictionModel(PrefixBooks):
         secondary = operation.secondary if has_second else 0
         seen = SeenEvict(
             outcome.result,
-            effects=outcome.effects,
             calls=calls,
             tokens=operation.tokens,
             secondary=secondary,

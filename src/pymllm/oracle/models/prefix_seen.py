@@ -64,14 +64,7 @@ def spell(paths: Collection[Path]) -> str:
 
 
 @dataclass(slots=True, kw_only=True)
-class SeenCall(Seen):
-    """Any operation on a cache: the effects that it had."""
-
-    effects: tuple[Effect, ...] = ()
-
-
-@dataclass(slots=True, kw_only=True)
-class SeenMatch(SeenCall):
+class SeenMatch(Seen):
     """A match: the key, what must be found, and whether only another namespace has its first page."""
 
     key: Path
@@ -88,7 +81,7 @@ class Handle:
 
 
 @dataclass(slots=True, kw_only=True)
-class SeenNode(SeenCall):
+class SeenNode(Seen):
     """The use of a node: of which, and the hold that is taken there or given up, by its `Lock`."""
 
     handle: Handle
@@ -99,7 +92,7 @@ class SeenNode(SeenCall):
 
 
 @dataclass(slots=True, kw_only=True)
-class SeenInsert(SeenCall):
+class SeenInsert(Seen):
     """An insert: what it must do, and what it called."""
 
     key: Path
@@ -142,7 +135,7 @@ OLDER, TOO_MANY, WINDOWS, STATES = "older ones stay", "too many", "other windows
 
 
 @dataclass(slots=True, kw_only=True)
-class SeenEvict(SeenCall):
+class SeenEvict(Seen):
     """An eviction: what was asked for, told and taken; ``None`` is what cannot be told."""
 
     calls: Calls
@@ -185,7 +178,7 @@ class SeenEvict(SeenCall):
 
 
 @dataclass(slots=True, kw_only=True)
-class SeenReset(SeenCall):
+class SeenReset(Seen):
     """A reset: what is cached, and what went back to its pools."""
 
     calls: Calls
