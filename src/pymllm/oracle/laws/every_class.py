@@ -9,10 +9,16 @@ from pymllm.history.operations import (
     Alloc,
     AllocTrack,
     Evict,
+    FindSlots,
     Hash,
     Insert,
     Inspect,
     Lock,
+    ReadHalves,
+    ReadKV,
+    ReadLive,
+    ReadRows,
+    ReadStates,
     Reset,
     Unlock,
 )
@@ -612,3 +618,68 @@ def _a_reset_frees_every_state(before: CacheModel, operation: Reset, seen: SeenR
         return None
     due = len(seen.states) - (seen.struck == "free_state")
     return same("states that a reset frees", due, len(seen.calls.states))
+
+
+@law(
+    "X8",
+    ReadHalves,
+    ReadRows,
+    ReadKV,
+    ReadStates,
+    ReadLive,
+    FindSlots,
+    Inspect,
+    page="every-class",
+    ways="op",
+    kinds="slots rows buffers states prefix blocks requests",
+)
+def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
+    """A look changes nothing.
+
+    These operations are looks. Whether one is made, and how often, must make no difference to any other.
+
+    | kind | looks |
+    | --- | --- |
+    | `slots` | `read_halves` |
+    | `rows` | `read_rows` |
+    | `buffers` | `read_kv` |
+    | `states` | `read_states` |
+    | `prefix` | `inspect`, `read_halves`, `read_states` |
+    | `blocks` | `find_slots`, `read_live`, `read_states`, `inspect` |
+    | `requests` | `inspect` |
+
+    A look has no effects. Nothing becomes recent, no node is split, freed pages are not merged, no
+    reference is taken, no cell is different, and what is handed out next is what would have been handed
+    out anyway. What it answered is its caller's own (X5).
+
+    It is looked at twice: in the outcome of the look, and, for all kinds but `prefix`, by playing the same
+    program on a new object without its looks. All other operations must have the same outcomes there.
+
+    A `match` is no look: it makes its path recent (R8) and may split a node.
+
+    Why
+    ---
+    Who looks is a monitor, a router that asks every rank how much of a prompt it has, a scheduler that
+    sorts its queue, an audit. If looking refreshes what it looks at, that survives which was asked for
+    often, not what was used; and if it merges, splits or fetches, a server behaves otherwise while it is
+    watched, and its fault is gone when somebody comes to see it.
+
+    Choices
+    -------
+    What a look costs. What is computed and kept for the next one, as long as no outcome shows it.
+
+    Caller
+    ------
+    To take a match for what it is. Who only wants to know keeps books of his own.
+
+    Engines
+    -------
+    - sglang 0.5.23 has no other way to ask for a prefix than `match_prefix`, which writes times and splits
+      (`mem_cache/radix_cache.py`, `_match_prefix_helper`). In its port to JAX, a router that asked every
+      rank in this way made recent what nobody used
+      ([sglang-jax 1414](https://github.com/sgl-project/sglang-jax/issues/1414)).
+    - vLLM 0.33: `KVCacheManager.get_computed_blocks` takes no block out of the free queue; they are touched
+      when slots are allocated (`v1/core/single_type_kv_cache_manager.py`). The same.
+    - Megatron Core 0.16.1: not applicable, there is nothing to look at but its tensors.
+    """
+    return same("effects of a look", (), tuple(seen.effects))

@@ -44,9 +44,7 @@ class CacheModel(CallersPools, EvictionModel):
         key = self.path_of(operation.key)
         found = self.cache.find(key)
         is_elsewhere = not found.stored and self.meets_another(key, self.page_size)
-        return SeenMatch(
-            outcome.result, key=key, found=found, is_elsewhere=is_elsewhere
-        )
+        return SeenMatch(outcome.result, key=key, found=found, is_elsewhere=is_elsewhere)
 
     def follow_match(self, step: int, operation: Match, seen: SeenMatch) -> None:
         """Count the hit; the step has given slots and a node."""
