@@ -6,7 +6,8 @@ The end is run again, too, in part and as a whole.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from pymllm.adapters.base import Adapter
@@ -16,6 +17,7 @@ from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import Config, History, Step
 from pymllm.history.operations import Clear, Fault, Operation, Reset
 from pymllm.history.outcomes import INJECTED, Failed, NoRoom, Outcome
+from pymllm.oracle.laws import find_law
 
 _COMMENT_MAX = 160
 
@@ -79,34 +81,50 @@ def _comment(step: Step) -> str:
 
 
 _TWINNED = ("slots", "rows", "buffers", "states", "hashes", "blocks", "requests")
-"""Kinds of which every step that was refused or found no room must have changed nothing."""
+"""Kinds of which every step that was refused, found no room or only looked must have changed nothing."""
 
 
 def check_twins(examiner: Examiner, make: Callable[[], Adapter]) -> None:
     """Make both checks of this module, where the kind has them; what they take and raise."""
     if examiner.adapter.kind in _TWINNED:
-        check_refusals(examiner, make)
+        check_idle_steps(examiner, make)
         # What stands in rows that are nobody's shows, and is anybody's guess where it is not zeroed.
         if examiner.adapter.kind != "rows" or "zeroed_rows" in examiner.adapter.capabilities:
             check_clears(examiner, make)
 
 
-def check_refusals(examiner: Examiner, make: Callable[[], Adapter]) -> None:
-    """Run the program without the steps that were refused or found no room: the rest must do the same.
+def check_idle_steps(examiner: Examiner, make: Callable[[], Adapter]) -> None:
+    """Run the program without the steps that must have changed nothing: the rest must do the same.
 
-    The broken law is that of the last step left out before the difference: X4 if that found no room (it
-    changed, for instance, the order of what is handed out next), X1 if it was refused; X3 if there is none. A
-    fault that was to happen in a step which is left out is left out with it.
+    These are the refused ones (X1), those that found no room (X4), and looks (X8). If the rest does
+    something else, the looks are put back first, to tell whose doing it is: the broken law is that of the
+    last step left out before the difference (a failed allocation changed, for instance, the order of what is
+    handed out next), and X3 if there is none. A fault that was to happen in a step which is left out is left
+    out with it.
     """
-    laws = _laws_of_nothing(examiner)
+    failed, looks = _laws_of_nothing(examiner), _find_looks(examiner)
+    laws = {**failed, **looks}
     if not laws:
         return
-    different = _first_difference([step for step in examiner.history.steps if step.number not in laws], make)
+    different = _first_difference(examiner, laws, make)
     if different is not None:
+        for some in filter(None, (failed, looks)):
+            alone = _first_difference(examiner, some, make)
+            if alone is not None:
+                laws, different = some, alone
+                break
         # Where nothing was left out before it, the same program did something else.
-        law = next((laws[number] for number in reversed(laws) if number < different[0].number), "X3")
-        _refuse(law, different, "without the refused steps before it")
+        before = [number for number in laws if number < different[0].number]
+        law = laws[max(before)] if before else "X3"
+        _refuse(law, different, f"without {_NOTHINGS[law]}" if before else "")
     examiner.judge.evidence.count(*set(laws.values()))
+
+
+_NOTHINGS = {
+    "X1": "the refused steps before it",
+    "X4": "the steps before it that found no room",
+    "X8": "the looks before it",
+}
 
 
 def check_clears(examiner: Examiner, make: Callable[[], Adapter]) -> None:
@@ -121,9 +139,8 @@ def check_clears(examiner: Examiner, make: Callable[[], Adapter]) -> None:
     if cleared is None:
         return
     laws = _laws_of_nothing(examiner)
-    later = [step for step in steps[cleared + 1 :] if step.number not in laws]
     try:
-        different = _first_difference(later, make)
+        different = _first_difference(examiner, laws, make, cleared + 1)
     except ProgramError:  # a step names what was given before the clear, which a new one never gave
         return
     if different is not None:
@@ -134,11 +151,9 @@ def check_clears(examiner: Examiner, make: Callable[[], Adapter]) -> None:
 def _laws_of_nothing(examiner: Examiner) -> dict[int, str]:
     """Return the law by which each step must have changed nothing, of those that must have."""
     steps = examiner.history.steps
-    laws = {step.number: law for step in steps if (law := _law_of_nothing(step, examiner))}
-    for before, step in pairwise(steps):
-        if isinstance(before.operation, Fault) and step.number in laws:
-            laws[before.number] = laws[step.number]
-    return dict(sorted(laws.items()))
+    return _with_faults(
+        {step.number: law for step in steps if (law := _law_of_nothing(step, examiner))}, steps
+    )
 
 
 def _law_of_nothing(step: Step, examiner: Examiner) -> str:
@@ -150,10 +165,34 @@ def _law_of_nothing(step: Step, examiner: Examiner) -> str:
     return "X4" if isinstance(result, NoRoom) and "pool" in capabilities else ""
 
 
-def _first_difference(steps: Sequence[Step], make: Callable[[], Adapter]) -> tuple[Step, Outcome] | None:
+def _find_looks(examiner: Examiner) -> dict[int, str]:
+    """Return the steps that only looked, each with its law."""
+    looks, steps = _looks_of(examiner.adapter.kind), examiner.history.steps
+    return _with_faults({step.number: "X8" for step in steps if type(step.operation) in looks}, steps)
+
+
+def _with_faults(laws: dict[int, str], steps: Sequence[Step]) -> dict[int, str]:
+    """Leave out what was to fail in a step that is left out, by the same law."""
+    for before, step in pairwise(steps):
+        if isinstance(before.operation, Fault) and step.number in laws:
+            laws[before.number] = laws[step.number]
+    return laws
+
+
+@functools.cache
+def _looks_of(kind: str) -> frozenset[type[Operation]]:
+    return frozenset(operation for operation, _, of_kind, _ in find_law("X8").checks if of_kind == kind)
+
+
+def _first_difference(
+    examiner: Examiner, left_out: Collection[int], make: Callable[[], Adapter], start: int = 0
+) -> tuple[Step, Outcome] | None:
+    """Return the first step from a place on that has another outcome on a new adapter, with that outcome."""
     twin = make()
     with closing(twin):
-        for step in steps:
+        for step in examiner.history.steps[start:]:
+            if step.number in left_out:
+                continue
             again = apply_step(twin, step.number, step.operation)
             if again != step.outcome:
                 return step, again

@@ -11,7 +11,7 @@ from pymllm.adapters.own_pools import Rows
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import (
     check_clears,
-    check_refusals,
+    check_idle_steps,
     check_twins,
     run_program,
     write_program,
@@ -22,7 +22,7 @@ from pymllm.errors import AdapterError, InvariantViolation, OwnershipError, Prog
 from pymllm.history import operations as ops
 from pymllm.history.files import Config, Header, History, Step
 from pymllm.history.operations import Key, Operation, Span
-from pymllm.history.outcomes import INJECTED, Done, Effect, Evicted, NoRoom, Outcome, Slots
+from pymllm.history.outcomes import INJECTED, Done, Effect, Evicted, NoRoom, Outcome, Slots, Table
 from tests.unit.finding import DIRTY, ROWS
 
 
@@ -167,6 +167,26 @@ class AgingRows(Rows):
         return done
 
 
+class ShyRows(Rows):
+    """Hands out the other end first, from the first look on."""
+
+    def do_read_rows(self, step: int, operation: ops.ReadRows) -> Table:
+        table = super().do_read_rows(step, operation)
+        self.pool._free_rows.sort(reverse=True)
+        return table
+
+
+class TouchyRows(ShyRows):
+    """The same, from the first look or refusal on."""
+
+    def do_free_row(self, step: int, operation: ops.FreeRow) -> Done:
+        try:
+            return super().do_free_row(step, operation)
+        except OwnershipError:
+            self.pool._free_rows.sort(reverse=True)
+            raise
+
+
 class LooseRows(SulkingRows):
     """Claims neither refusals nor a pool."""
 
@@ -182,7 +202,7 @@ def examine(adapter_class: type[Rows], *operations: Operation) -> Examiner:
 
 
 def check_both(examiner: Examiner, adapter_class: type[Rows]) -> None:
-    for check in (check_refusals, check_clears):
+    for check in (check_idle_steps, check_clears):
         check(examiner, lambda: adapter_class("x", ONE_ENTRY))
 
 
@@ -215,6 +235,12 @@ class CountingRows(Rows):
         # The last step left out is blamed, whichever came before the difference.
         (SulkingRows, (ops.AllocRows(4), ops.FreeRow(OUTSIDE), ops.AllocRows(1)), "X1"),
         (TurningRows, (ops.FreeRow(OUTSIDE), *map(ops.AllocRows, (4, 1, 3))), "X4"),
+        (ShyRows, (ops.ReadRows(), ops.AllocRows(1)), "X8"),
+        # A look behind a refusal is not blamed for what the refusal did.
+        (SulkingRows, (ops.FreeRow(OUTSIDE), ops.ReadRows(), ops.AllocRows(1)), "X1"),
+        (ShyRows, (ops.ReadRows(), ops.FreeRow(OUTSIDE), ops.AllocRows(1)), "X8"),
+        # Each of them would do, so that leaving out one of them shows nothing.
+        (TouchyRows, (ops.FreeRow(OUTSIDE), ops.ReadRows(), ops.AllocRows(1)), "X8"),
         # A difference before all that was left out is no trace of it: the same program did something else.
         (CountingRows, (ops.AllocRows(1), ops.AllocRows(4)), "X3"),
     ],
@@ -222,7 +248,7 @@ class CountingRows(Rows):
 def test_what_must_change_nothing_does_not_turn_the_order(
     adapter_class: type[Rows], operations: tuple[Operation, ...], law: str
 ) -> None:
-    """X1, X4, X7: not even the order of what is handed out next, after an alloc, a refusal or a clear."""
+    """X1, X4, X7, X8: not even the order of what is handed out next, after a refusal, a clear or a look."""
     examiner = examine(adapter_class, *operations)
     with pytest.raises(InvariantViolation, match="run again") as caught:
         check_both(examiner, adapter_class)
@@ -239,8 +265,9 @@ def test_only_kinds_whose_refusals_change_nothing_have_twins() -> None:
 
 
 def test_only_what_could_show_something_counts() -> None:
-    """A program without a refusal, or without a clear, proves nothing of either."""
+    """A program without a refusal, a look, or a clear, proves nothing of either."""
     assert counted(ops.AllocRows(1)) == {}
+    assert set(counted(ops.ReadRows(), ops.AllocRows(1))) == {"X8"}
     assert counted(ops.AllocRows(4)) == {"X4": counted(ops.AllocRows(4))["X4"]}
     assert set(counted(ops.FreeRow(OUTSIDE), ops.AllocRows(4), ops.Clear(), ops.AllocRows(1))) == {
         "X1",
@@ -258,7 +285,7 @@ def test_a_step_that_names_what_was_cleared_ends_the_comparison() -> None:
 def test_what_is_not_claimed_is_not_compared() -> None:
     """X1, X4: an adapter without refusals and pool has neither law."""
     examiner = examine(LooseRows, ops.AllocRows(4), ops.AllocRows(1))
-    check_refusals(examiner, lambda: LooseRows("x", ONE_ENTRY))
+    check_idle_steps(examiner, lambda: LooseRows("x", ONE_ENTRY))
     assert set(examiner.judge.evidence.exercised) == {"P1"}
 
 
