@@ -105,6 +105,7 @@ _SHORTAGES = ("CapacityError", "MambaSlotCapacityError")
 @what_a_pool_did_not_take_stays.on(AddRequest, ScheduleChunk, RunStep, fate=TURNED_AWAY, kinds="requests")
 @what_cannot_be_met_changes_nothing.on(AddRequest, ScheduleChunk, RunStep, fate=NO_ROOM, kinds="requests")
 @blocks_partition_the_pool.on(Pause, fate=NO_ROOM, kinds="requests")
+@admission_succeeds_where_there_is_room.on(AddRequest, ScheduleChunk, RunStep, fate=NO_ROOM, kinds="requests")
 def _no_room_is_told(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
     what = f"{seen.missing} blocks of {seen.room}" if seen.missing else "a request without a row"
     if isinstance(operation, RunStep):
@@ -113,12 +114,6 @@ def _no_room_is_told(before: RequestsModel, operation: Operation, seen: SeenCont
     else:
         found = demand(isinstance(seen.result, NoRoom), what, "no room", seen.result)
     return found and _nothing_has_gone(before, operation, seen)
-
-
-@admission_succeeds_where_there_is_room.on(AddRequest, ScheduleChunk, RunStep, fate=NO_ROOM, kinds="requests")
-def _too_much_is_refused(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
-    """Leave that to X4 where it is claimed."""
-    return None if "pool" in before.claims else _no_room_is_told(before, operation, seen)
 
 
 @what_a_pool_did_not_take_stays.on(AddRequest, ScheduleChunk, RunStep, fate=STRUCK, kinds="requests")

@@ -151,33 +151,31 @@ def _met_by_eviction(before: RequestsModel, seen: SeenChunk) -> Met:
     return {"cached blocks are evicted to make room": True, "a state goes with its block": has_state}
 
 
-def _met_by_full_house(before: RequestsModel, operation: AddRequest, seen: SeenContext) -> Met:
-    return {
-        "too few blocks are left for a request": isinstance(seen, SeenChunk),
-        "no row is left for a request": not isinstance(seen, SeenChunk),
-    }
-
-
 def _met_by_chunk(before: RequestsModel, operation: ScheduleChunk, seen: SeenChunk) -> Met:
     is_later = seen.request.computed
     return {"a prompt is computed in several chunks": is_later, **_met_by_eviction(before, seen)}
 
 
-def _met_by_crowd(before: RequestsModel, operation: ScheduleChunk, seen: SeenChunk) -> Met:
-    return {"too few blocks are left for a chunk": True}
+def _met_by_shortage(before: RequestsModel, operation: Operation, seen: SeenContext) -> Met:
+    is_request = isinstance(operation, AddRequest)
+    return {
+        "no row is left for a request": is_request and not seen.missing,
+        "too few blocks are left for a request": is_request and seen.missing,
+        "too few blocks are left for a chunk": isinstance(operation, ScheduleChunk),
+        "a step finds too few blocks for decoding requests": isinstance(operation, RunStep),
+        "a pause would keep too many blocks": isinstance(operation, Pause),
+    }
 
 
 def _met_by_failure(before: RequestsModel, operation: Operation, seen: SeenContext) -> Met:
+    is_struck = seen.fate == STRUCK
     is_request, is_chunk = isinstance(operation, AddRequest), isinstance(operation, ScheduleChunk)
-    if seen.fate == TURNED_AWAY:
-        return {
-            "a request finds no room where there is some": is_request,
-            "a chunk finds no room where there is some": is_chunk,
-        }
     return {
-        "a request that could not be added leaves no trace": is_request,
-        "a chunk that could not be scheduled leaves no trace": is_chunk,
-        "a step that gets no block leaves no trace": isinstance(operation, RunStep),
+        "a request finds no room where there is some": is_request and not is_struck,
+        "a chunk finds no room where there is some": is_chunk and not is_struck,
+        "a request that could not be added leaves no trace": is_request and is_struck,
+        "a chunk that could not be scheduled leaves no trace": is_chunk and is_struck,
+        "a step that gets no block leaves no trace": isinstance(operation, RunStep) and is_struck,
     }
 
 
@@ -186,10 +184,6 @@ def _met_by_failure(before: RequestsModel, operation: Operation, seen: SeenConte
 
 def _met_by_pause(before: RequestsModel, operation: Pause, seen: SeenRequest) -> Met:
     return {"a scheduled chunk is given up by a pause": seen.request.chunk}
-
-
-def _met_by_long_pause(before: RequestsModel, operation: Pause, seen: SeenRequest) -> Met:
-    return {"a pause would keep too many blocks": True}
 
 
 def _met_by_resumption(before: RequestsModel, operation: Resume, seen: SeenRequest) -> Met:
@@ -260,21 +254,13 @@ def _met_by_broken_step(before: RequestsModel, operation: RunStep, seen: SeenSte
     }
 
 
-def _met_by_short_step(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Met:
-    return {"a step finds too few blocks for decoding requests": True}
-
-
 # -- all of it ---------------------------------------------------------------------------------------------
 
 
-def _law_of_chunk(before: RequestsModel, operation: Operation, seen: SeenContext) -> str:
-    return "X2" if seen.fate == TURNED_AWAY else "C1"
-
-
-def _law_of_step(before: RequestsModel, operation: RunStep, seen: SeenContext) -> str:
+def _law_of_sizes(before: RequestsModel, operation: Operation, seen: SeenContext) -> str:
     if seen.fate == TURNED_AWAY:
         return "X2"
-    return "C2" if before.context.has_states else "C1"
+    return "C2" if isinstance(operation, RunStep) and before.context.has_states else "C1"
 
 
 REQUESTS = KindLaws(
@@ -284,9 +270,9 @@ REQUESTS = KindLaws(
         RunStep: "X1 X4 C1 C6 E2 C1 E4 E1 E5 E2 C8 E1 X2 C3 X2 C7 C8 C6 C2",
     },
     asked={
-        AddRequest: Asked(RequestView, "E4", _law_of_chunk),
-        ScheduleChunk: Asked(RequestView, "E4", _law_of_chunk),
-        RunStep: Asked(Ran, "E4", _law_of_step),
+        AddRequest: Asked(RequestView, "E4", _law_of_sizes),
+        ScheduleChunk: Asked(RequestView, "E4", _law_of_sizes),
+        RunStep: Asked(Ran, "E4", _law_of_sizes),
         Pause: Asked(Done, "C1"),
         Resume: Asked(Done, "C1"),
         Release: Asked(Done, "E3"),
@@ -304,22 +290,16 @@ REQUESTS = KindLaws(
     },
     met={
         (AddRequest, DONE): _met_by_arrival,
-        (AddRequest, NO_ROOM): _met_by_full_house,
         (ScheduleChunk, DONE): _met_by_chunk,
-        (ScheduleChunk, NO_ROOM): _met_by_crowd,
-        **{
-            (operation, fate): _met_by_failure
-            for operation in (AddRequest, ScheduleChunk, RunStep)
-            for fate in (STRUCK, TURNED_AWAY)
-        },
+        **{(each, NO_ROOM): _met_by_shortage for each in (AddRequest, ScheduleChunk, RunStep, Pause)},
+        **{(each, STRUCK): _met_by_failure for each in (AddRequest, ScheduleChunk, RunStep)},
+        **{(each, TURNED_AWAY): _met_by_failure for each in (AddRequest, ScheduleChunk)},
         (Pause, DONE): _met_by_pause,
-        (Pause, NO_ROOM): _met_by_long_pause,
         (Resume, DONE): _met_by_resumption,
         (Release, DONE): _met_by_release,
         (Reset, DONE): _met_by_reset,
         (RunStep, DONE): _met_by_step,
         (RunStep, CUT_SHORT): _met_by_broken_step,
-        (RunStep, NO_ROOM): _met_by_short_step,
     },
     counts_all=False,
 )
