@@ -20,7 +20,6 @@ from pymllm.history.files import Config
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import RequestView
 from pymllm.oracle.coverage import expected_situations
-from pymllm.oracle.request_judge import RequestJudge
 
 CONFIGURATIONS = [dict(config) for config in Requests.CONFIGURATIONS]
 MACHINES = [make_machine(RequestMachine, "requests", config) for config in CONFIGURATIONS]
@@ -115,9 +114,7 @@ class Sweep:
     def __init__(self, config: Config, audit: bool = True) -> None:
         self.adapter = Requests("requests", config)
         self.examiner = Examiner(self.adapter, audit=audit)
-        judge = self.examiner.judge
-        assert isinstance(judge, RequestJudge)
-        self.model = judge.model
+        self.model = self.examiner.judge.model.context
         self.named: dict[int, int] = {}
         self.calls_made: list[Counter[str]] = []
 

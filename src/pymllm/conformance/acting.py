@@ -204,7 +204,6 @@ class ActingMachine(RuleBasedStateMachine):
         try:
             if not is_broken and not self.examiner.is_cut_short:
                 self.end()
-                self._watched(self.examiner.judge.check_end)
                 if self.is_replayed:
                     self._watched(lambda: self.examiner.check_replay(self.make_adapter))
         finally:

@@ -27,7 +27,7 @@ from pymllm.mem_cache.base_prefix_cache import (
     RadixKey,
 )
 from pymllm.mem_cache.memory_pool import GDNPool, ReqToTokenPool
-from pymllm.oracle.judge import LawJudge
+from pymllm.oracle.judge import Judge
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, path_of_key
 from pymllm.oracle.models.slot_ledger import Owner, TrackLedger
@@ -41,7 +41,7 @@ R = TypeVar("R")
 class Carrier:
     """Carries operations out for those who call functions."""
 
-    def __init__(self, do: Callable[[Operation], Outcome], judge: LawJudge[CacheModel]) -> None:
+    def __init__(self, do: Callable[[Operation], Outcome], judge: Judge[CacheModel]) -> None:
         self.judge = judge
         self.steps = 0  # the number of the last operation, as the history counts them
         self.asked: Operation | None = None  # what somebody has asked for and got no answer to

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from pymllm.adapters.base import Adapter, header_of
 from pymllm.conformance.adapter_calls import apply_step, audit_adapter, closing
@@ -67,7 +68,7 @@ class Examiner:
     ) -> None:
         self.adapter = adapter
         self.history = History(header_of(adapter, seed, versions))
-        self.judge: Judge = make_judge(self.history.header, coverage=coverage)
+        self.judge: Judge[Any] = make_judge(self.history.header, coverage=coverage)
         self.audited: Counter[str] = Counter()  # how often each law was checked from inside
         self.audits_steps = audit  # who would rather choose the time clears it and calls `look_inside`
         self.is_found_inside = False

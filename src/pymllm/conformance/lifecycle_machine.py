@@ -24,7 +24,7 @@ from pymllm.history import operations as ops
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Evicted, NoRoom, Outcome, Slots
 from pymllm.mem_cache.memory_pool import ReqToTokenPool
-from pymllm.oracle.judge import LawJudge
+from pymllm.oracle.judge import Judge
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, path_of_key
 from pymllm.workloads.engine import Engine
@@ -117,7 +117,7 @@ class LifecycleNotes:
 
     def __init__(
         self,
-        judge: LawJudge[CacheModel],
+        judge: Judge[CacheModel],
         cache: DrivenCache,
         source: DrawnSource,
         rows: ReqToTokenPool,
@@ -250,7 +250,7 @@ class LifecycleMachine(ActingMachine):
     def begin(self) -> None:
         """Start an engine over the adapter."""
         judge, header = self.examiner.judge, self.examiner.history.header
-        if "engine" not in header.capabilities or header.kind != "prefix" or not isinstance(judge, LawJudge):
+        if "engine" not in header.capabilities or header.kind != "prefix":
             raise AdapterError(header.adapter, "an engine needs a prefix cache that claims it can be driven")
         self.judge = judge
         # An iteration is some eight operations; one walk for all of them makes 2,650 a second of 1,600.

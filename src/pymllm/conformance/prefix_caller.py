@@ -14,7 +14,7 @@ from pymllm.conformance.acting import ActingMachine, act
 from pymllm.history import operations as ops
 from pymllm.history.operations import KEY_FORMS, Key, Operation, Span, Token
 from pymllm.history.outcomes import Inserted, Locked, Matched, NoRoom, Result, Slots
-from pymllm.oracle.judge import LawJudge
+from pymllm.oracle.judge import Judge
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, Space, path_of_key
 from pymllm.oracle.models.slot_ledger import Owner, SlotLedger
@@ -93,7 +93,7 @@ class PrefixCaller(ActingMachine):
 
     INSPECT_EVERY: ClassVar[int] = 1  # acts between two looks at the nodes, where the adapter shows them
 
-    judge: LawJudge[CacheModel]
+    judge: Judge[CacheModel]
 
     def begin(self) -> None:
         """Read once what there is, and what can be asked for."""

@@ -235,5 +235,4 @@ def end_program(examiner: Examiner) -> None:
         return build_adapter(header.adapter, dict(header.config))
 
     check_twins(examiner, make)
-    examiner.judge.check_end()
     examiner.check_replay(make)

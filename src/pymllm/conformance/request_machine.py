@@ -12,7 +12,6 @@ from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Failed, Outcome
 from pymllm.oracle.models.cold_runs import Prefix
 from pymllm.oracle.models.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
-from pymllm.oracle.request_judge import RequestJudge
 
 _PIECES = (0, 6)
 _TAIL = (0, 6)
@@ -48,11 +47,9 @@ class RequestMachine(PoolMachine):
         **dict.fromkeys(("commit_step", "abort_step"), ("no step",)),
     )
 
-    judge: RequestJudge
-
     def begin(self) -> None:
         """Measure the pieces."""
-        self.model: RequestModel = self.judge.model
+        self.model: RequestModel = self.judge.model.context
         self._size = self.model.block_size
         self._piece = math.lcm(self._size, self.model.chunk_size) if self.model.layers else self._size
         self._longest = min(self.model.max_blocks, self.model.blocks.usable) * self._size

@@ -20,7 +20,8 @@ from pymllm.conformance.time_limit import HungError
 from pymllm.errors import InvariantViolation, ProgramError, PymllmError
 from pymllm.history.files import Config, Header, PlayedAct
 from pymllm.history.operations import Free, FreeSWA, Insert, MoveSWA, Operation, Span
-from pymllm.oracle.judge import Judge, LawJudge
+from pymllm.oracle.judge import Judge
+from pymllm.oracle.models.kind_model import KindModel
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import path_of_key
 from pymllm.oracle.models.slot_ledger import Owner
@@ -120,13 +121,13 @@ def _is_mistake(error: Exception) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith(_OWN_ROOMS)
 
 
-def makes_sense(judge: Judge, operation: Operation) -> bool:
+def makes_sense(judge: Judge[KindModel], operation: Operation) -> bool:
     """Tell whether the slots that an operation names are the caller's to name.
 
     Of judges and operations that are not about slots everything is let pass: the judge itself says afterwards
     what made no sense.
     """
-    model = judge.model if isinstance(judge, LawJudge) else None
+    model = judge.model
     if not isinstance(model, CacheModel) or model.ledger.pool is None:
         return True
     try:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NoReturn
 
 from pymllm.errors import InvariantViolation
-from pymllm.history.outcomes import Failed, Outcome
 from pymllm.oracle.coverage import NAMES
 from pymllm.text_file import cut
 
@@ -47,28 +46,6 @@ class Evidence:
         """Count a test that was made elsewhere and passed."""
         for law in laws:
             self.exercised[law] += 1
-
-    def expect(self, law: str, what: str, expected: object, observed: object) -> None:
-        """Test that two values are equal."""
-        if expected != observed:
-            self.refuse(law, what, expected, observed)
-        self.exercised[law] += 1
-
-    def demand(
-        self, law: str, truth: object, what: str, expected: str, observed: Callable[[], object]
-    ) -> None:
-        """Test that something is true; ``observed`` is asked only where it is not."""
-        if not truth:
-            self.refuse(law, what, expected, observed())
-        self.exercised[law] += 1
-
-    def expect_error(self, law: str, what: str, outcome: Outcome, *errors: str) -> None:
-        """Test that a call was refused with one of some errors, by class name."""
-        result = outcome.result
-        found = result.error if isinstance(result, Failed) else f"no error, {result}"
-        if found not in errors:
-            self.refuse(law, what, " or ".join(errors), found)
-        self.exercised[law] += 1
 
     def refuse(self, law: str, what: str, expected: object, observed: object) -> NoReturn:
         """Say that a law is broken."""

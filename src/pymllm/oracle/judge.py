@@ -16,14 +16,14 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.codec import name_of
 from pymllm.history.config_limits import check_config
 from pymllm.history.files import Header, Step
 from pymllm.history.operations import OPERATIONS_OF, Operation
-from pymllm.history.outcomes import Outcome, Unsupported
+from pymllm.history.outcomes import Failed, Outcome, Unsupported
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import laws_of
 from pymllm.oracle.laws.law import Asked, Broken, Check, KindLaws, Law
@@ -36,47 +36,18 @@ _KINDS = {
     "rows": ("pymllm.oracle.models.rows:RowModel", "pymllm.oracle.laws.rows:ROWS"),
     "buffers": ("pymllm.oracle.models.buffers:BufferModel", "pymllm.oracle.laws.buffers:BUFFERS"),
     "hashes": ("pymllm.oracle.models.hashes:HashModel", "pymllm.oracle.laws.keys:HASHES"),
+    "requests": ("pymllm.oracle.models.requests:RequestsModel", "pymllm.oracle.laws.request_kind:REQUESTS"),
     "states": (
         "pymllm.oracle.models.state_pools:StatePoolModel",
         "pymllm.oracle.laws.state_pools:STATE_POOLS",
     ),
-}
-_JUDGES = {
-    "requests": "pymllm.oracle.request_judge:RequestJudge",
 }
 
 
 ModelT = TypeVar("ModelT", bound=KindModel)
 
 
-class Judge(Protocol):
-    """What every judge offers.
-
-    Attributes
-    ----------
-    evidence : Evidence
-        What was tested so far.
-    """
-
-    evidence: Evidence
-
-    def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
-        """Judge one step and follow it in the model.
-
-        Raises
-        ------
-        InvariantViolation
-            The outcome breaks a law. The judge is of no further use: its model and the implementation
-            have parted.
-        ProgramError
-            The operation makes no sense here; nothing was judged.
-        """
-
-    def check_end(self) -> None:
-        """Judge what is left at the end of a program; `InvariantViolation` as of `judge`."""
-
-
-def make_judge(header: Header, *, coverage: bool = True) -> Judge:
+def make_judge(header: Header, *, coverage: bool = True) -> Judge[Any]:
     """Make the judge of a history from its header alone: kind, configuration and capabilities.
 
     Without ``coverage`` nobody asks which situations were met: a quarter of judging slots.
@@ -89,11 +60,8 @@ def make_judge(header: Header, *, coverage: bool = True) -> Judge:
     if header.kind not in OPERATIONS_OF:
         raise ProgramError(f"kind is {header.kind!r}; it must be one of {', '.join(OPERATIONS_OF)}")
     check_config(header.config, header.kind)
-    if header.kind in _KINDS:
-        model, laws = map(_find, _KINDS[header.kind])
-        return LawJudge(model(header), laws, coverage=coverage)
-    judge: Judge = _find(_JUDGES[header.kind])(header)
-    return judge
+    model, laws = map(_find, _KINDS[header.kind])
+    return Judge(model(header), laws, coverage=coverage)
 
 
 @functools.cache
@@ -176,8 +144,15 @@ def _choose(law: str | Callable[[Any, Any, Any], str], claimed: Collection[str])
 _NOTHING: _Fate = ((), None)
 
 
-class LawJudge(Generic[ModelT]):
+class Judge(Generic[ModelT]):
     """Puts the laws of a kind to what was seen, one operation after the other.
+
+    Attributes
+    ----------
+    evidence : Evidence
+        What was tested so far.
+    model : KindModel
+        What is known of the implementation.
 
     Parameters
     ----------
@@ -199,11 +174,21 @@ class LawJudge(Generic[ModelT]):
         self._blamed: dict[str, tuple[list[tuple[str, str]], str]] = {}
 
     def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
-        """Judge one step and follow it in the model; see `Judge`."""
+        """Judge one step and follow it in the model.
+
+        Raises
+        ------
+        InvariantViolation
+            The outcome breaks a law. The judge is of no further use: its model and the implementation
+            have parted.
+        ProgramError
+            The operation makes no sense here; nothing was judged.
+        """
         model = self.model
         plan = self._plans.get(type(operation))
         if plan is None:
             plan = self._plans[type(operation)] = _Plan(type(operation), model, self._laws, self._coverage)
+        model.step = step
         before = model.sizes() if self._sizes is None else self._sizes
         law = self._laws.sizes_law
         if not isinstance(outcome.result, Unsupported):
@@ -214,9 +199,6 @@ class LawJudge(Generic[ModelT]):
             self._test_sizes(law, before, now, outcome.sizes)
         self._sizes = now
 
-    def check_end(self) -> None:
-        """Judge what is left at the end: nothing, since what these hold is compared wherever it is read."""
-
     def _judge_done(self, plan: _Plan, step: int, operation: Operation, outcome: Outcome) -> str:
         """Judge what an operation came to; return the law that a wrong size breaks afterwards."""
         model, evidence = self.model, self.evidence
@@ -226,7 +208,7 @@ class LawJudge(Generic[ModelT]):
         fate = seen.fate
         checks, tell = plan.fates.get(fate, _NOTHING)
         if fate == REFUSED:
-            self._judge_refusal(seen, outcome)
+            self._judge_refusal(seen)
         elif fate == DONE and plan.answer is not None:
             law = plan.law if isinstance(plan.law, str) else plan.law(model, operation, seen)
             if type(seen.result) is not plan.answer:
@@ -254,7 +236,7 @@ class LawJudge(Generic[ModelT]):
             plan.follow(step, operation, seen)
         return law
 
-    def _judge_refusal(self, seen: Seen, outcome: Outcome) -> None:
+    def _judge_refusal(self, seen: Seen) -> None:
         """Judge an operation that must be refused, by the errors of all that is wrong with it."""
         first, evidence = seen.wrong[0], self.evidence
         errors: Collection[str] = first.errors
@@ -266,7 +248,10 @@ class LawJudge(Generic[ModelT]):
                     f"{misuse.what} must be refused, and the adapter does not claim {misuse.needs}"
                 )
             evidence.meet(misuse.situation, misuse.situation)
-        evidence.expect_error(first.law, first.what, outcome, *errors)
+        told = seen.result.error if isinstance(seen.result, Failed) else f"no error, {seen.result}"
+        if told not in errors:
+            evidence.refuse(first.law, first.what, " or ".join(errors), told)
+        evidence.exercised[first.law] += 1
 
     def _law_of_sizes(self, plan: _Plan, operation: Operation, seen: Seen) -> str:
         if seen.fate == NO_ROOM and "pool" in self.model.claims:
@@ -346,7 +331,6 @@ def judge_steps(
             if step.outcome is None:
                 raise ProgramError("it has no outcome: this is a program that was not run")
             judge.judge(step.number, step.operation, step.outcome)
-        judge.check_end()
     except ProgramError as error:
         raise ProgramError(f"step {step.number if step else 0}: {error}") from error
     except InvariantViolation as violation:

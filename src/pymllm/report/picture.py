@@ -18,13 +18,14 @@ from pymllm.errors import InvariantViolation, ProgramError, TraceError
 from pymllm.history.files import History, read_history
 from pymllm.history.operations import Key, Span
 from pymllm.history.outcomes import Inspected, NodeView, Outcome
-from pymllm.oracle.judge import Judge, LawJudge, make_judge
+from pymllm.oracle.judge import make_judge
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.models.block_model import BlockModel
 from pymllm.oracle.models.blocks import BlocksModel
 from pymllm.oracle.models.kind_model import KindModel
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds
+from pymllm.oracle.models.requests import RequestsModel
 from pymllm.oracle.models.rows import RowModel
 from pymllm.oracle.models.slot_ledger import Owner
 from pymllm.oracle.models.slots import SlotModel
@@ -114,7 +115,7 @@ def draw_program(history: History, violation: InvariantViolation | None = None) 
     outcome alone does not show that. `ProgramError` where a step has no outcome, or makes no sense.
     """
     judge = make_judge(history.header)
-    rows = [_Row(0, "", [], _cells_of(judge), _tree_of(judge))]
+    rows = [_Row(0, "", [], [*_cells_of(judge.model)], _tree_of(judge.model))]
     broken, after = None, None
     for step in history.steps:
         if step.outcome is None:
@@ -122,15 +123,13 @@ def draw_program(history: History, violation: InvariantViolation | None = None) 
         rows.append(_Row(step.number, _tell(step.operation), _tell_outcome(step.outcome), [], None))
         try:
             judge.judge(step.number, step.operation, step.outcome)
-            if step is history.steps[-1]:
-                judge.check_end()
         except InvariantViolation as found:
             broken = found
         except ProgramError as error:
             raise ProgramError(f"step {step.number}: {error}") from error
-        rows[-1].cells, rows[-1].tree = _cells_of(judge), _tree_of(judge)
+        rows[-1].cells, rows[-1].tree = [*_cells_of(judge.model)], _tree_of(judge.model)
         if broken is not None:
-            after = _seen_tree(judge, step.outcome)
+            after = _seen_tree(judge.model, step.outcome)
             break
     return "\n".join(_Drawing(history, rows, broken or violation, after).draw())
 
@@ -148,16 +147,8 @@ def picture_of(lines: Sequence[str]) -> str:
 # -- what the model knows ----------------------------------------------------------------------------------
 
 
-def _cells_of(judge: Any) -> list[_Cell]:
-    """Return who has each slot of the pool, each page of an allocator, or each block or row."""
-    if isinstance(judge, LawJudge):
-        return list(_cells_of_model(judge.model))
-    if judge.KIND == "requests":
-        return list(_cells_of_blocks(judge.books.model.blocks))
-    return []
-
-
-def _cells_of_model(model: KindModel) -> Iterator[_Cell]:
+def _cells_of(model: KindModel) -> Iterator[_Cell]:
+    """Yield who has each slot of the pool, each page of an allocator, or each block or row."""
     if isinstance(model, CacheModel):
         yield from _slots_under_cache(model)
     if isinstance(model, SlotModel):
@@ -169,6 +160,8 @@ def _cells_of_model(model: KindModel) -> Iterator[_Cell]:
             yield _owned(row, "caller" if row in model.held else "free", "row")
     elif isinstance(model, BlocksModel):
         yield from _cells_of_blocks(model.blocks)
+    elif isinstance(model, RequestsModel):
+        yield from _cells_of_blocks(model.context.blocks)
 
 
 def _cells_of_blocks(model: BlockModel) -> Iterator[_Cell]:
@@ -203,11 +196,11 @@ def _slots_under_cache(model: CacheModel) -> Iterator[_Cell]:
         yield _Cell(slot, tone, f"slot {slot}: {_TONES[tone]}{hint}")
 
 
-def _tree_of(judge: Judge, freed: Collection[int] = frozenset()) -> list[_Node] | None:
+def _tree_of(model: KindModel, freed: Collection[int] = frozenset()) -> list[_Node] | None:
     """Return the tree of the model, without pages whose slots were freed."""
-    if not (isinstance(judge, LawJudge) and isinstance(judge.model, CacheModel)):
+    if not isinstance(model, CacheModel):
         return None
-    cache = judge.model.cache
+    cache = model.cache
     pages = cache.pages
     kept = {path for path, page in pages.items() if not page.slots or not set(page.slots) <= set(freed)}
     below: dict[Path, list[Path]] = {}
@@ -217,12 +210,12 @@ def _tree_of(judge: Judge, freed: Collection[int] = frozenset()) -> list[_Node] 
     return [_node(cache, cache.states, below, path) for path in roots]
 
 
-def _seen_tree(judge: Judge, outcome: Outcome) -> tuple[str, list[_Node]] | None:
+def _seen_tree(model: KindModel, outcome: Outcome) -> tuple[str, list[_Node]] | None:
     """Return the tree after a violation as far as its outcome shows it, and where that is known from."""
     if isinstance(outcome.result, Inspected):
         return "as it was inspected", _inspected_tree(outcome.result.nodes[:_MOST_NODES])
     freed = {slot for effect in outcome.effects if effect.call == "free" for slot in effect.slots}
-    tree = _tree_of(judge, freed)
+    tree = _tree_of(model, freed)
     return None if not freed or tree is None else ("without what was freed", tree)
 
 

@@ -26,7 +26,6 @@ from pymllm.history.files import Config
 from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Slots, Unsupported
 from pymllm.mem_cache.base_prefix_cache import RadixKey
-from pymllm.oracle.judge import LawJudge
 from pymllm.workloads.engine_pools import EnginePools
 
 ROWS = 2
@@ -41,7 +40,6 @@ class Driven:
     ) -> None:
         self.examiner = Examiner(make_adapter(adapter, {**PLAIN, **changes}))
         judge = self.examiner.judge
-        assert isinstance(judge, LawJudge)
         self.carrier, self.tracks = Carrier(self.examiner.do, judge), judge.model.tracks
         self.states: Any = DrivenStates(self.carrier, ROWS, self.tracks) if states and self.tracks else None
         self.cache = DrivenCache(self.carrier, self.states)

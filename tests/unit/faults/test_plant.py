@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from pymllm.faults.plant import Edit, Replace, StaleEditError, planted
+from pymllm.history.outcomes import Failed, Outcome
 from pymllm.mem_cache import RadixKey, hash_bytes
 from pymllm.mem_cache.chunk_cache import ChunkCache
 from pymllm.mem_cache.host_store import HostSlotStore
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
-from pymllm.oracle.request_judge import RequestJudge
+from pymllm.oracle.models.kind_model import DONE, REFUSED, KindModel
 
 KEYS = "pymllm.mem_cache.base_prefix_cache"
 BIG = Edit(f"{KEYS}:hash_bytes", '"big"', '"little"')
@@ -47,7 +48,7 @@ def test_properties_static_methods_and_classes_with_super_can_be_edited() -> Non
     """The function behind each is found, and super() in it still works."""
     edits = [
         Edit("pymllm.mem_cache.edge_slots:EdgeSlots.evicted", "_value is None", "_value is not None"),
-        Edit("pymllm.oracle.request_judge:RequestJudge._is_limit", "limit >= 1", "limit >= 2"),
+        Edit("pymllm.oracle.models.kind_model:KindModel.refused", "REFUSED", "DONE"),
         Edit(
             "pymllm.mem_cache.host_pages:HostPages.__init__",
             "torch.arange(page_size",
@@ -56,13 +57,14 @@ def test_properties_static_methods_and_classes_with_super_can_be_edited() -> Non
     ]
     node = TreeNode()
     assert node.evicted
-    assert RequestJudge._is_limit(1)
+    refused = Outcome(Failed("TypeError"))
+    assert KindModel.refused(refused).fate == REFUSED
     with planted(edits):
         assert not node.evicted
         store = HostSlotStore(8, 4, torch.device("cpu"), True, True)
         assert store._offsets.tolist() == [0, 1, 2]
         assert store.pages == 2
-        assert not RequestJudge._is_limit(1)
+        assert KindModel.refused(refused).fate == DONE
 
 
 def test_several_lines_are_found_and_written_with_their_indentation() -> None:

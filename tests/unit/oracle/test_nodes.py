@@ -13,7 +13,7 @@ from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import Header
 from pymllm.history.operations import Inspect
 from pymllm.history.outcomes import Inspected, NodeView, Outcome
-from pymllm.oracle.judge import LawJudge, make_judge
+from pymllm.oracle.judge import Judge, make_judge
 from pymllm.oracle.models.cold_runs import hash_pages
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, Space
@@ -26,11 +26,10 @@ WHOLE = Path(Space(), (1, 2, 3, 4))
 SLOTS = (11, 12, 13, 14)
 
 
-def looker(window: int | None = 2, without: Sequence[str] = ()) -> LawJudge[CacheModel]:
+def looker(window: int | None = 2, without: Sequence[str] = ()) -> Judge[CacheModel]:
     """Judge looks at four pages, of which a match has used the first two, and a hold covers the last two."""
     claims = tuple(claim for claim in CLAIMS if claim not in without)
     made = make_judge(Header("x", "prefix", {"page_size": 1, "window": window}, claims))
-    assert isinstance(made, LawJudge)
     cache = made.model.cache
     cache.commit_insert(cache.plan_insert(WHOLE, SLOTS))
     cache.commit_match(WHOLE.upto(2))
@@ -48,7 +47,7 @@ LOWER = NodeView(
 GOOD = (UPPER, LOWER)
 
 
-def look(book: LawJudge[CacheModel], nodes: Sequence[NodeView]) -> str | None:
+def look(book: Judge[CacheModel], nodes: Sequence[NodeView]) -> str | None:
     """Look at nodes; return the law that is broken, if one is."""
     try:
         book.judge(99, Inspect(), Outcome(Inspected(tuple(nodes))))
@@ -147,7 +146,7 @@ def test_laws_that_are_not_claimed_are_not_tested() -> None:
 # - from one look to the next -----------------------------------------------------------------------------
 
 
-def seen(*nodes: NodeView) -> LawJudge[CacheModel]:
+def seen(*nodes: NodeView) -> Judge[CacheModel]:
     book = looker()
     assert look(book, nodes or GOOD) is None
     return book
@@ -196,7 +195,7 @@ def test_splits_of_edge_nodes_and_of_hashed_nodes_are_met() -> None:
     assert book.evidence.reached["a hashed node is split"] == 1
 
 
-def replaced(book: LawJudge[CacheModel]) -> None:
+def replaced(book: Judge[CacheModel]) -> None:
     """Let the last two pages go, and cache them anew."""
     cache = book.model.cache
     cache.commit_unlock(9)
@@ -253,11 +252,10 @@ UPPER_VIEW = NodeView(1, None, (7, 7, 8, 8), "a", (2, 3, 4, 5), kept_bytes=32)
 LOWER_VIEW = NodeView(2, 1, (9, 9), "a", (6, 7))
 
 
-def paged() -> LawJudge[CacheModel]:
+def paged() -> Judge[CacheModel]:
     """Judge looks at three pages of two tokens in a namespace."""
     claims = (*CLAIMS, "extra_key")
     made = make_judge(Header("x", "prefix", {"page_size": 2}, claims))
-    assert isinstance(made, LawJudge)
     cache = made.model.cache
     cache.commit_insert(cache.plan_insert(Path(Space("a"), (7, 7, 8, 8, 9, 9)), (2, 3, 4, 5, 6, 7)))
     return made

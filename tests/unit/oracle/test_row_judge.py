@@ -22,7 +22,7 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Table, Unsupported
 from pymllm.oracle.coverage import expected_situations
-from pymllm.oracle.judge import Judge, LawJudge, judge_steps, make_judge
+from pymllm.oracle.judge import Judge, judge_steps, make_judge
 from pymllm.oracle.models.kind_model import MALFORMED_ERRORS
 from pymllm.oracle.models.rows import RowModel
 
@@ -316,7 +316,6 @@ def test_what_an_adapter_cannot_do_changes_no_size() -> None:
     """Unsupported means that nothing was done, and nothing else is judged."""
     judge = judge_of()
     judge.judge(1, AllocRows(1), Outcome(Unsupported("rows"), (), {"available_size": 2}))
-    assert isinstance(judge, LawJudge)
     assert isinstance(judge.model, RowModel)
     assert (judge.model.free, judge.evidence.exercised) == ({1, 2}, {})
     with pytest.raises(InvariantViolation, match="P1: available_size"):

@@ -25,7 +25,7 @@ from pymllm.history.operations import (
 )
 from pymllm.history.operations import Key as PrefixKey
 from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Unsupported
-from pymllm.oracle.judge import LawJudge, make_judge
+from pymllm.oracle.judge import Judge, make_judge
 from pymllm.oracle.models.slots import SlotModel
 
 # -- The judge of slot allocators: every law is seen to hold, and to be broken by one spoiled outcome --------
@@ -49,18 +49,16 @@ def header(claims: str = EVERYTHING, page_size: int = 1, pages: int = 4) -> Head
     return Header("hand-made", "slots", config, tuple(claims.split()))
 
 
-def judge_by(header: Header) -> LawJudge:
-    judge = make_judge(header)
-    assert isinstance(judge, LawJudge)
-    return judge
+def judge_by(header: Header) -> Judge:
+    return make_judge(header)
 
 
-def model_of(judge: LawJudge) -> SlotModel:
+def model_of(judge: Judge) -> SlotModel:
     assert isinstance(judge.model, SlotModel)
     return judge.model
 
 
-def outcome(judge: LawJudge, result: Result, free: Free_) -> Outcome:
+def outcome(judge: Judge, result: Result, free: Free_) -> Outcome:
     size = model_of(judge).page_size
     if isinstance(free, int):
         return Outcome(result, (), {"available_size": free * size})
@@ -69,7 +67,7 @@ def outcome(judge: LawJudge, result: Result, free: Free_) -> Outcome:
     return Outcome(result, (), {**sizes, "swa_available_size": swa * size})
 
 
-def play(judge: LawJudge, *steps: Done_) -> int:
+def play(judge: Judge, *steps: Done_) -> int:
     """Judge steps, and return the number that the next one has."""
     for number, (operation, result, free) in enumerate(steps, 1):
         judge.judge(number, operation, outcome(judge, result, free))
@@ -258,7 +256,7 @@ for case in WINDOW_CASES.values():
     case.claims = WINDOW
 
 
-def judge_of(case: Case) -> LawJudge:
+def judge_of(case: Case) -> Judge:
     return judge_by(header(case.claims, case.page_size))
 
 
@@ -282,7 +280,6 @@ def test_the_good_outcome_counts_as_a_test_of_the_law(case: Case) -> None:
     operation, result, free = case.last
     before = judge.evidence.exercised[case.law]
     judge.judge(step, operation, outcome(judge, result, free))
-    judge.check_end()
     assert (judge.evidence.exercised[case.law] > before) == case.counts
 
 

@@ -76,7 +76,8 @@ class Clocks:
     @contextmanager
     def operation(self, examiner: Examiner) -> Iterator[None]:
         """Time what adapter and judge do in the block."""
-        adapter, judge = _Timed(examiner.adapter, "apply"), _Timed(examiner.judge, "judge")
+        adapter = _Timed(examiner.adapter, "apply")
+        judge: Any = _Timed(examiner.judge, "judge")
         examiner.adapter, examiner.judge = adapter, judge
         try:
             yield

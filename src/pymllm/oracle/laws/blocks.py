@@ -723,7 +723,7 @@ def _leaves_are_evicted(before: BlocksModel, operation: AllocBlocks, seen: SeenL
         return Broken(f"evictions for {operation.count} blocks", seen.missing, seen.lost)
     if not seen.lost:
         return None
-    for leaves, block in zip(before.blocks.turns(seen.lost), seen.lost, strict=True):
+    for block, leaves in zip(seen.lost, before.blocks.turns(seen.lost), strict=False):
         if block not in leaves:
             return Broken("an evicted block", f"one of {sorted(leaves)}", block)
         oldest = min(stamps[leaf] for leaf in leaves)

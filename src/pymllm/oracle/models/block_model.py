@@ -71,31 +71,35 @@ class BlockModel:
         """Return the registered blocks right below a block, ascending."""
         return sorted(child for child, parent in self.parent_of.items() if parent == block)
 
-    def evictable(self) -> set[int]:
-        """Return the cached blocks without a referenced registered descendant."""
+    def evictable(self, keep: Collection[int] = ()) -> set[int]:
+        """Return the cached blocks without a registered descendant that is referenced, or to be kept."""
         active: set[int | None] = {None}
         for registered in self.hash_of:
-            block: int | None = registered if self.refs[registered] else None
+            block: int | None = registered if self.refs[registered] or registered in keep else None
             while block not in active:
                 active.add(block)
                 block = self.parent_of[block]  # type: ignore[index]
         return set(self.hash_of) - active
 
-    def leaves(self) -> set[int]:
-        """Return the evictable blocks without registered children."""
-        return self.evictable() - set(self.parent_of.values())
-
-    def turns(self, victims: Iterable[int]) -> Iterator[set[int]]:
-        """Yield what may go at the turn of each victim, if those before it went when they might."""
-        evictable, children = self.evictable(), Counter(self.parent_of.values())
+    def turns(self, victims: Iterable[int], keep: Collection[int] = ()) -> Iterator[set[int]]:
+        """Yield what may go first, and then behind each victim, if those before it went when they might."""
+        evictable, children = self.evictable(keep), Counter(self.parent_of.values())
         leaves = evictable.difference(children)
+        yield leaves
         for victim in victims:
-            yield leaves
             parent = self.parent_of[victim]
             leaves.remove(victim)
             children[parent] -= 1
             if parent in evictable and not children[parent]:
                 leaves.add(parent)
+            yield leaves
+
+    def least_recent(self, count: int, keep: Collection[int] = ()) -> list[int]:
+        """Return so many blocks in the order in which they go: the oldest leaf, of equals the lowest."""
+        victims: list[int] = []  # which grows while its turns are told
+        for _, leaves in zip(range(count), self.turns(victims, keep), strict=False):
+            victims.append(min(leaves, key=lambda leaf: (self.stamps[leaf], leaf)))
+        return victims
 
     def subtree(self, block: int) -> list[int]:
         """Return a registered block and all its registered descendants, each after its parent."""

@@ -256,8 +256,8 @@ class BlocksModel(KindModel):
             return SeenLoss(outcome.result, NO_ROOM, (), outcome.effects, missing=missing)
         victims = [block for effect in outcome.effects if effect.call == "callback" for block in effect.slots]
         inside = {}
-        turns = zip(blocks.turns(victims), victims, strict=True)
-        if victims and all(block in leaves for leaves, block in turns):
+        turns = zip(victims, blocks.turns(victims), strict=False)
+        if victims and all(block in leaves for block, leaves in turns):
             free = len(blocks.free) + len(victims)
             inside = {"pool_avail": free, "evictable_blocks": evictable - len(victims)}
         return self._read_loss((), victims, inside, outcome, missing)

@@ -70,6 +70,8 @@ class KindModel:
         Capabilities of the adapter.
     given : GivenNumbers
         The slots, rows or blocks that each step gave.
+    step : int
+        The number of the operation at hand.
     """
 
     KIND: ClassVar[str]
@@ -78,6 +80,7 @@ class KindModel:
         self.config = header.config
         self.claims = frozenset(header.capabilities)
         self.given = GivenNumbers()
+        self.step = 0
 
     def sizes(self) -> dict[str, int]:
         """Return every size that the model knows, by its documented name."""
@@ -108,12 +111,13 @@ class KindModel:
         wrong = Misuse(
             "a malformed call is refused",
             self.malformed_law,
-            MALFORMED_ERRORS,
+            self.malformed_errors,
             name=f"{operation.call} with {operation.wrong}",
         )
         return self.refused(outcome, wrong)
 
     malformed_law: ClassVar[str] = "X1"
+    malformed_errors: ClassVar[tuple[str, ...]] = MALFORMED_ERRORS
 
     @staticmethod
     def refused(outcome: Outcome, *wrong: Misuse) -> Seen:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pymllm.errors import ProgramError
 from pymllm.history.config_limits import read_number
 from pymllm.history.files import Config
 from pymllm.oracle.models import is_lru
-from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel
+from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel, Registration
 from pymllm.oracle.models.cold_runs import ColdRuns, Prefix
 
 
@@ -47,7 +47,7 @@ class ServedRequest:
     step: int  # that added it
     prompt: int
     tokens: list[int]  # the prompt, and what was sampled since
-    prefixes: list[Prefix]  # of ``tokens``, as far as they were asked for
+    prefixes: list[Prefix]  # of ``tokens``
     blocks: list[int]
     matched: int  # how many of its blocks it found in the cache
     skip: int  # tokens that a restored state stands for, until its first chunk is done
@@ -77,10 +77,25 @@ class ServedRequest:
         """Where it stands without a chunk."""
         return DECODE if self.computed >= self.prompt else WAITING
 
+    @property
+    def is_at_its_end(self) -> bool:
+        """Whether it samples once that is computed."""
+        return self.stop >= self.prompt
+
     def plan_chunk(self, limit: int | None) -> int:
         """Return the length of a chunk that computes at most ``limit`` tokens, what is skipped added."""
         left = self.prompt - self.start
         return self.skip + (left if limit is None else min(limit, left))
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a request registers of the whole blocks that it has computed (C3)."""
+
+    request: ServedRequest
+    made: list[Registration]
+    prefixes: list[Prefix]  # of these blocks
+    is_known: bool  # as of `ServedRequest`, from then on
 
 
 class RequestModel:
@@ -129,6 +144,11 @@ class RequestModel:
         """The block that takes what is not to be kept."""
         return self.blocks.usable
 
+    @property
+    def has_states(self) -> bool:
+        """Whether states can be kept with blocks."""
+        return self.slots.total > 0
+
     def blocks_for(self, tokens: int) -> int:
         """Count the blocks of so many tokens."""
         return -(-tokens // self.block_size)
@@ -137,15 +157,25 @@ class RequestModel:
         """Return the requests in a region, oldest first."""
         return [request for request in self.served.values() if request.region == region]
 
+    def rows(self) -> dict[str, range]:
+        """Return the rows in which the requests of each region stand, in any order."""
+        rows, first = {}, 0
+        regions = [request.region for request in self.served.values()]
+        for region in (PAUSED, DECODE, PREFILL, WAITING):
+            rows[region] = range(first, first + regions.count(region))
+            first = rows[region].stop
+        return rows
+
     def sizes(self) -> dict[str, int]:
         """Return everything that can be counted."""
+        regions = [request.region for request in self.served.values()]
         sizes = {
             "pool_avail": len(self.blocks.free),
             "evictable_blocks": sum([not self.blocks.refs[block] for block in self.blocks.hash_of]),
             "request_count": len(self.served),
-            "paused_request_count": len(self.of(PAUSED)),
-            "decode_req_count": len(self.of(DECODE)),
-            "prefill_req_count": len(self.of(PREFILL)),
+            "paused_request_count": regions.count(PAUSED),
+            "decode_req_count": regions.count(DECODE),
+            "prefill_req_count": regions.count(PREFILL),
         }
         return sizes | ({"free_count": self.slots.free_count} if self.slots.total else {})
 
@@ -181,14 +211,10 @@ class RequestModel:
         """Count the blocks that a request needs for what it computes next, and does not have."""
         return max(0, self.blocks_for(request.stop) - len(request.blocks))
 
-    def evict(self, count: int) -> list[int]:
-        """Make room for so many more blocks; return what went."""
-        blocks, victims = self.blocks, []
-        for _ in range(count - len(blocks.free)):
-            victims.append(min(blocks.leaves(), key=lambda leaf: (blocks.stamps[leaf], leaf)))
-            blocks.drop(victims[-1:])
+    def evict(self, victims: Sequence[int]) -> None:
+        """Let cached blocks go, with their states."""
+        self.blocks.drop(victims)
         self.slots.drop(victims)
-        return victims
 
     def room(self, keep: Collection[int] = ()) -> int:
         """Count the blocks that are free or may be evicted while some are kept."""
@@ -200,15 +226,13 @@ class RequestModel:
         self.blocks.take(blocks)
         request.blocks.extend(blocks)
 
-    def release(self, request: ServedRequest) -> list[int]:
-        """Let a request go; return the blocks that are free now."""
+    def release(self, request: ServedRequest) -> None:
+        """Let a request go."""
         del self.served[request.step]
         self.gone.add(request.step)
         self.blocks.clock += 1
         self.blocks.stamp(request.blocks)
-        freed = self.blocks.release(request.blocks)
-        self.slots.drop(freed)
-        return freed
+        self.slots.drop(self.blocks.release(request.blocks))
 
     def paused_with(self, request: ServedRequest) -> int:
         """Count the blocks that paused requests would keep if this one were paused, too."""
@@ -223,32 +247,68 @@ class RequestModel:
         inside = (end * size for end in ends if start < end * size < stop)
         return tuple(sorted(end - start for end in inside if (end - start) % self.chunk_size == 0))
 
-    def register(self, request: ServedRequest, computed: int) -> list[int]:
-        """Register the whole blocks that a request has computed; return those whose hash was free (C3)."""
-        self.cold.extend(request.prefixes, request.tokens)
-        new: list[int] = []
-        for place in range(request.registered, computed // self.block_size):
-            request.registered = place + 1
-            block, prefix = request.blocks[place], request.prefixes[place]
-            request.is_known = request.is_known and prefix.hash not in self.blocks.block_of
-            if request.is_known:
-                above = request.prefixes[place - 1].hash if place else 0
-                self.blocks.register(self.blocks.plan_registration([block], [prefix.hash], [above]))
-                self.prefix_of[block] = prefix
-                new.append(block)
-        return new
+    def plan_registration(
+        self, rows: Iterable[tuple[ServedRequest, Sequence[int]]], evicted: Iterable[int] = ()
+    ) -> list[Offer]:
+        """Work out which blocks requests register that have computed their next tokens (C3).
 
-    def plan_commit(self, wanted: Sequence[int]) -> Kept:
-        """Work out which of some referenced blocks get a state, first ones first, and who loses one (C6)."""
-        missing, evictable, free = self.slots.newcomers(wanted), self.slots.victims(), self.slots.free_count
+        Blocks that are evicted meanwhile have lost their hashes before.
+        """
+        offers: list[Offer] = []
+        gone = {self.blocks.hash_of[block] for block in evicted}
+        taken: set[int] = set()
+        for request, row in rows:
+            made, is_known = [], request.is_known
+            stop = request.stop // self.block_size
+            prefixes = request.prefixes[request.registered : stop]
+            for place, prefix in enumerate(prefixes, request.registered):
+                is_free = prefix.hash not in self.blocks.block_of or prefix.hash in gone
+                is_known = is_known and is_free and prefix.hash not in taken
+                if not is_known:
+                    break
+                taken.add(prefix.hash)
+                made.append(Registration(row[place], prefix.hash, row[place - 1] if place else None, ""))
+            offers.append(Offer(request, made, prefixes[: len(made)], is_known))
+        return offers
+
+    def register(self, offers: Iterable[Offer]) -> None:
+        """Register blocks; those whose hash was another's stay without one, and what follows them."""
+        for offer in offers:
+            request = offer.request
+            # Less than it shares, while it computes that again.
+            request.registered = max(request.registered, request.stop // self.block_size)
+            request.is_known = offer.is_known
+            self.blocks.register(offer.made)
+            self.prefix_of.update(zip([one.block for one in offer.made], offer.prefixes, strict=True))
+
+    def leaving(self, request: ServedRequest, row: int, blocks: Sequence[int]) -> list[Leaving]:
+        """Return the states that what a request computes next leaves for the cache (C8)."""
+        if not request.chunk:
+            return []
+        size = self.block_size
+        depths = [request.start + offset for offset in self.offsets(request)]
+        leaving = [Leaving(True, -depth, row, blocks[depth // size - 1]) for depth in depths]
+        if request.is_at_its_end and not request.prompt % size:
+            leaving.append(Leaving(False, -request.prompt, row, blocks[request.prompt // size - 1]))
+        return leaving
+
+    def plan_commit(self, wanted: Sequence[int], evicted: Collection[int] = ()) -> Kept:
+        """Work out which of some referenced blocks get a state, first ones first, and who loses one (C6).
+
+        Blocks that are evicted meanwhile have lost theirs before.
+        """
+        missing = self.slots.newcomers(wanted)
+        free = self.slots.free_count + sum([block in self.slots.slot_of for block in evicted])
+        evictable = self.slots.victims(evicted) if len(missing) > free else []
         new = missing[: free + len(evictable)]
         victims = evictable[: max(0, len(new) - free)]
         return Kept(tuple(new), tuple(victims), tuple(missing[len(new) :]))
 
     def finish_step(self, request: ServedRequest, token: int) -> None:
         """Go on behind what a request has computed; ``token`` is what it samples, if it does."""
-        is_sampled = request.stop >= request.prompt
+        is_sampled = request.is_at_its_end
         request.computed, request.skip, request.chunk = request.stop, 0, 0
         if is_sampled:
             request.tokens.append(token)
+            self.cold.extend(request.prefixes, request.tokens)
         request.region = request.resting_region

@@ -1,0 +1,291 @@
+"""How laws look at requests between two steps: what they are given, how they stand, what goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+
+from pymllm.history.operations import (
+    OPERATIONS_OF,
+    AddRequest,
+    Fault,
+    Inspect,
+    Operation,
+    Pause,
+    Release,
+    Reset,
+    Resume,
+    RunStep,
+    ScheduleChunk,
+)
+from pymllm.history.outcomes import INJECTED, Failed, NoRoom, RequestView
+from pymllm.oracle.laws.blocks import (
+    a_hash_has_the_block_that_came_first,
+    blocks_partition_the_pool,
+    slots_have_one_block,
+    states_are_copied_bit_for_bit,
+    unreferenced_blocks_lose_their_slots,
+)
+from pymllm.oracle.laws.every_class import (
+    misuse_is_refused,
+    what_a_pool_did_not_take_stays,
+    what_cannot_be_met_changes_nothing,
+    what_is_cleared_is_as_good_as_new,
+)
+from pymllm.oracle.laws.law import Broken, Found, demand, same
+from pymllm.oracle.laws.requests import (
+    a_read_finds_what_a_cold_run_wrote,
+    a_row_names_what_its_request_has,
+    admission_succeeds_where_there_is_room,
+)
+from pymllm.oracle.models.kind_model import NO_ROOM, REFUSED, STRUCK
+from pymllm.oracle.models.request_model import PREFILL, ServedRequest
+from pymllm.oracle.models.requests import (
+    CUT_SHORT,
+    TURNED_AWAY,
+    UNSTRUCK,
+    RequestsModel,
+    SeenChunk,
+    SeenContext,
+    SeenRequest,
+)
+
+# -- what goes ---------------------------------------------------------------------------------------------
+
+
+@misuse_is_refused.on(*OPERATIONS_OF["requests"], fate=REFUSED, kinds="requests")
+@blocks_partition_the_pool.on(AddRequest, ScheduleChunk, Pause, Resume, RunStep, kinds="requests")
+@blocks_partition_the_pool.on(RunStep, fate=CUT_SHORT, kinds="requests")
+@unreferenced_blocks_lose_their_slots.on(Inspect, Fault, kinds="requests")
+def what_goes_is_told(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
+    """Compare the blocks that were deregistered or became free with those that must be, each once."""
+    others = [effect.call for effect in seen.effects if effect.call != "callback"]
+    if others:
+        return Broken("effects", "callbacks alone", others)
+    told = sorted([block for effect in seen.effects for block in effect.slots])
+    if seen.lost or told:
+        return same("blocks that are given up", sorted(seen.lost), told)
+    return None
+
+
+@blocks_partition_the_pool.on(Inspect, Fault, kinds="requests")
+def _nothing_goes(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
+    """Leave that to C6 where there are slots."""
+    return None if "mamba" in before.claims else what_goes_is_told(before, operation, seen)
+
+
+@blocks_partition_the_pool.on(Release, kinds="requests")
+def _blocks_go_with_a_request(before: RequestsModel, operation: Release, seen: SeenRequest) -> Found:
+    """Leave that to C6 where states go, too."""
+    return None if _states_go(before, seen) else what_goes_is_told(before, operation, seen)
+
+
+@unreferenced_blocks_lose_their_slots.on(Release, kinds="requests")
+def _states_go_with_a_request(before: RequestsModel, operation: Release, seen: SeenRequest) -> Found:
+    return what_goes_is_told(before, operation, seen) if _states_go(before, seen) else None
+
+
+def _states_go(before: RequestsModel, seen: SeenContext) -> bool:
+    return any(block in before.context.slots.slot_of for block in seen.lost)
+
+
+@what_is_cleared_is_as_good_as_new.on(Reset, kinds="requests")
+def _a_reset_tells_nobody(before: RequestsModel, operation: Reset, seen: SeenContext) -> Found:
+    """Demand that nobody is told; that tests something where something is taken away."""
+    if seen.effects:
+        return Broken("effects of a reset", "none", seen.effects)
+    return True if before.context.served or before.context.blocks.hash_of else None
+
+
+# -- what fails --------------------------------------------------------------------------------------------
+
+_SHORTAGES = ("CapacityError", "MambaSlotCapacityError")
+
+
+@what_a_pool_did_not_take_stays.on(AddRequest, ScheduleChunk, RunStep, fate=TURNED_AWAY, kinds="requests")
+@what_cannot_be_met_changes_nothing.on(AddRequest, ScheduleChunk, RunStep, fate=NO_ROOM, kinds="requests")
+@blocks_partition_the_pool.on(Pause, fate=NO_ROOM, kinds="requests")
+@admission_succeeds_where_there_is_room.on(AddRequest, ScheduleChunk, RunStep, fate=NO_ROOM, kinds="requests")
+def _no_room_is_told(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
+    what = f"{seen.missing} blocks of {seen.room}" if seen.missing else "a request without a row"
+    if isinstance(operation, RunStep):
+        is_told = isinstance(seen.result, Failed) and seen.result.error in _SHORTAGES
+        found = demand(is_told, what, " or ".join(_SHORTAGES), seen.result)
+    else:
+        found = demand(isinstance(seen.result, NoRoom), what, "no room", seen.result)
+    return found and _nothing_has_gone(before, operation, seen)
+
+
+@what_a_pool_did_not_take_stays.on(AddRequest, ScheduleChunk, RunStep, fate=STRUCK, kinds="requests")
+def _nothing_has_gone(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
+    found = what_goes_is_told(before, operation, seen)
+    return True if found is None else found
+
+
+@what_a_pool_did_not_take_stays.on(AddRequest, ScheduleChunk, RunStep, fate=UNSTRUCK, kinds="requests")
+def what_fails_is_told(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
+    """Refuse what was done although a call in it was to fail."""
+    return Broken(f"{before.armed}, which fails", INJECTED, seen.result)
+
+
+# -- what a request is given -------------------------------------------------------------------------------
+
+
+@a_hash_has_the_block_that_came_first.on(AddRequest, ScheduleChunk, kinds="requests")
+def _known_blocks_are_shared(before: RequestsModel, operation: Operation, seen: SeenChunk) -> Found:
+    """Compare the blocks at the start of a row that were not free, of a request that has computed nothing."""
+    request, free = seen.request, before.context.blocks.free
+    if request.computed:
+        return None
+    shared = takewhile(lambda block: block not in free and block not in seen.lost, seen.result.blocks)
+    return same(f"blocks that request {request.step} shares", request.blocks, [*shared])
+
+
+@a_row_names_what_its_request_has.on(AddRequest, ScheduleChunk, kinds="requests")
+def _its_row_has_what_it_needs(before: RequestsModel, operation: Operation, seen: SeenChunk) -> Found:
+    request, view, rows = seen.request, seen.result, before.context.rows()[PREFILL]
+    has_row = has_its_row(request, view.blocks, seen.missing)
+    return has_row and _stands_there(request, view, PREFILL, range(rows.start, rows.stop + 1))
+
+
+def has_its_row(request: ServedRequest, blocks: Sequence[int], missing: int) -> Found:
+    """Demand of a row that it goes on with so many blocks behind those that a request has."""
+    had = tuple(request.blocks)
+    if blocks[: len(had)] != had:
+        return Broken(f"first blocks of request {request.step}", had, blocks[: len(had)])
+    if len(blocks) != len(had) + missing:
+        return Broken(f"blocks of request {request.step}", len(had) + missing, len(blocks))
+    return True
+
+
+@blocks_partition_the_pool.on(AddRequest, ScheduleChunk, kinds="requests")
+def _free_blocks_are_handed_out(before: RequestsModel, operation: Operation, seen: SeenChunk) -> Found:
+    return are_free(before, seen, seen.result.blocks[len(seen.request.blocks) :])
+
+
+def are_free(before: RequestsModel, seen: SeenContext, new: Sequence[int]) -> Found:
+    """Demand of blocks that are handed out that each is free, or was evicted for it, and there once."""
+    if not new:
+        return None
+    free = before.context.blocks.free
+    is_right = len({*new}) == len(new) and all(block in free or block in seen.lost for block in new)
+    return demand(is_right, "blocks handed out", "free ones, each once", new)
+
+
+@a_read_finds_what_a_cold_run_wrote.on(AddRequest, ScheduleChunk, kinds="requests")
+def _a_request_is_warm(before: RequestsModel, operation: Operation, seen: SeenChunk) -> Found:
+    return _is_warm(before, seen.request, seen.result)
+
+
+@admission_succeeds_where_there_is_room.on(AddRequest, ScheduleChunk, kinds="requests")
+def _there_was_room(before: RequestsModel, operation: Operation, seen: SeenChunk) -> Found:
+    return True if seen.missing else None
+
+
+# -- what is looked at -------------------------------------------------------------------------------------
+
+
+def _stands_there(request: ServedRequest, view: RequestView, region: str, rows: range) -> Found:
+    """Compare where a request stands and how far it is."""
+    who, finished = f"request {request.step}", min(request.computed, request.prompt)
+    if view.request != request.step:
+        return Broken("the request that is told of", request.step, view.request)
+    if view.region != region:
+        return Broken(f"region of {who}", region, view.region)
+    if view.row not in rows:
+        return Broken(f"row of {who}", f"one of {rows}", view.row)
+    return True if view.finished == finished else Broken(f"finished tokens of {who}", finished, view.finished)
+
+
+def _is_warm(before: RequestsModel, request: ServedRequest, view: RequestView) -> Found:
+    """Compare what a request has in its whole blocks and in its live state with a cold run.
+
+    Nothing is known of one whose step failed.
+    """
+    context, who = before.context, f"request {request.step}"
+    if request.is_spoiled:
+        return None
+    if len(view.kv) != len(view.blocks):
+        return Broken(f"sums of the blocks of {who}", len(view.blocks), len(view.kv))
+    whole = max(request.computed // context.block_size, request.matched)
+    wanted = tuple([prefix.kv for prefix in request.prefixes[:whole]])
+    if wanted != view.kv[:whole]:
+        return Broken(f"KV in the blocks of {who}", wanted, view.kv[:whole])
+    if not context.layers:
+        return True if wanted else None
+    state = context.cold.state_at(request.prefixes, request.tokens, request.start)
+    return same(f"live state of {who} after {request.start} tokens", state, view.state)
+
+
+@a_row_names_what_its_request_has.on(Inspect, kinds="requests")
+def _requests_are_shown(before: RequestsModel, operation: Inspect, seen: SeenContext) -> Found:
+    context, views = before.context, seen.result.requests
+    wanted, told = sorted(context.served), sorted([view.request for view in views])
+    if wanted != told:
+        return Broken("requests", wanted, told)
+    if [view.row for view in views] != [*range(len(views))]:
+        return Broken("rows", [*range(len(views))], [view.row for view in views])
+    rows = context.rows()
+    for view in views:
+        request = context.served[view.request]
+        has_row = has_its_row(request, view.blocks, 0)
+        found = has_row and _stands_there(request, view, request.region, rows[request.region])
+        if not found:
+            return found
+    return True
+
+
+@a_read_finds_what_a_cold_run_wrote.on(Inspect, kinds="requests")
+def _requests_are_warm(before: RequestsModel, operation: Inspect, seen: SeenContext) -> Found:
+    is_tested = False
+    for view in seen.result.requests:
+        found = _is_warm(before, before.context.served[view.request], view)
+        if isinstance(found, Broken):
+            return found
+        is_tested = is_tested or found is True
+    return is_tested or None
+
+
+@blocks_partition_the_pool.on(Inspect, kinds="requests")
+def _references_are_told(before: RequestsModel, operation: Inspect, seen: SeenContext) -> Found:
+    blocks, views = before.context.blocks, seen.result.blocks
+    wanted, told = blocks.occupied, [view.block for view in views]
+    if wanted != told:
+        return Broken("blocks that are not free", wanted, told)
+    references = [blocks.refs[block] for block in wanted]
+    return same(f"references of blocks {wanted}", references, [view.references for view in views])
+
+
+@a_hash_has_the_block_that_came_first.on(Inspect, kinds="requests")
+def _hashes_are_told(before: RequestsModel, operation: Inspect, seen: SeenContext) -> Found:
+    views = seen.result.blocks
+    return _compare("hash", before.context.blocks.hash_of, {view.block: view.hash for view in views})
+
+
+@slots_have_one_block.on(Inspect, kinds="requests")
+def _slots_are_told(before: RequestsModel, operation: Inspect, seen: SeenContext) -> Found:
+    views = seen.result.blocks
+    return _compare("slot", before.context.slots.slot_of, {view.block: view.slot for view in views})
+
+
+def _compare(what: str, known: Mapping[int, int], told: Mapping[int, int]) -> Found:
+    """Compare a number of each block that was told, -1 for none."""
+    wrong = [block for block, number in told.items() if number != known.get(block, -1)]
+    if wrong:
+        return Broken(f"{what} of block {wrong[0]}", known.get(wrong[0], -1), told[wrong[0]])
+    return len(told) > 0 or None
+
+
+@states_are_copied_bit_for_bit.on(Inspect, kinds="requests")
+def _states_of_cold_runs_are_cached(before: RequestsModel, operation: Inspect, seen: SeenContext) -> Found:
+    """Compare the cached state of each block that has a hash; without a slot there is none."""
+    context, is_tested = before.context, False
+    for view in seen.result.blocks:
+        who = f"cached state of block {view.block}"
+        if view.slot < 0 and view.state:
+            return Broken(f"{who}, which has none", (), view.state)
+        if view.slot >= 0 and view.hash != -1:
+            is_tested, state = True, context.prefix_of[view.block].state
+            if state != view.state:
+                return Broken(who, state, view.state)
+    return is_tested or None

@@ -1,0 +1,305 @@
+"""How laws are put to requests: in which order, what each operation asks for, and what it meets."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pymllm.history.operations import (
+    AddRequest,
+    Fault,
+    Inspect,
+    Operation,
+    Pause,
+    Release,
+    Reset,
+    Resume,
+    RunStep,
+    ScheduleChunk,
+)
+from pymllm.history.outcomes import ContextView, Done, Ran, RequestView
+from pymllm.oracle.laws import request_steps  # noqa: F401  (adds its checks to the laws)
+from pymllm.oracle.laws.blocks import CACHING, LRU
+from pymllm.oracle.laws.law import Asked, KindLaws
+from pymllm.oracle.laws.situation import Condition, Met, make_situations
+from pymllm.oracle.models.kind_model import DONE, NO_ROOM, STRUCK
+from pymllm.oracle.models.request_model import PAUSED, priority
+from pymllm.oracle.models.requests import (
+    CUT_SHORT,
+    FORWARD,
+    TURNED_AWAY,
+    RequestsModel,
+    SeenChunk,
+    SeenContext,
+    SeenRequest,
+    SeenStep,
+)
+
+_situations = partial(make_situations, "requests")
+
+_WEAK = Condition("a weak hash", lambda config: config.get("hash_digits") is not None)
+_NOT_ONE_SLOT = Condition("several state slots", lambda config: config.get("mamba_slots") != 1)
+_FEW_SLOTS = Condition("at most three state slots", lambda config: config.get("mamba_slots") in (1, 2, 3))
+
+SITUATIONS = (
+    *_situations(
+        ("a prompt is computed in several chunks", "E1 C8", "B80"),
+        ("a later chunk is computed", "E1 C8", "B80"),
+        ("several requests compute chunks in one step", "E1 E2"),
+        ("a step decodes and computes chunks", "E1 E2"),
+        ("a decoding request goes on in a new block", "C1 E2"),
+        ("no row is left for a request", "E3"),
+        ("too few blocks are left for a request", "C1 E4", "B121"),
+        ("too few blocks are left for a chunk", "C1 E4", "B112"),
+        ("a step finds too few blocks for decoding requests", "C1 E4"),
+        ("a paused request goes on", "E1 C7"),
+        ("a scheduled chunk is given up by a pause", "E3"),
+        ("a pause would keep too many blocks", "C1"),
+        ("a paused request leaves", "E3"),
+        ("a request leaves in the middle of its prompt", "E3", "B109"),
+        ("a request leaves before it has computed anything", "E3", "B67"),
+        ("a reset takes requests with it", "C9 E3", "B79"),
+    ),
+    *_situations(
+        ("a prompt shares cached blocks", "C3 E1", "B137"),
+        ("a full hit leaves a token to compute", "E4", "B115"),
+        ("KV of shared blocks goes to the dummy", "E2 E5"),
+        ("a block stays unregistered", "C3", "B127"),
+        ("shared blocks outlive one of their requests", "C1 E2", "B118"),
+        when=(CACHING,),
+    ),
+    *_situations(
+        ("cached blocks are evicted to make room", "C1 E4", "B125"),
+        ("cached blocks are evicted for a decoding request", "C1 E4", "B119"),
+        when=(CACHING, LRU),
+    ),
+    *_situations(("a hash names a block of other content", "C3 E1", "B136 B137"), when=(CACHING, _WEAK)),
+    *_situations(
+        ("a request resumes from a cached state", "C7 E1", "B76 B86"),
+        ("cached KV is computed again for its state", "C8 E1", "B80"),
+        ("states are extracted inside a chunk", "C7 C8", "B80"),
+        ("requests of a step leave the state of one block", "C7"),
+        ("a state is not kept, since its block has no hash", "C6 C7"),
+        needs="mamba",
+        when=(CACHING,),
+    ),
+    *_situations(("a state goes with its block", "C6"), needs="mamba", when=(CACHING, LRU)),
+    *_situations(
+        ("a step keeps several states", "C7"),
+        needs="mamba",
+        when=(CACHING, _NOT_ONE_SLOT),
+    ),
+    *_situations(
+        ("a commit runs out of slots", "C7", "B77 B82"),
+        needs="mamba",
+        when=(CACHING, _FEW_SLOTS),
+    ),
+    *_situations(
+        ("a commit takes slots from released blocks", "C6 C7", "B85"),
+        needs="mamba",
+        when=(CACHING, _FEW_SLOTS, LRU),
+    ),
+    *_situations(
+        ("a malformed call is refused", "X1"),
+        ("a prompt that can never fit is refused", "E4"),
+        ("a request is as long as it may be", "E2"),
+        ("a chunk is refused to a request that does not wait", "X1"),
+        ("a paused request is paused again", "X1"),
+        ("a request is resumed that is not paused", "X1"),
+        ("a request is released twice", "X1 C1", "B104"),
+        needs="refusals",
+    ),
+    *_situations(
+        ("a request that could not be added leaves no trace", "X2 E3", "B121"),
+        ("a chunk that could not be scheduled leaves no trace", "X2 E3", "B112"),
+        ("a request finds no room where there is some", "X2 E3"),
+        ("a chunk finds no room where there is some", "X2 E3"),
+        ("a step that gets no block leaves no trace", "X2 E3"),
+        ("a forward pass fails", "X2 E3", "B113"),
+        ("a request leaves after a step that failed", "E3", "B113"),
+        needs="faults",
+    ),
+    *_situations(
+        ("a commit fails", "X2 C7"),
+        needs="mamba faults",
+        when=(CACHING,),
+    ),
+)
+"""What a search of contexts is to reach."""
+
+
+# -- requests in -------------------------------------------------------------------------------------------
+
+
+def _met_by_arrival(before: RequestsModel, operation: AddRequest, seen: SeenChunk) -> Met:
+    request, context = seen.request, before.context
+    hit = request.matched * context.block_size
+    behind = request.prefixes[request.matched : request.matched + 1]
+    return {
+        "a hash names a block of other content": any(it.hash in context.blocks.block_of for it in behind),
+        "a prompt shares cached blocks": hit,
+        "a full hit leaves a token to compute": hit == request.prompt,
+        "a request resumes from a cached state": context.layers and request.skip,
+        "cached KV is computed again for its state": context.layers and request.skip < hit < request.prompt,
+        **_met_by_eviction(before, seen),
+    }
+
+
+def _met_by_eviction(before: RequestsModel, seen: SeenChunk) -> Met:
+    if not seen.lost:
+        return {}
+    has_state = any(block in before.context.slots.slot_of for block in seen.lost)
+    return {"cached blocks are evicted to make room": True, "a state goes with its block": has_state}
+
+
+def _met_by_chunk(before: RequestsModel, operation: ScheduleChunk, seen: SeenChunk) -> Met:
+    is_later = seen.request.computed
+    return {"a prompt is computed in several chunks": is_later, **_met_by_eviction(before, seen)}
+
+
+def _met_by_shortage(before: RequestsModel, operation: Operation, seen: SeenContext) -> Met:
+    is_request = isinstance(operation, AddRequest)
+    return {
+        "no row is left for a request": is_request and not seen.missing,
+        "too few blocks are left for a request": is_request and seen.missing,
+        "too few blocks are left for a chunk": isinstance(operation, ScheduleChunk),
+        "a step finds too few blocks for decoding requests": isinstance(operation, RunStep),
+        "a pause would keep too many blocks": isinstance(operation, Pause),
+    }
+
+
+def _met_by_failure(before: RequestsModel, operation: Operation, seen: SeenContext) -> Met:
+    is_struck = seen.fate == STRUCK
+    is_request, is_chunk = isinstance(operation, AddRequest), isinstance(operation, ScheduleChunk)
+    return {
+        "a request finds no room where there is some": is_request and not is_struck,
+        "a chunk finds no room where there is some": is_chunk and not is_struck,
+        "a request that could not be added leaves no trace": is_request and is_struck,
+        "a chunk that could not be scheduled leaves no trace": is_chunk and is_struck,
+        "a step that gets no block leaves no trace": isinstance(operation, RunStep) and is_struck,
+    }
+
+
+# -- set aside, and out ------------------------------------------------------------------------------------
+
+
+def _met_by_pause(before: RequestsModel, operation: Pause, seen: SeenRequest) -> Met:
+    return {"a scheduled chunk is given up by a pause": seen.request.chunk}
+
+
+def _met_by_resumption(before: RequestsModel, operation: Resume, seen: SeenRequest) -> Met:
+    return {"a paused request goes on": True}
+
+
+def _met_by_release(before: RequestsModel, operation: Release, seen: SeenRequest) -> Met:
+    request, refs = seen.request, before.context.blocks.refs
+    return {
+        "shared blocks outlive one of their requests": any(refs[block] > 1 for block in request.blocks),
+        "a request leaves in the middle of its prompt": 0 < request.computed < request.prompt,
+        "a request leaves before it has computed anything": not request.computed,
+        "a paused request leaves": request.region == PAUSED,
+        "a request leaves after a step that failed": request.is_spoiled,
+    }
+
+
+def _met_by_reset(before: RequestsModel, operation: Reset, seen: SeenContext) -> Met:
+    return {"a reset takes requests with it": before.context.served}
+
+
+# -- steps -------------------------------------------------------------------------------------------------
+
+
+def _met_by_batch(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Met:
+    size, dummy = before.context.block_size, before.context.dummy
+    targets = [first // size for run in seen.result.requests for first, _ in run.writes]
+    return {
+        "cached blocks are evicted for a decoding request": seen.lost,
+        "a decoding request goes on in a new block": seen.missing,
+        "KV of shared blocks goes to the dummy": dummy in targets,
+        "states are extracted inside a chunk": any(run.offsets for run in seen.result.requests),
+        "several requests compute chunks in one step": len(seen.chunks) > 1,
+        "a step decodes and computes chunks": seen.decoding and seen.chunks,
+        "a later chunk is computed": any(request.computed for request in seen.chunks),
+        "a block stays unregistered": any(it.request.is_known > it.is_known for it in seen.offers),
+    }
+
+
+def _met_by_commit(seen: SeenStep) -> Met:
+    blocks = priority(seen.leaving)
+    return {
+        "a state is not kept, since its block has no hash": len(seen.wanted) < len(blocks),
+        "requests of a step leave the state of one block": len(blocks) < len(seen.leaving),
+    }
+
+
+def _met_by_step(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Met:
+    batch = _met_by_batch(before, operation, seen)
+    if not before.context.has_states:
+        return batch
+    return {
+        **batch,
+        **_met_by_commit(seen),
+        "a commit runs out of slots": seen.commit.left_out,
+        "a commit takes slots from released blocks": seen.commit.victims,
+        "a step keeps several states": len(seen.commit.new) > 1,
+    }
+
+
+def _met_by_broken_step(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Met:
+    is_early = before.armed in FORWARD
+    return {
+        **_met_by_batch(before, operation, seen),
+        **({} if is_early else _met_by_commit(seen)),
+        "a forward pass fails": is_early,
+        "a commit fails": not is_early,
+    }
+
+
+# -- all of it ---------------------------------------------------------------------------------------------
+
+
+def _law_of_sizes(before: RequestsModel, operation: Operation, seen: SeenContext) -> str:
+    if seen.fate == TURNED_AWAY:
+        return "X2"
+    return "C2" if isinstance(operation, RunStep) and before.context.has_states else "C1"
+
+
+REQUESTS = KindLaws(
+    order="X1 X2 X4 X7 E2 E4 E1 C1 C3 C2 C7 C6",
+    orders={
+        **dict.fromkeys((AddRequest, ScheduleChunk), "X1 X4 E4 X2 C1 C3 E2 C1 E1"),
+        RunStep: "X1 X4 C1 C6 E2 C1 E4 E1 E5 E2 C8 E1 X2 C3 X2 C7 C8 C6 C2",
+    },
+    asked={
+        AddRequest: Asked(RequestView, "E4", _law_of_sizes),
+        ScheduleChunk: Asked(RequestView, "E4", _law_of_sizes),
+        RunStep: Asked(Ran, "E4", _law_of_sizes),
+        Pause: Asked(Done, "C1"),
+        Resume: Asked(Done, "C1"),
+        Release: Asked(Done, "E3"),
+        Reset: Asked(Done, "C9"),
+        Inspect: Asked(ContextView, "E2", "C1"),
+        Fault: Asked(Done, "X2 C1", "C1"),
+    },
+    sizes_law="C1",
+    sizes={
+        ("C2", name): "C1"
+        for name in (
+            *("pool_avail", "evictable_blocks", "request_count"),
+            *("paused_request_count", "decode_req_count", "prefill_req_count"),
+        )
+    },
+    met={
+        (AddRequest, DONE): _met_by_arrival,
+        (ScheduleChunk, DONE): _met_by_chunk,
+        **{(each, NO_ROOM): _met_by_shortage for each in (AddRequest, ScheduleChunk, RunStep, Pause)},
+        **{(each, STRUCK): _met_by_failure for each in (AddRequest, ScheduleChunk, RunStep)},
+        **{(each, TURNED_AWAY): _met_by_failure for each in (AddRequest, ScheduleChunk)},
+        (Pause, DONE): _met_by_pause,
+        (Resume, DONE): _met_by_resumption,
+        (Release, DONE): _met_by_release,
+        (Reset, DONE): _met_by_reset,
+        (RunStep, DONE): _met_by_step,
+        (RunStep, CUT_SHORT): _met_by_broken_step,
+    },
+    counts_all=False,
+)

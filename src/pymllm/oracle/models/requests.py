@@ -1,0 +1,429 @@
+"""Contexts of whole requests as specified: what their outcomes say, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from pymllm.errors import ProgramError
+from pymllm.history.files import Header
+from pymllm.history.operations import (
+    AddRequest,
+    Fault,
+    Operation,
+    Pause,
+    Release,
+    Reset,
+    Resume,
+    RunStep,
+    ScheduleChunk,
+)
+from pymllm.history.outcomes import (
+    INJECTED,
+    Effect,
+    Failed,
+    NoRoom,
+    Outcome,
+    Ran,
+    RequestRun,
+    Result,
+)
+from pymllm.oracle.models.kind_model import (
+    DONE,
+    MALFORMED_ERRORS,
+    NO_ROOM,
+    REFUSED,
+    STRUCK,
+    KindModel,
+    Misuse,
+    Seen,
+)
+from pymllm.oracle.models.request_model import (
+    DECODE,
+    PAUSED,
+    PREFILL,
+    WAITING,
+    Kept,
+    Leaving,
+    Offer,
+    RequestModel,
+    ServedRequest,
+    priority,
+)
+
+TURNED_AWAY, UNSTRUCK, CUT_SHORT, BROKEN = "turned away", "unstruck", "cut short", "broken"
+"""More that may become of an operation: no room was found, as was to happen where there is some; a call that
+was to fail did not; a step failed once it had begun, as was to happen, or without a reason."""
+
+FORWARD, COMMIT = ("forward",), ("allocate_slots", "store_states")
+"""Calls that fail once a step has begun."""
+
+_UNUSABLE = ("UsageError",)
+_NEVER_FITS = Misuse("a prompt that can never fit is refused", errors=("ValueError",))
+_NO_PROMPT = Misuse("", errors=("ValueError",), name="a request that cannot be served")
+_NO_LIMIT = Misuse("", errors=("UsageError", "ValueError"), name="a chunk of nothing")
+_NOT_WAITING = Misuse("a chunk is refused to a request that does not wait", errors=_NO_LIMIT.errors)
+_PAUSED_AGAIN = Misuse("a paused request is paused again", errors=_UNUSABLE)
+_NOT_PAUSED = Misuse("a request is resumed that is not paused", errors=_UNUSABLE)
+_RELEASED_AGAIN = Misuse("a request is released twice", errors=_UNUSABLE)
+_GONE = Misuse("", errors=_UNUSABLE, name="the use of a request that is gone")
+_NO_CHUNK = Misuse("", errors=_NO_LIMIT.errors, name="a chunk of a request that is gone")
+_TOO_LONG = Misuse("a request is as long as it may be", errors=_UNUSABLE, name="a step beyond a row's end")
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenContext(Seen):
+    """An operation: its effects, and the blocks that must be deregistered or free for it.
+
+    ``missing`` is how many blocks it needs, and ``room`` how many it may have.
+    """
+
+    effects: Sequence[Effect] = ()
+    lost: Sequence[int] = ()
+    missing: int = 0
+    room: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenRequest(SeenContext):
+    """The use of a request."""
+
+    request: ServedRequest
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenChunk(SeenRequest):
+    """A request that is to get blocks for a chunk of so many tokens."""
+
+    chunk: int
+
+
+@dataclass(kw_only=True)
+class SeenStep(SeenContext):
+    """A step: who must take part.
+
+    What must be registered and kept depends on the blocks that were told, and is asked for once these are
+    known to be right.
+    """
+
+    context: RequestModel
+    decoding: Sequence[ServedRequest]
+    chunks: Sequence[ServedRequest]
+
+    @cached_property
+    def runs(self) -> list[tuple[ServedRequest, RequestRun]]:
+        """Each request of the batch, and what was told of it."""
+        return [(self.context.served[run.request], run) for run in self.result.requests]
+
+    @cached_property
+    def new(self) -> list[int]:
+        """The blocks that requests were given."""
+        return [block for request, run in self.runs for block in run.blocks[len(request.blocks) :]]
+
+    @cached_property
+    def dropped(self) -> list[int]:
+        """Blocks that lost their states and were not evicted."""
+        return [block for block in self.result.dropped if block not in self.lost]
+
+    @cached_property
+    def offers(self) -> list[Offer]:
+        """What must be registered; a step that failed may have registered nothing."""
+        if self.result.error and not self.result.registered:
+            return []
+        rows = [(request, run.blocks) for request, run in self.runs]
+        return self.context.plan_registration(rows, self.lost)
+
+    @cached_property
+    def registered(self) -> list[int]:
+        """The blocks that must be registered."""
+        return [one.block for offer in self.offers for one in offer.made]
+
+    @cached_property
+    def leaving(self) -> list[Leaving]:
+        """The states that the step leaves."""
+        leaving = self.context.leaving
+        return [each for request, run in self.runs for each in leaving(request, run.row, run.blocks)]
+
+    @cached_property
+    def wanted(self) -> list[int]:
+        """The blocks whose states it leaves, and whose hashes they have."""
+        known = self.context.blocks.hash_of
+        return [it for it in priority(self.leaving) if it in known or it in self.registered]
+
+    @cached_property
+    def commit(self) -> Kept:
+        """Which of these get a state."""
+        return self.context.plan_commit(self.wanted, self.lost)
+
+
+def _is_limit(limit: int | None) -> bool:
+    return limit is None or limit >= 1
+
+
+def _are_tokens(tokens: Sequence[int]) -> bool:
+    return bool(tokens) and min(tokens) >= 0 and max(tokens) < 2**32
+
+
+class RequestsModel(KindModel):
+    """Follows a context: what it must answer is predicted, which free block it takes is told to it.
+
+    Attributes
+    ----------
+    context : RequestModel
+        What requests there are, and what is cached.
+    """
+
+    KIND: ClassVar[str] = "requests"
+    malformed_errors = (*MALFORMED_ERRORS, "RuntimeError")
+
+    def __init__(self, header: Header) -> None:
+        super().__init__(header)
+        self.context = RequestModel(header.config)
+        self._fault: Fault | None = None  # what is to happen in the next operation
+        if self.context.has_states != ("mamba" in self.claims):
+            raise ProgramError("an adapter with slots for states claims mamba, and no other does")
+
+    def sizes(self) -> dict[str, int]:
+        """Return the counts of blocks, slots and requests."""
+        return self.context.sizes()
+
+    def end_step(self, operation: Operation) -> None:
+        """Forget a fault that was for the operation at hand."""
+        if not isinstance(operation, Fault):
+            self._fault = None
+
+    @property
+    def armed(self) -> str:
+        """The call that was let fail in the operation at hand, if any."""
+        return "" if self._fault is None else self._fault.call
+
+    def must_fail(self, calls: Collection[str], made: int = 1) -> bool:
+        """Tell whether one of these calls must fail, if they are made so often."""
+        return self._fault is not None and self._fault.call in calls and self._fault.nth <= made
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def read(self, operation: Operation, outcome: Outcome) -> SeenContext:
+        """Read the outcome of an operation on no request."""
+        return SeenContext(outcome.result, effects=outcome.effects)
+
+    @staticmethod
+    def refused(outcome: Outcome, *wrong: Misuse) -> SeenContext:
+        """Return an outcome of what must be refused."""
+        return SeenContext(outcome.result, REFUSED, wrong, effects=outcome.effects)
+
+    def _find(self, step: int, *, is_leaving: bool = False) -> ServedRequest | None:
+        """Return the request of a step; ``None`` once it was released."""
+        if step in self.context.gone:
+            return None
+        if step not in self.context.served:
+            raise ProgramError(f"step {step} added no request")
+        request = self.context.served[step]
+        if request.is_spoiled and not is_leaving:
+            raise ProgramError(
+                f"the request of step {step} was in a step that failed; it can only be released"
+            )
+        return request
+
+    def _fate(self, calls: Collection[str], missing: int, room: int, answer: Result, full: type) -> str:
+        """Tell what became of an operation that needs blocks and makes these calls.
+
+        Where it finds none it answers with a result of another class.
+        """
+        if isinstance(answer, Failed) and answer.error == INJECTED and self.armed in calls:
+            return STRUCK
+        if missing > room:
+            return NO_ROOM
+        if missing and self.armed == "no_blocks" and isinstance(answer, full):
+            return TURNED_AWAY
+        is_due = "faults" in self.claims and self.must_fail((*calls, "no_blocks") if missing else calls)
+        return UNSTRUCK if is_due else DONE
+
+    # -- requests in ---------------------------------------------------------------------------------------
+
+    def read_add_request(self, operation: AddRequest, outcome: Outcome) -> SeenContext:
+        """Read how a request is taken up, whose prompt must fit: what it shares, and what it is given."""
+        context, tokens = self.context, operation.tokens
+        checks = (
+            (_NEVER_FITS, context.blocks_for(len(tokens)) > min(context.max_blocks, context.blocks.usable)),
+            (_NO_PROMPT, not (_are_tokens(tokens) and _is_limit(operation.limit))),
+        )
+        if wrong := [misuse for misuse, is_so in checks if is_so]:
+            return self.refused(outcome, *wrong)
+        if len(context.served) == context.max_requests:
+            return SeenContext(outcome.result, NO_ROOM, effects=outcome.effects)
+        request = context.meet(self.step, tokens, operation.limit)
+        missing, room = context.missing(request), context.room(request.blocks)
+        calls = ["allocate_blocks"] if missing else []
+        if request.skip and context.layers:
+            calls.append("restore_state")
+        return self._read_chunk(request, request.chunk, calls, missing, room, outcome)
+
+    def _read_chunk(
+        self,
+        request: ServedRequest,
+        chunk: int,
+        calls: Collection[str],
+        missing: int,
+        room: int,
+        outcome: Outcome,
+    ) -> SeenChunk:
+        result, blocks = outcome.result, self.context.blocks
+        fate = self._fate(calls, missing, room, result, NoRoom)
+        seen = SeenChunk(
+            result,
+            fate,
+            effects=outcome.effects,
+            missing=missing,
+            room=room,
+            request=request,
+            chunk=chunk,
+        )
+        if fate == DONE:
+            seen.lost = blocks.least_recent(missing - len(blocks.free), request.blocks)
+        return seen
+
+    def follow_add_request(self, step: int, operation: AddRequest, seen: SeenChunk) -> None:
+        """Take a request up with its blocks, if there is room."""
+        if seen.fate == DONE:
+            self.context.blocks.retain(seen.request.blocks)
+            self.context.served[step] = seen.request
+            self._follow_chunk(seen)
+
+    def read_schedule_chunk(self, operation: ScheduleChunk, outcome: Outcome) -> SeenContext:
+        """Read what a request is given for its next chunk, which must wait for it."""
+        request = self._find(operation.request)
+        checks = (
+            (_NO_CHUNK, request is None),
+            (_NOT_WAITING, request is not None and request.region != WAITING),
+            (_NO_LIMIT, not _is_limit(operation.limit)),
+        )
+        wrong = [misuse for misuse, is_so in checks if is_so]
+        if request is None or wrong:
+            return self.refused(outcome, *wrong)
+        context, chunk = self.context, request.plan_chunk(operation.limit)
+        missing = max(0, context.blocks_for(request.computed + chunk) - len(request.blocks))
+        calls = ["allocate_blocks"] if missing else []
+        return self._read_chunk(request, chunk, calls, missing, context.room(), outcome)
+
+    def follow_schedule_chunk(self, step: int, operation: ScheduleChunk, seen: SeenChunk) -> None:
+        """Let a request have its chunk, if there is room."""
+        if seen.fate == DONE:
+            self._follow_chunk(seen)
+
+    def _follow_chunk(self, seen: SeenChunk) -> None:
+        request, context = seen.request, self.context
+        request.region, request.chunk = PREFILL, seen.chunk
+        context.evict(seen.lost)
+        context.extend(request, seen.result.blocks[len(request.blocks) :])
+
+    # -- set aside, and out --------------------------------------------------------------------------------
+
+    def _use(self, step: int, outcome: Outcome, wrong: Misuse, *regions: str) -> SeenContext:
+        """Read the use of a request that must be in one of some regions."""
+        request = self._find(step)
+        if request is None:
+            return self.refused(outcome, _GONE)
+        if request.region not in regions:
+            return self.refused(outcome, wrong)
+        return SeenRequest(outcome.result, effects=outcome.effects, request=request)
+
+    def read_pause(self, operation: Pause, outcome: Outcome) -> SeenContext:
+        """Read whether a request is set aside, which paused ones must leave room for."""
+        seen = self._use(operation.request, outcome, _PAUSED_AGAIN, DECODE, PREFILL, WAITING)
+        if isinstance(seen, SeenRequest):
+            seen.missing, seen.room = self.context.paused_with(seen.request), self.context.paused_limit
+            seen.fate = DONE if seen.missing <= seen.room else NO_ROOM
+        return seen
+
+    def follow_pause(self, step: int, operation: Pause, seen: SeenRequest) -> None:
+        """Set a request aside, which gives up its chunk."""
+        if seen.fate == DONE:
+            seen.request.region, seen.request.chunk = PAUSED, 0
+
+    def read_resume(self, operation: Resume, outcome: Outcome) -> SeenContext:
+        """Read whether a paused request goes on."""
+        return self._use(operation.request, outcome, _NOT_PAUSED, PAUSED)
+
+    def follow_resume(self, step: int, operation: Resume, seen: SeenRequest) -> None:
+        """Let it stand where it was."""
+        seen.request.region = seen.request.resting_region
+
+    def read_release(self, operation: Release, outcome: Outcome) -> SeenContext:
+        """Read what goes with a request, wherever it stands."""
+        request = self._find(operation.request, is_leaving=True)
+        if request is None:
+            return self.refused(outcome, _RELEASED_AGAIN)
+        lost = self.context.blocks.lost_with(request.blocks)
+        return SeenRequest(outcome.result, effects=outcome.effects, lost=lost, request=request)
+
+    def follow_release(self, step: int, operation: Release, seen: SeenRequest) -> None:
+        """Let it go."""
+        self.context.release(seen.request)
+
+    def follow_reset(self, step: int, operation: Reset, seen: SeenContext) -> None:
+        """Forget everything."""
+        self.context.clear()
+
+    # -- steps, failures -----------------------------------------------------------------------------------
+
+    def read_run_step(self, operation: RunStep, outcome: Outcome) -> SeenContext:
+        """Read what a step did, in which nobody may have been in one that failed."""
+        context, result = self.context, outcome.result
+        decoding, chunks = context.of(DECODE), context.of(PREFILL)
+        if not _are_tokens(operation.next_tokens):
+            raise ProgramError("next_tokens must name one token at least, each in 0 .. 2**32 - 1")
+        if any(request.is_spoiled for request in (*decoding, *chunks)):
+            raise ProgramError("a request of a step that failed is still there; release it first")
+        full = [request for request in decoding if context.missing(request)]
+        if any(len(request.blocks) == context.max_blocks for request in full):
+            return self.refused(outcome, _TOO_LONG)
+        missing, room = len(full), context.room()
+        fate = self._fate(["allocate_blocks"] if missing else [], missing, room, result, Failed)
+        seen = SeenStep(
+            result,
+            fate,
+            effects=outcome.effects,
+            missing=missing,
+            room=room,
+            context=context,
+            decoding=decoding,
+            chunks=chunks,
+        )
+        if fate == DONE:
+            seen.lost = context.blocks.least_recent(missing - len(context.blocks.free))
+            if isinstance(result, Ran) and result.error:
+                is_due = self.armed in COMMIT or self.must_fail(FORWARD, len(decoding) + len(chunks))
+                seen.fate = CUT_SHORT if is_due and result.error == INJECTED else BROKEN
+        return seen
+
+    def follow_run_step(self, step: int, operation: RunStep, seen: SeenStep) -> None:
+        """Take over what was computed; of a step that failed once it had begun, nothing but what it says."""
+        if seen.fate not in (DONE, CUT_SHORT):
+            return
+        context, ran, tokens = self.context, seen.result, operation.next_tokens
+        offers, sampling = seen.offers, sorted(it.step for it, _ in seen.runs if it.is_at_its_end)
+        context.evict(seen.lost)
+        context.register(offers)
+        for request, run in seen.runs:
+            context.extend(request, run.blocks[len(request.blocks) :])
+            if ran.error:
+                request.is_spoiled = True
+            else:
+                place = sampling.index(request.step) if request.is_at_its_end else 0
+                context.finish_step(request, tokens[place % len(tokens)])
+        if context.has_states:
+            context.slots.drop(seen.dropped)
+            context.slots.slot_of.update({each.block: each.slot for each in ran.kept})
+
+    def read_fault(self, operation: Fault, outcome: Outcome) -> SeenContext:
+        """Read what is to happen in the next operation."""
+        if operation.nth < 1:
+            raise ProgramError(f"{operation}: the calls of the next operation are counted from 1")
+        return self.read(operation, outcome)
+
+    def follow_fault(self, step: int, operation: Fault, seen: SeenContext) -> None:
+        """Remember it."""
+        self._fault = operation
