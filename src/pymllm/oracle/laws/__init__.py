@@ -36,7 +36,7 @@ __all__ = [
     "laws_of",
 ]
 
-SPECIFICATION = "1.0"
+SPECIFICATION = "1.1"
 """Version of the specification: the first number grows where what kept it may break it now, the second where
 it says more, or the same more clearly."""
 
