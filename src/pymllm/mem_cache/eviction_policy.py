@@ -6,11 +6,11 @@ A further policy is a class here, with its line in `POLICIES`, and its line in
 
 from __future__ import annotations
 
+import difflib
 from reprlib import repr as short_repr
 from typing import Any, ClassVar, Protocol, TypeGuard
 
 from pymllm.mem_cache.arguments import as_int
-from pymllm.text_file import did_you_mean
 
 __all__ = ["POLICIES", "EvictionPolicy", "RankedNode"]
 
@@ -176,9 +176,11 @@ def as_policy(policy: Any) -> EvictionPolicy:
     """Read ``eviction_policy``: a name, or an object with a method ``rank`` (X1)."""
     if isinstance(policy, str):
         if policy not in POLICIES:
+            near = difflib.get_close_matches(policy[:20].lower(), POLICIES, n=1)
+            meant = f" (did you mean {near[0]}?)" if near else ""
             raise ValueError(
-                f"eviction_policy is {short_repr(policy)}{did_you_mean(policy, POLICIES)}: "
-                f"give one of {', '.join(POLICIES)}, or an object with a method rank(node)"
+                f"eviction_policy is {short_repr(policy)}{meant}: give one of {', '.join(POLICIES)}, "
+                "or an object with a method rank(node)"
             )
         return POLICIES[policy]()
     if not is_policy(policy):
