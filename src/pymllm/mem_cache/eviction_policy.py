@@ -12,7 +12,18 @@ from typing import Any, ClassVar, Protocol, TypeGuard
 
 from pymllm.mem_cache.arguments import as_int
 
-__all__ = ["POLICIES", "EvictionPolicy", "RankedNode"]
+__all__ = [
+    "FIFO",
+    "FILO",
+    "LFU",
+    "LRU",
+    "MRU",
+    "POLICIES",
+    "SLRU",
+    "EvictionPolicy",
+    "Priority",
+    "RankedNode",
+]
 
 
 class RankedNode(Protocol):
