@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -47,3 +48,17 @@ def test_the_cache_knows_nothing_of_us() -> None:
     assert "import pymllm" not in text
     assert "from pymllm" not in text
     assert len(text.splitlines()) < 70
+
+
+def test_its_policy_is_compared_and_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R5: an order that the judge does not know is held to all laws but that of the order."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    options = ["--mode", "serial", "--requests", "30", "--capacity", "4k", "--jobs", "1", "--json"]
+    policies = ["--eviction-policy", "lru", "--eviction-policy", "stranger_policy:Cheapest"]
+    played = CliRunner().invoke(main, ["replay", "chat", *options, *policies], catch_exceptions=False)
+    assert played.exit_code == 0, played.output
+    assert [run["config"]["eviction_policy"] for run in json.loads(played.stdout)["runs"]] == policies[1::2]
+    examined = ["verify", "--adapter", "stranger_policy:CheapestRadix", "--examples", "5", "--jobs", "1"]
+    result = CliRunner().invoke(main, examined, catch_exceptions=False)
+    assert " 0 violated" in result.stdout
+    assert [line for line in result.stdout.splitlines() if line.startswith("R11 ") and "not claimed" in line]

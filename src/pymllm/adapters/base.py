@@ -25,6 +25,7 @@ CAPABILITIES: dict[str, str] = {
     "bigrams": "takes tuples as tokens",
     "hashes": "computes page hashes",
     "exact_lru": "evicts in the strict order of recency",
+    "exact_policy": "prefix caches: evicts leaves in the strict order of the configuration's policy",
     "refusals": "refuses misuse with the documented errors",
     "merges": "makes freed pages available at a merge, in the order of A4",
     "sorted": "hands out the lowest page first after a merge",

@@ -20,6 +20,7 @@ from pymllm.invariants import check_gdn_pool, check_mamba_radix_cache, check_rad
 from pymllm.invariants.radix_cache import check_departed
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.chunk_cache import ChunkCache
+from pymllm.mem_cache.eviction_policy import POLICIES
 from pymllm.mem_cache.gdn_pool import GDNPool
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.radix_cache import RadixCache
@@ -127,13 +128,24 @@ class OwnTree(OwnPrefixCache):
         page_size = self.number("page_size")
         self.foreign_node = self.build(page_size).insert(RadixKey([1] * page_size)).last_node
 
+    @property
+    def options(self) -> dict[str, str]:
+        """What a cache is built with beside sizes and pools; a variation may know no policies."""
+        return {} if self.policy == "lru" else {"eviction_policy": self.policy}
+
+    @property
+    def policy(self) -> str:
+        """The eviction policy that its configuration names; ``lru`` where it names none."""
+        return str(self.config.get("policy", "lru"))
+
     @abstractmethod
     def build(self, page_size: int, pool: Any = None) -> Any:
         """Build another cache of the same class."""
 
     def claim(self) -> frozenset[str]:
         """Claim what every tree of ours can: slots over a pool, and refusals unless that checks nothing."""
-        claimed = {"extra_key", "bigrams", "hashes", "exact_lru", "faults", "callbacks", "call_order"}
+        order = "exact_lru" if self.policy == "lru" else "exact_policy"
+        claimed = {"extra_key", "bigrams", "hashes", order, "faults", "callbacks", "call_order"}
         claimed |= {"inspect", "lean_matches"} | ({"refusals"} if self.is_checked else set())
         return frozenset(claimed | ({"pool"} if self.config["pool"] != "none" else set()))
 
@@ -246,6 +258,7 @@ class Radix(OwnTree):
             None if window is None else self.number("window"),
             self.pool,
             on_node_evict,
+            **self.options,
         )
 
     def audit(self) -> Sequence[str]:
@@ -270,6 +283,18 @@ class WindowedRadix(Radix):
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         *pool_configurations([4, 6], ["none", "token", "swa"]),
         *pool_configurations([6], ["swa"], check_ownership=False),
+    )
+
+
+_POOLED = pool_configurations([None], ["token"])
+
+
+class RankedRadix(Radix):
+    """`RadixCache` with each policy but ``lru``, in pages of one size or the other, and one with windows."""
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        *({**_POOLED[at % 2], "policy": policy} for at, policy in enumerate(POLICIES) if policy != "lru"),
+        {**pool_configurations([4], ["swa"])[0], "policy": "lfu"},
     )
 
 
@@ -304,7 +329,7 @@ class Mamba(OwnTree):
     def make_cache(self, on_node_evict: Callable[[int], None]) -> MambaRadixCache:
         inner = GDNPool(1, 1, 1, 1, 1, 1, 2, self._device, max_track_slots=self.number("track_slots"))
         self.states = RecordingStatePool(inner, lambda effect: self.effects.append(effect))
-        return self.CACHE(self.number("page_size"), self.pool, self.states, on_node_evict)
+        return self.CACHE(self.number("page_size"), self.pool, self.states, on_node_evict, **self.options)
 
     def size_calls(self) -> list[tuple[str, Callable[[], int]]]:
         """Return what tells the sizes of both kinds of memory, and what both pools have left."""

@@ -220,12 +220,14 @@ class OwnPrefixCache(BaseAdapter, ABC):
         """Insert a key; what was passed in is overwritten at once (X5)."""
         key, value = make_radix_key(operation.key), self._value_of(operation)
         states = self.states_of(operation)
+        more = {"priority": operation.priority} if operation.priority else {}
         result = self.cache.insert(
             key,
             value,
             prev_prefix_len=operation.prev_prefix_len,
             swa_evicted_seqlen=operation.swa_evicted_seqlen,
             **states,
+            **more,
         )
         for given in (key.token_ids, value, *states.values()):
             if given is not None:

@@ -62,6 +62,7 @@ _OWN = {
     "hashes": ("own_pools:KeysAndHashes", "RadixKey and the hash functions"),
     "radix": ("own_caches:Radix", "RadixCache"),
     "radix-window": ("own_caches:WindowedRadix", "RadixCache with a sliding window"),
+    "radix-policy": ("own_caches:RankedRadix", "RadixCache with each eviction policy but lru"),
     "mamba": ("own_caches:Mamba", "MambaRadixCache"),
     "chunk": ("own_caches:Chunk", "ChunkCache"),
     "blocks": ("own_blocks:Blocks", "KVBlockAllocator and MambaSlotAllocator"),

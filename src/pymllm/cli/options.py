@@ -270,9 +270,15 @@ def find_adapter_or_refuse(name: str, *, is_run: bool = True) -> AdapterEntry:
     missing = entry.find_missing() if is_run else None
     if missing is not None:
         raise click.UsageError(f"{missing}.")
-    if ":" in name and not name.startswith(PREFIX) and "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    if not name.startswith(PREFIX):
+        add_folder_of(name)
     return entry
+
+
+def add_folder_of(name: str) -> None:
+    """Let ``module:Class`` be found in the working folder."""
+    if ":" in name and "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 def find_adapters_or_own(names: Iterable[str]) -> tuple[AdapterEntry, ...]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,8 +16,9 @@ from pymllm.cli.program import complain, escaped
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.conformance.documents import CacheTime, CeilingRow, ReplayConfig, ReplayDocument, ReplayRun
-from pymllm.conformance.replay_plan import ReplayPlan
+from pymllm.conformance.replay_plan import ReplayPlan, column_of
 from pymllm.errors import UsageError
+from pymllm.oracle.models.policy_ranks import POLICY_RANKS
 from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ _ENGINE_ONLY = (
     "swa_capacity",
     "track_slots",
     "mamba_chunk_size",
-    "eviction_policy",
     "max_running",
     "chunk",
     "iteration_ms",
@@ -107,10 +107,13 @@ _ITERATION = options.Amount(0.01, 86_400_000)
 )
 @click.option(
     "--eviction-policy",
-    type=click.Choice(["lru", "ref-zero"]),
+    "eviction_policies",
+    metavar="NAME",
+    multiple=True,
     show_default="lru",
-    help="With --cache blocks: keep unreferenced blocks until memory is short (lru), or free them at once "
-    "(ref-zero).",
+    help=f"What radix and mamba evict first: {', '.join(POLICY_RANKS)}, or your own as module:Class. With "
+    "--cache blocks: keep unreferenced blocks until memory is short (lru), or free them at once (ref-zero). "
+    "Repeat it to compare.",
 )
 @click.option(
     "--max-running",
@@ -144,6 +147,7 @@ def replay_command(
     *,
     page_sizes: tuple[int, ...],
     capacities: tuple[int, ...],
+    eviction_policies: tuple[str, ...],
     jobs: int,
     as_json: bool,
     store: Path | None,
@@ -155,15 +159,18 @@ def replay_command(
     TRACE is a file of JSON lines in the Mooncake format, plain or gzip, or - for standard input; NAME is
     one of chat, agent, shared-prompt and adversarial, which need no file.
 
-    With several page sizes or capacities, each cache is replayed with each of them, in parallel processes. A
-    table then has the hit rate for each capacity, beside that of an unlimited cache and, in a serial replay,
-    of the best possible cache of that capacity.
+    With several page sizes, capacities or policies, each cache is replayed with each of them, in parallel
+    processes. A table then has the hit rate for each capacity, beside that of an unlimited cache and, in a
+    serial replay, of the best possible cache of that capacity.
 
     Exit status: 0, 1 if a law is broken, 2 for bad input. After Ctrl-C or SIGTERM the results so far are
     printed, no run is stored, and the status is 130 or 143. docs/replay.md explains the JSON document.
     """
+    policies = _each_once("--eviction-policy", eviction_policies)
+    for policy in policies:
+        options.add_folder_of(policy)
     plans = [
-        ReplayPlan(page_size=page_size, capacity=capacity, **chosen)
+        ReplayPlan(page_size=page_size, capacity=capacity, eviction_policies=policies, **chosen)
         for page_size, capacity in itertools.product(
             _each_once("--page-size", page_sizes), _each_once("--capacity", capacities) or (None,)
         )
@@ -179,7 +186,8 @@ def replay_command(
         # Not at the top: this loads torch, which --help and a mistyped option can do without.
         from pymllm.conformance.replays import ReplayGrid, run_grid, run_plan
 
-        result = run_plan(plans[0], show) if len(plans) == 1 else run_grid(plans, jobs, show)
+        is_alone = len(plans) == 1 and len(policies) < 2
+        result = run_plan(plans[0], show) if is_alone else run_grid(plans, jobs, show)
     except UsageError as error:
         raise click.UsageError(str(error)) from error
     document, found = result.document, result.document.violation
@@ -192,7 +200,10 @@ def replay_command(
     return 0 if found is None else 1
 
 
-def _each_once(option: str, values: tuple[int, ...]) -> tuple[int, ...]:
+_Value = TypeVar("_Value", int, str)
+
+
+def _each_once(option: str, values: tuple[_Value, ...]) -> tuple[_Value, ...]:
     """Leave out what was given before, perhaps in other words, and say so."""
     for value, times in Counter(values).items():
         if times > 1:
@@ -247,17 +258,17 @@ def _how_far(result: Replayed) -> str:
     runs, last = result.document.runs, result.document.runs[-1]
     begun = last.requests if last.finished is None else last.finished
     ended = begun + (last.skipped or 0) + (last.rejected or 0)
-    left = result.plan.caches[len(runs) :]
+    left = [column_of(*column) for column in result.plan.columns[len(runs) :]]
     unplayed = f"; not replayed: {', '.join(left)}" if left else ""
     total = result.document.workload.requests
-    return f"interrupted: {last.config.cache} after {ended:,} of {total:,} requests{unplayed}"
+    return f"interrupted: {last.config.column} after {ended:,} of {total:,} requests{unplayed}"
 
 
 def _table(result: Replayed) -> Table:
     runs = result.document.runs
     table = make_table("")
     for run in runs:
-        table.add_column(run.config.cache, justify="right", overflow="fold")
+        table.add_column(run.config.column, justify="right", overflow="fold")
     columns = [_sections(run, result.plan) for run in runs]
     for place, (title, rows) in enumerate(columns[0]):
         table.add_row(title, style="bold")
@@ -346,6 +357,7 @@ def _configuration(config: ReplayConfig, plan: ReplayPlan) -> _Rows:
             *rows,
             ("capacity", _rounded(config.capacity, plan.capacity)),
             ("ownership checks", "on" if config.check_ownership else "off"),
+            *_policy(config, plan),
         ]
     rows += [
         ("window", _count(config.sliding_window_size, none="none")),
@@ -364,10 +376,16 @@ def _configuration(config: ReplayConfig, plan: ReplayPlan) -> _Rows:
     if plan.has_blocks:  # a column of another cache has none of it
         rows += [
             ("a state after every", _count(config.mamba_chunk_size, none="no blocks")),
-            ("eviction policy", (config.eviction_policy or "no blocks").replace("_", "-")),
             ("capacity for paused requests", _count(config.paused_capacity, none="no blocks")),
         ]
-    return rows
+    return [*rows, *_policy(config, plan)]
+
+
+def _policy(config: ReplayConfig, plan: ReplayPlan) -> _Rows:
+    if not (plan.has_blocks or plan.eviction_policies):
+        return []
+    own = "evicts nothing" if config.cache == "chunk" else "lru"
+    return [("eviction policy", (config.eviction_policy or own).replace("_", "-"))]
 
 
 def _count(count: int | None, thing: str = "token", none: str = "unknown") -> str:
@@ -424,7 +442,7 @@ def _point_of(result: Replayed) -> tuple[int, int]:
 
 
 def _curve(grid: ReplayGrid, page_size: int) -> str:
-    caches = list(dict.fromkeys(one.plan.caches[0] for one in grid.results))
+    caches = list(dict.fromkeys(column_of(*one.plan.columns[0]) for one in grid.results))
     head = ("capacity", *caches, "Belady", "unlimited", "evicted", "left out")
     rows = [
         _row(grid, point, ceiling, caches)
@@ -439,7 +457,9 @@ def _curve(grid: ReplayGrid, page_size: int) -> str:
 def _row(
     grid: ReplayGrid, point: tuple[int, int], ceiling: CeilingRow | None, caches: Sequence[str]
 ) -> tuple[str, ...]:
-    here = {one.plan.caches[0]: one.document.runs for one in grid.results if _point_of(one) == point}
+    here = {
+        column_of(*one.plan.columns[0]): one.document.runs for one in grid.results if _point_of(one) == point
+    }
     runs = [run for found in here.values() for run in found]
     rates = {cache: _percent(it[0].token_hit_rate) if it else "violated" for cache, it in here.items()}
     belady, unlimited = (ceiling.belady_hit_rate, ceiling.unlimited_hit_rate) if ceiling else (None, None)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta, field
 
+from pymllm.conformance.replay_plan import column_of
 from pymllm.conformance.soak.ledger import Failure
 from pymllm.faults.fault import SEARCHERS
 from pymllm.history.files import Config
@@ -453,6 +454,11 @@ class ReplayConfig(Row, frozen=True, kw_only=True):
     seed: int | None = None
     device: str = "cpu"
 
+    @property
+    def column(self) -> str:
+        """Return what the cache is called beside others: with its policy, where somebody chose it."""
+        return column_of(self.cache, self.eviction_policy)
+
 
 class ReplayRun(Row, frozen=True, kw_only=True):
     """One cache over a workload; what only an engine or a serial replay has is not there with the other.
@@ -507,7 +513,7 @@ _OF_ENGINE = {
     *("finished", "rejected", "aborted", "retractions", "pauses", "computed_tokens", "output_tokens"),
     *("evicted_swa_tokens", "dead_window_tokens", "stateless_tokens", "peak_states_held", "evicted_states"),
     *("skipped_snapshots", "content_tokens", "peak_tokens_held", "iterations", "virtual_seconds"),
-    *("sliding_window_size", "swa_capacity", "track_slots", "mamba_chunk_size", "eviction_policy"),
+    *("sliding_window_size", "swa_capacity", "track_slots", "mamba_chunk_size"),
     *("paused_capacity", "max_running", "max_context", "chunk_tokens", "iteration_ms", "decode_headroom"),
     *("release_window_early", "content_check", "seed"),
 }

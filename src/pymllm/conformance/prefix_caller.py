@@ -181,7 +181,9 @@ class PrefixCaller(ActingMachine):
             protected = evicted = 0  # nothing that a state could belong to
         spans = None if slots is None else self.spans(slots)
         form = INSERT_FORMS[style % len(INSERT_FORMS)]
-        step, result = self.take(ops.Insert(key, spans, protected, evicted, form, state))
+        # Of other policies a priority changes nothing, and programs are read by people.
+        priority = style % 3 if self.judge.model.config.get("policy") == "priority" else 0
+        step, result = self.take(ops.Insert(key, spans, protected, evicted, form, state, priority))
         if isinstance(result, Inserted) and result.node_len is not None:
             self._keep_handle(step, path_of_key(key).upto(result.node_len))
         return step if isinstance(result, Inserted) else None

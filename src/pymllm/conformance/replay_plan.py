@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pymllm.errors import UsageError
+from pymllm.oracle.models.policy_ranks import POLICY_RANKS
 from pymllm.text_file import cut, did_you_mean
 
 NAMED_WORKLOADS = ("chat", "agent", "shared-prompt", "adversarial")
@@ -14,6 +15,26 @@ NAMED_WORKLOADS = ("chat", "agent", "shared-prompt", "adversarial")
 
 _BLOCKS = "blocks"
 _CACHES_OF_STATES = ("mamba", _BLOCKS)
+_TREES = ("radix", "mamba")
+_OF_BLOCKS = ("lru", "ref-zero")
+
+EVICTION_POLICIES = tuple(dict.fromkeys((*POLICY_RANKS, *_OF_BLOCKS)))
+"""Names of ``--eviction-policy``; ``module:Class`` is a stranger's."""
+
+
+def knows_policy(cache: str, policy: str) -> bool:
+    """Tell whether a cache can evict by a policy."""
+    if cache == _BLOCKS:
+        return policy in _OF_BLOCKS
+    return cache in _TREES and (policy in POLICY_RANKS or ":" in policy)
+
+
+def column_of(cache: str, policy: str | None) -> str:
+    """Return what a cache is called beside others: with its policy, where somebody chose it."""
+    if policy is None or (cache == _BLOCKS and policy == _OF_BLOCKS[0]):
+        return cache
+    return f"{cache} {policy.replace('_', '-') if cache == _BLOCKS else policy}"
+
 
 _SLOT_MAX = 2**31 - 1
 _ADVERSARIAL_MAX = 10_000_000
@@ -44,7 +65,16 @@ class ReplayPlan:
     content_check: bool | None
     check_every: int
     mamba_chunk_size: int | None = None
-    eviction_policy: str | None = None
+    eviction_policies: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[tuple[str, str | None], ...]:
+        """Each cache with each of the policies that it knows; ``None`` for one that knows none of them."""
+        found: list[tuple[str, str | None]] = []
+        for cache in self.caches:
+            known = [policy for policy in self.eviction_policies if knows_policy(cache, policy)]
+            found += [(cache, policy) for policy in known or (None,)]
+        return tuple(found)
 
     @property
     def is_named(self) -> bool:
@@ -67,6 +97,7 @@ class ReplayPlan:
             raise UsageError(_no_such_workload(self.workload))
         if self.swa_capacity is not None and self.window is None:
             raise UsageError("--swa-capacity is the window half's; give --window too.")
+        self._check_policies()
         self._check_states()
         for option, slots in (("--capacity", self.capacity), ("--swa-capacity", self.swa_capacity)):
             if slots is not None and slots < self.page_size:
@@ -85,16 +116,23 @@ class ReplayPlan:
                 f"pool; give at most {_ADVERSARIAL_MAX}."
             )
 
+    def _check_policies(self) -> None:
+        for policy in self.eviction_policies:
+            if ":" not in policy:
+                pick_name(policy, EVICTION_POLICIES, "eviction policy", ", or your own as module:Class")
+            if not any(knows_policy(cache, policy) for cache in self.caches):
+                known = [cache for cache in (*_TREES, _BLOCKS) if knows_policy(cache, policy)]
+                raise UsageError(
+                    f"--eviction-policy {cut(policy)} is for {' and '.join(known)}; "
+                    f"give --cache {' or '.join(known)} too."
+                )
+
     def _check_states(self) -> None:
         with_states = [cache for cache in self.caches if cache in _CACHES_OF_STATES]
         if self.track_slots is not None and not with_states:
             raise UsageError("--track-slots is for states; give --cache mamba or blocks too.")
-        for option, value in (
-            ("--mamba-chunk-size", self.mamba_chunk_size),
-            ("--eviction-policy", self.eviction_policy),
-        ):
-            if value is not None and not self.has_blocks:
-                raise UsageError(f"{option} is for blocks; give --cache blocks too.")
+        if self.mamba_chunk_size is not None and not self.has_blocks:
+            raise UsageError("--mamba-chunk-size is for blocks; give --cache blocks too.")
         if self.mode == "serial" and with_states:
             raise UsageError(
                 f"--cache {with_states[0]} caches the states of an engine, and a serial replay has none; "
@@ -106,12 +144,13 @@ class ReplayPlan:
             )
 
 
-def pick_name(asked: str, names: Iterable[str], what: str) -> str:
+def pick_name(asked: str, names: Iterable[str], what: str, others: str = "") -> str:
     """Return a name that there is, or refuse with the nearest one; ``what`` says what kind of thing it is."""
     known = sorted(names)
     if asked not in known:
         raise UsageError(
-            f"there is no {what} {cut(asked)!r}{did_you_mean(asked, known)}; give one of {', '.join(known)}."
+            f"there is no {what} {cut(asked)!r}{did_you_mean(asked, known)}; "
+            f"give one of {', '.join(known)}{others}."
         )
     return asked
 

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy
@@ -22,14 +22,14 @@ from pymllm.conformance.documents import (
     ReplayViolation,
     WorkloadRow,
 )
-from pymllm.conformance.replay_plan import ReplayPlan, pick_name
+from pymllm.conformance.replay_plan import ReplayPlan, column_of, pick_name
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import InvariantViolation, UsageError
 from pymllm.workloads.block_engine import BlockEngine
 from pymllm.workloads.ceiling import HitCeiling, belady_hit_tokens
 from pymllm.workloads.engine import Engine, EngineConfig, EngineReport
 from pymllm.workloads.engine_config import BLOCKS, CACHES_OF_STATES
-from pymllm.workloads.engine_pools import CACHE_MAKERS
+from pymllm.workloads.engine_pools import CACHE_MAKERS, find_policy
 from pymllm.workloads.engine_report import CutShort
 from pymllm.workloads.request import Request
 from pymllm.workloads.serial import SerialConfig, SerialReport, replay_serially
@@ -99,6 +99,9 @@ def settle(plan: ReplayPlan) -> ReplayPlan:
     """Fill in what depends on the workload; an unknown cache, or sizes that do not fit, are refused."""
     for cache in plan.caches:
         pick_name(cache, (*CACHE_MAKERS, BLOCKS), "cache")
+    for policy in plan.eviction_policies:
+        if ":" in policy:
+            find_policy(policy)
     capacity, requests = plan.capacity, plan.requests
     if capacity is None:
         capacity = WORKLOADS[plan.workload].capacity if plan.is_named else _TRACE_CAPACITY
@@ -124,12 +127,13 @@ def run_plan(plan: ReplayPlan, show: Show = _unseen, requests: list[Request] | N
     torch.set_num_threads(1)
     runs: list[EngineReport | SerialReport] = []
     violation, interruption = None, None
-    for cache in plan.caches:
+    for cache, policy in plan.columns:
+        column = column_of(cache, policy)
         try:
-            with show(f"{plan.workload} {cache}", len(requests), "requests") as done:
-                runs.append(_run_cache(plan, cache, requests, done))
+            with show(f"{plan.workload} {column}", len(requests), "requests") as done:
+                runs.append(_run_cache(plan, cache, policy, requests, done))
         except InvariantViolation as error:
-            violation = ReplayViolation(cache, error.law, error.message)
+            violation = ReplayViolation(column, error.law, error.message)
             break
         except CutShort as cut:
             runs.append(cut.report)
@@ -162,12 +166,12 @@ def load_requests(plan: ReplayPlan) -> list[Request]:
 
 
 def _run_cache(
-    plan: ReplayPlan, cache: str, requests: list[Request], show: _Progress
+    plan: ReplayPlan, cache: str, policy: str | None, requests: list[Request], show: _Progress
 ) -> EngineReport | SerialReport:
     try:
         if plan.mode == "serial":
-            return replay_serially(requests, _serial_config(plan, cache), progress=show)
-        config, source = _engine_config(plan, cache, requests), TraceSource(requests)
+            return replay_serially(requests, _serial_config(plan, cache, policy), progress=show)
+        config, source = _engine_config(plan, cache, policy, requests), TraceSource(requests)
         if cache == BLOCKS:
             return BlockEngine(config, source, progress=show).run()
         return Engine(config, source, progress=show).run()
@@ -180,10 +184,9 @@ def _run_cache(
         raise
 
 
-def _engine_config(plan: ReplayPlan, cache: str, requests: list[Request]) -> EngineConfig:
+def _engine_config(plan: ReplayPlan, cache: str, policy: str | None, requests: list[Request]) -> EngineConfig:
     assert plan.capacity is not None
     assert plan.content_check is not None
-    of_blocks = {} if cache != BLOCKS else _block_options(plan)
     return EngineConfig(
         cache=cache,
         page_size=plan.page_size,
@@ -198,16 +201,9 @@ def _engine_config(plan: ReplayPlan, cache: str, requests: list[Request]) -> Eng
         content_check=plan.content_check,
         check_every=plan.check_every,
         seed=plan.seed,
-        **of_blocks,
+        mamba_chunk_size=plan.mamba_chunk_size if cache == BLOCKS else None,
+        eviction_policy=policy if policy is None or cache != BLOCKS else policy.replace("-", "_"),
     )
-
-
-def _block_options(plan: ReplayPlan) -> dict[str, Any]:
-    policy = plan.eviction_policy
-    return {
-        "mamba_chunk_size": plan.mamba_chunk_size,
-        "eviction_policy": None if policy is None else policy.replace("-", "_"),
-    }
 
 
 def _longest_that_fits(requests: list[Request], slots: int) -> int:
@@ -217,11 +213,13 @@ def _longest_that_fits(requests: list[Request], slots: int) -> int:
     return max((length for length in lengths if length - 1 <= slots), default=1)
 
 
-def _serial_config(plan: ReplayPlan, cache: str) -> SerialConfig:
+def _serial_config(plan: ReplayPlan, cache: str, policy: str | None) -> SerialConfig:
     assert plan.capacity is not None
     # Whoever checks wants to know whose each slot is; whoever measures does not want to pay for it.
     checked = plan.check_every > 0
-    return SerialConfig(cache, plan.page_size, plan.capacity, checked, plan.check_every)
+    return SerialConfig(
+        cache, plan.page_size, plan.capacity, checked, plan.check_every, eviction_policy=policy
+    )
 
 
 def _versions() -> dict[str, str]:
@@ -246,9 +244,12 @@ def run_grid(plans: Sequence[ReplayPlan], jobs: int, show: Show = _unseen) -> Re
         with show(f"reading {settled[0].workload}", 1, ""):
             shared = load_requests(settled[0])
     runs: list[_Task[Replayed]] = [
-        (run_plan, (replace(plan, caches=(cache,)), _unseen, shared))
+        (
+            run_plan,
+            (replace(plan, caches=(cache,), eviction_policies=(policy,) if policy else ()), _unseen, shared),
+        )
         for plan in settled
-        for cache in plan.caches
+        for cache, policy in plan.columns
     ]
     ceilings: list[_Task[CeilingRow]] = [(find_ceiling, (plan, shared)) for plan in settled]
     tasks: list[_Task[object]] = [*runs, *ceilings]

@@ -269,6 +269,7 @@ class Insert(_Operation, frozen=True):
     - ``prev_prefix_len``, ``swa_evicted_seqlen``: As in the documented interface.
     - ``form``: As of `Free`.
     - ``state``: The track slot with the state after the key's last token (M1): one, of an `AllocTrack`.
+    - ``priority``: How much the request matters, to a policy that asks (R11).
     """
 
     key: Key
@@ -277,6 +278,7 @@ class Insert(_Operation, frozen=True):
     swa_evicted_seqlen: int = 0
     form: str = "int64"
     state: Span | None = None
+    priority: int = 0
 
 
 class Evict(_Operation, frozen=True):

@@ -21,6 +21,7 @@ from pymllm.invariants.radix_cache import (
     check_recency,
     check_sizes,
     check_slots,
+    check_stamps,
     check_structure,
     check_waiting,
 )
@@ -44,6 +45,7 @@ def check_mamba_radix_cache(cache: MambaRadixCache) -> None:
     check_locks(nodes)
     _check_state_locks(cache, nodes)
     check_recency(tree, nodes)
+    check_stamps(tree, nodes)
     _check_sizes(cache, nodes, with_state)
     _check_victims(cache._states.victims, nodes)
     _check_list("full_lru", cache.full_lru, nodes, nodes)

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from pymllm.invariants.pools import check_subject, fail
 from pymllm.mem_cache.base_tree_node import BaseTreeNode
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
-from pymllm.mem_cache.radix_tree import RadixNode, RadixTree
+from pymllm.mem_cache.radix_tree import RadixNode, RadixTree, RankedTree
 from pymllm.mem_cache.token_encoding import BYTES_PER_ID
-from pymllm.mem_cache.victim_order import VictimOrder
+from pymllm.mem_cache.victim_order import RankedOrder, VictimOrder
 
 NodeT = TypeVar("NodeT", bound=RadixNode)
 
@@ -140,9 +140,39 @@ def check_order(law: str, what: str, order: VictimOrder[NodeT], members: Sequenc
     for node in members:
         if node not in order or node not in known:
             fail(law, f"node {node.id} is missing from the order of {what}")
+    if isinstance(order, RankedOrder) and not order._is_lost:
+        _check_ranks(law, what, order, members)
     oldest = min(members, key=lambda node: (node.last_access_time, node._depth), default=None)
     if order.oldest() is not oldest:
         fail(law, f"the oldest of the {what} is {oldest}, the order says {order.oldest()}")
+
+
+def _check_ranks(law: str, what: str, order: RankedOrder[NodeT], members: Sequence[NodeT]) -> None:
+    """Rank every member again; who is not to be ranked anew has its rank in the heap."""
+    heap = {id(ranked) for ranked in order._heap}
+    for node in members:
+        ranked = order._ranked.get(node)
+        now = order._policy.rank(node), node.last_access_time, node._depth, node
+        if node not in order._changed and (ranked != now or id(ranked) not in heap):
+            fail(
+                law, f"node {node.id} ranks {now[:3]} among the {what}, the order has {ranked and ranked[:3]}"
+            )
+    if len(order._ranked.keys() | order._changed.keys()) != len(members):
+        fail(law, f"the order of {what} ranks nodes that are no members")
+
+
+def check_stamps(tree: RadixTree[Any], nodes: Sequence[Any]) -> None:
+    """Compare each node with those below it, which came no earlier and matter no more (R11)."""
+    for node in nodes if isinstance(tree, RankedTree) else ():
+        if not 0 < node.creation_time <= tree.clock:
+            fail("R11", f"node {node.id} came at {node.creation_time}, the clock is at {tree.clock}")
+        for child in node.children.values():
+            if child.creation_time < node.creation_time or child.priority > node.priority:
+                fail(
+                    "R11",
+                    f"node {node.id} came at {node.creation_time} with priority {node.priority}, "
+                    f"its child {child.id} at {child.creation_time} with {child.priority}",
+                )
 
 
 def check_waiting(law: str, nodes: Sequence[NodeT], orders: Sequence[VictimOrder[NodeT]]) -> None:
@@ -229,6 +259,7 @@ def check_radix_cache(cache: RadixCache) -> None:
     nodes = check_structure(tree)
     check_locks(nodes)
     check_recency(tree, nodes)
+    check_stamps(tree, nodes)
     if cache.sliding_window_size is None:
         _check_no_window(cache, nodes)
     else:

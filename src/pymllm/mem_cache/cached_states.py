@@ -13,7 +13,7 @@ from pymllm.mem_cache.eviction import LeafPlan
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
 from pymllm.mem_cache.radix_tree import RadixTree
-from pymllm.mem_cache.victim_order import VictimOrder, older_of
+from pymllm.mem_cache.victim_order import VictimOrder, make_order
 from pymllm.mem_cache.victims import InnerVictims
 
 
@@ -26,7 +26,7 @@ class StateVictims(InnerVictims[MambaTreeNode]):
 
     def clear(self) -> None:
         """Start empty; who waited is the caller's to cut loose."""
-        bare_leaves: VictimOrder[MambaTreeNode] = VictimOrder()
+        bare_leaves: VictimOrder[MambaTreeNode] = make_order(self.policy)
         super().clear()
         self.bare_leaves = bare_leaves
 
@@ -40,9 +40,9 @@ class StateVictims(InnerVictims[MambaTreeNode]):
         """Return the order in which an unlocked node belongs once it is a leaf."""
         return self.bare_leaves if node._track_slot is None else self.leaves
 
-    def oldest_leaf(self) -> MambaTreeNode | None:
-        """Return the least recent unlocked leaf, with a state or without, or ``None`` (R5)."""
-        return older_of(self.leaves.oldest(), self.bare_leaves.oldest())
+    def first_leaf(self) -> MambaTreeNode | None:
+        """Return the unlocked leaf, with a state or without, that goes next, or ``None`` (R5)."""
+        return self.leaves.first_of_both(self.bare_leaves)
 
 
 class CachedStates:

@@ -24,12 +24,12 @@ NodeT = TypeVar("NodeT", bound=RadixNode)
 
 
 class LeafPlan(Generic[NodeT]):
-    """Leaves to remove, oldest first, together with the parents that must not stay behind.
+    """Leaves to remove, in the order of the policy, together with the parents that must not stay behind.
 
     Where inner nodes have something to lose, too, the plan is a subclass. ``tree``: its `victims` lose what
     is chosen and gain the parents that become leaves; the nodes stay untouched. ``removed``: what goes,
     children before parents. ``tokens``: their tokens. Cost: O(1) per node chosen, whatever else is in the
-    tree. Laws: R5, S4, X2.
+    tree; with ranks O(log n). Laws: R5, S4, X2.
     """
 
     __slots__ = ("_children_left", "_tree", "removed", "tokens")
@@ -41,9 +41,9 @@ class LeafPlan(Generic[NodeT]):
         self._children_left: dict[int, tuple[NodeT, int]] = {}
 
     def take_leaves(self, tokens: int) -> None:
-        """Choose the least recent unlocked leaf again and again until ``tokens`` are gone or none is left."""
+        """Choose the unlocked leaf that goes next until ``tokens`` are gone or none is left."""
         while self.tokens < tokens:
-            leaf = self._tree.victims.oldest_leaf()
+            leaf = self._tree.victims.first_leaf()
             if leaf is None:
                 return
             self.take(leaf)

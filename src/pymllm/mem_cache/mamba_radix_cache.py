@@ -23,11 +23,12 @@ from pymllm.mem_cache.base_prefix_cache import (
 )
 from pymllm.mem_cache.cached_states import CachedStates, StatePlan, StateVictims
 from pymllm.mem_cache.eviction import EvictionCallbacks
+from pymllm.mem_cache.eviction_policy import EvictionPolicy, as_policy, is_lru
 from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots, read_track_slot
 from pymllm.mem_cache.lru_list import LRUList
-from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
+from pymllm.mem_cache.mamba_tree_node import MambaTreeNode, RankedMambaTreeNode
 from pymllm.mem_cache.one_owner import OneOwner
-from pymllm.mem_cache.radix_tree import PagedKey, RadixTree, Split
+from pymllm.mem_cache.radix_tree import PagedKey, RadixTree, RankedTree, Split
 from pymllm.mem_cache.slot_returns import (
     SHORTAGES,
     counts_in_pages,
@@ -63,11 +64,16 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
     on_node_evict : callable, optional
         Called with the id of each evicted node, after the eviction is complete. It may ask for sizes, hashes
         and `pretty_print`; any other call on the cache from inside it is a ``RuntimeError`` (X6).
+    eviction_policy : str or EvictionPolicy
+        Which unlocked leaf goes next, as of `RadixCache`. States alone go least recently used first, whatever
+        the policy.
 
     Attributes
     ----------
     page_size, pool, mamba_pool, on_node_evict
         As given.
+    eviction_policy : EvictionPolicy
+        The policy as an object.
     root_node : MambaTreeNode
         The empty prefix; another one after each `reset`.
     full_lru, mamba_lru : LRUList
@@ -76,9 +82,10 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
     Raises
     ------
     TypeError
-        An allocator without ``free``, a pool without ``free_track_slot``, or a callback that is none.
+        An allocator without ``free``, a pool without ``free_track_slot``, a callback that is none, or a
+        policy that is neither a name nor an object with a method ``rank``.
     ValueError
-        A page of less than one token, or another page size than the allocator's.
+        A page of less than one token, another page size than the allocator's, or no policy's name.
 
     Notes
     -----
@@ -118,15 +125,23 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         token_to_kv_pool_allocator: Any = None,
         mamba_pool: Any = None,
         on_node_evict: Callable[[int], Any] | None = None,
+        eviction_policy: str | EvictionPolicy = "lru",
     ) -> None:
         self.page_size = as_page_size(page_size, token_to_kv_pool_allocator)
         self.pool = as_pool(token_to_kv_pool_allocator)
         self.mamba_pool = as_pool(mamba_pool, "mamba_pool", "free_track_slot")
         self.on_node_evict = as_callback(on_node_evict)
+        self.eviction_policy = policy = as_policy(eviction_policy)
         self.device = as_device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
         keeps_pages = counts_in_pages(self.pool, self.page_size, self.device)
-        victims = StateVictims()
-        self._tree = RadixTree(MambaTreeNode, self.page_size, self.device, keeps_pages, victims)
+        victims = StateVictims(policy)
+        self._tree: RadixTree[MambaTreeNode]
+        self._ranked: RankedTree[Any] | None = None
+        if is_lru(policy):
+            self._tree = RadixTree(MambaTreeNode, self.page_size, self.device, keeps_pages, victims)
+        else:
+            make = RankedMambaTreeNode
+            self._tree = self._ranked = RankedTree(make, self.page_size, self.device, keeps_pages, victims)
         self._states = CachedStates(self._tree, victims)
         self.full_lru = LRUList()
         self._callbacks = EvictionCallbacks()
@@ -252,6 +267,7 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         value: torch.Tensor | None = None,
         *,
         mamba_value: torch.Tensor | None = None,
+        priority: int = 0,
         **kwargs: Any,
     ) -> InsertResult:
         """Cache the KV slots of the whole pages of ``key``, and perhaps the state at its end.
@@ -269,6 +285,8 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
             key must then be page-aligned and not empty. The slot is the caller's: from the pool's
             ``alloc_track_slot``, and not in the cache already. The latter is the caller's duty, as with KV
             (R1, M7): two nodes with one track slot free it twice, and the second time the pool refuses.
+        priority : int
+            How much the request matters, as of `RadixCache.insert`.
         **kwargs
             Options of other caches, ignored.
 
@@ -299,6 +317,8 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         self._callbacks.refuse("insert")
         paged = PagedKey.of(key, self.page_size)
         slots = read_incoming_slots(value, len(key), paged, self.page_size, self.pool)
+        if self._ranked is not None:
+            priority = as_int("priority", priority)
         track_slot = None
         if mamba_value is not None:
             track_slot = read_track_slot(mamba_value, self.mamba_pool)
@@ -332,10 +352,12 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
             self._states.adopt(last, track_slot)
         elif adopted:
             tree.victims.place(last)
+        if self._ranked is not None:
+            self._ranked.matter(last, priority)
         return result
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
-        """Give KV and states back to their pools, least recently used first.
+        """Give KV back to its pool in the order of the policy, and states least recently used first.
 
         Parameters
         ----------

@@ -113,5 +113,16 @@ class MambaTreeNode(BaseTreeNode):
         return f"#{self.id} {self.key!r} last_access_time={self.last_access_time:g}{marks}"
 
 
+class RankedMambaTreeNode(MambaTreeNode):
+    """The same of a cache with another policy than ``lru``, as `RankedTreeNode`."""
+
+    __slots__ = ("creation_time", "priority")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.creation_time = 0.0
+        self.priority = 0
+
+
 # The slot itself under a second name: a property would cost the tree's loops 40 ns for each node of a path.
 MambaTreeNode.lock_ref = MambaTreeNode.full_lock_ref  # type: ignore[misc]

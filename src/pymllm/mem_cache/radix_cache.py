@@ -22,12 +22,14 @@ from pymllm.mem_cache.base_prefix_cache import (
     RadixKey,
 )
 from pymllm.mem_cache.eviction import EvictionCallbacks, LeafPlan
+from pymllm.mem_cache.eviction_policy import EvictionPolicy, as_policy, is_lru
 from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots
 from pymllm.mem_cache.one_owner import OneOwner
-from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
+from pymllm.mem_cache.radix_tree import PagedKey, RadixTree, RankedTree
 from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan, WindowVictims
 from pymllm.mem_cache.slot_returns import SHORTAGES, counts_in_pages, return_slots, return_what_is_left
-from pymllm.mem_cache.tree_node import TreeNode
+from pymllm.mem_cache.tree_node import RankedTreeNode, TreeNode
+from pymllm.mem_cache.victims import Victims
 from pymllm.mem_cache.window_insert import WindowInsert
 
 __all__ = ["RadixCache", "TreeNode"]
@@ -53,18 +55,25 @@ class RadixCache(OneOwner, BasePrefixCache):
         Called with the id of each evicted node, after the eviction is complete; errors are raised once all
         have run, interrupts at once. It may ask for sizes, hashes and `pretty_print`; any other call on the
         cache from inside it is a ``RuntimeError`` (X6).
+    eviction_policy : str or EvictionPolicy
+        Which unlocked leaf goes next: ``lru``, ``lfu``, ``fifo``, ``mru``, ``filo``, ``priority`` or
+        ``slru``, or an object with a method ``rank``. Window KV alone goes least recently used first,
+        whatever the policy.
 
     Attributes
     ----------
     root_node : TreeNode
         The empty prefix; another one after each `reset`.
+    eviction_policy : EvictionPolicy
+        The policy as an object.
 
     Raises
     ------
     TypeError
-        A size is not an int, the allocator has no ``free``, or the callback cannot be called.
+        A size is not an int, the allocator has no ``free``, the callback cannot be called, or the policy is
+        neither a name nor an object with a method ``rank``.
     ValueError
-        A page or window of less than one token, or another page size than the pool's.
+        A page or window of less than one token, another page size than the pool's, or no policy's name.
 
     Notes
     -----
@@ -86,6 +95,7 @@ class RadixCache(OneOwner, BasePrefixCache):
         sliding_window_size: int | None = None,
         token_to_kv_pool_allocator: Any = None,
         on_node_evict: Callable[[int], Any] | None = None,
+        eviction_policy: str | EvictionPolicy = "lru",
     ) -> None:
         self.page_size = as_page_size(page_size, token_to_kv_pool_allocator)
         self.sliding_window_size = (
@@ -93,16 +103,24 @@ class RadixCache(OneOwner, BasePrefixCache):
         )
         self.pool = as_pool(token_to_kv_pool_allocator)
         self.on_node_evict = as_callback(on_node_evict)
+        self.eviction_policy = policy = as_policy(eviction_policy)
         self.device = as_device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
         # A window moves slots between nodes one by one.
         keeps_pages = sliding_window_size is None and counts_in_pages(self.pool, self.page_size, self.device)
-        self._window: SlidingWindow[TreeNode] | None = None
-        if self.sliding_window_size is None:
-            self._tree = RadixTree(TreeNode, self.page_size, self.device, keeps_pages)
-        else:
-            victims: WindowVictims[TreeNode] = WindowVictims()
+        windows: WindowVictims[TreeNode] | None = None
+        if self.sliding_window_size is not None:
+            windows = WindowVictims(policy)
+        victims: Victims[Any] = Victims(policy) if windows is None else windows
+        self._tree: RadixTree[TreeNode]
+        self._ranked: RankedTree[Any] | None = None
+        if is_lru(policy):
             self._tree = RadixTree(TreeNode, self.page_size, self.device, keeps_pages, victims)
-            self._window = SlidingWindow(self._tree, victims, self.sliding_window_size)
+        else:
+            self._ranked = RankedTree(RankedTreeNode, self.page_size, self.device, keeps_pages, victims)
+            self._tree = self._ranked
+        self._window: SlidingWindow[TreeNode] | None = None
+        if windows is not None and self.sliding_window_size is not None:
+            self._window = SlidingWindow(self._tree, windows, self.sliding_window_size)
         self._callbacks = EvictionCallbacks()
 
     # -- sizes ---------------------------------------------------------------------------------------
@@ -230,6 +248,7 @@ class RadixCache(OneOwner, BasePrefixCache):
         *,
         prev_prefix_len: int = 0,
         swa_evicted_seqlen: int = 0,
+        priority: int = 0,
         **kwargs: Any,
     ) -> InsertResult:
         """Cache the slots of the whole pages of ``key``.
@@ -248,6 +267,9 @@ class RadixCache(OneOwner, BasePrefixCache):
         swa_evicted_seqlen : int
             Windows: length, in whole pages, up to which the caller has freed the window halves of ``value``.
             Without a window as above.
+        priority : int
+            How much the request matters, more is more: each node of the key's path has the highest that
+            it was given. With the policy ``lru`` it is an option of other caches.
         **kwargs
             Options of other caches, such as ``mamba_value``. The documented interface is open here, so that
             an engine can drive all caches alike: every name is accepted and ignored, a misspelt one too.
@@ -280,8 +302,13 @@ class RadixCache(OneOwner, BasePrefixCache):
         slots = read_incoming_slots(value, len(key), paged, self.page_size, self.pool)
         protected = _length_within("prev_prefix_len", prev_prefix_len, len(key))
         evicted = _length_within("swa_evicted_seqlen", swa_evicted_seqlen, len(key))
+        if self._ranked is not None:
+            priority = as_int("priority", priority)
         if self._window is not None:
-            return self._insert_windowed(paged, slots, protected, evicted)
+            result = self._insert_windowed(paged, slots, protected, evicted)
+            if self._ranked is not None and result.last_node._depth == paged.length:  # it was not refused
+                self._ranked.matter(result.last_node, priority)
+            return result
         tree = self._tree
         walk = tree.walk(paged)
         path, split, leaf = walk.path, None, None
@@ -302,10 +329,12 @@ class RadixCache(OneOwner, BasePrefixCache):
         if leaf is not None:
             tree.append(leaf)
             tree.victims.place(leaf)
+        if self._ranked is not None:
+            self._ranked.matter(result.last_node, priority)
         return result
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
-        """Give tokens back to the pool, least recently used first.
+        """Give tokens back to the pool, in the order of the policy.
 
         Parameters
         ----------
@@ -332,7 +361,7 @@ class RadixCache(OneOwner, BasePrefixCache):
         Notes
         -----
         Cost: O(1) per node taken, whatever else is cached or locked, and one call each to ``free_swa`` and
-        ``free``.
+        ``free``. Another policy than ``lru`` ranks what was used since the last eviction, O(log n) each.
         """
         self._callbacks.refuse("evict")
         wanted, wanted_alive = as_int("num_tokens", num_tokens), as_int("swa_num_tokens", swa_num_tokens)

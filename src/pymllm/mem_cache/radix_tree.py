@@ -152,7 +152,7 @@ class RadixTree(Generic[NodeT]):
         root.value = torch.empty(0, dtype=torch.int64, device=self.device)
         root.lock_ref = 1
         root._owner = self._of_roots  # not the tree itself, which an old root must not keep alive
-        return root, type(self.victims)(), object()
+        return root, type(self.victims)(self.victims.policy), object()
 
     def start_with(self, start: tuple[NodeT, Victims[NodeT], object], nodes: Sequence[NodeT] = ()) -> None:
         """Start empty; ``nodes``, which are those of before, are stale, ids go on counting (X3, X7).
@@ -453,6 +453,49 @@ class RadixTree(Generic[NodeT]):
             prior = above[-1] if above else namespace_prior(at._namespace)
             at.hash_values = _chain(at._raw, len(at._raw) * self.page_size // at._length, prior)
         return list(node.hash_values or ())
+
+
+class RankedNode(RadixNode, Protocol):
+    """What a tree needs of a node beside that, where a policy ranks it."""
+
+    creation_time: float
+    priority: int
+
+
+RankedT = TypeVar("RankedT", bound=RankedNode)
+
+
+class RankedTree(RadixTree[RankedT]):
+    """A tree whose nodes know when they came and how much they matter, for policies that ask for that.
+
+    Its nodes are of a class of their own: where recency alone decides, they neither have nor fill these
+    fields.
+    """
+
+    def append(self, node: RankedT) -> None:
+        """Add a leaf of the current access to its parent; nothing here can fail."""
+        super().append(node)
+        node.creation_time = self.clock
+
+    def prepare_split(self, node: RankedT, tokens: int) -> Split[RankedT]:
+        """Make what `split` needs; the upper half came when the whole did, and matters as much (R10)."""
+        split = super().prepare_split(node, tokens)
+        split.upper.creation_time, split.upper.priority = node.creation_time, node.priority
+        return split
+
+    def split(self, split: Split[RankedT]) -> None:
+        """Put the upper half above the lower one, which is shorter now; nothing here can fail."""
+        super().split(split)
+        if split.node._order is not None:
+            split.node._order.changed(split.node)
+
+    def matter(self, last: RankedT, priority: int) -> None:
+        """Let the path of the current insert, which ends with ``last``, matter at least so much."""
+        node: RankedT | None = last
+        while node is not None and node is not self.root:
+            is_new = node.creation_time == self.clock
+            node.priority = priority if is_new else max(node.priority, priority)
+            node = node.parent
 
 
 def _chain(raw: bytes, page_bytes: int, prior: str | None) -> list[str]:

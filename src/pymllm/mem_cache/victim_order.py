@@ -1,4 +1,4 @@
-"""Find the least recently used of the nodes that may be evicted, without a scan.
+"""Find the first of the nodes that may be evicted, by recency or by the rank of a policy, without a scan.
 
 Members are only the nodes that could be taken right now, so locked and inner nodes never cost an eviction
 anything. Which orders a tree keeps, and who waits in which, is in `pymllm.mem_cache.victims`.
@@ -7,8 +7,10 @@ anything. Which orders a tree keeps, and who waits in which, is in `pymllm.mem_c
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+from pymllm.mem_cache.eviction_policy import EvictionPolicy, is_lru
 
 _BLOCK: Final = 512  # access numbers per block: the bits of one Python integer
 _COMPACT_FROM: Final = 64  # entries of what is gone are forgotten once they outnumber the others by this
@@ -237,6 +239,16 @@ class VictimOrder(Generic[NodeT]):
         oldest: NodeT | None = None if node is self._end else node
         return older_of(self._late.oldest(), oldest) if self._late.at else oldest
 
+    first = oldest
+    """The member that an eviction of leaves takes next, or ``None``."""
+
+    def first_of_both(self, other: VictimOrder[NodeT]) -> NodeT | None:
+        """Return the one of two orders of a kind that such an eviction takes next, or ``None``."""
+        return older_of(self.oldest(), other.oldest())
+
+    def changed(self, node: NodeT) -> None:
+        """Look again at a member that has changed, but for its recency: nothing else counts here."""
+
     def _append(self, first: NodeT, last: NodeT) -> None:
         """Link a stretch, whose nodes are linked with each other, in as the youngest."""
         end = self._end
@@ -252,3 +264,91 @@ def older_of(one: NodeT | None, other: NodeT | None) -> NodeT | None:
     if one.last_access_time == other.last_access_time:
         return one if one._depth < other._depth else other
     return one if one.last_access_time < other.last_access_time else other
+
+
+_Ranked: TypeAlias = tuple[Any, float, int, NodeT]
+"""Rank, recency and depth of a member: what it stands for in a heap."""
+
+
+class RankedOrder(VictimOrder[NodeT]):
+    """The same set of nodes, of which the one with the smallest rank goes first; of equal ranks the oldest.
+
+    The ring stays what it is, and says what is the oldest. Above it is a heap of ranks, to which nothing is
+    done before somebody asks for the first member: what was used ten times meanwhile is ranked once. Cost:
+    O(log n) for each member that has changed since then, and nothing for those that have not.
+    """
+
+    __slots__ = ("_changed", "_heap", "_is_lost", "_policy", "_ranked")
+
+    def __init__(self, policy: EvictionPolicy) -> None:
+        super().__init__()
+        self._policy: Any = policy
+        self._heap: list[_Ranked[NodeT]] = []  # and some that hold no longer
+        self._ranked: dict[NodeT, _Ranked[NodeT]] = {}  # those that do
+        self._changed: dict[NodeT, None] = {}
+        self._is_lost = False  # whether the three are to be made anew from the ring
+
+    def add(self, node: NodeT) -> None:
+        """Add a node that waits nowhere."""
+        super().add(node)
+        self.changed(node)
+
+    def discard(self, node: NodeT) -> None:
+        """Remove a member."""
+        super().discard(node)
+        self._ranked.pop(node, None)
+        self._changed.pop(node, None)
+
+    def move(self, nodes: Sequence[NodeT]) -> None:
+        """Make the members among nodes of one path the most recent ones."""
+        super().move(nodes)
+        for node in nodes:
+            self.changed(node)
+
+    def changed(self, node: NodeT) -> None:
+        """Rank a member anew before the first one is looked for."""
+        try:
+            self._changed[node] = None
+        except MemoryError:  # as `VictimOrder.add`: there is nobody to tell
+            self._is_lost = True
+
+    def first(self) -> NodeT | None:
+        """Return the member that an eviction of leaves takes next, or ``None``."""
+        found = self._first()
+        return None if found is None else found[-1]
+
+    def first_of_both(self, other: VictimOrder[NodeT]) -> NodeT | None:
+        """Return the one of two orders of a kind that such an eviction takes next, or ``None``."""
+        assert isinstance(other, RankedOrder)
+        found = [ranked for ranked in (self._first(), other._first()) if ranked is not None]
+        return min(found)[-1] if found else None
+
+    def _first(self) -> _Ranked[NodeT] | None:
+        try:
+            self._rank()
+            heap, ranked = self._heap, self._ranked
+            while heap and ranked.get(heap[0][-1]) is not heap[0]:
+                heappop(heap)
+        except BaseException:  # a rank of a stranger's: the heap may be none any more
+            self._is_lost = True
+            raise
+        return heap[0] if heap else None
+
+    def _rank(self) -> None:
+        """Rank what has changed."""
+        if self._is_lost:
+            self._changed = dict.fromkeys(self)
+            self._ranked, self._heap, self._is_lost = {}, [], False
+        elif len(self._heap) > 2 * len(self._ranked) + _COMPACT_FROM:
+            self._heap = list(self._ranked.values())
+            heapify(self._heap)
+        while self._changed:
+            node, _ = self._changed.popitem()
+            ranked = self._policy.rank(node), node.last_access_time, node._depth, node
+            heappush(self._heap, ranked)
+            self._ranked[node] = ranked
+
+
+def make_order(policy: EvictionPolicy) -> VictimOrder[Any]:
+    """Make an empty order of leaves; recency alone needs no ranks."""
+    return VictimOrder() if is_lru(policy) else RankedOrder(policy)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from pymllm.mem_cache.victim_order import Aged, VictimOrder, older_of
+from pymllm.mem_cache.eviction_policy import LRU, EvictionPolicy
+from pymllm.mem_cache.victim_order import Aged, VictimOrder, make_order, older_of
 
 
 class Victim(Aged, Protocol):
@@ -20,19 +21,20 @@ NodeT = TypeVar("NodeT", bound=Victim)
 
 
 class Victims(Generic[NodeT]):
-    """The unlocked leaves of a tree, by age.
+    """The unlocked leaves of a tree, in the order of a policy.
 
     Where inner nodes have something to lose, too, there are more orders: see `InnerVictims`. A node is in one
     at most, and so touched, chosen and linked in one place only. ``leaves``: nodes without children and
     without a hold.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, policy: EvictionPolicy | None = None) -> None:
+        self.policy: EvictionPolicy = LRU() if policy is None else policy
         self.clear()
 
     def clear(self) -> None:
         """Start empty; who waited is the caller's to cut loose."""
-        self.leaves: VictimOrder[NodeT] = VictimOrder()
+        self.leaves: VictimOrder[NodeT] = make_order(self.policy)
 
     def become(self, fresh: Victims[NodeT]) -> None:
         """Start with the empty orders of a new object of this class."""
@@ -46,9 +48,9 @@ class Victims(Generic[NodeT]):
         """Return the order in which an unlocked node belongs once it is a leaf."""
         return self.leaves
 
-    def oldest_leaf(self) -> NodeT | None:
-        """Return the least recent unlocked leaf, or ``None`` (R5)."""
-        return self.leaves.oldest()
+    def first_leaf(self) -> NodeT | None:
+        """Return the unlocked leaf that goes next, or ``None`` (R5)."""
+        return self.leaves.first()
 
     def place(self, node: NodeT) -> None:
         """Put a node whose children, holds or content have changed where it belongs now."""

@@ -131,7 +131,7 @@ def _replay_figures(document: ReplayDocument, run: ReplayRun) -> Iterator[Figure
     window = config.sliding_window_size
     of_window = "" if window is None else f", window {show_count(window)}"
     name = (
-        f"replay {workload.name}{drawn}, {workload.requests:,} requests, {document.mode}: {config.cache}, "
+        f"replay {workload.name}{drawn}, {workload.requests:,} requests, {document.mode}: {config.column}, "
         f"page {config.page_size}, {config.capacity:,} slots{of_window}"
     )
     yield Figure(f"{name}: hit rate", run.token_hit_rate, "share", "bigger", plot=name)

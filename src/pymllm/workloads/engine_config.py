@@ -18,7 +18,7 @@ _TRACK_SLOTS_PER_REQUEST = 4
 _MAMBA_CHUNK_SIZE = 128
 _PAUSED_SHARE = 4
 
-_OF_BLOCKS = ("mamba_chunk_size", "eviction_policy", "paused_capacity")
+_OF_BLOCKS = ("mamba_chunk_size", "paused_capacity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,9 @@ class EngineConfig:
         for name in _OF_BLOCKS:
             if getattr(self, name) is not None and self.cache != BLOCKS:
                 raise ValueError(f"{name} is for cache {BLOCKS!r}; cache {self.cache!r} has no blocks")
-        if self.eviction_policy not in (None, *EVICTION_POLICIES):
+        if self.eviction_policy is not None and self.cache == "chunk":
+            raise ValueError(f"eviction_policy is {self.eviction_policy!r}; cache 'chunk' evicts nothing")
+        if self.cache == BLOCKS and self.eviction_policy not in (None, *EVICTION_POLICIES):
             raise ValueError(
                 f"eviction_policy is {self.eviction_policy!r}; it must be one of {EVICTION_POLICIES}"
             )

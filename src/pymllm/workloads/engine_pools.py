@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from pymllm.errors import UsageError
 from pymllm.invariants.mamba_radix_cache import check_mamba_radix_cache
 from pymllm.invariants.pools import check_gdn_pool
 from pymllm.invariants.radix_cache import check_radix_cache
 from pymllm.invariants.slots import check_swa_allocator, check_token_allocator
 from pymllm.mem_cache.base_prefix_cache import BasePrefixCache
 from pymllm.mem_cache.chunk_cache import ChunkCache
+from pymllm.mem_cache.eviction_policy import is_policy
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache, MambaTreeNode
 from pymllm.mem_cache.memory_pool import (
     GDNPool,
@@ -22,6 +25,7 @@ from pymllm.mem_cache.memory_pool import (
     TokenToKVPoolAllocator,
 )
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
+from pymllm.text_file import cut
 from pymllm.workloads.engine_config import EngineConfig
 
 
@@ -161,8 +165,26 @@ def make_engine_pools(config: EngineConfig) -> EnginePools:
     )
 
 
+def find_policy(named: str) -> Any:
+    """Return what a tree takes as ``eviction_policy``: a name as it is, an object for ``module:Class``.
+
+    `UsageError` where there is no such class, or what it makes is no policy.
+    """
+    module, colon, name = named.partition(":")
+    if not colon:
+        return named
+    try:
+        made = getattr(importlib.import_module(module), name)()
+    except Exception as error:  # a stranger's module may raise anything
+        raise UsageError(f"no eviction policy {cut(repr(named))}: {type(error).__name__}: {error}") from error
+    if not is_policy(made):
+        raise UsageError(f"{cut(repr(named))} is no eviction policy: give a class with a method rank(node)")
+    return made
+
+
 def _make_radix(config: EngineConfig, allocator: object) -> CacheKind:
-    cache = RadixCache(config.page_size, config.sliding_window_size, allocator)
+    policy = find_policy(config.eviction_policy or "lru")
+    cache = RadixCache(config.page_size, config.sliding_window_size, allocator, eviction_policy=policy)
     return CacheKind(
         cache, lambda: check_radix_cache(cache), lambda: _tree_slots(cache.root_node), _path_slots
     )
@@ -187,7 +209,8 @@ def _make_mamba(config: EngineConfig, allocator: object) -> CacheKind:
         device=config.device,
         max_track_slots=config.track_slots,
     )
-    cache = MambaRadixCache(config.page_size, allocator, pool)
+    policy = find_policy(config.eviction_policy or "lru")
+    cache = MambaRadixCache(config.page_size, allocator, pool, eviction_policy=policy)
 
     def check() -> None:
         check_mamba_radix_cache(cache)

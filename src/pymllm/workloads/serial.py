@@ -45,6 +45,8 @@ class SerialConfig:
         request; 0 checks nothing. The checks are not in the times.
     device : str
         Device of the allocator.
+    eviction_policy : str or None
+        Of the cache, by name or as ``module:Class``; ``None`` for its own.
     """
 
     cache: str = "radix"
@@ -53,6 +55,7 @@ class SerialConfig:
     check_ownership: bool = False
     check_every: int = 0
     device: str = "cpu"
+    eviction_policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,11 @@ class _SerialReplay:
         if config.cache not in known:
             raise ValueError(f"cache is {config.cache!r}; choose one of {', '.join(sorted(known))}")
         sizes = EngineConfig(
-            config.cache, config.page_size, capacity=config.capacity, check_every=config.check_every
+            config.cache,
+            config.page_size,
+            capacity=config.capacity,
+            eviction_policy=config.eviction_policy,
+            check_every=config.check_every,
         ).rounded()
         self._config = replace(config, capacity=sizes.capacity)
         self._allocator = TokenToKVPoolAllocator(

@@ -62,7 +62,10 @@ LINES = [
     ("replay chat --block-tokens 16", "--block-tokens: a named workload has its own; leave it out"),
     ("replay chat --mode serial --window 4", "--window: --mode serial has no engine; leave it out"),
     ("replay chat --mode serial --no-content-check", "--content-check: --mode serial has no engine"),
-    ("replay chat --cache blocks --eviction-policy ref_zero", "'ref_zero' is not one of"),
+    (
+        "replay chat --cache blocks --eviction-policy ref_zero",
+        "there is no eviction policy 'ref_zero' (did you mean ref-zero?)",
+    ),
     ("replay chat --cache blocks --mode serial", "--cache blocks caches the states of an engine"),
     ("replay chat --mamba-chunk-size 64", "give --cache blocks too"),
     ("replay chat --progress maybe", "'maybe' is not one of"),

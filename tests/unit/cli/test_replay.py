@@ -469,7 +469,7 @@ def test_blocks_have_their_rows_and_other_caches_none() -> None:
         caches=("blocks", "radix"),
         track_slots=2,
         mamba_chunk_size=16,
-        eviction_policy="ref-zero",
+        eviction_policies=("ref-zero",),
     )
     result = run_plan(plan)
     text = make_text(result)
@@ -479,7 +479,7 @@ def test_blocks_have_their_rows_and_other_caches_none() -> None:
         "pauses": ["0", "no", "pauses"],
         "capacity for states": ["2", "states", "no", "states"],
         "a state after every": ["16", "tokens", "no", "blocks"],
-        "eviction policy": ["ref-zero", "no", "blocks"],
+        "eviction policy": ["ref-zero", "lru"],
         "capacity for paused requests": ["1,248", "tokens", "no", "blocks"],
     }
     assert {label: value_of(text, label).split() for label in expected} == expected

@@ -69,8 +69,16 @@ def test_a_file_called_like_a_workload_needs_its_path(tmp_path: Path) -> None:
         ({"caches": ("blocks",), "window": 64}, "--cache blocks has no window"),
         ({"mamba_chunk_size": 64}, "--mamba-chunk-size is for blocks; give --cache blocks too"),
         (
-            {"caches": ("mamba",), "eviction_policy": "lru"},
-            "--eviction-policy is for blocks; give --cache blocks too",
+            {"caches": ("mamba",), "eviction_policies": ("ref-zero",)},
+            "--eviction-policy ref-zero is for blocks; give --cache blocks too",
+        ),
+        (
+            {"caches": ("chunk",), "eviction_policies": ("lru",)},
+            "--eviction-policy lru is for radix and mamba and blocks; give --cache radix or mamba or blocks",
+        ),
+        (
+            {"eviction_policies": ("lru", "lfuu")},
+            r"there is no eviction policy 'lfuu' \(did you mean lfu\?\); give one of .*, or your own as mod",
         ),
         ({"capacity": 15}, "--capacity 15 holds no page of 16 tokens; give at least 16"),
         ({"capacity": 64, "swa_capacity": 15, "window": 4}, "--swa-capacity 15 holds no page"),
@@ -177,7 +185,7 @@ def test_a_context_gets_its_options() -> None:
         PLAYED,
         caches=("blocks", "radix"),
         mamba_chunk_size=16,
-        eviction_policy="ref-zero",
+        eviction_policies=("ref-zero",),
         track_slots=3,
         content_check=True,
         check_every=50,
@@ -190,9 +198,42 @@ def test_a_context_gets_its_options() -> None:
     assert blocks.content_tokens > blocks.prompt_tokens
     assert blocks.invariant_checks == blocks.cache_operations // 50 > 0
     assert radix.config.mamba_chunk_size is radix.config.eviction_policy is None
-    plan = replace(plan, caches=("blocks",), eviction_policy=None, check_every=0)
+    plan = replace(plan, caches=("blocks",), eviction_policies=(), check_every=0)
     [plain] = run_plan(plan).document.runs
     assert plain.config.eviction_policy == "lru"
+
+
+def test_each_cache_is_replayed_with_the_policies_that_it_knows() -> None:
+    """A cache that knows none of them is replayed as it is; a stranger's policy is a class."""
+    policies = ("lru", "fifo", "ref-zero", f"{__name__}:Newest")
+    plan = replace(PLAYED, caches=("radix", "chunk", "blocks"), eviction_policies=policies)
+    document = run_plan(plan).document
+    columns = [run.config.column for run in document.runs]
+    trees = ["radix lru", "radix fifo", f"radix {__name__}:Newest"]
+    assert columns == [*trees, "chunk", "blocks", "blocks ref-zero"]
+    serial = replace(PLAYED, mode="serial", caches=("radix",), capacity=600, eviction_policies=policies[1:2])
+    [run] = run_plan(serial).document.runs
+    assert run.config.eviction_policy == "fifo"
+
+
+class Newest:
+    """A stranger's policy."""
+
+    def rank(self, node: Any) -> float:
+        return -node.creation_time
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("nowhere:Policy", "no eviction policy 'nowhere:Policy': ModuleNotFoundError"),
+        (f"{__name__}:Nothing", "AttributeError"),
+        ("builtins:object", "'builtins:object' is no eviction policy: give a class with a method rank"),
+    ],
+)
+def test_a_class_that_is_no_policy_is_refused(policy: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run_plan(replace(PLAYED, eviction_policies=(policy,)))
 
 
 def test_a_rejected_request_makes_no_row_longer(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def test_several_lines_are_found_and_written_with_their_indentation() -> None:
     """An edit says how its lines stand to each other, not how deep they are."""
     edit = Edit(
         "pymllm.mem_cache.eviction:LeafPlan.take_leaves",
-        "leaf = self._tree.victims.oldest_leaf()\nif leaf is None:\n    return",
-        "leaf = self._tree.victims.oldest_leaf()\nif leaf is None or leaf:\n    return",
+        "leaf = self._tree.victims.first_leaf()\nif leaf is None:\n    return",
+        "leaf = self._tree.victims.first_leaf()\nif leaf is None or leaf:\n    return",
     )
     cache = RadixCache()
     cache.insert(RadixKey([1, 2]))

@@ -199,12 +199,14 @@ DEFAULTS: dict[Callable[..., Any], str] = {
         "device='cuda', dtype=torch.float16, page_size=1, need_sort=True, pin_memory=True"
     ),
     make_req_to_token_pool: "device='cuda'",
-    RadixCache: "page_size=1, sliding_window_size=None, token_to_kv_pool_allocator=None, on_node_evict=None",
-    RadixCache.insert: "value=None, prev_prefix_len=0, swa_evicted_seqlen=0",
+    RadixCache: "page_size=1, sliding_window_size=None, token_to_kv_pool_allocator=None, on_node_evict=None, "
+    "eviction_policy='lru'",
+    RadixCache.insert: "value=None, prev_prefix_len=0, swa_evicted_seqlen=0, priority=0",
     RadixCache.evict: "swa_num_tokens=0",
     RadixCache.dec_lock_ref: "swa_boundary_id=None",
-    MambaRadixCache: "page_size=1, token_to_kv_pool_allocator=None, mamba_pool=None, on_node_evict=None",
-    MambaRadixCache.insert: "value=None, mamba_value=None",
+    MambaRadixCache: "page_size=1, token_to_kv_pool_allocator=None, mamba_pool=None, on_node_evict=None, "
+    "eviction_policy='lru'",
+    MambaRadixCache.insert: "value=None, mamba_value=None, priority=0",
     MambaRadixCache.evict: "swa_num_tokens=0",
     ChunkCache: "token_to_kv_pool_allocator=None, device='cpu'",
     ChunkCache.insert: "value=None",

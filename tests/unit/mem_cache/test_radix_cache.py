@@ -329,16 +329,16 @@ def test_eviction_that_cannot_be_planned_takes_nothing(
     cache = RadixCache(1, window)
     for tokens in ([1, 2, 3], [1, 2, 4], [5, 6]):
         cache.insert(RadixKey(tokens))
-    choose, calls = cache._tree.victims.oldest_leaf, []
+    choose, calls = cache._tree.victims.first_leaf, []
 
-    def oldest_leaf() -> TreeNode | None:
+    def first_leaf() -> TreeNode | None:
         calls.append(1)
         if len(calls) == 3:
             raise MemoryError
         return choose()
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache._tree.victims, "oldest_leaf", oldest_leaf)
+        patch.setattr(cache._tree.victims, "first_leaf", first_leaf)
         with pytest.raises(MemoryError):
             cache.evict(9)
     check_radix_cache(cache)

@@ -60,7 +60,10 @@ def test_blocks_have_sizes_of_their_own() -> None:
     ("changes", "words"),
     [
         ({"mamba_chunk_size": 2}, "mamba_chunk_size is for cache 'blocks'; cache 'mamba' has no blocks"),
-        ({"eviction_policy": "lru"}, "eviction_policy is for cache 'blocks'"),
+        (
+            {"cache": "chunk", "eviction_policy": "lru"},
+            "eviction_policy is 'lru'; cache 'chunk' evicts nothing",
+        ),
         ({"paused_capacity": 0}, "paused_capacity is for cache 'blocks'"),
         ({"cache": "blocks", "mamba_chunk_size": 0}, "mamba_chunk_size is 0; it must be above 0"),
         ({"cache": "blocks", "eviction_policy": "fifo"}, "'fifo'; it must be one of .'lru', 'ref_zero'"),

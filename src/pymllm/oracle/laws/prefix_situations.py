@@ -27,6 +27,7 @@ def _has_several_tracks(config: Config) -> bool:
 
 _RETAINS = Condition("a cache that keeps something", lambda config: config.get("retains") is not False)
 _SPLITS = Condition("nodes of several pages", lambda config: config.get("splits") is not False)
+_OTHER = Condition("another policy than lru", lambda config: config.get("policy", "lru") != "lru")
 _POOL = Condition("a pool", lambda config: config.get("pool", "none") != "none")
 _PAGED = Condition("pages of several tokens", lambda config: config.get("page_size", 1) != 1)
 _WINDOW = Condition("a window", lambda config: config.get("window") is not None)
@@ -252,6 +253,7 @@ _OF_STATES = (
         needs="mamba inspect",
         when=(_RETAINS, _SPLITS),
     ),
+    *_prefix(("a policy spares what is older", "R11"), needs="exact_policy", when=(_RETAINS, _OTHER)),
     *_prefix(
         ("a stateless parent goes with its last child", "M5", "B44"),
         needs="mamba inspect exact_lru",

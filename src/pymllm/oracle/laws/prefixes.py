@@ -374,18 +374,19 @@ def an_eviction_takes_just_enough(before: CacheModel, operation: Evict, seen: Se
     - **Told right.** `full` is the number of all tokens that were removed.
     - **Enough.** `full >= min(n, evictable_size before)`.
     - **Not too much.** Without the last victim less than *n* tokens would be gone. A **victim** is a
-      page, or in a tree the whole node of a leaf. Who claims `exact_lru` takes victims in the order of
-      R8, and so which pages go is determined up to where the last one stops (below). Of all others it is
-      only asked that there is a victim among those taken without which it would not have been enough.
+      page, or in a tree the whole node of a leaf. Who claims an order, `exact_lru` that of R8 or
+      `exact_policy` that of R11, takes victims in it, and so which pages go is determined up to where the
+      last one stops (below). Of all others it is only asked that there is a victim among those taken
+      without which it would not have been enough.
     - **Whole and from below.** All slots of a page go together. No page goes while a page below it stays
       (R9), and no page goes that has a hold at or below it (R6).
     - **Called back.** Who claims `callbacks` calls back once for each removed node, with a number that no
-      other node ever had (X3). Where nodes are shown, these are exactly the nodes that went, and with
-      `exact_lru` in the order of removal. Where not, there are at least one (if anything went) and at
+      other node ever had (X3). Where nodes are shown, these are exactly the nodes that went, and with an
+      order in that of removal. Where not, there are at least one (if anything went) and at
       most as many as pages went; a cache without nodes calls back for each page.
 
     **Where the last victim stops.** A tree cannot stop inside a node, and nobody outside can see where
-    its nodes end. So with `exact_lru`, once enough is gone, an eviction may go on to the page above the
+    its nodes end. So with an order, once enough is gone, an eviction may go on to the page above the
     one that it removed last, and again, as long as that page (a) had no other child when the call began,
     (b) was last used by the same operation, (c) is not locked, and (d) does not follow a page that S4
     took along. Where nodes are shown there is no choice: it stops at the end of a node.
@@ -401,13 +402,13 @@ def an_eviction_takes_just_enough(before: CacheModel, operation: Evict, seen: Se
 
     Choices
     -------
-    The order, without `exact_lru`. Whether whole nodes go or single pages. How many calls of the pool.
+    The order, where none is claimed. Whether whole nodes go or single pages. How many calls of the pool.
 
     Caller
     ------
     To evict when an allocation found no room: `alloc` never evicts. A cache over a pool without SWA
-    halves but with a window, and a cache without a pool, are asked for evictions only with `exact_lru`,
-    since nobody could tell what they took.
+    halves but with a window, and a cache without a pool, are asked for evictions only where they claim an
+    order, since nobody could tell what they took.
 
     Engines
     -------
@@ -774,3 +775,64 @@ def _ends_of_nodes_keep_their_ids(before: CacheModel, operation: Inspect, seen: 
             if shown != node.id:
                 return Broken("id of the node at an end", node.id, shown)
     return len(nodes.find_splits(seen)) > 0 or None
+
+
+@law("R11", Evict, page="prefixes", ways="sop", kinds="prefix", needs="exact_policy")
+def the_first_in_rank_goes_first(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    """The first in rank of a policy goes first.
+
+    The configuration's `policy` names what evictions of tokens go by. An eviction takes the unlocked leaf
+    (R5) with the smallest **rank**, again and again, and of equal ranks the least recent one (R8).
+
+    | policy | rank of a page |
+    | --- | --- |
+    | `lru` | the same for all |
+    | `lfu` | its hits: matches whose returned prefix had it, since it came into the cache (R10) |
+    | `fifo` | the number of the insert that brought it |
+    | `mru` | the number of the last match or insert that had it on its path (R8), the largest first |
+    | `filo` | the number of the insert that brought it, the largest first |
+    | `priority` | the highest priority that an insert of whole pages with it on its path was given |
+    | `slru` | 0 with fewer than 2 hits, 1 from then on |
+
+    A revived page (S7), a page that is split off, and one that is inserted again while it is cached came when
+    they first came, and keep their hits. What was evicted and comes back begins anew. An insert that S7
+    refuses gives no priority.
+
+    | step | hits of `A`, `B`, `C` | `lfu` | `fifo` | `mru` |
+    | --- | --- | --- | --- | --- |
+    | 1 insert `A` | 0 | `A` | `A` | `A` |
+    | 2 insert `B` | 0, 0 | `A`, `B` | `A`, `B` | `B`, `A` |
+    | 3 match `A` | 1, 0 | `B`, `A` | `A`, `B` | `A`, `B` |
+    | 4 insert `C` | 1, 0, 0 | `B`, `C`, `A` | `A`, `B`, `C` | `C`, `A`, `B` |
+
+    The policy is that of leaves. What pages lose and stay without, windows (S3) and states (M5), goes in the
+    order of recency whatever the policy; so does a leaf that goes because its window or its state is asked
+    for. In a tree the pages of a node have one rank; R5 says where the last victim stops.
+
+    Why
+    ---
+    No order is best for every load. Recency loses a system prompt that comes back every minute to one long
+    document that never does; frequency keeps what was popular yesterday. Whoever compares policies on a trace
+    compares wrong numbers if one of them forgets its counts when a node is split.
+
+    Choices
+    -------
+    Who does not claim `exact_policy` may evict in any order; so a policy that is not in the table can be
+    examined by all laws but this one.
+
+    Caller
+    ------
+    To give priorities that can be compared: they are integers, larger ones stay longer.
+
+    Engines
+    -------
+    - sglang has the same names (`evict_policy.py`, `EvictionStrategy`). It counts a hit when a prefix is
+      inserted again, not when it is matched, and the first insert counts: different numbers, and its
+      threshold of 2 for `slru` is one reuse. The upper half of a split came when it was split
+      (`radix_cache.py`, `_split_node`): different. A policy `tlru` asks for more than a node knows.
+    - vLLM has one order, that of its queue (R8).
+    """
+    if seen.odd is not None:
+        return Broken(*seen.odd[1:]) if seen.odd[0] == OLDER else None
+    gone = len(seen.victims) * before.page_size
+    return (gone > 0 and before.cache.sizes()["evictable_size"] > gone) or None

@@ -304,13 +304,13 @@ def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, see
     **No bare leaves.** When a removal leaves a page as a leaf that has no state and is not locked, that
     page goes too, and so on upwards, to a page that has a state, another child, or a lock. That holds in
     both phases, whatever the recency and even if enough is gone. It is asked of who claims `state_leaves`
-    or `exact_lru`. It is about removals only: KV that was inserted without a state may be a leaf, until
+    or an order (R5). It is about removals only: KV that was inserted without a state may be a leaf, until
     it goes as a victim of the first phase, and a leaf that a release unlocks stays.
 
     - **Told right.** `states` is the number of all states that went, `full` the number of all tokens that
       were removed. `swa` is 0.
     - **Enough.** `states >= min(m, mamba_evictable_size before)`, and R5's for `full`.
-    - **Not too much.** With `exact_lru` there is one right answer, wherever nodes end: what is said
+    - **Not too much.** With an order there is one right answer, wherever nodes end: what is said
       above. Without it, there must be a victim among those taken without which there would be too little.
     - Each state that goes is given back by `free_state`; a page never goes without its state (M7).
     - *m* <= 0 asks for nothing.
@@ -332,7 +332,7 @@ def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, see
 
     Choices
     -------
-    The order, without `exact_lru`. Whether bare leaves go, without either claim.
+    The order, where none is claimed. Whether bare leaves go, without either claim.
 
     Caller
     ------
@@ -350,7 +350,7 @@ def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, see
     least = min(seen.secondary, cache.sizes()["mamba_evictable_size"])
     if len(states) < least:
         return Broken("states evicted", f">= {least}", len(states))
-    is_strict = not before.claims.isdisjoint({"state_leaves", "exact_lru"})
+    is_strict = "state_leaves" in before.claims or before.has_order
     bare = find_bare_leaves(cache, before.ends, seen.gone, states) if is_strict else []
     if bare:
         return Broken("leaves without a state that a removal left", "none", tokens_of(bare))

@@ -176,7 +176,7 @@ def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, se
       removed.
     - *m* <= 0 asks for nothing. Without a window *m* is ignored, and `swa` is 0.
 
-    **Where the last victim stops**, for who claims `exact_lru`. In a tree the node dies as a whole. So
+    **Where the last victim stops**, for who claims an order (R5). In a tree the node dies as a whole. So
     once enough is gone, the second phase may go on from the page that it tombstoned last to the one below
     it, again and again, as long as that page is the least recent live one that no window covers, was last
     used by the same operation, has the same lock count, and the upper page had no other child when the
@@ -200,12 +200,12 @@ def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, se
 
     Choices
     -------
-    The order, without `exact_lru`. Whole nodes or pages.
+    The order, where none is claimed. Whole nodes or pages.
 
     Caller
     ------
     To ask for both amounts at once where both pools are short. A windowed cache over a pool without
-    halves, or over none, is asked only with `exact_lru`: no call shows what died.
+    halves, or over none, is asked only where it claims an order: no call shows what died.
 
     Engines
     -------

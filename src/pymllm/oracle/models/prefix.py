@@ -259,7 +259,7 @@ class CacheModel(CallersPools, EvictionModel):
                 self.tracks.adopt(seen.key, seen.state)
         self._revive(plan.moved)
         ledger.give_back(plan.displaced)
-        self.cache.commit_insert(plan)
+        self.cache.commit_insert(plan, operation.priority)
         self.nodes.may_split(plan.splits)
         if not plan.refused:
             for end in (*plan.new, *plan.replaced):

@@ -10,6 +10,7 @@ from pymllm.history.files import Header
 from pymllm.history.operations import Fault, Key, Operation
 from pymllm.history.outcomes import INJECTED, Failed, Outcome
 from pymllm.oracle.models.kind_model import KindModel, Seen
+from pymllm.oracle.models.policy_ranks import POLICY_RANKS, Rank
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds, path_of_key
 from pymllm.oracle.models.prefix_seen import Handle, HoldToken
 from pymllm.oracle.models.prefix_victims import Taken
@@ -23,7 +24,8 @@ class PrefixBooks(KindModel):
 
     Of the configuration it reads ``page_size``; ``window``; ``pool`` (``none``, ``token`` or ``swa``),
     ``slots`` and ``swa_slots``; ``retains``, false for a cache that keeps nothing; ``track_slots`` where
-    states are kept; ``splits``, false for a cache whose every node is one page.
+    states are kept; ``splits``, false for a cache whose every node is one page; ``policy``, which orders
+    leaves.
     """
 
     KIND: ClassVar[str] = "prefix"
@@ -41,7 +43,12 @@ class PrefixBooks(KindModel):
         states = StateEnds() if "mamba" in self.claims else None
         self.tracks = None if states is None else TrackLedger(self.number("track_slots"), states)
         self.cache = PrefixModel(
-            size, window, has_pool=self.has_pool, can_move=self.has_halves, states=states
+            size,
+            window,
+            has_pool=self.has_pool,
+            can_move=self.has_halves,
+            states=states,
+            rank=self._rank_of_policy(),
         )
         slots = self._whole_pages("slots") if self.has_pool else 0
         self.ledger = SlotLedger(pool, size, slots, self._whole_pages("swa_slots") if self.has_halves else 0)
@@ -61,6 +68,20 @@ class PrefixBooks(KindModel):
                 f"the configuration's {key} is {value}; it must be a multiple of page_size, {self.page_size}"
             )
         return value
+
+    def _rank_of_policy(self) -> Rank | None:
+        """Return what its leaves are ordered by, where that is claimed, and is not recency alone."""
+        policy = self.config.get("policy", "lru")
+        if "exact_lru" in self.claims and policy != "lru":
+            raise ProgramError(f"the configuration's policy is {policy!r}; who claims exact_lru has lru")
+        if "exact_policy" not in self.claims:
+            return None
+        if policy not in POLICY_RANKS:
+            raise ProgramError(
+                f"the configuration's policy is {policy!r}; who claims exact_policy has one of "
+                f"{', '.join(POLICY_RANKS)}"
+            )
+        return POLICY_RANKS[str(policy)]
 
     def _check_claims(self, pool: str, window: int | None) -> None:
         if pool not in ("none", "token", "swa"):
@@ -96,12 +117,17 @@ class PrefixBooks(KindModel):
     def can_follow_evictions(self) -> bool:
         """Whether it can be told what an eviction took: by its order, or by what the pool sees."""
         tells_victims = self.has_halves or (self.has_pool and self.cache.window is None)
-        return tells_victims or "exact_lru" in self.claims or not self.retains
+        return tells_victims or self.has_order or not self.retains
+
+    @property
+    def has_order(self) -> bool:
+        """Whether an order of victims is claimed (R8, R11)."""
+        return not self.claims.isdisjoint({"exact_lru", "exact_policy"})
 
     @property
     def is_ordered(self) -> bool:
         """Whether an eviction may take some sets of pages only: an order is claimed, or nothing is kept."""
-        return "exact_lru" in self.claims or not (self.retains or self.tracks)
+        return self.has_order or not (self.retains or self.tracks)
 
     def sizes(self) -> dict[str, int]:
         """Return every size of the cache and of its pools."""

@@ -39,7 +39,9 @@ class EvictionModel(PrefixBooks):
         """Read which pages and states an eviction took, and whether it may."""
         calls, has_states = sort_effects(outcome.effects), self.tracks is not None
         if not self.can_follow_evictions:
-            raise ProgramError("victims that no pool sees can be followed only where exact_lru is claimed")
+            raise ProgramError(
+                "victims that no pool sees can be followed only where exact_lru or exact_policy is claimed"
+            )
         has_second = has_states or self.cache.window is not None
         secondary = operation.secondary if has_second else 0
         seen = SeenEvict(
@@ -142,7 +144,7 @@ class EvictionModel(PrefixBooks):
         return Returned(places, [slot for slot, count in counted.items() if count > 1], foreign)
 
     def _plan(self, seen: SeenEvict) -> Iterator[Taken]:
-        """Yield everything that may be taken in the order of recency, where that is claimed."""
+        """Yield everything that may be taken in the order that is claimed, if one is."""
         if self.is_ordered and self.tracks is not None:
             yield plan_state_eviction(self.cache, self.tracks.ends, seen.tokens, seen.secondary)
         elif self.is_ordered:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from pymllm.errors import ProgramError
 from pymllm.history.operations import Key, Token
+from pymllm.oracle.models.policy_ranks import Rank
 
 
 class Space(NamedTuple):
@@ -80,6 +81,8 @@ class Page:
     slots: tuple[int, ...]
     alive: bool  # no tombstone; always so without a window
     birth: int = 0  # another number each time that a path is cached anew, the same for a revived page
+    came: int = 0  # number of the insert that brought it (R11)
+    priority: int = 0  # the highest that an insert with it on its path was given (R11)
     access: int = 0  # number of the last match or insert that had it on its path (R8)
     hits: int = 0  # matches whose returned prefix had it (R10)
     locks: int = 0  # holds at or below it (R6)
@@ -199,7 +202,7 @@ class PrefixModel:
     """The laws of prefixes and windows over a dictionary of pages.
 
     Slots belong to a pool with ``has_pool``, which offers ``move_swa`` with ``can_move``; without ``states``,
-    KV is all that a prefix needs.
+    KV is all that a prefix needs; without ``rank``, recency alone says which leaf goes next.
     """
 
     def __init__(
@@ -210,8 +213,10 @@ class PrefixModel:
         has_pool: bool = True,
         can_move: bool = False,
         states: StateEnds | None = None,
+        rank: Rank | None = None,
     ) -> None:
         self.page_size = page_size
+        self.rank = rank
         self.window = window
         self.has_pool = has_pool
         self.can_move = can_move
@@ -383,8 +388,8 @@ class PrefixModel:
         for end in ends:
             self.pages[end].alive = True
 
-    def commit_insert(self, plan: InsertPlan) -> None:
-        """Carry the whole plan out and stamp the path (R8); a refused one does nothing."""
+    def commit_insert(self, plan: InsertPlan, priority: int = 0) -> None:
+        """Carry the whole plan out and stamp the path (R8, R11); a refused one does nothing."""
         if plan.refused or not plan.path.tokens:
             return
         self.commit_moves(plan.moved)
@@ -392,11 +397,13 @@ class PrefixModel:
             self.pages[end].slots, self.pages[end].alive = slots, True
         for end, page in plan.new.items():
             self._births += 1
-            page.birth = self._births
+            page.birth, page.came, page.priority = self._births, self.clock + 1, priority
             self.pages[end] = page
             above = self.parent(end)
             self.children[above] = self.children.get(above, 0) + 1
         self._stamp(plan.path)
+        for end in self.page_ends(plan.path):
+            self.pages[end].priority = max(self.pages[end].priority, priority)
 
     # -- evict and reset -----------------------------------------------------------------------------------
 

@@ -204,7 +204,7 @@ class SeenTracks(Seen):
 
 
 def tell_apart(seen: SeenEvict, allowed: Sequence[Taken]) -> Odd:
-    """Say how what was taken differs from everything that may be taken in the order of recency."""
+    """Say how what was taken differs from everything that may be taken in the order that is claimed."""
     least, removed, what = allowed[0], seen.removed, "window tokens evicted"
     if removed is None:
         fulls = sorted({taken.full for taken in allowed})

@@ -40,7 +40,7 @@ class Replayed:
         """Through what, but for its capacity."""
         it = self.engine.config
         window = "" if it.sliding_window_size is None else f", window {show_count(it.sliding_window_size)}"
-        return f"{it.cache}, page {it.page_size}{window}"
+        return f"{it.column}, page {it.page_size}{window}"
 
     @property
     def capacity(self) -> int:

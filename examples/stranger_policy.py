@@ -1,0 +1,40 @@
+"""Somebody else's eviction policy, and how it is examined and compared.
+
+pymllm replay chat --eviction-policy lru --eviction-policy stranger_policy:Cheapest --capacity 4k
+pymllm verify --adapter stranger_policy:CheapestRadix
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pymllm.adapters.own_caches import Radix
+from pymllm.mem_cache.radix_cache import RadixCache
+
+
+class Cheapest:
+    """Evict what is computed again soonest: a short leaf that nobody matched, then longer ones."""
+
+    name = "cheapest"
+
+    def rank(self, node: Any) -> int:
+        """Return the tokens that would be computed again, once for each time that somebody asked for them."""
+        return len(node.key) * (1 + node.hit_count)
+
+
+class RadixWithCheapest(RadixCache):
+    """Our tree with that policy, whatever else it is built with."""
+
+    def __init__(self, *sizes: Any, **options: Any) -> None:
+        super().__init__(*sizes, **options | {"eviction_policy": Cheapest()})
+
+
+class CheapestRadix(Radix):
+    """That tree, examined; its policy is none of the specification's, so its order is not judged."""
+
+    CACHE = RadixWithCheapest
+    CONFIGURATIONS: ClassVar = [{**config, "policy": Cheapest.name} for config in Radix.CONFIGURATIONS[1:2]]
+
+    def claim(self) -> frozenset[str]:
+        """Claim all that our tree does, but for an order that the judge knows."""
+        return super().claim() - {"exact_policy"}

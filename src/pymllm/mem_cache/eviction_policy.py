@@ -1,0 +1,212 @@
+"""Which unlocked leaf an eviction takes next: the policies by name, and what a policy of one's own is.
+
+A further policy is a class here, with its line in `POLICIES`, and its line in
+`pymllm.oracle.models.policy_ranks`, which judges it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from reprlib import repr as short_repr
+from typing import Any, ClassVar, Protocol, TypeGuard
+
+from pymllm.mem_cache.arguments import as_int
+
+__all__ = [
+    "FIFO",
+    "FILO",
+    "LFU",
+    "LRU",
+    "MRU",
+    "POLICIES",
+    "SLRU",
+    "EvictionPolicy",
+    "Priority",
+    "RankedNode",
+]
+
+
+class RankedNode(Protocol):
+    """What a policy may look at.
+
+    Attributes
+    ----------
+    last_access_time : float
+        Number of the last match or insert that used the node (R8).
+    creation_time : float
+        Number of the insert that brought its slots; both halves of a split have that of the whole.
+    hit_count : int
+        Matches whose returned prefix had it (R10).
+    priority : int
+        The highest that an insert with the node on its path was given.
+    key : RadixKey
+        The tokens of its edge; ``len(node.key)`` of them.
+    """
+
+    last_access_time: float
+    creation_time: float
+    hit_count: int
+    priority: int
+
+    @property
+    def key(self) -> Any:
+        """The tokens of the edge."""
+
+
+class EvictionPolicy(Protocol):
+    """An order of the unlocked leaves of a tree: any object with such a method.
+
+    Notes
+    -----
+    A ``name`` is shown where it has one. It need not derive from this class.
+
+    Examples
+    --------
+    >>> from pymllm.mem_cache import RadixCache, RadixKey
+    >>> class Largest:
+    ...     def rank(self, node):
+    ...         return -len(node.key)
+    >>> cache = RadixCache(eviction_policy=Largest())
+    >>> small, large = cache.insert(RadixKey([1])), cache.insert(RadixKey([2, 3]))
+    >>> cache.evict(1).full_evicted
+    2
+    """
+
+    def rank(self, node: RankedNode) -> Any:
+        """Return what evictions go by: the leaf with the smallest rank goes first.
+
+        Parameters
+        ----------
+        node : RankedNode
+            An unlocked leaf, which is only looked at.
+
+        Returns
+        -------
+        comparable
+            Ranks of any two nodes compare by ``<``. Of equal ones the least recent leaf goes first (R8).
+
+        Notes
+        -----
+        Asked in an eviction, once for each leaf that was used, split or became a leaf since the last one. So
+        a rank changes only with what a node knows of itself, and not with the time of day. What it raises,
+        the eviction raises, and nothing has changed.
+        """
+
+
+class LRU:
+    """Least recently used: what was matched or inserted longest ago goes first (R8)."""
+
+    name: ClassVar[str] = "lru"
+
+    def rank(self, node: RankedNode) -> Any:
+        """Return the number of the last use."""
+        return node.last_access_time
+
+
+class LFU:
+    """Least frequently used: what fewest matches returned goes first."""
+
+    name: ClassVar[str] = "lfu"
+
+    def rank(self, node: RankedNode) -> Any:
+        """Return the number of hits."""
+        return node.hit_count
+
+
+class FIFO:
+    """First in, first out: what was cached first goes first, however often it is used."""
+
+    name: ClassVar[str] = "fifo"
+
+    def rank(self, node: RankedNode) -> Any:
+        """Return the number of the insert that brought it."""
+        return node.creation_time
+
+
+class MRU:
+    """Most recently used: what was matched or inserted last goes first."""
+
+    name: ClassVar[str] = "mru"
+
+    def rank(self, node: RankedNode) -> Any:
+        """Return the number of the last use, the largest first."""
+        return -node.last_access_time
+
+
+class FILO:
+    """First in, last out: what was cached last goes first."""
+
+    name: ClassVar[str] = "filo"
+
+    def rank(self, node: RankedNode) -> Any:
+        """Return the number of the insert that brought it, the largest first."""
+        return -node.creation_time
+
+
+class Priority:
+    """Lowest priority first; ``insert(..., priority=...)`` says which."""
+
+    name: ClassVar[str] = "priority"
+
+    def rank(self, node: RankedNode) -> Any:
+        """Return the highest priority that it was inserted with."""
+        return node.priority
+
+
+class SLRU:
+    """Segmented LRU: what has too few hits goes before what is protected, each part by recency.
+
+    Parameters
+    ----------
+    protected_threshold : int
+        Hits from which on a node is protected.
+
+    Raises
+    ------
+    TypeError
+        The threshold is no int.
+    """
+
+    name: ClassVar[str] = "slru"
+
+    def __init__(self, protected_threshold: int = 2) -> None:
+        self.protected_threshold = as_int("protected_threshold", protected_threshold)
+
+    def rank(self, node: RankedNode) -> Any:
+        """Return whether it is protected."""
+        return node.hit_count >= self.protected_threshold
+
+
+POLICIES: dict[str, type[EvictionPolicy]] = {
+    policy.name: policy for policy in (LRU, LFU, FIFO, MRU, FILO, Priority, SLRU)
+}
+"""Every policy with a name, by that name; the first is the default."""
+
+
+def as_policy(policy: Any) -> EvictionPolicy:
+    """Read ``eviction_policy``: a name, or an object with a method ``rank`` (X1)."""
+    if isinstance(policy, str):
+        if policy not in POLICIES:
+            near = difflib.get_close_matches(policy[:20].lower(), POLICIES, n=1)
+            meant = f" (did you mean {near[0]}?)" if near else ""
+            raise ValueError(
+                f"eviction_policy is {short_repr(policy)}{meant}: give one of {', '.join(POLICIES)}, "
+                "or an object with a method rank(node)"
+            )
+        return POLICIES[policy]()
+    if not is_policy(policy):
+        raise TypeError(
+            f"eviction_policy is {short_repr(policy)}, which has no method rank: give one of "
+            f"{', '.join(POLICIES)}, or an object with a method rank(node)"
+        )
+    return policy
+
+
+def is_policy(policy: object) -> TypeGuard[EvictionPolicy]:
+    """Tell whether this is an object, and no class, with a method ``rank``."""
+    return not isinstance(policy, type) and callable(getattr(policy, "rank", None))
+
+
+def is_lru(policy: EvictionPolicy) -> bool:
+    """Tell whether recency alone decides, so that a tree keeps nothing else of its nodes."""
+    return type(policy) is LRU

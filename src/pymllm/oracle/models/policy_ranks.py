@@ -1,0 +1,22 @@
+"""What the policies with a name go by, as numbers of a page: the smallest rank goes first (R11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pymllm.oracle.models.prefix_model import Page
+
+Rank = Callable[["Page"], int]
+
+POLICY_RANKS: dict[str, Rank] = {
+    "lru": lambda page: 0,  # of equal ranks the least recent goes first
+    "lfu": lambda page: page.hits,
+    "fifo": lambda page: page.came,
+    "mru": lambda page: -page.access,
+    "filo": lambda page: -page.came,
+    "priority": lambda page: page.priority,
+    "slru": lambda page: int(page.hits >= 2),
+}
+"""By the name in a configuration's ``policy``."""

@@ -1,0 +1,85 @@
+"""Whoever claims the order of a policy is held to it; a policy that nobody knows is judged without order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from told_program import HYBRID, ToldProgram
+
+from pymllm.errors import ProgramError
+from pymllm.history.files import Header
+from pymllm.history.operations import Evict, Inspect, Key, Match
+from pymllm.history.outcomes import Effect
+from pymllm.oracle.judge import make_judge
+from pymllm.oracle.models.policy_ranks import POLICY_RANKS
+
+
+def three_leaves(policy: str, adapter: str = "radix", **config: Any) -> ToldProgram:
+    """Cache (1, 1) in slots 1 and 2, (2,) in 3 and (3,) in 4, with 2, 0 and 1 hits and priorities 1, 2, 0."""
+    told = ToldProgram(adapter, policy=policy, **config)
+    for tokens, priority in (((1, 1), 1), ((2,), 2), ((3,), 0)):
+        state = {"state": told.snapshot()} if adapter == "mamba" else {}
+        told.put(*tokens, priority=priority, **state)
+    told(Match(Key((1, 1))))
+    told(Match(Key((3,))))
+    told(Match(Key((1, 1))))
+    return told
+
+
+FIRST = {"lru": 3, "lfu": 3, "fifo": 1, "mru": 1, "filo": 4, "priority": 4, "slru": 3}
+"""The first slot that each policy gives back."""
+
+
+def test_every_policy_is_known() -> None:
+    assert [*FIRST] == [*POLICY_RANKS]
+
+
+@pytest.mark.parametrize(("adapter", "config"), [("radix", {}), ("radix", {"window": 1}), ("mamba", HYBRID)])
+@pytest.mark.parametrize("policy", FIRST)
+def test_the_first_in_rank_goes(policy: str, adapter: str, config: dict[str, Any]) -> None:
+    """R11: in each tree of ours, and another leaf in its place breaks the law."""
+    told = three_leaves(policy, adapter, **config)
+    told(Inspect())
+    evicted = told(Evict(1))
+    freed = [slot for effect in told.effects(evicted) if effect.call == "free" for slot in effect.slots]
+    assert freed[0] == FIRST[policy]
+    law = "R8" if policy == "lru" else "R11"
+    assert told.sound().exercised[law] > 0
+    if adapter == "radix" and not config and len(freed) == 1:
+        other = 3 if freed == [4] else 4
+        changed = [Effect("free", (other,)), *told.effects(evicted)[1:]]
+        assert told.law(evicted, effects=tuple(changed)) == law
+
+
+@pytest.mark.parametrize("policy", ["fifo", "mru"])
+def test_no_more_goes_than_is_needed(policy: str) -> None:
+    """R5: as with recency; and that what is older stays is seen."""
+    told = three_leaves(policy)
+    evicted = told(Evict(1))
+    assert told.sound().reached["a policy spares what is older"] == 1
+    callback = told.effects(evicted)[-1]
+    assert told.law(evicted, effects=(Effect("free", (1, 2, 3)), callback), full=3) == "R5"
+
+
+def test_a_policy_that_nobody_knows_is_judged_without_order() -> None:
+    """R5: any leaf may go, and no more than is needed."""
+    told = three_leaves("lfu", without=("exact_policy", "call_order"))
+    told.header.config["policy"] = "mine"  # type: ignore[index]
+    evicted = told(Evict(1))
+    callback = told.effects(evicted)[-1]
+    assert told.law(evicted, effects=(Effect("free", (4,)), callback)) is None
+    assert told.law(evicted, effects=(Effect("free", (3, 4)), callback), full=2) == "R5"
+
+
+@pytest.mark.parametrize(
+    ("claim", "policy", "message"),
+    [
+        ("exact_lru", "fifo", "the configuration's policy is 'fifo'; who claims exact_lru has lru"),
+        ("exact_policy", "mine", "policy is 'mine'; who claims exact_policy has one of lru, lfu, fifo"),
+        ("exact_policy", None, "policy is None; who claims exact_policy"),
+    ],
+)
+def test_a_claim_that_does_not_fit_the_policy_is_no_program(claim: str, policy: Any, message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        make_judge(Header("x", "prefix", {"page_size": 1, "pool": "none", "policy": policy}, (claim,)))
