@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pymllm.core.inference.contexts.block_hashes import as_hashes
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.live_request import LiveRequest
 from pymllm.core.inference.contexts.prefix_index import HashPage, PrefixIndex, block_hash
+from pymllm.core.inference.contexts.registered_blocks import as_hashes
 from pymllm.mem_cache.base_prefix_cache import hash_to_int64, hash_token_ids
 
 

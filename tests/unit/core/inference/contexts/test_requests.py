@@ -14,11 +14,11 @@ from pymllm.core.inference.contexts.forward_batch import plan_step
 from pymllm.core.inference.contexts.live_request import (
     LiveRequest,
     Region,
+    RequestRows,
     check_next_tokens,
     read_prompt,
     refuse_batch,
 )
-from pymllm.core.inference.contexts.request_rows import RequestRows
 
 # -- tokens --------------------------------------------------------------------------------------------------
 
