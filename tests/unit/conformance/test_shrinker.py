@@ -263,14 +263,6 @@ def test_what_is_found_is_told_as_it_gets_smaller(history: History, tiny: str, t
     assert shows_again(run.best)
 
 
-def test_of_a_sound_adapter_there_is_the_rerun_alone(history: History, told: list[ShrinkRun]) -> None:
-    """Nothing is told on the way."""
-    run = run_shrink(ShrinkTask(history, "rows", (), 60.0))
-    assert (run.before, run.best, told) == (None, None, [])
-    assert run.result is not None
-    assert run.result.violation is None
-
-
 def test_words_are_seconds_apart(history: History, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long program takes some time to be told; the first comes at once."""
     words: list[ShrinkRun] = []

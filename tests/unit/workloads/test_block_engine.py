@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -323,18 +322,6 @@ def test_a_context_that_keeps_what_it_should_evict_is_noticed(
     monkeypatch.setattr(engine._context.kv_block_allocator, "allocate_memory_blocks", lambda n: None)
     with pytest.raises(InvariantViolation, match="16 blocks are free or evictable, and not given"):
         engine.evict_everything()
-
-
-def test_events_are_told_once_each(ask: Ask, script: Script) -> None:
-    """E3: every admission ends in exactly one exit."""
-    source = RandomSource(9, requests=60)
-    _, heard = heard_of(config_of(capacity=128), source)
-    count = Counter(event for event, _ in heard)
-    exits = count[Event.FINISHED] + count[Event.RETRACTED]
-    assert count[Event.ADMITTED] - exits == count[Event.ABORTED] - sum(
-        1 for event, request in heard if event is Event.ABORTED and (Event.ADMITTED, request) not in heard
-    )
-    assert count[Event.PAUSED] >= count[Event.RESUMED]
 
 
 def test_states_on_a_device_are_those_of_a_cold_run(device: torch.device) -> None:

@@ -11,7 +11,6 @@ import pytest
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.live_request import LiveRequest
 from pymllm.core.inference.contexts.prefix_index import HashPage, PrefixIndex, block_hash
-from pymllm.core.inference.contexts.registered_blocks import as_hashes
 from pymllm.mem_cache.base_prefix_cache import hash_to_int64, hash_token_ids
 
 
@@ -104,9 +103,3 @@ def test_a_block_that_is_taken_again_is_no_hit_any_more() -> None:
     assert match(index, [1, 2, 3, 4]) == live.blocks
     assert allocator.allocate_memory_blocks(11) is not None
     assert match(index, [1, 2, 3, 4]) == []
-
-
-def test_zero_may_stand_for_no_parent() -> None:
-    """C3: parent_hashes has 0 for a first block."""
-    assert as_hashes("parent_hashes", np.array([0, 7]), 2, lowest=0) == [0, 7]
-    assert as_hashes("hashes", [], 0, lowest=1) == []

@@ -33,25 +33,6 @@ def test_a_prompt_may_be_anything_with_tokens(tokens: Any) -> None:
     assert prompt.tolist() == [1, 2, 2**32 - 1]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "error"),
-    [
-        *[
-            ([], ValueError),
-            ([-1], ValueError),
-            ([1.5], TypeError),
-            ([(1, 2)], ValueError),
-            (None, TypeError),
-        ],
-        *[([(1,)], ValueError), ("12", TypeError), (5, TypeError)],
-    ],
-)
-def test_a_prompt_that_is_none_is_refused(tokens: Any, error: type[Exception]) -> None:
-    """X1, E4: a request computes at least one token."""
-    with pytest.raises(error):
-        read_prompt(SimpleNamespace(prompt_tokens=tokens))
-
-
 @pytest.mark.parametrize("batch", [torch.ones((1, 3), dtype=torch.int64), np.ones((3, 1), int), [[1, 2, 3]]])
 def test_a_batch_is_no_prompt(batch: Any) -> None:
     """K1, X1: whoever counts or reads the tokens of a prompt refuses a batch and says what to give."""

@@ -20,7 +20,6 @@ from pymllm.core.inference.contexts.slot_states import (
     row_index,
     send,
 )
-from pymllm.errors import UsageError
 
 # -- copies --------------------------------------------------------------------------------------------------
 
@@ -86,28 +85,6 @@ def test_rows_that_find_no_memory_are_not_written_in_part(monkeypatch: pytest.Mo
 
 
 CONV, SSM = torch.zeros(2, 5, 3), torch.zeros(2, 5, 2, 2)
-
-
-def make_live(table: Any, conv: torch.Tensor = CONV, ssm: torch.Tensor = SSM) -> LiveStates:
-    context = SimpleNamespace(
-        mamba_conv_states=conv,
-        mamba_ssm_states=ssm,
-        mamba_metadata=SimpleNamespace(request_to_mamba_state_idx=table),
-    )
-    return LiveStates(context, torch.zeros(2, 7, 3), torch.zeros(2, 7, 2, 2))
-
-
-@pytest.mark.parametrize("table", [[4, 0, -1, 5], (4, 0, -1, 5), np.array([4, 0, -1, 5], np.int16)])
-def test_rows_are_looked_up_in_any_table(table: Any) -> None:
-    """Specification, blocks: a context may keep it as it likes; X1: a request may have no state."""
-    live = make_live(table)
-    assert live.rows([1, 0]).tolist() == [0, 4]
-    assert live.rows([]).tolist() == []
-    for request in (2, 3):
-        with pytest.raises(UsageError, match=f"request {request} has no live state"):
-            live.rows([1, request])
-    with pytest.raises(IndexError, match=r"outside 0\.\.3"):
-        live.rows([4])
 
 
 @pytest.mark.gpu
