@@ -7,8 +7,7 @@ import pytest
 from pymllm.conformance import shrinker
 from pymllm.conformance.acting import FoundViolation, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.conformance.program import run_program
-from pymllm.conformance.rerun import rerun_history
+from pymllm.conformance.program import rerun_history, run_program
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.shrinker import (
     Finding,

@@ -12,13 +12,22 @@ from typing import Any
 import pytest
 
 from pymllm.errors import UsageError
+from pymllm.instrument.leaks import run_epochs, why_unknown
 from pymllm.instrument.nvml_counters import DeviceUse
 from pymllm.instrument.nvml_device import DeviceIdentity
 from pymllm.instrument.nvml_record import MemoryCurve
 from pymllm.instrument.reading import BYTES, Reading
-from pymllm.testing.gpu_memory import GpuMemory, GpuMemoryRecord, LimitOutcome, parse_bytes
-from pymllm.testing.leak_epochs import run_epochs, why_unknown
-from pymllm.testing.memory_text import curve_text, gpu_memory_schema, make_line, record_text, sparkline
+from pymllm.testing.gpu_memory import (
+    GpuMemory,
+    GpuMemoryRecord,
+    LimitOutcome,
+    curve_text,
+    gpu_memory_schema,
+    make_line,
+    parse_bytes,
+    record_text,
+    sparkline,
+)
 from tests.fake_nvml.machine import GIB, MIB, on_machine, say, users
 from tests.unit.instrument.fake_allocator import FakeAllocator
 
