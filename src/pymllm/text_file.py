@@ -19,24 +19,6 @@ from typing import IO, Any, Final, NoReturn
 
 from pymllm.errors import TraceError
 
-__all__ = [
-    "DEPTH_LIMIT",
-    "FILE_LIMIT",
-    "LINE_LIMIT",
-    "RECORDS_LIMIT",
-    "TOO_DEEP",
-    "NotJSONError",
-    "NumberedLine",
-    "cut",
-    "demand_strict",
-    "did_you_mean",
-    "has_long_number",
-    "read_json",
-    "read_lines",
-    "read_text_file",
-    "write_text_file",
-]
-
 LINE_LIMIT: Final = 2**24
 """Most bytes of a line: a look at a tree of a hundred thousand nodes fits."""
 
@@ -63,24 +45,10 @@ NumberedLine = tuple[int, str]
 
 
 def write_text_file(path: Path, text: str) -> None:
-    """Write a text beside the file, and put it in the file's place.
+    """Write a text as UTF-8 beside the file, and put it in the file's place; an error leaves that as it was.
 
-    Parameters
-    ----------
-    path : Path
-        A file that is there is replaced and keeps its permissions; of a link, the file that it leads to. What
-        is no file, such as a pipe or ``/dev/stdout``, is written to as it is.
-    text : str
-        Written as UTF-8.
-
-    Raises
-    ------
-    OSError
-        It cannot be written; then the file is as it was.
-
-    Notes
-    -----
-    Its folder must be there, and gets a second file for a moment.
+    A file that is there keeps its permissions; of a link, the file that it leads to is replaced. What is no
+    file, such as a pipe or ``/dev/stdout``, is written to as it is.
     """
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
@@ -103,28 +71,10 @@ def write_text_file(path: Path, text: str) -> None:
 
 
 def read_lines(path: Path, *, errors: str = "strict", limit: int = RECORDS_LIMIT) -> Iterator[NumberedLine]:
-    """Read a file or a pipe line by line.
+    """Read a file or a pipe line by line, and yield number and line; `TraceError` where it is no such text.
 
-    Parameters
-    ----------
-    path : Path
-        What to read.
-    errors : str
-        What becomes of bytes that are no UTF-8, as of `bytes.decode`.
-    limit : int
-        Most bytes of all lines together; a line has `LINE_LIMIT` at most.
-
-    Yields
-    ------
-    tuple of (int, str)
-        Number and line, its end included: what has none is the last one, and perhaps not finished.
-
-    Raises
-    ------
-    TraceError
-        It is too long, or no text: which line, and the bound.
-    OSError
-        It cannot be read.
+    A line has its end: what has none is the last one, and perhaps not finished. It has `LINE_LIMIT` bytes at
+    most, all lines together have ``limit``; ``errors`` is as of `bytes.decode`.
     """
     place = 0
     with _open(path) as file:
@@ -187,29 +137,12 @@ class NotJSONError(ValueError):
 
 
 def read_json(text: str) -> Any:
-    """Read JSON that anybody may have written.
+    """Read one value of JSON that anybody may have written.
 
-    Parameters
-    ----------
-    text : str
-        One value.
-
-    Returns
-    -------
-    object
-        Dicts, lists, strings, numbers, booleans and ``None``.
-
-    Raises
-    ------
-    ValueError
-        It is no JSON; or an object names a field twice, a number is none that JSON has or leaves 128 bits, a
-        string has half of a surrogate pair, or more than `DEPTH_LIMIT` lists and objects stand inside each
-        other.
-
-    Notes
-    -----
-    Cost: a tenth more than `json.loads`. Only a text that looks as if something were wrong is read again, by
-    Python's slower reader, which finds what it is.
+    `ValueError` where it is none; or where an object names a field twice, a number is none that JSON has or
+    leaves 128 bits, a string has half of a surrogate pair, or more than `DEPTH_LIMIT` lists and objects stand
+    inside each other. Cost: a tenth more than `json.loads`. Only a text that looks as if something were wrong
+    is read again, by Python's slower reader, which finds what it is.
     """
     try:
         plain = _FAST.decode(text)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 
-__all__ = ["PACKAGES", "require_torch", "why_no_torch"]
-
 PACKAGES = ("torch", "numpy")
 """What the extra has; the first is what people ask for."""
 
@@ -18,8 +16,6 @@ PACKAGES = ("torch", "numpy")
 def why_no_torch() -> str | None:
     """Return what is missing and the way to get it, to stand behind a subject; ``None`` where nothing is.
 
-    Notes
-    -----
     Loads nothing, so that whoever needs no torch does not wait for it.
     """
     missing = [package for package in PACKAGES if not _is_there(package)]
@@ -31,18 +27,7 @@ def why_no_torch() -> str | None:
 
 
 def require_torch(who: str) -> None:
-    """Refuse to go on without torch and NumPy.
-
-    Parameters
-    ----------
-    who : str
-        What needs them, such as ``"pymllm.mem_cache"``; the message begins with it.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        One of the two is missing, and ``name`` says which.
-    """
+    """Refuse to go on without torch and NumPy; ``who``, what needs them, begins the `ModuleNotFoundError`."""
     reason = why_no_torch()
     if reason is not None:
         raise ModuleNotFoundError(f"{who} {reason}", name=next(it for it in PACKAGES if not _is_there(it)))

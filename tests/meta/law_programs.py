@@ -12,7 +12,7 @@ from pathlib import Path
 
 from faulty_table import CAUGHT, class_of, look_for
 
-from pymllm.conformance.rerun import rerun_history
+from pymllm.conformance.program import rerun_history
 from pymllm.history.files import History, write_history
 from pymllm.oracle.laws import LAWS
 

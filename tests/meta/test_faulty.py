@@ -10,7 +10,7 @@ from faulty_table import CAUGHT, class_of, look_for
 
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.prefix_machine import PrefixMachine
-from pymllm.conformance.rerun import rerun_history
+from pymllm.conformance.program import rerun_history
 from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeReport, try_adapter
 from pymllm.faults.adapters import FAULTY

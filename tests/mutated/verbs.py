@@ -54,11 +54,11 @@ def warm_up() -> None:
             "cli.shrink",
             "cli.soak",
             "conformance.faults_run",
-            "conformance.rerun",
             "conformance.runner",
         ),
         *(
             "conformance.machines",
+            "conformance.program",
             "conformance.protocol_check",
             "conformance.shrinker",
         ),

@@ -43,7 +43,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
     "instrument": (
         {"errors", "text_file", "history", "oracle", "adapters"},
-        {"pynvml", "msgspec", "psutil"},
+        {"pynvml", "msgspec", "psutil", "prometheus_client"},
     ),
     "testing": ({"errors", "instrument", "history", "oracle"}, {"torch"}),
     "conformance": (

@@ -17,8 +17,7 @@ from pymllm import pytest_plugin
 from pymllm.cli import main
 from pymllm.instrument import openmetrics
 from pymllm.pytest_plugin import settings
-from pymllm.testing.gpu_memory import GpuMemory
-from pymllm.testing.memory_text import make_line
+from pymllm.testing.gpu_memory import GpuMemory, make_line
 from tests.unit.instrument.fake_allocator import FakeAllocator
 
 ROOT = Path(__file__).parents[2]

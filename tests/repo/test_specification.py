@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.conformance.rerun import rerun_history
+from pymllm.conformance.program import rerun_history
 from pymllm.history.files import History, load_history
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import LAWS, SPECIFICATION, Law

@@ -53,7 +53,7 @@ def with_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
 # -- loading ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [PLUGIN, "pymllm.testing.gpu_gate", "pymllm.testing.memory_text"])
+@pytest.mark.parametrize("module", [PLUGIN, "pymllm.testing.gpu_gate", "pymllm.testing.gpu_memory"])
 def test_loading_the_plugin_loads_nothing_heavy(module: str) -> None:
     """A run that uses none of it does not wait for torch, Hypothesis or NVML."""
     heavy = ["torch", "numpy", "hypothesis", "pynvml", "click", "rich", "msgspec", "psutil", "filelock"]
@@ -665,7 +665,7 @@ def test_a_wrong_call_is_shown_where_it_stands(run: Run) -> None:
     result = run("def test_x(leak_check): leak_check(lambda: None, epochs=3)")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["E *ValueError: epochs must be at least 10, got 3*"])
-    result.stdout.no_fnmatch_line("*leak_epochs.py*")
+    result.stdout.no_fnmatch_line("*leaks.py*")
 
 
 @pytest.mark.usefixtures("_few_objects")

@@ -15,8 +15,8 @@ from pymllm.adapters.exact_forward import ExactForward, read_rows
 from pymllm.adapters.failing_calls import FAILING_CALLS, FailingCalls
 from pymllm.adapters.malformed import Calls, call_malformed
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
-from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEvictionPolicy
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
+from pymllm.core.inference.contexts.registered_blocks import PrefixCachingEvictionPolicy
 from pymllm.errors import ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out

@@ -22,7 +22,7 @@ from pymllm.instrument.recorder import Recorder
 from pymllm.instrument.timing import Timing
 
 if TYPE_CHECKING:
-    from pymllm.conformance.rerun import RerunResult
+    from pymllm.conformance.program import RerunResult
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Task:
 
     def carry_out(self) -> tuple[RerunResult, tuple[OperationRow, ...] | None]:
         """Run it, and return the result with the times of its operations."""
-        from pymllm.conformance.rerun import rerun_history
+        from pymllm.conformance.program import rerun_history
 
         options.load_or_refuse(self.adapter)
         result = rerun_history(self.history, self.adapter, self.config, self._wrap)

@@ -15,7 +15,7 @@ from pymllm.conformance.documents import schema_of_document
 from pymllm.instrument.documents import Document
 
 _OF_LINES = {
-    "gpu-memory": ("a line of pytest --gpu-memory-log", "pymllm.testing.memory_text:gpu_memory_schema"),
+    "gpu-memory": ("a line of pytest --gpu-memory-log", "pymllm.testing.gpu_memory:gpu_memory_schema"),
     "history": ("a line of a program's file", "pymllm.history.files:history_schema"),
     "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.ledger:ledger_schema"),
     "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from pymllm.conformance.acting import FoundViolation, Scenario, find_scenario, with_scenario
+from pymllm.conformance.program import RerunResult, rerun_history
 from pymllm.conformance.reduction import Program, Reduction, renumbered
-from pymllm.conformance.rerun import RerunResult, rerun_history
 from pymllm.conformance.shrink_passes import (
     draw_others,
     drop_families,

@@ -1,15 +1,15 @@
 """Figures as an OpenMetrics text file, for whatever scrapes such files into a dashboard.
 
-The format is that of the OpenMetrics specification, version 1.0; Prometheus' own parser and the textfile
-collector of its node exporter read it.
+The format is that of the OpenMetrics specification, version 1.0; Prometheus' own client writes it, and the
+textfile collector of its node exporter reads it.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 from pymllm.instrument.nvml_record import NvmlRecord
 from pymllm.instrument.reading import BYTES, Reading
@@ -17,12 +17,6 @@ from pymllm.instrument.timing import Timing
 from pymllm.instrument.torch_memory import TorchMemoryRecord
 from pymllm.text_file import write_text_file
 
-_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_SUFFIXES: Mapping[str, tuple[str, ...]] = {
-    "gauge": ("",),
-    "info": ("_info",),
-    "histogram": ("_bucket", "_sum", "_count"),
-}
 # Powers of two in nanoseconds: at them the histogram's counts are exact. From 1 microsecond to 17 seconds.
 _BOUNDS = range(10, 35)
 
@@ -38,7 +32,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Samples with one meaning, checked against the format: a name must end in its unit, if it has one."""
+    """Samples with one meaning; the name ends in the unit, if there is one."""
 
     name: str
     kind: str
@@ -46,37 +40,25 @@ class Family:
     help: str
     samples: tuple[Sample, ...]
 
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise ValueError(f"name is {self.name!r}; it must be letters, digits and underscores")
-        if self.kind not in _SUFFIXES:
-            raise ValueError(f"kind is {self.kind!r}; it must be one of {', '.join(_SUFFIXES)}")
-        if self.unit and not self.name.endswith(f"_{self.unit}"):
-            raise ValueError(f"name is {self.name!r}; it must end in its unit, _{self.unit}")
-        for sample in self.samples:
-            if sample.suffix not in _SUFFIXES[self.kind]:
-                raise ValueError(
-                    f"a {self.kind} has no suffix {sample.suffix!r}; it must be one of {_SUFFIXES[self.kind]}"
-                )
-            wrong = [name for name in sample.labels if not _NAME.fullmatch(name)]
-            if wrong:
-                raise ValueError(f"label {wrong[0]!r} must be letters, digits and underscores")
-
 
 def make_text(families: Iterable[Family]) -> str:
     """Return families as OpenMetrics text, grouped by name; families without samples are left out."""
-    joined: dict[str, list[Family]] = {}
+    from prometheus_client import Metric
+    from prometheus_client.openmetrics.exposition import generate_latest
+
+    joined: dict[str, Metric] = {}
     for family in families:
-        alike = joined.setdefault(family.name, [])
-        if alike and (alike[0].kind, alike[0].unit, alike[0].help) != (family.kind, family.unit, family.help):
+        made = Metric(family.name, family.help, family.kind, family.unit)
+        metric = joined.setdefault(made.name, made)
+        if (metric.type, metric.unit, metric.documentation) != (made.type, made.unit, made.documentation):
             raise ValueError(
                 f"{family.name} has two definitions; give its families the same kind, unit and help"
             )
-        alike.append(family)
-    lines: list[str] = []
-    for alike in joined.values():
-        lines += _lines_of(alike)
-    return "".join(f"{line}\n" for line in [*lines, "# EOF"])
+        for sample in family.samples:
+            metric.add_sample(metric.name + sample.suffix, dict(sample.labels), sample.value)
+    written = [metric for metric in joined.values() if metric.samples]
+    text: bytes = generate_latest(SimpleNamespace(collect=lambda: written))  # type: ignore[no-untyped-call]
+    return text.decode()
 
 
 def write_openmetrics(path: Path, families: Iterable[Family]) -> None:
@@ -202,21 +184,3 @@ def _readings(
         if reading.value is None
     )
     yield Family("pymllm_unknown", "info", "", "Figures that could not be read, and why.", unknown)
-
-
-def _lines_of(families: Sequence[Family]) -> Iterator[str]:
-    first = families[0]
-    if not any(family.samples for family in families):
-        return
-    yield f"# TYPE {first.name} {first.kind}"
-    if first.unit:
-        yield f"# UNIT {first.name} {first.unit}"
-    yield f"# HELP {first.name} {_escaped(first.help)}"
-    for family in families:
-        for sample in family.samples:
-            labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in sample.labels.items())
-            yield f"{first.name}{sample.suffix}{{{labels}}} {sample.value!r}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

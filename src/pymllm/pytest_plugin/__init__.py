@@ -176,7 +176,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         result = yield
         _judge_touch(item)
         return result
-    from pymllm.testing.memory_text import record_text
+    from pymllm.testing.gpu_memory import record_text
 
     memory = item.stash[_memory] if _memory in item.stash else _make_memory()
     is_timed = "benchmark" in getattr(item, "fixturenames", ())
@@ -231,7 +231,7 @@ def _log(
     path = log_of(item.config)
     if path is None:
         return
-    from pymllm.testing.memory_text import make_line
+    from pymllm.testing.gpu_memory import make_line
 
     line = make_line(item.nodeid, os.environ.get("PYTEST_XDIST_WORKER", "main"), record, verdict, untouched)
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
@@ -284,7 +284,7 @@ def _epochs_of(item: pytest.Item) -> int | None:
         pytest.fail("no_leak can repeat only pytest's test functions, and this is not one", pytrace=False)
     if inspect.iscoroutinefunction(item.obj):
         pytest.fail("no_leak cannot repeat a coroutine: use leak_check inside it", pytrace=False)
-    from pymllm.testing.leak_epochs import EPOCHS, check_epochs
+    from pymllm.instrument.leaks import EPOCHS, check_epochs
 
     def read(*, epochs: int = EPOCHS) -> int:
         check_epochs(epochs)
@@ -295,7 +295,7 @@ def _epochs_of(item: pytest.Item) -> int | None:
 
 def _judge_epochs(item: pytest.Item, work: Callable[[], object], **options: Any) -> LeakVerdict:
     """Run work in epochs, put the verdict into the report, and fail the test if a layer leaks."""
-    from pymllm.testing.leak_epochs import run_epochs, why_unknown
+    from pymllm.instrument.leaks import run_epochs, why_unknown
 
     __tracebackhide__ = True  # an error is in the test's own code
     verdict = run_epochs(work, **options)

@@ -1,13 +1,151 @@
-"""What sections of a page are made of, beside tables and plots."""
+"""What sections of a page are made of: tables, plots, texts and cards, plain data that templates write."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from pymllm.report.plots import Plot
-from pymllm.report.tables import Table
+from pymllm.report.quantities import log_ticks
+
+GOOD, BAD, UNKNOWN, QUIET = "good", "bad", "unknown", "quiet"
+"""Tones of a cell; a word or a sign says the same, for whoever does not see the colour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What stands in one place of a table: a text with its unit, and how it looks."""
+
+    text: str
+    tone: str | None = None
+    href: str | None = None  # where it leads
+    hint: str | None = None  # for whoever points at it; never what is needed to understand the cell
+    spark: tuple[float, ...] = ()  # a curve to draw beside the text
+
+    @property
+    def spark_points(self) -> str:
+        """Points of the curve for an SVG of 100 by 24."""
+        low, high = min(self.spark), max(self.spark)
+        span, steps = (high - low) or 1.0, max(len(self.spark) - 1, 1)
+        return " ".join(
+            f"{place / steps * 96 + 2:.1f},{22 - (value - low) / span * 20:.1f}"
+            for place, value in enumerate(self.spark)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: numbers stand on the right, and words such as a time are never broken."""
+
+    name: str
+    of: Callable[[Any], Cell | str]
+    is_number: bool = False
+    hint: str | None = None
+    is_word: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells, of which the first one names the row; `make_table` makes them of things."""
+
+    kind: ClassVar[str] = "table"
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    folded: bool = False  # whether only the caption is seen until somebody opens it
+
+
+def number(name: str, of: Callable[[Any], Cell | str]) -> Column:
+    """Make a column of numbers."""
+    return Column(name, of, True)
+
+
+def make_table(caption: str, items: Iterable[Any], columns: Sequence[Column], folded: bool = False) -> Table:
+    """List some things, a row each."""
+    made = ([column.of(item) for column in columns] for item in items)
+    rows = tuple(tuple(Cell(it) if isinstance(it, str) else it for it in row) for row in made)
+    return Table(caption, tuple(columns), rows, folded)
+
+
+def or_quiet(value: Any, show: Callable[[Any], str] = str, missing: str = "not recorded") -> Cell:
+    """Make a cell of a value, or of the words that there is none."""
+    return Cell(missing, QUIET) if value is None else Cell(show(value))
+
+
+PALETTE = ("#2f86d1", "#e0701a", "#12a37a", "#cc79a7", "#b8901b", "#56b4e9", "#8b7ff5", "#8a8f98")
+"""Of lines and marks: told apart on light and dark, and without red against green (after Okabe and Ito)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One picture: Plotly's traces and layout."""
+
+    traces: Sequence[dict[str, Any]]
+    layout: dict[str, Any]
+    title: str = ""  # where a plot shows several
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a plot can show at once: one picture, or small ones beside each other."""
+
+    name: str
+    panels: Sequence[Panel]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Pictures that Plotly draws, of which one choice is shown."""
+
+    kind: ClassVar[str] = "plot"
+    id: str  # of the page's element
+    title: str
+    label: str  # what it shows in a sentence, for whoever does not see it
+    choices: Sequence[Choice]  # at least one
+    chosen_by: str = "shown"  # what is chosen, for the label of the list
+
+    @property
+    def plain(self) -> list[dict[str, Any]]:
+        """What the page's script draws."""
+        return [
+            {
+                "note": choice.note,
+                "panels": [
+                    {"title": it.title, "data": list(it.traces), "layout": it.layout} for it in choice.panels
+                ],
+            }
+            for choice in self.choices
+        ]
+
+
+def legend(*, above: bool = False) -> dict[str, Any]:
+    """Return the part of a layout that lists the lines above or below a picture."""
+    place = {"y": 1.02, "yanchor": "bottom"} if above else {"y": -0.25, "yanchor": "top"}
+    return {"showlegend": True, "legend": {"orientation": "h", **place}}
+
+
+def log_axis(title: str, values: Iterable[float], unit: str = "") -> dict[str, Any]:
+    """Return a logarithmic axis that shows all of some values, in their unit."""
+    return {"type": "log", "title": {"text": title}, **log_ticks(values, unit)}
+
+
+def scatter(name: str, x: Sequence[Any], y: Sequence[Any], **more: Any) -> dict[str, Any]:
+    """Return a line with a mark at each point, unless ``mode`` says otherwise."""
+    return {"type": "scatter", "mode": "lines+markers", "name": name, "x": list(x), "y": list(y), **more}
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Leave the words out with which all of several names begin or end: they stand above all of them."""
+    words = [name.split(" ") for name in names]
+    least = min(map(len, words), default=0)
+    start = end = 0
+    while start < least and len({it[start] for it in words}) == 1:
+        start += 1
+    while start + end < least and len({it[-1 - end] for it in words}) == 1:
+        end += 1
+    short = [" ".join(it[start : len(it) - end]).strip(",:") for it in words]
+    return short if all(short) else list(names)
 
 
 @dataclass(frozen=True, slots=True)

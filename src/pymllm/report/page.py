@@ -9,8 +9,8 @@ from typing import Any
 
 from pymllm import __version__
 from pymllm.errors import UsageError
+from pymllm.report.blocks import PALETTE, Plot
 from pymllm.report.loading import LoadedRuns
-from pymllm.report.plots import PALETTE, Plot
 from pymllm.report.sections import make_sections
 from pymllm.report.summary import headline
 

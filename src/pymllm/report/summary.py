@@ -8,11 +8,11 @@ from html import escape
 
 from pymllm.conformance.documents import FaultsDocument, SoakDocument
 from pymllm.oracle.verdicts import Verdict
+from pymllm.report.blocks import BAD, GOOD, UNKNOWN
 from pymllm.report.changes import find_since, is_fixed, newest_changes
 from pymllm.report.loading import Run, newest_document
 from pymllm.report.quantities import count_of, show
 from pymllm.report.sections.searches import Searched, commands_again, newest_searches
-from pymllm.report.tables import BAD, GOOD, UNKNOWN
 from pymllm.text_file import cut
 
 MOST_ROWS = 20

@@ -16,8 +16,8 @@ from pymllm.mem_cache.bit_view import bit_view
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_forward import SimulatedForward
 from pymllm.workloads.engine_watch import Event, Watch
+from pymllm.workloads.exact_values import RecurrentStates
 from pymllm.workloads.live_request import BlockRequest
-from pymllm.workloads.recurrence import RecurrentStates
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,16 @@ from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.memory_pool import KVPool
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_pools import StatePool, WindowAllocator
-from pymllm.workloads.fingerprint import KVPart, kv_fingerprints
+from pymllm.workloads.exact_values import (
+    ColdRun,
+    KVPart,
+    Recurrence,
+    RecurrentStates,
+    bits_of,
+    kv_fingerprints,
+    values_of,
+)
 from pymllm.workloads.live_request import LiveRequest
-from pymllm.workloads.recurrence import ColdRun, Recurrence, RecurrentStates, bits_of, values_of
 
 #: Batches are padded to a multiple of this, as captured graphs are; the padding names slot 0 and row 0.
 BATCH_MULTIPLE = 8

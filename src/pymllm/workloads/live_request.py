@@ -11,8 +11,7 @@ import numpy as np
 
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.workloads.cache_probe import CacheTimes
-from pymllm.workloads.fingerprint import prefix_fingerprints, token_fingerprints
-from pymllm.workloads.recurrence import ColdRun
+from pymllm.workloads.exact_values import ColdRun, prefix_fingerprints, token_fingerprints
 from pymllm.workloads.request import Request
 
 

@@ -78,17 +78,6 @@ def test_a_trace_is_replayed_as_a_table(trace: str) -> None:
     assert "10,000 tokens" in result.stdout
 
 
-def test_equal_seeds_make_equal_counts() -> None:
-    """X3: everything but the times is decided by the options."""
-    documents = [
-        json.loads(replay("agent", "--requests", "15", "--json", "--seed", "7").stdout) for _ in "ab"
-    ]
-    for document in documents:
-        for name in ("match", "insert", "evict", "lock", "wall_seconds", "peak_rss_bytes"):
-            del document["runs"][0][name]
-    assert documents[0] == documents[1]
-
-
 def test_a_broken_law_ends_with_1_and_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table says it; beside a JSON document one line on standard error does."""
 

@@ -215,15 +215,6 @@ def test_a_ledger_with_a_place_that_there_is_not_does_not_go_on(
     assert "longest is 0; a run has 1 operation or more" in soak("--resume", tmp_path).stderr
 
 
-def test_another_version_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X3: its other runs were other programs."""
-    assert soak(*SHORT, "--output", tmp_path).exit_code == 0
-    monkeypatch.setattr(campaign, "build_version", lambda: "9+other")
-    result = soak("--resume", tmp_path, "--jobs", "1")
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "9+other" in result.stderr
-
-
 def test_a_class_of_this_folder_is_found_again_when_its_campaign_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

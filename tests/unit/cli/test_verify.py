@@ -187,22 +187,6 @@ def test_the_document_keeps_to_its_schema(tiny: str, name: str) -> None:
     assert bool(result.stderr) == (name != "TinyRows")
 
 
-def facts(document: Any) -> Any:
-    """A document without times and the number of jobs."""
-    if isinstance(document, dict):
-        kept = {key: value for key, value in document.items() if "second" not in key and key != "jobs"}
-        return {key: facts(value) for key, value in kept.items()}
-    return [facts(item) for item in document] if isinstance(document, list) else document
-
-
-def test_equal_seeds_make_equal_documents(tiny: str) -> None:
-    """X3: whatever the number of processes."""
-    arguments = ("--adapter", f"{tiny}:TinyRows", "--json", "--seed", "9", "--examples", "10")
-    one, two = (json.loads(verify(*arguments, "--jobs", jobs).stdout) for jobs in "12")
-    assert facts(one) == facts(two)
-    assert one["seed"] == 9
-
-
 def test_deep_draws_a_seed_and_prints_it(tiny: str) -> None:
     """A night looks elsewhere than the night before, and can be repeated."""
     deep = ("--profile", "deep", "--examples", "1", "--jobs", "1")

@@ -465,9 +465,6 @@ def test_hoarding_ends_where_it_gets_nowhere() -> None:
 
 
 # -- requests -----------------------------------------------------------------------------------------------
-REQUESTS = dict(Requests.CONFIGURATIONS[0])
-
-
 class Bare(Requests):
     """Claims nothing that needs the adapter's help."""
 

@@ -13,11 +13,11 @@ from pymllm.conformance.program import (
     check_clears,
     check_idle_steps,
     check_twins,
+    rerun_history,
     run_program,
     write_program,
     write_record,
 )
-from pymllm.conformance.rerun import rerun_history
 from pymllm.errors import AdapterError, InvariantViolation, OwnershipError, ProgramError, UsageError
 from pymllm.history import operations as ops
 from pymllm.history.files import Config, Header, History, Step

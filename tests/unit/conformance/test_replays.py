@@ -14,7 +14,7 @@ from pymllm.conformance import replays
 from pymllm.conformance.replay_plan import NAMED_WORKLOADS, ReplayPlan, pick_name
 from pymllm.conformance.replays import ReplayGrid, find_ceiling, run_grid, run_plan, settle
 from pymllm.conformance.workers import Lost, Workers
-from pymllm.errors import InvariantViolation, TraceError, UsageError
+from pymllm.errors import UsageError
 from pymllm.workloads.request import Request
 from pymllm.workloads.serial import SerialReport
 from pymllm.workloads.synthetic import WORKLOADS, make_requests
@@ -259,20 +259,6 @@ def test_several_caches_run_over_the_same_requests(recorded: str) -> None:
     assert radix.hit_tokens > chunk.hit_tokens == 0
 
 
-def test_a_broken_law_ends_the_replay_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ran before is still reported."""
-
-    def break_law(self: object) -> None:
-        raise InvariantViolation("E3", "one slot is gone")
-
-    monkeypatch.setattr("pymllm.workloads.serial._SerialReplay.check_nothing_lost", break_law)
-    result = run_plan(replace(PLAYED, mode="serial", caches=("chunk", "radix")))
-    assert result.document.violation is not None
-    assert (result.document.violation.cache, result.document.violation.law) == ("chunk", "E3")
-    assert result.document.violation.message == "one slot is gone"
-    assert result.document.runs == ()
-
-
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
 def test_too_little_memory_is_the_users_to_mend(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """X1: the message names the two sizes that decide."""
@@ -293,13 +279,6 @@ def _raiser(error: Exception) -> Callable[..., SerialReport]:
         raise error
 
     return run
-
-
-def test_a_bad_trace_is_named(tmp_path: Path) -> None:
-    """X1: the reader's own error comes through."""
-    (tmp_path / "bad.jsonl").write_text("{}\n")
-    with pytest.raises(TraceError, match=r"bad\.jsonl:1: not a request"):
-        run_plan(replace(PLAYED, workload=str(tmp_path / "bad.jsonl")))
 
 
 def test_versions_are_those_of_what_ran() -> None:

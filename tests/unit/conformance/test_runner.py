@@ -80,24 +80,6 @@ def test_the_number_of_jobs_changes_nothing_but_time(tiny: str) -> None:
     assert findings_of(alone) == findings_of(shared) != []
 
 
-def test_one_wrong_adapter_does_not_touch_another(tiny: str) -> None:
-    """P2 is violated by one of them only."""
-    report = verify(plan_of(f"{tiny}:KeepsEntries", f"{tiny}:TinyRows", examples=40))
-    wrong, right = report.adapters
-    assert wrong.findings[0].law == "P2"
-    assert (wrong.verdict, right.verdict) == (Verdict.VIOLATED, Verdict.HOLDS)
-    assert report.verdict is Verdict.VIOLATED
-
-
-def test_an_adapter_that_is_not_sane_is_not_examined(tiny: str) -> None:
-    """Its laws are unknown, and nothing is said to be violated."""
-    report = verify(plan_of(f"{tiny}:Refuses"))
-    (adapter,) = report.adapters
-    assert {row.verdict for row in adapter.laws} == {Verdict.UNKNOWN}
-    assert "failed with TypeError" in adapter.problems[0].message
-    assert report.verdict.exit_status == 3
-
-
 def test_an_adapter_that_is_not_there_is_refused(tiny: str) -> None:
     """X1: as a name is that the registry does not have, before anything is searched."""
     for name, words in (("no_such_module_here:Cache", "cannot import"), (f"{tiny}:Nobody", "has no class")):
@@ -161,14 +143,6 @@ def test_an_interrupt_before_anything_is_known_is_one(tiny: str) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         verify(plan_of(f"{tiny}:TinyRows"), show)
-
-
-def test_an_adapter_that_gives_up_leaves_its_laws_unknown(tiny: str) -> None:
-    """It is the adapter that fails, not what it adapts."""
-    report = verify(plan_of(f"{tiny}:GivesUp"))
-    (adapter,) = report.adapters
-    assert {row.verdict for row in adapter.laws} <= {Verdict.UNKNOWN, Verdict.NOT_CLAIMED}
-    assert "lost the connection" in {problem.message for problem in adapter.problems}
 
 
 @pytest.mark.parametrize(("name", "kind"), [("Dies", None), ("DiesLate", "rows")])

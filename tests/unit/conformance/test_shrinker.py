@@ -7,8 +7,7 @@ import pytest
 from pymllm.conformance import shrinker
 from pymllm.conformance.acting import FoundViolation, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.conformance.program import run_program
-from pymllm.conformance.rerun import rerun_history
+from pymllm.conformance.program import rerun_history, run_program
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.shrinker import (
     Finding,
@@ -261,14 +260,6 @@ def test_what_is_found_is_told_as_it_gets_smaller(history: History, tiny: str, t
     assert (len(run.before.history), len(run.best.history), run.is_rerun) == (6, 4, True)
     assert (run.best.violation.law, run.plays) == ("P2", told[-1].plays + 1)
     assert shows_again(run.best)
-
-
-def test_of_a_sound_adapter_there_is_the_rerun_alone(history: History, told: list[ShrinkRun]) -> None:
-    """Nothing is told on the way."""
-    run = run_shrink(ShrinkTask(history, "rows", (), 60.0))
-    assert (run.before, run.best, told) == (None, None, [])
-    assert run.result is not None
-    assert run.result.violation is None
 
 
 def test_words_are_seconds_apart(history: History, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,8 @@ from typing import Any
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
-from pymllm.report.blocks import Card, Part, Text, Tile
+from pymllm.report.blocks import Card, Cell, Part, Plot, Table, Text, Tile
 from pymllm.report.loading import Run
-from pymllm.report.plots import Plot
-from pymllm.report.tables import Cell, Table
 from tests.unit.report import samples
 
 

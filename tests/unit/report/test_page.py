@@ -14,11 +14,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from pymllm.report.blocks import Card, Part, Text, anchor_of
+from pymllm.report.blocks import Card, Cell, Choice, Panel, Part, Plot, Table, Text, anchor_of
 from pymllm.report.documents import DOCUMENTS
 from pymllm.report.loading import LoadedRuns, Run
 from pymllm.report.page import make_page
-from pymllm.report.plots import Choice, Panel, Plot
 from pymllm.report.quantities import (
     log_ticks,
     machine_name,
@@ -29,7 +28,6 @@ from pymllm.report.quantities import (
     show_time,
 )
 from pymllm.report.sections import SECTIONS, TEXTS, make_sections
-from pymllm.report.tables import Cell, Table
 from tests.unit.report import samples
 from tests.unit.report.test_sections_of_figures import CURVE, HISTOGRAM
 from tests.unit.report.test_trends import FIGURE, OTHER

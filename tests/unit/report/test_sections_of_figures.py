@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.report.plots import short_names
+from pymllm.report.blocks import short_names
 from pymllm.report.records import Curve, Figure, Histogram
 from pymllm.report.sections.figures import make_gpu_section, make_peers_section, make_trends_section
 from pymllm.report.sections.machines import make_memory_section

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pymllm.oracle.coverage import SITUATIONS
+from pymllm.report.blocks import Table
 from pymllm.report.loading import LoadedRuns, Skipped
 from pymllm.report.quantities import machine_name
 from pymllm.report.records import Curve, make_machine
@@ -15,7 +16,6 @@ from pymllm.report.sections.campaigns import make_faults_section, make_soak_sect
 from pymllm.report.sections.changes import make_changes_section
 from pymllm.report.sections.machines import make_machines_section, make_runs_section
 from pymllm.report.sections.searches import make_laws_section, make_situations_section
-from pymllm.report.tables import Table
 from tests.unit.report import samples
 from tests.unit.report.looking import Look, look
 from tests.unit.report.test_trends import FIGURE, OTHER

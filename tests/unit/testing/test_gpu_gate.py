@@ -178,22 +178,6 @@ def test_a_gate_lets_one_at_a_time_through() -> None:
     second.leave()
 
 
-def test_whoever_waits_says_so() -> None:
-    """A run that stands still tells why."""
-    holder = GpuLock("GPU-1")
-    holder.acquire()
-    told: list[str] = []
-
-    def say(who: str) -> None:
-        told.append(who)
-        holder.release()
-
-    gate = GpuGate("wait", say, lambda: "GPU-1")
-    gate.enter()
-    assert len(told) == 1
-    gate.leave()
-
-
 def test_leaving_without_entering_is_no_error() -> None:
     """A test that was skipped is torn down, too."""
     told: list[str] = []

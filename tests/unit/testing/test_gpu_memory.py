@@ -12,14 +12,22 @@ from typing import Any
 import pytest
 
 from pymllm.errors import UsageError
-from pymllm.instrument.leaks import Layer, Outcome
+from pymllm.instrument.leaks import run_epochs, why_unknown
 from pymllm.instrument.nvml_counters import DeviceUse
 from pymllm.instrument.nvml_device import DeviceIdentity
 from pymllm.instrument.nvml_record import MemoryCurve
 from pymllm.instrument.reading import BYTES, Reading
-from pymllm.testing.gpu_memory import GpuMemory, GpuMemoryRecord, LimitOutcome, parse_bytes
-from pymllm.testing.leak_epochs import run_epochs, why_unknown
-from pymllm.testing.memory_text import curve_text, gpu_memory_schema, make_line, record_text, sparkline
+from pymllm.testing.gpu_memory import (
+    GpuMemory,
+    GpuMemoryRecord,
+    LimitOutcome,
+    curve_text,
+    gpu_memory_schema,
+    make_line,
+    parse_bytes,
+    record_text,
+    sparkline,
+)
 from tests.fake_nvml.machine import GIB, MIB, on_machine, say, users
 from tests.unit.instrument.fake_allocator import FakeAllocator
 
@@ -209,22 +217,6 @@ def test_processes_are_looked_up_before_and_after() -> None:
     record = memory.summary()
     assert (record.own_start.value, record.others.value) == (GIB, 1)
     assert users() == 0
-
-
-def test_a_pool_that_loses_a_slot_each_time_leaks() -> None:
-    """The layer is named, and how much an epoch loses."""
-    lost: list[int] = []
-    verdict = run_epochs(lambda: lost.extend([1, 2]), slots=lambda: len(lost))
-    assert len(lost) == 24
-    assert [it.layer for it in verdict.leaking] == [Layer.SLOTS]
-    assert "leak of 2 slots per epoch" in str(verdict)
-
-
-def test_a_pool_that_gets_everything_back_does_not() -> None:
-    """One judged layer is enough to know something."""
-    verdict = run_epochs(lambda: None, slots=lambda: 3, epochs=10)
-    assert verdict.of(Layer.SLOTS).outcome is Outcome.NO_LEAK
-    assert why_unknown(verdict) is None
 
 
 def test_where_nothing_can_be_read_the_reasons_are_told() -> None:

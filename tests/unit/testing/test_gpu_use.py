@@ -6,11 +6,23 @@ import os
 import subprocess
 import threading
 
+import pytest
+
+from pymllm.adapters.process.adapter import end_idle_programs
+from pymllm.adapters.process.reaper import end_reaper
 from pymllm.testing.gpu_use import GpuTouch, MemoryReturn, who_holds
 from tests.fake_nvml.machine import GIB, MIB, on_machine, say, users
 from tests.unit.instrument.fake_allocator import FakeAllocator
 
 NOT_USED = "CUDA is not initialised in this process"
+
+
+@pytest.fixture(autouse=True)
+def no_children() -> None:
+    """End the programs that other tests have started from this process: they may have used a GPU, too."""
+    end_idle_programs()
+    end_reaper()
+
 
 # -- touched -----------------------------------------------------------------------------------------------
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 
 from pymllm.core.inference.contexts.prefix_index import HashPage
-from pymllm.workloads.block_engine import BlockEngine
-from pymllm.workloads.block_memory import MeasuredContext, make_block_context
+from pymllm.workloads.block_engine import BlockEngine, MeasuredContext, make_block_context
 from pymllm.workloads.engine import Engine, EngineConfig
 from pymllm.workloads.engine_config import BLOCKS
 from pymllm.workloads.request import Request

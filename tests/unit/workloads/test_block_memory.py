@@ -9,7 +9,7 @@ import pytest
 
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
 from pymllm.errors import CapacityError
-from pymllm.workloads.block_memory import BlockMemory, MeasuredContext
+from pymllm.workloads.block_engine import BlockMemory, MeasuredContext
 from pymllm.workloads.block_watch import BlockWatch, snapshots_of
 from pymllm.workloads.engine_report import MemoryUse
 from pymllm.workloads.live_request import BlockRequest

@@ -12,14 +12,13 @@ import torch
 
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
 from pymllm.errors import InvariantViolation
-from pymllm.workloads.block_memory import MeasuredContext
+from pymllm.workloads.block_engine import MeasuredContext
 from pymllm.workloads.block_watch import BlockRecurrent, BlockWatch, Snapshot, snapshots_of
 from pymllm.workloads.engine_watch import Event
 from pymllm.workloads.live_request import BlockRequest
 from pymllm.workloads.request import Request
 
 Ask = Callable[..., Request]
-ContextOf = Callable[..., MeasuredContext]
 
 
 class Bench:

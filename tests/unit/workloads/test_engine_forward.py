@@ -13,9 +13,18 @@ from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.memory_pool import GDNPool, KVPool, SWATokenToKVPoolAllocator
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_forward import SimulatedForward, SimulatedRecurrent, padded
-from pymllm.workloads.fingerprint import KVPart, kv_fingerprints, prefix_fingerprints, token_fingerprints
+from pymllm.workloads.exact_values import (
+    EXACT_PRIMES,
+    KVPart,
+    Recurrence,
+    RecurrentStates,
+    bits_of,
+    kv_fingerprints,
+    prefix_fingerprints,
+    token_fingerprints,
+    values_of,
+)
 from pymllm.workloads.live_request import LiveRequest
-from pymllm.workloads.recurrence import EXACT_PRIMES, Recurrence, RecurrentStates, bits_of, values_of
 from pymllm.workloads.request import Request
 
 Ask = Callable[..., Request]

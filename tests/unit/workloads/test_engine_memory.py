@@ -262,6 +262,14 @@ STATES: dict[str, tuple[list[tuple[int, range]], dict[str, Any], dict[str, objec
 }
 
 
+@pytest.mark.parametrize("name", STATES)
+def test_states_are_left_restored_and_evicted(name: str, engine_of: EngineOf, ask: Ask) -> None:
+    """M1, M2, M4, M5: with every check, over a cache of states."""
+    prompts, changes, said = STATES[name]
+    report = run(engine_of, one_after_another(ask, *prompts), **changes)
+    assert {field: getattr(report, field) for field in said} == said
+
+
 def test_branching_point_costs_no_iteration(engine_of: EngineOf, ask: Ask) -> None:
     """Snapshots cut a chunk in pieces that are computed in one iteration all the same."""
     prompts = [(16, TRUNK[:12]), (16, TRUNK[:12])]

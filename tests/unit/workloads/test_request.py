@@ -10,7 +10,7 @@ import torch
 
 from pymllm.mem_cache import MambaRadixCache, RadixCache, RadixKey
 from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
-from pymllm.workloads.fingerprint import prefix_fingerprints
+from pymllm.workloads.exact_values import prefix_fingerprints
 from pymllm.workloads.live_request import BlockRequest, DecodeBatch, LiveRequest
 from pymllm.workloads.request import ARRIVAL_MS_MAX, LENGTH_MAX, OUTPUT_TOKEN_BASE, Request
 from pymllm.workloads.source import RandomSource, Stage, TraceSource

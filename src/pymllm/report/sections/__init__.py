@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from pymllm.report.blocks import Part, Section, Tile
+from pymllm.report.blocks import Part, Section, Table, Tile
 from pymllm.report.loading import LoadedRuns, Run
 from pymllm.report.sections.campaigns import make_faults_section, make_soak_section
 from pymllm.report.sections.changes import make_changes_section
@@ -15,7 +15,6 @@ from pymllm.report.sections.figures import make_gpu_section, make_peers_section,
 from pymllm.report.sections.machines import make_machines_section, make_memory_section, make_runs_section
 from pymllm.report.sections.replays import make_hit_rate_section, make_latency_section
 from pymllm.report.sections.searches import make_laws_section, make_situations_section
-from pymllm.report.tables import Table
 
 SECTIONS: Mapping[str, Callable[[Sequence[Run]], Iterable[Part]]] = {
     "laws": make_laws_section,

@@ -16,13 +16,31 @@ from pymllm.conformance.documents import (
     SoakedAdapter,
 )
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.blocks import Card, Fact, Part, Tile, anchor_of
+from pymllm.report.blocks import (
+    BAD,
+    GOOD,
+    QUIET,
+    UNKNOWN,
+    Card,
+    Cell,
+    Choice,
+    Column,
+    Fact,
+    Panel,
+    Part,
+    Plot,
+    Table,
+    Tile,
+    anchor_of,
+    log_axis,
+    make_table,
+    number,
+    or_quiet,
+)
 from pymllm.report.changes import find_since
 from pymllm.report.loading import Run, documents_of
-from pymllm.report.plots import Choice, Panel, Plot, log_axis
 from pymllm.report.quantities import count_of, show, show_count, show_share, show_time
 from pymllm.report.sections.searches import config_words, program_card, seen_facts
-from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number, or_quiet
 
 # -- faults --------------------------------------------------------------------------------------------------
 

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pymllm.conformance.documents import FigureChange, FindingChange, LawChange
-from pymllm.report.blocks import Part, Tile
+from pymllm.report.blocks import BAD, GOOD, UNKNOWN, Cell, Column, Part, Tile, make_table, number
 from pymllm.report.changes import is_fixed, newest_changes, word_of
 from pymllm.report.loading import Run
 from pymllm.report.quantities import show, show_count, show_time
-from pymllm.report.tables import BAD, GOOD, UNKNOWN, Cell, Column, make_table, number
 
 
 def make_changes_section(runs: Sequence[Run]) -> Iterator[Part]:

@@ -7,12 +7,31 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pymllm.instrument.peer_comparison import OURS, PeerComparison, ScenarioRow
-from pymllm.report.blocks import Part, Tile
+from pymllm.report.blocks import (
+    BAD,
+    GOOD,
+    PALETTE,
+    QUIET,
+    UNKNOWN,
+    Cell,
+    Choice,
+    Column,
+    Panel,
+    Part,
+    Plot,
+    Table,
+    Tile,
+    legend,
+    log_axis,
+    make_table,
+    number,
+    or_quiet,
+    scatter,
+    short_names,
+)
 from pymllm.report.documents import GpuBenchmarksDocument, GpuCase
 from pymllm.report.loading import Run, documents_of, grouped
-from pymllm.report.plots import PALETTE, Choice, Panel, Plot, legend, log_axis, scatter, short_names
 from pymllm.report.quantities import machine_name, scale_of, show, show_count, show_time
-from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number, or_quiet
 from pymllm.report.trends import Point, Trend, find_trends
 
 # -- trends --------------------------------------------------------------------------------------------------

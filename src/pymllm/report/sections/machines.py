@@ -7,13 +7,29 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pymllm.instrument.documents import DoctorDocument
 from pymllm.instrument.reading import Reading
-from pymllm.report.blocks import Part, Text
+from pymllm.report.blocks import (
+    BAD,
+    GOOD,
+    QUIET,
+    UNKNOWN,
+    Cell,
+    Choice,
+    Column,
+    Panel,
+    Part,
+    Plot,
+    Table,
+    Text,
+    legend,
+    make_table,
+    number,
+    or_quiet,
+    scatter,
+)
 from pymllm.report.documents import GpuMemoryDocument
 from pymllm.report.loading import LoadedRuns, Run, documents_of, grouped
-from pymllm.report.plots import Choice, Panel, Plot, legend, scatter
 from pymllm.report.quantities import machine_name, scale_of, show, show_count, show_time
 from pymllm.report.records import Curve, Machine
-from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number, or_quiet
 
 # -- memory --------------------------------------------------------------------------------------------------
 

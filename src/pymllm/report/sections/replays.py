@@ -9,13 +9,31 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from pymllm.conformance.documents import ReplayDocument, ReplayRun
-from pymllm.report.blocks import Part, Text, Tile
+from pymllm.report.blocks import (
+    BAD,
+    PALETTE,
+    UNKNOWN,
+    Cell,
+    Choice,
+    Column,
+    Panel,
+    Part,
+    Plot,
+    Table,
+    Text,
+    Tile,
+    legend,
+    log_axis,
+    make_table,
+    number,
+    or_quiet,
+    scatter,
+    short_names,
+)
 from pymllm.report.documents import BUCKETS_PER_DOUBLING, bucket_of
 from pymllm.report.loading import Run, documents_of, grouped
-from pymllm.report.plots import PALETTE, Choice, Panel, Plot, legend, log_axis, scatter, short_names
 from pymllm.report.quantities import machine_name, show, show_count, show_share
 from pymllm.report.records import Histogram
-from pymllm.report.tables import BAD, UNKNOWN, Cell, Column, Table, make_table, number, or_quiet
 
 # -- hit rate ------------------------------------------------------------------------------------------------
 

@@ -20,12 +20,28 @@ from pymllm.history.operations import KINDS
 from pymllm.oracle.coverage import SITUATIONS
 from pymllm.oracle.laws.situation import Situation
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.blocks import Card, Fact, Part, Text, Tile, anchor_of
+from pymllm.report.blocks import (
+    BAD,
+    GOOD,
+    QUIET,
+    UNKNOWN,
+    Card,
+    Cell,
+    Column,
+    Fact,
+    Part,
+    Table,
+    Text,
+    Tile,
+    anchor_of,
+    make_table,
+    number,
+    or_quiet,
+)
 from pymllm.report.changes import Since, find_since
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.picture import picture_of
 from pymllm.report.quantities import show_time
-from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number, or_quiet
 
 # -- laws ----------------------------------------------------------------------------------------------------
 

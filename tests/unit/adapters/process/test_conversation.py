@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.adapters.process.conversation import SHARE, Asked, Conversation, answer_limit, seconds_per_answer
+from pymllm.adapters.process.conversation import Asked, Conversation, answer_limit, seconds_per_answer
 from pymllm.adapters.process.messages import LINE_LIMIT, Audited
-from pymllm.errors import AdapterError, ConversationError, ProgramError
+from pymllm.errors import ConversationError, ProgramError
 from pymllm.history.outcomes import Number, Outcome, Unsupported
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "protocol" / "page_cache.py"
@@ -153,25 +153,6 @@ def test_a_line_that_would_be_too_long_is_not_said(tiny_program: Callable[..., s
             conversation.ask([Asked(1, HASH), Asked(2, {"op": "hash_bytes", "data": "0" * LINE_LIMIT})])
         conversation.ask([Asked(1, HASH)])
         assert conversation.outcome_of(Asked(1, HASH)) == Outcome(Number(4))
-
-
-def test_a_program_that_is_not_there_is_no_conversation() -> None:
-    """X1: nothing was said, so nothing is kept."""
-    with pytest.raises(AdapterError, match="cannot be started") as caught:
-        Conversation("mine", ["no-such-program-anywhere"])
-    assert not isinstance(caught.value, ConversationError)
-
-
-def test_an_answer_has_less_time_than_the_call_that_waits_for_it() -> None:
-    """What a program said can be kept before an alarm rings."""
-    with answer_limit(10.0):
-        assert seconds_per_answer() == 10.0 * SHARE < 10.0
-
-
-def test_no_limit_is_none() -> None:
-    """Of a call, 0 means for ever."""
-    with answer_limit(0.0):
-        assert seconds_per_answer() is None
 
 
 def leave_inside() -> None:

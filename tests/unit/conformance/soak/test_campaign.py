@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 
 from pymllm.adapters.registry import OWN, find_adapter
-from pymllm.conformance.rerun import rerun_history
+from pymllm.conformance.program import rerun_history
 from pymllm.conformance.soak import campaign, ledger
 from pymllm.conformance.soak.campaign import (
     PROGRAMS,

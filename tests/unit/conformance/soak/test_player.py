@@ -12,7 +12,7 @@ from msgspec import structs
 
 from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.rerun import rerun_history
+from pymllm.conformance.program import rerun_history
 from pymllm.conformance.soak import player
 from pymllm.conformance.soak.ledger import Place, RunRecord
 from pymllm.conformance.soak.player import EVERY, Clocks, PlayedRun, look_at_memory, play_run

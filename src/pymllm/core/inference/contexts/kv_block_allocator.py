@@ -10,10 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.core.inference.contexts.block_forest import BlockForest
-from pymllm.core.inference.contexts.block_hashes import NO_HASH, BlockHashes, as_hashes
-from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEvictionPolicy
 from pymllm.core.inference.contexts.host_numbers import host_integers
+from pymllm.core.inference.contexts.registered_blocks import (
+    NO_HASH,
+    BlockForest,
+    BlockHashes,
+    PrefixCachingEvictionPolicy,
+    as_hashes,
+)
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_int, as_size
 from pymllm.mem_cache.one_owner import OneOwner

@@ -1,17 +1,21 @@
-"""What a context knows of a request that it has taken up."""
+"""What a context knows of a request that it has taken up, and the rows in which requests stand."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import as_int
 from pymllm.mem_cache.token_encoding import decode_tokens, encode_tokens
+
+_NONE: Final = -1
 
 
 class Region(enum.IntEnum):
@@ -106,3 +110,160 @@ def check_next_tokens(tokens: Sequence[int | None], is_used: Sequence[bool]) -> 
         if not 0 <= token < 2**32:
             raise ValueError(f"next token {token} is outside 0 .. 2**32 - 1")
     return chosen
+
+
+@dataclass(slots=True)
+class MambaMetadata:
+    """What recurrent layers need to know of a step."""
+
+    # ``[max_requests]`` int32 on the host: the row of each request in the live states, -1 for none
+    request_to_mamba_state_idx: torch.Tensor
+    intermediate_count: int = 0  # States that the forward pass extracts in this step
+    # The same for each request of the prefill batch
+    per_request_intermediate_counts: list[int] = field(default_factory=list)
+
+
+class RequestRows:
+    """Keep requests in rows, in the order of their regions, with their blocks and the rows of their states.
+
+    ``max_requests``: rows. ``max_blocks``: blocks that one request may have. ``block_table``:
+    ``[max_requests, max_blocks]`` int32 on the host, -1 where there is no block. ``metadata``: its
+    ``request_to_mamba_state_idx`` is kept here. A request that changes its region swaps rows with at most one
+    other per border it crosses. The row of its live state stays the same until it leaves. Nothing here wants
+    memory that grows once the rows are made: a caller may have no way back. Law: X2.
+    """
+
+    def __init__(self, max_requests: int, max_blocks: int) -> None:
+        self._table = np.empty((max_requests, max_blocks), np.int32)
+        self._state_of = np.empty(max_requests, np.int32)
+        self._spare = np.empty(max_blocks, np.int32)
+        self.block_table = torch.from_numpy(self._table)
+        self.metadata = MambaMetadata(torch.from_numpy(self._state_of))
+        self.clear()
+
+    def clear(self) -> None:
+        """Empty every row."""
+        self._table[:] = _NONE
+        self._state_of[:] = _NONE
+        self.metadata.intermediate_count = 0
+        self.metadata.per_request_intermediate_counts = []
+        self._requests: list[LiveRequest] = []
+        self._counts = [0] * len(Region)
+        # An ascending list already is a heap.
+        self._free_states = list(range(self._state_of.size))
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[LiveRequest]:
+        return iter(self._requests)
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether no row is left."""
+        return len(self._requests) == self._state_of.size
+
+    def count(self, region: Region) -> int:
+        """Count the requests in a region."""
+        return self._counts[region]
+
+    def first_row(self, region: Region) -> int:
+        """Return the first row of a region, empty or not."""
+        return sum(self._counts[:region])
+
+    def of(self, region: Region) -> list[LiveRequest]:
+        """Return the requests in a region, by row."""
+        first = self.first_row(region)
+        return self._requests[first : first + self._counts[region]]
+
+    def open(self, live: LiveRequest) -> None:
+        """Give a request the next row, waiting, and a row of the live states; there must be one."""
+        live.row, live.region = len(self._requests), Region.WAITING
+        self._requests.append(live)
+        self._counts[Region.WAITING] += 1
+        self._state_of[live.row] = heapq.heappop(self._free_states)
+        self._write(live.row, 0, live.blocks)
+
+    def close(self, live: LiveRequest) -> None:
+        """Take a request out; its row keeps nothing."""
+        self.move(live, Region.WAITING)
+        self._swap(live, self._requests[-1])
+        self._requests.pop()
+        self._counts[Region.WAITING] -= 1
+        heapq.heappush(self._free_states, int(self._state_of[live.row]))
+        self._state_of[live.row] = _NONE
+        self._table[live.row] = _NONE
+        live.row = _NONE
+
+    def state_of(self, live: LiveRequest) -> int:
+        """Return the row of a request in the live states."""
+        return int(self._state_of[live.row])
+
+    def extend(self, live: LiveRequest, blocks: Sequence[int]) -> None:
+        """Append blocks to a request's row."""
+        self._write(live.row, len(live.blocks), blocks)
+        live.blocks.extend(blocks)
+
+    def shorten(self, live: LiveRequest) -> None:
+        """Take the last block from a request's row."""
+        live.blocks.pop()
+        self._table[live.row, len(live.blocks)] = _NONE
+
+    def move(self, live: LiveRequest, region: Region) -> None:
+        """Bring a request to another region, past the requests at the borders between."""
+        while live.region > region:
+            self._swap(live, self._requests[self.first_row(live.region)])
+            self._shift(live, -1)
+        while live.region < region:
+            last = self.first_row(live.region) + self._counts[live.region] - 1
+            self._swap(live, self._requests[last])
+            self._shift(live, +1)
+
+    def _shift(self, live: LiveRequest, by: int) -> None:
+        """Move the border beside a request past it."""
+        self._counts[live.region] -= 1
+        live.region = Region(live.region + by)
+        self._counts[live.region] += 1
+
+    def _swap(self, one: LiveRequest, other: LiveRequest) -> None:
+        if one is other:
+            return
+        table, states = self._table, self._state_of
+        self._spare[:] = table[one.row]
+        table[one.row] = table[other.row]
+        table[other.row] = self._spare
+        states[one.row], states[other.row] = states.item(other.row), states.item(one.row)
+        one.row, other.row = other.row, one.row
+        self._requests[one.row], self._requests[other.row] = one, other
+
+    def _write(self, row: int, start: int, blocks: Sequence[int]) -> None:
+        """Name blocks in a row one by one: a list would become an array first."""
+        for place, block in enumerate(blocks, start):
+            self._table[row, place] = block
+
+
+class BatchDimensions:
+    """Count the requests of the next step.
+
+    ``rows``: where they stand.
+    """
+
+    def __init__(self, rows: RequestRows) -> None:
+        self._rows = rows
+
+    def __repr__(self) -> str:
+        """Name both counts."""
+        return (
+            f"BatchDimensions(decode_req_count={self.decode_req_count}, "
+            f"prefill_req_count={self.prefill_req_count})"
+        )
+
+    @property
+    def decode_req_count(self) -> int:
+        """Count the requests that compute one token."""
+        return self._rows.count(Region.DECODE)
+
+    @property
+    def prefill_req_count(self) -> int:
+        """Count the requests that compute a chunk of their prompt."""
+        return self._rows.count(Region.PREFILL)

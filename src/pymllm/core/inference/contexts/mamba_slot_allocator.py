@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from pymllm.core.inference.contexts.host_numbers import host_array, host_integers
 from pymllm.core.inference.contexts.live_request import refuse_batch
-from pymllm.core.inference.contexts.slot_states import SlotStates
+from pymllm.core.inference.contexts.slot_states import MAX_INTERMEDIATE_OFFSETS_PER_REQUEST, SlotStates
 from pymllm.core.inference.contexts.snapshot_offsets import (
-    MAX_INTERMEDIATE_OFFSETS_PER_REQUEST,
     OffsetTable,
     Snapshots,
     commit_candidates,

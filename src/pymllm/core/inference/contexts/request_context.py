@@ -9,14 +9,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEvictionPolicy
 from pymllm.core.inference.contexts.forward_batch import RequestStep
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
-from pymllm.core.inference.contexts.live_request import LiveRequest, Region, read_prompt
-from pymllm.core.inference.contexts.live_states import as_state_shape
+from pymllm.core.inference.contexts.live_request import (
+    BatchDimensions,
+    LiveRequest,
+    Region,
+    RequestRows,
+    read_prompt,
+)
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.core.inference.contexts.prefix_index import HashPage, PrefixIndex
-from pymllm.core.inference.contexts.request_rows import BatchDimensions, RequestRows
+from pymllm.core.inference.contexts.registered_blocks import PrefixCachingEvictionPolicy
+from pymllm.core.inference.contexts.slot_states import as_state_shape
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_device, as_row_dtype, as_size
 from pymllm.mem_cache.bit_view import bit_view

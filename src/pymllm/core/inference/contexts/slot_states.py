@@ -1,27 +1,157 @@
-"""The cached states: one row of every layer for each slot, and the copies that fill and read them."""
+"""The recurrent states of layers, live ones and one for each slot, and the copies between them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pymllm.core.inference.contexts.block_slots import BlockSlots
-from pymllm.core.inference.contexts.device_copies import copy_rows, row_index
-from pymllm.core.inference.contexts.host_numbers import check_as_many, host_integers
-from pymllm.core.inference.contexts.live_states import LiveStates, as_state, as_state_shape
-from pymllm.core.inference.contexts.snapshot_offsets import MAX_INTERMEDIATE_OFFSETS_PER_REQUEST
+from pymllm.core.inference.contexts.host_numbers import check_as_many, host_array, host_integers
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size
 from pymllm.mem_cache.bit_view import bit_view
-from pymllm.mem_cache.fused_rows import make_fused
+from pymllm.mem_cache.fused_rows import is_capturing, make_fused
 from pymllm.mem_cache.fused_states import FusedStates, Rows
+
+MAX_INTERMEDIATE_OFFSETS_PER_REQUEST: Final = 3
 
 _Numbers: TypeAlias = NDArray[np.int64] | torch.Tensor
 _Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+
+
+def send(numbers: NDArray[np.integer], target: torch.Tensor) -> None:
+    """Write host numbers into a tensor of the same dtype and size.
+
+    Cost: one copy. No synchronisation: on CUDA it goes through pinned memory of its own, which torch keeps
+    until the copy is done.
+    """
+    flags = numbers.flags
+    # Torch reads neither what goes backwards nor, without a warning, what a caller keeps from being written.
+    source = torch.from_numpy(numbers if flags.c_contiguous and flags.writeable else numbers.copy())
+    if target.device.type != "cpu":
+        source = source.pin_memory()  # pragma: needs cuda
+    target.copy_(source, non_blocking=True)
+
+
+def row_index(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
+    """Bring row numbers to a device.
+
+    ``numbers``: shape ``(n,)``, int64. Returns the same in memory of its own. Cost: one copy, as
+    of `send`; no synchronisation. While a CUDA graph is captured, `constant_index`.
+    """
+    if is_capturing(device):
+        return constant_index(numbers, device)
+    index = torch.empty(numbers.shape, dtype=torch.int64, device=device)
+    send(numbers, index)
+    return index
+
+
+def constant_index(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
+    """Bring row numbers to a device so that a replay of a captured graph finds the same ones.
+
+    ``numbers``: shape ``(n,)``, int64. A captured copy would read its host memory again at each replay, when
+    somebody else has it. Numbers that are arguments of a launch are part of the graph. Cost: a launch for
+    some ninety numbers; no synchronisation.
+    """
+    index = torch.zeros(numbers.shape, dtype=torch.int64, device=device)
+    if numbers.size:
+        torch._foreach_add_(index.unbind(), numbers.tolist())
+    return index
+
+
+def copy_rows(
+    sources: Sequence[torch.Tensor], read: torch.Tensor, targets: Sequence[torch.Tensor], write: torch.Tensor
+) -> None:
+    """Copy the same rows between several pairs of buffers, in every layer and bit for bit.
+
+    ``sources``, ``targets``: ``[layers, rows, ...]``; those of a pair are equal but for the number of rows.
+    ``read``, ``write``: shape ``(n,)``, int64, on their device: rows of each source, and as many distinct
+    rows of its target. Where the device has no memory for the rows, nothing has been written: all are
+    gathered before the first is put in its place. A device that refuses to write the second pair leaves the
+    first one written. Cost: two kernels per pair, however many rows and layers; no synchronisation. Laws: C7
+    (bit-exact, the payload of a NaN included), X2.
+    """
+    gathered = [gather_rows(source, read) for source in sources]
+    for target, rows in zip([bit_view(target) for target in targets], gathered, strict=True):
+        target.index_copy_(1, write, rows)
+
+
+def gather_rows(source: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+    """Return copies of rows in every layer, as bits: the only part of a copy that takes memory."""
+    return bit_view(source).index_select(1, read)
+
+
+class LiveStates:
+    """Find live states through a context.
+
+    ``context``: offers ``mamba_conv_states``, ``mamba_ssm_states`` and
+    ``mamba_metadata.request_to_mamba_state_idx``. ``conv_states``, ``ssm_states``: the cached states, whose
+    form the live ones must have.
+    """
+
+    def __init__(self, context: Any, conv_states: torch.Tensor, ssm_states: torch.Tensor) -> None:
+        self._context = context
+        self._cached = {"mamba_conv_states": conv_states, "mamba_ssm_states": ssm_states}
+
+    def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the conv and the SSM buffer of the context."""
+        conv, ssm = self._context.mamba_conv_states, self._context.mamba_ssm_states
+        for (name, cached), live in zip(self._cached.items(), (conv, ssm), strict=True):
+            if not isinstance(live, torch.Tensor):
+                raise TypeError(f"{name} must be a tensor, got {type(live).__name__}")
+            wanted = (cached.shape[0], *cached.shape[2:], cached.dtype, cached.device)
+            if (*live.shape[:1], *live.shape[2:], live.dtype, live.device) != wanted:
+                raise ValueError(
+                    f"{name} is {list(live.shape)} {live.dtype} on {live.device}, the cached states are "
+                    f"{list(cached.shape)} {cached.dtype} on {cached.device}; only the rows may differ"
+                )
+        return conv, ssm
+
+    def rows(self, requests: Sequence[int]) -> NDArray[np.int64] | torch.Tensor:
+        """Return the rows of requests in those buffers.
+
+        Returns as many rows, int64: on the host where the context's table is, else where the states are.
+        Cost: O(requests); no synchronisation.
+        """
+        table = self._context.mamba_metadata.request_to_mamba_state_idx
+        asked = host_integers("request index", requests, len(table))
+        if isinstance(table, torch.Tensor) and table.device.type != "cpu":
+            found = table.index_select(0, row_index(asked, table.device))  # pragma: needs cuda
+            return found.to(self._cached["mamba_conv_states"].device, torch.int64)  # pragma: needs cuda
+        numbers = host_array(table)[asked].astype(np.int64)
+        known = self._context.mamba_conv_states.shape[1]
+        if numbers.size and numbers.view(np.uint64).max() >= known:
+            wrong = int(np.argmax((numbers < 0) | (numbers >= known)))
+            raise UsageError(
+                f"request {asked[wrong]} has no live state: its row of {known} is {numbers[wrong]}"
+            )
+        return numbers
+
+
+def as_state_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """Read the shape of the state of one layer and one request (X1)."""
+    if not isinstance(shape, Sequence):
+        raise TypeError(f"{name} must be a tuple of ints, got {type(shape).__name__}")
+    return tuple(as_size(name, size) for size in shape)
+
+
+def as_state(name: str, state: torch.Tensor, cached: torch.Tensor) -> torch.Tensor:
+    """Read the state of one layer and one request, as bits.
+
+    ``cached``: ``[layers, slots, ...]``, where it is to go. Laws: C7, X1.
+    """
+    if not isinstance(state, torch.Tensor) or state.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got {type(state).__name__}")
+    if state.dtype is not cached.dtype:
+        raise TypeError(f"{name} has dtype {state.dtype}, the slots keep {cached.dtype}; convert it first")
+    if state.shape != cached.shape[2:]:
+        raise ValueError(f"{name} has shape {list(state.shape)}, a slot {list(cached.shape[2:])}")
+    # A conjugate or a negative may be no more than a mark on other numbers, which bits do not show.
+    return bit_view(state.resolve_conj().resolve_neg())
 
 
 class SlotStates(BlockSlots):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from pymllm.core.inference.contexts.device_copies import send
-
-MAX_INTERMEDIATE_OFFSETS_PER_REQUEST: Final = 3
+from pymllm.core.inference.contexts.slot_states import MAX_INTERMEDIATE_OFFSETS_PER_REQUEST, send
 
 
 class CommitCandidate(NamedTuple):

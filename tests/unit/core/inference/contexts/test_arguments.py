@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
-from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEvictionPolicy, is_lru
 from pymllm.core.inference.contexts.forward_batch import plan_step
 from pymllm.core.inference.contexts.host_numbers import host_array, host_integers
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
+from pymllm.core.inference.contexts.registered_blocks import PrefixCachingEvictionPolicy, is_lru
 
 
 def test_host_memory_is_seen_not_copied() -> None:

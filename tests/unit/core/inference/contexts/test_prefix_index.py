@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pymllm.core.inference.contexts.block_hashes import as_hashes
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.live_request import LiveRequest
 from pymllm.core.inference.contexts.prefix_index import HashPage, PrefixIndex, block_hash
@@ -104,9 +103,3 @@ def test_a_block_that_is_taken_again_is_no_hit_any_more() -> None:
     assert match(index, [1, 2, 3, 4]) == live.blocks
     assert allocator.allocate_memory_blocks(11) is not None
     assert match(index, [1, 2, 3, 4]) == []
-
-
-def test_zero_may_stand_for_no_parent() -> None:
-    """C3: parent_hashes has 0 for a first block."""
-    assert as_hashes("parent_hashes", np.array([0, 7]), 2, lowest=0) == [0, 7]
-    assert as_hashes("hashes", [], 0, lowest=1) == []

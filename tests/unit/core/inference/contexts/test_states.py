@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from pymllm.core.inference.contexts import device_copies, live_states
-from pymllm.core.inference.contexts.device_copies import (
+from pymllm.core.inference.contexts import slot_states
+from pymllm.core.inference.contexts.slot_states import (
+    LiveStates,
+    as_state,
+    as_state_shape,
     constant_index,
     copy_rows,
     gather_rows,
     row_index,
     send,
 )
-from pymllm.core.inference.contexts.live_states import LiveStates, as_state, as_state_shape
-from pymllm.errors import UsageError
 
 # -- copies --------------------------------------------------------------------------------------------------
 
@@ -35,8 +36,8 @@ def test_what_is_sent_arrives_and_may_be_changed_at_once(device: torch.device) -
 def test_an_index_inside_a_graph_is_part_of_it(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 10: its numbers are arguments of launches, not memory that a replay would read again."""
     numbers = np.array([3, 1, 2**40, 0, *range(200)])
-    monkeypatch.setattr(device_copies, "is_capturing", lambda device: True)
-    monkeypatch.setattr(device_copies, "send", lambda *_: pytest.fail("a copy from the host"))
+    monkeypatch.setattr(slot_states, "is_capturing", lambda device: True)
+    monkeypatch.setattr(slot_states, "send", lambda *_: pytest.fail("a copy from the host"))
     index = row_index(numbers, device)
     assert (index.tolist(), index.dtype, index.device.type) == (numbers.tolist(), torch.int64, device.type)
     assert constant_index(np.empty(0, np.int64), device).tolist() == []
@@ -74,7 +75,7 @@ def test_rows_that_find_no_memory_are_not_written_in_part(monkeypatch: pytest.Mo
     """X2, C7: the second buffer's rows do not fit; the first buffer is as it was."""
     sources, targets = [torch.ones(1, 2, 3)] * 2, [torch.zeros(1, 2, 3), torch.zeros(1, 2, 3)]
     gathered = iter([gather_rows(sources[0], torch.tensor([1]))])
-    monkeypatch.setattr(device_copies, "gather_rows", lambda source, read: next(gathered))
+    monkeypatch.setattr(slot_states, "gather_rows", lambda source, read: next(gathered))
     with pytest.raises(StopIteration):
         copy_rows(sources, torch.tensor([1]), targets, torch.tensor([0]))
     assert not any(target.any() for target in targets)
@@ -84,28 +85,6 @@ def test_rows_that_find_no_memory_are_not_written_in_part(monkeypatch: pytest.Mo
 
 
 CONV, SSM = torch.zeros(2, 5, 3), torch.zeros(2, 5, 2, 2)
-
-
-def make_live(table: Any, conv: torch.Tensor = CONV, ssm: torch.Tensor = SSM) -> LiveStates:
-    context = SimpleNamespace(
-        mamba_conv_states=conv,
-        mamba_ssm_states=ssm,
-        mamba_metadata=SimpleNamespace(request_to_mamba_state_idx=table),
-    )
-    return LiveStates(context, torch.zeros(2, 7, 3), torch.zeros(2, 7, 2, 2))
-
-
-@pytest.mark.parametrize("table", [[4, 0, -1, 5], (4, 0, -1, 5), np.array([4, 0, -1, 5], np.int16)])
-def test_rows_are_looked_up_in_any_table(table: Any) -> None:
-    """Specification, blocks: a context may keep it as it likes; X1: a request may have no state."""
-    live = make_live(table)
-    assert live.rows([1, 0]).tolist() == [0, 4]
-    assert live.rows([]).tolist() == []
-    for request in (2, 3):
-        with pytest.raises(UsageError, match=f"request {request} has no live state"):
-            live.rows([1, request])
-    with pytest.raises(IndexError, match=r"outside 0\.\.3"):
-        live.rows([4])
 
 
 @pytest.mark.gpu
@@ -137,7 +116,7 @@ def test_a_table_elsewhere_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch) 
         sent.append((numbers.tolist(), device.type))
         return torch.empty(len(numbers), dtype=torch.int64, device=device)
 
-    monkeypatch.setattr(live_states, "row_index", send)
+    monkeypatch.setattr(slot_states, "row_index", send)
     table = torch.empty(4, dtype=torch.int32, device="meta")
     context = SimpleNamespace(mamba_metadata=SimpleNamespace(request_to_mamba_state_idx=table))
     rows = LiveStates(context, CONV.to("meta"), SSM.to("meta")).rows([1, 0, 3])
@@ -156,7 +135,7 @@ def test_rows_of_states_go_where_the_states_are(monkeypatch: pytest.MonkeyPatch)
         def index_select(self, dim: int, index: Any) -> Any:
             return SimpleNamespace(to=lambda *where: moved.append((dim, index, *where)))
 
-    monkeypatch.setattr(live_states, "row_index", lambda numbers, device: (numbers.tolist(), str(device)))
+    monkeypatch.setattr(slot_states, "row_index", lambda numbers, device: (numbers.tolist(), str(device)))
     table = torch.zeros(4, dtype=torch.int32).as_subclass(Table)
     context = SimpleNamespace(mamba_metadata=SimpleNamespace(request_to_mamba_state_idx=table))
     LiveStates(context, CONV, SSM).rows([2, 1])
