@@ -276,6 +276,7 @@ def test_an_error_of_the_copy_to_the_host_passes_on(monkeypatch: pytest.MonkeyPa
     def fail(tokens: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("out of memory")
 
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False)
     monkeypatch.setattr(torch.Tensor, "cpu", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         encode_tokens(torch.arange(3))
