@@ -106,7 +106,7 @@ class OwnHybrid(HybridPeer):
         return slots
 
     def alloc_state(self) -> torch.Tensor:
-        return torch.tensor([self.pool.alloc_track_slot()])
+        return torch.full((1,), self.pool.alloc_track_slot())  # `torch.tensor` of a list takes 1.6 us more
 
     def insert(self, key: Any, slots: torch.Tensor, state: torch.Tensor, before: int) -> int:
         return self.cache.insert(RadixKey(key), slots, mamba_value=state).prefix_len
