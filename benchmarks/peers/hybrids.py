@@ -15,6 +15,9 @@ from benchmarks.peers.scenario import Clock, Contest, Limit, Scenario
 
 PATHS, PATH = 10_000, 64
 CHAIN, LINK, LAST = 1_000, 8, 50
+UNCHECKED = (
+    "ours looks whether each integer is a token, which takes a tenth of a short match; theirs does not"
+)
 
 
 class Paths(Contest):
@@ -149,13 +152,13 @@ def bookkeeping(clock: Clock, scale: float, tokens: int) -> Contest:
 
 
 def scenarios() -> Iterator[Scenario]:
-    for act, keys, title, target in (
-        ("insert", BUFFERS, "hybrid: take a state's slot, insert 64 tokens and the state", 13.0),
-        ("match", BUFFERS, "hybrid: match one of 10,000 paths of 64 tokens", 8.0),
-        ("insert-list", LISTS, "hybrid: take a state's slot, insert a list of 64 tokens and the state", 14.0),
-        ("match-list", LISTS, "hybrid: match one of 10,000 paths by a list of 64 tokens", 9.0),
-        ("state", (), "hybrid: evict one state of 10,000", 5.0),
-        ("leaf", (), "hybrid: evict one leaf of 10,000", 8.0),
+    for act, keys, title, target, accepted, because in (
+        ("insert", BUFFERS, "hybrid: take a state's slot, insert 64 tokens and the state", 13.0, 1.0, ""),
+        ("match", BUFFERS, "hybrid: match one of 10,000 paths of 64 tokens", 8.0, 1.15, UNCHECKED),
+        ("insert-list", LISTS, "hybrid: insert a list of 64 tokens and a state", 14.0, 1.0, ""),
+        ("match-list", LISTS, "hybrid: match one of 10,000 paths by a list", 9.0, 1.15, UNCHECKED),
+        ("state", (), "hybrid: evict one state of 10,000", 5.0, 1.0, ""),
+        ("leaf", (), "hybrid: evict one leaf of 10,000", 8.0, 1.0, ""),
     ):
         yield Scenario(
             id=f"T6a-{act}",
@@ -171,6 +174,8 @@ def scenarios() -> Iterator[Scenario]:
             burst=25,
             seconds=3.0,
             keys=keys,
+            accepted=accepted,
+            because=because,
         )
     for act, keys, title, target in (
         ("insert", BUFFERS, "hybrid: lengthen a chain of 1,000 nodes", 1500.0),

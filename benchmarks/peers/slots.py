@@ -128,10 +128,10 @@ def scenarios() -> Iterator[Scenario]:
         (1, 1, 8.0, 2.4, AN_OBJECT),
         (128, 1, 10.0, 1.2, OF_A_STACK),
         (4096, 1, 40.0, 1.2, OF_A_STACK),
-        (16, 16, 8.0, 4.0, BLOCK_IDS),
-        (4096, 16, 40.0, 1.5, BLOCK_IDS),
-        (64, 64, 8.0, 4.0, BLOCK_IDS),
-        (4096, 64, 40.0, 1.5, BLOCK_IDS),
+        (16, 16, 8.0, 3.2, BLOCK_IDS),
+        (4096, 16, 60.0, 5.0, BLOCK_IDS),
+        (64, 64, 10.0, 4.2, BLOCK_IDS),
+        (4096, 64, 60.0, 5.2, BLOCK_IDS),
     ):
         paged = page_size > 1
         blocks = f" in pages of {page_size} (vLLM, Megatron: {piece // page_size:,} block ids)"

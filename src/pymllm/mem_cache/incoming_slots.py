@@ -65,14 +65,12 @@ def copy_for_tree(
     """
     if tree.keeps_pages:
         numbers, size = (slots if slots.is_cpu else slots.cpu()).numpy()[start:stop], tree.page_size
-        if size == 1:
-            starts: PageStarts = numbers.astype(np.int64)
-            return starts
         if (
-            start == stop
+            size == 1
+            or start == stop
             or numbers.item(size - 1) - numbers.item(0) == numbers.item(-1) - numbers.item(-size) == size - 1
         ):
-            starts = numbers[::size].astype(np.int64)
+            starts: PageStarts = (numbers if size == 1 else numbers[::size]).astype(np.int64)
             return starts
     return copy_for_keeps(slots, start, stop, tree.device)
 
