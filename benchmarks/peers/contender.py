@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
-Tokens = np.ndarray[Any, np.dtype[np.int64]]
+from benchmarks.peers.keys import FORMS, Tokens
 
 
 class Unavailable(Exception):
@@ -41,7 +41,17 @@ class Peer(ABC):
         return None
 
 
-class PrefixPeer(Peer):
+class KeyedPeer(Peer):
+    """A cache of prompts; ``FORM`` is what its callers have them in, a name of `FORMS`."""
+
+    FORM: ClassVar[str]
+
+    def key(self, tokens: Tokens) -> Any:
+        """Put tokens into what its callers have them in; never timed."""
+        return FORMS[self.FORM](tokens)
+
+
+class PrefixPeer(KeyedPeer):
     """A prefix cache over its own slot allocator."""
 
     def __init__(self, page_size: int, capacity: int) -> None:
@@ -49,16 +59,8 @@ class PrefixPeer(Peer):
         self.capacity = capacity
 
     @abstractmethod
-    def key(self, tokens: Tokens) -> Any:
-        """Put tokens into the buffer that its callers keep them in; never timed."""
-
-    @abstractmethod
     def match(self, key: Any) -> Hit:
         """Find the longest cached prefix, and its slots."""
-
-    @abstractmethod
-    def match_list(self, tokens: list[int]) -> Hit:
-        """Do so for a Python list."""
 
     @abstractmethod
     def insert(self, key: Any, slots: torch.Tensor, before: int) -> int:
@@ -106,14 +108,16 @@ class EvictingPeer(PrefixPeer):
 
 
 class SlotPeer(Peer):
-    """An allocator of single slots or blocks."""
+    """An allocator of slots in whole pages; or, as ``HANDS_OUT`` says, of ids of such blocks."""
+
+    HANDS_OUT: ClassVar[Literal["slots", "blocks"]]
 
     @abstractmethod
-    def __init__(self, size: int) -> None: ...
+    def __init__(self, size: int, page_size: int) -> None: ...
 
     @abstractmethod
     def alloc(self, count: int) -> Any:
-        """Take so many."""
+        """Take so many slots or blocks."""
 
     @abstractmethod
     def free(self, piece: Any) -> None:
@@ -132,16 +136,12 @@ class SlotPeer(Peer):
         """Count what is free."""
 
 
-class HybridPeer(Peer):
+class HybridPeer(KeyedPeer):
     """A prefix cache with recurrent states, over its own pools, of pages of one token."""
 
     def __init__(self, tokens: int, states: int) -> None:
         self.tokens = tokens
         self.states = states
-
-    @abstractmethod
-    def key(self, tokens: Tokens) -> Any:
-        """As of `PrefixPeer`."""
 
     @abstractmethod
     def alloc(self, tokens: int) -> torch.Tensor:

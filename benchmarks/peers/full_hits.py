@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.peers.contender import PrefixPeer
-from benchmarks.peers.keys import TOKENS, drawn
+from benchmarks.peers.keys import BUFFERS, LISTS, TOKENS, drawn
 from benchmarks.peers.scenario import Clock, Contest, Limit, Scenario
 
 PAGES = (1, 16, 64)
@@ -20,7 +20,7 @@ class FullHit(Contest):
     """T1: match everything, slots included."""
 
     def __init__(
-        self, peer: type[PrefixPeer], clock: Clock, scale: float, page_size: int, pieces: int, listed: bool
+        self, peer: type[PrefixPeer], clock: Clock, scale: float, page_size: int, pieces: int
     ) -> None:
         super().__init__(clock)
         length = int(TOKENS * scale)
@@ -32,13 +32,12 @@ class FullHit(Contest):
             cache.insert(cache.key(tokens[:end]), self.slots[:end], done)
             done = end
         assert cache.match(cache.key(tokens)).length == length
-        self.key = tokens.tolist() if listed else cache.key(tokens)
-        self.match = cache.match_list if listed else cache.match
+        self.key = cache.key(tokens)
         self.facts = {"hit_tokens": length, "nodes": pieces}
 
     def sample(self) -> float:
         begun = self.now()
-        hit = self.match(self.key)
+        hit = self.cache.match(self.key)
         taken = self.now() - begun
         assert hit.length == len(hit.slots) * self.slots_per_entry() == len(self.slots)
         self.last = hit.slots
@@ -93,16 +92,18 @@ class HalfCached(Contest):
         return taken / 1e3
 
 
-def half_of_the_bytes(clock: Clock, scale: float) -> Contest:
+def half_of_the_bytes(clock: Clock, scale: float, listed: bool) -> Contest:
     """Compare one half, copy the other half of key and slots, and write the duplicates to a free list."""
     tokens = drawn(1, int(TOKENS * scale))
+    integers = tokens.tolist()
     half = len(tokens) // 2
     raw = tokens.astype("<u4").tobytes()
     first, second = raw[: 2 * len(tokens)], raw[2 * len(tokens) :]
     slots, free = torch.arange(len(tokens)), torch.empty(half, dtype=torch.int64)
 
     def work() -> object:
-        assert raw.startswith(first)
+        key = array.array("I", integers).tobytes() if listed else raw
+        assert key.startswith(first)
         free.copy_(slots[:half])
         return bytearray(second), slots[half:].clone()
 
@@ -110,11 +111,12 @@ def half_of_the_bytes(clock: Clock, scale: float) -> Contest:
 
 
 def scenarios() -> Iterator[Scenario]:
-    for name, pieces, listed, target, title in (
-        ("T1a", 1, False, 150.0, "full hit of 131,072 tokens, one node"),
-        ("T1b", PIECES, False, 350.0, "full hit of 131,072 tokens, 256 nodes"),
-        ("T1c", 1, True, 1500.0, "full hit of a Python list of 131,072 tokens"),
+    for name, pieces, keys, target, title in (
+        ("T1a", 1, BUFFERS, 150.0, "full hit of 131,072 tokens, one node"),
+        ("T1b", PIECES, BUFFERS, 350.0, "full hit of 131,072 tokens, 256 nodes"),
+        ("T1c", 1, LISTS, 1500.0, "full hit of a Python list of 131,072 tokens"),
     ):
+        listed = keys is LISTS
         for page_size in PAGES:
             yield Scenario(
                 id=f"{name}-p{page_size}",
@@ -124,25 +126,29 @@ def scenarios() -> Iterator[Scenario]:
                 target=target,
                 limit_of="one memcmp and one copy of the slots" + (", array from list" if listed else ""),
                 kind="prefix",
-                contest=functools.partial(FullHit, page_size=page_size, pieces=pieces, listed=listed),
+                contest=functools.partial(FullHit, page_size=page_size, pieces=pieces),
                 limit=functools.partial(bytes_and_clone, pieces=pieces, listed=listed),
                 rounds=200,
                 burst=10,
                 seconds=4.0,
                 without=() if listed else ("vllm",),
+                keys=keys,
             )
-    for page_size in PAGES:
-        yield Scenario(
-            id=f"T2-p{page_size}",
-            title="insert of 131,072 tokens, the first half cached",
-            unit="us",
-            statistic="median",
-            target=300.0,
-            limit_of="memcmp of one half, three copies of halves",
-            kind="prefix",
-            contest=functools.partial(HalfCached, page_size=page_size),
-            limit=half_of_the_bytes,
-            rounds=100,
-            seconds=4.0,
-            without=("vllm",),
-        )
+    for keys, target, of in ((BUFFERS, 300.0, ""), (LISTS, 1650.0, "a Python list of ")):
+        listed = keys is LISTS
+        for page_size in PAGES:
+            yield Scenario(
+                id=f"T2-{'list-' * listed}p{page_size}",
+                title=f"insert of {of}131,072 tokens, the first half cached",
+                unit="us",
+                statistic="median",
+                target=target,
+                limit_of="memcmp of one half, three copies of halves" + ", array from list" * listed,
+                kind="prefix",
+                contest=functools.partial(HalfCached, page_size=page_size),
+                limit=functools.partial(half_of_the_bytes, listed=listed),
+                rounds=100,
+                seconds=4.0,
+                without=("vllm",),
+                keys=keys,
+            )

@@ -1,13 +1,37 @@
-"""Token ids for scenarios."""
+"""Token ids for scenarios, and the containers that servers keep them in."""
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-from benchmarks.peers.contender import Tokens
+Tokens = np.ndarray[Any, np.dtype[np.int64]]
 
 TOKENS = 131_072
 VOCABULARY = 128_000
+
+
+def as_buffer(tokens: Tokens) -> array[int]:
+    """Put tokens into an array of 64-bit integers, as sglang's requests have it."""
+    buffer = array("q")
+    buffer.frombytes(tokens.tobytes())
+    return buffer
+
+
+FORMS: dict[str, Callable[[Tokens], Any]] = {
+    "int64": np.copy,
+    "array('q')": as_buffer,
+    "uint32": lambda tokens: tokens.astype(np.uint32),
+    "list": np.ndarray.tolist,
+}
+"""What keys are made of, by name; ``uint32`` is as our trees compare them."""
+BUFFERS = ("int64", "array('q')", "uint32")
+"""Where a key is timed, ours plays with each of these, and the slowest counts; peers with their own."""
+LISTS = ("list",)
+"""Ours and every peer begin with a Python list of the prompt, and convert it in each call that is timed."""
 
 
 def drawn(seed: int, length: int = TOKENS) -> Tokens:

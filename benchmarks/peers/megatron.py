@@ -57,12 +57,13 @@ class MegatronSlots(SlotPeer):
 
     NAME: ClassVar[str] = "megatron"
     PACKAGE: ClassVar[str] = "megatron-core"
+    HANDS_OUT = "blocks"
 
     @classmethod
     def missing(cls) -> str | None:
         return missing_megatron("dynamic_block_allocator", "BlockAllocator")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, page_size: int) -> None:
         allocator = load_megatron("dynamic_block_allocator", "BlockAllocator")
         with mock.patch("torch.cuda.current_device", return_value=torch.device("cpu")):
             self.pool = allocator(SimpleNamespace(), size + 1, 0)  # it keeps one for padding

@@ -14,8 +14,9 @@ import torch
 from benchmarks.code_hash import code_of
 from benchmarks.peers import evictions, footprint, full_hits, hybrids, slots, traces
 from benchmarks.peers.contenders import taking_part
+from benchmarks.peers.keys import LISTS
 from benchmarks.peers.scenario import CLOCKS, Contest, Scenario, no_collection
-from pymllm.instrument.peer_comparison import ScenarioRow, interleave, make_row
+from pymllm.instrument.peer_comparison import OURS, ScenarioRow, interleave, make_row
 
 LIMIT = "limit"
 
@@ -71,10 +72,15 @@ def play(id: str, options: Options) -> ScenarioRow:
 
 
 def build(scenario: Scenario, options: Options) -> Iterator[tuple[str, Contest]]:
-    """Build every contender's part, and the limit's."""
+    """Build every contender's part, ours for each container of keys, and the limit's."""
     clock = CLOCKS[options.clock]
     for peer in taking_part(scenario.kind, scenario.without, options.only):
-        yield peer.NAME, scenario.contest(peer, clock, options.scale)
+        forms = scenario.keys if peer.NAME == OURS or scenario.keys == LISTS else ()
+        for form in forms:
+            name = f"{OURS} {form}" if peer.NAME == OURS else peer.NAME
+            yield name, scenario.contest(type(peer.__name__, (peer,), {"FORM": form}), clock, options.scale)
+        if not forms:
+            yield peer.NAME, scenario.contest(peer, clock, options.scale)
     yield LIMIT, scenario.limit(clock, options.scale)
 
 

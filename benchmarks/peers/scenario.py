@@ -76,6 +76,9 @@ class Scenario:
         Samples that a contender takes in its turn.
     accepted, because
         As in `pymllm.instrument.peer_comparison.ScenarioRow`.
+    keys : tuple of str
+        What ours has its keys in, each by turns: names of `benchmarks.peers.keys.FORMS`. Only of lists there
+        is one for everybody. Empty where no key is read while the clock runs.
     """
 
     id: str
@@ -93,6 +96,7 @@ class Scenario:
     burst: int = 1
     accepted: float = 1.0
     because: str = ""
+    keys: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from benchmarks.peers.contender import EvictingPeer, Hit, HybridPeer, SlotPeer, Tokens
+from benchmarks.peers.contender import EvictingPeer, Hit, HybridPeer, SlotPeer
 from pymllm.adapters.sglang.caches import kind_of_memory
 from pymllm.adapters.sglang.package import load_sglang, sglang_version
 from pymllm.adapters.sglang.pools import make_allocator, settings_of_states
@@ -24,11 +24,10 @@ def missing_sglang() -> str | None:
     return None
 
 
-def as_buffer(tokens: Tokens) -> array[int]:
-    """Put tokens into the array of 64-bit integers that sglang's requests have."""
-    buffer = array("q")
-    buffer.frombytes(tokens.tobytes())
-    return buffer
+def key_maker(form: str) -> Callable[[Any], Any]:
+    """Return what wraps tokens in a key of sglang's, which is over the array that its requests have."""
+    made: Callable[[Any], Any] = load_sglang("mem_cache.radix_cache").RadixKey
+    return (lambda ids: made(array("q", ids))) if form == "list" else made
 
 
 class SglangRadixPeer(EvictingPeer):
@@ -36,6 +35,7 @@ class SglangRadixPeer(EvictingPeer):
 
     NAME: ClassVar[str] = "sglang-radix"
     PACKAGE: ClassVar[str] = "sglang"
+    FORM = "array('q')"
 
     @classmethod
     def missing(cls) -> str | None:
@@ -46,7 +46,7 @@ class SglangRadixPeer(EvictingPeer):
         self.pool = make_allocator(page_size, capacity)
         self.cache = self.make_cache()
         base = load_sglang("mem_cache.base_prefix_cache")
-        self._key = load_sglang("mem_cache.radix_cache").RadixKey
+        self._key = key_maker(self.FORM)
         self._match, self._insert, self._evict = base.MatchPrefixParams, base.InsertParams, base.EvictParams
 
     def make_cache(self) -> Any:
@@ -59,16 +59,10 @@ class SglangRadixPeer(EvictingPeer):
             )
         )
 
-    def key(self, tokens: Tokens) -> Any:
-        return as_buffer(tokens)
-
     def match(self, key: Any) -> Hit:
         found = self.cache.match_prefix(self._match(key=self._key(key)))
         node = found.last_device_node
         return Hit(found.device_prefix_len, self.cache.path_device_indices(node), node)
-
-    def match_list(self, tokens: list[int]) -> Hit:
-        return self.match(array("q", tokens))
 
     def insert(self, key: Any, slots: torch.Tensor, before: int) -> int:
         there: int = self.cache.insert(self._insert(key=self._key(key), value=slots)).prefix_len
@@ -153,17 +147,18 @@ def make_unified(
 
 
 class SglangSlots(SlotPeer):
-    """``TokenToKVPoolAllocator``."""
+    """``TokenToKVPoolAllocator``, or ``PagedTokenToKVPoolAllocator``."""
 
     NAME: ClassVar[str] = "sglang"
     PACKAGE: ClassVar[str] = "sglang"
+    HANDS_OUT = "slots"
 
     @classmethod
     def missing(cls) -> str | None:
         return missing_sglang()
 
-    def __init__(self, size: int) -> None:
-        self.pool = make_allocator(1, size)
+    def __init__(self, size: int, page_size: int) -> None:
+        self.pool = make_allocator(page_size, size)
 
     def alloc(self, count: int) -> Any:
         return self.pool.alloc(count)
@@ -186,6 +181,7 @@ class SglangHybridPeer(HybridPeer):
 
     NAME: ClassVar[str] = "sglang-unified"
     PACKAGE: ClassVar[str] = "sglang"
+    FORM = "array('q')"
     BACKEND: ClassVar[str] = "python"
 
     @classmethod
@@ -198,7 +194,7 @@ class SglangHybridPeer(HybridPeer):
         self.slots = load_sglang("mem_cache.allocator.mamba").MambaSlotAllocator(states, "cpu")
         self.cache = with_settings_of_states(1, self.make_cache)
         base = load_sglang("mem_cache.base_prefix_cache")
-        self._key = load_sglang("mem_cache.radix_cache").RadixKey
+        self._key = key_maker(self.FORM)
         self._match, self._insert, self._evict = base.MatchPrefixParams, base.InsertParams, base.EvictParams
 
     def make_cache(self) -> Any:
@@ -207,9 +203,6 @@ class SglangHybridPeer(HybridPeer):
         pool = type("RequestsWithStates", (requests,), {"__init__": lambda self: None})()
         pool.mamba_allocator = self.slots
         return make_unified(self.BACKEND, self.pool, 1, ("FULL", "MAMBA"), pool)
-
-    def key(self, tokens: Tokens) -> Any:
-        return as_buffer(tokens)
 
     def alloc(self, tokens: int) -> torch.Tensor:
         slots: torch.Tensor = self.pool.alloc(tokens)

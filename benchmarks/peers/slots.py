@@ -15,23 +15,26 @@ from benchmarks.peers.scenario import Clock, Contest, Limit, Scenario
 
 SIZE = 1 << 20
 OF_A_STACK = "a stack hands out what came last, and needs neither the age of a page nor to go around an end"
+AN_OBJECT = "vLLM hands out a Python object that it has, and ours a tensor, which has to be made"
+BLOCK_IDS = "ours and sglang's write down every slot of a page, vLLM and Megatron the page's number"
 SEED = 5
 
 
 class FreeAndAlloc(Contest):
     """T5: a quarter of the pool is held, the rest was freed in random order; one piece goes, one comes."""
 
-    def __init__(self, peer: type[SlotPeer], clock: Clock, scale: float, piece: int) -> None:
+    def __init__(self, peer: type[SlotPeer], clock: Clock, scale: float, piece: int, page_size: int) -> None:
         super().__init__(clock)
-        size = int(SIZE * scale)
+        entry = page_size if peer.HANDS_OUT == "blocks" else 1
+        size, piece = int(SIZE * scale) // entry, piece // entry
         self.draw = random.Random(SEED)
         self.piece = piece
-        self.pool = pool = peer(size)
+        self.pool = pool = peer(size, page_size)
         pieces = pool.split(pool.alloc(size), piece, self.draw.sample(range(size // piece), size // piece))
         held = len(pieces) // 4
         self.held = pieces[:held]
         # Many to a call, or building takes peers minutes: the order on the free list is the same.
-        step = max(1, 4096 // piece)
+        step = max(1, 4096 // (piece * entry))
         for at in range(held, len(pieces), step):
             part = pieces[at : at + step]
             pool.free(joined(part))
@@ -121,20 +124,26 @@ def two_scatters(clock: Clock, scale: float, batch: int) -> Contest:
 
 
 def scenarios() -> Iterator[Scenario]:
-    for piece, target, accepted, because in (
-        (1, 8.0, 2.4, "vLLM hands out a Python object that it has, and ours a tensor, which has to be made"),
-        (128, 10.0, 1.2, OF_A_STACK),
-        (4096, 40.0, 1.2, OF_A_STACK),
+    for piece, page_size, target, accepted, because in (
+        (1, 1, 8.0, 2.4, AN_OBJECT),
+        (128, 1, 10.0, 1.2, OF_A_STACK),
+        (4096, 1, 40.0, 1.2, OF_A_STACK),
+        (16, 16, 8.0, 3.2, BLOCK_IDS),
+        (4096, 16, 60.0, 5.0, BLOCK_IDS),
+        (64, 64, 10.0, 4.2, BLOCK_IDS),
+        (4096, 64, 60.0, 5.2, BLOCK_IDS),
     ):
+        paged = page_size > 1
+        blocks = f" in pages of {page_size} (vLLM, Megatron: {piece // page_size:,} block ids)"
         yield Scenario(
-            id=f"T5-{piece}",
-            title=f"free and alloc of {piece:,} slots, 1,048,576 in use",
+            id=f"T5-{piece}{f'-p{page_size}' * paged}",
+            title=f"free and alloc of {piece:,} slots{blocks * paged}, 1,048,576 in use",
             unit="us",
             statistic="mean",
             target=target,
             limit_of="one copy in, one copy out",
             kind="slots",
-            contest=functools.partial(FreeAndAlloc, piece=piece),
+            contest=functools.partial(FreeAndAlloc, piece=piece, page_size=page_size),
             limit=functools.partial(two_copies, piece=piece),
             accepted=accepted,
             because=because,

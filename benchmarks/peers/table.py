@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pymllm.instrument.peer_comparison import OURS, Contender, ScenarioRow
+from pymllm.instrument.peer_comparison import OURS, Contender, ScenarioRow, is_ours
 
-HEAD = ("scenario", "ours", "best peer", "", "limit", "target", "", "ours / best peer", "")
-RIGHT = (1, 2, 4, 5)
+HEAD = ("scenario", "ours", "keys", "best peer", "", "limit", "target", "", "ours / best peer", "", "others")
+RIGHT = (1, 3, 5, 6)
 
 
 def make_line(row: ScenarioRow) -> tuple[str, ...]:
     """Lay one scenario out."""
     values = {one.contender: one.value for one in row.standings}
+    ours = [one for one in row.standings if is_ours(one)]
     peer = number(values[row.best_peer]) if row.best_peer else "-"
     if row.ratio is None:
         ratio = "no peer here"
@@ -21,6 +22,7 @@ def make_line(row: ScenarioRow) -> tuple[str, ...]:
     return (
         row.id,
         f"{number(values[OURS])} {row.unit}",
+        row.keys,
         peer,
         row.best_peer or "",
         number(row.limit),
@@ -28,6 +30,7 @@ def make_line(row: ScenarioRow) -> tuple[str, ...]:
         "reached" if row.reached else "missed",
         ratio,
         row.verdict if row.ratio else "",
+        ", ".join(f"{one.contender[len(OURS) + 1 :]} {number(one.value)}" for one in ours[1:]),
     )
 
 
@@ -40,12 +43,13 @@ def make_table(rows: Iterable[ScenarioRow]) -> str:
 
 def make_markdown(rows: Sequence[ScenarioRow]) -> str:
     """Lay them out for a page, with what each scenario is."""
-    head = ("scenario", "what is timed", "ours", "best peer", "limit", "target", "ours / best peer")
-    lines = [f"| {' | '.join(head)} |", "| --- | --- | ---: | ---: | ---: | ---: | --- |"]
+    head = ("scenario", "what is timed", "ours", "others", "best peer", "limit", "target", "ours / best peer")
+    lines = [f"| {' | '.join(head)} |", "| --- | --- | ---: | --- | ---: | ---: | ---: | --- |"]
     for row in rows:
-        id, ours, peer, name, limit, target, reached, ratio, verdict = make_line(row)
-        cells = (id, row.title, ours, f"{name} {peer}".strip(), limit, f"{target}, {reached}", ratio)
-        lines.append(f"| {' | '.join((*cells[:-1], f'{ratio}, {verdict}'.rstrip(', ')))} |")
+        id, ours, keys, peer, name, limit, target, reached, ratio, verdict, others = make_line(row)
+        cells = (id, row.title, f"{keys} {ours}".strip(), others, f"{name} {peer}".strip(), limit)
+        told = f"{target}, {reached}", f"{ratio}, {verdict}".rstrip(", ")
+        lines.append(f"| {' | '.join((*cells, *told))} |")
     return "\n".join(lines) + "\n"
 
 

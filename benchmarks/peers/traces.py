@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks.peers.contender import EvictingPeer, PrefixPeer
+from benchmarks.peers.keys import BUFFERS, LISTS
 from benchmarks.peers.scenario import Clock, Contest, Limit, Scenario
 from pymllm.workloads.request import Request
 from pymllm.workloads.trace_file import read_trace
@@ -104,38 +106,43 @@ class Serving(Contest):
 class Bytes(Limit):
     """Read a prompt's bytes, and copy as many slots twice: into the cache and onto the free list."""
 
-    def __init__(self, clock: Clock, scale: float) -> None:
+    def __init__(self, clock: Clock, scale: float, listed: bool) -> None:
         super().__init__(clock, self.copy)
+        self.listed = listed
         self.requests = iter(conversation())
         self.key = np.zeros(0, dtype=np.uint32)
         self.slots = torch.empty(0, dtype=torch.int64)
+        self.tokens: list[int] = []
         self.free = torch.empty(1 << 20, dtype=torch.int64)
 
     def sample(self) -> float:
         length = next(self.requests).prompt_length
         self.key, self.slots = np.zeros(length, dtype=np.uint32), torch.zeros(length, dtype=torch.int64)
+        self.tokens = self.key.tolist() if self.listed else []
         return super().sample()
 
     def copy(self) -> object:
         self.free[: len(self.slots)] = self.slots
-        return self.key.tobytes(), self.slots.clone()
+        return self.key.tobytes(), self.slots.clone(), array("I", self.tokens), array("I", self.tokens)
 
 
 def scenarios() -> Iterator[Scenario]:
-    for millions, target in ((1, 80.0), (8, 100.0)):
+    for millions, keys, target in ((1, BUFFERS, 80.0), (1, LISTS, 400.0), (8, BUFFERS, 100.0)):
+        listed = keys is LISTS
         for page_size in (1, 16, 64):
             yield Scenario(
-                id=f"T3-{millions}M-p{page_size}",
-                title=f"conversation trace, {millions}M slots, per request",
+                id=f"T3-{millions}M-{'list-' * listed}p{page_size}",
+                title=f"conversation trace{', Python lists' * listed}, {millions}M slots, per request",
                 unit="us",
                 statistic="mean",
                 target=target,
-                limit_of="a prompt's bytes, and two copies of its slots",
+                limit_of="a prompt's bytes, and two copies of its slots" + ", two arrays from it" * listed,
                 kind="prefix",
                 contest=functools.partial(Serving, page_size=page_size, slots=millions << 20),
-                limit=Bytes,
+                limit=functools.partial(Bytes, listed=listed),
                 rounds=11_000,
                 burst=40,
-                seconds=12.0,
+                seconds=6.0 if listed else 8.0,
                 without=("vllm",) if page_size == 1 else (),
+                keys=keys,
             )

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from benchmarks.peers.contender import Hit, PrefixPeer, SlotPeer, Tokens, Unavailable
+from benchmarks.peers.contender import Hit, PrefixPeer, SlotPeer, Unavailable
 from pymllm.adapters.stand_ins import standing_in
 
 STAND_INS = {
@@ -81,6 +81,7 @@ class VllmBlocks(PrefixPeer):
 
     NAME: ClassVar[str] = "vllm"
     PACKAGE: ClassVar[str] = "vllm"
+    FORM = "list"
 
     @classmethod
     def missing(cls) -> str | None:
@@ -96,10 +97,6 @@ class VllmBlocks(PrefixPeer):
         self.pool = load_vllm("vllm.v1.core.block_pool").BlockPool(
             capacity // page_size + 1, enable_caching=True, hash_block_size=page_size
         )
-
-    def key(self, tokens: Tokens) -> Any:
-        """Its requests keep Python lists."""
-        return tokens.tolist()
 
     def match(self, key: Any) -> Hit:
         request = SimpleNamespace(
@@ -119,8 +116,6 @@ class VllmBlocks(PrefixPeer):
                 break
             blocks.append(found[0])
         return Hit(len(blocks) * self.page_size, self.slots_of(blocks), (request, blocks))
-
-    match_list = match
 
     def slots_of(self, blocks: list[Any]) -> torch.Tensor:
         """Write the table of a request, which has blocks where ours has slots."""
@@ -170,14 +165,15 @@ class VllmSlots(SlotPeer):
 
     NAME: ClassVar[str] = "vllm"
     PACKAGE: ClassVar[str] = "vllm"
+    HANDS_OUT = "blocks"
 
     @classmethod
     def missing(cls) -> str | None:
         return missing_vllm()
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, page_size: int) -> None:
         self.pool = load_vllm("vllm.v1.core.block_pool").BlockPool(
-            size + 1, enable_caching=True, hash_block_size=1
+            size + 1, enable_caching=True, hash_block_size=page_size
         )
 
     def alloc(self, count: int) -> Any:

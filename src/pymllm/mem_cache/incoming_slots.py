@@ -68,11 +68,9 @@ def copy_for_tree(
         if (
             size == 1
             or start == stop
-            or (
-                numbers.item(size - 1) - numbers.item(0) == numbers.item(-1) - numbers.item(-size) == size - 1
-            )
+            or numbers.item(size - 1) - numbers.item(0) == numbers.item(-1) - numbers.item(-size) == size - 1
         ):
-            starts: PageStarts = numbers[::size].astype(np.int64)
+            starts: PageStarts = (numbers if size == 1 else numbers[::size]).astype(np.int64)
             return starts
     return copy_for_keeps(slots, start, stop, tree.device)
 

@@ -184,7 +184,7 @@ class RadixTree(Generic[NodeT]):
         131,072 tokens. The position of the first difference is looked for once, where the walk ends. An only
         child is compared at once: 0.12 us a node of a chain of 1,000, where looking it up as well takes 0.21.
         """
-        raw = key.raw
+        raw, size = key.raw, len(key.raw)
         page_bytes = self.page_size * key.width * BYTES_PER_ID
         path: list[NodeT] = []
         offset = 0
@@ -198,8 +198,12 @@ class RadixTree(Generic[NodeT]):
                 return Walk(path, node, shared, (path[-1]._depth if path else 0) + shared)
             path.append(node)
             offset += len(edge)
-            only = node._only_child
-            node = node.children.get(raw[offset : offset + page_bytes]) if only is None else only
+            if node._only_child is not None:
+                node = node._only_child
+            elif offset < size:
+                node = node.children.get(raw[offset : offset + page_bytes])
+            else:
+                break
         return Walk(path, None, 0, path[-1]._depth if path else 0)
 
     def make_leaf(self, parent: NodeT, key: PagedKey, value: torch.Tensor | PageStarts) -> NodeT:

@@ -175,6 +175,17 @@ def test_the_target_is_about_ours_alone() -> None:
     assert (alone.best_peer, alone.ratio, alone.verdict) == (None, None, "alone")
 
 
+def test_the_slowest_of_several_kinds_of_keys_stands_for_ours() -> None:
+    """What is promised holds for whatever a caller has its keys in; the others are shown after it."""
+    quick, slow = [1.0, 1.1, 1.2], [7.0, 7.1, 7.2]
+    found = row({f"{OURS} uint32": quick, f"{OURS} int64": slow, "b": [2.0, 2.0, 2.0]})
+    assert [it.contender for it in found.standings] == [OURS, f"{OURS} uint32", "b"]
+    assert (found.keys, found.standings[0].value, found.best_peer) == ("int64", 7.1, "b")
+    assert (found.verdict, found.reached) == ("behind", False)
+    alone = row({f"{OURS} list": quick})
+    assert (alone.keys, alone.best_peer, alone.standings[0].contender) == ("list", None, OURS)
+
+
 def test_percentiles_are_samples() -> None:
     """The smallest sample that is not below so many percent of all."""
     standing = make_standing("it", [float(number) for number in range(100, 0, -1)], "mean", {"n": 1.0})

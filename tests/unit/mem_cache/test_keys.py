@@ -245,6 +245,45 @@ def test_decoding_returns_the_tokens(width: int) -> None:
     assert decoded.nbytes == 12 * BYTES_PER_ID
 
 
+BUFFERS = {
+    "int64": np.array,
+    "big-endian": lambda tokens: np.array(tokens, dtype=">i8"),
+    "strided": lambda tokens: np.repeat(np.array(tokens), 2)[::2],
+    "array('q')": lambda tokens: array.array("q", tokens),
+    "tensor": torch.tensor,
+}
+
+
+@pytest.mark.parametrize("length", [3, 512, 513, 16_383, 16_384, 20_000])
+@pytest.mark.parametrize("make", BUFFERS.values(), ids=BUFFERS)
+def test_wide_integers_are_read_alike_at_every_length(make: Any, length: int) -> None:
+    """K1, R3: short, longer and long keys are cast in ways of their own; a part of a page is left out."""
+    tokens = [*range(length - 2), 2**32 - 1, 2**31]
+    raw = struct.pack(f"<{length}I", *tokens)
+    assert encode_tokens(make(tokens)) == (raw, 1)
+    whole = length - length % 16
+    assert encode_tokens(make(tokens), 16) == (raw[: whole * BYTES_PER_ID], 1)
+
+
+@pytest.mark.parametrize("length", [3, 512, 513, 20_000])
+@pytest.mark.parametrize("wrong", [-1, 2**32, -(2**63), 2**63 - 1])
+@pytest.mark.parametrize("make", BUFFERS.values(), ids=BUFFERS)
+def test_the_first_wide_integer_that_is_no_token_is_named(make: Any, wrong: int, length: int) -> None:
+    """K1, X1: wherever it is, behind the last whole page too, and however long the key."""
+    tokens = [7] * length
+    tokens[-1] = 2**40
+    tokens[-2] = wrong
+    with pytest.raises(ValueError, match=f"token {wrong} is outside 0 .. "):
+        encode_tokens(make(tokens), 4096)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, ">i4"])
+def test_a_negative_narrow_integer_is_no_token(dtype: Any) -> None:
+    """K1, X1: not even one whose bits would be a token."""
+    with pytest.raises(ValueError, match="token -1 is outside"):
+        encode_tokens(np.array([1, -1, -2], dtype))
+
+
 class Numbered:
     """Knows a number and nothing else, as `__index__` alone allows."""
 
@@ -276,6 +315,7 @@ def test_an_error_of_the_copy_to_the_host_passes_on(monkeypatch: pytest.MonkeyPa
     def fail(tokens: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("out of memory")
 
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False)
     monkeypatch.setattr(torch.Tensor, "cpu", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         encode_tokens(torch.arange(3))
