@@ -101,10 +101,10 @@ def judge(program: list[tuple[Operation, Result, int]], header: Header = HEADER)
 
 
 def test_a_good_program_breaks_nothing() -> None:
-    """P4, P5, X1, X4, X7: and each is tested by it."""
+    """P4, P5, X1, X4, X7, X8: and each is tested by it."""
     evidence, found = judge_steps(HEADER, steps_of(GOOD))
     assert found is None
-    assert set(evidence.exercised) == {"P4", "P5", "X1", "X4", "X7"}
+    assert set(evidence.exercised) == {"P4", "P5", "X1", "X4", "X7", "X8"}
     assert "a track slot is freed twice" in set(evidence.reached) <= expected_situations(HEADER)
 
 
