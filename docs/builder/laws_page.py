@@ -94,9 +94,8 @@ def _entry(law: Law, wrong: dict[str, list[str]], findings: dict[str, list[str]]
 def _kinds(law: Law) -> str:
     if law.kinds == KINDS:
         return "every kind"
-    names = [f"`{kind}`" + (" in an engine" if kind in law.driven_kinds else "") for kind in law.kinds]
     unless = ", unless the cache keeps nothing" if law.is_of_content else ""
-    return ", ".join(names) + unless + (", unless the cache splits no node" if law.is_of_splits else "")
+    return law.about + unless + (", unless the cache splits no node" if law.is_of_splits else "")
 
 
 def _claims(law: Law) -> str:

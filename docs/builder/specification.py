@@ -68,11 +68,8 @@ def _entry(law: Law) -> str:
 
 
 def _about(law: Law) -> str:
-    kinds = ", ".join(
-        f"`{kind}`" + (" in an engine" if kind in law.driven_kinds else "") for kind in law.kinds
-    )
     claims = ", ".join(f"`{need}`" for need in sorted(law.needs))
-    return f"Of {kinds}; " + (f"claimed with {claims}." if claims else "claimed by all of them.")
+    return f"Of {law.about}; " + (f"claimed with {claims}." if claims else "claimed by all of them.")
 
 
 def _shown_by(law: Law) -> str:

@@ -632,6 +632,7 @@ def _a_reset_frees_every_state(before: CacheModel, operation: Reset, seen: SeenR
     page="every-class",
     ways="op",
     kinds="slots rows buffers states prefix blocks requests",
+    needs_in={"slots": "swa", "prefix": "inspect", "blocks": "inspect", "requests": "inspect"},
 )
 def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
     """A look changes nothing.

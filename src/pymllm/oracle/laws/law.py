@@ -155,8 +155,8 @@ class Law:
         (``splits`` is false in its configuration).
     is_of_tails : bool
         Whether it says nothing of pages of one token, of which no key has a part, unless misuse is refused.
-    driven_kinds : frozenset of str
-        Kinds of which it says something only where an engine drives them (capability ``engine``).
+    needs_in : mapping of str to frozenset of str
+        Further capabilities without which it is not claimed, by kinds; ``engine``: where an engine drives it.
     """
 
     id: str
@@ -168,7 +168,7 @@ class Law:
     is_of_content: bool = False
     is_of_splits: bool = False
     is_of_tails: bool = False
-    driven_kinds: frozenset[str] = frozenset()
+    needs_in: Mapping[str, frozenset[str]] = field(default_factory=dict, compare=False)
     checks: list[tuple[type[Operation], str, str, Check]] = field(default_factory=list, compare=False)
 
     def on(
@@ -211,7 +211,17 @@ class Law:
 
     def needs_of(self, kind: str | None) -> frozenset[str]:
         """Return the capabilities that it takes to test it on adapters of a kind."""
-        return self.needs | {"engine"} if kind in self.driven_kinds else self.needs
+        return self.needs | self.needs_in.get(kind or "", frozenset())
+
+    @property
+    def about(self) -> str:
+        """What it is about: kinds, each with what it takes there. Markdown."""
+        told = []
+        for kind in self.kinds:
+            needs = sorted(self.needs_in.get(kind, ()))
+            drives = " in an engine" if needs == ["engine"] else ""
+            told.append(f"`{kind}`{drives or ''.join(f' with `{need}`' for need in needs)}")
+        return ", ".join(told)
 
     def applies_to(
         self, config: Mapping[str, object], capabilities: Collection[str], kind: str | None = None
@@ -233,7 +243,7 @@ def law(
     is_of_content: bool = False,
     is_of_splits: bool = False,
     is_of_tails: bool = False,
-    driven_kinds: str = "",
+    needs_in: Mapping[str, str] | None = None,
 ) -> Callable[[Check], Law]:
     """Make a law of a function that checks some operations, and whose docstring is the text.
 
@@ -252,7 +262,7 @@ def law(
             is_of_content,
             is_of_splits,
             is_of_tails,
-            frozenset(driven_kinds.split()),
+            {kind: frozenset(each.split()) for kind, each in (needs_in or {}).items()},
         )
         made.on(*operations)(check)
         return made

@@ -97,7 +97,7 @@ def _what_was_written_stays(before: CacheModel, operation: ReadStates, seen: See
     return len(seen.expected) > 0 or None
 
 
-@law("E2", page="requests", ways="sop", kinds="prefix requests", driven_kinds="prefix")
+@law("E2", page="requests", ways="sop", kinds="prefix requests", needs_in={"prefix": "engine"})
 def a_row_names_what_its_request_has(before: Any, operation: Any, seen: Any) -> Found:
     """A live request's row names only what it owns or holds.
 
@@ -155,7 +155,7 @@ def a_row_names_what_its_request_has(before: Any, operation: Any, seen: Any) -> 
     """
 
 
-@law("E3", page="requests", ways="sop", kinds="prefix requests", driven_kinds="prefix")
+@law("E3", page="requests", ways="sop", kinds="prefix requests", needs_in={"prefix": "engine"})
 def every_exit_gives_everything_back(before: Any, operation: Any, seen: Any) -> Found:
     """Every exit gives everything back.
 
@@ -208,7 +208,7 @@ def every_exit_gives_everything_back(before: Any, operation: Any, seen: Any) -> 
     """
 
 
-@law("E4", page="requests", ways="sop", kinds="prefix requests", driven_kinds="prefix")
+@law("E4", page="requests", ways="sop", kinds="prefix requests", needs_in={"prefix": "engine"})
 def admission_succeeds_where_there_is_room(before: Any, operation: Any, seen: Any) -> Found:
     """Admission succeeds whenever free and evictable suffice.
 
@@ -287,7 +287,7 @@ def admission_succeeds_where_there_is_room(before: Any, operation: Any, seen: An
     """
 
 
-@law("E5", page="requests", ways="sop", kinds="rows buffers prefix requests", driven_kinds="prefix")
+@law("E5", page="requests", ways="sop", kinds="rows buffers prefix requests", needs_in={"prefix": "engine"})
 def padding_lands_in_slot_0(before: Any, operation: Any, seen: Any) -> Found:
     """Padding lands in slot 0 and row 0, and nowhere else.
 
