@@ -69,7 +69,8 @@ def _check_edge(tree: RadixTree[NodeT], parent: NodeT, node: NodeT, filed_under:
     page = node._raw[: tree.page_size * width * BYTES_PER_ID]
     expected: Any = page
     if parent is tree.root:
-        expected = (key.extra_key, width, page)
+        if key.extra_key is not None or width > 1:
+            expected = (key.extra_key, width, page)
     elif parent.key is not None and key.extra_key != parent.key.extra_key:
         fail("K1", f"node {node.id} of {key.extra_key!r} hangs below {parent.key.extra_key!r}")
     if filed_under != expected or node._filed_under != expected:

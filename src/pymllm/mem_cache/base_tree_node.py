@@ -35,7 +35,7 @@ class BaseTreeNode(EdgeSlots):
     )
 
     # Child nodes, filed under the bytes of their first page (below the root with namespace and token
-    # width)
+    # width, where there is a namespace or a width)
     children: dict[Any, Any]
     last_access_time: float  # Number of the last match or insert that used it, a logical clock (R8, X3)
     hit_count: int  # Matches whose returned path has the node
