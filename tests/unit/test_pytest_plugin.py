@@ -416,11 +416,9 @@ def test_after(wait_for_gpu_memory):
 """
 
 
-def test_memory_that_does_not_come_back_is_an_error_with_who_has_it(
-    pytester: pytest.Pytester, fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """At the end of the test that took it, its fixtures gone; of each that needs a GPU, by a setting."""
-    pytester.makepyfile(RETURNED)
+@pytest.fixture
+def sees_fake_gpus(fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let programs that a test starts meet the machine of `FakeNvml`, and no other test's locks."""
     environment = fake_nvml.environment(fake_nvml.built())
     for name in ("FAKE_NVML_STATE", "LD_LIBRARY_PATH"):
         monkeypatch.setenv(name, environment[name])
@@ -428,6 +426,12 @@ def test_memory_that_does_not_come_back_is_an_error_with_who_has_it(
     monkeypatch.setenv(FOLDER, str(tmp_path))
     paths = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+
+
+@pytest.mark.usefixtures("sees_fake_gpus")
+def test_memory_that_does_not_come_back_is_an_error_with_who_has_it(pytester: pytest.Pytester) -> None:
+    """At the end of the test that took it, its fixtures gone; of each that needs a GPU, by a setting."""
+    pytester.makepyfile(RETURNED)
     pytester.runpytest_subprocess("-p", PLUGIN).assert_outcomes(passed=3)
     result = pytester.runpytest_subprocess("-p", PLUGIN, "-o", "pymllm_gpu_wait=0")
     result.assert_outcomes(passed=3, errors=1)
@@ -500,15 +504,10 @@ def test_timed(gpu_memory, benchmark):
 """
 
 
-def test_a_broken_limit_fails_and_shows_the_curve(pytester: pytest.Pytester, fake_nvml: FakeNvml) -> None:
+@pytest.mark.usefixtures("sees_fake_gpus")
+def test_a_broken_limit_fails_and_shows_the_curve(pytester: pytest.Pytester) -> None:
     """Numbers, curve and device are in the report of whatever fails, and in the log of everything."""
     pytester.makepyfile(GROWTH)
-    environment = fake_nvml.environment(fake_nvml.built())
-    for name in ("FAKE_NVML_STATE", "LD_LIBRARY_PATH"):
-        pytester._monkeypatch.setenv(name, environment[name])
-    pytester._monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    paths = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    pytester._monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     result = pytester.runpytest_subprocess("-p", PLUGIN, "--gpu-memory-log=gpu.jsonl", "--benchmark-disable")
     result.assert_outcomes(passed=2, failed=3)
     result.stdout.fnmatch_lines(

@@ -25,60 +25,40 @@ _OF_BLOCKS = ("mamba_chunk_size", "paused_capacity")
 class EngineConfig:
     """Sizes and switches of one simulated engine.
 
-    Parameters
-    ----------
-    cache : str
-        Name of the prefix cache in `pymllm.workloads.engine_pools.CACHE_MAKERS`: ``"radix"``,
-        ``"chunk"`` or ``"mamba"``; or ``"blocks"`` for a `BlockEngine`.
-    page_size : int
-        Tokens per page, or per block.
-    sliding_window_size : int or None
-        Attention window in tokens; ``None`` for full attention only.
-    capacity : int
-        KV slots in tokens; `rounded` cuts it down to whole pages.
-    swa_capacity : int or None
-        Slots of the sliding-window half, cut down likewise; ``None`` takes ``capacity``.
-        Only with a window.
-    track_slots : int or None
-        States that a cache of states may keep; ``None`` takes four per running request. Only with
-        ``"mamba"`` and ``"blocks"``, which have no window.
-    mamba_chunk_size : int or None
-        The kernel has a state after each multiple of this many tokens of what it computes; ``None`` takes
-        128. This and the next two only with ``"blocks"``.
-    eviction_policy : str or None
-        ``"lru"``, which ``None`` takes, or ``"ref_zero"``: what becomes of blocks that nobody references.
-    paused_capacity : int or None
-        KV slots in tokens that paused requests may keep; ``None`` takes a quarter of ``capacity``.
-    max_running : int
-        Most requests that own a row at one time.
-    max_context : int
-        Most tokens with KV in one request; the row table is ``(max_running + 1, max_context)`` int32.
-        A request that needs more is rejected.
-    chunk_tokens : int
-        Prompt tokens computed per iteration, over all requests.
-    iteration_ms : float
-        Virtual milliseconds that an iteration takes.
-    decode_headroom : int
-        Admission leaves room for this many further tokens (or as many as remain) of each running
-        request, which damps a cycle of admitting and retracting.
-    release_window_early : bool
-        With a window: return SWA halves behind the window before a prompt's chunk is cached (less
-        memory, fewer later hits) instead of leaving that to eviction.
-    content_check : bool
-        Write fingerprints into small KV pools and compare whatever is read back (laws E1, E2, E5).
-    check_every : int
-        Check the cache's invariants after every n-th cache operation, and the allocator's and the
-        requests' once per iteration; 0 checks nothing.
-    seed : int
-        Shown with the result; also seeds the garbage that padded writes carry.
-    device : str
-        Device of pools and tables.
+    - ``cache``: Name of the prefix cache in `pymllm.workloads.engine_pools.CACHE_MAKERS`: ``"radix"``,
+      ``"chunk"`` or ``"mamba"``; or ``"blocks"`` for a `BlockEngine`.
+    - ``page_size``: Tokens per page, or per block.
+    - ``sliding_window_size``: Attention window in tokens; ``None`` for full attention only.
+    - ``capacity``: KV slots in tokens; `rounded` cuts it down to whole pages.
+    - ``swa_capacity``: Slots of the sliding-window half, cut down likewise; ``None`` takes ``capacity``. Only
+      with a window.
+    - ``track_slots``: States that a cache of states may keep; ``None`` takes four per running request. Only
+      with ``"mamba"`` and ``"blocks"``, which have no window.
+    - ``mamba_chunk_size``: The kernel has a state after each multiple of this many tokens of what it
+      computes; ``None`` takes 128. This and the next two only with ``"blocks"``.
+    - ``eviction_policy``: ``"lru"``, which ``None`` takes, or ``"ref_zero"``: what becomes of blocks that
+      nobody references.
+    - ``paused_capacity``: KV slots in tokens that paused requests may keep; ``None`` takes a quarter of
+      ``capacity``.
+    - ``max_running``: Most requests that own a row at one time.
+    - ``max_context``: Most tokens with KV in one request; the row table is ``(max_running + 1, max_context)``
+      int32. A request that needs more is rejected.
+    - ``chunk_tokens``: Prompt tokens computed per iteration, over all requests.
+    - ``iteration_ms``: Virtual milliseconds that an iteration takes.
+    - ``decode_headroom``: Admission leaves room for this many further tokens (or as many as remain) of each
+      running request, which damps a cycle of admitting and retracting.
+    - ``release_window_early``: With a window: return SWA halves behind the window before a prompt's chunk is
+      cached (less memory, fewer later hits) instead of leaving that to eviction.
+    - ``content_check``: Write fingerprints into small KV pools and compare whatever is read back (laws E1,
+      E2, E5).
+    - ``check_every``: Check the cache's invariants after every n-th cache operation, and the allocator's and
+      the requests' once per iteration; 0 checks nothing.
+    - ``seed``: Shown with the result; also seeds the garbage that padded writes carry.
+    - ``device``: Device of pools and tables.
 
-    Raises
-    ------
-    ValueError
-        A size is zero or negative, ``swa_capacity`` comes without a window, ``track_slots`` without a
-        cache of states, or what only blocks have with another cache; or a cache of states with a window.
+    `ValueError` where a size is zero or negative, ``swa_capacity`` comes without a window, ``track_slots``
+    without a cache of states, or what only blocks have with another cache; or where a cache of states has a
+    window.
     """
 
     cache: str = "radix"

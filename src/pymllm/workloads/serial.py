@@ -30,23 +30,15 @@ from pymllm.workloads.request import Request
 class SerialConfig:
     """Sizes and switches of a serial replay.
 
-    Parameters
-    ----------
-    cache : str
-        Name of the prefix cache in `pymllm.workloads.engine_pools.CACHE_MAKERS`.
-    page_size : int
-        Tokens per page.
-    capacity : int
-        KV slots in tokens, cut down to whole pages.
-    check_ownership : bool
-        Let the allocator check who owns what it is given; its time is then part of what is measured.
-    check_every : int
-        Check the cache's invariants after every n-th cache operation, and the allocator's after every
-        request; 0 checks nothing. The checks are not in the times.
-    device : str
-        Device of the allocator.
-    eviction_policy : str or None
-        Of the cache, by name or as ``module:Class``; ``None`` for its own.
+    - ``cache``: Name of the prefix cache in `pymllm.workloads.engine_pools.CACHE_MAKERS`.
+    - ``page_size``: Tokens per page.
+    - ``capacity``: KV slots in tokens, cut down to whole pages.
+    - ``check_ownership``: Let the allocator check who owns what it is given; its time is then part of what is
+      measured.
+    - ``check_every``: Check the cache's invariants after every n-th cache operation, and the allocator's
+      after every request; 0 checks nothing. The checks are not in the times.
+    - ``device``: Device of the allocator.
+    - ``eviction_policy``: Of the cache, by name or as ``module:Class``; ``None`` for its own.
     """
 
     cache: str = "radix"
@@ -62,36 +54,24 @@ class SerialConfig:
 class SerialReport:
     """Counts and times of one serial replay; `msgspec` and `dataclasses.asdict` take it as it is.
 
-    Parameters
-    ----------
-    config : SerialConfig
-        As used: the capacity rounded down to whole pages.
-    requests, skipped : int
-        Requests replayed, and those left out because their prompt is larger than half the capacity.
-    prompt_tokens, hit_tokens, ceiling_tokens : int
-        Tokens of the replayed prompts, those of them that the cache served, and those that an unlimited
-        cache would have served.
-    token_hit_rate, ceiling_hit_rate : float
-        The two above over ``prompt_tokens``; 0 where nothing was replayed.
-    evict_calls, evicted_tokens : int
-        Calls of ``evict``, and what they gave back.
-    match, insert, evict, lock, allocator : CacheTime
-        Per request; ``lock`` covers locking and unlocking, ``allocator`` the sizes, ``alloc`` and ``free``.
-    total : CacheTime
-        The five together, per request.
-    total_mean_us : float
-        Mean of the same.
-    cache_operations : int
-        Operations timed.
-    invariant_checks : int
-        How often the cache's invariants were walked.
-    peak_tokens_stored : int
-        Most slots at one time that were not free.
-    peak_rss_bytes : int or None
-        Most resident memory of this process so far, the part before the run included; ``None`` where the
-        platform does not tell.
-    wall_seconds : float
-        Real time, expansion of prompts and checks included.
+    - ``config``: As used: the capacity rounded down to whole pages.
+    - ``requests``, ``skipped``: Requests replayed, and those left out because their prompt is larger than
+      half the capacity.
+    - ``prompt_tokens``, ``hit_tokens``, ``ceiling_tokens``: Tokens of the replayed prompts, those of them
+      that the cache served, and those that an unlimited cache would have served.
+    - ``token_hit_rate``, ``ceiling_hit_rate``: The two above over ``prompt_tokens``; 0 where nothing was
+      replayed.
+    - ``evict_calls``, ``evicted_tokens``: Calls of ``evict``, and what they gave back.
+    - ``match``, ``insert``, ``evict``, ``lock``, ``allocator``: Per request; ``lock`` covers locking and
+      unlocking, ``allocator`` the sizes, ``alloc`` and ``free``.
+    - ``total``: The five together, per request.
+    - ``total_mean_us``: Mean of the same.
+    - ``cache_operations``: Operations timed.
+    - ``invariant_checks``: How often the cache's invariants were walked.
+    - ``peak_tokens_stored``: Most slots at one time that were not free.
+    - ``peak_rss_bytes``: Most resident memory of this process so far, the part before the run included;
+      ``None`` where the platform does not tell.
+    - ``wall_seconds``: Real time, expansion of prompts and checks included.
     """
 
     config: SerialConfig

@@ -217,9 +217,3 @@ def test_a_program_is_named_by_its_command(tiny_program: Callable[..., str]) -> 
     adapter = make_adapter(name)
     assert (adapter.name, adapter.kind, adapter.config) == (name, "hashes", {})
     adapter.close()
-
-
-def test_a_command_without_a_program_is_refused() -> None:
-    """X1: before anything is started."""
-    with pytest.raises(UsageError, match="names no program"):
-        find_adapter("command: ")
