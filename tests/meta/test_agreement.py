@@ -27,6 +27,9 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "faulty-lost-ancestors": ("R6",),
     "faulty-shared-pages": ("R9",),  # slots that stand in two nodes
     "faulty-empty-nodes": ("R9",),
+    "faulty-young-halves": ("R11",),
+    "faulty-old-ranks": ("R11",),
+    "faulty-last-priorities": ("R11",),
     "faulty-held-slots-lost": ("X5",),  # the old root still names its tree
     "faulty-leaves-only": ("R7",),
     "faulty-short-holds": ("S5", "S6"),  # where the hold's window ends, and how often its nodes are locked

@@ -10,15 +10,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.adapters.own_caches import Chunk, Mamba, Radix, WindowedRadix
+from pymllm.adapters.own_caches import Chunk, Mamba, Radix, RankedRadix, WindowedRadix
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.history.files import Config
 from pymllm.oracle.coverage import expected_situations
 from pymllm.oracle.laws import find_law
 
-CLASSES = {"radix": Radix, "radix-window": WindowedRadix, "mamba": Mamba, "chunk": Chunk}
-CONFIGURATIONS = [(name, config) for name, kind in CLASSES.items() for config in kind.CONFIGURATIONS]
+CLASSES = {
+    "radix": Radix,
+    "radix-window": WindowedRadix,
+    "radix-policy": RankedRadix,
+    "mamba": Mamba,
+    "chunk": Chunk,
+}
+CONFIGURATIONS: list[tuple[str, Config]] = [
+    *((name, config) for name, kind in CLASSES.items() for config in kind.CONFIGURATIONS),
+    *(("mamba", {**Mamba.CONFIGURATIONS[0], "policy": policy}) for policy in ("lfu", "mru", "priority")),
+]
 
 each_configuration = pytest.mark.parametrize(
     ("adapter", "config"),
@@ -31,7 +40,7 @@ each_configuration = pytest.mark.parametrize(
 def test_cache_agrees_with_the_oracle(adapter: str, config: Config) -> None:
     """All of R, S, X, A and E1: Hypothesis finds no program after which cache, pool and oracle differ.
 
-    There are thirty of them, so each gets half of a profile's programs.
+    There are forty of them, so each gets half of a profile's programs.
     """
     machine = make_machine(PrefixMachine, adapter, config)
     programs = settings.default.max_examples // 2

@@ -269,6 +269,7 @@ class Radix(OwnTree):
         if not self.cache.root_node.children:
             return (*self.audit_departed(), *self.audit_pool())
         laws = ["R5", "R6", "R7", "R8", "R9", "H2"]
+        laws += [] if self.policy == "lru" else ["R11"]
         if self.pool is not None and self.is_checked:
             laws.append("R1")
         if self.cache.supports_swa:
@@ -394,4 +395,5 @@ class Mamba(OwnTree):
         laws = ["R5", "R6", "R7", "R8", "R9", "H2", "M8"]
         laws += ["M4", "M5", "M6", "M7"] if len(self.cache.mamba_lru) else []
         laws += ["R1"] if self.pool is not None and self.is_checked else []
+        laws += [] if self.policy == "lru" else ["R11"]
         return (*laws, *self.audit_departed(), *self.audit_pool())

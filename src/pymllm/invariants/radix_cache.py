@@ -142,24 +142,23 @@ def check_order(law: str, what: str, order: VictimOrder[NodeT], members: Sequenc
         if node not in order or node not in known:
             fail(law, f"node {node.id} is missing from the order of {what}")
     if isinstance(order, RankedOrder) and not order._is_lost:
-        _check_ranks(law, what, order, members)
+        _check_ranks(what, order, members)
     oldest = min(members, key=lambda node: (node.last_access_time, node._depth), default=None)
     if order.oldest() is not oldest:
         fail(law, f"the oldest of the {what} is {oldest}, the order says {order.oldest()}")
 
 
-def _check_ranks(law: str, what: str, order: RankedOrder[NodeT], members: Sequence[NodeT]) -> None:
-    """Rank every member again; who is not to be ranked anew has its rank in the heap."""
+def _check_ranks(what: str, order: RankedOrder[NodeT], members: Sequence[NodeT]) -> None:
+    """Rank every member again; who is not to be ranked anew has its rank in the heap (R11)."""
     heap = {id(ranked) for ranked in order._heap}
     for node in members:
         ranked = order._ranked.get(node)
         now = order._policy.rank(node), node.last_access_time, node._depth, node
         if node not in order._changed and (ranked != now or id(ranked) not in heap):
-            fail(
-                law, f"node {node.id} ranks {now[:3]} among the {what}, the order has {ranked and ranked[:3]}"
-            )
+            kept = ranked and ranked[:3]
+            fail("R11", f"node {node.id} ranks {now[:3]} among the {what}, the order has {kept}")
     if len(order._ranked.keys() | order._changed.keys()) != len(members):
-        fail(law, f"the order of {what} ranks nodes that are no members")
+        fail("R11", f"the order of {what} ranks nodes that are no members")
 
 
 def check_stamps(tree: RadixTree[Any], nodes: Sequence[Any]) -> None:

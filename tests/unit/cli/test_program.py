@@ -252,7 +252,7 @@ def test_a_message_has_an_end(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("pymllm re", ["replay", "report", "rerun"]),
         ("pymllm verify --profile d", ["dev", "deep"]),
-        ("pymllm verify --adapter radix-", ["radix-window"]),
+        ("pymllm verify --adapter radix-", ["radix-window", "radix-policy"]),
         ("pymllm compare radix mam", ["mamba"]),
     ],
 )

@@ -103,7 +103,7 @@ LINES = [
     ("verify --adapter zzz", "no adapter 'zzz'; "),
     (f"verify --law {'qq' * 999}", f"no law '{'q' * 57}...'; docs/laws.md lists"),
     ("verify --law Q9", "no law 'Q9'; docs/laws.md lists all laws"),
-    ("verify --law r11", "(did you mean R1 or R10?)"),
+    ("verify --law r12", "(did you mean R2 or R1 or R11?)"),
     ("verify --adapter rows --law S4 --jobs 1", "none of the adapters can test S4"),
     ("verify --profile soak", "'soak' is not one of 'dev', 'ci', 'deep'"),
     ("verify --profile depe", "'dev', 'ci', 'deep'. (did you mean deep?) (see pymllm verify --help)"),
