@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pymllm.history.files import Config, Header
-from pymllm.oracle.laws import blocks, buffers, keys, request_kind, rows, slots, state_pools
+from pymllm.oracle.laws import block_kind, buffers, keys, request_kind, rows, slots, state_pools
 from pymllm.oracle.laws.prefix_situations import ENGINE_SITUATIONS, PREFIX_SITUATIONS
 from pymllm.oracle.laws.situation import Situation
 
@@ -22,7 +22,7 @@ SITUATIONS: tuple[Situation, ...] = (
     *keys.SITUATIONS,
     *PREFIX_SITUATIONS,
     *ENGINE_SITUATIONS,
-    *blocks.SITUATIONS,
+    *block_kind.SITUATIONS,
     *request_kind.SITUATIONS,
 )
 """Every situation; a name stands once for each kind, and once more where an engine brings it about, too."""

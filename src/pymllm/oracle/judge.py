@@ -30,7 +30,7 @@ from pymllm.oracle.laws.law import Asked, Broken, Check, KindLaws, Law
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, KindModel, Seen
 
 _KINDS = {
-    "blocks": ("pymllm.oracle.models.blocks:BlocksModel", "pymllm.oracle.laws.blocks:BLOCKS"),
+    "blocks": ("pymllm.oracle.models.blocks:BlocksModel", "pymllm.oracle.laws.block_kind:BLOCKS"),
     "prefix": ("pymllm.oracle.models.prefix:CacheModel", "pymllm.oracle.laws.prefix_kind:PREFIX"),
     "slots": ("pymllm.oracle.models.slots:SlotModel", "pymllm.oracle.laws.slots:SLOTS"),
     "rows": ("pymllm.oracle.models.rows:RowModel", "pymllm.oracle.laws.rows:ROWS"),

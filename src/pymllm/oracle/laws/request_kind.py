@@ -18,7 +18,7 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import ContextView, Done, Ran, RequestView
 from pymllm.oracle.laws import request_steps  # noqa: F401  (adds its checks to the laws)
-from pymllm.oracle.laws.blocks import CACHING, LRU
+from pymllm.oracle.laws.block_kind import CACHING, LRU
 from pymllm.oracle.laws.law import Asked, KindLaws
 from pymllm.oracle.laws.situation import Condition, Met, make_situations
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, STRUCK
