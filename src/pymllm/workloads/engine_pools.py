@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from reprlib import repr as short_repr
 from typing import Any, Protocol
 
 import torch
@@ -25,7 +26,6 @@ from pymllm.mem_cache.memory_pool import (
     TokenToKVPoolAllocator,
 )
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
-from pymllm.text_file import cut
 from pymllm.workloads.engine_config import EngineConfig
 
 
@@ -176,9 +176,11 @@ def find_policy(named: str) -> Any:
     try:
         made = getattr(importlib.import_module(module), name)()
     except Exception as error:  # a stranger's module may raise anything
-        raise UsageError(f"no eviction policy {cut(repr(named))}: {type(error).__name__}: {error}") from error
+        raise UsageError(
+            f"no eviction policy {short_repr(named)}: {type(error).__name__}: {error}"
+        ) from error
     if not is_policy(made):
-        raise UsageError(f"{cut(repr(named))} is no eviction policy: give a class with a method rank(node)")
+        raise UsageError(f"{short_repr(named)} is no eviction policy: give a class with a method rank(node)")
     return made
 
 
