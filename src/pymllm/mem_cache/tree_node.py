@@ -79,7 +79,7 @@ class RankedTreeNode(TreeNode):
     """The same of a cache with another policy than ``lru``, which may look at more.
 
     A class of its own, so that the nodes of all other caches are as small, and made as quickly, as they were:
-    an insert makes this one in 0.15 us more.
+    this one takes 0.2 us more to make, and 16 bytes.
 
     Attributes
     ----------
