@@ -181,6 +181,17 @@ def test_eviction_takes_the_oldest_and_the_lowest_id_among_equals() -> None:
     check_kv_block_allocator(allocator)
 
 
+def test_a_block_is_as_old_as_its_last_stamp_where_the_clock_goes_back() -> None:
+    """C1, X3: also where it began to wait with an older one still."""
+    allocator = Watched(4)
+    block, other = (allocator.cache_chain(1, first, clock=at)[0] for first, at in ((10, 2), (20, 4)))
+    for clock in (6, 3):
+        allocator.at(clock).update_timestamps([block])
+        check_kv_block_allocator(allocator)
+    allocator.take(3)
+    assert allocator.seen == [([block, other], {10, 20})]
+
+
 @pytest.mark.notices("B119")
 def test_an_ancestor_is_never_evicted_before_its_descendants() -> None:
     """C1: earlier chunks are older, yet the end of the chain goes first."""
