@@ -133,6 +133,13 @@ def test_a_room_imports_only_what_its_line_allows() -> None:
     assert [line for path in MODULES for line in forbidden_imports(path)] == []
 
 
+def test_an_adapter_knows_of_the_judge_nothing_but_which_laws_there_are() -> None:
+    """It obeys and tells; what is predicted, compared and blamed is none of its business."""
+    for path in (PACKAGE / "adapters").rglob("*.py"):
+        judging = {name for name in imported_names(path) if name.startswith("pymllm.oracle")}
+        assert judging <= {"pymllm.oracle.laws"}, path.name
+
+
 def test_a_forbidden_arrow_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The look at the arrows can fail: without its line, the caches may not import torch."""
     monkeypatch.setitem(ROOMS, "mem_cache", (set(), set()))

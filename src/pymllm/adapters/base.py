@@ -16,7 +16,7 @@ from pymllm.history.codec import name_of
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import OPERATIONS_OF, Operation, Span
 from pymllm.history.outcomes import Effect, Failed, Matched, Outcome, Result, Slots, Unsupported
-from pymllm.oracle.models.slot_model import resolve_spans
+from pymllm.history.spans import resolve_spans
 
 CAPABILITIES: dict[str, str] = {
     "pool": "has slots, rows, states or blocks to allocate",

@@ -11,8 +11,8 @@ from pymllm.conformance.program import check_twins
 from pymllm.history import operations as ops
 from pymllm.history.operations import Key, Operation, Span, Token
 from pymllm.history.outcomes import Hashes, Outcome
+from pymllm.history.spans import GivenNumbers
 from pymllm.oracle.models.buffers import BufferModel
-from pymllm.oracle.models.slot_model import GivenNumbers
 
 SEED = (0, 9_999)
 INDEX_FORMS = ("int64", "int32", "int16", "uint8", "int64 strided", "int32 strided")

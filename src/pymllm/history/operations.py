@@ -8,8 +8,6 @@ adapter must understand depends on its kind (`OPERATIONS_OF`).
 
 from __future__ import annotations
 
-from typing import Final
-
 from pymllm.history.codec import Record, snake_case
 
 
@@ -39,10 +37,6 @@ class Key(Record, frozen=True):
 
 
 # -- spans --
-SPAN_LIMIT: Final = 1_000_000
-"""Most numbers that the spans of one list may stand for; who needs more has a broken hand."""
-
-
 class Span(Record, frozen=True):
     """Some of the numbers (slots, rows, blocks) that a step gave, by their place in its answer.
 

@@ -10,10 +10,11 @@ from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import Header, Step
 from pymllm.history.operations import KINDS, Alloc, Free, RunStep, Span
 from pymllm.history.outcomes import Done, Failed, Outcome, Slots
+from pymllm.history.spans import GivenNumbers
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.judge import judge_steps, make_judge
 from pymllm.oracle.models.block_model import BlockModel
-from pymllm.oracle.models.slot_model import GivenNumbers, Remainder
+from pymllm.oracle.models.slot_model import Remainder
 from tests.unit.oracle.recorded import read_corpus
 
 # -- The judge made from a header, and recorded outcomes judged without the implementation -------------------

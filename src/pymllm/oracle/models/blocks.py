@@ -33,6 +33,7 @@ from pymllm.history.operations import (
     WriteLive,
 )
 from pymllm.history.outcomes import BlockBooks, Effect, Outcome, Slots, States
+from pymllm.history.spans import GivenNumbers
 from pymllm.oracle.models import is_lru
 from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel, Registration
 from pymllm.oracle.models.block_states import PARTS, BlockStates, StateCells
@@ -46,7 +47,6 @@ from pymllm.oracle.models.kind_model import (
     Misuse,
     Seen,
 )
-from pymllm.oracle.models.slot_model import GivenNumbers
 
 NO_SLOTS, RAISED = "no slots", "raised"
 """What operations on slots may come to, and those that tell an observer, which was let raise."""
@@ -80,7 +80,6 @@ def _is_hash(number: int) -> bool:
 class SeenBlocks(Seen):
     """An operation: the blocks that were named in order, and how many of them nobody may name like that."""
 
-    effects: Sequence[Effect] = ()
     blocks: Sequence[int] = ()
     bad: int = 0
 
@@ -210,18 +209,18 @@ class BlocksModel(KindModel):
 
     def read(self, operation: Operation, outcome: Outcome) -> SeenBlocks:
         """Read the outcome of an operation that names no blocks."""
-        return SeenBlocks(outcome.result, effects=outcome.effects)
+        return SeenBlocks(outcome.result)
 
     @staticmethod
     def refused(outcome: Outcome, *wrong: Misuse) -> SeenBlocks:
         """Return an outcome of what must be refused."""
-        return SeenBlocks(outcome.result, REFUSED, wrong, outcome.effects)
+        return SeenBlocks(outcome.result, REFUSED, wrong)
 
     def _named(
         self, blocks: Sequence[int], outcome: Outcome, wrong: Sequence[Misuse] = (), bad: int = 0
     ) -> SeenBlocks:
         fate = REFUSED if wrong else DONE
-        return SeenBlocks(outcome.result, fate, tuple(wrong), outcome.effects, blocks, bad)
+        return SeenBlocks(outcome.result, fate, tuple(wrong), blocks, bad)
 
     def _misuse(self, blocks: Sequence[int], law: str, errors: tuple[str, ...]) -> list[Misuse]:
         return [Misuse(fault, law, errors) for fault in self.blocks.faults_of(blocks)]
@@ -253,7 +252,7 @@ class BlocksModel(KindModel):
             raise ProgramError(f"a number of blocks is not negative, got {count}: use Malformed")
         missing, evictable = max(0, count - len(blocks.free)), len(blocks.evictable())
         if missing > evictable:
-            return SeenLoss(outcome.result, NO_ROOM, (), outcome.effects, missing=missing)
+            return SeenLoss(outcome.result, NO_ROOM, (), missing=missing)
         victims = [block for effect in outcome.effects if effect.call == "callback" for block in effect.slots]
         inside = {}
         turns = zip(victims, blocks.turns(victims), strict=False)
@@ -278,7 +277,6 @@ class BlocksModel(KindModel):
             outcome.result,
             RAISED if is_raised else DONE,
             (),
-            outcome.effects,
             blocks,
             0,
             lost,
@@ -363,7 +361,7 @@ class BlocksModel(KindModel):
                     "a block stands before its parent"
                 )
         made = self.blocks.plan_registration(blocks, hashes, parents)
-        return SeenRegistration(outcome.result, DONE, (), outcome.effects, blocks, 0, made)
+        return SeenRegistration(outcome.result, DONE, (), blocks, 0, made)
 
     def follow_register_blocks(self, step: int, operation: RegisterBlocks, seen: SeenRegistration) -> None:
         """Register what may be."""
@@ -400,7 +398,7 @@ class BlocksModel(KindModel):
         victims, newcomers = slots.victims(wanted), slots.newcomers(wanted)
         missing = max(0, len(newcomers) - slots.free_count)
         fate = DONE if missing <= len(victims) else NO_SLOTS
-        seen = SeenSlots(outcome.result, fate, (), outcome.effects, wanted, 0, victims, missing)
+        seen = SeenSlots(outcome.result, fate, (), wanted, 0, victims, missing)
         if isinstance(outcome.result, Slots) and len(outcome.result.slots) == len(wanted):
             seen.new = [outcome.result.slots[wanted.index(block)] for block in newcomers]
         return seen
@@ -424,7 +422,7 @@ class BlocksModel(KindModel):
             raise ProgramError(f"a number of slots is not negative, got {count}: use Malformed")
         victims = slots.victims()
         fate = DONE if count <= len(victims) else NO_SLOTS
-        return SeenSlots(outcome.result, fate, (), outcome.effects, victims=victims, missing=count)
+        return SeenSlots(outcome.result, fate, (), victims=victims, missing=count)
 
     def follow_evict_slots(self, step: int, operation: EvictSlots, seen: SeenSlots) -> None:
         """Move slots into hand, or let a failure be suspect."""
@@ -490,7 +488,7 @@ class BlocksModel(KindModel):
         if block not in slots.slot_of:
             return self._named([block], outcome, (_STORE_NOWHERE,))
         slot = slots.slot_of[block]
-        return SeenStates(outcome.result, DONE, (), outcome.effects, [block], 0, slot, contents)
+        return SeenStates(outcome.result, DONE, (), [block], 0, slot, contents)
 
     def follow_store_state(self, step: int, operation: StoreState, seen: SeenStates) -> None:
         """Write one layer of a slot."""
@@ -503,7 +501,7 @@ class BlocksModel(KindModel):
         contents = self.cells().contents(operation.recurrent, operation.conv, operation.ramp)
         if operation.layer not in range(self.cells().layers) or self._is_stateless([operation.request]):
             raise ProgramError(f"{operation} leaves the live states")
-        return SeenStates(outcome.result, effects=outcome.effects, contents=contents)
+        return SeenStates(outcome.result, contents=contents)
 
     def follow_write_live(self, step: int, operation: WriteLive, seen: SeenStates) -> None:
         """Write one layer of a live state."""
@@ -520,7 +518,7 @@ class BlocksModel(KindModel):
             )
         if len(slots) != len(requests) or self._is_stateless(requests):
             return self.refused(outcome, _NOT_LIVE)
-        return SeenSlots(outcome.result, effects=outcome.effects, slots=slots)
+        return SeenSlots(outcome.result, slots=slots)
 
     def follow_save_live(self, step: int, operation: SaveLive, seen: SeenSlots) -> None:
         """Copy live states into slots."""
@@ -539,7 +537,7 @@ class BlocksModel(KindModel):
                     f"restore of block {block} to request {request}: there is nothing to restore, and nowhere"
                 )
             return self._named([block], outcome, (_NO_TARGET,))
-        return SeenStates(outcome.result, DONE, (), outcome.effects, [block], 0, slot)
+        return SeenStates(outcome.result, DONE, (), [block], 0, slot)
 
     def follow_restore_live(self, step: int, operation: RestoreLive, seen: SeenStates) -> None:
         """Copy a state, or let a live one that should have stayed be suspect."""
@@ -563,7 +561,7 @@ class BlocksModel(KindModel):
     def _read_layer(self, layers: Sequence[StateCells], layer: int, outcome: Outcome) -> SeenStates:
         if layer not in range(len(layers)):
             raise ProgramError(f"layer {layer} is not one of {len(layers)}")
-        seen = SeenStates(outcome.result, effects=outcome.effects, cells=layers[layer])
+        seen = SeenStates(outcome.result, cells=layers[layer])
         if isinstance(outcome.result, States):
             parts = zip(PARTS, (outcome.result.recurrent, outcome.result.conv), strict=True)
             seen.read = {(part, row): it for part, rows in parts for row, it in enumerate(rows)}

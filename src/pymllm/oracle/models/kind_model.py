@@ -11,7 +11,7 @@ from pymllm.history.config_limits import read_number
 from pymllm.history.files import Header
 from pymllm.history.operations import Malformed, Operation, Span
 from pymllm.history.outcomes import Effect, Outcome
-from pymllm.oracle.models.slot_model import GivenNumbers
+from pymllm.history.spans import GivenNumbers
 
 MALFORMED_ERRORS = (
     "TypeError",

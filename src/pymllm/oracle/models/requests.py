@@ -22,7 +22,6 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import (
     INJECTED,
-    Effect,
     Failed,
     NoRoom,
     Outcome,
@@ -75,12 +74,11 @@ _TOO_LONG = Misuse("a request is as long as it may be", errors=_UNUSABLE, name="
 
 @dataclass(slots=True, kw_only=True)
 class SeenContext(Seen):
-    """An operation: its effects, and the blocks that must be deregistered or free for it.
+    """An operation: the blocks that must be deregistered or free for it.
 
     ``missing`` is how many blocks it needs, and ``room`` how many it may have.
     """
 
-    effects: Sequence[Effect] = ()
     lost: Sequence[int] = ()
     missing: int = 0
     room: int = 0
@@ -207,12 +205,12 @@ class RequestsModel(KindModel):
 
     def read(self, operation: Operation, outcome: Outcome) -> SeenContext:
         """Read the outcome of an operation on no request."""
-        return SeenContext(outcome.result, effects=outcome.effects)
+        return SeenContext(outcome.result)
 
     @staticmethod
     def refused(outcome: Outcome, *wrong: Misuse) -> SeenContext:
         """Return an outcome of what must be refused."""
-        return SeenContext(outcome.result, REFUSED, wrong, effects=outcome.effects)
+        return SeenContext(outcome.result, REFUSED, wrong)
 
     def _find(self, step: int, *, is_leaving: bool = False) -> ServedRequest | None:
         """Return the request of a step; ``None`` once it was released."""
@@ -253,7 +251,7 @@ class RequestsModel(KindModel):
         if wrong := [misuse for misuse, is_so in checks if is_so]:
             return self.refused(outcome, *wrong)
         if len(context.served) == context.max_requests:
-            return SeenContext(outcome.result, NO_ROOM, effects=outcome.effects)
+            return SeenContext(outcome.result, NO_ROOM)
         request = context.meet(self.step, tokens, operation.limit)
         missing, room = context.missing(request), context.room(request.blocks)
         calls = ["allocate_blocks"] if missing else []
@@ -275,7 +273,6 @@ class RequestsModel(KindModel):
         seen = SeenChunk(
             result,
             fate,
-            effects=outcome.effects,
             missing=missing,
             room=room,
             request=request,
@@ -328,7 +325,7 @@ class RequestsModel(KindModel):
             return self.refused(outcome, _GONE)
         if request.region not in regions:
             return self.refused(outcome, wrong)
-        return SeenRequest(outcome.result, effects=outcome.effects, request=request)
+        return SeenRequest(outcome.result, request=request)
 
     def read_pause(self, operation: Pause, outcome: Outcome) -> SeenContext:
         """Read whether a request is set aside, which paused ones must leave room for."""
@@ -357,7 +354,7 @@ class RequestsModel(KindModel):
         if request is None:
             return self.refused(outcome, _RELEASED_AGAIN)
         lost = self.context.blocks.lost_with(request.blocks)
-        return SeenRequest(outcome.result, effects=outcome.effects, lost=lost, request=request)
+        return SeenRequest(outcome.result, lost=lost, request=request)
 
     def follow_release(self, step: int, operation: Release, seen: SeenRequest) -> None:
         """Let it go."""
@@ -385,7 +382,6 @@ class RequestsModel(KindModel):
         seen = SeenStep(
             result,
             fate,
-            effects=outcome.effects,
             missing=missing,
             room=room,
             context=context,

@@ -7,8 +7,9 @@ from enum import Enum
 
 from pymllm.errors import ProgramError
 from pymllm.history.operations import Span, Token, WriteState
+from pymllm.history.spans import GivenNumbers
 from pymllm.oracle.models.prefix_model import Path, Space, StateEnds
-from pymllm.oracle.models.slot_model import GivenNumbers, PageModel, WindowModel
+from pymllm.oracle.models.slot_model import PageModel, WindowModel
 
 _SHARED = -1
 

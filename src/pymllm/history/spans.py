@@ -1,0 +1,66 @@
+"""What steps gave, and how spans name it: slots, rows, blocks and states by the step that gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from pymllm.errors import ProgramError
+from pymllm.history.operations import Span
+
+SPAN_LIMIT: Final = 1_000_000
+"""Most numbers that the spans of one list may stand for; who needs more has a broken hand."""
+
+
+def resolve_spans(spans: Iterable[Span], given: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return the numbers that spans name; `ProgramError` where a step gave fewer, or none."""
+    found: list[int] = []
+    for span in spans:
+        if span.stop - span.start > SPAN_LIMIT - len(found):
+            raise ProgramError(f"{span} makes more than {SPAN_LIMIT:,} numbers of one list; name fewer")
+        if span.step == 0:
+            found += range(span.start, span.stop)
+            continue
+        numbers = given.get(span.step, ())
+        if not 0 <= span.start <= span.stop <= len(numbers):
+            raise ProgramError(f"step {span.step} gave {len(numbers)} numbers, not {span.start}..{span.stop}")
+        found += numbers[span.start : span.stop]
+    return found
+
+
+class GivenNumbers:
+    """Remembers, for each step, the numbers that it gave, and for each number where it was given last."""
+
+    def __init__(self) -> None:
+        self._by_step: dict[int, tuple[int, ...]] = {}
+        self._last: dict[int, tuple[int, int]] = {}
+
+    def record(self, step: int, numbers: tuple[int, ...]) -> None:
+        """Remember what a step gave, in order."""
+        self._by_step[step] = numbers
+        last = self._last
+        for place, number in enumerate(numbers):
+            last[number] = step, place
+
+    def resolve(self, spans: Iterable[Span]) -> list[int]:
+        """Return the numbers that spans name; errors as of `resolve_spans`."""
+        return resolve_spans(spans, self._by_step)
+
+    def given_by(self, step: int) -> tuple[int, ...]:
+        """Return the numbers that a step gave, in order; a later step may have given them, too."""
+        return self._by_step.get(step, ())
+
+    def origin(self, number: int) -> int:
+        """Return the step that gave a number last, or 0 if none did."""
+        return self._last.get(number, (0, number))[0]
+
+    def name(self, numbers: Sequence[int]) -> tuple[Span, ...]:
+        """Name numbers, in order, by the steps that gave them last, and by themselves where none did."""
+        runs: list[list[int]] = []
+        for number in numbers:
+            step, place = self._last.get(number, (0, number))
+            if runs and runs[-1][0] == step and runs[-1][2] == place:
+                runs[-1][2] = place + 1
+            else:
+                runs.append([step, place, place + 1])
+        return tuple(Span(*run) for run in runs)
