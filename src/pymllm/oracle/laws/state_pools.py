@@ -207,7 +207,7 @@ STATE_POOLS = KindLaws(
         AllocTrack: Asked(Slots, "P5"),
         FreeTrack: Asked(Done, "P5"),
         Clear: Asked(Done, "X7"),
-        WriteState: Asked(Done, "P4"),
+        WriteState: Asked(Done, "P4", "P5"),
         CopyStates: Asked(Done, "P5"),
         ResetStates: Asked(Done, "P5"),
         ReadStates: Asked(States, "P4", "P5"),
