@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.mem_cache.base_prefix_cache import RadixKey
-from pymllm.mem_cache.one_owner import OneOwner
+from pymllm.mem_cache.ownership import OneOwner
 from pymllm.mem_cache.token_encoding import BYTES_PER_ID, decode_tokens
 
 PageStarts: TypeAlias = "NDArray[np.int64]"

@@ -12,7 +12,7 @@ from threading import get_ident
 from types import FrameType
 from typing import Any, Final, Generic, TypeVar
 
-from pymllm.mem_cache.one_thread import refuse_other_thread
+from pymllm.mem_cache.ownership import refuse_other_thread
 from pymllm.mem_cache.radix_tree import RadixNode, RadixTree
 
 _IN_A_POOL: Final = "a pool that the cache was calling"

@@ -13,7 +13,7 @@ from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.fused_rows import make_fused
 from pymllm.mem_cache.fused_states import FusedStates, Rows
 from pymllm.mem_cache.index_arguments import IndexLike, as_integers, check_range, is_readable, is_single
-from pymllm.mem_cache.one_owner import OneOwner
+from pymllm.mem_cache.ownership import OneOwner
 
 
 class GDNPool(OneOwner):

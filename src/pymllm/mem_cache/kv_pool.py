@@ -15,7 +15,7 @@ from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.fused_kv import FusedKV
 from pymllm.mem_cache.fused_rows import make_fused
 from pymllm.mem_cache.index_arguments import as_integers, check_range, is_readable
-from pymllm.mem_cache.one_owner import OneOwner
+from pymllm.mem_cache.ownership import OneOwner
 
 
 class KVPool(OneOwner):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pymllm.errors import UsageError
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
-from pymllm.mem_cache.one_owner import OneOwner
+from pymllm.mem_cache.ownership import OneOwner
 
 
 class LRUList(OneOwner):

@@ -27,7 +27,7 @@ from pymllm.mem_cache.eviction_policy import EvictionPolicy, as_policy, is_lru
 from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots, read_track_slot
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode, RankedMambaTreeNode
-from pymllm.mem_cache.one_owner import OneOwner
+from pymllm.mem_cache.ownership import OneOwner
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree, RankedTree, Split
 from pymllm.mem_cache.slot_returns import (
     SHORTAGES,

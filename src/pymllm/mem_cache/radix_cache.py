@@ -24,7 +24,7 @@ from pymllm.mem_cache.base_prefix_cache import (
 from pymllm.mem_cache.eviction import EvictionCallbacks, LeafPlan
 from pymllm.mem_cache.eviction_policy import EvictionPolicy, as_policy, is_lru
 from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots
-from pymllm.mem_cache.one_owner import OneOwner
+from pymllm.mem_cache.ownership import OneOwner
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree, RankedTree
 from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan, WindowVictims
 from pymllm.mem_cache.slot_returns import SHORTAGES, counts_in_pages, return_slots, return_what_is_left

@@ -19,7 +19,7 @@ from pymllm.mem_cache.index_arguments import (
     is_readable,
     is_single,
 )
-from pymllm.mem_cache.one_owner import OneOwner
+from pymllm.mem_cache.ownership import OneOwner
 
 TableIndex: TypeAlias = "tuple[SupportsIndex, slice | SupportsIndex] | tuple[IndexLike, IndexLike]"
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import INTEGER_DTYPES, as_device, as_size, as_switch
-from pymllm.mem_cache.one_thread import refuse_other_thread
+from pymllm.mem_cache.ownership import refuse_other_thread
 
 #: A one-dimensional list of page numbers (or, as a table, of values by page number): a NumPy array in
 #: the host store, a tensor in the device store. The operators that the allocators use on one (index,

@@ -12,7 +12,7 @@ import torch
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_size
-from pymllm.mem_cache.one_owner import OneOwner
+from pymllm.mem_cache.ownership import OneOwner
 from pymllm.mem_cache.slot_store import Pages, StoreKind, is_nothing, make_slot_store
 
 

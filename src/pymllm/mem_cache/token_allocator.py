@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import as_size
-from pymllm.mem_cache.one_owner import OneOwner
+from pymllm.mem_cache.ownership import OneOwner
 from pymllm.mem_cache.slot_store import StoreKind, is_nothing, make_slot_store
 
 

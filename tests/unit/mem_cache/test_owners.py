@@ -43,7 +43,7 @@ from pymllm.mem_cache import (
     TokenToKVPoolAllocator,
     TreeNode,
 )
-from pymllm.mem_cache.one_thread import refuse_other_thread
+from pymllm.mem_cache.ownership import refuse_other_thread
 
 # -- one owner -----------------------------------------------------------------------------------------------
 

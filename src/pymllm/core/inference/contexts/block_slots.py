@@ -13,7 +13,7 @@ from pymllm.core.inference.contexts.host_numbers import check_as_many, host_arra
 from pymllm.core.inference.contexts.registered_blocks import is_lru
 from pymllm.errors import MambaSlotCapacityError, OwnershipError, UsageError
 from pymllm.mem_cache.arguments import as_int, as_size
-from pymllm.mem_cache.one_owner import OneOwner
+from pymllm.mem_cache.ownership import OneOwner
 
 _NONE: Final = -1
 _NOBODY: Final[NDArray[np.int64]] = np.empty(0, np.int64)

@@ -20,8 +20,7 @@ from pymllm.core.inference.contexts.registered_blocks import (
 )
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_int, as_size
-from pymllm.mem_cache.one_owner import OneOwner
-from pymllm.mem_cache.one_thread import refuse_other_thread
+from pymllm.mem_cache.ownership import OneOwner, refuse_other_thread
 
 __all__ = ["BlockIds", "KVBlockAllocator", "PrefixCachingEvictionPolicy"]
 
