@@ -20,7 +20,7 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from pymllm.invariants.slots import check_token_allocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 
 SIZE = 1 << 20
 SEED = 5

@@ -12,8 +12,8 @@ import torch
 
 from benchmarks.gpu_results import GpuResults
 from benchmarks.gpu_timing import sets_for
-from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.memory_pool import GDNPool, KVPool, ReqToTokenPool
+from pymllm.mem_cache.pools.rows import bit_view
 from tests.stress.card import Card
 
 HEADS, DIM, DTYPE = 8, 128, torch.bfloat16

@@ -13,8 +13,8 @@ import torch
 from benchmarks.bench_gpu_pools import SHARE_OF_A_COPY, bytes_to_copy
 from benchmarks.gpu_results import GpuResults
 from pymllm.core.inference.contexts import KVBlockAllocator, MambaSlotAllocator
-from pymllm.mem_cache.bit_view import bit_view
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.pools.rows import bit_view
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 from tests.stress.card import Card
 
 LAYERS, REQUESTS = 12, 64

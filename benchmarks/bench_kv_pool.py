@@ -15,8 +15,8 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.memory_pool import GDNPool, KVPool, ReqToTokenPool
+from pymllm.mem_cache.pools.rows import bit_view
 
 SLOTS = 1 << 16
 ROWS = {"model": (8, 128, torch.bfloat16), "engine": (1, 1, torch.int64)}

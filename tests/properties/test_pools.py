@@ -11,7 +11,7 @@ from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.machines import MACHINES, load_machine
 from pymllm.history.files import Config
-from pymllm.mem_cache import host_store
+from pymllm.mem_cache.slots import host_store
 from pymllm.oracle.coverage import expected_situations
 
 SLOTS = ("token-slots", "swa-slots")

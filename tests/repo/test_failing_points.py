@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
-from pymllm.mem_cache import token_encoding
+from pymllm.mem_cache.tree import token_encoding
 from tests import failing_points
 from tests.failing_points import Sweep, points_of, watched_places
 from tests.repo import failing_specimens
@@ -100,7 +100,7 @@ def test_every_function_of_the_rooms_is_watched_and_none_afterwards() -> None:
     with pytest.raises(KeyError, match="stop"):
         look_and_stop()
     assert handed["pymllm.core.inference.contexts.kv_block_allocator"] >= len(functions)
-    assert handed["pymllm.mem_cache.token_encoding"] > 3
+    assert handed["pymllm.mem_cache.tree.token_encoding"] > 3
     assert all(it.__code__ is code for it, code in functions.items())
     assert set(vars(token_encoding)) == names
 

@@ -147,6 +147,51 @@ def test_a_forbidden_arrow_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "mem_cache/base_prefix_cache.py imports torch" in lines
 
 
+# Folder of mem_cache -> what of mem_cache its modules may import beside their own folder.
+BELOW_THE_CACHES = {
+    "tree": {"arguments", "ownership", "base_prefix_cache"},
+    "slots": {"arguments", "ownership"},
+    "pools": {"arguments", "ownership", "kernels"},
+    "kernels": {"arguments"},
+}
+
+
+def test_the_folders_of_the_caches_keep_their_arrows() -> None:
+    """A tree knows no pool, and a pool no tree; whoever takes one of them reads no more."""
+    folders = {path.parent.name for path in (PACKAGE / "mem_cache").glob("*/__init__.py")}
+    assert folders == BELOW_THE_CACHES.keys()
+    for folder, allowed in BELOW_THE_CACHES.items():
+        for path in (PACKAGE / "mem_cache" / folder).rglob("*.py"):
+            names = [name.split(".") for name in imported_names(path)]
+            ours = {name[2] for name in names if name[:2] == ["pymllm", "mem_cache"]}
+            assert ours <= {*allowed, folder}, path
+
+
+def circles(modules: dict[str, set[str]]) -> list[str]:
+    """Names of modules that import themselves, by way of others or not."""
+    reach = {name: set(imports) for name, imports in modules.items()}
+    for middle in modules:
+        for found in reach.values():
+            if middle in found:
+                found |= reach[middle]
+    return [name for name, found in reach.items() if name in found]
+
+
+@pytest.mark.parametrize("room", ["mem_cache", "core"])
+def test_no_two_modules_import_each_other(room: str) -> None:
+    """What a module needs is there before it: nothing is imported late to get around that."""
+    modules = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): imported_names(path)
+        for path in (PACKAGE / room).rglob("*.py")
+    }
+    assert circles(modules) == []
+
+
+def test_a_circle_is_noticed() -> None:
+    """The look for circles can fail."""
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == ["a", "b", "c"]
+
+
 def loaded_by(module: str, *watched: str) -> set[str]:
     """Which of ``watched`` a fresh interpreter has loaded after importing ``module``."""
     code = f"import sys, {module}; print(*[name for name in sys.argv[1:] if name in sys.modules])"

@@ -70,10 +70,10 @@ LISTED: dict[str, int] = {
     "core/inference/contexts/slot_states.py": 3,
     "instrument/nvml_device.py": 1,
     "instrument/torch_memory.py": 11,
-    "mem_cache/device_store.py": 3,
-    "mem_cache/fused_rows.py": 2,
-    "mem_cache/host_pages.py": 1,
-    "mem_cache/row_kernels.py": 3,
+    "mem_cache/slots/device_store.py": 3,
+    "mem_cache/kernels/fused_rows.py": 2,
+    "mem_cache/slots/host_store.py": 1,
+    "mem_cache/kernels/row_kernels.py": 3,
     "testing/gpu_use.py": 2,  # reached by every test that needs a GPU
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pymllm.mem_cache.bit_view import bit_view
+from pymllm.mem_cache.pools.rows import bit_view
 
 _ODD = -7_046_029_254_386_353_131
 

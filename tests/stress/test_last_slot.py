@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pymllm.mem_cache.memory_pool import GDNPool, KVPool, make_full_attention_net_mem_pool
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
 from tests.stress.card import Card, Rounds
 
 WIDTH = 16

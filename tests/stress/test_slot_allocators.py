@@ -11,7 +11,7 @@ import torch
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.slot_machine import SlotMachine
 from pymllm.invariants.slots import check_token_allocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 from tests.stress.card import Rounds
 
 SIZE = 1 << 17

@@ -79,7 +79,7 @@ def apart(request: pytest.FixtureRequest) -> Iterator[Apart]:
 @pytest.fixture
 def plain_kernel(monkeypatch: pytest.MonkeyPatch) -> PlainKernel:
     """Lets what is built with ``fused=True`` on the CPU launch a kernel in plain Python, which counts."""
-    from pymllm.mem_cache import fused_rows
+    from pymllm.mem_cache.kernels import fused_rows
     from tests.unit.mem_cache.plain_kernel import PlainKernel
 
     kernel = PlainKernel(fused_rows._compiled)
@@ -96,7 +96,8 @@ def on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Runs a test twice: with what torch does on the CPU, and with the launches of a GPU."""
     if request.param:
         from pymllm.core.inference.contexts import slot_states
-        from pymllm.mem_cache import fused_rows, gdn_pool, kv_pool
+        from pymllm.mem_cache.kernels import fused_rows
+        from pymllm.mem_cache.pools import gdn_pool, kv_pool
 
         request.getfixturevalue("plain_kernel")
 

@@ -20,10 +20,10 @@ from pymllm.invariants import check_gdn_pool, check_mamba_radix_cache, check_rad
 from pymllm.invariants.radix_cache import check_departed
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.chunk_cache import ChunkCache
-from pymllm.mem_cache.eviction_policy import POLICIES
-from pymllm.mem_cache.gdn_pool import GDNPool
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
+from pymllm.mem_cache.pools.gdn_pool import GDNPool
 from pymllm.mem_cache.radix_cache import RadixCache
+from pymllm.mem_cache.tree.eviction_policy import POLICIES
 
 ASTRAY = -1
 """Length of a path that spells no prefix of its key, or leads to another root."""

@@ -17,9 +17,9 @@ from pymllm.history.files import Config
 from pymllm.history.outcomes import Buffers, Done, Hashes, NoRoom, Number, Slots, States, Table, Tokens
 from pymllm.invariants.pools import check_gdn_pool, check_kv_pool, check_req_to_token_pool
 from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_bytes, hash_to_int64, hash_token_ids
-from pymllm.mem_cache.gdn_pool import GDNPool
-from pymllm.mem_cache.kv_pool import KVPool
-from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
+from pymllm.mem_cache.pools.gdn_pool import GDNPool
+from pymllm.mem_cache.pools.kv_pool import KVPool
+from pymllm.mem_cache.pools.req_to_token_pool import ReqToTokenPool
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -18,8 +18,8 @@ from pymllm.history import operations as ops
 from pymllm.history.files import Config
 from pymllm.history.outcomes import Done, NoRoom, Slots
 from pymllm.invariants.slots import check_slot_store, walk_swa_allocator
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 
 _ONE, _INT32 = torch.tensor([1]), torch.int32
 _WRONG_SIZES = {"negative size": -1, "float size": 1.0, "bool size": True}

@@ -25,8 +25,8 @@ from pymllm.invariants.radix_cache import (
     check_structure,
     check_waiting,
 )
-from pymllm.mem_cache.cached_states import StateVictims
 from pymllm.mem_cache.mamba_radix_cache import LRUList, MambaRadixCache, MambaTreeNode
+from pymllm.mem_cache.tree.cached_states import StateVictims
 
 
 def check_mamba_radix_cache(cache: MambaRadixCache) -> None:

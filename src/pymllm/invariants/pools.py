@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from pymllm.errors import InvariantViolation
-from pymllm.mem_cache.gdn_pool import GDNPool
-from pymllm.mem_cache.kv_pool import KVPool
-from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
+from pymllm.mem_cache.pools.gdn_pool import GDNPool
+from pymllm.mem_cache.pools.kv_pool import KVPool
+from pymllm.mem_cache.pools.req_to_token_pool import ReqToTokenPool
 
 
 def check_subject(given: object, expected: type) -> None:

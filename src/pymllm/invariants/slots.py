@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.invariants.pools import check_subject, fail
-from pymllm.mem_cache import device_store, host_store
-from pymllm.mem_cache.device_store import DeviceSlotStore, Whereabouts
-from pymllm.mem_cache.host_queue import HostQueueStore
-from pymllm.mem_cache.host_store import HostSlotStore
-from pymllm.mem_cache.slot_store import SlotStore
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.slots import device_store, host_store
+from pymllm.mem_cache.slots.device_store import DeviceSlotStore, Whereabouts
+from pymllm.mem_cache.slots.host_queue import HostQueueStore
+from pymllm.mem_cache.slots.host_store import HostSlotStore
+from pymllm.mem_cache.slots.slot_store import SlotStore
+from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 
 
 def check_slot_store(store: SlotStore) -> NDArray[np.bool_]:

@@ -17,14 +17,14 @@ from pymllm.mem_cache.base_prefix_cache import (
     hash_token_ids,
 )
 from pymllm.mem_cache.chunk_cache import ChunkCache
-from pymllm.mem_cache.gdn_pool import GDNPool
-from pymllm.mem_cache.kv_pool import KVPool
 from pymllm.mem_cache.mamba_radix_cache import LRUList, MambaRadixCache, MambaTreeNode
 from pymllm.mem_cache.memory_pool import make_full_attention_net_mem_pool, make_req_to_token_pool
+from pymllm.mem_cache.pools.gdn_pool import GDNPool
+from pymllm.mem_cache.pools.kv_pool import KVPool
+from pymllm.mem_cache.pools.req_to_token_pool import ReqToTokenPool
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
-from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 
 __all__ = [
     "BasePrefixCache",

@@ -1,7 +1,7 @@
 """Checks of arguments that pools and caches share.
 
 Here live the rules of law X1 that are about one argument alone: what counts as an int, a size, a
-device, a dtype or an allocator. What counts as an index is in `pymllm.mem_cache.index_arguments`; rules that
+device, a dtype or an allocator. What counts as an index is in `pymllm.mem_cache.pools.rows`; rules that
 need a pool's state (who holds a row, how long a buffer is named in the message) stay with the pool.
 """
 

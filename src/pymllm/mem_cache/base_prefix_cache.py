@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from pymllm.mem_cache.arguments import as_int
-from pymllm.mem_cache.token_encoding import encode_tokens
+from pymllm.mem_cache.tree.token_encoding import encode_tokens
 
 __all__ = [
     "BasePrefixCache",

@@ -1,8 +1,8 @@
 """The prefix cache of hybrid models: KV of the attention layers, and states of the recurrent ones.
 
 Here are the public calls and the order in which they touch pools and tree. The tree is in
-`pymllm.mem_cache.radix_tree`, what states add in `pymllm.mem_cache.cached_states`, the choice of leaves in
-`pymllm.mem_cache.eviction`.
+`pymllm.mem_cache.tree.radix_tree`, what states add in `pymllm.mem_cache.tree.cached_states`, the choice of
+leaves in `pymllm.mem_cache.tree.eviction`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from pymllm.mem_cache.base_prefix_cache import (
     MatchResult,
     RadixKey,
 )
-from pymllm.mem_cache.cached_states import CachedStates, StatePlan, StateVictims
-from pymllm.mem_cache.eviction import EvictionCallbacks
-from pymllm.mem_cache.eviction_policy import EvictionPolicy, as_policy, is_lru
-from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots, read_track_slot
-from pymllm.mem_cache.lru_list import LRUList
-from pymllm.mem_cache.mamba_tree_node import MambaTreeNode, RankedMambaTreeNode
 from pymllm.mem_cache.ownership import OneOwner
-from pymllm.mem_cache.radix_tree import PagedKey, RadixTree, RankedTree, Split
-from pymllm.mem_cache.slot_returns import (
+from pymllm.mem_cache.tree.cached_states import CachedStates, StatePlan, StateVictims
+from pymllm.mem_cache.tree.eviction import EvictionCallbacks
+from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, as_policy, is_lru
+from pymllm.mem_cache.tree.lru_list import LRUList
+from pymllm.mem_cache.tree.node import MambaTreeNode, RankedMambaTreeNode
+from pymllm.mem_cache.tree.radix_tree import PagedKey, RadixTree, RankedTree, Split
+from pymllm.mem_cache.tree.slot_exchange import (
     SHORTAGES,
+    copy_for_tree,
     counts_in_pages,
+    read_incoming_slots,
+    read_track_slot,
     return_slots,
     return_what_is_left,
     try_to_return,

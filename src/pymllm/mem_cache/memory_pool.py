@@ -10,11 +10,11 @@ import logging
 
 import torch
 
-from pymllm.mem_cache.gdn_pool import GDNPool
-from pymllm.mem_cache.kv_pool import KVPool
-from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.pools.gdn_pool import GDNPool
+from pymllm.mem_cache.pools.kv_pool import KVPool
+from pymllm.mem_cache.pools.req_to_token_pool import ReqToTokenPool
+from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 
 __all__ = [
     "GDNPool",

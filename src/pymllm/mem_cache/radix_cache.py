@@ -1,8 +1,8 @@
 """The radix tree prefix cache, plain and with sliding windows.
 
 Here are the public calls and the order in which they touch pool and tree. The tree itself is in
-`pymllm.mem_cache.radix_tree`, what a window adds in `pymllm.mem_cache.sliding_window` and
-`pymllm.mem_cache.window_insert`, the choice of victims in `pymllm.mem_cache.eviction`.
+`pymllm.mem_cache.tree.radix_tree`, what a window adds in `pymllm.mem_cache.tree.sliding_window` and
+`pymllm.mem_cache.tree.window_insert`, the choice of victims in `pymllm.mem_cache.tree.eviction`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,22 @@ from pymllm.mem_cache.base_prefix_cache import (
     MatchResult,
     RadixKey,
 )
-from pymllm.mem_cache.eviction import EvictionCallbacks, LeafPlan
-from pymllm.mem_cache.eviction_policy import EvictionPolicy, as_policy, is_lru
-from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots
 from pymllm.mem_cache.ownership import OneOwner
-from pymllm.mem_cache.radix_tree import PagedKey, RadixTree, RankedTree
-from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan, WindowVictims
-from pymllm.mem_cache.slot_returns import SHORTAGES, counts_in_pages, return_slots, return_what_is_left
-from pymllm.mem_cache.tree_node import RankedTreeNode, TreeNode
-from pymllm.mem_cache.victims import Victims
-from pymllm.mem_cache.window_insert import WindowInsert
+from pymllm.mem_cache.tree.eviction import EvictionCallbacks, LeafPlan
+from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, as_policy, is_lru
+from pymllm.mem_cache.tree.node import RankedTreeNode, TreeNode
+from pymllm.mem_cache.tree.radix_tree import PagedKey, RadixTree, RankedTree
+from pymllm.mem_cache.tree.sliding_window import SlidingWindow, WindowPlan, WindowVictims
+from pymllm.mem_cache.tree.slot_exchange import (
+    SHORTAGES,
+    copy_for_tree,
+    counts_in_pages,
+    read_incoming_slots,
+    return_slots,
+    return_what_is_left,
+)
+from pymllm.mem_cache.tree.victims import Victims
+from pymllm.mem_cache.tree.window_insert import WindowInsert
 
 __all__ = ["RadixCache", "TreeNode"]
 

@@ -12,7 +12,7 @@ from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceConte
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
 from pymllm.errors import InvariantViolation
 from pymllm.invariants.blocks import check_dynamic_context
-from pymllm.mem_cache.bit_view import bit_view
+from pymllm.mem_cache.pools.rows import bit_view
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_forward import SimulatedForward
 from pymllm.workloads.engine_watch import Event, Watch

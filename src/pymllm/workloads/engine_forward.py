@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from pymllm.errors import InvariantViolation
-from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.memory_pool import KVPool
+from pymllm.mem_cache.pools.rows import bit_view
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_pools import StatePool, WindowAllocator
 from pymllm.workloads.exact_values import (

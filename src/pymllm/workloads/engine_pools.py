@@ -17,7 +17,6 @@ from pymllm.invariants.radix_cache import check_radix_cache
 from pymllm.invariants.slots import check_swa_allocator, check_token_allocator
 from pymllm.mem_cache.base_prefix_cache import BasePrefixCache
 from pymllm.mem_cache.chunk_cache import ChunkCache
-from pymllm.mem_cache.eviction_policy import is_policy
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache, MambaTreeNode
 from pymllm.mem_cache.memory_pool import (
     GDNPool,
@@ -26,6 +25,7 @@ from pymllm.mem_cache.memory_pool import (
     TokenToKVPoolAllocator,
 )
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
+from pymllm.mem_cache.tree.eviction_policy import is_policy
 from pymllm.workloads.engine_config import EngineConfig
 
 

@@ -20,8 +20,8 @@ from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.errors import ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
-from pymllm.mem_cache.host_queue import HostQueueStore
-from pymllm.mem_cache.slot_store import SlotStore
+from pymllm.mem_cache.slots.host_queue import HostQueueStore
+from pymllm.mem_cache.slots.slot_store import SlotStore
 
 # -- What the adapters of our own prefix caches share --------------------------------------------------------
 

@@ -11,7 +11,7 @@ from pymllm.adapters.registry import OWN, AdapterEntry, find_adapter, load_adapt
 from pymllm.faults import adapters
 from pymllm.faults.adapters import FAULTY, Faulty
 from pymllm.history import operations as ops
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 from pymllm.oracle.laws import find_law
 
 each_entry = pytest.mark.parametrize("entry", FAULTY, ids=lambda entry: entry.name)

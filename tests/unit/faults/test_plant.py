@@ -14,8 +14,8 @@ from pymllm.faults.plant import Edit, Replace, StaleEditError, planted
 from pymllm.history.outcomes import Failed, Outcome
 from pymllm.mem_cache import RadixKey, hash_bytes
 from pymllm.mem_cache.chunk_cache import ChunkCache
-from pymllm.mem_cache.host_store import HostSlotStore
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
+from pymllm.mem_cache.slots.host_store import HostSlotStore
 from pymllm.oracle.models.kind_model import DONE, REFUSED, KindModel
 
 KEYS = "pymllm.mem_cache.base_prefix_cache"
@@ -47,10 +47,10 @@ def test_several_edits_of_one_function_add_up() -> None:
 def test_properties_static_methods_and_classes_with_super_can_be_edited() -> None:
     """The function behind each is found, and super() in it still works."""
     edits = [
-        Edit("pymllm.mem_cache.edge_slots:EdgeSlots.evicted", "_value is None", "_value is not None"),
+        Edit("pymllm.mem_cache.tree.node:EdgeSlots.evicted", "_value is None", "_value is not None"),
         Edit("pymllm.oracle.models.kind_model:KindModel.refused", "REFUSED", "DONE"),
         Edit(
-            "pymllm.mem_cache.host_pages:HostPages.__init__",
+            "pymllm.mem_cache.slots.host_store:HostPages.__init__",
             "torch.arange(page_size",
             "torch.arange(page_size - 1",
         ),
@@ -70,7 +70,7 @@ def test_properties_static_methods_and_classes_with_super_can_be_edited() -> Non
 def test_several_lines_are_found_and_written_with_their_indentation() -> None:
     """An edit says how its lines stand to each other, not how deep they are."""
     edit = Edit(
-        "pymllm.mem_cache.eviction:LeafPlan.take_leaves",
+        "pymllm.mem_cache.tree.eviction:LeafPlan.take_leaves",
         "leaf = self._tree.victims.first_leaf()\nif leaf is None:\n    return",
         "leaf = self._tree.victims.first_leaf()\nif leaf is None or leaf:\n    return",
     )

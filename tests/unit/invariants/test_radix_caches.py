@@ -28,8 +28,8 @@ from pymllm.mem_cache import (
     TokenToKVPoolAllocator,
     TreeNode,
 )
-from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
-from pymllm.mem_cache.victim_order import VictimOrder
+from pymllm.mem_cache.tree.radix_tree import PagedKey, RadixTree
+from pymllm.mem_cache.tree.victim_order import VictimOrder
 from tests.unit.invariants.damage import OF_ANY_TREE, law_of
 
 

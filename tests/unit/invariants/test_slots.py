@@ -19,21 +19,15 @@ from pymllm.invariants.slots import (
     check_token_allocator,
     some_repeated,
 )
-from pymllm.mem_cache import (
-    GDNPool,
-    KVPool,
-    MambaRadixCache,
-    RadixCache,
-    ReqToTokenPool,
-    device_store,
-    host_store,
-)
-from pymllm.mem_cache.device_store import DeviceSlotStore
-from pymllm.mem_cache.host_queue import HostQueueStore
-from pymllm.mem_cache.host_store import HostSlotStore
-from pymllm.mem_cache.slot_store import SlotStore, StoreKind
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache import GDNPool, KVPool, MambaRadixCache, RadixCache, ReqToTokenPool
+from pymllm.mem_cache.slots import device_store, host_store
+from pymllm.mem_cache.slots.device_store import DeviceSlotStore
+from pymllm.mem_cache.slots.host_queue import HostQueueStore
+from pymllm.mem_cache.slots.host_store import HostSlotStore
+from pymllm.mem_cache.slots.slot_store import SlotStore
+from pymllm.mem_cache.slots.store_choice import StoreKind
+from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 from tests.unit.invariants.damage import law_of
 
 CHUNK = 1 << host_store._CHUNK_BITS

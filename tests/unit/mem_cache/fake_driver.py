@@ -15,7 +15,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from pymllm.mem_cache import fused_rows
+from pymllm.mem_cache.kernels import fused_rows
 
 SHAPES = ((16, 8, 4, 256), (2, 2, 64, 16))
 

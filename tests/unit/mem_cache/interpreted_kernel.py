@@ -10,10 +10,10 @@ import mmap
 import pytest
 import torch
 
-from pymllm.mem_cache.fused_kv import FusedKV
-from pymllm.mem_cache.fused_states import FusedStates
-from pymllm.mem_cache.gdn_pool import GDNPool
-from pymllm.mem_cache.kv_pool import KVPool
+from pymllm.mem_cache.kernels.fused_kv import FusedKV
+from pymllm.mem_cache.kernels.fused_states import FusedStates
+from pymllm.mem_cache.pools.gdn_pool import GDNPool
+from pymllm.mem_cache.pools.kv_pool import KVPool
 
 MAP_NORESERVE = 0x4000  # of Linux; a name in Python from 3.13 on
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pymllm.mem_cache.fused_rows import Launch
+from pymllm.mem_cache.kernels.fused_rows import Launch
 
 
 class Shape(NamedTuple):
@@ -19,7 +19,7 @@ class Shape(NamedTuple):
 
 
 class PlainKernel:
-    """On the CPU, move rows as `pymllm.mem_cache.row_kernels.move_rows` promises, and count launches.
+    """On the CPU, move rows as `pymllm.mem_cache.kernels.row_kernels.move_rows` promises, and count launches.
 
     A tile is read before any of it is written only where the launch was compiled for that.
     """

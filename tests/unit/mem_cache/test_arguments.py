@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from pymllm.mem_cache import arguments, index_arguments
+from pymllm.mem_cache import arguments
 from pymllm.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     EvictResult,
@@ -20,22 +20,23 @@ from pymllm.mem_cache.base_prefix_cache import (
     RadixKey,
     hash_token_ids,
 )
-from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.chunk_cache import ChunkCache
-from pymllm.mem_cache.device_store import DeviceSlotStore
-from pymllm.mem_cache.fused_rows import FusedRows
-from pymllm.mem_cache.gdn_pool import GDNPool
-from pymllm.mem_cache.host_pages import HostPages
-from pymllm.mem_cache.kv_pool import KVPool
-from pymllm.mem_cache.lru_list import LRUList
+from pymllm.mem_cache.kernels.fused_rows import FusedRows
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.memory_pool import make_full_attention_net_mem_pool, make_req_to_token_pool
+from pymllm.mem_cache.pools import rows
+from pymllm.mem_cache.pools.gdn_pool import GDNPool
+from pymllm.mem_cache.pools.kv_pool import KVPool
+from pymllm.mem_cache.pools.req_to_token_pool import ReqToTokenPool
+from pymllm.mem_cache.pools.rows import bit_view
 from pymllm.mem_cache.radix_cache import RadixCache
-from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
-from pymllm.mem_cache.slot_store import SlotStore
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
-from pymllm.mem_cache.token_encoding import encode_tokens
+from pymllm.mem_cache.slots.device_store import DeviceSlotStore
+from pymllm.mem_cache.slots.host_store import HostPages
+from pymllm.mem_cache.slots.slot_store import SlotStore
+from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.tree.lru_list import LRUList
+from pymllm.mem_cache.tree.token_encoding import encode_tokens
 
 
 @pytest.mark.parametrize("value", [3, np.int16(3), torch.tensor(3), torch.tensor([3], dtype=torch.uint8)])
@@ -78,7 +79,7 @@ def test_a_page_is_as_large_as_the_pools_or_as_asked(pool: Any) -> None:
 @pytest.mark.parametrize("dtype", INTEGER_DTYPES, ids=str)
 def test_indices_of_any_integer_dtype_and_shape_become_flat(dtype: torch.dtype) -> None:
     """P3: every consumer takes any integer dtype; uint8 is a number, not a mask."""
-    index = index_arguments.as_index("slot", torch.tensor([[1, 0], [2, 1]], dtype=torch.int64).to(dtype))
+    index = rows.as_index("slot", torch.tensor([[1, 0], [2, 1]], dtype=torch.int64).to(dtype))
     assert index.dtype is torch.int64
     assert index.tolist() == [1, 0, 2, 1]
 
@@ -96,7 +97,7 @@ def test_indices_of_any_integer_dtype_and_shape_become_flat(dtype: torch.dtype) 
 )
 def test_arrays_and_sequences_are_indices_too(value: Any) -> None:
     """X1: what names rows need not be a tensor."""
-    for read in (index_arguments.as_index, index_arguments.as_integers):
+    for read in (rows.as_index, rows.as_integers):
         index = read("rows", value)
         assert index.dtype is torch.int64
         assert index.tolist() == [1, 2]
@@ -105,7 +106,7 @@ def test_arrays_and_sequences_are_indices_too(value: Any) -> None:
 @pytest.mark.parametrize("value", [[], (), np.array([], dtype=np.int32), torch.empty(0, dtype=torch.int32)])
 def test_no_index_at_all_is_an_empty_index(value: Any) -> None:
     """X1: an empty sequence has no dtype to complain about."""
-    index = index_arguments.as_index("rows", value)
+    index = rows.as_index("rows", value)
     assert (index.dtype, index.shape) == (torch.int64, (0,))
 
 
@@ -125,40 +126,40 @@ def test_no_index_at_all_is_an_empty_index(value: Any) -> None:
 )
 def test_a_run_of_one_is_not_a_single_number(value: Any, expected: bool) -> None:
     """X1: one index and a batch of one take different forms."""
-    assert index_arguments.is_single(value) is expected
+    assert rows.is_single(value) is expected
 
 
 @pytest.mark.parametrize(("setting", "expected"), [(None, True), (True, True), (False, False)])
 def test_host_indices_are_looked_at_unless_switched_off(setting: bool | None, expected: bool) -> None:
     """P3: looking at a host tensor costs no synchronisation."""
-    assert index_arguments.is_readable(torch.zeros(1), setting) is expected
+    assert rows.is_readable(torch.zeros(1), setting) is expected
 
 
 @pytest.mark.parametrize(("setting", "expected"), [(None, False), (True, True), (False, False)])
 def test_device_indices_are_looked_at_only_on_request(setting: bool | None, expected: bool) -> None:
     """P3: looking at a device tensor synchronises; a meta tensor stands for one here."""
-    assert index_arguments.is_readable(torch.zeros(1, device="meta"), setting) is expected
+    assert rows.is_readable(torch.zeros(1, device="meta"), setting) is expected
 
 
 @pytest.mark.parametrize("dtype", INTEGER_DTYPES, ids=str)
 def test_a_negative_number_of_any_width_is_outside(dtype: torch.dtype) -> None:
     """P3: reading a number as unsigned must not let a short one in."""
     numbers = torch.tensor([3, 100], dtype=torch.int64).to(dtype)
-    index_arguments.check_range("slot", numbers, 2**40, "advice")
+    rows.check_range("slot", numbers, 2**40, "advice")
     with pytest.raises(IndexError, match="slot 100 is outside"):
-        index_arguments.check_range("slot", numbers, 100, "advice")
+        rows.check_range("slot", numbers, 100, "advice")
     if dtype.is_signed:
         for stop in (100, 2**31, 2**31 + 1, 2**40):
             with pytest.raises(IndexError, match="slot -1 is outside"):
-                index_arguments.check_range("slot", torch.tensor([-1], dtype=dtype), stop, "advice")
+                rows.check_range("slot", torch.tensor([-1], dtype=dtype), stop, "advice")
 
 
 def test_an_index_too_large_for_int64_is_still_outside() -> None:
     """X1: a uint64 that wraps around in int64 must not land inside a buffer."""
-    index = index_arguments.as_index("slot", torch.tensor([2**64 - 1], dtype=torch.uint64))
+    index = rows.as_index("slot", torch.tensor([2**64 - 1], dtype=torch.uint64))
     for stop in (5, 2**31 + 1):
         with pytest.raises(IndexError, match="slot -1 is outside"):
-            index_arguments.check_range("slot", index, stop, "advice")
+            rows.check_range("slot", index, stop, "advice")
 
 
 WIDTHS = {

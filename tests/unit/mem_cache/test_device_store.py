@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pymllm.invariants.slots import check_slot_store, check_swa_allocator
-from pymllm.mem_cache.device_store import DeviceSlotStore, LateCount, Whereabouts
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.slots.device_store import DeviceSlotStore, LateCount, Whereabouts
+from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 from tests.far_device import Apart
 
 

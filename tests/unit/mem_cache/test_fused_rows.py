@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.mem_cache import fused_kv, fused_rows
-from pymllm.mem_cache.fused_kv import FusedKV
-from pymllm.mem_cache.fused_rows import (
+from pymllm.mem_cache.kernels import fused_kv, fused_rows
+from pymllm.mem_cache.kernels.fused_kv import FusedKV
+from pymllm.mem_cache.kernels.fused_rows import (
     FusedRows,
     RowForm,
     as_kernel_index,
@@ -20,7 +20,7 @@ from pymllm.mem_cache.fused_rows import (
     make_fused,
     place_of,
 )
-from pymllm.mem_cache.fused_states import FusedStates
+from pymllm.mem_cache.kernels.fused_states import FusedStates
 from tests.unit.mem_cache.plain_kernel import PlainKernel
 
 # -- launches ------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def test_the_kernel_gets_its_shapes_as_constants(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "triton", ModuleType("triton"))
     monkeypatch.setitem(sys.modules, "triton.language", language)
     monkeypatch.setattr(sys.modules["triton"], "language", language, raising=False)
-    monkeypatch.setitem(sys.modules, "pymllm.mem_cache.row_kernels", kernels)
+    monkeypatch.setitem(sys.modules, "pymllm.mem_cache.kernels.row_kernels", kernels)
     fused_rows._compiled.cache_clear()
     try:
         launch = fused_rows._compiled(CPU, ((16, 8, 4, 256), (2, 2, 64, 16)), False, True, 4)

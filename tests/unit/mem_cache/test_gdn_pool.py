@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pymllm.mem_cache.gdn_pool import GDNPool
+from pymllm.mem_cache.pools.gdn_pool import GDNPool
 from tests.far_device import Apart
 from tests.unit.mem_cache.plain_kernel import PlainKernel
 
@@ -282,8 +282,8 @@ def test_track_slot_that_cannot_be_filed_stays_where_it_is(monkeypatch: pytest.M
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("pymllm.mem_cache.gdn_pool.heapq.heappop", fail)
-        patch.setattr("pymllm.mem_cache.gdn_pool.heapq.heappush", fail)
+        patch.setattr("pymllm.mem_cache.pools.gdn_pool.heapq.heappop", fail)
+        patch.setattr("pymllm.mem_cache.pools.gdn_pool.heapq.heappush", fail)
         for call in (pool.alloc_track_slot, lambda: pool.free_track_slot(held)):
             with pytest.raises(MemoryError):
                 call()

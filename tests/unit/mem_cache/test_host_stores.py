@@ -11,12 +11,13 @@ import torch
 
 from pymllm.errors import OwnershipError
 from pymllm.invariants.slots import check_slot_store
-from pymllm.mem_cache import host_store
-from pymllm.mem_cache.device_store import DeviceSlotStore
-from pymllm.mem_cache.host_queue import HostQueueStore
-from pymllm.mem_cache.host_store import HostSlotStore
-from pymllm.mem_cache.slot_store import SlotStore, StoreKind, make_slot_store
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.slots import host_store
+from pymllm.mem_cache.slots.device_store import DeviceSlotStore
+from pymllm.mem_cache.slots.host_queue import HostQueueStore
+from pymllm.mem_cache.slots.host_store import HostSlotStore
+from pymllm.mem_cache.slots.slot_store import SlotStore
+from pymllm.mem_cache.slots.store_choice import StoreKind, make_slot_store
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 
 # -- any store -----------------------------------------------------------------------------------------------
 

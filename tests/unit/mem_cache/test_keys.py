@@ -23,7 +23,7 @@ from pymllm.mem_cache.base_prefix_cache import (
     hash_to_int64,
     hash_token_ids,
 )
-from pymllm.mem_cache.token_encoding import BYTES_PER_ID, decode_tokens, encode_tokens
+from pymllm.mem_cache.tree.token_encoding import BYTES_PER_ID, decode_tokens, encode_tokens
 
 # -- hashes, keys and what every cache inherits --------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.mem_cache.kv_pool import KVPool
+from pymllm.mem_cache.pools.kv_pool import KVPool
 from tests.far_device import Apart
 
 # On a GPU, where there is Triton, one launch moves both buffers; the promises are the same.

@@ -11,11 +11,11 @@ import torch
 import pymllm.mem_cache
 from pymllm.mem_cache import base_prefix_cache, chunk_cache, mamba_radix_cache, memory_pool, radix_cache
 from pymllm.mem_cache.base_prefix_cache import RadixKey
-from pymllm.mem_cache.kv_pool import KVPool
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.memory_pool import make_full_attention_net_mem_pool, make_req_to_token_pool
+from pymllm.mem_cache.pools.kv_pool import KVPool
+from pymllm.mem_cache.pools.req_to_token_pool import ReqToTokenPool
 from pymllm.mem_cache.radix_cache import RadixCache
-from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
 
 
 def test_the_package_offers_exactly_the_names_of_its_documented_modules() -> None:

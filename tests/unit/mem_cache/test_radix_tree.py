@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_token_ids
-from pymllm.mem_cache.base_tree_node import BaseTreeNode
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
-from pymllm.mem_cache.radix_tree import namespace_prior
+from pymllm.mem_cache.tree.node import BaseTreeNode
+from pymllm.mem_cache.tree.radix_tree import namespace_prior
 
 
 def put(cache: RadixCache, tokens: list[int], extra_key: str | int | None = None) -> TreeNode:

@@ -11,14 +11,13 @@ import torch
 
 from pymllm.errors import LockError, OwnershipError, StaleNodeError, UsageError
 from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_to_int64, hash_token_ids
-from pymllm.mem_cache.gdn_pool import GDNPool
-from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
-from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
+from pymllm.mem_cache.pools.gdn_pool import GDNPool
 from pymllm.mem_cache.radix_cache import RadixCache
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
-from pymllm.mem_cache.tree_node import TreeNode
+from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.tree.lru_list import LRUList
+from pymllm.mem_cache.tree.node import MambaTreeNode, TreeNode
 from tests.unit.refusals import Refusal, all_refusals, check_refusal, refusal_by, refusal_of
 
 

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from pymllm.errors import OwnershipError
-from pymllm.mem_cache import arguments, index_arguments
+from pymllm.mem_cache import arguments
 from pymllm.mem_cache.chunk_cache import ChunkCache
-from pymllm.mem_cache.gdn_pool import GDNPool
-from pymllm.mem_cache.kv_pool import KVPool
-from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.pools import rows
+from pymllm.mem_cache.pools.gdn_pool import GDNPool
+from pymllm.mem_cache.pools.kv_pool import KVPool
+from pymllm.mem_cache.pools.req_to_token_pool import ReqToTokenPool
+from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 from tests.unit.refusals import (
     Refusal,
     all_refusals,
@@ -98,9 +99,9 @@ ARGUMENTS = [
     no_chunk_cache(TypeError, NO_DEVICE, device=0),
 ]
 
-no_as_integers = refusal_by(index_arguments.as_integers)
-no_as_index = refusal_by(index_arguments.as_index)
-no_check_range = refusal_by(index_arguments.check_range)
+no_as_integers = refusal_by(rows.as_integers)
+no_as_index = refusal_by(rows.as_index)
+no_check_range = refusal_by(rows.check_range)
 
 INDICES = [
     no_as_integers(

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from pymllm.errors import OwnershipError
-from pymllm.mem_cache import req_to_token_pool
-from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
+from pymllm.mem_cache.pools import req_to_token_pool
+from pymllm.mem_cache.pools.req_to_token_pool import ReqToTokenPool
 from tests.far_device import Apart
 
 CONTEXT = 8

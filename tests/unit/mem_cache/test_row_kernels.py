@@ -47,7 +47,7 @@ def compile_for_a_gpu(cache: Path, rows: int, chunk: int, unit: int, clears: boo
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from pymllm.mem_cache.row_kernels import move_rows
+    from pymllm.mem_cache.kernels.row_kernels import move_rows
 
     word = {16: tl.int64, 2: tl.int16}[unit]
     constants = [unit, word, rows, chunk, unit, word, rows, chunk, clears, ordered]

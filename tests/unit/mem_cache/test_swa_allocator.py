@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pymllm.invariants.slots import check_swa_allocator
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
 
 Make = Callable[..., SWATokenToKVPoolAllocator]
 Sizes = tuple[int, int]

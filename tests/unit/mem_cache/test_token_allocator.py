@@ -10,7 +10,7 @@ import torch
 
 from pymllm.errors import OwnershipError
 from pymllm.invariants import check_token_allocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 
 Make = Callable[..., TokenToKVPoolAllocator]
 

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pymllm.mem_cache import gdn_pool, index_arguments, kv_pool, req_to_token_pool
 from pymllm.mem_cache.arguments import as_row_dtype
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.chunk_cache import ChunkCache
-from pymllm.mem_cache.gdn_pool import GDNPool
-from pymllm.mem_cache.kv_pool import KVPool
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
+from pymllm.mem_cache.pools import gdn_pool, kv_pool, req_to_token_pool, rows
+from pymllm.mem_cache.pools.gdn_pool import GDNPool
+from pymllm.mem_cache.pools.kv_pool import KVPool
+from pymllm.mem_cache.pools.req_to_token_pool import ReqToTokenPool
 from pymllm.mem_cache.radix_cache import RadixCache
-from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 
 CPU = torch.device("cpu")
 
@@ -184,7 +184,7 @@ def test_a_pool_looks_at_what_it_was_told_to(
 
     def is_readable(index: torch.Tensor, setting: bool | None) -> bool:
         settings.append(setting)
-        return index_arguments.is_readable(index, setting)
+        return rows.is_readable(index, setting)
 
     def check_range(name: str, *_: Any) -> None:
         looked_at.append(name)
@@ -196,8 +196,8 @@ def test_a_pool_looks_at_what_it_was_told_to(
     table.alloc(1)
     table.write((1, slice(0, 2)), [3, 4])
     table.write(([1, 0], [2, 3]), [5, 6])
-    rows = torch.ones(1, 1, 1, dtype=torch.float16, device="cpu")
-    KVPool(2, 1, 1, 1, "cpu", check_bounds=check_bounds).set_kv_buffer(0, ints(1), rows, rows)
+    numbers = torch.ones(1, 1, 1, dtype=torch.float16, device="cpu")
+    KVPool(2, 1, 1, 1, "cpu", check_bounds=check_bounds).set_kv_buffer(0, ints(1), numbers, numbers)
     GDNPool(2, 1, 1, 1, 1, 1, 2, "cpu", check_bounds=check_bounds).copy_states([1], [2])
     assert settings == [check_bounds] * 7
     names = ["value", "value", "row", "position", "slot", "src_index", "dst_index"]

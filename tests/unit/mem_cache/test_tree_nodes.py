@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pymllm.mem_cache import MambaTreeNode, TreeNode
-from pymllm.mem_cache.base_tree_node import BaseTreeNode
+from pymllm.mem_cache.tree.node import BaseTreeNode
 
 Kind = type[TreeNode] | type[MambaTreeNode]
 

@@ -16,10 +16,16 @@ from pymllm.mem_cache import (
     SWATokenToKVPoolAllocator,
     TokenToKVPoolAllocator,
 )
-from pymllm.mem_cache.edge_slots import expand_pages
-from pymllm.mem_cache.incoming_slots import copy_for_keeps, read_incoming_slots, read_track_slot
-from pymllm.mem_cache.radix_tree import PagedKey
-from pymllm.mem_cache.slot_returns import counts_in_pages, return_what_is_left, takes_pages
+from pymllm.mem_cache.tree.node import expand_pages
+from pymllm.mem_cache.tree.radix_tree import PagedKey
+from pymllm.mem_cache.tree.slot_exchange import (
+    copy_for_keeps,
+    counts_in_pages,
+    read_incoming_slots,
+    read_track_slot,
+    return_what_is_left,
+    takes_pages,
+)
 
 # -- coming in -----------------------------------------------------------------------------------------------
 

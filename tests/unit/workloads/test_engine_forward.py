@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pymllm.errors import InvariantViolation, UsageError
-from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.memory_pool import GDNPool, KVPool, SWATokenToKVPoolAllocator
+from pymllm.mem_cache.pools.rows import bit_view
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_forward import SimulatedForward, SimulatedRecurrent, padded
 from pymllm.workloads.exact_values import (

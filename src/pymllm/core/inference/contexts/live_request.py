@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import as_int
-from pymllm.mem_cache.token_encoding import decode_tokens, encode_tokens
+from pymllm.mem_cache.tree.token_encoding import decode_tokens, encode_tokens
 
 _NONE: Final = -1
 

@@ -24,8 +24,8 @@ from pymllm.core.inference.contexts.registered_blocks import PrefixCachingEvicti
 from pymllm.core.inference.contexts.slot_states import as_state_shape
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_device, as_row_dtype, as_size
-from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.ownership import OneOwner, refuse_other_thread
+from pymllm.mem_cache.pools.rows import bit_view
 
 
 class RequestContext(OneOwner):

@@ -13,9 +13,9 @@ from pymllm.core.inference.contexts.block_slots import BlockSlots
 from pymllm.core.inference.contexts.host_numbers import check_as_many, host_array, host_integers
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size
-from pymllm.mem_cache.bit_view import bit_view
-from pymllm.mem_cache.fused_rows import is_capturing, make_fused
-from pymllm.mem_cache.fused_states import FusedStates, Rows
+from pymllm.mem_cache.kernels.fused_rows import is_capturing, make_fused
+from pymllm.mem_cache.kernels.fused_states import FusedStates, Rows
+from pymllm.mem_cache.pools.rows import bit_view
 
 MAX_INTERMEDIATE_OFFSETS_PER_REQUEST: Final = 3
 

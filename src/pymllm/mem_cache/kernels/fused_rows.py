@@ -1,8 +1,8 @@
 """One launch for two buffers: how a pool asks the Triton kernel to move rows, where there is Triton.
 
 Here is what the host knows of a launch: in which words rows are moved, in tiles of which shape, from which
-addresses. `pymllm.mem_cache.row_kernels` has the kernel. What does not fit (rows that lie scattered, or at
-addresses that are not aligned) is refused before anything is launched, and torch moves it.
+addresses. `pymllm.mem_cache.kernels.row_kernels` has the kernel. What does not fit (rows that lie scattered,
+or at addresses that are not aligned) is refused before anything is launched, and torch moves it.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def _compiled(
     """Compile and load a kernel for a device; pools with rows of like forms share it."""
     import triton.language as tl
 
-    from pymllm.mem_cache.row_kernels import move_rows
+    from pymllm.mem_cache.kernels.row_kernels import move_rows
 
     words = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
     constants = [value for unit, word, rows, chunk in shapes for value in (unit, words[word], rows, chunk)]

@@ -1,7 +1,7 @@
 """The radix tree under the prefix caches: keys, walking, splitting, holds, sizes and leaves by age.
 
 What is the same for every prefix cache lives here, and nothing that differs: windows are in
-`pymllm.mem_cache.sliding_window` and the public calls in `pymllm.mem_cache.radix_cache`.
+`pymllm.mem_cache.tree.sliding_window` and the public calls in `pymllm.mem_cache.radix_cache`.
 
 A node's children are filed under the bytes of their first page. Those of the root that have a namespace, or
 tokens of several integers, are filed under (namespace, token width, first page), so that both are looked at
@@ -22,10 +22,10 @@ import torch
 
 from pymllm.errors import LockError, StaleNodeError
 from pymllm.mem_cache.base_prefix_cache import RadixKey, as_namespace
-from pymllm.mem_cache.edge_slots import PageStarts, expand_pages
-from pymllm.mem_cache.token_encoding import BYTES_PER_ID, encode_tokens
-from pymllm.mem_cache.victim_order import VictimOrder
-from pymllm.mem_cache.victims import Victims
+from pymllm.mem_cache.tree.node import PageStarts, expand_pages
+from pymllm.mem_cache.tree.token_encoding import BYTES_PER_ID, encode_tokens
+from pymllm.mem_cache.tree.victim_order import VictimOrder
+from pymllm.mem_cache.tree.victims import Victims
 
 
 class RadixNode(Protocol):

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pymllm.mem_cache.eviction import LeafPlan
-from pymllm.mem_cache.lru_list import LRUList
-from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
-from pymllm.mem_cache.radix_tree import RadixTree
-from pymllm.mem_cache.victim_order import VictimOrder, make_order
-from pymllm.mem_cache.victims import InnerVictims
+from pymllm.mem_cache.tree.eviction import LeafPlan
+from pymllm.mem_cache.tree.lru_list import LRUList
+from pymllm.mem_cache.tree.node import MambaTreeNode
+from pymllm.mem_cache.tree.radix_tree import RadixTree
+from pymllm.mem_cache.tree.victim_order import VictimOrder, make_order
+from pymllm.mem_cache.tree.victims import InnerVictims
 
 
 class StateVictims(InnerVictims[MambaTreeNode]):

@@ -1,6 +1,6 @@
 """The Triton kernel that moves rows of two buffers in one launch.
 
-Importing this module imports Triton; `pymllm.mem_cache.fused_rows` does, when a pool asks for it.
+Importing this module imports Triton; `pymllm.mem_cache.kernels.fused_rows` does, when a pool asks for it.
 """
 
 from __future__ import annotations

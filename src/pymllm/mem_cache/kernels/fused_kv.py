@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from pymllm.mem_cache.fused_rows import (
+from pymllm.mem_cache.kernels.fused_rows import (
     NO_INDEX,
     FusedRows,
     RowForm,

@@ -1,7 +1,7 @@
 """Find the first of the nodes that may be evicted, by recency or by the rank of a policy, without a scan.
 
 Members are only the nodes that could be taken right now, so locked and inner nodes never cost an eviction
-anything. Which orders a tree keeps, and who waits in which, is in `pymllm.mem_cache.victims`.
+anything. Which orders a tree keeps, and who waits in which, is in `pymllm.mem_cache.tree.victims`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from pymllm.mem_cache.eviction_policy import EvictionPolicy, is_lru
+from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, is_lru
 
 _BLOCK: Final = 512  # access numbers per block: the bits of one Python integer
 _COMPACT_FROM: Final = 64  # entries of what is gone are forgotten once they outnumber the others by this

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from pymllm.mem_cache.eviction_policy import LRU, EvictionPolicy
-from pymllm.mem_cache.victim_order import Aged, VictimOrder, make_order, older_of
+from pymllm.mem_cache.tree.eviction_policy import LRU, EvictionPolicy
+from pymllm.mem_cache.tree.victim_order import Aged, VictimOrder, make_order, older_of
 
 
 class Victim(Aged, Protocol):

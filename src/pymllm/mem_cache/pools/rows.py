@@ -1,6 +1,6 @@
-"""Checks of arguments that name rows and slots: what counts as an index, and whether its values may be read.
+"""Rows of a pool: what counts as an index of them, whether its values may be read, and their bits.
 
-As in `pymllm.mem_cache.arguments`, here is only what is about one argument alone (law X1).
+As in `pymllm.mem_cache.arguments`, the checks here are about one argument alone (law X1).
 """
 
 from __future__ import annotations
@@ -90,3 +90,17 @@ def check_range(name: str, index: torch.Tensor, stop: int, advice: str) -> None:
     raise IndexError(
         f"{name} {wrong[0]} is outside 0..{stop - 1} ({wrong.size} of {values.size} are); {advice}"
     )
+
+
+_INTEGER_OF_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bit_view(tensor: torch.Tensor) -> torch.Tensor:
+    """View a tensor as integers of the same width.
+
+    ``tensor``: any shape, strides and dtype. Returns the same memory, shape and strides, as int8, int16,
+    int32 or int64. A dtype of another width (complex128) stays as it is. Cost: O(1). Source: torch 2.13 has
+    no ``index_copy_`` for float8, which KV caches are stored in, nor for uint16. Laws: P5 (bit-exact, the
+    payload of a NaN included), P3.
+    """
+    return tensor.view(_INTEGER_OF_WIDTH.get(tensor.dtype.itemsize, tensor.dtype))

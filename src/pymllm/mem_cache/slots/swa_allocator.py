@@ -13,7 +13,8 @@ import torch
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_size
 from pymllm.mem_cache.ownership import OneOwner
-from pymllm.mem_cache.slot_store import Pages, StoreKind, is_nothing, make_slot_store
+from pymllm.mem_cache.slots.slot_store import Pages, is_nothing
+from pymllm.mem_cache.slots.store_choice import StoreKind, make_slot_store
 
 
 class SWATokenToKVPoolAllocator(OneOwner):

@@ -1,6 +1,6 @@
 """The tensors that hold keys and values: one pair of buffers per layer, one row per slot.
 
-Who owns which slot is the allocator's business (`pymllm.mem_cache.token_allocator`); this module only
+Who owns which slot is the allocator's business (`pymllm.mem_cache.slots.token_allocator`); this module only
 stores rows, and refuses to store them anywhere but where it was told to.
 """
 
@@ -11,11 +11,10 @@ from typing import SupportsIndex
 import torch
 
 from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size, as_switch
-from pymllm.mem_cache.bit_view import bit_view
-from pymllm.mem_cache.fused_kv import FusedKV
-from pymllm.mem_cache.fused_rows import make_fused
-from pymllm.mem_cache.index_arguments import as_integers, check_range, is_readable
+from pymllm.mem_cache.kernels.fused_kv import FusedKV
+from pymllm.mem_cache.kernels.fused_rows import make_fused
 from pymllm.mem_cache.ownership import OneOwner
+from pymllm.mem_cache.pools.rows import as_integers, bit_view, check_range, is_readable
 
 
 class KVPool(OneOwner):

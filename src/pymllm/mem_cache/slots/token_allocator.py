@@ -1,7 +1,7 @@
 """The allocator of KV slots for full attention: which rows of a `KVPool` are whose.
 
 It hands out indices and never touches a KV row. Windowed caches use
-`pymllm.mem_cache.swa_allocator.SWATokenToKVPoolAllocator`, which has a second pool behind each slot.
+`pymllm.mem_cache.slots.swa_allocator.SWATokenToKVPoolAllocator`, which has a second pool behind each slot.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import as_size
 from pymllm.mem_cache.ownership import OneOwner
-from pymllm.mem_cache.slot_store import StoreKind, is_nothing, make_slot_store
+from pymllm.mem_cache.slots.slot_store import is_nothing
+from pymllm.mem_cache.slots.store_choice import StoreKind, make_slot_store
 
 
 class TokenToKVPoolAllocator(OneOwner):

@@ -10,10 +10,10 @@ from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 from pymllm.errors import LockError
-from pymllm.mem_cache.eviction import LeafPlan
-from pymllm.mem_cache.radix_tree import RadixNode, RadixTree, Split, Walk
-from pymllm.mem_cache.victim_order import VictimOrder
-from pymllm.mem_cache.victims import InnerVictims
+from pymllm.mem_cache.tree.eviction import LeafPlan
+from pymllm.mem_cache.tree.radix_tree import RadixNode, RadixTree, Split, Walk
+from pymllm.mem_cache.tree.victim_order import VictimOrder
+from pymllm.mem_cache.tree.victims import InnerVictims
 
 
 class WindowedNode(RadixNode, Protocol):

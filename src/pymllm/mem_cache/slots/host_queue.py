@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
-from pymllm.mem_cache.host_pages import HostPages
+from pymllm.mem_cache.slots.host_store import HostPages
 
 _SIGNED = frozenset({torch.int32, torch.int64})  # what callers have: other integers take the long way
 

@@ -9,11 +9,10 @@ import torch
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size, as_switch
-from pymllm.mem_cache.bit_view import bit_view
-from pymllm.mem_cache.fused_rows import make_fused
-from pymllm.mem_cache.fused_states import FusedStates, Rows
-from pymllm.mem_cache.index_arguments import IndexLike, as_integers, check_range, is_readable, is_single
+from pymllm.mem_cache.kernels.fused_rows import make_fused
+from pymllm.mem_cache.kernels.fused_states import FusedStates, Rows
 from pymllm.mem_cache.ownership import OneOwner
+from pymllm.mem_cache.pools.rows import IndexLike, as_integers, bit_view, check_range, is_readable, is_single
 
 
 class GDNPool(OneOwner):

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 import torch
 
-from pymllm.mem_cache.fused_rows import (
+from pymllm.mem_cache.kernels.fused_rows import (
     NO_INDEX,
     FusedRows,
     Index,

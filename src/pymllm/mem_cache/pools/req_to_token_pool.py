@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_device, as_int, as_size, as_switch
-from pymllm.mem_cache.index_arguments import (
+from pymllm.mem_cache.ownership import OneOwner
+from pymllm.mem_cache.pools.rows import (
     IndexLike,
     as_index,
     as_integers,
@@ -19,7 +20,6 @@ from pymllm.mem_cache.index_arguments import (
     is_readable,
     is_single,
 )
-from pymllm.mem_cache.ownership import OneOwner
 
 TableIndex: TypeAlias = "tuple[SupportsIndex, slice | SupportsIndex] | tuple[IndexLike, IndexLike]"
 

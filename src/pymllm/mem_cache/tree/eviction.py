@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Final, Generic, TypeVar
 
 from pymllm.mem_cache.ownership import refuse_other_thread
-from pymllm.mem_cache.radix_tree import RadixNode, RadixTree
+from pymllm.mem_cache.tree.radix_tree import RadixNode, RadixTree
 
 _IN_A_POOL: Final = "a pool that the cache was calling"
 

@@ -13,24 +13,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from threading import get_ident
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
-from pymllm.mem_cache.arguments import INTEGER_DTYPES, as_device, as_size, as_switch
+from pymllm.mem_cache.arguments import INTEGER_DTYPES
 from pymllm.mem_cache.ownership import refuse_other_thread
 
 #: A one-dimensional list of page numbers (or, as a table, of values by page number): a NumPy array in
 #: the host store, a tensor in the device store. The operators that the allocators use on one (index,
 #: assign, compare) are spelled the same for both; no common type says so.
 Pages: TypeAlias = Any
-
-StoreKind: TypeAlias = Literal["auto", "host", "device"]
-
-_LAST_INT32 = 2**31 - 1
 
 
 class SlotStore(ABC):
@@ -274,41 +270,3 @@ def is_nothing(indices: torch.Tensor) -> bool:
     launches. Anything but integers is left to the store, which knows what it refuses.
     """
     return isinstance(indices, torch.Tensor) and not indices.numel() and indices.dtype in INTEGER_DTYPES
-
-
-def make_slot_store(
-    size: int,
-    device: str | torch.device,
-    page_size: int,
-    need_sort: bool,
-    check_ownership: bool | None,
-    store: StoreKind,
-) -> SlotStore:
-    """Check a pool's dimensions and make the store that fits its device.
-
-    ``check_ownership``: ``None`` checks on CPU only, since on CUDA a check synchronises. Source:
-    docs/specification/slots.md. Laws: A1, A5, X1.
-    """
-    from pymllm.mem_cache.device_store import DeviceSlotStore  # a store imports this module
-    from pymllm.mem_cache.host_queue import HostQueueStore
-    from pymllm.mem_cache.host_store import HostSlotStore
-
-    as_switch("check_ownership", check_ownership)
-    if not isinstance(need_sort, bool):
-        raise TypeError(f"need_sort must be True or False, got {need_sort!r}")
-    size, page_size = as_size("size", size), as_size("page_size", page_size)
-    if size % page_size:
-        raise ValueError(f"size {size} is not a multiple of page_size {page_size}: pools hold whole pages")
-    if size + page_size - 1 > _LAST_INT32:
-        raise ValueError(f"slots up to {size + page_size - 1} do not fit int32 (at most {_LAST_INT32})")
-    place = as_device(device)
-    on_cpu = place.type == "cpu"
-    if store not in ("auto", "host", "device"):
-        raise ValueError(f"store must be 'auto', 'host' or 'device', got {store!r}")
-    if store == "host" and not on_cpu:
-        raise ValueError(f"the host store serves the CPU only, got device {place}: use store='auto'")
-    checked = on_cpu if check_ownership is None else check_ownership
-    kind: type[SlotStore] = HostSlotStore if checked or need_sort else HostQueueStore
-    if store == "device" or not on_cpu:
-        kind = DeviceSlotStore
-    return kind(size, page_size, place, need_sort, checked)

@@ -15,8 +15,8 @@ import torch
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.base_prefix_cache import InsertResult
-from pymllm.mem_cache.radix_tree import PagedKey, Split, Walk
-from pymllm.mem_cache.sliding_window import SlidingWindow, WindowedNode
+from pymllm.mem_cache.tree.radix_tree import PagedKey, Split, Walk
+from pymllm.mem_cache.tree.sliding_window import SlidingWindow, WindowedNode
 
 NodeT = TypeVar("NodeT", bound=WindowedNode)
 Run = tuple[int, int]  # half-open range of tokens of the key, whole pages

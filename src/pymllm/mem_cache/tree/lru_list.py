@@ -7,8 +7,8 @@ from reprlib import repr as short_repr
 from typing import Any, ClassVar
 
 from pymllm.errors import UsageError
-from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
 from pymllm.mem_cache.ownership import OneOwner
+from pymllm.mem_cache.tree.node import MambaTreeNode
 
 
 class LRUList(OneOwner):
