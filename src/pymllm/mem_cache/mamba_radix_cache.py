@@ -1,50 +1,39 @@
 """The prefix cache of hybrid models: KV of the attention layers, and states of the recurrent ones.
 
-Here are the public calls and the order in which they touch pools and tree. The tree is in
-`pymllm.mem_cache.tree.radix_tree`, what states add in `pymllm.mem_cache.tree.cached_states`, the choice of
-leaves in `pymllm.mem_cache.tree.eviction`.
+Here are the public calls. What it shares with the cache of plain models is in
+`pymllm.mem_cache.tree.tree_cache`, the tree itself in `pymllm.mem_cache.tree.radix_tree`, what states add in
+`pymllm.mem_cache.tree.cached_states`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from pymllm.mem_cache.arguments import as_callback, as_device, as_int, as_page_size, as_pool
-from pymllm.mem_cache.base_prefix_cache import (
-    BasePrefixCache,
-    EvictResult,
-    InsertResult,
-    MatchResult,
-    RadixKey,
-)
-from pymllm.mem_cache.ownership import OneOwner
+from pymllm.mem_cache.arguments import as_int, as_pool
+from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
 from pymllm.mem_cache.tree.cached_states import CachedStates, StatePlan, StateVictims
-from pymllm.mem_cache.tree.eviction import EvictionCallbacks
-from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, as_policy, is_lru
+from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, as_policy
 from pymllm.mem_cache.tree.lru_list import LRUList
 from pymllm.mem_cache.tree.node import MambaTreeNode, RankedMambaTreeNode
-from pymllm.mem_cache.tree.radix_tree import PagedKey, RadixTree, RankedTree, Split
+from pymllm.mem_cache.tree.radix_tree import PagedKey
 from pymllm.mem_cache.tree.slot_exchange import (
     SHORTAGES,
-    copy_for_tree,
-    counts_in_pages,
     read_incoming_slots,
     read_track_slot,
-    return_slots,
-    return_what_is_left,
     try_to_return,
 )
+from pymllm.mem_cache.tree.tree_cache import TreeCache, collect_error
 
 __all__ = ["LRUList", "MambaRadixCache", "MambaTreeNode"]
 
 logger = logging.getLogger(__name__)
 
 
-class MambaRadixCache(OneOwner, BasePrefixCache):
+class MambaRadixCache(TreeCache[MambaTreeNode]):
     """Share KV and recurrent states between requests with equal prompt prefixes.
 
     A recurrent layer's state holds good after exactly the token it was taken at. So a prefix can be resumed
@@ -119,7 +108,7 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
     (64, 2)
     """
 
-    _INSTEAD: ClassVar[str] = "build a new one with the same arguments, and insert again"
+    _NODES: ClassVar[tuple[Any, Any]] = (MambaTreeNode, RankedMambaTreeNode)
 
     def __init__(
         self,
@@ -129,44 +118,22 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         on_node_evict: Callable[[int], Any] | None = None,
         eviction_policy: str | EvictionPolicy = "lru",
     ) -> None:
-        self.page_size = as_page_size(page_size, token_to_kv_pool_allocator)
-        self.pool = as_pool(token_to_kv_pool_allocator)
         self.mamba_pool = as_pool(mamba_pool, "mamba_pool", "free_track_slot")
-        self.on_node_evict = as_callback(on_node_evict)
-        self.eviction_policy = policy = as_policy(eviction_policy)
-        self.device = as_device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
-        keeps_pages = counts_in_pages(self.pool, self.page_size, self.device)
-        victims = StateVictims(policy)
-        self._tree: RadixTree[MambaTreeNode]
-        self._ranked: RankedTree[Any] | None = None
-        if is_lru(policy):
-            self._tree = RadixTree(MambaTreeNode, self.page_size, self.device, keeps_pages, victims)
-        else:
-            make = RankedMambaTreeNode
-            self._tree = self._ranked = RankedTree(make, self.page_size, self.device, keeps_pages, victims)
+        victims = StateVictims(as_policy(eviction_policy))
+        super().__init__(page_size, token_to_kv_pool_allocator, on_node_evict, victims)
         self._states = CachedStates(self._tree, victims)
-        self.full_lru = LRUList()
-        self._callbacks = EvictionCallbacks()
 
     # -- sizes ---------------------------------------------------------------------------------------
 
     @property
-    def root_node(self) -> MambaTreeNode:
-        """The root: the node of the empty prefix."""
-        return self._tree.root
+    def full_lru(self) -> LRUList:
+        """Every node but the root, most recent first."""
+        return self._states.full_lru
 
     @property
     def mamba_lru(self) -> LRUList:
         """Every node with a state, most recent first."""
         return self._states.lru
-
-    def evictable_size(self) -> int:
-        """Count the tokens of unlocked nodes, O(1) (R7)."""
-        return self._tree.evictable_tokens
-
-    def protected_size(self) -> int:
-        """Count the tokens of locked nodes, O(1) (R7)."""
-        return self._tree.protected_tokens
 
     def mamba_evictable_size(self) -> int:
         """Count the states that no hold protects, O(1) (M6)."""
@@ -195,33 +162,8 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         Old nodes become stale, node ids go on counting, no callback runs. After an interrupt in the middle
         of a call it is as `RadixCache.reset`. Cost: O(tree).
         """
-        callbacks, tree = self._callbacks, self._tree
-        if callbacks.is_left_over():
-            callbacks.inside, callbacks.unsettled = None, True
-        callbacks.refuse("reset")
-        owned = list(tree.nodes())
-        with_states = [node for node in owned if node._track_slot is not None]
-        start = tree.prepare_start()
-        slots = None
-        if owned and self.pool is not None and not callbacks.unsettled:
-            slots = tree.gather(owned)
-        errors: list[BaseException] = []
-        was_settled = not callbacks.unsettled
-        callbacks.enter_pool()
-        try:
-            if was_settled:
-                self._return_all(with_states, slots, errors)
-            else:
-                self._return_what_is_left(with_states, owned)
-        except SHORTAGES:
-            callbacks.inside, callbacks.unsettled = None, False
-            raise
-        except BaseException:
-            self._start_with(start, owned)
-            raise
-        self._start_with(start, owned)
-        if errors:
-            raise errors[0]
+        self._guard.let_reset_in()
+        self._start_over()
 
     def match_prefix(self, key: RadixKey) -> MatchResult:
         """Find the longest cached prefix of ``key`` that ends at a state.
@@ -249,7 +191,7 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         Cost: one comparison of the key's bytes, O(nodes) in Python, one copy of the slots.
         Laws: R2, R8, R10, M2.
         """
-        self._callbacks.refuse("match_prefix")
+        self._guard.refuse("match_prefix")
         walk = self._tree.walk(PagedKey.of(key, self.page_size))
         path = walk.path
         while path and path[-1]._track_slot is None:
@@ -258,7 +200,7 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         branching = walk.length if walk.length > last._depth else None
         result = MatchResult(self._tree.gather(path), last, last._depth, branching)
         # All is made that can fail.
-        self._stamp(path)
+        self._states.stamp(path)
         for node in path:
             node.hit_count += 1
         return result
@@ -316,7 +258,7 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         once. Cost: as `match_prefix`, and one copy of what is new; the number of the track slot is read, so
         hand it over on the host, or the call waits for the device. Laws: R1, R3, R4, R8, M1, M3, M4, M7.
         """
-        self._callbacks.refuse("insert")
+        self._guard.refuse("insert")
         paged = PagedKey.of(key, self.page_size)
         slots = read_incoming_slots(value, len(key), paged, self.page_size, self.pool)
         if self._ranked is not None:
@@ -329,34 +271,7 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
                     f"mamba_value comes with a key of {len(key)} tokens: a state belongs to the end of a key "
                     f"of whole pages of {self.page_size}, at least one"
                 )
-        tree = self._tree
-        walk = tree.walk(paged)
-        path, split = walk.path, None
-        if walk.shared:
-            assert walk.partial is not None
-            split = tree.prepare_split(walk.partial, walk.shared)
-            path.append(split.upper)
-        last = path[-1] if path else tree.root
-        adopted: tuple[tuple[int, int], ...] = ()
-        if walk.length < paged.length:
-            last = tree.make_leaf(last, paged, copy_for_tree(tree, slots, walk.length, paged.length))
-            adopted = ((walk.length, paged.length),)
-        exists = track_slot is not None and last._track_slot is not None
-        result = InsertResult(walk.length, last, exists, adopted)
-        # All is made that can fail.
-        if split is not None:
-            self._split(split)
-        self._stamp(path)
-        if adopted:
-            tree.append(last)
-            self.full_lru.insert_mru(last)
-        if track_slot is not None and not exists:
-            self._states.adopt(last, track_slot)
-        elif adopted:
-            tree.victims.place(last)
-        if self._ranked is not None:
-            self._ranked.matter(last, priority)
-        return result
+        return self._insert(self._states, paged, slots, priority, track_slot)
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
         """Give KV back to its pool in the order of the policy, and states least recently used first.
@@ -387,25 +302,8 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         Cost: O(1) per node or state taken, whatever else is cached or locked; one ``free_track_slot`` per
         state and one ``free``.
         """
-        self._callbacks.refuse("evict")
-        wanted, wanted_states = as_int("num_tokens", num_tokens), as_int("swa_num_tokens", swa_num_tokens)
-        plan = StatePlan(self._states)
-        try:
-            plan.take_leaves(wanted)
-            plan.take_states(wanted_states)
-            result = EvictResult(plan.tokens, 0, plan.states)
-        except Exception:
-            plan.call_off()
-            raise
-        removed = plan.removed
-        self._give_back(plan)
-        for node in removed:
-            self.full_lru.take_out(node)
-        self._tree.remove(removed)
-        self._callbacks.unsettled = False  # what the pools took has left the tree
-        if self.on_node_evict is not None:
-            self._callbacks.run(self.on_node_evict, removed)
-        return result
+        plan = StatePlan(self._states, self.pool, self.mamba_pool)
+        return self._evict(plan, num_tokens, swa_num_tokens)
 
     def inc_lock_ref(self, node: MambaTreeNode | None) -> None:
         """Hold ``node``: its KV and that of its ancestors, and its own state.
@@ -424,7 +322,7 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         -----
         A state that arrives at the node later is protected too. Cost: O(depth). Laws: R6, M4.
         """
-        self._callbacks.refuse("inc_lock_ref")
+        self._guard.refuse("inc_lock_ref")
         if self._tree.check_node(node, MambaTreeNode):
             assert node is not None
             self._states.hold(node)
@@ -451,112 +349,42 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         -----
         Cost: O(depth). Laws: R6, M4.
         """
-        self._callbacks.refuse("dec_lock_ref")
+        self._guard.refuse("dec_lock_ref")
         if self._tree.check_node(node, MambaTreeNode):
             assert node is not None
             self._tree.check_held(node)
             self._states.release(node)
             self._tree.release(node)
 
-    def compute_node_hash(self, node: MambaTreeNode) -> list[str]:
-        """Hash the pages of ``node``, as `RadixCache.compute_node_hash` does (H2, H3)."""
-        if node is None:
-            raise TypeError("node is None: give a MambaTreeNode of this cache")
-        return self._tree.page_hashes(node) if self._tree.check_node(node, MambaTreeNode) else []
+    # -- what the calls are made of ------------------------------------------------------------------
 
-    def pretty_print(self) -> None:
-        """Print the tree to standard output, one line per node, children indented below their parent.
-
-        Below 32 levels the indentation stays, and a line begins with its level, ``[33]``: what is printed is
-        linear in the nodes, however deep they are.
-        """
-        states = len(self._states.lru)
-        print(
-            f"MambaRadixCache: {self.total_size()} tokens, {self.evictable_size()} evictable, "
-            f"{states} states, {self._states.evictable} evictable, page {self.page_size}"
-        )
-        for line in self._tree.outline():
-            print(line)
-
-    # -- what the calls share ------------------------------------------------------------------------
-
-    def _give_back(self, plan: StatePlan) -> None:
-        """Return what a plan took, and let no pool call back into the tree meanwhile (X2, X6)."""
-        removed, callbacks = plan.removed, self._callbacks
-        callbacks.enter_pool()
-        try:
-            plan.give_back(self.mamba_pool)
-            if removed and self.pool is not None:
-                try:
-                    return_slots(self.pool, self._tree, removed)
-                except BaseException:
-                    plan.call_off()
-                    raise
-        except Exception:
-            callbacks.unsettled = False
-            raise
-        finally:
-            callbacks.inside = None
+    def _sizes(self) -> str:
+        states = self._states
+        return f"{super()._sizes()}, {len(states.lru)} states, {states.evictable} evictable"
 
     def _return_all(
-        self, with_states: list[MambaTreeNode], slots: torch.Tensor | None, errors: list[BaseException]
+        self, owned: Sequence[MambaTreeNode], slots: torch.Tensor | None, errors: list[Exception]
     ) -> None:
-        """Ask the pools for everything (X7); where one has no memory, what they took leaves the tree."""
+        """Ask both pools for everything; where one has no memory, the states that went leave the tree."""
         taken = []
         try:
-            for node in with_states:
-                if self.mamba_pool is not None:
-                    _collect(errors, self.mamba_pool.free_track_slot, node._track_slot)
-                taken.append(node)
-            if slots is not None:
-                _collect(errors, self.pool.free, slots)
+            for node in owned:
+                if node._track_slot is not None:
+                    if self.mamba_pool is not None:
+                        collect_error(errors, self.mamba_pool.free_track_slot, node._track_slot)
+                    taken.append(node)
+            super()._return_all(owned, slots, errors)
         except SHORTAGES:
             for node in taken:
                 self._states.give_up(node)
             raise
 
-    def _return_what_is_left(self, with_states: list[MambaTreeNode], owned: list[MambaTreeNode]) -> None:
-        """Give back what an interrupted call has left in the tree, as far as the pools take it."""
-        for node in with_states if self.mamba_pool is not None else ():
-            try_to_return(self.mamba_pool.free_track_slot, node._track_slot)
-        if self.pool is not None:
-            return_what_is_left(self.pool, self._tree, owned)
+    def _return_what_is_left(self, owned: Sequence[MambaTreeNode]) -> None:
+        if self.mamba_pool is not None:
+            for node in owned:
+                if node._track_slot is not None:
+                    try_to_return(self.mamba_pool.free_track_slot, node._track_slot)
+        super()._return_what_is_left(owned)
 
-    def _start_with(self, start: Any, owned: list[MambaTreeNode]) -> None:
-        """Be empty; nothing here can fail."""
-        self._tree.start_with(start, owned)
+    def _forget(self, owned: Sequence[MambaTreeNode]) -> None:
         self._states.clear(owned)
-        self.full_lru.clear()
-        self._callbacks.inside, self._callbacks.unsettled = None, False
-
-    def _split(self, split: Split[MambaTreeNode]) -> None:
-        """Split a node; the state stays with the lower half, whose end it belongs to (M3)."""
-        self._tree.split(split)
-        upper, node = split.upper, split.node
-        self.full_lru.insert_behind(upper, node)
-
-    def _stamp(self, path: list[MambaTreeNode]) -> None:
-        """Make the nodes of a path, and only them, the most recent (R8, M8)."""
-        tree = self._tree
-        now = tree.tick()
-        if not path:
-            return
-        last = path[-1]
-        if path[0].last_access_time == last.last_access_time:  # then all were, and stand together in the list
-            self.full_lru.touch_stretch_mru(last, path[0])
-        else:
-            self.full_lru.touch_path_mru(path)
-        self._states.touch(path)
-        tree.victims.touch(path)
-        for node in path:
-            node.last_access_time = now
-
-
-def _collect(errors: list[BaseException], call: Callable[[Any], Any], argument: Any) -> None:
-    """Make a call and keep what it raises."""
-    try:
-        call(argument)
-    except SHORTAGES:
-        raise
-    except Exception as error:
-        errors.append(error)

@@ -1,40 +1,27 @@
 """The radix tree prefix cache, plain and with sliding windows.
 
-Here are the public calls and the order in which they touch pool and tree. The tree itself is in
-`pymllm.mem_cache.tree.radix_tree`, what a window adds in `pymllm.mem_cache.tree.sliding_window` and
-`pymllm.mem_cache.tree.window_insert`, the choice of victims in `pymllm.mem_cache.tree.eviction`.
+Here are the public calls. What it shares with the cache of hybrid models is in
+`pymllm.mem_cache.tree.tree_cache`, the tree itself in `pymllm.mem_cache.tree.radix_tree`, what a window adds
+in `pymllm.mem_cache.tree.sliding_window` and `pymllm.mem_cache.tree.window_insert`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from pymllm.mem_cache.arguments import as_callback, as_device, as_int, as_page_size, as_pool, as_size
-from pymllm.mem_cache.base_prefix_cache import (
-    BasePrefixCache,
-    EvictResult,
-    InsertResult,
-    MatchResult,
-    RadixKey,
-)
-from pymllm.mem_cache.ownership import OneOwner
-from pymllm.mem_cache.tree.eviction import EvictionCallbacks, LeafPlan
-from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, as_policy, is_lru
+from pymllm.mem_cache.arguments import as_int, as_size
+from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
+from pymllm.mem_cache.tree.eviction import LeafPlan
+from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, as_policy
 from pymllm.mem_cache.tree.node import RankedTreeNode, TreeNode
-from pymllm.mem_cache.tree.radix_tree import PagedKey, RadixTree, RankedTree
+from pymllm.mem_cache.tree.radix_tree import PagedKey
 from pymllm.mem_cache.tree.sliding_window import SlidingWindow, WindowPlan, WindowVictims
-from pymllm.mem_cache.tree.slot_exchange import (
-    SHORTAGES,
-    copy_for_tree,
-    counts_in_pages,
-    read_incoming_slots,
-    return_slots,
-    return_what_is_left,
-)
+from pymllm.mem_cache.tree.slot_exchange import read_incoming_slots
+from pymllm.mem_cache.tree.tree_cache import TreeCache
 from pymllm.mem_cache.tree.victims import Victims
 from pymllm.mem_cache.tree.window_insert import WindowInsert
 
@@ -43,7 +30,7 @@ __all__ = ["RadixCache", "TreeNode"]
 logger = logging.getLogger(__name__)
 
 
-class RadixCache(OneOwner, BasePrefixCache):
+class RadixCache(TreeCache[TreeNode]):
     """Share KV between requests with equal prompt prefixes, in a radix tree over whole pages.
 
     Parameters
@@ -93,7 +80,7 @@ class RadixCache(OneOwner, BasePrefixCache):
     `reset`, and then ``clear`` of the pool, succeed, and both are as new.
     """
 
-    _INSTEAD: ClassVar[str] = "build a new one with the same arguments, and insert again"
+    _NODES: ClassVar[tuple[Any, Any]] = (TreeNode, RankedTreeNode)
 
     def __init__(
         self,
@@ -103,51 +90,26 @@ class RadixCache(OneOwner, BasePrefixCache):
         on_node_evict: Callable[[int], Any] | None = None,
         eviction_policy: str | EvictionPolicy = "lru",
     ) -> None:
-        self.page_size = as_page_size(page_size, token_to_kv_pool_allocator)
         self.sliding_window_size = (
             None if sliding_window_size is None else as_size("sliding_window_size", sliding_window_size)
         )
-        self.pool = as_pool(token_to_kv_pool_allocator)
-        self.on_node_evict = as_callback(on_node_evict)
-        self.eviction_policy = policy = as_policy(eviction_policy)
-        self.device = as_device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
-        # A window moves slots between nodes one by one.
-        keeps_pages = sliding_window_size is None and counts_in_pages(self.pool, self.page_size, self.device)
+        policy = as_policy(eviction_policy)
         windows: WindowVictims[TreeNode] | None = None
         if self.sliding_window_size is not None:
             windows = WindowVictims(policy)
-        victims: Victims[Any] = Victims(policy) if windows is None else windows
-        self._tree: RadixTree[TreeNode]
-        self._ranked: RankedTree[Any] | None = None
-        if is_lru(policy):
-            self._tree = RadixTree(TreeNode, self.page_size, self.device, keeps_pages, victims)
-        else:
-            self._ranked = RankedTree(RankedTreeNode, self.page_size, self.device, keeps_pages, victims)
-            self._tree = self._ranked
+        victims: Victims[TreeNode] = Victims(policy) if windows is None else windows
+        # A window moves slots between nodes one by one.
+        super().__init__(page_size, token_to_kv_pool_allocator, on_node_evict, victims, windows is None)
         self._window: SlidingWindow[TreeNode] | None = None
         if windows is not None and self.sliding_window_size is not None:
             self._window = SlidingWindow(self._tree, windows, self.sliding_window_size)
-        self._callbacks = EvictionCallbacks()
 
     # -- sizes ---------------------------------------------------------------------------------------
-
-    @property
-    def root_node(self) -> TreeNode:
-        """The root: the node of the empty prefix."""
-        return self._tree.root
 
     @property
     def supports_swa(self) -> bool:
         """Whether the cache has a sliding window."""
         return self._window is not None
-
-    def evictable_size(self) -> int:
-        """Count the tokens of unlocked nodes, O(1) (R7)."""
-        return self._tree.evictable_tokens
-
-    def protected_size(self) -> int:
-        """Count the tokens of locked nodes, O(1) (R7)."""
-        return self._tree.protected_tokens
 
     def swa_evictable_size(self) -> int:
         """Count the alive tokens that no hold's window covers, O(1) (S6); 0 without a window."""
@@ -176,29 +138,8 @@ class RadixCache(OneOwner, BasePrefixCache):
         After an interrupt in the middle of a call, this one included, it gives back what the pool still
         counts as handed out; what the pool refuses then is logged, and the pool's ``clear`` brings it back.
         """
-        callbacks, tree = self._callbacks, self._tree
-        if callbacks.is_left_over():
-            callbacks.inside, callbacks.unsettled = None, True
-        callbacks.refuse("reset")
-        owned = list(tree.nodes())
-        start = tree.prepare_start()
-        slots = None
-        if owned and self.pool is not None and not callbacks.unsettled:
-            slots = tree.gather(owned)
-        was_settled = not callbacks.unsettled
-        callbacks.enter_pool()
-        try:
-            if slots is not None:
-                self.pool.free(slots)
-            elif self.pool is not None and not was_settled:
-                return_what_is_left(self.pool, tree, owned)
-        except SHORTAGES:
-            callbacks.inside, callbacks.unsettled = None, False
-            raise
-        except BaseException:
-            self._start_with(start, owned)
-            raise
-        self._start_with(start, owned)
+        self._guard.let_reset_in()
+        self._start_over()
 
     def match_prefix(self, key: RadixKey) -> MatchResult:
         """Find the longest usable cached prefix of ``key``.
@@ -226,7 +167,7 @@ class RadixCache(OneOwner, BasePrefixCache):
         Python, one copy of the slots.
         Laws: R2, R8, R10, S1.
         """
-        self._callbacks.refuse("match_prefix")
+        self._guard.refuse("match_prefix")
         tree = self._tree
         walk = tree.walk(PagedKey.of(key, self.page_size))
         path, into_partial = walk.path, walk.shared > 0
@@ -242,7 +183,7 @@ class RadixCache(OneOwner, BasePrefixCache):
         # All is made that can fail.
         if split is not None:
             (self._window or tree).split(split)
-        self._stamp(path)
+        tree.stamp(path)
         for node in path:
             node.hit_count += 1
         return result
@@ -303,39 +244,17 @@ class RadixCache(OneOwner, BasePrefixCache):
         insert is refused as a whole, and nothing changes, where the key would not be usable afterwards.
         Cost: as `match_prefix`, and one copy of what is new. Laws: R1, R3, R4, R8, S7, X2.
         """
-        self._callbacks.refuse("insert")
+        self._guard.refuse("insert")
         paged = PagedKey.of(key, self.page_size)
         slots = read_incoming_slots(value, len(key), paged, self.page_size, self.pool)
         protected = _length_within("prev_prefix_len", prev_prefix_len, len(key))
         evicted = _length_within("swa_evicted_seqlen", swa_evicted_seqlen, len(key))
         if self._ranked is not None:
             priority = as_int("priority", priority)
-        if self._window is not None:
-            result = self._insert_windowed(paged, slots, protected, evicted)
-            if self._ranked is not None and result.last_node._depth == paged.length:  # it was not refused
-                self._ranked.matter(result.last_node, priority)
-            return result
-        tree = self._tree
-        walk = tree.walk(paged)
-        path, split, leaf = walk.path, None, None
-        if walk.shared:
-            assert walk.partial is not None
-            split = tree.prepare_split(walk.partial, walk.shared)
-            path.append(split.upper)
-        last = path[-1] if path else tree.root
-        if walk.length == paged.length:
-            result = InsertResult(walk.length, last)
-        else:
-            leaf = tree.make_leaf(last, paged, copy_for_tree(tree, slots, walk.length, paged.length))
-            result = InsertResult(walk.length, leaf, adopted=((walk.length, paged.length),))
-        # All is made that can fail.
-        if split is not None:
-            tree.split(split)
-        self._stamp(path)
-        if leaf is not None:
-            tree.append(leaf)
-            tree.victims.place(leaf)
-        if self._ranked is not None:
+        if self._window is None:
+            return self._insert(self._tree, paged, slots, priority)
+        result = self._insert_windowed(paged, slots, protected, evicted)
+        if self._ranked is not None and result.last_node._depth == paged.length:  # it was not refused
             self._ranked.matter(result.last_node, priority)
         return result
 
@@ -369,26 +288,9 @@ class RadixCache(OneOwner, BasePrefixCache):
         Cost: O(1) per node taken, whatever else is cached or locked, and one call each to ``free_swa`` and
         ``free``. Another policy than ``lru`` ranks what was used since the last eviction, O(log n) each.
         """
-        self._callbacks.refuse("evict")
-        wanted, wanted_alive = as_int("num_tokens", num_tokens), as_int("swa_num_tokens", swa_num_tokens)
-        window_plan = None if self._window is None else WindowPlan(self._window)
-        plan: LeafPlan[TreeNode] = LeafPlan(self._tree) if window_plan is None else window_plan
-        try:
-            plan.take_leaves(wanted)
-            if window_plan is not None:
-                window_plan.take_windows(wanted_alive)
-            result = EvictResult(plan.tokens, 0 if window_plan is None else window_plan.alive_tokens)
-        except Exception:
-            plan.call_off()
-            raise
-        if window_plan is not None:
-            self._tombstone(window_plan)
-        self._give_back(plan)
-        if window_plan is not None:
-            window_plan.commit_removal()
-        self._tree.remove(plan.removed)
-        self._notify(plan.removed)
-        return result
+        window, pool = self._window, self.pool
+        plan = LeafPlan(self._tree, pool) if window is None else WindowPlan(window, pool)
+        return self._evict(plan, num_tokens, swa_num_tokens)
 
     def inc_lock_ref(self, node: TreeNode | None) -> int | None:
         """Hold ``node`` and its ancestors, so that none of them is evicted.
@@ -416,7 +318,7 @@ class RadixCache(OneOwner, BasePrefixCache):
         With a window, the window KV of exactly the pages that cover the last W tokens is protected; the
         node at the window's edge is split for that. Cost: O(depth). Laws: R6, S5, S6.
         """
-        self._callbacks.refuse("inc_lock_ref")
+        self._guard.refuse("inc_lock_ref")
         if not self._tree.check_node(node, TreeNode):
             return None
         assert node is not None
@@ -449,7 +351,7 @@ class RadixCache(OneOwner, BasePrefixCache):
         Undoes exactly what the hold did, whatever was split, inserted or evicted in between. Cost: O(depth).
         Laws: R6, S5.
         """
-        self._callbacks.refuse("dec_lock_ref")
+        self._guard.refuse("dec_lock_ref")
         if not self._tree.check_node(node, TreeNode):
             return
         assert node is not None
@@ -460,61 +362,11 @@ class RadixCache(OneOwner, BasePrefixCache):
         else:
             self._tree.release(node)
 
-    def compute_node_hash(self, node: TreeNode) -> list[str]:
-        """Hash the pages of ``node``, each chained to all tokens before it and to the namespace.
+    # -- what the calls are made of ------------------------------------------------------------------
 
-        Parameters
-        ----------
-        node : TreeNode
-            A node of this cache; the root has no pages.
-
-        Returns
-        -------
-        list of str
-            One SHA-256 per page, 64 hex digits; also kept in ``node.hash_values``.
-
-        Raises
-        ------
-        TypeError, StaleNodeError
-            ``node`` is not a node of this cache (any more).
-
-        Notes
-        -----
-        Computed once per node, missing ancestors first. Cost: O(tokens hashed). Laws: H2, H3.
-        """
-        if node is None:
-            raise TypeError("node is None: give a TreeNode of this cache")
-        return self._tree.page_hashes(node) if self._tree.check_node(node, TreeNode) else []
-
-    def pretty_print(self) -> None:
-        """Print the tree to standard output, one line per node, children indented below their parent.
-
-        Below 32 levels the indentation stays, and a line begins with its level, ``[33]``: what is printed is
-        linear in the nodes, however deep they are.
-        """
-        sizes = f"{self.total_size()} tokens, {self.evictable_size()} evictable"
-        print(f"RadixCache: {sizes}, page {self.page_size}")
-        for line in self._tree.outline():
-            print(line)
-
-    # -- what the calls share ------------------------------------------------------------------------
-
-    def _start_with(self, start: Any, owned: list[TreeNode]) -> None:
-        """Be empty; nothing here can fail."""
-        self._tree.start_with(start, owned)
+    def _forget(self, owned: Sequence[TreeNode]) -> None:
         if self._window is not None:
             self._window.clear()
-        self._callbacks.inside, self._callbacks.unsettled = None, False
-
-    def _stamp(self, path: list[TreeNode]) -> None:
-        """Make the nodes of a path, and only them, the most recent (R8)."""
-        tree = self._tree
-        now = tree.tick()
-        if not path:
-            return
-        tree.victims.touch(path)
-        for node in path:
-            node.last_access_time = now
 
     def _insert_windowed(
         self, paged: PagedKey, slots: torch.Tensor, protected: int, evicted: int
@@ -532,50 +384,8 @@ class RadixCache(OneOwner, BasePrefixCache):
             return InsertResult(0, self._tree.root)
         protected = -(-protected // self.page_size) * self.page_size
         slots = slots.to(self.device, torch.int64)
-        callbacks = self._callbacks
-        callbacks.enter_pool()
-        try:
-            result = WindowInsert(self._window, self.pool, paged, walk, slots, protected, evicted).run()
-            callbacks.unsettled = False
-            return result
-        except Exception:
-            callbacks.unsettled = False
-            raise
-        finally:
-            callbacks.inside = None
-
-    def _tombstone(self, plan: WindowPlan[TreeNode]) -> None:
-        nodes = plan.tombstoned
-        if nodes and hasattr(self.pool, "free_swa"):
-            callbacks = self._callbacks
-            callbacks.enter_pool()
-            try:
-                self.pool.free_swa(self._tree.gather(nodes))
-            except BaseException as error:
-                plan.call_off()
-                callbacks.unsettled = not isinstance(error, Exception)
-                raise
-            finally:
-                callbacks.inside = None
-        plan.commit_tombstones()
-
-    def _give_back(self, plan: LeafPlan[TreeNode]) -> None:
-        callbacks = self._callbacks
-        if plan.removed and self.pool is not None:
-            callbacks.enter_pool()
-            try:
-                return_slots(self.pool, self._tree, plan.removed)
-            except BaseException as error:
-                plan.call_off()
-                # Who is interrupted cannot know what the pool has taken by then.
-                callbacks.unsettled = not isinstance(error, Exception)
-                raise
-            finally:
-                callbacks.inside = None
-
-    def _notify(self, removed: list[TreeNode]) -> None:
-        self._callbacks.unsettled = False  # what the pool took has left the tree
-        self._callbacks.run(self.on_node_evict, removed)
+        with self._guard:
+            return WindowInsert(self._window, self.pool, paged, walk, slots, protected, evicted).run()
 
 
 def _length_within(name: str, value: int, key_length: int) -> int:

@@ -110,7 +110,7 @@ class TestFaults:
         """X6: a note that is empty tells a judge that nothing was refused."""
         made = adapter(pool="none")
         made.apply(1, ops.Insert(ops.Key((1, 2))))
-        monkeypatch.setattr(made.cache._callbacks, "refuse", lambda call: None)
+        monkeypatch.setattr(type(made.cache._guard), "refuse", lambda guard, call: None)
         made.apply(2, ops.Fault("reenter"))
         (effect,) = made.apply(3, ops.Evict(1)).effects
         assert effect.note == ""

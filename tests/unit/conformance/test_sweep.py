@@ -135,7 +135,7 @@ def test_an_engine_that_is_refused_memory_gives_everything_back() -> None:
 
 def test_what_a_failure_loses_is_found() -> None:
     """X2: victims that the pool did not take are not put back among those that can be evicted."""
-    edits = [Edit("pymllm.mem_cache.radix_cache:RadixCache._give_back", "plan.call_off()", "pass")]
+    edits = [Edit("pymllm.mem_cache.tree.tree_cache:TreeCache._evict", "plan.call_off()", "pass")]
     machine = machine_of(PrefixMachine, "radix", PREFIX)
     with planted(edits), pytest.raises(InvariantViolation) as caught:
         sweep(machine, range(4), 20)

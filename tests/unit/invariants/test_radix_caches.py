@@ -325,11 +325,11 @@ Tree = RadixTree[Any]
 def tree(request: pytest.FixtureRequest) -> Tree:
     """A trunk of two tokens with two leaves of one token each, all of different accesses."""
     made: Tree = RadixTree(request.param, 1, torch.device("cpu"))
-    made.tick()
+    made.stamp([])
     trunk = made.make_leaf(made.root, PagedKey.of(RadixKey([1, 2]), 1), torch.tensor([10, 11]))
     made.append(trunk)
     for token in (3, 4):
-        made.tick()
+        made.stamp([])
         leaf = made.make_leaf(trunk, PagedKey.of(RadixKey([1, 2, token]), 1), torch.tensor([10 + token]))
         made.append(leaf)
         made.victims.place(leaf)

@@ -293,6 +293,6 @@ class TestShortage:
         """X7: there is nobody to ask."""
         cache = MambaRadixCache()
         cache.insert(RadixKey([1]), mamba_value=torch.tensor([3]))
-        cache._callbacks.enter_pool()
+        cache._guard.__enter__()
         cache.reset()
         assert (cache.total_size(), len(cache.mamba_lru)) == (0, 0)

@@ -296,7 +296,7 @@ def test_reset_without_memory_changes_nothing(
 def test_reset_heals_a_call_that_never_ended(short: tuple[RadixCache, _ShortOfMemory]) -> None:
     """X6, X7: what an interrupt left of a callback refuses a match, and no reset."""
     cache, pool = short
-    cache._callbacks.inside, cache._callbacks._thread = "on_node_evict", get_ident()
+    cache._guard.inside, cache._guard._thread = "on_node_evict", get_ident()
     with pytest.raises(RuntimeError, match="match_prefix was called from on_node_evict"):
         cache.match_prefix(RadixKey([1]))
     cache.reset()

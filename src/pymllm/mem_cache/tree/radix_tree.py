@@ -392,11 +392,14 @@ class RadixTree(Generic[NodeT]):
 
     # -- recency -------------------------------------------------------------------------------------
 
-    def tick(self) -> float:
-        """Start an access and return its number (R8)."""
-        self.clock += 1.0
-        self.root.last_access_time = self.clock
-        return self.clock
+    def stamp(self, path: Sequence[NodeT]) -> None:
+        """Start an access and make the nodes of a path, and only them, the most recent (R8)."""
+        self.clock = now = self.clock + 1.0
+        self.root.last_access_time = now
+        if path:
+            self.victims.touch(path)
+            for node in path:
+                node.last_access_time = now
 
     # -- holds ---------------------------------------------------------------------------------------
 

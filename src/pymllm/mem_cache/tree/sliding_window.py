@@ -7,7 +7,7 @@ freed. Only a prefix that ends in a whole window of alive tokens can be continue
 from __future__ import annotations
 
 from itertools import count
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pymllm.errors import LockError
 from pymllm.mem_cache.tree.eviction import LeafPlan
@@ -178,27 +178,22 @@ class SlidingWindow(Generic[NodeT]):
 class WindowPlan(LeafPlan[NodeT]):
     """An eviction in a windowed tree: leaves that go, and inner nodes that lose their window KV (S3, S4).
 
-    ``window``: its `victims` lose what is chosen; the nodes stay untouched until `commit_tombstones`.
+    ``window``: its `victims` lose what is chosen. ``pool``: gets window KV back where it has ``free_swa``.
     ``alive_tokens``: alive tokens that go, in removed and in tombstoned nodes.
     """
 
     __slots__ = ("_dying", "_window", "alive_tokens")
 
-    def __init__(self, window: SlidingWindow[NodeT]) -> None:
-        super().__init__(window.tree)
+    def __init__(self, window: SlidingWindow[NodeT], pool: Any) -> None:
+        LeafPlan.__init__(self, window.tree, pool)
         self._window = window
-        self._dying: dict[int, NodeT] = {}
+        self._dying: dict[int, NodeT] = {}  # nodes that stay without window KV, in the order chosen
         self.alive_tokens = 0
 
-    @property
-    def tombstoned(self) -> list[NodeT]:
-        """Nodes that stay without window KV, in the order chosen."""
-        return list(self._dying.values())
-
-    def take_windows(self, tokens: int) -> None:
-        """Choose the least recent alive node without a window lock until ``tokens`` alive tokens are gone."""
+    def take_parts(self, wanted: int) -> None:
+        """Choose the least recent alive node without a window lock until ``wanted`` alive tokens are gone."""
         victims = self._window.victims
-        while self.alive_tokens < tokens:
+        while self.alive_tokens < wanted:
             node = victims.oldest_of_all()
             if node is None:
                 return
@@ -209,22 +204,23 @@ class WindowPlan(LeafPlan[NodeT]):
             self.alive_tokens += node._length
             victims.inner.discard(node)
 
-    def commit_tombstones(self) -> None:
-        """Mark the tombstoned nodes, whose window KV the pool has taken."""
-        for node in self._dying.values():
-            node.swa_tombstone = True
-            self._window.evictable_tokens -= node._length
-        self._dying.clear()
-
-    def commit_removal(self) -> None:
-        """Count the alive nodes among the removed ones out."""
-        self._window.evictable_tokens -= sum(node._length for node in self.removed if not node.swa_tombstone)
-
     def call_off(self) -> None:
-        """Put everything back that was not committed."""
+        """Put what was not committed back where it waited."""
         super().call_off()
         for node in self._dying.values():
             self._window.victims.place(node)
+
+    def commit(self) -> None:
+        """Give the window KV of the dying nodes back in one call, mark them, and then remove whole nodes."""
+        window, dying = self._window, list(self._dying.values())
+        if dying and hasattr(self._pool, "free_swa"):
+            self._pool.free_swa(self._tree.gather(dying))
+        for node in dying:
+            node.swa_tombstone = True
+            window.evictable_tokens -= node._length
+        self._dying.clear()
+        LeafPlan.commit(self)
+        window.evictable_tokens -= sum(node._length for node in self.removed if not node.swa_tombstone)
 
     def _must_go(self, node: NodeT) -> bool:
         return node.swa_tombstone or node.id in self._dying

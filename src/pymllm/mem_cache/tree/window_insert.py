@@ -104,7 +104,7 @@ class WindowInsert(Generic[NodeT]):
             self._pool.free(displaced)
         self._split_now(cut)
         self._revive(replaced)
-        self._grow(leaves, last)
+        self._grow(end, leaves)
         return result
 
     def _split_now(self, cut: Split[NodeT] | None) -> None:
@@ -237,18 +237,14 @@ class WindowInsert(Generic[NodeT]):
                 start = end
         return leaves
 
-    def _grow(self, leaves: list[NodeT], last: NodeT) -> None:
-        """Add what is not cached yet, and make the path the most recent."""
+    def _grow(self, end: NodeT, leaves: list[NodeT]) -> None:
+        """Make the cached path, which ends with ``end``, the most recent, and add what is not cached yet."""
         tree = self._tree
-        now = tree.tick()
+        tree.stamp(tree.path_to(end))
         for leaf in leaves:
             tree.append(leaf)
             if not leaf.swa_tombstone:
                 self._window.enter(leaf)
-        path = tree.path_to(last)
-        tree.victims.touch(path)
-        for node in path:
-            node.last_access_time = now
 
     def _end_of_prefix(self, cut: Split[NodeT] | None) -> NodeT:
         """Return the node that will end where the cached prefix does."""

@@ -1,0 +1,317 @@
+"""What both radix caches are: a tree over a pool, and the one order in which a call touches the two.
+
+Whatever can fail is made first, then the pools are asked, and what they have done is written down. While code
+of others runs, a pool's or a callback's, a guard keeps it out of the cache.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from types import FrameType, TracebackType
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+
+import torch
+
+from pymllm.mem_cache.arguments import as_callback, as_device, as_int, as_page_size, as_pool
+from pymllm.mem_cache.base_prefix_cache import BasePrefixCache, EvictResult, InsertResult
+from pymllm.mem_cache.ownership import OneOwner, refuse_other_thread
+from pymllm.mem_cache.tree.eviction import LeafPlan
+from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, is_lru
+from pymllm.mem_cache.tree.radix_tree import PagedKey, RadixNode, RadixTree, RankedTree
+from pymllm.mem_cache.tree.slot_exchange import SHORTAGES, copy_for_tree, counts_in_pages, return_what_is_left
+from pymllm.mem_cache.tree.victims import Victims
+
+NodeT = TypeVar("NodeT", bound=RadixNode)
+
+_IN_A_POOL: Final = "a pool that the cache was calling"
+
+_CALLING: Final = frozenset({__name__, "pymllm.mem_cache.radix_cache", "pymllm.mem_cache.mamba_radix_cache"})
+"""Modules with the calls amid which somebody else's code runs."""
+
+
+class CallGuard:
+    """Keep others' code, which runs amid a cache's call, out of the cache (X6).
+
+    It is the context that such code runs in, with what the tree then does with a pool's answer. ``inside``:
+    whose code runs now, in words: a pool's, unless the context says otherwise. ``unsettled``: a pool has been
+    given slots that may still be in the tree; outside of a call only where an interrupt has left it, until a
+    `reset` (X7). It remembers which thread runs that code, so that a refusal can tell a callback from a
+    second thread. That is best effort: two threads that meet where no pool and no callback runs are not
+    noticed. Cost: 0.2 us for both ends.
+    """
+
+    __slots__ = ("_thread", "_was_unsettled", "inside", "unsettled")
+
+    def __init__(self) -> None:
+        self.inside: str | None = None
+        self.unsettled = self._was_unsettled = False
+        self._thread = 0
+
+    def __enter__(self) -> Self:
+        self._thread = get_ident()
+        self._was_unsettled = self.unsettled
+        self.unsettled = True
+        self.inside = _IN_A_POOL
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or issubclass(kind, Exception):  # an interrupt does not tell what a pool has taken
+            self.unsettled = self._was_unsettled
+        self.inside = None
+
+    def settle(self) -> None:
+        """Say that no pool has been given anything that is in the tree."""
+        self.unsettled = self._was_unsettled = False
+
+    def let_reset_in(self) -> None:
+        """Refuse a ``reset``, which asks itself, as any call, but where an interrupt has left `inside`.
+
+        Then no frame of any thread is in a call of this cache but the one that asks.
+        """
+        if self.inside is not None and not self._is_amid_a_call(sys._getframe(1)):
+            self.inside, self.unsettled = None, True
+        self.refuse("reset")
+
+    def _is_amid_a_call(self, asking: FrameType) -> bool:
+        for frame in sys._current_frames().values():
+            at: FrameType | None = frame
+            while at is not None:
+                if at is not asking and at.f_globals.get("__name__") in _CALLING:
+                    caller = at.f_locals.get("self")
+                    if getattr(caller, "_guard", None) is self:
+                        return True
+                at = at.f_back
+        return False
+
+    def refuse(self, call: str) -> None:
+        """Refuse a call on the cache from inside a callback, or from a pool in the middle of a call."""
+        inside = self.inside
+        if inside is not None:
+            refuse_other_thread(call, "cache", self._thread, f"is inside {inside}")
+            raise RuntimeError(
+                f"{call} was called from {inside}: only sizes, hashes and pretty_print may be, "
+                "do it after the cache has returned"
+            )
+
+
+class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
+    """A prefix cache that is a radix tree: what it is made of, and the calls that are the same for all kinds.
+
+    A kind says which nodes it has (``_NODES``: for recency alone, and for another policy), in which orders
+    they wait (`victims`), what it keeps beside the tree, and how an eviction is planned.
+    """
+
+    _INSTEAD: ClassVar[str] = "build a new one with the same arguments, and insert again"
+    _NODES: ClassVar[tuple[Any, Any]]
+
+    def __init__(
+        self,
+        page_size: int,
+        pool: Any,
+        on_node_evict: Callable[[int], Any] | None,
+        victims: Victims[NodeT],
+        may_keep_pages: bool = True,
+    ) -> None:
+        self.page_size = as_page_size(page_size, pool)
+        self.pool = as_pool(pool)
+        self.on_node_evict = as_callback(on_node_evict)
+        self.eviction_policy: EvictionPolicy = victims.policy
+        self.device = as_device(getattr(pool, "device", "cpu"))
+        keeps_pages = may_keep_pages and counts_in_pages(pool, self.page_size, self.device)
+        make_node, make_ranked = self._NODES
+        self._tree: RadixTree[NodeT]
+        self._ranked: RankedTree[Any] | None = None
+        if is_lru(victims.policy):
+            self._tree = RadixTree(make_node, self.page_size, self.device, keeps_pages, victims)
+        else:
+            ranked: Any = RankedTree(make_ranked, self.page_size, self.device, keeps_pages, victims)
+            self._tree = self._ranked = ranked
+        self._guard = CallGuard()
+
+    @property
+    def root_node(self) -> NodeT:
+        """The root: the node of the empty prefix."""
+        return self._tree.root
+
+    def evictable_size(self) -> int:
+        """Count the tokens of unlocked nodes, O(1) (R7)."""
+        return self._tree.evictable_tokens
+
+    def protected_size(self) -> int:
+        """Count the tokens of locked nodes, O(1) (R7)."""
+        return self._tree.protected_tokens
+
+    def compute_node_hash(self, node: NodeT) -> list[str]:
+        """Hash the pages of ``node``, each chained to all tokens before it and to the namespace.
+
+        Parameters
+        ----------
+        node : node
+            A node of this cache; the root has no pages.
+
+        Returns
+        -------
+        list of str
+            One SHA-256 per page, 64 hex digits; also kept in ``node.hash_values``.
+
+        Raises
+        ------
+        TypeError, StaleNodeError
+            ``node`` is not a node of this cache (any more).
+
+        Notes
+        -----
+        Computed once per node, missing ancestors first. Cost: O(tokens hashed). Laws: H2, H3.
+        """
+        kind = self._NODES[0]
+        if node is None:
+            raise TypeError(f"node is None: give a {kind.__name__} of this cache")
+        return self._tree.page_hashes(node) if self._tree.check_node(node, kind) else []
+
+    def pretty_print(self) -> None:
+        """Print the tree to standard output, one line per node, children indented below their parent.
+
+        Below 32 levels the indentation stays, and a line begins with its level, ``[33]``: what is printed is
+        linear in the nodes, however deep they are.
+        """
+        print(f"{type(self).__name__}: {self._sizes()}, page {self.page_size}")
+        for line in self._tree.outline():
+            print(line)
+
+    def _sizes(self) -> str:
+        return f"{self.total_size()} tokens, {self.evictable_size()} evictable"
+
+    # -- inserts -------------------------------------------------------------------------------------
+
+    def _insert(
+        self, layer: Any, paged: PagedKey, slots: torch.Tensor, priority: int, track_slot: int | None = None
+    ) -> InsertResult:
+        """Add what is not cached of a key, and perhaps a state at its end, where it has none.
+
+        ``layer``: the tree, or what keeps something of its nodes beside it, and appends, splits and stamps
+        them.
+        """
+        tree = self._tree
+        walk = tree.walk(paged)
+        path, split = walk.path, None
+        if walk.shared:
+            assert walk.partial is not None
+            split = tree.prepare_split(walk.partial, walk.shared)
+            path.append(split.upper)
+        last = path[-1] if path else tree.root
+        adopted: tuple[tuple[int, int], ...] = ()
+        if walk.length < paged.length:
+            last = tree.make_leaf(last, paged, copy_for_tree(tree, slots, walk.length, paged.length))
+            adopted = ((walk.length, paged.length),)
+        exists = track_slot is not None and getattr(last, "_track_slot", None) is not None
+        result = InsertResult(walk.length, last, exists, adopted)
+        # All is made that can fail.
+        if split is not None:
+            layer.split(split)
+        layer.stamp(path)
+        if adopted:
+            layer.append(last)
+        if track_slot is not None and not exists:
+            layer.adopt(last, track_slot)
+        elif adopted:
+            tree.victims.place(last)
+        if self._ranked is not None:
+            self._ranked.matter(last, priority)
+        return result
+
+    # -- evictions -----------------------------------------------------------------------------------
+
+    def _evict(self, plan: LeafPlan[NodeT], num_tokens: int, swa_num_tokens: int) -> EvictResult:
+        """Fill an empty plan, let the pools take it, write down what they took, and tell the user (X2)."""
+        self._guard.refuse("evict")
+        wanted, wanted_parts = as_int("num_tokens", num_tokens), as_int("swa_num_tokens", swa_num_tokens)
+        try:
+            plan.take_leaves(wanted)
+            if wanted_parts > 0:
+                plan.take_parts(wanted_parts)
+            result = EvictResult(plan.tokens, plan.alive_tokens, plan.states)
+            with self._guard:
+                plan.commit()
+        except Exception:  # after an interrupt there is nothing to be put back, but a reset
+            plan.call_off()
+            raise
+        if self.on_node_evict is not None:
+            self._notify(plan.removed)
+        return result
+
+    def _notify(self, removed: Sequence[NodeT]) -> None:
+        """Call ``on_node_evict`` with the id of every node, in order, and raise the first error at the end.
+
+        Only an ``Exception`` waits for the rest: an interrupt leaves at once, as it does everywhere.
+        """
+        callback, errors = self.on_node_evict, []
+        with self._guard as guard:
+            guard.inside, guard.unsettled = "on_node_evict", guard._was_unsettled
+            for node in removed:
+                try:
+                    callback(node.id)
+                except Exception as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+
+    # -- starting again ------------------------------------------------------------------------------
+
+    def _start_over(self) -> None:
+        """Return everything to the pools, whatever is held, and be empty; what a pool raised comes last."""
+        tree = self._tree
+        owned = list(tree.nodes())
+        start = tree.prepare_start()
+        is_settled, slots = not self._guard.unsettled, None
+        if owned and self.pool is not None and is_settled:
+            slots = tree.gather(owned)
+        errors: list[Exception] = []
+        with self._guard:
+            try:
+                if is_settled:
+                    self._return_all(owned, slots, errors)
+                else:
+                    self._return_what_is_left(owned)
+            except SHORTAGES:
+                raise
+            except BaseException:
+                self._start_with(start, owned)
+                raise
+            self._start_with(start, owned)
+        if errors:
+            raise errors[0]
+
+    def _return_all(
+        self, owned: Sequence[NodeT], slots: torch.Tensor | None, errors: list[Exception]
+    ) -> None:
+        """Ask the pools for everything, and keep what they raise (X7), but for a shortage of memory."""
+        if slots is not None:
+            collect_error(errors, self.pool.free, slots)
+
+    def _return_what_is_left(self, owned: Sequence[NodeT]) -> None:
+        """Give back what an interrupted call has left in the tree, as far as the pools take it."""
+        if self.pool is not None:
+            return_what_is_left(self.pool, self._tree, owned)
+
+    def _start_with(self, start: Any, owned: Sequence[NodeT]) -> None:
+        """Be empty; nothing here can fail."""
+        self._tree.start_with(start, owned)
+        self._forget(owned)
+        self._guard.settle()
+
+    def _forget(self, owned: Sequence[NodeT]) -> None:
+        """Start empty, beside the tree."""
+
+
+def collect_error(errors: list[Exception], call: Callable[[Any], Any], argument: Any) -> None:
+    """Make a call and keep what it raises, but for a shortage of memory."""
+    try:
+        call(argument)
+    except SHORTAGES:
+        raise
+    except Exception as error:
+        errors.append(error)
