@@ -187,7 +187,7 @@ def test_an_import_loads_no_more_than_it_needs(modules: str, watched: list[str])
 
 
 def test_the_oracle_runs_without_what_it_judges() -> None:
-    """Whoever judges a cache in another language needs neither torch nor our classes, whatever they import."""
+    """Whoever judges a cache in another language needs neither torch nor our classes."""
     paths = [path for room in ("history", "oracle") for path in sorted((PACKAGE / room).rglob("*.py"))]
     modules = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in paths]
     watched = [*HEAVY, "pymllm.mem_cache", "pymllm.invariants", "pymllm.workloads", "pymllm.adapters"]
