@@ -13,8 +13,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from pymllm import __version__
+from pymllm.conformance import workers
 from pymllm.conformance.machines import CI, DEEP, DEV, PROFILES
 from tests.source_tree import pytest_make_collect_report
+from tests.warm_workers import start_warm
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +82,23 @@ def pytest_report_header(config: pytest.Config) -> str:
 def device(kv_device: torch.device) -> torch.device:
     """Each device that the test is to run on, under the name that most tests know it by."""
     return kv_device
+
+
+START_COLD = workers._start
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_workers() -> Iterator[None]:
+    """Forks worker processes from a prepared one: to import torch takes each two seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "_start", start_warm)
+        yield
+
+
+@pytest.fixture
+def cold_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts worker processes as users get them: new interpreters, which have nothing in common."""
+    monkeypatch.setattr(workers, "_start", START_COLD)
 
 
 @pytest.fixture

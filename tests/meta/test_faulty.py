@@ -20,6 +20,12 @@ NAMES = [entry.name for entry in FAULTY]
 
 each_faulty = pytest.mark.parametrize("name", NAMES)
 
+# A search takes seconds. `pymllm faults`, which is in the gate, looks for all of them. A third is looked for
+# here, too, for small programs and for what sound classes make of them, and the rest with -m slow.
+each_searched = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if at % 3 else []) for at, name in enumerate(NAMES)]
+)
+
 
 @functools.cache
 def finding_of(name: str) -> Finding:
@@ -31,14 +37,14 @@ def finding_of(name: str) -> Finding:
     return laws[CAUGHT[name].law]
 
 
-@each_faulty
+@each_searched
 def test_it_is_caught_by_its_law_with_a_small_program(name: str) -> None:
     """The law of its class; Hypothesis shrinks the program to what is recorded, or smaller."""
     assert CAUGHT[name].law == class_of(name).BREAKS
     assert 1 <= len(finding_of(name).history) <= CAUGHT[name].operations
 
 
-@each_faulty
+@each_searched
 def test_the_found_program_shows_the_same_again(name: str) -> None:
     """Run again it breaks the same law, and its outcomes alone do, unless that takes two runs."""
     finding = finding_of(name)
@@ -46,7 +52,7 @@ def test_the_found_program_shows_the_same_again(name: str) -> None:
     assert finding.is_judged == (finding.law != "X3" and name != "faulty-restless-snapshots")
 
 
-@each_faulty
+@each_searched
 def test_the_sound_sibling_is_not_accused(name: str) -> None:
     """The same program on the class without the fault: no violation, and all of it makes sense."""
     history = finding_of(name).history

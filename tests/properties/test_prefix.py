@@ -40,10 +40,10 @@ each_configuration = pytest.mark.parametrize(
 def test_cache_agrees_with_the_oracle(adapter: str, config: Config) -> None:
     """All of R, S, X, A and E1: Hypothesis finds no program after which cache, pool and oracle differ.
 
-    There are forty of them, so each gets half of a profile's programs.
+    There are forty of them, so each gets a quarter of a profile's programs.
     """
     machine = make_machine(PrefixMachine, adapter, config)
-    programs = settings.default.max_examples // 2
+    programs = settings.default.max_examples // 4
     run_state_machine_as_test(machine, settings=settings(machine.TestCase.settings, max_examples=programs))
 
 

@@ -231,15 +231,13 @@ def test_an_import_loads_no_more_than_it_needs(modules: str, watched: list[str])
     assert loaded_by(modules, *watched) == set()
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted([*(PACKAGE / "history").rglob("*.py"), *(PACKAGE / "oracle").rglob("*.py")]),
-    ids=lambda path: path.stem,
-)
-def test_the_oracle_runs_without_what_it_judges(path: Path) -> None:
+def test_the_oracle_runs_without_what_it_judges() -> None:
     """Whoever judges a cache in another language needs neither torch nor our classes."""
+    paths = [path for room in ("history", "oracle") for path in sorted((PACKAGE / room).rglob("*.py"))]
+    modules = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in paths]
     watched = [*HEAVY, "pymllm.mem_cache", "pymllm.invariants", "pymllm.workloads", "pymllm.adapters"]
-    assert loaded_by(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts), *watched) == set()
+    assert len(modules) > 40
+    assert loaded_by(", ".join(modules), *watched) == set()
 
 
 def test_the_look_at_loaded_modules_sees_a_loaded_one() -> None:

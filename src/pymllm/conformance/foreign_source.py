@@ -47,11 +47,17 @@ def digest_modules(names: list[str]) -> str:
         name = waiting.pop()
         top = name.partition(".")[0]
         path = None if name in files or top in _OURS else _find(name)
-        if path is None or (top not in named and any(path.is_relative_to(it) for it in _INSTALLED)):
+        if path is None or (top not in named and _is_installed(path)):
             continue
         files[name] = path
         waiting += [name.rpartition(".")[0] or name, *_imports_of(name, path)]
     return _digest(files)
+
+
+def _is_installed(path: Path) -> bool:
+    """Tell whether a file is of an installed package, of another environment on the path, too."""
+    is_here = any(path.is_relative_to(folder) for folder in _INSTALLED)
+    return is_here or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
 def _digest(files: dict[str, Path]) -> str:

@@ -103,15 +103,8 @@ class WorkerProcess:
 
     def __init__(self) -> None:
         self.link, theirs = Pipe()
-        serve = f"from {__name__} import serve; serve({theirs.fileno()})"
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {serve}"],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # what an adapter prints is no result
-                pass_fds=(theirs.fileno(),),
-                process_group=0,
-            )
+            self._process = _start(theirs.fileno())
 
     @property
     def is_alive(self) -> bool:
@@ -156,6 +149,18 @@ class WorkerProcess:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+
+def _start(descriptor: int) -> subprocess.Popen[bytes]:
+    """Start a new interpreter that serves a connection, in a group of its own."""
+    serve = f"from {__name__} import serve; serve({descriptor})"
+    return subprocess.Popen(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {serve}"],
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # what an adapter prints is no result
+        pass_fds=(descriptor,),
+        process_group=0,
+    )
 
 
 def _describe_death(status: int) -> str:

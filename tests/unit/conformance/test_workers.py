@@ -21,6 +21,8 @@ from pymllm.conformance.time_limit import AdapterCall, HungError
 from pymllm.conformance.workers import Lost, Raised, Task, WorkerProcess, Workers, ask, is_worker, tell
 from tests.child_processes import left_of
 
+pytestmark = pytest.mark.usefixtures("cold_workers")
+
 
 def work(number: int) -> tuple[int, int]:
     """Answer with the process; the second item takes its process along."""

@@ -21,6 +21,17 @@ def test_stretch_of_neighbours_moves_as_it_is(mamba: bool, first: int, last: int
 
 
 @pytest.mark.parametrize("mamba", [False, True])
+def test_the_most_recent_one_stays_where_it_is(mamba: bool) -> None:
+    """M8: and another one comes before it."""
+    lru, (older, newer) = LRUList(mamba), [MambaTreeNode() for _ in range(2)]
+    for node in (older, newer):
+        lru.insert_mru(node)
+    for touched, expected in ((newer, [newer, older]), (older, [older, newer])):
+        lru.touch_mru(touched)
+        assert list(lru) == expected
+
+
+@pytest.mark.parametrize("mamba", [False, True])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_node_is_inserted_behind_a_member(mamba: bool, place: int) -> None:
     """M8: as the next older one, also at the old end."""

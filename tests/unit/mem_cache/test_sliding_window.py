@@ -44,6 +44,16 @@ class TestUsablePrefixes:
         put(cache, TEN, evicted=3)
         assert [found(cache, TEN[:length]) for length in (3, 6, 7, 8, 10)] == [0, 0, 7, 8, 10]
 
+    def test_alive_nodes_behind_a_tombstone_make_a_window_together(self) -> None:
+        """S1: the first of them is too short to end a prefix, and counts for the next."""
+        cache = RadixCache(1, 3)
+        for length in (2, 4, 5, 10):
+            last = put(cache, TEN[:length])
+        cache.inc_lock_ref(last)
+        found(cache, TEN[:2])
+        cache.evict(0, 1)
+        assert [found(cache, TEN[:length]) for length in (5, 6, 7, 10)] == [2, 2, 7, 10]
+
     @pytest.mark.notices("B31")
     def test_alive_tokens_are_counted_from_the_last_tombstone(self) -> None:
         """S1: two alive tokens before a tombstone and two after it are no window of three."""
@@ -55,6 +65,25 @@ class TestUsablePrefixes:
         cache.evict(0, 1)
         assert middle.swa_tombstone
         assert [found(cache, TEN[:length]) for length in (6, 7)] == [2, 7]
+
+
+def test_what_an_insert_revives_and_what_it_adds_is_one_run() -> None:
+    """S7: slots that lie behind each other in the key are told as one range."""
+    cache = RadixCache(1, 2)
+    trunk = put(cache, TEN[:4])
+    put(cache, TEN)
+    cache.evict(0, 4)
+    assert trunk.swa_tombstone
+    key = [*TEN[:4], 20, 21]
+    assert cache.insert(RadixKey(key), torch.arange(500, 506)).adopted == ((0, 6),)
+    check_radix_cache(cache)
+
+
+def test_an_insert_of_no_whole_page_adopts_nothing() -> None:
+    """S7, X6: its slots stay the caller's."""
+    cache = RadixCache(4, 4)
+    result = cache.insert(RadixKey(TEN[:3]), torch.arange(100, 103))
+    assert (result.prefix_len, result.adopted, result.last_node) == (0, (), cache.root_node)
 
 
 class TestHolds:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.mem_cache import MambaTreeNode, TreeNode
+from pymllm.mem_cache import MambaTreeNode, RadixKey, TreeNode
 from pymllm.mem_cache.tree.node import BaseTreeNode
 
 Kind = type[TreeNode] | type[MambaTreeNode]
@@ -47,6 +47,14 @@ def test_node_takes_no_other_field(kind: Kind) -> None:
     with pytest.raises(AttributeError):
         kind().lock_count = 1  # type: ignore[union-attr]
     assert not hasattr(kind(), "__dict__")
+
+
+@each_kind
+def test_a_key_can_be_set(kind: Kind) -> None:
+    """Whoever builds a node of their own gives it an edge."""
+    node = kind()
+    node.key = key = RadixKey([1, 2])
+    assert node.key is key
 
 
 def test_track_slot_becomes_a_tensor_when_asked_for() -> None:

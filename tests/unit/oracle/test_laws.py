@@ -67,6 +67,13 @@ def test_sections_go_by_their_names() -> None:
     ]
 
 
+def test_what_a_law_is_about_is_told_with_what_it_takes() -> None:
+    """Kinds; behind one what an adapter must claim there, an engine in words."""
+    assert make().about == "`slots`, `prefix`"
+    assert find_law("E5").about == "`rows`, `buffers`, `prefix` in an engine, `requests`"
+    assert "`slots` with `swa`, `rows`" in find_law("X8").about
+
+
 def test_the_source_is_a_place_of_a_page() -> None:
     """Where a reader finds the text: a heading by its id."""
     assert make().source.rsplit("/", 1) == ["docs/specification", "slots.md#z1"]

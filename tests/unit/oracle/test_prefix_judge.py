@@ -27,7 +27,7 @@ from pymllm.history.operations import (
     Span,
     Unlock,
 )
-from pymllm.history.outcomes import Done, Effect, Failed, Hashes, Matched, Outcome, Unsupported
+from pymllm.history.outcomes import Done, Effect, Failed, Hashes, Matched, Outcome, Slots, Unsupported
 from pymllm.oracle.judge import make_judge
 
 
@@ -383,6 +383,11 @@ def test_books_are_open_to_who_chooses_the_next_operation() -> None:
     assert (model.cache.clock, model.ledger.room(), model.nodes.ends) == (1, 2, {})
     assert model.can_follow_evictions
     assert model.sizes()["available_size"] == 4
+    judge.judge(2, Alloc(2), Outcome(Slots((2, 3)), sizes={"available_size": 2}))
+    assert model.ledger.callers_slots() == [2, 3]
+    assert model.ledger.name([3, 2]) == (Span(2, 1, 2), Span(2, 0, 1))
+    bare = make_judge(Header("x", "prefix", {"page_size": 1, "pool": "none"}, ("exact_lru",))).model
+    assert bare.ledger.callers_slots() == []
 
 
 def test_a_step_of_another_kind_has_no_meaning() -> None:

@@ -292,10 +292,11 @@ def test_halves_follow_their_slots() -> None:
         HALF_1_WENT,
         MOVED_2_TO_1,
         (ReadHalves((Span(1, 0, 2), Span(0, 0, 1))), slots(swa=(2, 0, 0)), (2, 2)),
-        BOTH_WENT,
     )
     model = model_of(judge)
     assert model.window_pool is not None
+    assert (model.window_pool.alive, model.window_pool.gone) == ([1], [2])
+    judge.judge(5, BOTH_WENT[0], outcome(judge, *BOTH_WENT[1:]))
     assert (model.full.young, model.window_pool.swa.young, model.window_pool.half) == ({1, 2}, {1, 2}, {})
 
 

@@ -121,6 +121,26 @@ def test_a_restore_that_fails_is_no_resume(monkeypatch: pytest.MonkeyPatch) -> N
     assert context.begin_step().requests[0].start == 0
 
 
+@pytest.mark.parametrize("without", [{"enable_prefix_caching": False}, {**STATES, "mamba_slots": 0}])
+def test_without_a_cache_every_prompt_is_computed_from_its_first_token(without: dict[str, Any]) -> None:
+    """C3, C7: no hash is looked up, or no state was kept to go on from."""
+    context = make_context(**without)
+    finish(context, *range(9))
+    context.add_request(request(*range(9)))
+    assert context.begin_step().requests[0].start == 0
+
+
+def test_paused_requests_keep_no_more_blocks_than_allowed() -> None:
+    """C1: who would is told so, and stays where it was."""
+    context = make_context(paused_limit=3)
+    context.add_request(short := request(1))
+    context.add_request(long := request(*range(9)))
+    assert context.pause(short)
+    before = trace_of(context)
+    assert not context.pause(long)
+    assert trace_of(context) == before
+
+
 @pytest.mark.notices("B121-blocks")
 @pytest.mark.parametrize("prompt", [range(20), [*range(8), *range(50, 62)]])
 def test_a_request_that_finds_no_room_leaves_no_trace(prompt: Any) -> None:

@@ -1,0 +1,62 @@
+"""Worker processes, forked from one that has imported what they need: torch takes each two seconds."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+
+PRELOADED = (
+    *("torch", "hypothesis.stateful", "pymllm.conformance.runner", "pymllm.conformance.soak.campaign"),
+    *("pymllm.adapters.own_blocks", "pymllm.adapters.own_caches", "pymllm.adapters.own_requests"),
+)
+
+
+class WarmProcess:
+    """A forked process with the few words of `subprocess.Popen` that `WorkerProcess` says."""
+
+    def __init__(self, process: ForkServerProcess) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("a warm process", timeout or 0.0)
+        return self.returncode
+
+
+def start_warm(descriptor: int) -> WarmProcess:
+    """Stand in for `pymllm.conformance.workers._start`; the first call starts the process to fork from."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*PRELOADED])
+    ready, begun = context.Pipe(duplex=False)
+    # What a new interpreter gets: a link, standard error, and the environment. Only connections travel.
+    with Connection(os.dup(descriptor)) as link, Connection(os.dup(2)) as errors, begun:
+        process = context.Process(target=_begin, args=(link, errors, begun, dict(os.environ)))
+        process.start()
+    with ready:
+        ready.poll(60)  # until it has a group, by which it is ended
+    return WarmProcess(process)
+
+
+def _begin(link: Connection, errors: Connection, begun: Connection, environment: dict[str, str]) -> None:
+    from pymllm.conformance.workers import serve
+
+    os.setpgid(0, 0)
+    os.environ.clear()
+    os.environ.update(environment)
+    for descriptor in (1, 2):
+        os.dup2(errors.fileno(), descriptor)
+    errors.close()
+    begun.close()
+    serve(link.fileno())
