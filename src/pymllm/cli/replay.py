@@ -420,7 +420,7 @@ def make_curves(grid: ReplayGrid) -> str:
         "unlimited": "hit rate of a cache without a limit",
         "left out": "most requests that were too large for a cache",
         "evicted": "tokens that the cache evicted",
-        "match, insert, evict, lock": "median microseconds of a request in these calls",
+        "match, insert, evict": "microseconds of a request in these calls, median / p99",
     }
     parts.append(f"\n{draw(make_legend(legend), '', fits_terminal=True)}")
     for one in grid.results:
@@ -479,13 +479,13 @@ def _row(
 
 def _runs(grid: ReplayGrid, page_size: int) -> str:
     """Lay out what each run with pages of one size evicted, and how long a request took."""
-    calls = ("match", "insert", "evict", "lock")
+    calls = ("match", "insert", "evict")
     rows = [
         (
             column_of(*one.plan.columns[0]),
             f"{run.config.capacity:,}",
             f"{run.evicted_tokens:,}",
-            *(f"{getattr(run, call).median_us:,.1f}" for call in calls),
+            *(_times(getattr(run, call)).removesuffix(" us") for call in calls),
         )
         for one in grid.results
         for run in one.document.runs
