@@ -242,6 +242,8 @@ def cut(text: str, length: int = _SHOWN) -> str:
 
 def did_you_mean(asked: str, names: Iterable[str], most: int = 1) -> str:
     """Return a question in parentheses with the nearest names, behind a blank; nothing where none is near."""
+    known = {name.lower(): name for name in names}
     # So long a name is near to none, and looking for it would take seconds.
-    found = difflib.get_close_matches(asked, list(names), n=most) if len(asked) <= _SHOWN else []
+    near = difflib.get_close_matches(asked.lower(), known, n=most) if len(asked) <= _SHOWN else []
+    found = [known[name] for name in near]
     return f" (did you mean {' or '.join(found)}?)" if found else ""

@@ -24,6 +24,7 @@ from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.pools.gdn_pool import GDNPool
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.mem_cache.tree.eviction_policy import POLICIES
+from pymllm.oracle.laws import POLICY_RANKS
 
 ASTRAY = -1
 """Length of a path that spells no prefix of its key, or leads to another root."""
@@ -144,9 +145,10 @@ class OwnTree(OwnPrefixCache):
 
     def claim(self) -> frozenset[str]:
         """Claim what every tree of ours can: slots over a pool, and refusals unless that checks nothing."""
-        order = "exact_lru" if self.policy == "lru" else "exact_policy"
-        claimed = {"extra_key", "bigrams", "hashes", order, "faults", "callbacks", "call_order"}
+        claimed = {"extra_key", "bigrams", "hashes", "faults", "callbacks", "call_order"}
         claimed |= {"inspect", "lean_matches"} | ({"refusals"} if self.is_checked else set())
+        if POLICY_RANKS.get(self.policy) is not None:  # the judge knows its order
+            claimed.add("exact_lru" if self.policy == "lru" else "exact_policy")
         return frozenset(claimed | ({"pool"} if self.config["pool"] != "none" else set()))
 
     def do_match(self, step: int, operation: ops.Match) -> Result:

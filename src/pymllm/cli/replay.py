@@ -111,7 +111,7 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     metavar="NAME",
     multiple=True,
     show_default="lru",
-    help=f"What radix and mamba evict first: {', '.join(POLICY_RANKS)}, or your own as module:Class. With "
+    help=f"What radix and mamba evict first: {', '.join(POLICY_RANKS)}, or your own as module:Name. With "
     "--cache blocks: keep unreferenced blocks until memory is short (lru), or free them at once (ref-zero). "
     "Repeat it to compare.",
 )
@@ -166,7 +166,10 @@ def replay_command(
     Exit status: 0, 1 if a law is broken, 2 for bad input. After Ctrl-C or SIGTERM the results so far are
     printed, no run is stored, and the status is 130 or 143. docs/replay.md explains the JSON document.
     """
-    policies = _each_once("--eviction-policy", eviction_policies)
+    # Names have hyphens here, and the one that a library spells with an underscore has that in JSON.
+    policies = _each_once(
+        "--eviction-policy", tuple(it if ":" in it else it.replace("_", "-") for it in eviction_policies)
+    )
     for policy in policies:
         options.add_folder_of(policy)
     plans = [
@@ -410,12 +413,14 @@ def make_curves(grid: ReplayGrid) -> str:
     parts = [_heading(grid.document)]
     for page_size in dict.fromkeys(page_size for page_size, _ in _points(grid)):
         parts.append(f"\ntoken hit rate, pages of {page_size:,}\n\n{_curve(grid, page_size)}")
+        parts.append(f"\neach run, pages of {page_size:,}\n\n{_runs(grid, page_size)}")
     legend = {
         "capacity": "KV slots; the column of a cache has its hit rate there",
         "Belady": "highest hit rate of any cache of this capacity; known for --mode serial only",
         "unlimited": "hit rate of a cache without a limit",
-        "evicted": "most tokens that a cache evicted",
         "left out": "most requests that were too large for a cache",
+        "evicted": "tokens that the cache evicted",
+        "match, insert, evict": "microseconds of a request in these calls, median / p99",
     }
     parts.append(f"\n{draw(make_legend(legend), '', fits_terminal=True)}")
     for one in grid.results:
@@ -443,7 +448,7 @@ def _point_of(result: Replayed) -> tuple[int, int]:
 
 def _curve(grid: ReplayGrid, page_size: int) -> str:
     caches = list(dict.fromkeys(column_of(*one.plan.columns[0]) for one in grid.results))
-    head = ("capacity", *caches, "Belady", "unlimited", "evicted", "left out")
+    head = ("capacity", *caches, "Belady", "unlimited", "left out")
     rows = [
         _row(grid, point, ceiling, caches)
         for point, ceiling in _points(grid).items()
@@ -468,9 +473,26 @@ def _row(
         *(rates.get(cache, _UNKNOWN) for cache in caches),
         _UNKNOWN if belady is None else _percent(belady),
         _UNKNOWN if unlimited is None else _percent(unlimited),
-        f"{max((run.evicted_tokens for run in runs), default=0):,}",
         f"{max((run.skipped or run.rejected or 0 for run in runs), default=0):,}",
     )
+
+
+def _runs(grid: ReplayGrid, page_size: int) -> str:
+    """Lay out what each run with pages of one size evicted, and how long a request took."""
+    calls = ("match", "insert", "evict")
+    rows = [
+        (
+            column_of(*one.plan.columns[0]),
+            f"{run.config.capacity:,}",
+            f"{run.evicted_tokens:,}",
+            *(_times(getattr(run, call)).removesuffix(" us") for call in calls),
+        )
+        for one in grid.results
+        for run in one.document.runs
+        if run.config.page_size == page_size
+    ]
+    figures = ("capacity", "evicted", *calls)
+    return draw(make_table("cache", *figures, right=figures, gap=2, rows=rows), fits_terminal=True)
 
 
 def _percent(rate: float) -> str:

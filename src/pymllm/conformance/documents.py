@@ -457,7 +457,11 @@ class ReplayConfig(Row, frozen=True, kw_only=True):
     @property
     def column(self) -> str:
         """Return what the cache is called beside others: with its policy, where somebody chose it."""
-        return column_of(self.cache, self.eviction_policy)
+        is_own = (self.cache, self.eviction_policy) == (
+            "blocks",
+            "lru",
+        )  # told of blocks that were given none
+        return column_of(self.cache, None if is_own else self.eviction_policy)
 
 
 class ReplayRun(Row, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ _TREES = ("radix", "mamba")
 _OF_BLOCKS = ("lru", "ref-zero")
 
 EVICTION_POLICIES = tuple(dict.fromkeys((*POLICY_RANKS, *_OF_BLOCKS)))
-"""Names of ``--eviction-policy``; ``module:Class`` is a stranger's."""
+"""Names of ``--eviction-policy``; ``module:Name`` is a stranger's."""
 
 
 def knows_policy(cache: str, policy: str) -> bool:
@@ -31,7 +31,7 @@ def knows_policy(cache: str, policy: str) -> bool:
 
 def column_of(cache: str, policy: str | None) -> str:
     """Return what a cache is called beside others: with its policy, where somebody chose it."""
-    if policy is None or (cache == _BLOCKS and policy == _OF_BLOCKS[0]):
+    if policy is None:
         return cache
     return f"{cache} {policy.replace('_', '-') if cache == _BLOCKS else policy}"
 
@@ -118,14 +118,17 @@ class ReplayPlan:
 
     def _check_policies(self) -> None:
         for policy in self.eviction_policies:
-            if ":" not in policy:
-                pick_name(policy, EVICTION_POLICIES, "eviction policy", ", or your own as module:Class")
-            if not any(knows_policy(cache, policy) for cache in self.caches):
-                known = [cache for cache in (*_TREES, _BLOCKS) if knows_policy(cache, policy)]
+            if any(knows_policy(cache, policy) for cache in self.caches):
+                continue
+            known = [cache for cache in (*_TREES, _BLOCKS) if knows_policy(cache, policy)]
+            if known:
                 raise UsageError(
                     f"--eviction-policy {cut(policy)} is for {' and '.join(known)}; "
                     f"give --cache {' or '.join(known)} too."
                 )
+            names = [name for name in EVICTION_POLICIES if any(knows_policy(it, name) for it in self.caches)]
+            own = ", or your own as module:Name" if set(_TREES) & set(self.caches) else ""
+            pick_name(policy, names or EVICTION_POLICIES, "eviction policy", own)
 
     def _check_states(self) -> None:
         with_states = [cache for cache in self.caches if cache in _CACHES_OF_STATES]

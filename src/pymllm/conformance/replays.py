@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from traceback import walk_tb
 from typing import TypeVar
 
 import msgspec
@@ -25,6 +26,8 @@ from pymllm.conformance.documents import (
 from pymllm.conformance.replay_plan import ReplayPlan, column_of, pick_name
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import InvariantViolation, UsageError
+from pymllm.mem_cache.tree.victim_order import RankedOrder
+from pymllm.text_file import cut
 from pymllm.workloads.block_engine import BlockEngine
 from pymllm.workloads.ceiling import HitCeiling, belady_hit_tokens
 from pymllm.workloads.engine import Engine, EngineConfig, EngineReport
@@ -135,9 +138,9 @@ def run_plan(plan: ReplayPlan, show: Show = _unseen, requests: list[Request] | N
         except InvariantViolation as error:
             violation = ReplayViolation(column, error.law, error.message)
             break
-        except CutShort as cut:
-            runs.append(cut.report)
-            interruption = cut.interruption
+        except CutShort as ended:
+            runs.append(ended.report)
+            interruption = ended.interruption
             break
     document = ReplayDocument(
         versions=_versions(),
@@ -175,13 +178,21 @@ def _run_cache(
         if cache == BLOCKS:
             return BlockEngine(config, source, progress=show).run()
         return Engine(config, source, progress=show).run()
-    except (MemoryError, RuntimeError) as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             raise UsageError(
                 f"this machine has no memory for --capacity {plan.capacity} and --max-running "
                 f"{plan.max_running}; give less"
             ) from error
+        if any(frame.f_code in _RANKING for frame, _ in walk_tb(error.__traceback__)):
+            raise UsageError(
+                f"eviction policy {cut(str(policy))!r} cannot rank a leaf: {type(error).__name__}: {error}"
+            ) from error
         raise
+
+
+_RANKING = {RankedOrder.first.__code__, RankedOrder.first_of_both.__code__}
+"""Where a stranger's policy is asked, and its ranks are compared; our own policies raise nothing there."""
 
 
 def _engine_config(plan: ReplayPlan, cache: str, policy: str | None, requests: list[Request]) -> EngineConfig:
@@ -253,7 +264,7 @@ def run_grid(plans: Sequence[ReplayPlan], jobs: int, show: Show = _unseen) -> Re
     ]
     ceilings: list[_Task[CeilingRow]] = [(find_ceiling, (plan, shared)) for plan in settled]
     tasks: list[_Task[object]] = [*runs, *ceilings]
-    with show(settled[0].workload, len(tasks), "runs") as tell:
+    with show(settled[0].workload, len(tasks), "runs and ceilings") as tell:
         done, interruption = _carry_out(tasks, min(jobs, len(tasks)), tell)
     results = tuple(one for one in done if isinstance(one, Replayed))
     if interruption is not None and not results:

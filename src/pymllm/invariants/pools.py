@@ -45,7 +45,8 @@ def check_free_numbers(
         if free[parent] > free[position]:
             fail(
                 "X3",
-                f"free {name} {free[position]} lies below {free[parent]}: the lowest would not come first",
+                f"free {name}s are out of order, {free[position]} comes behind {free[parent]}: which one is "
+                "handed out next would hang on more than which are free, so that runs of one program differ",
             )
 
 

@@ -261,7 +261,7 @@ class MambaRadixCache(TreeCache[MambaTreeNode]):
         self._guard.refuse("insert")
         paged = PagedKey.of(key, self.page_size)
         slots = read_incoming_slots(value, len(key), paged, self.page_size, self.pool)
-        if self._ranked is not None:
+        if type(priority) is not int:
             priority = as_int("priority", priority)
         track_slot = None
         if mamba_value is not None:

@@ -216,7 +216,7 @@ class RadixCache(TreeCache[TreeNode]):
             Without a window as above.
         priority : int
             How much the request matters, more is more: each node of the key's path has the highest that
-            it was given. With the policy ``lru`` it is an option of other caches.
+            it was given. The policy ``lru`` does not look at it.
         **kwargs
             Options of other caches, such as ``mamba_value``. The documented interface is open here, so that
             an engine can drive all caches alike: every name is accepted and ignored, a misspelt one too.
@@ -249,7 +249,7 @@ class RadixCache(TreeCache[TreeNode]):
         slots = read_incoming_slots(value, len(key), paged, self.page_size, self.pool)
         protected = _length_within("prev_prefix_len", prev_prefix_len, len(key))
         evicted = _length_within("swa_evicted_seqlen", swa_evicted_seqlen, len(key))
-        if self._ranked is not None:
+        if type(priority) is not int:
             priority = as_int("priority", priority)
         if self._window is None:
             return self._insert(self._tree, paged, slots, priority)

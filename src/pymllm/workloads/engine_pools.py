@@ -166,21 +166,26 @@ def make_engine_pools(config: EngineConfig) -> EnginePools:
 
 
 def find_policy(named: str) -> Any:
-    """Return what a tree takes as ``eviction_policy``: a name as it is, an object for ``module:Class``.
+    """Return what a tree takes as ``eviction_policy``: a name as it is, an object for ``module:Name``.
 
-    `UsageError` where there is no such class, or what it makes is no policy.
+    That is a policy as it is, or a class or function that makes one, anew for each cache. `UsageError` where
+    there is no such thing, or what it makes is no policy.
     """
     module, colon, name = named.partition(":")
     if not colon:
         return named
     try:
-        made = getattr(importlib.import_module(module), name)()
-    except Exception as error:  # a stranger's module may raise anything
+        found = getattr(importlib.import_module(module), name)
+        made = found() if callable(found) and not is_policy(found) else found
+    except (Exception, SystemExit) as error:  # a stranger's module may raise anything
         raise UsageError(
             f"no eviction policy {short_repr(named)}: {type(error).__name__}: {error}"
         ) from error
     if not is_policy(made):
-        raise UsageError(f"{short_repr(named)} is no eviction policy: give a class with a method rank(node)")
+        raise UsageError(
+            f"{short_repr(named)} is no eviction policy: give an object with a method rank(node), "
+            "or a class or function that makes one"
+        )
     return made
 
 

@@ -38,7 +38,7 @@ class SerialConfig:
     - ``check_every``: Check the cache's invariants after every n-th cache operation, and the allocator's
       after every request; 0 checks nothing. The checks are not in the times.
     - ``device``: Device of the allocator.
-    - ``eviction_policy``: Of the cache, by name or as ``module:Class``; ``None`` for its own.
+    - ``eviction_policy``: Of the cache, by name or as ``module:Name``; ``None`` for its own.
     """
 
     cache: str = "radix"

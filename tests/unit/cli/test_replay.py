@@ -227,6 +227,24 @@ def test_several_capacities_make_a_curve() -> None:
     assert "--capacity 2000 holds no page of 4000 tokens" in refused.stderr
 
 
+def test_policies_are_compared_under_their_names() -> None:
+    """Each cache stands with each of its policies; what JSON spells with an underscore may be typed so."""
+    options = ["chat", "--requests", "4", "--page-size", "16", "--cache", "radix", "--cache", "blocks"]
+    policies = ["--eviction-policy", "lru", "--eviction-policy", "ref_zero", "--eviction-policy", "ref-zero"]
+    result = replay(*options, *policies, "--jobs", "1")
+    assert result.exit_code == 0
+    assert "--eviction-policy ref-zero was given 2 times; it is replayed once" in result.stderr
+    [head] = [line for line in result.stdout.splitlines() if line.startswith("capacity  ")][:1]
+    assert head.split("  ") == [
+        "capacity",
+        "radix lru",
+        "blocks lru",
+        "blocks ref-zero",
+        "Belady",
+        "unlimited",
+    ]
+
+
 def test_equal_capacities_are_played_once() -> None:
     """In whatever words they were given; and that is said."""
     options = ["chat", "--mode", "serial", "--requests", "5", "--capacity", "4k", "--capacity", "4000"]
@@ -304,12 +322,26 @@ def test_a_line_has_each_cache_and_both_ceilings() -> None:
         "token hit rate, pages of 1",
         "token hit rate, pages of 64",
     ]
-    assert lines[heads[0] + 2].split()[:6] == ["capacity", "radix", "chunk", "Belady", "unlimited", "evicted"]
+    assert lines[heads[0] + 2].split() == ["capacity", "radix", "chunk", "Belady", "unlimited"]
     cells = [lines[heads[0] + 3].split(), lines[heads[0] + 4].split(), lines[heads[1] + 3].split()]
     assert [row[0] for row in cells] == ["3,000", "9,000", "8,960"]
     ran = [f"{100 * result.document.runs[0].token_hit_rate:.1f}" for result in grid.results[::2]]
     assert [row[1] for row in cells] == ran
     assert {row[3] for row in cells} == {"0.0"}
+    each = lines.index("each run, pages of 1") + 2
+    assert lines[each].split() == ["cache", "capacity", "evicted", "match", "insert", "evict"]
+    runs = [result.document.runs[0] for result in grid.results[:4]]
+    times = [(run.match, run.insert, run.evict) for run in runs]
+    assert [re.split("  +", line) for line in lines[each + 1 : each + 5]] == [
+        [
+            run.config.cache,
+            f"{run.config.capacity:,}",
+            f"{run.evicted_tokens:,}",
+            *(f"{time.median_us:,.1f} / {time.p99_us:,.1f}" for time in calls),
+        ]
+        for run, calls in zip(runs, times, strict=True)
+    ]
+    assert runs[0].evicted_tokens > runs[1].evicted_tokens == 0
 
 
 def test_a_violation_stands_in_its_cell_and_below() -> None:
@@ -333,7 +365,7 @@ def test_what_is_left_out_stands_beside_the_rates(mode: str) -> None:
     [run] = grid.results[0].document.runs
     left_out = run.skipped or run.rejected
     lines = make_curves(grid).splitlines()
-    assert lines[5].endswith("evicted  left out")
+    assert lines[5].endswith("unlimited  left out")
     assert not make_curves(run_grid(plans[1:], 1)).splitlines()[5].endswith("left out")
     assert [line.split()[-1] for line in lines[6:8]] == [str(left_out), "0"]
     assert [line.split()[3] == "-" for line in lines[6:8]] == [mode == "engine"] * 2  # Belady's rate

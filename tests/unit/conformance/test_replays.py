@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -77,9 +77,15 @@ def test_a_file_called_like_a_workload_needs_its_path(tmp_path: Path) -> None:
             "--eviction-policy lru is for radix and mamba and blocks; give --cache radix or mamba or blocks",
         ),
         (
-            {"eviction_policies": ("lru", "lfuu")},
-            r"there is no eviction policy 'lfuu' \(did you mean lfu\?\); give one of .*, or your own as mod",
+            {"eviction_policies": ("lru", "LFU")},
+            r"no eviction policy 'LFU' \(did you mean lfu\?\); give one of fifo, filo, lfu, lru, mru, "
+            "priority, slru, or your own as module:Name",
         ),
+        (
+            {"caches": ("blocks",), "eviction_policies": ("lr",)},
+            r"there is no eviction policy 'lr' \(did you mean lru\?\); give one of lru, ref-zero\.",
+        ),
+        ({"caches": ("chunk",), "eviction_policies": ("lr",)}, "give one of fifo, .*, ref-zero, slru"),
         ({"capacity": 15}, "--capacity 15 holds no page of 16 tokens; give at least 16"),
         ({"capacity": 64, "swa_capacity": 15, "window": 4}, "--swa-capacity 15 holds no page"),
         (
@@ -223,15 +229,74 @@ class Newest:
         return -node.creation_time
 
 
+AN_OBJECT = Newest()
+
+
+def make_newest() -> Newest:
+    return Newest()
+
+
+def make_nothing() -> Newest:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("named", ["Newest", "AN_OBJECT", "make_newest"])
+def test_a_stranger_s_policy_is_an_object_or_makes_one(named: str) -> None:
+    """R11: whichever it is, it decides what goes."""
+    serial = replace(PLAYED, mode="serial", requests=30, capacity=600, block_tokens=16)
+    filo, own = (
+        run_plan(replace(serial, eviction_policies=(policy,))).document.runs[0]
+        for policy in ("filo", f"{__name__}:{named}")
+    )
+    assert (filo.hit_tokens, filo.evicted_tokens) == (own.hit_tokens, own.evicted_tokens)
+    assert own.evicted_tokens
+
+
+class Moody:
+    """A policy whose ranks are what a test says."""
+
+    ranks: ClassVar[list[Any]] = []
+
+    def rank(self, node: Any) -> Any:
+        rank = self.ranks[0] if len(self.ranks) == 1 else self.ranks.pop()
+        if isinstance(rank, BaseException):
+            raise rank
+        return rank
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([SystemExit(3)], "SystemExit: 3"),
+        ([KeyError("mine")], "KeyError: 'mine'"),
+        ([None], "TypeError: Moody ranks a leaf None: give a number, or several in a tuple"),
+        ([1, "one", 2], "TypeError: '<' not supported between instances of .*"),
+    ],
+)
+def test_a_policy_that_fails_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, ranks: list[Any], words: str
+) -> None:
+    """X1: a stranger's mistake is no bug of ours, and ends nothing without a word."""
+    monkeypatch.setattr(Moody, "ranks", list(ranks))
+    plan = replace(PLAYED, requests=30, capacity=600, mode="serial", eviction_policies=(f"{__name__}:Moody",))
+    with pytest.raises(UsageError, match=f"^eviction policy '{__name__}:Moody' cannot rank a leaf: {words}$"):
+        run_plan(plan)
+
+
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
         ("nowhere:Policy", "no eviction policy 'nowhere:Policy': ModuleNotFoundError"),
         (f"{__name__}:Nothing", "AttributeError"),
-        ("builtins:object", "'builtins:object' is no eviction policy: give a class with a method rank"),
+        (f"{__name__}:make_nothing", "SystemExit: 3"),
+        (f"{__name__}:PLAYED", "is no eviction policy: give an object"),
+        (
+            "builtins:object",
+            r"'builtins:object' is no eviction policy: give an object with a method rank\(node\), or a class",
+        ),
     ],
 )
-def test_a_class_that_is_no_policy_is_refused(policy: str, words: str) -> None:
+def test_what_is_no_policy_is_refused(policy: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         run_plan(replace(PLAYED, eviction_policies=(policy,)))
 

@@ -13,7 +13,7 @@ import torch
 from pymllm.errors import InvariantViolation
 from pymllm.invariants import check_mamba_radix_cache, check_radix_cache
 from pymllm.mem_cache import MambaRadixCache, RadixCache, RadixKey
-from pymllm.mem_cache.tree.eviction_policy import FIFO, LFU, LRU, POLICIES, SLRU
+from pymllm.mem_cache.tree.eviction_policy import FIFO, LRU, POLICIES, SLRU
 from pymllm.mem_cache.tree.victim_order import RankedOrder
 
 
@@ -230,15 +230,25 @@ class Moody(Largest):
         return super().rank(node) if self.wrong is None else self.wrong.pop()
 
 
-@pytest.mark.parametrize("wrong", [KeyError("mine"), [1, "one", None]])
-def test_policy_that_fails_changes_nothing(wrong: Any) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (KeyError("mine"), "mine"),
+        ([1, "one", 2], "not supported between"),
+        ([None] * 3, "Moody ranks a leaf None: give a number, or several in a tuple"),
+        ([{}, {}, {}], "Moody ranks a leaf {}"),
+        ([1j] * 3, "Moody ranks a leaf 1j"),
+        ([float("nan")] * 3, "Moody ranks a leaf nan"),
+    ],
+)
+def test_policy_that_fails_changes_nothing(wrong: Any, message: str) -> None:
     """X2: the eviction raises what the policy raised, and the next one is as if nothing had been."""
     policy = Moody()
     cache = RadixCache(eviction_policy=policy)
     for tokens in ([1, 2, 3], [4], [5, 6]):
         cache.insert(RadixKey(tokens))
     policy.wrong = wrong
-    with pytest.raises((KeyError, TypeError)):
+    with pytest.raises((KeyError, TypeError), match=message):
         cache.evict(1)
     check_radix_cache(cache)
     policy.wrong = None
@@ -286,7 +296,7 @@ def test_use_that_is_never_asked_about_leaves_nothing_behind() -> None:
 def test_nodes_keep_nothing_that_no_policy_asks_for() -> None:
     """Recency alone needs no stamps; a reset keeps the policy."""
     plain, ranked = RadixCache(), RadixCache(eviction_policy=FIFO())
-    assert not hasattr(plain.insert(RadixKey([1]), priority="high").last_node, "priority")
+    assert not hasattr(plain.insert(RadixKey([1]), priority=3).last_node, "priority")
     ranked.reset()
     node = ranked.insert(RadixKey([1]), priority=3).last_node
     assert (node.priority, node.creation_time) == (3, 1.0)
@@ -330,10 +340,22 @@ def test_unknown_policy_is_refused(make: Any) -> None:
     refusal = f"eviction_policy is 'lfuu' (did you mean lfu?): give one of {known}"
     with pytest.raises(ValueError, match=f"^{re.escape(refusal)}$"):
         make(eviction_policy="lfuu")
-    for wrong in (None, 3, LFU):
+    for wrong in (None, 3, list):
         with pytest.raises(TypeError, match="which has no method rank: give one of lru, lfu"):
             make(eviction_policy=wrong)
-    with pytest.raises(TypeError, match="priority must be an int, got str 'high'"):
-        make(eviction_policy="priority").insert(RadixKey([1]), torch.tensor([1]), priority="high")
+    with pytest.raises(TypeError, match=r"is the class Largest: give an object of it, such as Largest\(\)$"):
+        make(eviction_policy=Largest)
     with pytest.raises(TypeError, match="protected_threshold must be an int"):
         SLRU("2")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", ["3", float("nan"), 1.5, 0.0, None, True])
+@pytest.mark.parametrize("policy", ["lru", "priority"])
+@pytest.mark.parametrize("make", [RadixCache, MambaRadixCache])
+def test_priority_is_an_int_whatever_the_policy(make: Any, policy: str, wrong: Any) -> None:
+    """X1: what a cache does not look at is checked all the same, before anything changes."""
+    cache = make(eviction_policy=policy)
+    with pytest.raises(TypeError, match="priority must be an int, got"):
+        cache.insert(RadixKey([1]), torch.tensor([1]), priority=wrong)
+    assert cache.total_size() == 0
+    cache.insert(RadixKey([1]), torch.tensor([1]), priority=torch.tensor(3))

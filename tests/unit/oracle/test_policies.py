@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from told_program import HYBRID, ToldProgram
 
+from pymllm.conformance.replay_plan import knows_policy
 from pymllm.errors import ProgramError
 from pymllm.history.files import Header
 from pymllm.history.operations import Evict, Inspect, Key, Match
 from pymllm.history.outcomes import Effect
+from pymllm.mem_cache.tree.eviction_policy import POLICIES
 from pymllm.oracle.judge import make_judge
 from pymllm.oracle.models.policy_ranks import POLICY_RANKS
 
@@ -32,7 +34,7 @@ FIRST = {"lru": 3, "lfu": 3, "fifo": 1, "mru": 1, "filo": 4, "priority": 4, "slr
 
 
 def test_every_policy_is_known() -> None:
-    assert [*FIRST] == [*POLICY_RANKS]
+    assert [*FIRST] == [name for name, rank in POLICY_RANKS.items() if rank is not None]
 
 
 @pytest.mark.parametrize(("adapter", "config"), [("radix", {}), ("radix", {"window": 1}), ("mamba", HYBRID)])
@@ -70,6 +72,33 @@ def test_a_policy_that_nobody_knows_is_judged_without_order() -> None:
     callback = told.effects(evicted)[-1]
     assert told.law(evicted, effects=(Effect("free", (4,)), callback)) is None
     assert told.law(evicted, effects=(Effect("free", (3, 4)), callback), full=2) == "R5"
+
+
+class Largest:
+    """A policy with a name that looks at a node's length, which pages do not have."""
+
+    name = "largest"
+
+    def rank(self, node: Any) -> int:
+        return -len(node.key)
+
+
+@pytest.mark.parametrize("line", [{}, {"largest": None}])
+def test_a_policy_that_no_page_can_rank_claims_no_order(
+    monkeypatch: pytest.MonkeyPatch, line: dict[str, None]
+) -> None:
+    """R11: whether it has a line in the judge's table or none, it is replayed, examined and not accused."""
+    monkeypatch.setitem(POLICIES, "largest", Largest)
+    for name, rank in line.items():
+        monkeypatch.setitem(POLICY_RANKS, name, rank)
+    told = three_leaves("largest")
+    evicted = told(Evict(1))
+    assert [effect.slots for effect in told.effects(evicted) if effect.call == "free"] == [(1, 2)]
+    assert told.sound().exercised["R11"] == 0
+    assert not {"exact_lru", "exact_policy"} & {*told.header.capabilities}
+    assert knows_policy("radix", "largest") is bool(line)
+    with pytest.raises(ProgramError, match=r"who claims exact_policy has one of lru, lfu, .* slru$"):
+        make_judge(Header("x", "prefix", told.header.config, ("exact_policy", "pool")))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Which unlocked leaf an eviction takes next: the policies by name, and what a policy of one's own is.
 
-A further policy is a class here, with its line in `POLICIES`, and its line in
-`pymllm.oracle.models.policy_ranks`, which judges it.
+A further policy is a class here, in `POLICIES`, and its line in `pymllm.oracle.models.policy_ranks`. The
+judge's rank there may use what a page has: hits, arrival, priority and recency. Of one that looks at more,
+such as ``key``, the line is ``None``, and its order is not judged (R11).
 """
 
 from __future__ import annotations
@@ -83,13 +84,15 @@ class EvictionPolicy(Protocol):
         Returns
         -------
         comparable
-            Ranks of any two nodes compare by ``<``. Of equal ones the least recent leaf goes first (R8).
+            A number, or a tuple of numbers: ranks of any two nodes compare by ``<``, and each is equal to
+            itself. Of equal ones the least recent leaf goes first (R8).
 
         Notes
         -----
         Asked in an eviction, once for each leaf that was used, split or became a leaf since the last one. So
         a rank changes only with what a node knows of itself, and not with the time of day. What it raises,
-        the eviction raises, and nothing has changed.
+        the eviction raises, and nothing has changed; a rank that does not compare with itself, such as
+        ``None`` or NaN, is a ``TypeError``. NaN inside of a tuple is not looked for.
         """
 
 
@@ -194,12 +197,15 @@ def as_policy(policy: Any) -> EvictionPolicy:
                 "or an object with a method rank(node)"
             )
         return POLICIES[policy]()
-    if not is_policy(policy):
-        raise TypeError(
-            f"eviction_policy is {short_repr(policy)}, which has no method rank: give one of "
-            f"{', '.join(POLICIES)}, or an object with a method rank(node)"
-        )
-    return policy
+    if is_policy(policy):
+        return policy
+    if isinstance(policy, type) and hasattr(policy, "rank"):
+        name = policy.__name__
+        raise TypeError(f"eviction_policy is the class {name}: give an object of it, such as {name}()")
+    raise TypeError(
+        f"eviction_policy is {short_repr(policy)}, which has no method rank: give one of "
+        f"{', '.join(POLICIES)}, or an object with a method rank(node)"
+    )
 
 
 def is_policy(policy: object) -> TypeGuard[EvictionPolicy]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from reprlib import repr as short_repr
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, is_lru
@@ -344,7 +345,18 @@ class RankedOrder(VictimOrder[NodeT]):
             heapify(self._heap)
         while self._changed:
             node, _ = self._changed.popitem()
-            ranked = self._policy.rank(node), node.last_access_time, node._depth, node
+            rank = self._policy.rank(node)
+            # A heap asks nothing of equal ranks; NaN is the one number that is not equal to itself.
+            try:
+                has_order = rank == rank and not rank < rank
+            except TypeError:
+                has_order = False
+            if not has_order:
+                policy = type(self._policy).__name__
+                raise TypeError(
+                    f"{policy} ranks a leaf {short_repr(rank)}: give a number, or several in a tuple"
+                )
+            ranked = rank, node.last_access_time, node._depth, node
             heappush(self._heap, ranked)
             self._ranked[node] = ranked
 

@@ -22,11 +22,13 @@ from pymllm.oracle.laws import (
     windows,
 )
 from pymllm.oracle.laws.law import SECTIONS, Law, Way
+from pymllm.oracle.models.policy_ranks import POLICY_RANKS
 from pymllm.text_file import cut
 
 __all__ = [
     "INVARIANTS",
     "LAWS",
+    "POLICY_RANKS",
     "SECTIONS",
     "SPECIFICATION",
     "Law",

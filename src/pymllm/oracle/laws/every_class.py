@@ -654,7 +654,10 @@ def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
     out anyway. What it answered is its caller's own (X5).
 
     It is looked at twice: in the outcome of the look, and, for all kinds but `prefix`, by playing the same
-    program on a new object without its looks. All other operations must have the same outcomes there.
+    program on a new object without its looks. All other operations must have the same outcomes there. Of
+    `prefix` the model, which no look changes, is compared at each step, and other laws speak: of what a look
+    made recent R8, where its order is claimed, of what it split or counted R10. Which slots are handed out
+    next is asked of their pool, as `slots`.
 
     A `match` is no look: it makes its path recent (R8) and may split a node.
 

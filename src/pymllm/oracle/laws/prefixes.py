@@ -818,7 +818,9 @@ def the_first_in_rank_goes_first(before: CacheModel, operation: Evict, seen: See
     Choices
     -------
     Who does not claim `exact_policy` may evict in any order; so a policy that is not in the table can be
-    examined by all laws but this one.
+    examined by all laws but this one. That is so of every policy that asks for more than a page has, such
+    as the length of a node: where nodes begin and end an implementation may choose, and a rank of the table
+    goes by hits, arrival, priority and recency alone.
 
     Caller
     ------

@@ -1,4 +1,8 @@
-"""What the policies with a name go by, as numbers of a page: the smallest rank goes first (R11)."""
+"""What the policies with a name go by, as numbers of a page: the smallest rank goes first (R11).
+
+A rank may use what a page has: hits, arrival, priority and recency. A policy that asks for more, such as the
+length of a node, has ``None``, and its order is not judged.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ if TYPE_CHECKING:
 
 Rank = Callable[["Page"], int]
 
-POLICY_RANKS: dict[str, Rank] = {
+POLICY_RANKS: dict[str, Rank | None] = {
     "lru": lambda page: 0,  # of equal ranks the least recent goes first
     "lfu": lambda page: page.hits,
     "fifo": lambda page: page.came,

@@ -76,12 +76,13 @@ class PrefixBooks(KindModel):
             raise ProgramError(f"the configuration's policy is {policy!r}; who claims exact_lru has lru")
         if "exact_policy" not in self.claims:
             return None
-        if policy not in POLICY_RANKS:
+        rank = POLICY_RANKS.get(str(policy))
+        if rank is None:
             raise ProgramError(
                 f"the configuration's policy is {policy!r}; who claims exact_policy has one of "
-                f"{', '.join(POLICY_RANKS)}"
+                f"{', '.join(name for name, known in POLICY_RANKS.items() if known)}"
             )
-        return POLICY_RANKS[str(policy)]
+        return rank
 
     def _check_claims(self, pool: str, window: int | None) -> None:
         if pool not in ("none", "token", "swa"):
