@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from pymllm.invariants.pools import check_subject, fail
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 from pymllm.mem_cache.tree.node import BaseTreeNode
-from pymllm.mem_cache.tree.radix_tree import RadixNode, RadixTree, RankedTree
+from pymllm.mem_cache.tree.radix_tree import RadixTree, RankedTree
 from pymllm.mem_cache.tree.token_encoding import BYTES_PER_ID
 from pymllm.mem_cache.tree.victim_order import RankedOrder, VictimOrder
 
-NodeT = TypeVar("NodeT", bound=RadixNode)
+NodeT = TypeVar("NodeT", bound=BaseTreeNode)
 
 
 # -- structure -----------------------------------------------------------------------------------------

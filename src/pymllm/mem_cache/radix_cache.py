@@ -94,13 +94,13 @@ class RadixCache(TreeCache[TreeNode]):
             None if sliding_window_size is None else as_size("sliding_window_size", sliding_window_size)
         )
         policy = as_policy(eviction_policy)
-        windows: WindowVictims[TreeNode] | None = None
+        windows: WindowVictims | None = None
         if self.sliding_window_size is not None:
             windows = WindowVictims(policy)
         victims: Victims[TreeNode] = Victims(policy) if windows is None else windows
         # A window moves slots between nodes one by one.
         super().__init__(page_size, token_to_kv_pool_allocator, on_node_evict, victims, windows is None)
-        self._window: SlidingWindow[TreeNode] | None = None
+        self._window: SlidingWindow | None = None
         if windows is not None and self.sliding_window_size is not None:
             self._window = SlidingWindow(self._tree, windows, self.sliding_window_size)
 

@@ -47,7 +47,7 @@ def test_several_edits_of_one_function_add_up() -> None:
 def test_properties_static_methods_and_classes_with_super_can_be_edited() -> None:
     """The function behind each is found, and super() in it still works."""
     edits = [
-        Edit("pymllm.mem_cache.tree.node:EdgeSlots.evicted", "_value is None", "_value is not None"),
+        Edit("pymllm.mem_cache.tree.node:BaseTreeNode.evicted", "_value is None", "_value is not None"),
         Edit("pymllm.oracle.models.kind_model:KindModel.refused", "REFUSED", "DONE"),
         Edit(
             "pymllm.mem_cache.slots.host_store:HostPages.__init__",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from pymllm.mem_cache.tree.radix_tree import RadixNode, RadixTree
+from pymllm.mem_cache.tree.node import BaseTreeNode
+from pymllm.mem_cache.tree.radix_tree import RadixTree
 from pymllm.mem_cache.tree.slot_exchange import return_slots
 
-NodeT = TypeVar("NodeT", bound=RadixNode)
+NodeT = TypeVar("NodeT", bound=BaseTreeNode)
 
 
 class LeafPlan(Generic[NodeT]):

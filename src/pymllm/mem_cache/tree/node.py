@@ -21,21 +21,70 @@ PageStarts: TypeAlias = "NDArray[np.int64]"
 _FEW_PAGES = 64
 
 
-class EdgeKey(OneOwner):
-    """What gives a node its ``key``: the tokens of its edge, read from the bytes that the tree compares.
+class BaseTreeNode(OneOwner):
+    """A node that `pymllm.mem_cache.tree.radix_tree` can work with: an edge, its slots, a place and an age.
 
-    Trees work on the bytes alone. So a node has no `RadixKey` and no array of its own until its key is
-    looked at: an insert is 0.8 us shorter and a node 170 bytes smaller.
+    ``parent``: ``None`` for a root and once evicted. ``key``: the tokens of the edge, read-only: ``uint32``,
+    or a tuple of tuples. ``value``: their KV slots, ``int64``, shape ``(len(key),)``, on the allocator's
+    device; ``None`` once evicted. Subclasses fill all fields themselves: an insert makes a node in 0.4 us,
+    and a call to an ``__init__`` of this class would add 0.1 by its name and 0.3 through ``super``.
+
+    Trees compare the bytes of edges. So a node has no `RadixKey` and no array of its own until its key is
+    looked at: an insert is 0.8 us shorter and a node 170 bytes smaller. And a page of a key is one page of
+    the pool (R1), so where the pool's pages are numbers that follow one another, the first says all. With
+    pages of 16, an insert then copies, and an eviction reads, a sixteenth of the slots: a request of T3 in
+    ``benchmarks`` took 89 us, now 75; a token takes 4.5 bytes and not 12.
     """
 
     _INSTEAD: ClassVar[str] = "keep its id, or match its prompt again"
 
-    __slots__ = ("_key", "_length", "_namespace", "_raw")
+    __slots__ = (  # noqa: RUF023 - the documented order, then what is private
+        "children",
+        "parent",
+        "last_access_time",
+        "hit_count",
+        "hash_values",
+        "id",
+        "_filed_under",
+        "_depth",
+        "_holds",
+        "_owner",
+        "_only_child",
+        "_order",
+        "_older",
+        "_younger",
+        "_key",
+        "_length",
+        "_namespace",
+        "_raw",
+        "_starts",
+        "_value",
+    )
 
-    _key: RadixKey | None
+    # Child nodes, filed under the bytes of their first page (below the root with namespace and token
+    # width, where there is a namespace or a width)
+    children: dict[Any, Any]
+    parent: Any
+    last_access_time: float  # Number of the last match or insert that used it, a logical clock (R8, X3)
+    hit_count: int  # Matches whose returned path has the node
+    # One chained SHA-256 per page, once the cache's ``compute_node_hash`` was asked
+    hash_values: list[str] | None
+    id: int  # Counts up per cache, never reused
+    lock_ref: int  # Holds at or below the node (R6)
+    _filed_under: Any  # Its key in parent.children
+    _depth: int  # Tokens from the root to its end
+    _holds: int  # Holds taken at exactly this node
+    _owner: object | None  # The tree's epoch while in it; its mark of roots for a root; None once removed
+    _only_child: Any  # Its one child, where that never had a sibling; else None
+    _order: VictimOrder[Any] | None  # Where it waits for its eviction, and its neighbours there
+    _older: Any
+    _younger: Any
+    _key: RadixKey | None  # What `key` returns, where somebody has asked
     _namespace: str | int | None
-    _raw: bytes
-    _length: int
+    _raw: bytes  # The encoded tokens of the edge into this node
+    _length: int  # Tokens of the edge
+    _starts: PageStarts | None  # The first slot of each of its pages; or all slots
+    _value: torch.Tensor | None
 
     @property
     def key(self) -> RadixKey | None:
@@ -52,20 +101,6 @@ class EdgeKey(OneOwner):
     @key.setter
     def key(self, key: RadixKey | None) -> None:
         self._key = key
-
-
-class EdgeSlots(EdgeKey):
-    """What gives a node its ``value``: all its slots, or the first of each of its pages.
-
-    A page of a key is one page of the pool (R1), so where the pool's pages are numbers that follow one
-    another, the first says all. With pages of 16, an insert then copies, and an eviction reads, a sixteenth
-    of the slots: a request of T3 in ``benchmarks`` took 89 us, now 75; a token takes 4.5 bytes and not 12.
-    """
-
-    __slots__ = ("_starts", "_value")
-
-    _starts: PageStarts | None
-    _value: torch.Tensor | None
 
     @property
     def value(self) -> torch.Tensor | None:
@@ -84,6 +119,19 @@ class EdgeSlots(EdgeKey):
     def evicted(self) -> bool:
         """Whether the KV slots are gone."""
         return self._value is None and self._starts is None
+
+    def __lt__(self, other: BaseTreeNode) -> bool:
+        """Tell whether this node is less recent than another of its class (R8)."""
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        return (self.last_access_time, self._depth) < (other.last_access_time, other._depth)
+
+    def describe(self) -> str:
+        """Return what ``pretty_print`` shows of the node, on one line."""
+        return f"#{self.id} {self.key!r} last_access_time={self.last_access_time:g}{self._marks()}"
+
+    def _marks(self) -> str:
+        return f" lock_ref={self.lock_ref}"
 
 
 def expand_pages(starts: PageStarts, page_size: int) -> torch.Tensor:
@@ -104,56 +152,6 @@ def expand_pages(starts: PageStarts, page_size: int) -> torch.Tensor:
 @cache
 def _offsets(page_size: int) -> NDArray[np.int64]:
     return np.arange(page_size)
-
-
-class BaseTreeNode(EdgeSlots):
-    """A node that `pymllm.mem_cache.tree.radix_tree` can work with, but for its locks.
-
-    ``parent``: ``None`` for a root and once evicted. ``key``: the tokens of the edge, read-only: ``uint32``,
-    or a tuple of tuples. ``value``: their KV slots, ``int64``, shape ``(len(key),)``, on the allocator's
-    device; ``None`` once evicted. Subclasses fill all fields themselves: an insert makes a node in 0.4 us,
-    and a call to an ``__init__`` of this class would add 0.1 by its name and 0.3 through ``super``.
-    """
-
-    __slots__ = (  # noqa: RUF023 - the documented order, then what is private
-        "children",
-        "parent",
-        "last_access_time",
-        "hit_count",
-        "hash_values",
-        "id",
-        "_filed_under",
-        "_depth",
-        "_holds",
-        "_owner",
-        "_only_child",
-        "_order",
-        "_older",
-        "_younger",
-    )
-
-    # Child nodes, filed under the bytes of their first page (below the root with namespace and token
-    # width, where there is a namespace or a width)
-    children: dict[Any, Any]
-    last_access_time: float  # Number of the last match or insert that used it, a logical clock (R8, X3)
-    hit_count: int  # Matches whose returned path has the node
-    # One chained SHA-256 per page, once the cache's ``compute_node_hash`` was asked
-    hash_values: list[str] | None
-    id: int  # Counts up per cache, never reused
-    _filed_under: Any
-    _depth: int
-    _holds: int
-    _owner: object | None
-    _only_child: Any
-    _order: VictimOrder[Any] | None
-    _older: Any
-    _younger: Any
-
-    def __lt__(self, other: BaseTreeNode) -> bool:
-        """Tell whether this node is less recent than another of its class (R8)."""
-        if not isinstance(other, type(self)):
-            return NotImplemented
-        return (self.last_access_time, self._depth) < (other.last_access_time, other._depth)
 
 
 class TreeNode(BaseTreeNode):
@@ -209,14 +207,9 @@ class TreeNode(BaseTreeNode):
     def __repr__(self) -> str:
         return f"TreeNode(id={self.id}, tokens={self._length}, depth={self._depth}, lock_ref={self.lock_ref})"
 
-    def describe(self) -> str:
-        """Return what `RadixCache.pretty_print` shows of the node, on one line."""
-        marks = f" lock_ref={self.lock_ref}"
-        if self.swa_tombstone:
-            marks += " tombstone"
-        if self.swa_lock_ref:
-            marks += f" swa_lock_ref={self.swa_lock_ref}"
-        return f"#{self.id} {self.key!r} last_access_time={self.last_access_time:g}{marks}"
+    def _marks(self) -> str:
+        dead = " tombstone" if self.swa_tombstone else ""
+        return super()._marks() + dead + (f" swa_lock_ref={self.swa_lock_ref}" if self.swa_lock_ref else "")
 
 
 class RankedTreeNode(TreeNode):
@@ -272,9 +265,6 @@ class MambaTreeNode(BaseTreeNode):
         "_track_slot",
         "_track_index",
     )
-
-    lock_ref: int
-    """Another name of ``full_lock_ref``, by which `pymllm.mem_cache.tree.radix_tree` knows it."""
 
     def __init__(self) -> None:
         self.children: dict[Any, MambaTreeNode] = {}
@@ -334,12 +324,10 @@ class MambaTreeNode(BaseTreeNode):
             f"full_lock_ref={self.full_lock_ref}, mamba_lock_ref={self.mamba_lock_ref})"
         )
 
-    def describe(self) -> str:
-        """Return what `MambaRadixCache.pretty_print` shows of the node, on one line."""
-        marks = f" full_lock_ref={self.full_lock_ref}"
-        if self._track_slot is not None:
-            marks += f" state={self._track_slot} mamba_lock_ref={self.mamba_lock_ref}"
-        return f"#{self.id} {self.key!r} last_access_time={self.last_access_time:g}{marks}"
+    def _marks(self) -> str:
+        slot = self._track_slot
+        state = "" if slot is None else f" state={slot} mamba_lock_ref={self.mamba_lock_ref}"
+        return f" full_lock_ref={self.full_lock_ref}{state}"
 
 
 class RankedMambaTreeNode(MambaTreeNode):

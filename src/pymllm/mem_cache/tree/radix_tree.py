@@ -15,51 +15,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import torch
 
 from pymllm.errors import LockError, StaleNodeError
 from pymllm.mem_cache.base_prefix_cache import RadixKey, as_namespace
-from pymllm.mem_cache.tree.node import PageStarts, expand_pages
+from pymllm.mem_cache.tree.node import BaseTreeNode, PageStarts, expand_pages
 from pymllm.mem_cache.tree.token_encoding import BYTES_PER_ID, encode_tokens
-from pymllm.mem_cache.tree.victim_order import VictimOrder
 from pymllm.mem_cache.tree.victims import Victims
 
-
-class RadixNode(Protocol):
-    """What the tree needs of a node; caches add their own fields."""
-
-    children: dict[Any, Self]
-    parent: Self | None
-    key: RadixKey | None
-    value: torch.Tensor | None
-    lock_ref: int
-    last_access_time: float
-    hit_count: int
-    hash_values: list[str] | None
-    id: int
-    _key: RadixKey | None  # what `key` returns, where somebody has asked
-    _namespace: str | int | None
-    _raw: bytes  # the encoded tokens of the edge into this node
-    _value: torch.Tensor | None  # `value`, but where the node keeps its pages
-    _starts: PageStarts | None  # the first slot of each of its pages
-    _filed_under: Any  # its key in parent.children
-    _length: int  # tokens of the edge
-    _depth: int  # tokens from the root to its end
-    _holds: int  # holds taken at exactly this node
-    _owner: object | None  # the tree's epoch while in it; its mark of roots for a root; None once removed
-    _only_child: Self | None  # its one child, where that never had a sibling; else None
-    _order: VictimOrder[Any] | None  # where it waits for its eviction, and its neighbours there
-    _older: Any
-    _younger: Any
-
-    def describe(self) -> str:
-        """Return what is shown of the node, on one line."""
-
-
-NodeT = TypeVar("NodeT", bound=RadixNode)
+NodeT = TypeVar("NodeT", bound=BaseTreeNode)
 _MOST_INDENTED: Final = 32  # levels
 _get_value = attrgetter("_value")
 _get_starts = attrgetter("_starts")
@@ -467,43 +434,33 @@ class RadixTree(Generic[NodeT]):
         return list(node.hash_values or ())
 
 
-class RankedNode(RadixNode, Protocol):
-    """What a tree needs of a node beside that, where a policy ranks it."""
-
-    creation_time: float
-    priority: int
-
-
-RankedT = TypeVar("RankedT", bound=RankedNode)
-
-
-class RankedTree(RadixTree[RankedT]):
+class RankedTree(RadixTree[Any]):
     """A tree whose nodes know when they came and how much they matter, for policies that ask for that.
 
-    Its nodes are of a class of their own: where recency alone decides, they neither have nor fill these
-    fields.
+    Its nodes are `RankedTreeNode` or `RankedMambaTreeNode`: where recency alone decides, nodes neither have
+    nor fill these fields.
     """
 
-    def append(self, node: RankedT) -> None:
+    def append(self, node: Any) -> None:
         """Add a leaf of the current access to its parent; nothing here can fail."""
         super().append(node)
         node.creation_time = self.clock
 
-    def prepare_split(self, node: RankedT, tokens: int) -> Split[RankedT]:
+    def prepare_split(self, node: Any, tokens: int) -> Split[Any]:
         """Make what `split` needs; the upper half came when the whole did, and matters as much (R10)."""
         split = super().prepare_split(node, tokens)
         split.upper.creation_time, split.upper.priority = node.creation_time, node.priority
         return split
 
-    def split(self, split: Split[RankedT]) -> None:
+    def split(self, split: Split[Any]) -> None:
         """Put the upper half above the lower one, which is shorter now; nothing here can fail."""
         super().split(split)
         if split.node._order is not None:
             split.node._order.changed(split.node)
 
-    def matter(self, last: RankedT, priority: int) -> None:
+    def matter(self, last: Any, priority: int) -> None:
         """Let the path of the current insert, which ends with ``last``, matter at least so much."""
-        node: RankedT | None = last
+        node: Any = last
         while node is not None and node is not self.root:
             is_new = node.creation_time == self.clock
             node.priority = priority if is_new else max(node.priority, priority)

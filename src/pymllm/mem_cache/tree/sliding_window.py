@@ -7,46 +7,36 @@ freed. Only a prefix that ends in a whole window of alive tokens can be continue
 from __future__ import annotations
 
 from itertools import count
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from pymllm.errors import LockError
 from pymllm.mem_cache.tree.eviction import LeafPlan
-from pymllm.mem_cache.tree.radix_tree import RadixNode, RadixTree, Split, Walk
+from pymllm.mem_cache.tree.node import TreeNode
+from pymllm.mem_cache.tree.radix_tree import RadixTree, Split, Walk
 from pymllm.mem_cache.tree.victim_order import VictimOrder
 from pymllm.mem_cache.tree.victims import InnerVictims
 
 
-class WindowedNode(RadixNode, Protocol):
-    """What a window needs of a node."""
-
-    swa_lock_ref: int
-    swa_tombstone: bool
-    swa_boundary_id: int | None
-
-
-NodeT = TypeVar("NodeT", bound=WindowedNode)
-
-
-class WindowVictims(InnerVictims[NodeT]):
+class WindowVictims(InnerVictims[TreeNode]):
     """The unlocked leaves of a windowed tree, all alive (S4), and its inner nodes with window KV to lose.
 
     The latter are the alive nodes with children that no window lock protects.
     """
 
-    def order_of(self, node: NodeT) -> VictimOrder[NodeT] | None:
+    def order_of(self, node: TreeNode) -> VictimOrder[TreeNode] | None:
         """Return the order in which a node belongs as it is now, or ``None``."""
         if not node.children and not node.lock_ref:
             return self.leaves
         return None if node.swa_tombstone or node.swa_lock_ref else self.inner
 
 
-class SlidingWindow(Generic[NodeT]):
+class SlidingWindow:
     """The windows over one tree.
 
     ``tree``: the nodes. ``victims``: the tree's. ``size``: tokens that a window layer looks back (W).
     """
 
-    def __init__(self, tree: RadixTree[NodeT], victims: WindowVictims[NodeT], size: int) -> None:
+    def __init__(self, tree: RadixTree[TreeNode], victims: WindowVictims, size: int) -> None:
         self.tree = tree
         self.victims = victims
         self.size = size
@@ -61,7 +51,7 @@ class SlidingWindow(Generic[NodeT]):
 
     # -- usable prefixes -----------------------------------------------------------------------------
 
-    def usable_part(self, walk: Walk[NodeT]) -> tuple[list[NodeT], bool]:
+    def usable_part(self, walk: Walk[TreeNode]) -> tuple[list[TreeNode], bool]:
         """Return the whole nodes of a walk's longest usable prefix, and whether the partial one is in it.
 
         The usable prefixes that end inside a node are shorter than the one at its end, so only ends count
@@ -81,10 +71,10 @@ class SlidingWindow(Generic[NodeT]):
             return walk.path, True
         return walk.path[:usable], False
 
-    def is_usable(self, node: NodeT) -> bool:
+    def is_usable(self, node: TreeNode) -> bool:
         """Tell whether the prefix that ends with ``node`` can be continued from (S1)."""
         run = 0
-        at: NodeT | None = node
+        at: TreeNode | None = node
         while at is not None and at is not self.tree.root and run < self.size:
             if at.swa_tombstone:
                 return False
@@ -94,7 +84,7 @@ class SlidingWindow(Generic[NodeT]):
 
     # -- nodes that change ---------------------------------------------------------------------------
 
-    def split(self, split: Split[NodeT]) -> None:
+    def split(self, split: Split[TreeNode]) -> None:
         """Split a node; the upper half takes the boundary id, because it now starts the window (R10, S5)."""
         node, upper = split.node, split.upper
         self.tree.split(split)
@@ -102,7 +92,7 @@ class SlidingWindow(Generic[NodeT]):
         upper.swa_boundary_id, node.swa_boundary_id = node.swa_boundary_id, None
         self.victims.place(upper)
 
-    def enter(self, node: NodeT) -> None:
+    def enter(self, node: TreeNode) -> None:
         """Count a node that is alive from now on: a new one, or a tombstone with KV again."""
         node.swa_tombstone = False
         self.evictable_tokens += node._length
@@ -110,7 +100,7 @@ class SlidingWindow(Generic[NodeT]):
 
     # -- holds ---------------------------------------------------------------------------------------
 
-    def hold(self, node: NodeT) -> int | None:
+    def hold(self, node: TreeNode) -> int | None:
         """Hold ``node`` and protect the window before its end (S5).
 
         Returns the boundary id of the node at the window's edge; ``None`` where it covers the whole path.
@@ -132,7 +122,7 @@ class SlidingWindow(Generic[NodeT]):
         self.tree.hold(node)
         return None if edge is None else edge.swa_boundary_id
 
-    def check_token(self, node: NodeT, boundary_id: int | None) -> None:
+    def check_token(self, node: TreeNode, boundary_id: int | None) -> None:
         """Refuse a token that `hold` did not return for ``node``."""
         expected = None
         if node._depth > self.span:
@@ -143,7 +133,7 @@ class SlidingWindow(Generic[NodeT]):
                 "pass what inc_lock_ref returned"
             )
 
-    def release(self, node: NodeT) -> None:
+    def release(self, node: TreeNode) -> None:
         """Take back what one hold at ``node`` protects."""
         self.tree.release(node)
         for covered in self._window_of(node):
@@ -153,7 +143,7 @@ class SlidingWindow(Generic[NodeT]):
                 self.protected_tokens -= covered._length
                 self.victims.place(covered)
 
-    def _edge_of(self, node: NodeT) -> NodeT | None:
+    def _edge_of(self, node: TreeNode) -> TreeNode | None:
         """Return the node that starts the window of ``node``, splitting it off where it must."""
         boundary = node._depth - self.span
         if boundary <= 0:
@@ -164,18 +154,18 @@ class SlidingWindow(Generic[NodeT]):
             self.split(self.tree.prepare_split(edge, above))
         return edge
 
-    def _window_of(self, node: NodeT) -> list[NodeT]:
+    def _window_of(self, node: TreeNode) -> list[TreeNode]:
         """List the nodes from ``node`` up to the one that has the window's first token."""
         boundary = node._depth - self.span
         covered = []
-        at: NodeT | None = node
+        at: TreeNode | None = node
         while at is not None and at is not self.tree.root and at._depth > boundary:
             covered.append(at)
             at = at.parent
         return covered
 
 
-class WindowPlan(LeafPlan[NodeT]):
+class WindowPlan(LeafPlan[TreeNode]):
     """An eviction in a windowed tree: leaves that go, and inner nodes that lose their window KV (S3, S4).
 
     ``window``: its `victims` lose what is chosen. ``pool``: gets window KV back where it has ``free_swa``.
@@ -184,10 +174,10 @@ class WindowPlan(LeafPlan[NodeT]):
 
     __slots__ = ("_dying", "_window", "alive_tokens")
 
-    def __init__(self, window: SlidingWindow[NodeT], pool: Any) -> None:
+    def __init__(self, window: SlidingWindow, pool: Any) -> None:
         LeafPlan.__init__(self, window.tree, pool)
         self._window = window
-        self._dying: dict[int, NodeT] = {}  # nodes that stay without window KV, in the order chosen
+        self._dying: dict[int, TreeNode] = {}  # nodes that stay without window KV, in the order chosen
         self.alive_tokens = 0
 
     def take_parts(self, wanted: int) -> None:
@@ -222,10 +212,10 @@ class WindowPlan(LeafPlan[NodeT]):
         LeafPlan.commit(self)
         window.evictable_tokens -= sum(node._length for node in self.removed if not node.swa_tombstone)
 
-    def _must_go(self, node: NodeT) -> bool:
+    def _must_go(self, node: TreeNode) -> bool:
         return node.swa_tombstone or node.id in self._dying
 
-    def _note(self, node: NodeT) -> None:
+    def _note(self, node: TreeNode) -> None:
         if node.swa_tombstone or self._dying.pop(node.id, None) is not None:
             return
         self.alive_tokens += node._length

@@ -15,8 +15,8 @@ import torch
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
-from pymllm.mem_cache.tree.node import PageStarts
-from pymllm.mem_cache.tree.radix_tree import PagedKey, RadixNode, RadixTree
+from pymllm.mem_cache.tree.node import BaseTreeNode, PageStarts
+from pymllm.mem_cache.tree.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.tree.token_encoding import decode_tokens
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 SHORTAGES: Final = (MemoryError, torch.OutOfMemoryError)
 """What a pool raises that has refused nothing, and taken nothing: it had no memory for the call."""
 
-NodeT = TypeVar("NodeT", bound=RadixNode)
+NodeT = TypeVar("NodeT", bound=BaseTreeNode)
 
 _DENSE, _UINT64 = torch.strided, torch.uint64  # every insert asks: 20 ns less each than through torch
 

@@ -19,11 +19,12 @@ from pymllm.mem_cache.base_prefix_cache import BasePrefixCache, EvictResult, Ins
 from pymllm.mem_cache.ownership import OneOwner, refuse_other_thread
 from pymllm.mem_cache.tree.eviction import LeafPlan
 from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, is_lru
-from pymllm.mem_cache.tree.radix_tree import PagedKey, RadixNode, RadixTree, RankedTree
+from pymllm.mem_cache.tree.node import BaseTreeNode
+from pymllm.mem_cache.tree.radix_tree import PagedKey, RadixTree, RankedTree
 from pymllm.mem_cache.tree.slot_exchange import SHORTAGES, copy_for_tree, counts_in_pages, return_what_is_left
 from pymllm.mem_cache.tree.victims import Victims
 
-NodeT = TypeVar("NodeT", bound=RadixNode)
+NodeT = TypeVar("NodeT", bound=BaseTreeNode)
 
 _IN_A_POOL: Final = "a pool that the cache was calling"
 
@@ -124,7 +125,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
         keeps_pages = may_keep_pages and counts_in_pages(pool, self.page_size, self.device)
         make_node, make_ranked = self._NODES
         self._tree: RadixTree[NodeT]
-        self._ranked: RankedTree[Any] | None = None
+        self._ranked: RankedTree | None = None
         if is_lru(victims.policy):
             self._tree = RadixTree(make_node, self.page_size, self.device, keeps_pages, victims)
         else:

@@ -8,39 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.base_prefix_cache import InsertResult
+from pymllm.mem_cache.tree.node import TreeNode
 from pymllm.mem_cache.tree.radix_tree import PagedKey, Split, Walk
-from pymllm.mem_cache.tree.sliding_window import SlidingWindow, WindowedNode
+from pymllm.mem_cache.tree.sliding_window import SlidingWindow
 
-NodeT = TypeVar("NodeT", bound=WindowedNode)
 Run = tuple[int, int]  # half-open range of tokens of the key, whole pages
 
 
-class _Revival(NamedTuple, Generic[NodeT]):
+class _Revival(NamedTuple):
     """Tombstoned pages of one node that get their window KV back."""
 
-    node: NodeT
+    node: TreeNode
     runs: list[Run]
     moves: bool  # the locked node keeps its full slots and takes the incoming window halves
 
 
-class _Carving(NamedTuple, Generic[NodeT]):
+class _Carving(NamedTuple):
     """A revival with all that it takes."""
 
     runs: list[Run]
     moves: bool
     own: list[torch.Tensor]  # the slots that the runs have until now
-    splits: list[Split[NodeT]]
-    pieces: list[tuple[NodeT, torch.Tensor | None]]  # what lives again, and its new slots
+    splits: list[Split[TreeNode]]
+    pieces: list[tuple[TreeNode, torch.Tensor | None]]  # what lives again, and its new slots
 
 
-class WindowInsert(Generic[NodeT]):
+class WindowInsert:
     """One insert into a windowed tree.
 
     ``window``: the windows of the tree. ``pool``: gets back what is displaced; ``move_swa`` is used where it
@@ -51,10 +51,10 @@ class WindowInsert(Generic[NodeT]):
 
     def __init__(
         self,
-        window: SlidingWindow[NodeT],
+        window: SlidingWindow,
         pool: Any,
         key: PagedKey,
-        walk: Walk[NodeT],
+        walk: Walk[TreeNode],
         slots: torch.Tensor,
         protected: int,
         evicted: int,
@@ -107,7 +107,7 @@ class WindowInsert(Generic[NodeT]):
         self._grow(end, leaves)
         return result
 
-    def _split_now(self, cut: Split[NodeT] | None) -> None:
+    def _split_now(self, cut: Split[TreeNode] | None) -> None:
         """Cut the partial node, before its upper half is cut in turn."""
         if cut is not None:
             self._window.split(cut)
@@ -139,14 +139,14 @@ class WindowInsert(Generic[NodeT]):
 
     # -- planning ------------------------------------------------------------------------------------
 
-    def _pieces(self) -> Iterator[tuple[NodeT, int, int]]:
+    def _pieces(self) -> Iterator[tuple[TreeNode, int, int]]:
         """Visit the cached nodes of the key with the range of the key that each covers."""
         for node in self._walk.path:
             yield node, node._depth - node._length, node._depth
         if self._walk.partial is not None and self._walk.shared:
             yield self._walk.partial, self._walk.length - self._walk.shared, self._walk.length
 
-    def _plan_revivals(self, floor: int) -> Iterator[_Revival[NodeT]]:
+    def _plan_revivals(self, floor: int) -> Iterator[_Revival]:
         can_move = hasattr(self._pool, "move_swa")
         for node, start, end in self._pieces():
             if not node.swa_tombstone or end <= floor or (node.lock_ref and not can_move):
@@ -155,7 +155,7 @@ class WindowInsert(Generic[NodeT]):
             if runs:
                 yield _Revival(node, runs, moves=bool(node.lock_ref))
 
-    def _foreign_runs(self, node: NodeT, node_start: int, start: int, end: int) -> list[Run]:
+    def _foreign_runs(self, node: TreeNode, node_start: int, start: int, end: int) -> list[Run]:
         """List the runs of pages whose incoming slots are not the node's own; its own bring no window KV."""
         assert node.value is not None
         own = node.value[start - node_start : end - node_start]
@@ -189,14 +189,14 @@ class WindowInsert(Generic[NodeT]):
 
     # -- carrying out --------------------------------------------------------------------------------
 
-    def _cut_partial(self) -> Split[NodeT] | None:
+    def _cut_partial(self) -> Split[TreeNode] | None:
         """Prepare the split of a node of which only a part is in the key."""
         walk = self._walk
         if walk.partial is None or not walk.shared:
             return None
         return self._tree.prepare_split(walk.partial, walk.shared)
 
-    def _carve(self, revival: _Revival[NodeT], cut: Split[NodeT] | None) -> _Carving[NodeT]:
+    def _carve(self, revival: _Revival, cut: Split[TreeNode] | None) -> _Carving:
         """Prepare splits so that each run becomes a node of its own, from the last run up."""
         node, tree = revival.node, self._tree
         assert node.value is not None
@@ -215,7 +215,7 @@ class WindowInsert(Generic[NodeT]):
             pieces.append((piece, None if revival.moves else self._slots[first:end].clone()))
         return _Carving(revival.runs, revival.moves, own, splits, pieces)
 
-    def _revive(self, carvings: list[_Carving[NodeT]]) -> None:
+    def _revive(self, carvings: list[_Carving]) -> None:
         """Let tombstones live again, since the pool has done its part."""
         for carving in carvings:
             for split in carving.splits:
@@ -225,7 +225,7 @@ class WindowInsert(Generic[NodeT]):
                     node.value = slots
                 self._window.enter(node)
 
-    def _make_leaves(self, parent: NodeT) -> list[NodeT]:
+    def _make_leaves(self, parent: TreeNode) -> list[TreeNode]:
         """Make nodes for what is not cached yet: dead pages, then alive ones."""
         leaves = []
         start = self._walk.length
@@ -237,7 +237,7 @@ class WindowInsert(Generic[NodeT]):
                 start = end
         return leaves
 
-    def _grow(self, end: NodeT, leaves: list[NodeT]) -> None:
+    def _grow(self, end: TreeNode, leaves: list[TreeNode]) -> None:
         """Make the cached path, which ends with ``end``, the most recent, and add what is not cached yet."""
         tree = self._tree
         tree.stamp(tree.path_to(end))
@@ -246,7 +246,7 @@ class WindowInsert(Generic[NodeT]):
             if not leaf.swa_tombstone:
                 self._window.enter(leaf)
 
-    def _end_of_prefix(self, cut: Split[NodeT] | None) -> NodeT:
+    def _end_of_prefix(self, cut: Split[TreeNode] | None) -> TreeNode:
         """Return the node that will end where the cached prefix does."""
         if cut is not None:
             return cut.upper
