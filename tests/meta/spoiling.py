@@ -23,6 +23,7 @@ from pymllm.history.operations import (
     Key,
     Operation,
     PickToken,
+    ReadHalves,
     ReadKV,
     ReadRows,
     ReadStates,
@@ -164,6 +165,11 @@ SPOILS = (
     Spoil("X7", "requests", {}, (_PROMPT, Reset()), _callback),
     Spoil("C2", "requests", {}, (_PROMPT, RunStep(), Inspect()), _slot),
     Spoil("C6", "requests", {}, (_PROMPT, RunStep()), _dropped),
+    Spoil("X8", "swa-slots", {}, (Alloc(1), ReadHalves((_ROW,))), _callback),
+    Spoil("X8", "rows", {}, (ReadRows(),), _callback),
+    Spoil("X8", "kv-buffers", {}, (ReadKV(0),), _callback),
+    Spoil("X8", "blocks", {}, (Inspect(),), _callback),
+    Spoil("X8", "requests", {}, (Inspect(),), _callback),
     Spoil("E5", "requests", {}, (_PROMPT, RunStep()), _writes),
 )
 """A law that no wrong implementation of a kind breaks, for each kind that it is about."""

@@ -92,7 +92,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "Evict": ("tokens", "secondary"),
     "EvictSlots": ("count",),
     "Fault": ("nth",),
-    "Insert": ("prev_prefix_len", "swa_evicted_seqlen"),
+    "Insert": ("prev_prefix_len", "swa_evicted_seqlen", "priority"),
     "MoveKV": ("layer", "source", "target", "count"),
     "NameStates": ("hashes",),
     "PickToken": ("at",),

@@ -269,7 +269,7 @@ WRONG_BLOCKS: list[tuple[list[Operation], Spoiler, str]] = [
     # The observer.
     ([Fault("callback")], answers(Failed("ValueError")), "C1"),
     ([Fault("callback")], tells(Effect("callback", (0,))), "C1"),
-    ([Inspect()], tells(Effect("callback", (0,))), "C1"),
+    ([Inspect()], tells(Effect("callback", (0,))), "X8"),
     ([AllocBlocks(1), Fault("callback"), ReleaseBlocks(first(0))], answers(Done()), "X2"),
     ([AllocBlocks(1), Fault("callback"), ReleaseBlocks(first(0))], size("pool_avail"), "X2"),
     ([*FULL_POOL, Fault("callback"), AllocBlocks(1)], size("pool_avail"), "X2"),

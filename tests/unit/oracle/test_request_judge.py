@@ -172,7 +172,7 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     ((Reset(),), tells(0), "X7"),
     # Looks, faults, misuse.
     ((Inspect(),), answer(Done()), "E2"),
-    ((Inspect(),), tells(0), "C6"),
+    ((Inspect(),), tells(0), "X8"),
     ((Fault("forward"),), tells(0), "C6"),
     ((Fault("forward"),), answer(Failed("TypeError")), "X2"),
     ((Malformed("pause", "a stranger"),), answer(Done()), "X1"),

@@ -355,7 +355,7 @@ def _law_of_batch(before: BlocksModel, operation: Operation, seen: SeenSlots) ->
 
 
 BLOCKS = KindLaws(
-    order="X1 X7 X4 X6 C1 C3 C5 C6 X2 C2 C4 C7 C9",
+    order="X1 X7 X4 X6 X8 C1 C3 C5 C6 X2 C2 C4 C7 C9",
     asked={
         AllocBlocks: Asked(Slots, "C1", _law_of_loss),
         RetainBlocks: Asked(Done, "C1"),
