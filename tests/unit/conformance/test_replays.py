@@ -243,7 +243,7 @@ def make_nothing() -> Newest:
 @pytest.mark.parametrize("named", ["Newest", "AN_OBJECT", "make_newest"])
 def test_a_stranger_s_policy_is_an_object_or_makes_one(named: str) -> None:
     """R11: whichever it is, it decides what goes."""
-    serial = replace(PLAYED, mode="serial", requests=30, capacity=600, block_tokens=16)
+    serial = replace(PLAYED, mode="serial", requests=40, capacity=3000)
     filo, own = (
         run_plan(replace(serial, eviction_policies=(policy,))).document.runs[0]
         for policy in ("filo", f"{__name__}:{named}")
@@ -278,7 +278,9 @@ def test_a_policy_that_fails_is_one_line(
 ) -> None:
     """X1: a stranger's mistake is no bug of ours, and ends nothing without a word."""
     monkeypatch.setattr(Moody, "ranks", list(ranks))
-    plan = replace(PLAYED, requests=30, capacity=600, mode="serial", eviction_policies=(f"{__name__}:Moody",))
+    plan = replace(
+        PLAYED, requests=40, capacity=3000, mode="serial", eviction_policies=(f"{__name__}:Moody",)
+    )
     with pytest.raises(UsageError, match=f"^eviction policy '{__name__}:Moody' cannot rank a leaf: {words}$"):
         run_plan(plan)
 
