@@ -1,6 +1,6 @@
-"""How fast are the slot allocators on a GPU: their books there, and the states that they move?
+"""How fast are the slot allocators on a GPU: their trackers there, and the states that they move?
 
-As in ``bench_gpu_pools.py``. Books of a pool on a device are launches, so what matters is what the host pays.
+As in ``bench_gpu_pools.py``. Trackers on a device are launches, so what matters is what the host pays.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_restore_a_state(card: Card, gpu_results: GpuResults) -> None:
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("count", [16, 4_096])
 def test_alloc_and_free(card: Card, gpu_results: GpuResults, count: int, page_size: int) -> None:
-    """A2, A3: a piece of a pool of a million slots goes and comes, its books on the device."""
+    """A2, A3: a piece of a pool of a million slots goes and comes, its trackers on the device."""
     allocator = TokenToKVPoolAllocator(1 << 20, card.device, page_size, store="device")
     sets = 8
 

@@ -14,7 +14,7 @@ if str(ROOT / "src") not in sys.path:
 from pymllm.faults.fault import Fault  # noqa: E402
 from pymllm.faults.table import PLANTED  # noqa: E402
 from pymllm.history.operations import KINDS  # noqa: E402
-from pymllm.oracle.coverage import SITUATIONS  # noqa: E402
+from pymllm.oracle.coverage import GOALS  # noqa: E402
 from pymllm.oracle.laws import INVARIANTS, LAWS, Law, Way  # noqa: E402
 
 __all__ = ["PAGE", "make_laws_page"]
@@ -39,7 +39,7 @@ meaning. `pymllm verify` searches for programs that break a law, and reports a l
 | *applies to* | the kinds of implementation; *if claimed*: the capabilities that the law needs |
 | *faults* | the planted bugs that it may catch, by their id in [faults.md](faults.md) |
 | *wrong implementations* | adapters that break it; try `pymllm verify --adapter NAME` on one |
-| *situations* | the number of states in which it is at stake ([situations.md](situations.md)) |
+| *coverage goals* | the number of states in which it is at stake ([coverage-goals.md](coverage-goals.md)) |
 | *findings* | programs on which somebody else's cache differs ([findings](findings/README.md)) |
 
 This page is written by `python docs/builder/laws_page.py`.
@@ -81,11 +81,11 @@ def _entry(law: Law, wrong: dict[str, list[str]], findings: dict[str, list[str]]
     faults = [fault for fault in PLANTED if law.id in fault.laws]
     if faults:
         lines.append(f"- faults: {', '.join(_named(fault) for fault in faults)}")
-    situations = sum(law.id in situation.laws for situation in SITUATIONS)
+    goals = sum(law.id in goal.laws for goal in GOALS)
     if law.id in wrong:
         lines.append(f"- wrong implementations: {', '.join(wrong[law.id])}")
-    if situations:
-        lines.append(f"- situations: {situations}")
+    if goals:
+        lines.append(f"- coverage goals: {goals}")
     if law.id in findings:
         lines.append(f"- findings: {', '.join(findings[law.id])}")
     return f"\n### {law.id}\n\n**{law.sentence[0].upper()}{law.sentence[1:]}.**\n\n" + "\n".join(lines) + "\n"

@@ -120,7 +120,7 @@ def test_a_restore_is_two_gathers_and_two_writes() -> None:
 
 
 def serve(device: str, seed: int, policy: PrefixCachingEvictionPolicy) -> list[Any]:
-    """Run random requests with states on a device, and return what the books said after each act."""
+    """Run random requests with states on a device, and return what the trackers said after each act."""
     draw = random.Random(seed)
     context = DynamicInferenceContext(
         max_requests=5,

@@ -10,7 +10,7 @@ from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.history.files import Config
-from pymllm.oracle.coverage import expected_situations
+from pymllm.oracle.coverage import expected_goals
 from pymllm.oracle.laws import laws_of
 
 CONFIGURATIONS = [
@@ -31,7 +31,7 @@ every_configuration = pytest.mark.parametrize(
 def unmet(machine: ActingMachine, reached: set[str]) -> frozenset[str]:
     """Add what a machine has met, and name what is still missing."""
     reached.update(machine.examiner.judge.evidence.reached)
-    return expected_situations(machine.examiner.history.header, of_engine=True) - reached
+    return expected_goals(machine.examiner.history.header, of_engine=True) - reached
 
 
 @every_configuration

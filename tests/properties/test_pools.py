@@ -13,7 +13,7 @@ from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.machines import MACHINES, load_machine
 from pymllm.history.files import Config
 from pymllm.mem_cache.slots import host_store
-from pymllm.oracle.coverage import expected_situations
+from pymllm.oracle.coverage import expected_goals
 
 SLOTS = ("token-slots", "swa-slots")
 ON_DEVICES = ("rows", "kv-buffers", "gdn-states", "blocks")
@@ -44,9 +44,9 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def assert_everything_met(machine: ActingMachine) -> None:
-    """Every situation that the configuration can reach was reached, and no other."""
+    """Every coverage goal that the configuration can reach was reached, and no other."""
     header = machine.examiner.history.header
-    assert set(machine.examiner.judge.evidence.reached) == expected_situations(header)
+    assert set(machine.examiner.judge.evidence.reached) == expected_goals(header)
 
 
 @each_machine
@@ -58,10 +58,8 @@ def test_nothing_is_found_by_hypothesis(machine: type[ActingMachine]) -> None:
 
 
 @pytest.mark.parametrize(("machine", "seed"), RUNS, ids=[machine.__name__ for machine, _ in RUNS])
-def test_a_seeded_run_finds_nothing_and_reaches_every_situation(
-    machine: type[ActingMachine], seed: int
-) -> None:
-    """A, P, K, H, C, E5 and X: silence about a situation that never arose means nothing."""
+def test_a_seeded_run_finds_nothing_and_reaches_every_goal(machine: type[ActingMachine], seed: int) -> None:
+    """A, P, K, H, C, E5 and X: silence about a coverage goal that never arose means nothing."""
     assert_everything_met(drive(machine, seed, steps=900 if machine.ADAPTER in SLOTS else 1_000))
 
 
@@ -79,7 +77,7 @@ def test_twenty_thousand_steps_find_nothing(machine: type[ActingMachine]) -> Non
     [(name, config) for name in ON_DEVICES for config in load_adapter(find_adapter(name)).CONFIGURATIONS],
 )
 def test_a_seeded_run_on_cuda_finds_nothing(name: str, config: Config) -> None:
-    """P, C, E5 and X: indices, rows and states on the device, looked at there; books on the host."""
+    """P, C, E5 and X: indices, rows and states on the device, looked at there; trackers on the host."""
     machine = drive(machine_of(name, {**config, "device": "cuda"}), seed=2, steps=500)
     assert len(machine.examiner.history) > 500
 

@@ -14,7 +14,7 @@ from pymllm.adapters.own_caches import Chunk, Mamba, Radix, RankedRadix, Windowe
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.history.files import Config
-from pymllm.oracle.coverage import expected_situations
+from pymllm.oracle.coverage import expected_goals
 from pymllm.oracle.laws import find_law
 
 CLASSES = {
@@ -47,7 +47,7 @@ def test_cache_agrees_with_the_oracle(adapter: str, config: Config) -> None:
     run_state_machine_as_test(machine, settings=settings(machine.TestCase.settings, max_examples=programs))
 
 
-def test_short_runs_meet_every_situation() -> None:
+def test_short_runs_meet_every_goal() -> None:
     """All of R, S and X: runs from fixed seeds agree, and together they meet everything that is listed.
 
     Equal seeds would play equal acts on every configuration, and meet less.
@@ -57,7 +57,7 @@ def test_short_runs_meet_every_situation() -> None:
     for seed, (adapter, config) in enumerate(CONFIGURATIONS, 7):
         examiner = drive(make_machine(PrefixMachine, adapter, config), seed, steps=400).examiner
         met += examiner.judge.evidence.reached
-        expected |= expected_situations(examiner.history.header)
+        expected |= expected_goals(examiner.history.header)
     assert expected - set(met) == set()
 
 
@@ -88,10 +88,10 @@ def test_fewer_claims_change_no_verdict(dropped: frozenset[str], config: Config,
 
 @pytest.mark.slow
 @each_configuration
-def test_long_run_finds_nothing_and_meets_every_situation(adapter: str, config: Config) -> None:
+def test_long_run_finds_nothing_and_meets_every_goal(adapter: str, config: Config) -> None:
     """All of R, S and X: 20,000 acts agree, and each configuration meets all that it can."""
     met: Counter[str] = Counter()
     for seed in range(10):
         examiner = drive(make_machine(PrefixMachine, adapter, config), seed, steps=2_000).examiner
         met += examiner.judge.evidence.reached
-    assert expected_situations(examiner.history.header) - set(met) == set()
+    assert expected_goals(examiner.history.header) - set(met) == set()

@@ -19,7 +19,7 @@ from pymllm.history import operations as ops
 from pymllm.history.files import Config
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import RequestView
-from pymllm.oracle.coverage import expected_situations
+from pymllm.oracle.coverage import expected_goals
 
 CONFIGURATIONS = [dict(config) for config in Requests.CONFIGURATIONS]
 MACHINES = [make_machine(RequestMachine, "requests", config) for config in CONFIGURATIONS]
@@ -46,12 +46,12 @@ def test_nothing_is_found_by_hypothesis(machine_class: type[RequestMachine]) -> 
 
 
 @pytest.mark.parametrize("machine_class", QUICK, ids=lambda machine: machine.__name__)
-def test_a_seeded_run_finds_nothing_and_reaches_every_situation(machine_class: type[RequestMachine]) -> None:
-    """C1 to C9, E1 to E5: silence about a situation that never arose means nothing."""
+def test_a_seeded_run_finds_nothing_and_reaches_every_goal(machine_class: type[RequestMachine]) -> None:
+    """C1 to C9, E1 to E5: silence about a coverage goal that never arose means nothing."""
     machine_class.runs = 1  # one long run is not played again; the short ones are
     machine = drive(machine_class, seed=2, steps=600)
     header = machine.examiner.history.header
-    assert set(machine.examiner.judge.evidence.reached) >= expected_situations(header)
+    assert set(machine.examiner.judge.evidence.reached) >= expected_goals(header)
 
 
 def test_any_two_settings_meet_in_a_long_run() -> None:
@@ -76,7 +76,7 @@ def test_twenty_thousand_steps_find_nothing(machine_class: type[RequestMachine])
     machine = drive(machine_class, seed=20_000, steps=7_000)
     assert len(machine.examiner.history) >= 20_000
     header = machine.examiner.history.header
-    assert set(machine.examiner.judge.evidence.reached) >= expected_situations(header)
+    assert set(machine.examiner.judge.evidence.reached) >= expected_goals(header)
 
 
 @pytest.mark.gpu

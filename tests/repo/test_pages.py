@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 from pymllm.cli import main
 from pymllm.cli.faults_page import print_anew, rows_of
+from pymllm.cli.goals import make_page
 from pymllm.cli.report import FORMATS
-from pymllm.cli.situations import make_page
 from pymllm.conformance.machines import PROFILES
 from pymllm.faults.table import BUGS, PLANTED, own_cabinet
-from pymllm.oracle.coverage import SITUATIONS
+from pymllm.oracle.coverage import GOALS
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import LoadedRuns
 from pymllm.report.records import RECORDS
@@ -146,7 +146,7 @@ def test_every_page_that_the_site_names_is_there() -> None:
 
 @pytest.mark.usefixtures("builder")
 def test_the_page_of_laws_is_that_of_the_registry() -> None:
-    """After a change of laws, faults, situations or findings: python docs/builder/laws_page.py."""
+    """After a change of laws, faults, coverage goals or findings: python docs/builder/laws_page.py."""
     from laws_page import PAGE, make_laws_page
 
     assert PAGE.read_text(encoding="utf-8") == make_laws_page()
@@ -284,9 +284,9 @@ def test_the_layout_names_every_room() -> None:
             assert f"`{folder.relative_to(ROOT)}/`" in text
 
 
-def test_the_page_of_situations_is_that_of_the_registry() -> None:
-    """After a change: pymllm situations --page docs/situations.md."""
-    assert (DOCS / "situations.md").read_text(encoding="utf-8") == make_page(SITUATIONS)
+def test_the_page_of_goals_is_that_of_the_registry() -> None:
+    """After a change: pymllm goals --page docs/coverage-goals.md."""
+    assert (DOCS / "coverage-goals.md").read_text(encoding="utf-8") == make_page(GOALS)
 
 
 FAULTS = (DOCS / "faults.md").read_text(encoding="utf-8")

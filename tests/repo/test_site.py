@@ -51,7 +51,7 @@ def test_pages_that_are_not_named_are_listed_all_the_same() -> None:
     on_config(config)
     guides, laws, reference = config.nav[:3]
     assert guides["Guides"].count("verify.md") == 1
-    assert {"soak.md", "situations.md"} <= set(guides["Guides"])
+    assert {"soak.md", "coverage-goals.md"} <= set(guides["Guides"])
     assert "findings/keys-are-kept.md" in laws["Laws and bugs"][0]["Findings"]
     api = reference["Reference"][0]["API"]
     assert {"errors": "api/errors.md"} in api

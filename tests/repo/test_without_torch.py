@@ -159,7 +159,7 @@ def test_a_foreign_program_is_judged_from_search_to_report(python: Path, tmp_pat
     assert "LifecycleMachine needs torch" in check(3, *soaked, "--output", "longer")
     assert '"schemaVersion": 1' in check(0, "report", "store", "--format", "badge")
     assert "<testsuites" in check(0, "report", "store", "--format", "junit")
-    assert "prefix" in check(0, "situations")
+    assert "prefix" in check(0, "goals")
     assert "pymllm[torch]" in check(0, "adapters", "--verbose")
     check(0, "schema", "protocol")
 

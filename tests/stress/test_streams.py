@@ -28,7 +28,7 @@ class Held:
 class Server:
     """A scheduler on the current stream that hands slots to lanes, and takes them back from any.
 
-    Books are the scheduler's: it alone allocates and frees. A lane follows it before it uses new slots, and
+    Trackers are the scheduler's: it alone allocates and frees. A lane follows it before using new slots, and
     is followed before they are free again, as a scheduler that overlaps steps has to arrange it.
     """
 

@@ -142,7 +142,7 @@ class Blocks(OwnPool):
         return sizes if self.slots is None else {**sizes, "free_count": self.slots.free_count}
 
     def audit(self) -> Sequence[str]:
-        """Walk the books of both."""
+        """Check the trackers of both."""
         check_kv_block_allocator(self.pool)
         if self.slots is None:
             return ("C1", "C3")

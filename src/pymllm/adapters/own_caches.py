@@ -115,7 +115,7 @@ class Chunk(OwnPrefixCache):
         return ChunkCache(self.pool, self._device)
 
     def audit(self) -> Sequence[str]:
-        """Walk the pool's books."""
+        """Check the pool's trackers."""
         return self.audit_pool()
 
 

@@ -123,7 +123,7 @@ class Rows(OwnPool):
         return {"size": self.pool.size, "available_size": self.pool.available_size()}
 
     def audit(self) -> Sequence[str]:
-        """Walk the pool's books and its table."""
+        """Check the pool's trackers and its table."""
         check_req_to_token_pool(self.pool)
         return ("P1", "P2", "X3")
 
@@ -337,7 +337,7 @@ class GDNStates(OwnPool):
         }
 
     def audit(self) -> Sequence[str]:
-        """Look at the form of the states and walk the books of the track slots."""
+        """Look at the form of the states and check the trackers of the track slots."""
         check_gdn_pool(self.pool)
         return ("P4", "P5", "X3")
 

@@ -47,7 +47,7 @@ class OwnPrefixCache(BaseAdapter, ABC):
 
     Keys of its configuration: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``none``, ``token``
     or ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens; ``check_ownership``, on where it is
-    left out. Off, the pool is a queue that neither checks nor sorts, and what only its books could refuse is
+    left out. Off, the pool is a queue that neither checks nor sorts, and what only trackers could refuse is
     not refused: a tree over it claims no refusals. `is_touched` says whether the last operation may have
     changed anything; looking inside after one that only read would take a third of a machine's time.
     """
@@ -86,7 +86,7 @@ class OwnPrefixCache(BaseAdapter, ABC):
         kind, page_size = self.config["pool"], self.number("page_size")
         if kind == "none":
             return None
-        # What an insert is to refuse, the pool's books tell it; those of a GPU are asked only on request.
+        # What an insert is to refuse, the pool's trackers tell it; those of a GPU are asked only on request.
         # One that checks nothing does not sort either, as in a server.
         switches: dict[str, Any] = {"need_sort": self.is_checked, "check_ownership": self.is_checked}
         inner: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator
@@ -155,7 +155,7 @@ class OwnPrefixCache(BaseAdapter, ABC):
         ]
 
     def audit_pool(self) -> tuple[str, ...]:
-        """Walk the pool's books, and the table between its halves; ids of the laws that are about them."""
+        """Check the pool's trackers, and the table between its halves; ids of the laws about them."""
         if self.pool is None or not self.is_touched:
             return ()
         if isinstance(self.pool.inner, SWATokenToKVPoolAllocator):

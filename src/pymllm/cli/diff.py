@@ -33,11 +33,11 @@ _MOST_NAMES = 12
     type=click.Choice(FAIL_ON),
     multiple=True,
     help="End with 1 where a law has a worse verdict, a finding is new or a fault is missed, or a figure is "
-    "worse by more than its noise; any: for each of these, and for a situation that is no longer reached.",
+    "worse by more than its noise; any: for each of these, and for a goal that is no longer reached.",
 )
 @options.json
 def diff_command(before: Path, after: Path, fail_on: tuple[str, ...], as_json: bool) -> int:
-    """Say what changed from the first RUN to the second: laws, findings, figures, situations, faults.
+    """Say what changed from the first RUN to the second: laws, findings, figures, coverage goals, faults.
 
     A RUN is a file that --store or --json wrote, a folder with one such file or with the ledger of a soak, or
     a file of pytest-benchmark. Figures are judged on one machine and one code only, and only where each has a
@@ -132,15 +132,15 @@ def _lines(it: DiffDocument) -> Iterator[str]:
 
 
 def _lost(it: DiffDocument) -> Iterator[str]:
-    """Say which situations are no longer reached, a paragraph for each place that reached them."""
+    """Say which coverage goals are no longer reached, a paragraph for each place that reached them."""
     by_place: dict[str, list[str]] = {}
-    for lost in it.situations_lost:
+    for lost in it.goals_lost:
         name, _, place = lost.removesuffix(")").rpartition(" (")
         by_place.setdefault(place, []).append(name)
     for place, names in by_place.items():
         shown = names[:_MOST_NAMES]
         shown += [f"and {len(names) - len(shown)} more, which --json lists"] * (len(names) > len(shown))
-        yield escaped(f"no longer reached by {place}: {count_of(len(names), 'situation')}")
+        yield escaped(f"no longer reached by {place}: {count_of(len(names), 'coverage goal')}")
         yield from wrap(escaped("; ".join(shown)), 100, initial_indent="    ", subsequent_indent="    ")
 
 
@@ -157,7 +157,7 @@ def _sum_up(it: DiffDocument) -> str:
         f"findings: {new} new, {len(it.findings) - new} gone",
         f"figures: {judged.count('worse')} worse and {judged.count('better')} better beyond noise of "
         f"{len(it.figures)} that changed",
-        f"{count_of(len(it.situations_lost), 'situation')} lost, "
+        f"{count_of(len(it.goals_lost), 'coverage goal')} lost, "
         f"{count_of(len(it.faults_missed), 'fault')} no longer caught",
     ]
     failed = f"; failed on {', '.join(it.failed_on)}" if it.failed_on else ""

@@ -55,10 +55,10 @@ def _free_page(context: click.Context, param: click.Parameter, page: Path | None
 
 
 _strict_option = click.option(
-    "--strict", is_flag=True, help="Also fail if a situation was never reached, or if memory grows."
+    "--strict", is_flag=True, help="Also fail if a coverage goal was never reached, or if memory grows."
 )
 _verbose_option = click.option(
-    "-v", "--verbose", is_flag=True, help="Also list the situations that were not reached."
+    "-v", "--verbose", is_flag=True, help="Also list the coverage goals that were not reached."
 )
 _page_option = click.option(
     "--page",

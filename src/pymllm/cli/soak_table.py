@@ -86,7 +86,7 @@ def describe_progress(totals: Totals, seconds: float, memory: str = "") -> str:
     rate = f"{totals.operations / seconds:,.0f}/s" if seconds else "-"
     return (
         f"{time_of(seconds)}  {totals.operations:,} operations  {rate}  "
-        f"{_laws(totals)} laws tested  situations {_situations(totals)}  "
+        f"{_laws(totals)} laws tested  coverage goals {_goals(totals)}  "
         f"memory {amount_of_bytes(totals.memory.peak)}{memory and f' ({memory})'}  "
         f"{count_of(failures, 'failure')}"
     )
@@ -94,7 +94,7 @@ def describe_progress(totals: Totals, seconds: float, memory: str = "") -> str:
 
 def progress_table(totals: Totals, seconds: float, memory: str = "") -> Table:
     """Lay out what there is so far; arguments as of `describe_progress`."""
-    figures = ("runs", "operations", "ops/CPU s", "laws", "situations", "failures")
+    figures = ("runs", "operations", "ops/CPU s", "laws", "goals", "failures")
     rows = (
         (it.name, *_played(it), f"{it.operations_per_second:,.0f}", *_reached(it), f"{len(it.failures)}")
         for it in totals.adapters.values()
@@ -109,7 +109,7 @@ def _played(it: AdapterTotals) -> tuple[str, str]:
 
 
 def _reached(it: AdapterTotals) -> tuple[str, str]:
-    """Count laws that were tested, and situations that were reached."""
+    """Count laws that were tested, and coverage goals that were reached."""
     laws, expected = len(it.laws), len(it.expected)
     return f"{laws - len(it.untested)} of {laws}", f"{expected - len(it.missing)} of {expected}"
 
@@ -118,7 +118,7 @@ def _laws(totals: Totals) -> int:
     return len(set[str]().union(*(it.exercised for it in totals.adapters.values())))
 
 
-def _situations(totals: Totals) -> str:
+def _goals(totals: Totals) -> str:
     expected = sum(len(it.expected) for it in totals.adapters.values())
     missing = sum(len(it.missing) for it in totals.adapters.values())
     return f"{expected - missing} of {expected}"
@@ -133,7 +133,7 @@ _UNFINISHED = "    perhaps not the smallest: time was up (pymllm shrink continue
 def make_text(
     report: SoakReport, *, strict: bool = False, verbose: bool = False, fits_terminal: bool = False
 ) -> str:
-    """Lay a report out as text; ``verbose`` and ``strict`` name the situations that were not reached."""
+    """Lay a report out as text; ``verbose`` and ``strict`` name the coverage goals that were not reached."""
     notes = [escaped(line) for line in _notes(report, strict, verbose)]  # a ledger may be anybody's
     end = f"\n{_sum_up(report, strict=strict)}"
     tables = _adapter_table(report), "", _time_table(report), "", _drift_table(report.drifts), ""
@@ -151,7 +151,7 @@ def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
         f"{totals.operations:,} operations in {totals.runs:,} runs",
         f"{time_of(totals.cpu)} of CPU time",
         f"{_laws(totals)} laws tested, {broken} broken",
-        f"{_situations(totals)} situations reached, counted for each adapter",
+        f"{_goals(totals)} coverage goals reached, counted for each adapter",
     ]
     words += [f"{count_of(problems, 'error')} of adapters"] if problems else []
     words += (
@@ -165,7 +165,7 @@ def _strictly(report: SoakReport) -> Iterator[str]:
     """Say what a strict campaign fails for besides laws."""
     missing = sum(map(len, report.missing.values()))
     if missing:
-        yield f"failed by --strict: {count_of(missing, 'situation')} never reached"
+        yield f"failed by --strict: {count_of(missing, 'coverage goal')} never reached"
     if report.growing:
         yield f"failed by --strict: memory grows ({', '.join(drift.measure for drift in report.growing)})"
 
@@ -195,7 +195,7 @@ def _audit_rate(audit: int) -> str:
 
 
 def _adapter_table(report: SoakReport) -> Table:
-    figures = ("places", "runs", "operations", "laws", "situations", "failures")
+    figures = ("places", "runs", "operations", "laws", "goals", "failures")
     rows = (
         (escaped(it.name), f"{len(it.played)} of {it.places}", *_played(it), *_reached(it), _failed(it))
         for it in report.totals.adapters.values()
@@ -229,7 +229,7 @@ def _drift_table(drifts: tuple[Drift, ...]) -> Table:
 _LEGEND = {
     "places": "configurations and state machines of the adapter, those with a run first",
     "laws": "tested, of those that apply",
-    "situations": "reached, of those that the adapter must reach; `pymllm situations` lists all",
+    "goals": "coverage goals reached, of those that the adapter must reach; `pymllm goals` lists all",
     "failures": "runs that broke a law or ended with an error",
     "ops/CPU s": "operations per second of CPU time, which is spent on",
     "calls": "the adapter and its implementation",
@@ -258,7 +258,7 @@ def _notes(report: SoakReport, strict: bool, verbose: bool) -> Iterator[str]:
     for name, missing in report.missing.items():
         mark = "NEVER REACHED" if strict else "not reached"
         named = f": {'; '.join(missing)}" if strict or verbose else "; --verbose names them"
-        yield from ("", f"{name}: {count_of(len(missing), 'situation')} {mark}{named}")
+        yield from ("", f"{name}: {count_of(len(missing), 'coverage goal')} {mark}{named}")
 
 
 def _failures(report: SoakReport, adapter: AdapterTotals) -> Iterator[str]:

@@ -33,10 +33,10 @@ from pymllm.cli.tables import (
 )
 from pymllm.conformance.documents import (
     AdapterRow,
+    CoverageRow,
     LawRow,
     ProgramRow,
     ProtocolDocument,
-    SituationRow,
     VerifyDocument,
 )
 from pymllm.history.files import History
@@ -105,7 +105,9 @@ _UNFINISHED = (
 @options.jobs
 @options.timeout
 @click.option(
-    "--strict", is_flag=True, help="Also fail if a situation was never reached, or if a search was cut short."
+    "--strict",
+    is_flag=True,
+    help="Also fail if a coverage goal was never reached, or if a search was cut short.",
 )
 @options.programs
 @options.json
@@ -122,7 +124,7 @@ _UNFINISHED = (
     "-v",
     "--verbose",
     is_flag=True,
-    help="Also list situations, and the laws and state machines of each adapter.",
+    help="Also list coverage goals, and the laws and state machines of each adapter.",
 )
 @options.progress
 def verify_command(
@@ -147,7 +149,7 @@ def verify_command(
 
     Exit status: 0 if every law that applies was tested and holds, 1 if one is violated, 2 for bad input, 3 if
     something is unknown, such as a law that no program tested or an adapter that could not be examined. With
-    --strict, a second search looks for situations that were not reached, and the status is 1 if it does not
+    --strict, a second search looks for goals that were not reached, and the status is 1 if it does not
     reach all. After Ctrl-C or SIGTERM the results so far are printed, and the status is 130 or 143.
     docs/verify.md explains table and document.
 
@@ -249,7 +251,7 @@ def _annotated(history: History, report: VerifyReport, note: str) -> History:
 
 
 def make_text(document: VerifyDocument, *, verbose: bool = False) -> str:
-    """Lay a verification out as text; ``verbose`` has every situation, adapter and machine, too."""
+    """Lay a verification out as text; ``verbose`` has every coverage goal, adapter and machine, too."""
     it, laws = document, judged_laws(document)
     parts: list[RenderableType | tuple[str, str]] = [
         f"{heading(it)}, {count_of(it.jobs or 1, 'process', 'processes')}\n",
@@ -266,17 +268,17 @@ def make_text(document: VerifyDocument, *, verbose: bool = False) -> str:
         parts += ["", _law_table(laws, it.adapters)]
     if laws and it.invariants:
         parts += ["", _invariant_table(it)]
-    if it.situations:
-        parts += ["", _situation_table(it.situations)]
-        unmet = sum(bool(row.unmet) for row in it.situations)
+    if it.goals:
+        parts += ["", _goal_table(it.goals)]
+        unmet = sum(bool(row.unmet) for row in it.goals)
         if verbose or it.strict:
-            parts += [(line, "bold" if it.strict else "") for line in _never_reached(it.situations)]
+            parts += [(line, "bold" if it.strict else "") for line in _never_reached(it.goals)]
         elif unmet:
             parts.append(f"--verbose names the {'one' if unmet == 1 else unmet} that no program reached")
     if laws:
         parts += ["", make_legend(_legend(it, laws))]
     if verbose:
-        parts += ["", _count_table(it.situations)]
+        parts += ["", _count_table(it.goals)]
         for adapter in (adapter for adapter in it.adapters if adapter.machines):
             parts += [(f"\n{adapter.name}", "bold"), _law_table(adapter.laws, [adapter])]
             parts += ["", _machine_table(adapter)]
@@ -386,7 +388,7 @@ def _legend(document: VerifyDocument, laws: Iterable[LawRow]) -> dict[str, str]:
         "walks": "how often the adapter checked the law on its own data; - for never",
         "adapters": "how many have this verdict",
         **({"invariant": "has the worst verdict of its laws"} if document.invariants else {}),
-        "situation": "a state in which implementations go wrong; `pymllm situations` lists all",
+        "coverage goal": "a state in which implementations go wrong; `pymllm goals` lists all",
     }
 
 
@@ -395,26 +397,26 @@ def _invariant_table(document: VerifyDocument) -> Table:
     return make_table("invariant", "verdict", "laws", gap=2, rows=rows)
 
 
-def _situation_table(rows: Sequence[SituationRow]) -> Table:
-    """Count for each machine the situations that it had to reach, and those that it did reach."""
-    table = make_table("machine", "situations reached", right=("situations reached",), gap=2)
+def _goal_table(rows: Sequence[CoverageRow]) -> Table:
+    """Count for each machine the coverage goals that it had to reach, and those that it did reach."""
+    table = make_table("machine", "coverage goals reached", right=("coverage goals reached",), gap=2)
     for machine in dict.fromkeys(row.machine for row in rows):
         own = [row for row in rows if row.machine == machine]
         table.add_row(machine, f"{sum(not row.unmet for row in own):,} of {len(own):,}")
     return table
 
 
-def _never_reached(situations: Iterable[SituationRow]) -> Iterable[str]:
+def _never_reached(goals: Iterable[CoverageRow]) -> Iterable[str]:
     """Name what was never reached, machine by machine, and with which adapters."""
-    unmet = [row for row in situations if row.unmet]
+    unmet = [row for row in goals if row.unmet]
     for machine in dict.fromkeys(row.machine for row in unmet):
         names = "; ".join(f"{row.name} ({', '.join(row.unmet)})" for row in unmet if row.machine == machine)
         yield f"never reached by the {machine}: {escaped(names)}"
 
 
-def _count_table(situations: Iterable[SituationRow]) -> Table:
-    columns = ("machine", "situation", "times", "never reached with")
-    rows = ((it.machine, it.name, f"{it.times:,}", ", ".join(it.unmet) or "-") for it in situations)
+def _count_table(goals: Iterable[CoverageRow]) -> Table:
+    columns = ("machine", "coverage goal", "times", "never reached with")
+    rows = ((it.machine, it.name, f"{it.times:,}", ", ".join(it.unmet) or "-") for it in goals)
     return make_table(*columns, right=("times",), gap=2, rows=rows)
 
 
@@ -436,7 +438,7 @@ def _complain_of(document: VerifyDocument) -> None:
             complain(f"{adapter.name} could not be examined to the end: {problem.message}")
     if cut_short(document):
         complain(cut_short(document).removeprefix("; "))
-    for row in document.situations if document.strict else ():
+    for row in document.goals if document.strict else ():
         if row.unmet:
             complain(f"{row.machine} never reached: {row.name} ({', '.join(row.unmet)})")
 
@@ -445,13 +447,13 @@ def _complain_of(document: VerifyDocument) -> None:
 
 
 def make_junit(document: VerifyDocument) -> str:
-    """Write the verdicts as JUnit XML: a suite for each adapter, and a strict search's situations as one."""
+    """Write the verdicts as JUnit XML: a suite for each adapter, and the goals of a strict search as one."""
     from pymllm.report.feeds import add_search, add_suite, make_case, make_xml
 
     root = ElementTree.Element("testsuites", name="pymllm verify", time=f"{document.seconds:.3f}")
     for adapter in document.adapters:
         add_search(root, adapter)
-    if document.strict and document.situations:
+    if document.strict and document.goals:
         cases = [
             make_case(
                 it.machine,
@@ -459,9 +461,9 @@ def make_junit(document: VerifyDocument) -> str:
                 "failure" if it.unmet else None,
                 f"never reached with {', '.join(it.unmet)}",
             )
-            for it in document.situations
+            for it in document.goals
         ]
-        add_suite(root, "situations", 0.0, cases)
+        add_suite(root, "coverage goals", 0.0, cases)
     return make_xml(root)
 
 

@@ -39,7 +39,7 @@ class BlockActs(PoolMachine):
         self.observe()
 
     def observe(self) -> None:
-        """Look at every view and every state, and walk the books from inside where that is wanted."""
+        """Look at every view and every state, and check the trackers from inside where that is wanted."""
         if self._walks:
             self._watched(self.examiner.look_inside)
         self.do(ops.Inspect())

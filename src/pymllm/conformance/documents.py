@@ -49,7 +49,7 @@ class InvariantRow(Row, frozen=True):
 class MachineRow(Row, frozen=True, kw_only=True):
     """What a machine did over all configurations of an adapter.
 
-    Situations by how often they were met; unmet are those that it should have met and never did. Fewer
+    Coverage goals by how often they were met; unmet are those that it should have met and never did. Fewer
     programs than promised were played where a search took much too long and was cut short.
     """
 
@@ -59,13 +59,13 @@ class MachineRow(Row, frozen=True, kw_only=True):
     steps: int
     seconds: float
     steps_per_second: float
-    situations: dict[str, int] = field(default_factory=dict)
+    goals: dict[str, int] = field(default_factory=dict, name="situations")
     unmet: tuple[str, ...] = ()
     promised: int = 0
 
 
-class SituationRow(Row, frozen=True):
-    """How often a machine met a situation, and the adapters with which it should have and never did."""
+class CoverageRow(Row, frozen=True):
+    """How often a machine met a coverage goal, and the adapters with which it should have and never did."""
 
     name: str
     machine: str
@@ -136,7 +136,7 @@ class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
     strict: bool = False
     laws: tuple[LawRow, ...] = ()
     invariants: tuple[InvariantRow, ...] = ()
-    situations: tuple[SituationRow, ...] = ()
+    goals: tuple[CoverageRow, ...] = field(default=(), name="situations")
     adapters: tuple[AdapterRow, ...]
     programs: int = 0
     promised: int = 0
@@ -359,8 +359,8 @@ class SoakedAdapter(Row, frozen=True, kw_only=True):
     tests: dict[str, int]
     walks: dict[str, int] = field(default_factory=dict)
     untested_laws: tuple[str, ...]
-    situations: dict[str, int]
-    missing_situations: tuple[str, ...]
+    goals: dict[str, int] = field(name="situations")
+    missing_goals: tuple[str, ...] = field(name="missing_situations")
     failures: tuple[FailureRow, ...]
 
 
@@ -568,9 +568,9 @@ class ReplayDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay"):
         return plain
 
 
-# -- situations ----------------------------------------------------------------------------------------------
+# -- coverage goals ------------------------------------------------------------------------------------------
 class WorthReaching(Row, frozen=True, kw_only=True):
-    """A situation: what is at stake, the capabilities it needs, and what a configuration must be like."""
+    """A coverage goal: what is at stake, the capabilities it needs, and what a configuration must be like."""
 
     name: str
     kind: Kind
@@ -581,10 +581,10 @@ class WorthReaching(Row, frozen=True, kw_only=True):
     configuration: tuple[str, ...] = ()
 
 
-class SituationsDocument(Document, frozen=True, kw_only=True, tag="pymllm.situations"):
-    """What ``pymllm situations --json`` prints."""
+class GoalsDocument(Document, frozen=True, kw_only=True, tag="pymllm.situations"):
+    """What ``pymllm goals --json`` prints."""
 
-    situations: tuple[WorthReaching, ...]
+    goals: tuple[WorthReaching, ...] = field(name="situations")
 
 
 # -- diff ----------------------------------------------------------------------------------------------------
@@ -638,7 +638,7 @@ class DiffDocument(Document, frozen=True, kw_only=True, tag="pymllm.diff"):
     laws: tuple[LawChange, ...]
     findings: tuple[FindingChange, ...]
     figures: tuple[FigureChange, ...]
-    situations_lost: tuple[str, ...]
+    goals_lost: tuple[str, ...] = field(name="situations_lost")
     faults_missed: tuple[str, ...]
     faults_caught: tuple[str, ...]
     only_before: tuple[str, ...]
@@ -706,7 +706,7 @@ AnyDocument = (
     | FaultsDocument
     | SoakDocument
     | ReplayDocument
-    | SituationsDocument
+    | GoalsDocument
     | ProtocolDocument
     | DoctorDocument
 )

@@ -30,8 +30,8 @@ from pymllm.mem_cache.memory_pool import GDNPool, ReqToTokenPool
 from pymllm.oracle.judge import Judge
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, path_of_key
-from pymllm.oracle.models.slot_ledger import Owner, TrackLedger
 from pymllm.oracle.models.slot_model import WindowModel
+from pymllm.oracle.models.slot_ownership import Owner, TrackOwnership
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_pools import CacheKind, EnginePools
 
@@ -128,7 +128,7 @@ class DrivenCache(BasePrefixCache):
         ``mamba_value`` is a row of `states`.
         """
         wanted = self._key(key)
-        slots = None if value is None else self._carrier.judge.model.ledger.name(value.tolist())
+        slots = None if value is None else self._carrier.judge.model.ownership.name(value.tolist())
         row = kwargs.pop("mamba_value", None)
         state = None if row is None or self.states is None else self.states.name(int(row))
         result = self._carrier.do(ops.Insert(wanted, slots, state=state, **kwargs), out.Inserted)
@@ -166,9 +166,9 @@ class DrivenStates:
     now.
     """
 
-    def __init__(self, carrier: Carrier, rows: int, tracks: TrackLedger) -> None:
+    def __init__(self, carrier: Carrier, rows: int, tracks: TrackOwnership) -> None:
         self._carrier = carrier
-        self._ledger = tracks
+        self._ownership = tracks
         # Two layers, and heads and channels of more than one element, as the engine's own pools have.
         self._pool = GDNPool(rows, 2, 1, 2, 2, 2, 2, "cpu", max_track_slots=tracks.size)
         self._track_rows = range(rows + 1, rows + 1 + tracks.size)
@@ -182,17 +182,17 @@ class DrivenStates:
     def name(self, row: int) -> Span:
         """Name the track slot behind a row by the step that gave it."""
         slot = next(slot for slot, place in self._row_of.items() if place == row)
-        return self._ledger.given.name((slot,))[0]
+        return self._ownership.given.name((slot,))[0]
 
     def cached_rows(self) -> list[int]:
         """Return the rows of all track slots that the cache has."""
-        return [self._row_of[slot] for slot in self._ledger.ends.slots.values()]
+        return [self._row_of[slot] for slot in self._ownership.ends.slots.values()]
 
     # -- what an engine asks of a pool of states -----------------------------------------------------------
     @property
     def max_track_slots(self) -> int:
         """Track slots that there are."""
-        return self._ledger.size
+        return self._ownership.size
 
     @property
     def recurrent_state(self) -> torch.Tensor:
@@ -216,7 +216,7 @@ class DrivenStates:
         owned = {
             other: row
             for other, row in self._row_of.items()
-            if other != slot and self._ledger.owner(other) is not Owner.POOL
+            if other != slot and self._ownership.owner(other) is not Owner.POOL
         }
         row = next(row for row in self._track_rows if row not in owned.values())
         self._row_of = {**owned, slot: row}
@@ -255,7 +255,7 @@ class DrivenAllocator:
         self.size = size
         self.refuses: Callable[[], bool] | None = None
         self._carrier = carrier
-        self._ledger = carrier.judge.model.ledger
+        self._ownership = carrier.judge.model.ownership
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Hand out slots, int32 on the CPU, or ``None``."""
@@ -273,16 +273,16 @@ class DrivenAllocator:
         self._carrier.do(ops.FreeSWA(self._name(indices)), out.Done)
 
     def _name(self, indices: torch.Tensor) -> tuple[Span, ...]:
-        return self._ledger.name(indices.flatten().tolist())
+        return self._ownership.name(indices.flatten().tolist())
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Tell for each slot whether it is not free."""
-        held, page_size = self._ledger.full.held, self._ledger.page_size
+        held, page_size = self._ownership.full.held, self._ownership.page_size
         return _tensor_of([slot // page_size in held for slot in indices.tolist()], np.bool_)
 
     def translate_to_swa(self, indices: torch.Tensor) -> torch.Tensor:
         """Name the SWA slot behind each slot, 0 where it is gone."""
-        pool, page_size = self._ledger.pool, self._ledger.page_size
+        pool, page_size = self._ownership.pool, self._ownership.page_size
         half = pool.half if isinstance(pool, WindowModel) else {}
         found = [
             half[slot // page_size] * page_size + slot % page_size if slot // page_size in half else 0

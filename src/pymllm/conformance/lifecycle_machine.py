@@ -113,7 +113,7 @@ _PLAIN = {
 
 
 class LifecycleNotes:
-    """An onlooker that counts situations in the judge's evidence."""
+    """An onlooker that counts coverage goals in the judge's evidence."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class MachineEntry:
 
     @property
     def has_engine(self) -> bool:
-        """Whether it lets an engine live, and so meets the situations of one."""
+        """Whether it lets an engine live, and so meets the coverage goals of one."""
         return self.needs >= _DRIVEN
 
     @property

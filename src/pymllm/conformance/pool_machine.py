@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from pymllm.conformance.acting import ActingMachine, act
-from pymllm.conformance.program import check_twins
+from pymllm.conformance.program import check_determinism
 from pymllm.history import operations as ops
 from pymllm.history.operations import Key, Operation, Span, Token
 from pymllm.history.outcomes import Hashes, Outcome
@@ -49,7 +49,7 @@ def malformed_calls(**wrong: Iterable[str]) -> tuple[ops.Malformed, ...]:
 
 
 class PoolMachine(ActingMachine):
-    """Misuse, and twins at the end: refused calls leave no trace, and what was cleared is as good as new."""
+    """Misuse, and the determinism check at the end: refused calls leave no trace, a clear makes all new."""
 
     # Calls that no caller may make; an adapter passes over those that it cannot make.
     MALFORMED: ClassVar[Sequence[ops.Malformed]] = ()
@@ -71,7 +71,7 @@ class PoolMachine(ActingMachine):
     def end(self) -> None:
         """Run parts of the program on new adapters, now and then."""
         if self.is_replayed:
-            self._watched(lambda: check_twins(self.examiner, self.make_adapter))
+            self._watched(lambda: check_determinism(self.examiner, self.make_adapter))
 
 
 Rows = tuple[tuple[int, ...], ...]

@@ -17,7 +17,7 @@ from pymllm.history.outcomes import Inserted, Locked, Matched, NoRoom, Result, S
 from pymllm.oracle.judge import Judge
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, Space, path_of_key
-from pymllm.oracle.models.slot_ledger import Owner, SlotLedger
+from pymllm.oracle.models.slot_ownership import Owner, SlotOwnership
 
 SPACES = (
     *[Space()] * 12,
@@ -98,7 +98,7 @@ class PrefixCaller(ActingMachine):
     def begin(self) -> None:
         """Read once what there is, and what can be asked for."""
         self.model: PrefixModel = self.judge.model.cache
-        self.ledger: SlotLedger = self.judge.model.ledger
+        self.ownership: SlotOwnership = self.judge.model.ownership
         self.spaces = spaces_of(self.capabilities)
         config = self.examiner.history.header.config
         self.page_size, self.window = self.model.page_size, self.model.window
@@ -195,7 +195,9 @@ class PrefixCaller(ActingMachine):
         if state is None:
             return None
         # The snapshot may have evicted what a match had found.
-        is_whole = not self.has_pool or all(self.ledger.owner(slot) is not Owner.POOL for slot in slots or ())
+        is_whole = not self.has_pool or all(
+            self.ownership.owner(slot) is not Owner.POOL for slot in slots or ()
+        )
         step = self.insert(key, slots, style, state=state) if is_whole else None
         self._give_track_back(state)
         return step
@@ -232,7 +234,7 @@ class PrefixCaller(ActingMachine):
     # -- slots ---------------------------------------------------------------------------------------------
     def spans(self, slots: Sequence[int]) -> tuple[Span, ...]:
         """Name slots by the steps that gave them; numbers are named by themselves."""
-        return self.ledger.name(slots)
+        return self.ownership.name(slots)
 
     def allocate(self, tokens: int) -> list[int] | None:
         """Take whole pages for so many tokens, evicting what is missing; nothing if that is not enough."""
@@ -252,7 +254,7 @@ class PrefixCaller(ActingMachine):
 
     def _shortage(self, need: int) -> tuple[int, int]:
         """Return how many full and window slots are missing."""
-        sizes = self.ledger.sizes()
+        sizes = self.ownership.sizes()
         if self.has_halves:
             return need - sizes["full_available_size"], need - sizes["swa_available_size"]
         missing = need - sizes["available_size"]
@@ -267,7 +269,7 @@ class PrefixCaller(ActingMachine):
         """Free those of the slots that are still the caller's."""
         if not self.has_pool:
             return
-        mine = [slot for slot in slots if self.ledger.owner(slot) is Owner.CALLER]
+        mine = [slot for slot in slots if self.ownership.owner(slot) is Owner.CALLER]
         if mine:
             self.do(ops.Free(self.spans(mine), FREE_FORMS[style % len(FREE_FORMS)]))
 
@@ -292,7 +294,7 @@ class PrefixCaller(ActingMachine):
         """Release and evict everything: the pools are whole again (R5, A2, M7)."""
         for lock in self.holds:
             self.unlock(lock)
-        self.give_back(self.ledger.callers_slots())
+        self.give_back(self.ownership.callers_slots())
         self.give_tracks_back()
         if self.can_evict:
             self.do(ops.Evict(self.model.sizes()["total_size"], 0))

@@ -449,13 +449,13 @@ class PrefixMachine(StateActs):
     @looked_at(needs="has_pool", pages=(1, 6))
     def hoard_slots(self, pages: int) -> None:
         """Keep slots in the caller's hands, so that the pool is short."""
-        if len(self.ledger.callers_slots()) <= self.pool_slots // 3:
+        if len(self.ownership.callers_slots()) <= self.pool_slots // 3:
             self.allocate(pages * self.page_size)
 
     @looked_at(needs="has_pool", style=STYLE)
     def give_hoard_back(self, style: int) -> None:
         """Return everything that the caller has, what a refused reset left behind included."""
-        self.give_back(self.ledger.callers_slots(), style)
+        self.give_back(self.ownership.callers_slots(), style)
 
     @act(needs="has_halves")
     def read_halves(self) -> None:

@@ -83,13 +83,13 @@ def _comment(step: Step) -> str:
     return text if len(text) <= _COMMENT_MAX else f"{text[: _COMMENT_MAX - 3]}..."
 
 
-_TWINNED = ("slots", "rows", "buffers", "states", "hashes", "blocks", "requests")
+_DETERMINISTIC = ("slots", "rows", "buffers", "states", "hashes", "blocks", "requests")
 """Kinds of which every step that was refused, found no room or only looked must have changed nothing."""
 
 
-def check_twins(examiner: Examiner, make: Callable[[], Adapter]) -> None:
+def check_determinism(examiner: Examiner, make: Callable[[], Adapter]) -> None:
     """Make both checks of this module, where the kind has them; what they take and raise."""
-    if examiner.adapter.kind in _TWINNED:
+    if examiner.adapter.kind in _DETERMINISTIC:
         check_idle_steps(examiner, make)
         # What stands in rows that are nobody's shows, and is anybody's guess where it is not zeroed.
         if examiner.adapter.kind != "rows" or "zeroed_rows" in examiner.adapter.capabilities:
@@ -237,7 +237,7 @@ def end_program(examiner: Examiner) -> None:
     def make() -> Adapter:
         return build_adapter(header.adapter, dict(header.config))
 
-    check_twins(examiner, make)
+    check_determinism(examiner, make)
     examiner.check_replay(make)
 
 

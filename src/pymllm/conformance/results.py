@@ -16,13 +16,13 @@ from typing import Any
 from pymllm.conformance.documents import (
     AdapterRow,
     CompareDocument,
+    CoverageRow,
     InvariantRow,
     LawRow,
     MachineRow,
     MatrixCell,
     MatrixRow,
     ProblemRow,
-    SituationRow,
     VerifyDocument,
     ViolationRow,
 )
@@ -32,7 +32,7 @@ from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.shrinker import Finding, pick_smallest
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.history.files import Config
-from pymllm.oracle.coverage import SITUATIONS, expected_names
+from pymllm.oracle.coverage import GOALS, expected_names
 from pymllm.oracle.laws import INVARIANTS, LAWS, Law, laws_of
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
 
@@ -54,7 +54,7 @@ class SearchedConfiguration:
 
     @property
     def expected(self) -> frozenset[str]:
-        """Situations that it has to reach before its silence means anything."""
+        """Coverage goals that it has to reach before its silence means anything."""
         kind, has_engine = self.machine.kind, self.machine.has_engine
         if kind is None:
             return frozenset()
@@ -105,7 +105,7 @@ class MachineResult:
 
     @property
     def unmet(self) -> tuple[str, ...]:
-        """Expected situations that were never the case."""
+        """Expected coverage goals that were never the case."""
         return tuple(sorted(self.expected - self.reached.keys()))
 
     def row(self) -> MachineRow:
@@ -117,7 +117,7 @@ class MachineResult:
             steps=self.steps,
             seconds=round(self.seconds, 3),
             steps_per_second=round(self.steps_per_second, 1),
-            situations=self.reached,
+            goals=self.reached,
             unmet=self.unmet,
             promised=self.promised,
         )
@@ -195,7 +195,7 @@ class VerifyReport:
     adapters: tuple[AdapterResult, ...]  # in the order asked for
     seconds: float  # the whole run took
     interruption: KeyboardInterrupt | None = None  # what ended it early
-    # whether a situation that was never reached counts as a failure, and a search that was cut short
+    # whether a coverage goal that was never reached counts as a failure, and a search that was cut short
     is_strict: bool = False
 
     @property
@@ -214,9 +214,9 @@ class VerifyReport:
         )
 
     @property
-    def situations(self) -> tuple[SituationRow, ...]:
-        """What is known of each situation over all adapters."""
-        return merge_situations(self.adapters)
+    def goals(self) -> tuple[CoverageRow, ...]:
+        """What is known of each coverage goal over all adapters."""
+        return merge_goals(self.adapters)
 
     @property
     def programs(self) -> int:
@@ -240,8 +240,8 @@ class VerifyReport:
 
     @property
     def exit_status(self) -> int:
-        """That of the verdict; 1 also where it is strict, and was cut short or never reached a situation."""
-        if self.is_strict and (self.is_cut_short or any(row.unmet for row in self.situations)):
+        """That of the verdict; 1 also where it is strict, and was cut short or missed a coverage goal."""
+        if self.is_strict and (self.is_cut_short or any(row.unmet for row in self.goals)):
             return Verdict.VIOLATED.exit_status
         return self.verdict.exit_status
 
@@ -273,7 +273,7 @@ class VerifyReport:
             "strict": self.is_strict,
             "laws": self.laws,
             "invariants": self.invariants,
-            "situations": self.situations,
+            "goals": self.goals,
             "adapters": tuple(adapter.row(files or SavedFiles()) for adapter in self.adapters),
             "programs": self.programs,
             "promised": self.promised,
@@ -284,14 +284,14 @@ def judge_adapter(
     smoke: SmokeReport,
     searches: Sequence[SearchedConfiguration],
     wanted: Collection[Law] = (),
-    refined: Iterable[Finding] = (),
+    shrunk: Iterable[Finding] = (),
 ) -> AdapterResult:
     """Put together what the searches of one adapter found.
 
     With ``wanted`` laws, rows of these alone, and of broken ones; ``refined`` has smaller programs for these.
     """
     found = [finding for search in searches for finding in search.result.found]
-    findings = pick_smallest([*refined, *found])
+    findings = pick_smallest([*shrunk, *found])
     broken = {finding.law for finding in findings}
     about = {law.id for law in laws_of(smoke.kind) if not wanted or law in wanted}
     laws = tuple(
@@ -385,19 +385,19 @@ def merge_laws(adapters: Iterable[AdapterResult | AdapterRow]) -> tuple[LawRow, 
     return tuple(merged)
 
 
-def merge_situations(adapters: Iterable[AdapterResult]) -> tuple[SituationRow, ...]:
-    """Return what is known of each situation that some machine had to reach, over all adapters.
+def merge_goals(adapters: Iterable[AdapterResult]) -> tuple[CoverageRow, ...]:
+    """Return what is known of each coverage goal that some machine had to reach, over all adapters.
 
-    Machines come in the order of the adapters, situations in that of the registry.
+    Machines come in the order of the adapters, coverage goals in that of the registry.
     """
     known = list(adapters)
     merged = []
     for machine in dict.fromkeys(machine.name for adapter in known for machine in adapter.machines):
         own = [(adapter, each) for adapter in known for each in adapter.machines if each.name == machine]
-        for name in dict.fromkeys(situation.name for situation in SITUATIONS):
+        for name in dict.fromkeys(goal.name for goal in GOALS):
             able = [(adapter, each) for adapter, each in own if name in each.expected]
             if able:
                 times = sum(each.reached.get(name, 0) for _, each in able)
                 unmet = tuple(adapter.name for adapter, each in able if name in each.unmet)
-                merged.append(SituationRow(name, machine, times, unmet))
+                merged.append(CoverageRow(name, machine, times, unmet))
     return tuple(merged)

@@ -22,7 +22,7 @@ from pymllm.conformance.results import (
     judge_adapter,
     leave_unknown,
 )
-from pymllm.conformance.search import Crash, SearchPlan, SearchResult, burst, search
+from pymllm.conformance.search import Crash, SearchPlan, SearchResult, search, targeted_run
 from pymllm.conformance.shrinker import Finding, make_finding, pick_smallest, shrink
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport, try_adapter
 from pymllm.conformance.workers import Lost, Workers
@@ -37,12 +37,12 @@ _PATIENCE = (
     8  # A search may take so many times as long as on a quiet machine, on which it is our own class's,
 )
 _PATIENCE_LEAST = 10.0  # and so many seconds at least, before it is cut short.
-_BURST_ACTS = 400
+_TARGETED_ACTS = 400
 # An engine's act is many operations: 80 test every law that 400 do, in a quarter of the time (0.1 to 0.6 s).
-_BURST_ACTS_OF_AN_ENGINE = 80
-_BURST_ACTS_IN_ALL = 16_000  # at most, in all programs: it ends once the law was tested
-_BURST_ACTS_IN_ALL_OF_AN_ENGINE = 2_000  # some seconds, either of them
-_BURST_SECONDS = 60.0
+_TARGETED_ACTS_OF_AN_ENGINE = 80
+_TARGETED_ACTS_IN_ALL = 16_000  # at most, in all programs: it ends once the law was tested
+_TARGETED_ACTS_IN_ALL_OF_AN_ENGINE = 2_000  # some seconds, either of them
+_TARGETED_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class VerifyPlan:
     examples: int | None
     jobs: int  # processes; with 0 everything is done in this one, as of `pymllm.conformance.workers.Workers`
     timeout: float = 0.0  # most seconds for one call of an adapter; 0 for no limit
-    is_strict: bool = False  # whether every situation has to be reached
+    is_strict: bool = False  # whether every coverage goal has to be reached
 
 
 @dataclass(frozen=True, slots=True)
 class SearchTask:
-    """One machine on one configuration; with ``laws`` or ``situations``, a burst until all were met."""
+    """One machine on one configuration; with ``laws`` or ``goals``, a targeted run until all were met."""
 
     adapter: str
     config: Config
@@ -70,7 +70,7 @@ class SearchTask:
     machine: MachineEntry
     plan: SearchPlan
     laws: tuple[str, ...] = ()
-    situations: tuple[str, ...] = ()
+    goals: tuple[str, ...] = ()
 
 
 def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan) -> list[SearchTask]:
@@ -119,7 +119,7 @@ def _search_plan(plan: VerifyPlan) -> SearchPlan:
     return SearchPlan(plan.seed, plan.profile.steps, plan.examples or 1, shrinks=0)
 
 
-def plan_bursts(
+def plan_targeted_runs(
     smokes: Sequence[SmokeReport],
     searches: Sequence[SearchedConfiguration],
     plan: VerifyPlan,
@@ -128,13 +128,13 @@ def plan_bursts(
 ) -> list[SearchTask]:
     """Plan another search for laws that nothing has tested, on two configurations of one machine.
 
-    Where the plan is strict, situations that were never reached are looked for in the first turn, too. There
+    Where the plan is strict, goals that were never reached are looked for in the first turn, too. There
     is none where a number of programs was asked for: that many are played, and no more. An adapter that broke
     a law or met a problem is left alone. ``turn`` says which of the machines that may test a law looks for
     it, from 0, after what ``earlier`` turns found. Not every machine that may does it, and one that cannot
     plays all of its programs: a second one is asked only for what the first left.
     """
-    bursts: list[SearchTask] = []
+    runs: list[SearchTask] = []
     for smoke in smokes if plan.examples is None else ():
         own = [found for found in searches if found.adapter == smoke.name]
         again = [found for found in earlier if found.adapter == smoke.name]
@@ -143,7 +143,7 @@ def plan_bursts(
         result = judge_adapter(smoke, [*own, *again], plan.laws)
         if result.findings:
             continue
-        laws, situations = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
+        laws, goals = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
         for law in (find_law(row.id) for row in result.laws if row.verdict is Verdict.UNKNOWN):
             for place in _pick_places(own, [found.could_test(law) for found in own], turn):
                 laws[place].append(law.id)
@@ -151,12 +151,12 @@ def plan_bursts(
         for machine, name in unmet if plan.is_strict and turn == 0 else ():
             able = [found.machine.name == machine and name in found.expected for found in own]
             for place in _pick_places(own, able, 0):
-                situations[place].append(name)
-        bursts += [
-            _burst(own[place], laws[place], situations[place], plan)
-            for place in sorted(laws.keys() | situations.keys())
+                goals[place].append(name)
+        runs += [
+            _targeted_run(own[place], laws[place], goals[place], plan)
+            for place in sorted(laws.keys() | goals.keys())
         ]
-    return bursts
+    return runs
 
 
 def _pick_places(own: Sequence[SearchedConfiguration], able: Sequence[bool], turn: int) -> set[int]:
@@ -169,25 +169,25 @@ def _pick_places(own: Sequence[SearchedConfiguration], able: Sequence[bool], tur
     return {place for able in chosen for place in (able[0], able[-1])}
 
 
-def _burst(
-    found: SearchedConfiguration, laws: Sequence[str], situations: Sequence[str], plan: VerifyPlan
+def _targeted_run(
+    found: SearchedConfiguration, laws: Sequence[str], goals: Sequence[str], plan: VerifyPlan
 ) -> SearchTask:
-    is_short = found.machine.has_engine and not situations  # some of which come only late
-    acts = _BURST_ACTS_OF_AN_ENGINE if is_short else _BURST_ACTS
-    most = _BURST_ACTS_IN_ALL_OF_AN_ENGINE if found.machine.has_engine else _BURST_ACTS_IN_ALL
+    is_short = found.machine.has_engine and not goals  # some of which come only late
+    acts = _TARGETED_ACTS_OF_AN_ENGINE if is_short else _TARGETED_ACTS
+    most = _TARGETED_ACTS_IN_ALL_OF_AN_ENGINE if found.machine.has_engine else _TARGETED_ACTS_IN_ALL
     return SearchTask(
         found.adapter,
         found.config,
         found.capabilities,
         found.machine,
-        replace(_search_plan(plan), steps=acts, examples=most // acts, seconds=_BURST_SECONDS),
+        replace(_search_plan(plan), steps=acts, examples=most // acts, seconds=_TARGETED_SECONDS),
         tuple(laws),
-        tuple(situations),
+        tuple(goals),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class RefineTask:
+class ShrinkTask:
     """One finding to make smaller; with a plan, by the search that found it, too."""
 
     adapter: str  # adapter, config, machine: what it was found with
@@ -198,12 +198,12 @@ class RefineTask:
     plan: SearchPlan | None  # finds it again and shrinks it; ``None`` drops steps only
 
 
-def plan_refining(searches: Sequence[SearchedConfiguration], plan: VerifyPlan) -> list[RefineTask]:
+def plan_shrinking(searches: Sequence[SearchedConfiguration], plan: VerifyPlan) -> list[ShrinkTask]:
     """Choose what to make smaller: for each adapter the smallest program of each law that it breaks.
 
     Hypothesis shrinks the smallest of all only, which is the one that is printed.
     """
-    tasks: list[RefineTask] = []
+    tasks: list[ShrinkTask] = []
     for adapter in dict.fromkeys(done.adapter for done in searches):
         sources = {id(finding): done for done in searches for finding in done.result.found}
         found = [finding for done in searches if done.adapter == adapter for finding in done.result.found]
@@ -214,12 +214,12 @@ def plan_refining(searches: Sequence[SearchedConfiguration], plan: VerifyPlan) -
             if again is not None:  # or it was driven, and Hypothesis had no part in it
                 again = replace(again, shrinks=plan.profile.shrinks)
             tasks.append(
-                RefineTask(adapter, source.config, source.machine, finding, plan.profile.shrinks, again)
+                ShrinkTask(adapter, source.config, source.machine, finding, plan.profile.shrinks, again)
             )
     return tasks
 
 
-def refine(task: RefineTask) -> tuple[Finding, ...]:
+def shrink_findings(task: ShrinkTask) -> tuple[Finding, ...]:
     """Make a finding smaller; other laws that smaller programs broke on the way come with it.
 
     The smallest of an adapter is made smaller twice, by `shrink` and by Hypothesis, since neither does for
@@ -276,9 +276,9 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
         if workers.interruption is not None and not any(found.result.programs for found in searches):
             raise workers.interruption
         searches += _look_again(sane, searches, plan, workers, show)
-        refined = _refine_all(searches, plan, workers, show)
+        shrunk = _shrink_all(searches, plan, workers, show)
     results = tuple(
-        _sum_up(entry, smoke, searches, refined[entry.name], plan)
+        _sum_up(entry, smoke, searches, shrunk[entry.name], plan)
         for entry, smoke in zip(plan.adapters, smokes, strict=True)
     )
     spent = time.monotonic() - start
@@ -327,30 +327,30 @@ def _look_again(
     """Look for what was not met, one machine after the other, until none is left that might meet it."""
     again: list[SearchedConfiguration] = []
     turn = 0
-    while not workers.interruption and (bursts := plan_bursts(smokes, searches, plan, again, turn)):
-        with show("second searches", len(bursts)) as done:
-            again += _search_all(bursts, workers, done)
+    while not workers.interruption and (runs := plan_targeted_runs(smokes, searches, plan, again, turn)):
+        with show("second searches", len(runs)) as done:
+            again += _search_all(runs, workers, done)
         turn += 1
     return again
 
 
-def _refine_all(
+def _shrink_all(
     searches: Sequence[SearchedConfiguration], plan: VerifyPlan, workers: Workers, show: Progress
 ) -> dict[str, list[Finding]]:
     """Make programs smaller; findings by adapter."""
-    refined: dict[str, list[Finding]] = defaultdict(list)
-    tasks = plan_refining(searches, plan)
+    shrunk: dict[str, list[Finding]] = defaultdict(list)
+    tasks = plan_shrinking(searches, plan)
     if tasks:
         with show("smaller programs", len(tasks)) as done:
-            for task, findings in zip(tasks, workers.map(refine, tasks, done), strict=True):
-                refined[task.adapter] += () if isinstance(findings, Lost) else findings
-    return refined
+            for task, findings in zip(tasks, workers.map(shrink_findings, tasks, done), strict=True):
+                shrunk[task.adapter] += () if isinstance(findings, Lost) else findings
+    return shrunk
 
 
 def _run_task(task: SearchTask) -> SearchResult:
     machine = make_machine(load_machine(task.machine), task.adapter, task.config, seed=task.plan.seed)
-    if task.laws or task.situations:
-        return burst(machine, task.plan, task.laws, task.situations)
+    if task.laws or task.goals:
+        return targeted_run(machine, task.plan, task.laws, task.goals)
     return search(machine, task.plan)
 
 
@@ -365,12 +365,12 @@ def _sum_up(
     entry: AdapterEntry,
     smoke: SmokeReport | SmokeFailure | Lost,
     searches: Sequence[SearchedConfiguration],
-    refined: Sequence[Finding],
+    shrunk: Sequence[Finding],
     plan: VerifyPlan,
 ) -> AdapterResult:
     if isinstance(smoke, SmokeReport):
         own = [found for found in searches if found.adapter == entry.name]
-        return judge_adapter(smoke, own, plan.laws, refined)
+        return judge_adapter(smoke, own, plan.laws, shrunk)
     if isinstance(smoke, Lost):
         smoke = SmokeFailure(entry.name, None, smoke.message)
     return leave_unknown(smoke, plan.laws)

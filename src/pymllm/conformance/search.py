@@ -40,7 +40,7 @@ class SearchPlan:
 
     seed: int  # where the choices come from
     steps: int  # most acts of one program
-    examples: int  # programs of Hypothesis, or of a burst
+    examples: int  # programs of Hypothesis, or of a targeted run
     # most seconds to look, by the clock, so that nothing goes on for ever; one program is played in any case.
     # 0 for no limit
     seconds: float = 0.0
@@ -134,7 +134,7 @@ class _Watch:
 
     @property
     def reached(self) -> Counter[str]:
-        """How often each situation was met so far."""
+        """How often each coverage goal was met so far."""
         return self._counts[2]
 
     @property
@@ -255,10 +255,10 @@ def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
     return watch.result()
 
 
-def burst(
-    machine: type[ActingMachine], plan: SearchPlan, laws: Collection[str], situations: Collection[str] = ()
+def targeted_run(
+    machine: type[ActingMachine], plan: SearchPlan, laws: Collection[str], goals: Collection[str] = ()
 ) -> SearchResult:
-    """Drive a machine from one seed after another until some laws were tested and some situations reached.
+    """Drive a machine from one seed after another until some laws were tested and some goals reached.
 
     Every program has ``plan.steps`` acts. Of one that breaks a law, steps are dropped; nothing else is made
     smaller.
@@ -266,7 +266,7 @@ def burst(
     watch = _Watch(machine, plan)
 
     def is_done() -> bool:
-        return all(watch.exercised[law] for law in laws) and all(watch.reached[name] for name in situations)
+        return all(watch.exercised[law] for law in laws) and all(watch.reached[name] for name in goals)
 
     _drive_on(watch, machine, plan.seed, plan.steps, is_done)
     return dataclasses.replace(watch.result(), missing=0)  # what it has not met is told by its name

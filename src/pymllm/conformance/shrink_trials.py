@@ -24,7 +24,7 @@ from pymllm.oracle.judge import Judge
 from pymllm.oracle.models.kind_model import KindModel
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import path_of_key
-from pymllm.oracle.models.slot_ledger import Owner
+from pymllm.oracle.models.slot_ownership import Owner
 
 _HANGS = 3
 """An adapter that hangs so often is left alone: each time costs as long as one waits for an answer."""
@@ -128,7 +128,7 @@ def makes_sense(judge: Judge[KindModel], operation: Operation) -> bool:
     what made no sense.
     """
     model = judge.model
-    if not isinstance(model, CacheModel) or model.ledger.pool is None:
+    if not isinstance(model, CacheModel) or model.ownership.pool is None:
         return True
     try:
         if isinstance(operation, Free | FreeSWA):
@@ -144,10 +144,11 @@ def makes_sense(judge: Judge[KindModel], operation: Operation) -> bool:
 
 
 def _are_callers(model: CacheModel, spans: Iterable[Span], has_half: bool | None) -> bool:
-    ledger = model.ledger
-    slots = ledger.resolve(spans)
+    ownership = model.ownership
+    slots = ownership.resolve(spans)
     return len(set(slots)) == len(slots) and all(
-        ledger.owner(slot) is Owner.CALLER and has_half in (None, ledger.has_half(slot)) for slot in slots
+        ownership.owner(slot) is Owner.CALLER and has_half in (None, ownership.has_half(slot))
+        for slot in slots
     )
 
 
@@ -155,12 +156,12 @@ def _may_stand(model: CacheModel, operation: Insert) -> bool:
     """Tell whether each page of an insert is the caller's, or the cache's own at this place."""
     if operation.slots is None:
         return True
-    cache, ledger = model.cache, model.ledger
+    cache, ownership = model.cache, model.ownership
     whole = cache.whole(path_of_key(operation.key))
-    slots = ledger.resolve(operation.slots)
+    slots = ownership.resolve(operation.slots)
     firsts = slots[: len(whole.tokens) : model.page_size]
     return len(set(firsts)) == len(firsts) and all(
-        ledger.owner(slot) is Owner.CALLER or ledger.place(slot) == end
+        ownership.owner(slot) is Owner.CALLER or ownership.place(slot) == end
         for end, slot in zip(cache.page_ends(whole), firsts, strict=False)
     )
 

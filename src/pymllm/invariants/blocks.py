@@ -140,9 +140,9 @@ def check_mamba_slot_allocator(slots: MambaSlotAllocator, in_hands: Iterable[int
 
 
 def _check_maps(slots: MambaSlotAllocator, in_hands: list[int]) -> None:
-    books = slots._books
-    slot_of = {int(block): int(books.slot_of[block]) for block in np.flatnonzero(books.slot_of != _NONE)}
-    block_of = {int(books.block_of[slot]): int(slot) for slot in np.flatnonzero(books.block_of != _NONE)}
+    tracker = slots._tracker
+    slot_of = {int(block): int(tracker.slot_of[block]) for block in np.flatnonzero(tracker.slot_of != _NONE)}
+    block_of = {int(tracker.block_of[slot]): int(slot) for slot in np.flatnonzero(tracker.block_of != _NONE)}
     _check(slot_of == block_of, "C2", f"blocks have the slots {slot_of}, slots the blocks {block_of}")
     free = slots.free_slots[: slots.free_count].tolist()
     places = sorted([*free, *slot_of.values(), *in_hands])
@@ -155,14 +155,14 @@ def _check_maps(slots: MambaSlotAllocator, in_hands: list[int]) -> None:
 
 
 def _check_state_hashes(slots: MambaSlotAllocator) -> None:
-    books = slots._books
-    known = {int(books.hash_of[block]): int(block) for block in np.flatnonzero(books.hash_of != _NONE)}
+    tracker = slots._tracker
+    known = {int(tracker.hash_of[block]): int(block) for block in np.flatnonzero(tracker.hash_of != _NONE)}
     _check(
         known == slots.hash_to_block_id, "C4", f"blocks have {known}, the index has {slots.hash_to_block_id}"
     )
     registered = host_array(slots.context.kv_block_allocator.block_hashes)
     for value, block in known.items():
-        _check(books.slot_of[block] != _NONE, "C4", f"hash {value} names block {block}, which has no slot")
+        _check(tracker.slot_of[block] != _NONE, "C4", f"hash {value} names block {block}, which has no slot")
         found = int(registered[block])
         _check(found == value, "C4", f"hash {value} names block {block}, which is registered under {found}")
 
@@ -171,7 +171,7 @@ def _check_owners(slots: MambaSlotAllocator) -> None:
     """Check that no free block has a slot, where the block allocator can tell."""
     free_among = getattr(slots.context.kv_block_allocator, "free_among", None)
     if free_among is not None:
-        free = free_among(np.flatnonzero(slots._books.slot_of != _NONE))
+        free = free_among(np.flatnonzero(slots._tracker.slot_of != _NONE))
         _check(not free, "C6", f"free blocks {free} have slots")
 
 

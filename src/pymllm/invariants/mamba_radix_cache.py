@@ -157,7 +157,7 @@ def _check_storage(nodes: Sequence[MambaTreeNode]) -> None:
 
 
 def _check_track_slots(pool: Any, with_state: Sequence[MambaTreeNode]) -> None:
-    """Compare the track slots with each other and with the pool's books (M1, M7)."""
+    """Compare the track slots with each other and with the pool's trackers (M1, M7)."""
     values = [node.mamba_value for node in with_state if node.mamba_value is not None]
     for node, value in zip(with_state, values, strict=True):
         if value.dtype != torch.int64 or value.shape != (1,):

@@ -1,4 +1,4 @@
-"""White-box checks of pools: the form of their buffers, and the books of what they hand out."""
+"""White-box checks of pools: the form of their buffers, and the trackers of what they hand out."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def check_hashes(tree: RadixTree[NodeT], nodes: Sequence[NodeT]) -> None:
 
 
 def check_slots(pool: Any, page_size: int, values: torch.Tensor) -> NDArray[np.int64]:
-    """Compare all slots of a tree, at least one, with each other and with the pool's books (R1, R9).
+    """Compare all slots of a tree, at least one, with each other and with the pool's trackers (R1, R9).
 
     They are returned on the host, to which they are copied once.
     """
@@ -344,7 +344,7 @@ def _check_tombstones(cache: RadixCache, nodes: Sequence[TreeNode]) -> None:
 
 
 def _check_slots(cache: RadixCache, nodes: Sequence[TreeNode]) -> None:
-    """Compare the tree's slots with each other and with the pool's books (R1, R9, S2, A7)."""
+    """Compare the tree's slots with each other and with the pool's trackers (R1, R9, S2, A7)."""
     values = torch.cat([node.value for node in nodes if node.value is not None])
     slots = check_slots(cache.pool, cache.page_size, values)
     if cache.sliding_window_size is not None and hasattr(cache.pool, "translate_to_swa"):

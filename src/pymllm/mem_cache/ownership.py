@@ -1,4 +1,4 @@
-"""Who owns what: an object that keeps books has one owner, and one thread at a time."""
+"""Who owns what: an object that keeps trackers has one owner, and one thread at a time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import ClassVar, NoReturn, SupportsIndex
 
 
 class OneOwner:
-    """Refuse `copy.copy`, `copy.deepcopy` and pickle for a class that keeps books.
+    """Refuse `copy.copy`, `copy.deepcopy` and pickle for a class that keeps trackers.
 
-    A shallow copy shares half of its books with the original, and both hand out the same slots. A deep one
-    has copies where there were views of one memory, and books about slots of a pool that others own; from
+    A shallow copy shares half of its trackers with the original, and both hand out the same slots. A deep one
+    has copies where there were views of one memory, and trackers about slots of a pool that others own; from
     some hundred nodes on it ends in a ``RecursionError``, as pickle does. All three ask for ``__reduce_ex__``
     where a class has nothing of its own; a subclass that knows how may define ``__copy__`` or
     ``__deepcopy__``. Laws: X1, X5.

@@ -1,8 +1,8 @@
-"""The registry of situations: states worth reaching, each with what is at stake in it.
+"""The registry of coverage goals: states worth reaching, each with what is at stake in it.
 
-A search that never filled its pool says nothing of full pools. So judges count the situations that a program
+A search that never filled its pool says nothing of full pools. So judges count the goals that a program
 meets (`pymllm.oracle.evidence`), and here stands which of them a long run of a configuration must have
-reached. A situation is told by its name, which never changes its meaning.
+reached. A coverage goal is told by its name, which never changes its meaning.
 """
 
 from __future__ import annotations
@@ -11,40 +11,40 @@ from collections.abc import Collection
 
 from pymllm.history.files import Config, Header
 from pymllm.oracle.laws import block_kind, buffers, keys, request_kind, rows, slots, state_pools
-from pymllm.oracle.laws.prefix_situations import ENGINE_SITUATIONS, PREFIX_SITUATIONS
-from pymllm.oracle.laws.situation import Situation
+from pymllm.oracle.laws.goal import CoverageGoal
+from pymllm.oracle.laws.prefix_goals import ENGINE_GOALS, PREFIX_GOALS
 
-SITUATIONS: tuple[Situation, ...] = (
-    *slots.SITUATIONS,
-    *rows.SITUATIONS,
-    *buffers.SITUATIONS,
-    *state_pools.SITUATIONS,
-    *keys.SITUATIONS,
-    *PREFIX_SITUATIONS,
-    *ENGINE_SITUATIONS,
-    *block_kind.SITUATIONS,
-    *request_kind.SITUATIONS,
+GOALS: tuple[CoverageGoal, ...] = (
+    *slots.GOALS,
+    *rows.GOALS,
+    *buffers.GOALS,
+    *state_pools.GOALS,
+    *keys.GOALS,
+    *PREFIX_GOALS,
+    *ENGINE_GOALS,
+    *block_kind.GOALS,
+    *request_kind.GOALS,
 )
-"""Every situation; a name stands once for each kind, and once more where an engine brings it about, too."""
+"""Every goal; a name stands once for each kind, and once more where an engine brings it about, too."""
 
-NAMES: frozenset[str] = frozenset(situation.name for situation in SITUATIONS)
+NAMES: frozenset[str] = frozenset(goal.name for goal in GOALS)
 """What a judge may count."""
 
 
-def situations_of(kind: str, *, of_engine: bool = False) -> tuple[Situation, ...]:
-    """Return the situations of a kind: those that callers bring about, or those of an engine's life."""
-    return tuple(one for one in SITUATIONS if one.kind == kind and one.of_engine == of_engine)
+def goals_of(kind: str, *, of_engine: bool = False) -> tuple[CoverageGoal, ...]:
+    """Return the coverage goals of a kind: those that callers bring about, or those of an engine's life."""
+    return tuple(one for one in GOALS if one.kind == kind and one.of_engine == of_engine)
 
 
 def expected_names(
     kind: str, config: Config, capabilities: Collection[str], *, of_engine: bool = False
 ) -> frozenset[str]:
-    """Return what a long run must reach, as of `expected_situations`."""
-    known = situations_of(kind, of_engine=of_engine)
+    """Return what a long run must reach, as of `expected_goals`."""
+    known = goals_of(kind, of_engine=of_engine)
     return frozenset(one.name for one in known if one.is_expected_of(config, capabilities))
 
 
-def expected_situations(header: Header, *, of_engine: bool = False) -> frozenset[str]:
+def expected_goals(header: Header, *, of_engine: bool = False) -> frozenset[str]:
     """Return the names of what a long run must reach, by the configuration and capabilities of its header.
 
     ``of_engine`` says whether an engine's life is what runs (`pymllm.conformance.lifecycle_machine`).

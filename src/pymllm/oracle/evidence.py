@@ -1,4 +1,4 @@
-"""What a judge has seen: how often each law was really tested, and which situations were met."""
+"""What a judge has seen: how often each law was really tested, and which coverage goals were met."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MOST = 400
 
 
 class _Reached(Counter[str]):
-    """Counts registered situations only; it is asked once for each name, so that counting stays cheap."""
+    """Counts registered coverage goals only; it is asked once for each name, so that counting stays cheap."""
 
     def __missing__(self, name: str) -> int:
         if name not in NAMES:
-            raise ValueError(f"no situation {name!r}; register it where pymllm.oracle.coverage finds it")
+            raise ValueError(f"no coverage goal {name!r}; register it where pymllm.oracle.coverage finds it")
         return 0
 
 
@@ -28,19 +28,19 @@ class Evidence:
 
     def __init__(self) -> None:
         self.exercised: Counter[str] = Counter()  # by law: tests that could have failed and did not
-        self.reached: Counter[str] = _Reached()  # by situation: how often it was met
+        self.reached: Counter[str] = _Reached()  # by coverage goal: how often it was met
 
-    def meet(self, situation: str, met: object = True) -> None:
-        """Count a situation, if it was met; a `ValueError` where nobody has registered it."""
+    def meet(self, goal: str, met: object = True) -> None:
+        """Count a coverage goal, if it was met; a `ValueError` where nobody has registered it."""
         if met:
-            self.reached[situation] += 1
+            self.reached[goal] += 1
 
-    def meet_each(self, situations: Mapping[str, object]) -> None:
-        """Count those situations that were met, as of `meet`; several at once, since it is done so often."""
+    def meet_each(self, goals: Mapping[str, object]) -> None:
+        """Count those goals that were met, as of `meet`; several at once, since it is done so often."""
         reached = self.reached
-        for situation, met in situations.items():
+        for goal, met in goals.items():
             if met:
-                reached[situation] += 1
+                reached[goal] += 1
 
     def count(self, *laws: str) -> None:
         """Count a test that was made elsewhere and passed."""

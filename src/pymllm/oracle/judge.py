@@ -50,7 +50,7 @@ ModelT = TypeVar("ModelT", bound=KindModel)
 def make_judge(header: Header, *, coverage: bool = True) -> Judge[Any]:
     """Make the judge of a history from its header alone: kind, configuration and capabilities.
 
-    Without ``coverage`` nobody asks which situations were met: a quarter of judging slots.
+    Without ``coverage`` nobody asks which coverage goals were met: a quarter of judging slots.
 
     Raises
     ------
@@ -97,7 +97,7 @@ class _Plan:
 
 _Tell = Callable[[Any, Any, Any], Mapping[str, object]]
 _Fate = tuple[Sequence[tuple[str, Check]], _Tell | None]
-"""Checks of laws in their order, and what tells the situations that are met."""
+"""Checks of laws in their order, and what tells the coverage goals that are met."""
 
 
 @functools.cache
@@ -161,7 +161,7 @@ class Judge(Generic[ModelT]):
     laws : KindLaws
         Of its kind.
     coverage : bool
-        Whether to count the situations that operations meet.
+        Whether to count the coverage goals that operations meet.
     """
 
     def __init__(self, model: ModelT, laws: KindLaws, *, coverage: bool = True) -> None:
@@ -247,7 +247,7 @@ class Judge(Generic[ModelT]):
                 raise ProgramError(
                     f"{misuse.what} must be refused, and the adapter does not claim {misuse.needs}"
                 )
-            evidence.meet(misuse.situation, misuse.situation)
+            evidence.meet(misuse.goal, misuse.goal)
         told = seen.result.error if isinstance(seen.result, Failed) else f"no error, {seen.result}"
         if told not in errors:
             evidence.refuse(first.law, first.what, " or ".join(errors), told)
@@ -310,7 +310,7 @@ def judge_steps(
     steps : iterable of Step
         In order, each with its outcome.
     coverage : bool
-        Whether to count the situations that operations meet.
+        Whether to count the coverage goals that operations meet.
 
     Returns
     -------

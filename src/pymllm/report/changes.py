@@ -56,14 +56,14 @@ class Facts:
                     for problem in adapter.problems:
                         self.find(adapter.name, None, problem.message)
                     for machine in adapter.machines:
-                        self.reach(f"{adapter.name}, {machine.name}", machine.situations)
+                        self.reach(f"{adapter.name}, {machine.name}", machine.goals)
             case SoakDocument():
                 for soaked in document.adapters:
                     for law_id in soaked.untested_laws:
                         self.judge(soaked.name, law_id, Verdict.UNKNOWN)
                     for law_id, tests in soaked.tests.items():
                         self.judge(soaked.name, law_id, Verdict.HOLDS if tests else Verdict.UNKNOWN)
-                    self.reach(soaked.name, soaked.situations)
+                    self.reach(soaked.name, soaked.goals)
                     for row in soaked.failures:
                         self.find(soaked.name, row.failure.law, row.failure.message)
                 for conflict in document.conflicts:
@@ -89,9 +89,9 @@ class Facts:
         if law:
             self.laws[subject, law] = Verdict.VIOLATED
 
-    def reach(self, where: str, situations: Mapping[str, int]) -> None:
-        """Note situations that were met."""
-        self.reached |= {f"{name} ({where})" for name, times in situations.items() if times}
+    def reach(self, where: str, goals: Mapping[str, int]) -> None:
+        """Note coverage goals that were met."""
+        self.reached |= {f"{name} ({where})" for name, times in goals.items() if times}
 
     @property
     def subjects(self) -> set[str]:
@@ -160,7 +160,7 @@ def compare_runs(before: Facts, after: Facts, fail_on: Iterable[str] = ()) -> Di
         laws=tuple(sorted(laws, key=lambda it: (not it.worse, -_RANKS.index(it.after)))),
         findings=tuple(findings),
         figures=tuple(sorted(figures, key=lambda it: (order[it.verdict], it.name))),
-        situations_lost=tuple(lost),
+        goals_lost=tuple(lost),
         faults_missed=tuple(missed),
         faults_caught=tuple(sorted(id for id in both if after.faults[id] and not before.faults[id])),
         only_before=tuple(sorted(before.subjects - after.subjects)),

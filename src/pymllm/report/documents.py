@@ -20,8 +20,8 @@ from msgspec import Struct
 from pymllm.conformance.documents import (
     CompareDocument,
     FaultsDocument,
+    GoalsDocument,
     ReplayDocument,
-    SituationsDocument,
     SoakDocument,
     VerifyDocument,
 )
@@ -148,7 +148,7 @@ _SHOWN = (
     CompareDocument,
     FaultsDocument,
     SoakDocument,
-    SituationsDocument,
+    GoalsDocument,
     ReplayDocument,
     DoctorDocument,
 )

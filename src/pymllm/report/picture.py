@@ -27,7 +27,7 @@ from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds
 from pymllm.oracle.models.requests import RequestsModel
 from pymllm.oracle.models.rows import RowModel
-from pymllm.oracle.models.slot_ledger import Owner
+from pymllm.oracle.models.slot_ownership import Owner
 from pymllm.oracle.models.slots import SlotModel
 from pymllm.text_file import cut
 
@@ -182,12 +182,12 @@ def _page_words(pool: Any, page: int, halves: Any) -> tuple[str, str]:
 
 
 def _slots_under_cache(model: CacheModel) -> Iterator[_Cell]:
-    ledger, pages = model.ledger, model.cache.pages
-    if ledger.pool is None:
+    ownership, pages = model.ownership, model.cache.pages
+    if ownership.pool is None:
         return
-    first = ledger.page_size
-    for slot in range(first, first + min(ledger.full.pages * ledger.page_size, MOST_CELLS)):
-        owner, place = ledger.owner(slot), ledger.place(slot)
+    first = ownership.page_size
+    for slot in range(first, first + min(ownership.full.pages * ownership.page_size, MOST_CELLS)):
+        owner, place = ownership.owner(slot), ownership.place(slot)
         tone = "caller" if owner is Owner.CALLER else "free"
         hint = ""
         if place is not None and place in pages:

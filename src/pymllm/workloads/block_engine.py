@@ -237,7 +237,7 @@ class BlockMemory:
         self._operations += 1
         if self._check_every and self._operations % self._check_every == 0:
             self._checks += 1
-            self._watch.check_books()
+            self._watch.check_invariants()
 
 
 class BlockEngine(EngineLoop[BlockRequest]):
@@ -292,8 +292,8 @@ class BlockEngine(EngineLoop[BlockRequest]):
         kv.release_memory_blocks(blocks)
         self.watch.check_emptied()
 
-    def _check_books(self) -> None:
-        """Leave it to the operations: books are walked after every n-th of them."""
+    def _check_invariants(self) -> None:
+        """Leave it to the operations: trackers are checked after every n-th of them."""
 
     def _iterate(self) -> None:
         self._has_made_room = False

@@ -1,4 +1,4 @@
-"""What watches a block engine: contents and states as a cold run has them, books, and rest at the end."""
+"""What watches a block engine: contents and states as a cold run has them, trackers, and rest at the end."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ class BlockWatch(Watch[BlockRequest]):
         self.recurrent.check(live.request_id, step.state_idx, live.tokens[:length])
         self.tested["E1"] += length > 0
 
-    # -- books -------------------------------------------------------------------------------------------
+    # -- trackers -------------------------------------------------------------------------------------------
 
     def note_commit(self, left: Sequence[Snapshot]) -> None:
         """Compare the states that a commit has cached (law C7)."""
@@ -256,7 +256,7 @@ class BlockWatch(Watch[BlockRequest]):
             row = self._context.requests.index(live)
             self.recurrent.note_release(int(self._context.mamba_metadata.request_to_mamba_state_idx[row]))
 
-    def check_books(self) -> None:
+    def check_invariants(self) -> None:
         """Walk all invariants between two calls, and compare the states in use (laws C1 to C8, E2, E3)."""
         check_dynamic_context(self._context)
         if self.recurrent is not None:

@@ -123,9 +123,9 @@ class Engine(EngineLoop[LiveRequest]):
         cache.evict(cache.total_size(), cache.swa_evictable_size())
         self.watch.check_emptied()
 
-    def _check_books(self) -> None:
+    def _check_invariants(self) -> None:
         self.decoding.write_back()
-        self.watch.check_books(self.lives(), self.memory.probe.operations)
+        self.watch.check_invariants(self.lives(), self.memory.probe.operations)
 
     # -- arrivals and aborts -----------------------------------------------------------------------------
 

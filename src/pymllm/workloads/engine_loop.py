@@ -103,7 +103,7 @@ class EngineLoop(ABC, Generic[Live]):
         self._tally.virtual_ms = self._now_ms - self._started_ms
         self._tally.count_memory(self._loop_memory.use())
         if self.config.check_every:
-            self._check_books()
+            self._check_invariants()
         self._tally.wall_seconds += perf_counter() - began
         if self._progress is not None and self._tally.settled != settled:
             self._progress(self._tally.settled)
@@ -218,5 +218,5 @@ class EngineLoop(ABC, Generic[Live]):
         """End a request without finishing it, and count it."""
 
     @abstractmethod
-    def _check_books(self) -> None:
+    def _check_invariants(self) -> None:
         """Check who owns what between two iterations."""

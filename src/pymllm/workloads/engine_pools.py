@@ -140,7 +140,7 @@ class EnginePools:
 
 
 def check_allocator(allocator: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator) -> None:
-    """Walk an allocator's books (the A laws)."""
+    """Check an allocator's trackers (the A laws)."""
     if isinstance(allocator, SWATokenToKVPoolAllocator):
         check_swa_allocator(allocator)
     else:

@@ -311,12 +311,12 @@ class EngineWatch(Watch[LiveRequest]):
             )
 
     def check_fresh_row(self, live: LiveRequest) -> None:
-        """Check that a request's new row carries nothing over (law E2), where books are checked."""
+        """Check that a request's new row carries nothing over (law E2), where trackers are checked."""
         if self._config.check_every:
             check_fresh_row(self._pools, live)
             self.tested["E2"] += 1
 
-    def check_books(self, lives: Sequence[LiveRequest], operations: int) -> None:
+    def check_invariants(self, lives: Sequence[LiveRequest], operations: int) -> None:
         """Check who owns what between two iterations (laws E2, E3, S1).
 
         Nodes are looked at only if there were cache ``operations`` since the last check.

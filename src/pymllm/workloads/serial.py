@@ -133,7 +133,7 @@ class _Times(CacheTimes):
 
 
 @dataclass(slots=True)
-class _Books:
+class _Counts:
     """What is counted on the way."""
 
     skipped: int = 0
@@ -144,7 +144,7 @@ class _Books:
 
 
 class _SerialReplay:
-    """One cache, one allocator, and the books."""
+    """One cache, one allocator, and the trackers."""
 
     def __init__(self, config: SerialConfig) -> None:
         if config.cache in CACHES_OF_STATES:
@@ -170,18 +170,18 @@ class _SerialReplay:
         kind = CACHE_MAKERS[config.cache](sizes, self._allocator)
         self._probe = CacheProbe(kind.cache, kind.check, config.check_every)
         self._ceiling = HitCeiling(config.page_size)
-        self._books = _Books()
+        self._counts = _Counts()
 
     def take(self, request: Request) -> None:
         if request.prompt_length > self._config.capacity // 2:
-            self._books.skipped += 1
+            self._counts.skipped += 1
             return
         key, times = RadixKey(request.prompt(), request.namespace), _Times()
         match = self._probe.match(key, times)
         token = self._probe.lock(match.last_node, times)
         slots = self._allocate(len(key) - match.prefix_len, times)
         stored = self._config.capacity - self._allocator.available_size()
-        self._books.peak_tokens_stored = max(self._books.peak_tokens_stored, stored)
+        self._counts.peak_tokens_stored = max(self._counts.peak_tokens_stored, stored)
         self._share(key, match, slots, times)
         self._probe.unlock(match.last_node, token, times)
         self._count(request, match.prefix_len, times)
@@ -217,11 +217,11 @@ class _SerialReplay:
         times.allocator_ns += perf_counter_ns() - began
 
     def _count(self, request: Request, hit_tokens: int, times: _Times) -> None:
-        books = self._books
+        counts = self._counts
         self._ceiling.add(request)
-        books.prompt_tokens += request.prompt_length
-        books.hit_tokens += hit_tokens
-        books.times.append(times)
+        counts.prompt_tokens += request.prompt_length
+        counts.hit_tokens += hit_tokens
+        counts.times.append(times)
         if self._config.check_every:
             check_allocator(self._allocator)
 
@@ -237,16 +237,16 @@ class _SerialReplay:
             )
 
     def report(self, wall_seconds: float) -> SerialReport:
-        books, probe, times = self._books, self._probe, self._books.times
+        counts, probe, times = self._counts, self._probe, self._counts.times
         totals = [each.total_ns for each in times]
         return SerialReport(
             config=self._config,
             requests=len(times),
-            skipped=books.skipped,
-            prompt_tokens=books.prompt_tokens,
-            hit_tokens=books.hit_tokens,
+            skipped=counts.skipped,
+            prompt_tokens=counts.prompt_tokens,
+            hit_tokens=counts.hit_tokens,
             ceiling_tokens=self._ceiling.hit_tokens,
-            token_hit_rate=books.hit_tokens / max(1, books.prompt_tokens),
+            token_hit_rate=counts.hit_tokens / max(1, counts.prompt_tokens),
             ceiling_hit_rate=self._ceiling.hit_rate,
             evict_calls=probe.evict_calls,
             evicted_tokens=probe.evicted_tokens,
@@ -254,7 +254,7 @@ class _SerialReplay:
             total_mean_us=sum(totals) / max(1, len(totals)) / 1000,
             cache_operations=probe.operations,
             invariant_checks=probe.checks,
-            peak_tokens_stored=books.peak_tokens_stored,
+            peak_tokens_stored=counts.peak_tokens_stored,
             peak_rss_bytes=peak_rss_bytes(sys.platform),
             wall_seconds=wall_seconds,
         )

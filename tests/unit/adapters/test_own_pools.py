@@ -59,7 +59,7 @@ def play(adapter: OwnPool, *operations: ops.Operation) -> list[out.Outcome]:
     ],
 )
 def test_the_audit_looks_inside(adapter: OwnPool, laws: str, spoil: Callable[[Any], object]) -> None:
-    """P2, P3, P5: the table, the form of the buffers, the books of the track slots."""
+    """P2, P3, P5: the table, the form of the buffers, the trackers of the track slots."""
     assert set(adapter.audit()) == set(laws.split())
     spoil(adapter.pool)
     with pytest.raises(InvariantViolation, match=r"^P[235]"):

@@ -166,7 +166,7 @@ def test_another_machine_is_shown_and_not_judged(tmp_path: Path) -> None:
     assert "another machine" in result.stdout
 
 
-def test_situations_and_subjects_of_one_run_alone_are_named(changed: Changed) -> None:
+def test_goals_and_subjects_of_one_run_alone_are_named(changed: Changed) -> None:
     """An adapter that was not searched has lost no law."""
 
     def leave_out(document: Any) -> None:

@@ -91,9 +91,9 @@ def test_strict_fails_where_something_was_never_reached(tmp_path: Path) -> None:
     """And names it."""
     result = soak(*SHORT, "--operations", 20, "--strict", "--output", tmp_path)
     assert result.exit_code == 1
-    assert "situations NEVER REACHED: " in result.stdout
+    assert "coverage goals NEVER REACHED: " in result.stdout
     assert "violated: " in result.stdout.splitlines()[-1]
-    assert result.stdout.splitlines()[-1].endswith("situations never reached")
+    assert result.stdout.splitlines()[-1].endswith("coverage goals never reached")
 
 
 def test_a_campaign_goes_on_and_campaigns_are_merged(tmp_path: Path) -> None:
@@ -301,9 +301,17 @@ def totals() -> Totals:
 
 
 def test_a_line_has_everything(totals: Totals) -> None:
-    """Time, operations, rate, laws, situations, memory, failures."""
+    """Time, operations, rate, laws, coverage goals, memory, failures."""
     line = describe_progress(totals, 3725.0)
-    for part in ("1:02:05", "101 operations", "0/s", "1 laws", "situations 0 of ", "0.0 MiB", "1 failure"):
+    for part in (
+        "1:02:05",
+        "101 operations",
+        "0/s",
+        "1 laws",
+        "coverage goals 0 of ",
+        "0.0 MiB",
+        "1 failure",
+    ):
         assert part in line
     assert "  -  " in describe_progress(totals, 0.0)
 
@@ -323,7 +331,7 @@ def test_a_line_says_how_memory_goes(totals: Totals) -> None:
 
 
 def test_the_table_has_a_row_for_each_adapter(totals: Totals) -> None:
-    """With laws and situations out of those that there are."""
+    """With laws and coverage goals out of those that there are."""
     console = Console(file=io.StringIO(), width=140)
     with console.capture() as captured:
         console.print(progress_table(totals, 1.0))
@@ -501,7 +509,7 @@ def test_the_text_says_everything(report: SoakReport) -> None:
     played, times = (line.split() for line in lines if line.startswith("rows   "))
     assert played[:6] == ["rows", "1", "of", "1", "2", "202"]
     assert times == ["rows", "81", "40%", "20%", "0%", "0%", "0%"]
-    assert "calls       the adapter and its implementation" in lines
+    assert "calls      the adapter and its implementation" in lines
     uss = next(line for line in lines if line.startswith("uss")).split("  ")
     assert "|".join(part.strip() for part in uss if part) == "uss|2.5 MiB|2.0 MiB|3.0 MiB|1.0 MiB|40|grows"
     assert "50,000 blocks" in text
@@ -516,10 +524,10 @@ def test_the_text_says_everything(report: SoakReport) -> None:
     assert "it went\\naway" in text
     assert "gone:Rows  could not be examined" in text
     assert "X3  VIOLATED: the same run gave other results" in text
-    missing = f"rows: {len(report.missing['rows'])} situations not reached"
+    missing = f"rows: {len(report.missing['rows'])} coverage goals not reached"
     assert f"\n{missing}; --verbose names them\n" in text
     assert f"\n{missing}: {'; '.join(report.missing['rows'])}\n" in make_text(report, verbose=True)
-    assert "situations NEVER REACHED: " in make_text(report, strict=True)
+    assert "coverage goals NEVER REACHED: " in make_text(report, strict=True)
     assert text.index("P2  VIOLATED") < text.index("adapter  places")
 
 
@@ -575,15 +583,16 @@ def test_the_last_line_sums_up(report: SoakReport) -> None:
     assert last_of(report).endswith("2 errors of adapters; 1 run that differed when repeated")
     nothing = last_of(SoakReport((), Totals(), ()))
     assert nothing.startswith("unknown: 0 operations in 0 runs; ")
-    assert nothing.endswith("0 of 0 situations reached, counted for each adapter")
+    assert nothing.endswith("0 of 0 coverage goals reached, counted for each adapter")
 
 
 def test_the_last_line_says_what_only_a_strict_campaign_fails_for(report: SoakReport) -> None:
-    """Situations at zero, and the measures that grow; neither where nobody was strict."""
+    """Coverage goals at zero, and the measures that grow; neither where nobody was strict."""
     assert "--strict" not in last_of(report)
     missing = len(report.missing["rows"])
     assert last_of(report, strict=True).endswith(
-        f"; failed by --strict: {missing} situations never reached; failed by --strict: memory grows (uss)"
+        f"; failed by --strict: {missing} coverage goals never reached"
+        "; failed by --strict: memory grows (uss)"
     )
     assert "--strict" not in last_of(replace(report, totals=Totals(), drifts=()), strict=True)
 

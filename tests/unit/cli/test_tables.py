@@ -49,14 +49,14 @@ def test_a_line_breaks_between_words_below_its_first_one(monkeypatch: pytest.Mon
         "        run_program('rows', {'max_reqs': 3}, [])",
     ]
     labelled = "    because    it is somewhat-long and said in words"
-    plain = "rows: two situations not reached"
+    plain = "rows: two coverage goals not reached"
     assert draw(*copied, labelled, plain, fits_terminal=True).splitlines() == [
         *copied,
         "    because    it is",
         "               somewhat-long",
         "               and said in",
         "               words",
-        "rows: two situations not",
+        "rows: two coverage goals not",
         "    reached",
     ]
 
@@ -89,7 +89,7 @@ _VERBS = {
     "replay, a curve": "replay chat --requests 4 --capacity 2k --capacity 4k --jobs 1",
     "rerun": f"rerun {_PROGRAM} --timing",
     "shrink": f"shrink {_PROGRAM} -o short.jsonl",
-    "situations": "situations --kind rows",
+    "goals": "goals --kind rows",
     "soak": "soak --adapter faulty-dirty-rows --operations 400 --longest 200 --seed 7 -v --output new",
     "verify": f"verify --adapter rows --adapter faulty-dirty-rows {' '.join(_SMALL)} -v",
 }

@@ -139,7 +139,7 @@ def test_an_interrupt_prints_what_is_known(
     assert Path("runs/tiny_adapters-KeepsEntries-P2-0.jsonl").exists()
 
 
-def test_a_situation_at_zero_fails_with_strict() -> None:
+def test_a_goal_at_zero_fails_with_strict() -> None:
     """No law is broken, and yet it ends with 1 and names what was never reached, as a document, too."""
     few = ("--adapter", "rows", "--law", "P1", "--profile", "dev", "--examples", "4", "--jobs", "1")
     assert verify(*few).exit_code == 0
@@ -469,15 +469,15 @@ def test_verbose_has_a_table_for_each_adapter_and_the_machines(report: VerifyRep
     assert verbose.count("P1   rows 1 to max_reqs are handed out") == 3
 
 
-def test_situations_are_counted_and_those_at_zero_named(report: VerifyReport) -> None:
+def test_goals_are_counted_and_those_at_zero_named(report: VerifyReport) -> None:
     """Each machine once, with what no adapter missed; the names only where somebody asks for them."""
     text, verbose = text_of(report), text_of(report, verbose=True)
-    assert "machine     situations reached\nRowMachine              0 of 2\n" in text
+    assert "machine     coverage goals reached\nRowMachine              0 of 2\n" in text
     names = "a row is freed twice (rows); a row outside is freed (my.rows:Rows)"
     assert f"\nnever reached by the RowMachine: {names}\n" in verbose
     assert "never reached" not in text
     assert "\n--verbose names the 2 that no program reached\n" in text
-    assert "situations reached" not in text_of(dataclasses.replace(report, adapters=()))
+    assert "coverage goals reached" not in text_of(dataclasses.replace(report, adapters=()))
 
 
 def test_the_last_line_sums_up(report: VerifyReport) -> None:
@@ -552,11 +552,11 @@ def test_the_schema_refuses_another_document(report: VerifyReport) -> None:
             validator.validate({**document, **change})
 
 
-def test_situations_have_a_suite_where_the_report_is_strict(report: VerifyReport) -> None:
+def test_goals_have_a_suite_where_the_report_is_strict(report: VerifyReport) -> None:
     """One that was never reached is a failure, and says with whom."""
     strict = dataclasses.replace(report, is_strict=True)
     suite = ElementTree.fromstring(make_junit(strict.document())).findall("testsuite")[-1]
-    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("situations", "2", "2")
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("coverage goals", "2", "2")
     case, _ = suite.findall("testcase")
     assert (case.get("classname"), case.get("name")) == ("RowMachine", "a row is freed twice")
     failure = case.find("failure")

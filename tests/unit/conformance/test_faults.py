@@ -175,9 +175,9 @@ def test_a_search_goes_on_where_it_stopped() -> None:
 @pytest.mark.parametrize(
     ("id", "searcher", "law"),
     [
-        ("B55", "invariants", "R8"),  # the clock stands still, which the books show first
+        ("B55", "invariants", "R8"),  # the clock stands still, which the trackers show first
         ("B104", "life-cycle machine", "E3"),  # an engine gives everything back twice: no caller may do that
-        ("B124", "sweep", "X2 X6"),  # callbacks see books that are not written yet, where a call fails
+        ("B124", "sweep", "X2 X6"),  # callbacks see trackers that are not updated yet, where a call fails
     ],
 )
 def test_each_searcher_catches_what_it_is_for(id: str, searcher: str, law: str) -> None:

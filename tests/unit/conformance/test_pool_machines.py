@@ -35,7 +35,7 @@ from pymllm.history.outcomes import (
     Tokens,
     Unsupported,
 )
-from pymllm.oracle.coverage import expected_situations
+from pymllm.oracle.coverage import expected_goals
 
 
 def machine_of(adapter_class: Any, **changes: Any) -> Any:
@@ -303,7 +303,7 @@ def test_a_machine_fits_itself_to_every_size(name: str, adapter_class: Any, size
     made = make_machine(load_machine(entry), name, {**adapter_class.CONFIGURATIONS[0], **sizes})
     machine = drive(made, 5, 80 if name == "requests" else 200)
     unasked = {"a chunk finds no room where there is some", "a step keeps several states"}
-    assert reached_by(machine) - unasked <= expected_situations(machine.examiner.history.header)
+    assert reached_by(machine) - unasked <= expected_goals(machine.examiner.history.header)
 
 
 @pytest.mark.parametrize("numbers", [(), (0, 255), (-1, 3), (300,), (-1, 2**31 - 1)])
@@ -361,7 +361,7 @@ def test_what_an_adapter_cannot_hash_is_passed_over() -> None:
     """H1: and chained to by nothing."""
     reached = reached_by(drive(machine_of(Hashless), 2, 200))
     assert "a slice is empty" in reached
-    assert not any("hashed" in situation or "chained" in situation for situation in reached)
+    assert not any("hashed" in goal or "chained" in goal for goal in reached)
 
 
 def test_tuples_and_misuse_are_tried_only_where_they_are_claimed() -> None:
@@ -370,7 +370,7 @@ def test_tuples_and_misuse_are_tried_only_where_they_are_claimed() -> None:
     history = machine.examiner.history
     failed = [step for step in history.steps if step.outcome and isinstance(step.outcome.result, Failed)]
     assert failed == []
-    assert reached_by(machine) == expected_situations(history.header)
+    assert reached_by(machine) == expected_goals(history.header)
 
 
 # -- slots ---------------------------------------------------------------------------------------------------
@@ -387,7 +387,7 @@ def test_a_machine_asks_for_what_is_claimed() -> None:
     """Misuse and groups are left out where they are undefined, and the rest is still reached."""
     machine = drive(machine_of(PlainSlots), seed=1, steps=600)
     evidence, steps = machine.examiner.judge.evidence, machine.examiner.history.steps
-    assert expected_situations(machine.examiner.history.header) <= set(evidence.reached)
+    assert expected_goals(machine.examiner.history.header) <= set(evidence.reached)
     assert {"A4", "A5", "A6", "A7", "X1"}.isdisjoint(evidence.exercised)
     assert {type(step.operation) for step in steps} == {ops.Alloc, ops.Free, ops.Merge, ops.Clear}
 
@@ -436,7 +436,7 @@ def test_an_allocator_without_claims_is_driven_as_its_callers_may() -> None:
     """X1, X2: no misuse and no faults where they have no meaning."""
     machine = drive(machine_of(PlainBlocks, slots=None), 5, 300)
     assert not any(isinstance(operation, ops.Fault) for operation in operations_of(machine))
-    assert reached_by(machine) <= expected_situations(machine.examiner.history.header)
+    assert reached_by(machine) <= expected_goals(machine.examiner.history.header)
 
 
 def test_a_parent_never_stands_after_its_child() -> None:

@@ -11,8 +11,8 @@ from pymllm.adapters.own_pools import Rows
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import (
     check_clears,
+    check_determinism,
     check_idle_steps,
-    check_twins,
     rerun_history,
     run_program,
     write_program,
@@ -207,7 +207,7 @@ def check_both(examiner: Examiner, adapter_class: type[Rows]) -> None:
 
 
 def counted(*operations: Operation) -> dict[str, int]:
-    """Return what the twins of our own class count."""
+    """Return what the determinism checks of our own class count."""
     examiner = examine(Rows, *operations)
     before = dict(examiner.judge.evidence.exercised)
     check_both(examiner, Rows)
@@ -259,9 +259,9 @@ def test_only_kinds_whose_refusals_change_nothing_have_twins() -> None:
     """X4: a prefix cache may be refused after it did something, as by a pool that fails on purpose."""
     examiner = examine(TurningRows, ops.AllocRows(4), ops.AllocRows(1))
     with pytest.raises(InvariantViolation, match="X4"):
-        check_twins(examiner, lambda: TurningRows("x", ONE_ENTRY))
+        check_determinism(examiner, lambda: TurningRows("x", ONE_ENTRY))
     examiner.adapter.kind = "prefix"
-    check_twins(examiner, lambda: TurningRows("x", ONE_ENTRY))
+    check_determinism(examiner, lambda: TurningRows("x", ONE_ENTRY))
 
 
 def test_only_what_could_show_something_counts() -> None:
@@ -303,12 +303,12 @@ def test_a_fault_is_left_out_with_its_step() -> None:
     examiner = examine_blocks(
         Blocks, ops.AllocBlocks(2), ops.Fault("callback"), refused, release, ops.AllocBlocks(1)
     )
-    check_twins(examiner, lambda: Blocks("x", dict(Blocks.CONFIGURATIONS[0])))
+    check_determinism(examiner, lambda: Blocks("x", dict(Blocks.CONFIGURATIONS[0])))
     assert set(examiner.judge.evidence.exercised) >= {"X1"}
     struck = examine_blocks(Blocks, ops.AllocBlocks(2), ops.Fault("callback"), release, ops.AllocBlocks(1))
     assert struck.history.steps[2].outcome is not None
     assert getattr(struck.history.steps[2].outcome.result, "error", "") == INJECTED
-    check_twins(struck, lambda: Blocks("x", dict(Blocks.CONFIGURATIONS[0])))
+    check_determinism(struck, lambda: Blocks("x", dict(Blocks.CONFIGURATIONS[0])))
     assert "X1" not in struck.judge.evidence.exercised
 
 
@@ -325,7 +325,7 @@ def test_what_was_reset_does_what_is_new() -> None:
     """X7: the same blocks in the same order, although any free one would be right."""
     examiner = examine_blocks(AgingBlocks, ops.AllocBlocks(1), ops.Reset(), ops.AllocBlocks(1))
     with pytest.raises(InvariantViolation, match="X7"):
-        check_twins(examiner, lambda: AgingBlocks("x", dict(Blocks.CONFIGURATIONS[0])))
+        check_determinism(examiner, lambda: AgingBlocks("x", dict(Blocks.CONFIGURATIONS[0])))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from pymllm.conformance.documents import SituationRow
+from pymllm.conformance.documents import CoverageRow
 from pymllm.conformance.machines import MACHINES, MachineEntry
 from pymllm.conformance.results import (
     AdapterResult,
@@ -17,8 +17,8 @@ from pymllm.conformance.results import (
     find_missing,
     judge_adapter,
     leave_unknown,
+    merge_goals,
     merge_laws,
-    merge_situations,
 )
 from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.shrinker import Finding
@@ -136,7 +136,7 @@ def test_a_machine_that_cannot_run_here_is_a_problem_once(monkeypatch: pytest.Mo
 
 
 def test_machines_are_summed_over_configurations() -> None:
-    """Programs, steps, seconds and situations; a burst on the same configuration adds to it."""
+    """Programs, steps, seconds and coverage goals; a targeted run on the same configuration adds to it."""
     result = judge_adapter(SMOKE, [searched({}), searched({}), searched({}, n=2)])
     (machine,) = result.machines
     assert (machine.name, machine.configurations) == ("RowMachine", 2)
@@ -171,17 +171,17 @@ def reaching(name: str, reached: dict[str, int], *expected: str) -> AdapterResul
     return AdapterResult(name, "rows", (), (), (machine,), ())
 
 
-def test_a_situation_that_one_adapter_never_reached_is_named() -> None:
+def test_a_goal_that_one_adapter_never_reached_is_named() -> None:
     """However often another did; in the order of the registry."""
-    rows = merge_situations(
+    rows = merge_goals(
         [
             reaching("one", {"row 0 is freed": 2}, "row 0 is freed", "a row is freed twice"),
             reaching("two", {"a row is freed twice": 3}, "row 0 is freed"),
         ]
     )
     assert rows == (
-        SituationRow("row 0 is freed", "RowMachine", 2, ("two",)),
-        SituationRow("a row is freed twice", "RowMachine", 0, ("one",)),
+        CoverageRow("row 0 is freed", "RowMachine", 2, ("two",)),
+        CoverageRow("a row is freed twice", "RowMachine", 0, ("one",)),
     )
 
 

@@ -15,7 +15,7 @@ from pymllm.conformance.acting import make_machine
 from pymllm.conformance.machines import CI, DEV, MACHINES, MachineEntry
 from pymllm.conformance.results import SearchedConfiguration, VerifyReport
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.runner import RefineTask, VerifyPlan, plan_refining, refine, verify
+from pymllm.conformance.runner import ShrinkTask, VerifyPlan, plan_shrinking, shrink_findings, verify
 from pymllm.conformance.search import SearchPlan, SearchResult, search
 from pymllm.conformance.shrinker import Finding
 from pymllm.errors import InvariantViolation, UsageError
@@ -248,7 +248,7 @@ def done(adapter: str, n: int, *found: Finding, failed_slice: int | None = None)
 def test_the_smallest_of_each_law_and_adapter_is_made_smaller() -> None:
     """Hypothesis shrinks the smallest of all, from the run that found it; of the others steps are dropped."""
     p2, p1, other = finding("P2", 4), finding("P1", 6), finding("P2", 9)
-    tasks = plan_refining(
+    tasks = plan_shrinking(
         [
             done("a", 1, finding("P2", 7), failed_slice=1),
             done("a", 2, p2, p1, failed_slice=5),
@@ -271,9 +271,9 @@ def test_the_smallest_of_each_law_and_adapter_is_made_smaller() -> None:
     assert {task.plays for task in tasks} == {CI.shrinks}
 
 
-def test_what_a_burst_found_loses_steps_only() -> None:
+def test_what_a_targeted_run_found_loses_steps_only() -> None:
     """Hypothesis had no part in it."""
-    (task,) = plan_refining([done("a", 1, finding("P2", 400))], PLAN)
+    (task,) = plan_shrinking([done("a", 1, finding("P2", 400))], PLAN)
     assert task.plan is None
 
 
@@ -285,18 +285,18 @@ def test_a_finding_becomes_small(tiny: str) -> None:
     (found, *_) = result.found
     assert result.again == dataclasses.replace(raw, first_slice=0, slices=1)
     again = dataclasses.replace(result.again, shrinks=300)
-    task = RefineTask(adapter, dict(CONFIG), MACHINE, found, 300, None)
-    (dropped,) = refine(task)
-    refined = refine(dataclasses.replace(task, plan=again))
-    assert len(found.history) > len(dropped.history) == len(refined[0].history) == 4
-    assert {it.law for it in (found, dropped, refined[0])} == {"P2"}
-    assert (refined[0].is_rerun, refined[0].is_judged) == (True, True)
+    task = ShrinkTask(adapter, dict(CONFIG), MACHINE, found, 300, None)
+    (dropped,) = shrink_findings(task)
+    shrunk = shrink_findings(dataclasses.replace(task, plan=again))
+    assert len(found.history) > len(dropped.history) == len(shrunk[0].history) == 4
+    assert {it.law for it in (found, dropped, shrunk[0])} == {"P2"}
+    assert (shrunk[0].is_rerun, shrunk[0].is_judged) == (True, True)
 
 
 def test_what_is_found_again_otherwise_is_kept_beside(tiny: str) -> None:
     """X3: a search that finds nothing this time changes nothing."""
-    task = RefineTask(f"{tiny}:TinyRows", dict(CONFIG), MACHINE, finding("E3", 3), 10, None)
-    assert [it.law for it in refine(task)] == ["E3"]
+    task = ShrinkTask(f"{tiny}:TinyRows", dict(CONFIG), MACHINE, finding("E3", 3), 10, None)
+    assert [it.law for it in shrink_findings(task)] == ["E3"]
     again = SearchPlan(seed=1, steps=5, examples=5, seconds=0.0, shrinks=10)
-    (same,) = refine(dataclasses.replace(task, plan=again))
+    (same,) = shrink_findings(dataclasses.replace(task, plan=again))
     assert (same.law, len(same.history), same.is_rerun) == ("E3", 3, False)

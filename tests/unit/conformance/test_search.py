@@ -13,8 +13,8 @@ from pymllm.conformance.acting import ActingMachine, act, make_machine
 from pymllm.conformance.machines import CI, MACHINES, Profile
 from pymllm.conformance.results import SearchedConfiguration
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.runner import SearchTask, VerifyPlan, plan_bursts, plan_searches
-from pymllm.conformance.search import Crash, SearchPlan, SearchResult, burst, search
+from pymllm.conformance.runner import SearchTask, VerifyPlan, plan_searches, plan_targeted_runs
+from pymllm.conformance.search import Crash, SearchPlan, SearchResult, search, targeted_run
 from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeReport
 from pymllm.errors import InvariantViolation
@@ -71,7 +71,7 @@ def test_a_search_that_takes_too_long_says_what_is_missing(tiny: str) -> None:
     plan = SearchPlan(seed=1, steps=10, examples=30, seconds=1e-9, driven=7)
     result = search(machine_of(f"{tiny}:TinyRows"), plan)
     assert (result.programs, result.missing, result.crash) == (1, 36, None)
-    assert burst(machine_of(f"{tiny}:TinyRows"), plan, ["R6"]).missing == 0
+    assert targeted_run(machine_of(f"{tiny}:TinyRows"), plan, ["R6"]).missing == 0
 
 
 def test_what_is_played_does_not_follow_from_time(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,29 +174,29 @@ def test_the_first_error_is_the_one_that_is_told(tiny: str) -> None:
     assert result.crash.message.startswith(("ProgramError: step 1 gave 0", "KeyError: 'later'"))
 
 
-def test_a_burst_ends_once_the_laws_were_tested(tiny: str) -> None:
+def test_a_targeted_run_ends_once_the_laws_were_tested(tiny: str) -> None:
     """Long programs, one seed after another, until nothing is missing or the number is up."""
     plan = dataclasses.replace(PLAN, steps=400, examples=5, seconds=math.inf)
-    assert burst(machine_of(f"{tiny}:TinyRows"), plan, ["P1"]).programs == 1
-    result = burst(machine_of(f"{tiny}:TinyRows"), plan, ["P1", "R6"])
+    assert targeted_run(machine_of(f"{tiny}:TinyRows"), plan, ["P1"]).programs == 1
+    result = targeted_run(machine_of(f"{tiny}:TinyRows"), plan, ["P1", "R6"])
     assert (result.programs, result.found, result.crash) == (5, (), None)
     assert result.steps > 5 * 400
     late = dataclasses.replace(plan, examples=10_000, seconds=0.05)
-    assert 1 <= burst(machine_of(f"{tiny}:TinyRows"), late, ["R6"]).programs < 100
+    assert 1 <= targeted_run(machine_of(f"{tiny}:TinyRows"), late, ["R6"]).programs < 100
 
 
-def test_a_burst_goes_on_until_situations_are_reached(tiny: str) -> None:
+def test_a_targeted_run_goes_on_until_goals_are_reached(tiny: str) -> None:
     """One that this adapter never reaches takes all the programs."""
     plan = dataclasses.replace(PLAN, steps=400, examples=5, seconds=math.inf)
-    met = burst(machine_of(f"{tiny}:TinyRows"), plan, [], ["a batch finds too few rows"])
+    met = targeted_run(machine_of(f"{tiny}:TinyRows"), plan, [], ["a batch finds too few rows"])
     assert met.programs == 1
     assert met.reached["a batch finds too few rows"] > 0
-    assert burst(machine_of(f"{tiny}:TinyRows"), plan, ["P1"], ["row 0 is freed"]).programs == 5
+    assert targeted_run(machine_of(f"{tiny}:TinyRows"), plan, ["P1"], ["row 0 is freed"]).programs == 5
 
 
-def test_a_burst_keeps_what_it_finds(tiny: str) -> None:
+def test_a_targeted_run_keeps_what_it_finds(tiny: str) -> None:
     """Without the steps that do not matter."""
-    result = burst(machine_of(f"{tiny}:KeepsEntries"), dataclasses.replace(PLAN, examples=5), ["R6"])
+    result = targeted_run(machine_of(f"{tiny}:KeepsEntries"), dataclasses.replace(PLAN, examples=5), ["R6"])
     assert result.programs == 1
     assert result.found[0].law == "P2"
     assert len(result.found[0].history) == 4
@@ -322,52 +322,52 @@ ALL = dict.fromkeys(("X1", "X3", "X4", "X7", "X8", "P1", "P2", "P3", "E5"), 1)
 
 def test_what_nothing_has_tested_is_searched_again() -> None:
     """On the first and the last configuration that can, for these laws only."""
-    assert plan_bursts([ROWS], searched(ROWS, **ALL), VERIFY) == []
-    bursts = plan_bursts([ROWS], searched(ROWS, **{**ALL, "P2": 0}), VERIFY)
-    assert [(task.config["n"], task.laws) for task in bursts] == [(1, ("P2",)), (2, ("P2",))]
-    assert [(task.plan.steps, task.plan.examples, task.plan.seconds) for task in bursts] == [
+    assert plan_targeted_runs([ROWS], searched(ROWS, **ALL), VERIFY) == []
+    runs = plan_targeted_runs([ROWS], searched(ROWS, **{**ALL, "P2": 0}), VERIFY)
+    assert [(task.config["n"], task.laws) for task in runs] == [(1, ("P2",)), (2, ("P2",))]
+    assert [(task.plan.steps, task.plan.examples, task.plan.seconds) for task in runs] == [
         (400, 40, 60.0)
     ] * 2
     many = SmokeReport("rows", "rows", tuple(({"n": n}, POOL) for n in range(9)))
-    bursts = plan_bursts([many], searched(many, **{**ALL, "P2": 0, "P3": 0}), VERIFY)
-    assert [(task.config["n"], task.laws) for task in bursts] == [(0, ("P2", "P3")), (8, ("P2", "P3"))]
-    bursts = plan_bursts([ROWS], searched(ROWS, **{**ALL, "X1": 0}), VERIFY)
-    assert [(task.config["n"], task.laws) for task in bursts] == [(2, ("X1",))]
+    runs = plan_targeted_runs([many], searched(many, **{**ALL, "P2": 0, "P3": 0}), VERIFY)
+    assert [(task.config["n"], task.laws) for task in runs] == [(0, ("P2", "P3")), (8, ("P2", "P3"))]
+    runs = plan_targeted_runs([ROWS], searched(ROWS, **{**ALL, "X1": 0}), VERIFY)
+    assert [(task.config["n"], task.laws) for task in runs] == [(2, ("X1",))]
     counted = dataclasses.replace(VERIFY, examples=1000)  # so many were asked for, and so many are played
-    assert plan_bursts([ROWS], searched(ROWS, **{**ALL, "X1": 0}), counted) == []
+    assert plan_targeted_runs([ROWS], searched(ROWS, **{**ALL, "X1": 0}), counted) == []
 
 
 def test_what_was_never_reached_is_searched_again_where_the_plan_is_strict() -> None:
     """On the first and the last configuration of the machine that has to reach it."""
     strict = dataclasses.replace(VERIFY, is_strict=True)
     searches = searched(ROWS, **ALL)
-    first, last = plan_bursts([ROWS], searches, strict)
+    first, last = plan_targeted_runs([ROWS], searches, strict)
     assert (first.laws, last.laws) == ((), ())
-    assert set(first.situations) < set(last.situations) == searches[1].expected
-    assert "row 0 is freed" in last.situations  # the second alone claims to refuse anything
+    assert set(first.goals) < set(last.goals) == searches[1].expected
+    assert "row 0 is freed" in last.goals  # the second alone claims to refuse anything
     everything = [
         dataclasses.replace(one, result=dataclasses.replace(one.result, reached=Counter(one.expected)))
         for one in searches
     ]
-    assert plan_bursts([ROWS], everything, strict) == []
+    assert plan_targeted_runs([ROWS], everything, strict) == []
 
 
 def test_an_adapter_that_failed_is_not_searched_again() -> None:
     """It has told what there is to tell."""
     finding = Finding(InvariantViolation("P1", "looked"), History(Header("rows", "rows")), True, True)
-    assert plan_bursts([ROWS], searched(ROWS, finding), VERIFY) == []
-    assert plan_bursts([ROWS], searched(ROWS, crash=Crash("it died", None)), VERIFY) == []
+    assert plan_targeted_runs([ROWS], searched(ROWS, finding), VERIFY) == []
+    assert plan_targeted_runs([ROWS], searched(ROWS, crash=Crash("it died", None)), VERIFY) == []
 
 
 def test_a_machine_that_cannot_run_here_does_not_end_the_search_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without torch there is no engine; what the other has not tested yet gets its burst all the same."""
+    """Without torch there is no engine; the other gets its targeted run all the same."""
     cache = SmokeReport("cache", "prefix", (({"n": 1}, ENGINE),))
     tested = dict.fromkeys((law.id for law in laws_of("prefix") if law.id not in ("R6", "E4")), 1)
     monkeypatch.setattr("pymllm.conformance.machines.why_no_torch", lambda: "needs what is not there")
-    bursts = plan_bursts([cache], searched(cache, **tested), VERIFY)
-    assert [(task.machine.name, task.laws) for task in bursts] == [("PrefixMachine", ("R6",))]
+    runs = plan_targeted_runs([cache], searched(cache, **tested), VERIFY)
+    assert [(task.machine.name, task.laws) for task in runs] == [("PrefixMachine", ("R6",))]
 
 
 def test_each_machine_gets_its_turn_with_a_law_that_none_has_tested() -> None:
@@ -375,7 +375,7 @@ def test_each_machine_gets_its_turn_with_a_law_that_none_has_tested() -> None:
     cache = SmokeReport("cache", "prefix", tuple(({"n": n}, ENGINE) for n in range(4)))
     tested = dict.fromkeys((law.id for law in laws_of("prefix") if law.id != "R1"), 1)
     untold = searched(cache, **tested)
-    turns = [names(plan_bursts([cache], untold, VERIFY, turn=turn)) for turn in range(3)]
+    turns = [names(plan_targeted_runs([cache], untold, VERIFY, turn=turn)) for turn in range(3)]
     assert turns == [
         [("cache", 0, "PrefixMachine"), ("cache", 3, "PrefixMachine")],
         [("cache", 0, "LifecycleMachine"), ("cache", 3, "LifecycleMachine")],
@@ -389,7 +389,9 @@ def test_no_machine_looks_for_what_another_has_just_met() -> None:
     tested = dict.fromkeys((law.id for law in laws_of("prefix") if law.id not in ("R1", "R10")), 1)
     untold = searched(cache, **tested)
     met = searched(cache, R10=1)
-    (burst,) = plan_bursts([cache], untold, VERIFY, met, 1)
-    assert (burst.machine.name, burst.laws) == ("LifecycleMachine", ("R1",))
-    assert burst.plan.steps < plan_bursts([cache], untold, VERIFY)[0].plan.steps  # its acts are long ones
-    assert plan_bursts([cache], untold, VERIFY, searched(cache, R1=1, R10=1), 1) == []
+    (targeted_run,) = plan_targeted_runs([cache], untold, VERIFY, met, 1)
+    assert (targeted_run.machine.name, targeted_run.laws) == ("LifecycleMachine", ("R1",))
+    assert (
+        targeted_run.plan.steps < plan_targeted_runs([cache], untold, VERIFY)[0].plan.steps
+    )  # its acts are long ones
+    assert plan_targeted_runs([cache], untold, VERIFY, searched(cache, R1=1, R10=1), 1) == []

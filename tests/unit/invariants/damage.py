@@ -1,4 +1,4 @@
-"""Damage to books and trees, written as the statements that do it, and the law that is named for it."""
+"""Damage to trackers and trees, written as the statements that do it, and the law that is named for it."""
 
 from __future__ import annotations
 

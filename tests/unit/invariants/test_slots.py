@@ -1,4 +1,4 @@
-"""The checks of slot allocators and pools accept sound books, and each of their looks can fail."""
+"""The checks of slot allocators and pools accept sound trackers, and each of their looks can fail."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ def test_what_is_certain_is_handed_out_without_asking(apart: Apart) -> None:
 @pytest.mark.parametrize("need_sort", [True, False])
 @pytest.mark.parametrize("seed", range(6))
 def test_counts_that_are_late_change_nothing(device: torch.device, need_sort: bool, seed: int) -> None:
-    """A1-A4, A6, A7, X4: asked for often, seldom or at the end alone, slots are those of the host's books."""
+    """A1-A4, A6, A7, X4: asked for often, seldom or at the end alone, slots are as on the host."""
     draw = random.Random(seed)
     late = SWATokenToKVPoolAllocator(40, 30, device, 1, need_sort, check_ownership=False, store="device")
     plain = SWATokenToKVPoolAllocator(40, 30, "cpu", 1, need_sort, check_ownership=False, store="host")

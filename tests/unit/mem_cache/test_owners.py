@@ -1,4 +1,4 @@
-"""What keeps books has one owner: it is neither copied nor pickled, and one thread calls it."""
+"""What keeps trackers has one owner: it is neither copied nor pickled, and one thread calls it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ OWNERS: dict[type, tuple[Callable[[], Any], str]] = {
     MambaSlotAllocator: (lambda: make_context().mamba_slot_allocator, ANEW),
     DynamicInferenceContext: (make_context, f"{ANEW}, and add the requests there"),
 }
-"""Every public class that keeps books, and what its user is told to do."""
+"""Every public class that keeps trackers, and what its user is told to do."""
 
 DATA: dict[type, Callable[[], Any]] = {
     RadixKey: lambda: RadixKey([1, 2], "lora"),

@@ -184,7 +184,7 @@ class TestReentrancy:
     def test_callback_may_ask_sizes_hashes_and_print(
         self, kind: Kind, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """X6: it sees the books as they are after the eviction."""
+        """X6: it sees the trackers as they are after the eviction."""
         seen: list[Any] = []
         cache = kind()
         kept = put(cache, [5, 6, 7])

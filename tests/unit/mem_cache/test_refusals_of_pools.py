@@ -678,7 +678,7 @@ stores = pytest.mark.parametrize(
 @all_refusals(OF_BOTH, SLOTS)
 @pytest.mark.parametrize("make", [make_tokens, make_pairs])
 def test_a_refused_slot_is_nobodys_loss(make: Any, store: dict[str, Any], refusal: Refusal) -> None:
-    """X1, A5: reserved, outside, free and repeated are told apart, whichever store keeps the books."""
+    """X1, A5: reserved, outside, free and repeated are told apart, whichever store keeps the trackers."""
     pool = make(**store)
     assert pool.alloc(3).tolist() == [1, 2, 3]
     check_refusal(pool, refusal)

@@ -1,4 +1,4 @@
-"""Blocks and the slots beside them: spoiled outcomes, views and situations."""
+"""Blocks and the slots beside them: spoiled outcomes, views and coverage goals."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_a_dtype_that_is_not_told_is_not_judged(law_broken_by: Callable[..., str
     assert law_broken_by([*STORED, ReadStates(0)], form(recurrent_dtype="", conv_dtype="")) is None
 
 
-# -- When the less obvious situations of blocks count as met -------------------------------------------------
+# -- When the less obvious coverage goals of blocks count as met ---------------------------------------------
 
 
 def met_by(*program: Operation, **config: Any) -> set[str]:

@@ -193,7 +193,7 @@ def told_wrong_to_the_end(outcome: Outcome) -> Outcome:
 
 
 def in_two_calls(outcome: Outcome) -> Outcome:
-    """Tell the observer of each block by itself, before the books are written for the other one."""
+    """Tell the observer of each block by itself, before the trackers are updated for the other one."""
     (effect,) = outcome.effects
     parts = (((block,), (value,)) for block, value in zip(effect.slots, effect.target[::-1], strict=True))
     one, two = [dataclasses.replace(effect, slots=blocks, target=hashes) for blocks, hashes in parts]

@@ -33,7 +33,7 @@ from pymllm.history.outcomes import (
     Tokens,
     Unsupported,
 )
-from pymllm.oracle.coverage import expected_situations
+from pymllm.oracle.coverage import expected_goals
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.models.cold_runs import hash_page
 from pymllm.oracle.models.expected_cells import BlankCells, ExpectedCells
@@ -83,7 +83,7 @@ def test_a_good_program_breaks_nothing() -> None:
     evidence, found = judge_steps(HEADER, steps_of(GOOD))
     assert found is None
     assert set(evidence.exercised) == {"P3", "X1", "X8", "E5"}
-    assert "padded tokens share slot 0" in set(evidence.reached) <= expected_situations(HEADER)
+    assert "padded tokens share slot 0" in set(evidence.reached) <= expected_goals(HEADER)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_the_right_answer_and_no_other_holds(operation: Operation, result: Resul
     """K1, H1: predicted to the last digit."""
     evidence, found = judge_steps(HASHES, [Step(1, operation, Outcome(result))])
     assert (found, set(evidence.exercised)) == (None, {law})
-    assert set(evidence.reached) <= expected_situations(HASHES)
+    assert set(evidence.reached) <= expected_goals(HASHES)
     assert {judge_hashes(operation, wrong) for wrong in WRONG} == {law}
 
 

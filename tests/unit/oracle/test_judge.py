@@ -181,7 +181,7 @@ def test_a_long_value_is_shortened(evidence: Evidence) -> None:
     assert len(caught.value.expected) == 400
 
 
-def test_a_situation_counts_only_when_it_was_met(evidence: Evidence) -> None:
+def test_a_goal_counts_only_when_it_was_met(evidence: Evidence) -> None:
     """The condition may be any truth value."""
     evidence.meet("halves move")
     evidence.meet("halves move", [1])
@@ -189,9 +189,9 @@ def test_a_situation_counts_only_when_it_was_met(evidence: Evidence) -> None:
     assert evidence.reached == {"halves move": 2}
 
 
-def test_a_situation_that_is_not_registered_is_not_counted(evidence: Evidence) -> None:
+def test_a_goal_that_is_not_registered_is_not_counted(evidence: Evidence) -> None:
     """A name with a slip in it would stay at zero for ever, and nobody would wonder."""
-    with pytest.raises(ValueError, match="no situation 'halfs move'; register it"):
+    with pytest.raises(ValueError, match="no coverage goal 'halfs move'; register it"):
         evidence.meet("halfs move")
     assert not evidence.reached
 
@@ -313,8 +313,8 @@ def test_it_costs_what_is_gone() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_asks_for_no_situations_gets_the_same_verdicts(kind: str) -> None:
-    """X3: the laws are tested as often, and no situation is told but what is wrong with calls."""
+def test_who_asks_for_no_goals_gets_the_same_verdicts(kind: str) -> None:
+    """X3: the laws are tested as often, and no coverage goal is told but what is wrong with calls."""
     for history in CORPUS.values():
         if history.header.kind == kind:
             told, _ = judge_steps(history.header, history.steps)

@@ -220,17 +220,17 @@ def test_windows_that_overlap_are_told_from_those_that_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "situation"),
+    ("window", "goal"),
     [(2, None), (4, "a held window is the last page alone"), (6, "a held window begins inside a page")],
 )
-def test_windows_and_pages_of_other_sizes_are_noticed(window: int, situation: str | None) -> None:
+def test_windows_and_pages_of_other_sizes_are_noticed(window: int, goal: str | None) -> None:
     """S5: a window is whole pages, one at least."""
     page_size = 2 if window == 2 else 4
     told = ToldProgram("radix-window", window=window, page_size=page_size, slots=16, swa_slots=16)
     told(Lock(told.put(*[7] * 12)))
     names = ("a held window is the last page alone", "a held window begins inside a page")
     met = [name for name in names if reached_by(told)[name]]
-    assert met == ([names[0]] if situation is None else [situation])
+    assert met == ([names[0]] if goal is None else [goal])
 
 
 def test_a_stale_node_whose_key_is_back_is_noticed() -> None:

@@ -311,16 +311,16 @@ def strike(held: bool, call: str) -> tuple[ToldProgram, int]:
 
 
 @pytest.mark.parametrize(
-    ("held", "call", "situation"),
+    ("held", "call", "goal"),
     [
         (False, "free", "the pool refuses displaced slots"),
         (True, "move_swa", "the pool refuses a revival under a hold"),
     ],
 )
-def test_an_insert_whose_pool_refuses_adopts_nothing(held: bool, call: str, situation: str) -> None:
+def test_an_insert_whose_pool_refuses_adopts_nothing(held: bool, call: str, goal: str) -> None:
     """X2: the error is raised, and everything is as it was."""
     told, inserted = strike(held, call)
-    assert told.sound().reached[situation] == 1
+    assert told.sound().reached[goal] == 1
     assert told.law(inserted, sizes={"total_size": 8}) == "X2"
     assert told.law(inserted, effects=(Effect("free", (1, 2)),)) == "X2"
     assert told.law(inserted, effects=(Effect("move_swa", (9,), (1,)),)) == "X2"

@@ -380,14 +380,14 @@ def test_books_are_open_to_who_chooses_the_next_operation() -> None:
     judge = make_judge(Header("x", "prefix", dict(config), ("exact_lru", "pool")))
     judge.judge(1, Match(Key((1, 2))), Outcome(Matched((), 0)))
     model = judge.model
-    assert (model.cache.clock, model.ledger.room(), model.nodes.ends) == (1, 2, {})
+    assert (model.cache.clock, model.ownership.room(), model.nodes.ends) == (1, 2, {})
     assert model.can_follow_evictions
     assert model.sizes()["available_size"] == 4
     judge.judge(2, Alloc(2), Outcome(Slots((2, 3)), sizes={"available_size": 2}))
-    assert model.ledger.callers_slots() == [2, 3]
-    assert model.ledger.name([3, 2]) == (Span(2, 1, 2), Span(2, 0, 1))
+    assert model.ownership.callers_slots() == [2, 3]
+    assert model.ownership.name([3, 2]) == (Span(2, 1, 2), Span(2, 0, 1))
     bare = make_judge(Header("x", "prefix", {"page_size": 1, "pool": "none"}, ("exact_lru",))).model
-    assert bare.ledger.callers_slots() == []
+    assert bare.ownership.callers_slots() == []
 
 
 def test_a_step_of_another_kind_has_no_meaning() -> None:

@@ -1,4 +1,4 @@
-"""When the situations of matches and evictions count as met."""
+"""When the coverage goals of matches and evictions count as met."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pymllm.history.operations import (
 )
 
 
-def test_situations_of_matches_are_met() -> None:
+def test_goals_of_matches_are_met() -> None:
     """R2, S1, K1: equal tokens elsewhere, and a dead window that leaves nothing."""
     told = ToldProgram("radix-window", window=2)
     told.put(5, extra_key="a")

@@ -21,7 +21,7 @@ from pymllm.history.operations import (
     WriteRow,
 )
 from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Table, Unsupported
-from pymllm.oracle.coverage import expected_situations
+from pymllm.oracle.coverage import expected_goals
 from pymllm.oracle.judge import Judge, judge_steps, make_judge
 from pymllm.oracle.models.kind_model import MALFORMED_ERRORS
 from pymllm.oracle.models.rows import RowModel
@@ -73,7 +73,7 @@ def test_a_good_program_breaks_nothing() -> None:
     evidence, found = judge_steps(HEADER, steps_of(GOOD))
     assert found is None
     assert set(evidence.exercised) == {"P1", "P2", "P3", "X1", "X4", "X7", "X8", "E5"}
-    assert "a row is freed twice" in set(evidence.reached) <= expected_situations(HEADER)
+    assert "a row is freed twice" in set(evidence.reached) <= expected_goals(HEADER)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def evicted(*claims_left_out: str, **config: Any) -> tuple[ToldProgram, list[Eff
     ],
 )
 def test_each_node_is_called_back_once_and_in_order(choose: Any, law: str | None) -> None:
-    """R5, X2, X6: on written books."""
+    """R5, X2, X6: on updated trackers."""
     told, calls, callbacks = evicted()
     assert told.law(len(told.steps), effects=(*calls, *choose(*callbacks))) == law
 

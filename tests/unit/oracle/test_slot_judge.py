@@ -432,11 +432,11 @@ def test_a_group_in_a_group_has_no_meaning_where_none_is_refused() -> None:
         judge.judge(2, BeginGroup(), outcome(judge, Done(), 4))
 
 
-# -- When the less obvious situations of slot allocators count as met ----------------------------------------
+# -- When the less obvious coverage goals of slot allocators count as met ------------------------------------
 
 
 def met(claims: str, steps: list[tuple[Operation, Result]], page_size: int = 1, **config: int) -> set[str]:
-    """Situations that the last of some operations on a pool of three pages meets and none before it."""
+    """Coverage goals that the last of some operations on a pool of three pages meets and none before it."""
     sizes = {"page_size": page_size, "pages": 3, "swa_pages": 3, **config}
     judge = judge_by(Header("hand-made", "slots", sizes, tuple(claims.split())))
     before: set[str] = set()

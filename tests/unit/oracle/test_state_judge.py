@@ -1,4 +1,4 @@
-"""Prefix caches with states: spoiled outcomes, views and situations."""
+"""Prefix caches with states: spoiled outcomes, views and coverage goals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pymllm.history.operations import (
     WriteState,
 )
 from pymllm.history.outcomes import Done, Failed, Inspected, NodeView, NoRoom, Outcome, Result, Slots, States
-from pymllm.oracle.coverage import expected_names, expected_situations, situations_of
+from pymllm.oracle.coverage import expected_goals, expected_names, goals_of
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import find_law, laws_of
 
@@ -105,7 +105,7 @@ def test_a_good_program_breaks_nothing() -> None:
     evidence, found = judge_steps(HEADER, steps_of(GOOD))
     assert found is None
     assert set(evidence.exercised) == {"P4", "P5", "X1", "X4", "X7", "X8"}
-    assert "a track slot is freed twice" in set(evidence.reached) <= expected_situations(HEADER)
+    assert "a track slot is freed twice" in set(evidence.reached) <= expected_goals(HEADER)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_a_node_ends_where_a_state_is(told: ToldProgram) -> None:
     assert law == "M1"
 
 
-# -- When the situations of states count as met --------------------------------------------------------------
+# -- When the coverage goals of states count as met ----------------------------------------------------------
 
 
 def test_what_states_meet_is_noticed() -> None:
@@ -402,7 +402,7 @@ def test_what_states_meet_is_noticed() -> None:
     told(Evict(0, 1))
     told(Evict(0, 9))
     evidence = told.sound()
-    of_states = {one.name for one in situations_of("prefix") if "mamba" in one.needs}
+    of_states = {one.name for one in goals_of("prefix") if "mamba" in one.needs}
     met = {name: count for name, count in evidence.reached.items() if name in of_states}
     assert met == {
         "a hold is taken where there is no state": 1,

@@ -103,7 +103,7 @@ def replay(*runs: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 doctor = partial(sample, "doctor")
-situations = partial(sample, "situations")
+goals = partial(sample, "situations")
 gpu_benchmarks = partial(sample, "gpu_benchmarks")
 
 

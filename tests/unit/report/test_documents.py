@@ -36,7 +36,7 @@ EACH: dict[str, Callable[[], dict[str, Any]]] = {
     "pymllm.compare": lambda: {**samples.verify(), "schema": "pymllm.compare", "matrix": []},
     "pymllm.faults": samples.faults,
     "pymllm.soak": lambda: samples.soak(samples.soak_failure("R6")),
-    "pymllm.situations": samples.situations,
+    "pymllm.situations": samples.goals,
     "pymllm.replay": samples.replay,
     "pymllm.doctor": samples.doctor,
     "pymllm.gpu-memory": samples.gpu_memory,

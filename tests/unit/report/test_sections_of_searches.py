@@ -1,4 +1,4 @@
-"""Sections of the page: laws, faults, situations, soaks, machines and runs."""
+"""Sections of the page: laws, faults, coverage goals, soaks, machines and runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.oracle.coverage import SITUATIONS
+from pymllm.oracle.coverage import GOALS
 from pymllm.report.blocks import Table
 from pymllm.report.loading import LoadedRuns, Skipped
 from pymllm.report.quantities import machine_name
@@ -15,7 +15,7 @@ from pymllm.report.records import Curve, make_machine
 from pymllm.report.sections.campaigns import make_faults_section, make_soak_section
 from pymllm.report.sections.changes import make_changes_section
 from pymllm.report.sections.machines import make_machines_section, make_runs_section
-from pymllm.report.sections.searches import make_laws_section, make_situations_section
+from pymllm.report.sections.searches import make_goals_section, make_laws_section
 from tests.unit.report import samples
 from tests.unit.report.looking import Look, look
 from tests.unit.report.test_trends import FIGURE, OTHER
@@ -195,7 +195,7 @@ def test_the_newest_run_of_each_kind_is_beside_the_one_before() -> None:
         "Findings of one run alone": ["P2 | rows | verify | row 1 <position 3> | gone"],
         "Figures beyond noise": ["match | verify | 10 µs | 15 µs | +50.0% | worse"],
         "No longer reached or caught": [
-            "the pool is full (rows, RowMachine) | verify | situation no longer reached"
+            "the pool is full (rows, RowMachine) | verify | coverage goal no longer reached"
         ],
     }
     assert found.tiles == [
@@ -246,23 +246,23 @@ def test_the_newest_run_of_a_fault_counts_and_its_problem_is_told() -> None:
     assert rows == [("B9", "✗ missed: no"), ("faulty-x", "✗ missed"), ("B10", "✓ caught")]
 
 
-# -- situations ------------------------------------------------------------------------------------------
+# -- coverage goals ------------------------------------------------------------------------------------------
 
 SLOTS = samples.adapter("token-slots", "slots", [])
 SLOTS["machines"][0]["name"] = "SlotMachine"
 
 
 def verify(*rows: tuple[str, int, list[str]]) -> dict[str, Any]:
-    """A search of slots that met situations so many times."""
+    """A search of slots that met coverage goals so many times."""
     names = ("name", "times", "unmet")
     found = [{"machine": "SlotMachine", **dict(zip(names, row, strict=True))} for row in rows]
     return samples.verify(SLOTS, situations=found)
 
 
-def test_situations_are_counted_over_all_runs_by_kind() -> None:
+def test_goals_are_counted_over_all_runs_by_kind() -> None:
     """Those of searches and those of soaks apart, with what is at stake from the registry."""
     first, second = verify(("the pool is exhausted", 12, [])), verify(("the pool is exhausted", 3, []))
-    found = look(make_situations_section, first, second, samples.soak())
+    found = look(make_goals_section, first, second, samples.soak())
     slots, prefix = "slots: 1 of 1 reached", "prefix: 1 of 2 reached"
     assert set(found.tables) == {slots, prefix, "Expected, and never reached"}
     assert found.columns(slots, 0, 1, 2) == [("the pool is exhausted", "15", "0")]
@@ -274,17 +274,17 @@ def test_situations_are_counted_over_all_runs_by_kind() -> None:
 def test_what_was_expected_and_never_reached_stands_by_itself() -> None:
     """With who should have; what only one of two never reached does not."""
     rows = ("the pool is exhausted", 0, ["token-slots"]), ("an alloc fails", 4, ["swa-slots"])
-    found = look(make_situations_section, verify(*rows))
+    found = look(make_goals_section, verify(*rows))
     never = found.columns("Expected, and never reached", 0, 1, 3)
     assert never == [("the pool is exhausted", "slots", "token-slots")]
-    assert found.tiles == [("1 of 2", "situations reached", "unknown")]
+    assert found.tiles == [("1 of 2", "coverage goals reached", "unknown")]
 
 
 def test_the_registry_alone_is_listed_as_reached_by_nobody() -> None:
-    """As pymllm situations prints it."""
-    rows = [{"name": it.name, "kind": it.kind, "laws": it.laws, "bugs": it.bugs} for it in SITUATIONS]
-    found = look(make_situations_section, {**samples.situations(), "situations": rows}).tables
-    assert sum(map(len, found.values())) == len({(it.kind, it.name) for it in SITUATIONS})
+    """As pymllm goals prints it."""
+    rows = [{"name": it.name, "kind": it.kind, "laws": it.laws, "bugs": it.bugs} for it in GOALS]
+    found = look(make_goals_section, {**samples.goals(), "situations": rows}).tables
+    assert sum(map(len, found.values())) == len({(it.kind, it.name) for it in GOALS})
     assert all(" 0 of " in caption for caption in found)
 
 

@@ -67,7 +67,7 @@ def test_each_section_has_what_it_had(loaded: LoadedRuns) -> None:
     assert found == {
         "laws": ([8, 11], 1),
         "faults": ([1, 1], 0),
-        "situations": ([30, 24], 0),
+        "goals": ([30, 24], 0),
         "soak": ([1, 2], 1),
         "changes": ([4, 1, 1, 11], 0),
         "trends": ([3, 42], 0),

@@ -325,7 +325,7 @@ def test_a_context_that_keeps_what_it_should_evict_is_noticed(
 
 
 def test_states_on_a_device_are_those_of_a_cold_run(device: torch.device) -> None:
-    """E1, C7: live, extracted and cached states are on the device, and all books on the host."""
+    """E1, C7: live, extracted and cached states are on the device, and all trackers on the host."""
     config = config_of(capacity=128, device=str(device))
     report = BlockEngine(config, RandomSource(4, requests=60)).run()
     assert report.hit_tokens > 0

@@ -204,7 +204,7 @@ def test_a_model_whose_states_are_never_cached_still_advances(bench_of: BenchOf,
     assert bench.model.note_commit([]) == 0
 
 
-# -- contents and books ------------------------------------------------------------------------------------
+# -- contents and trackers -----------------------------------------------------------------------------------
 
 
 def test_what_is_computed_is_read_back(bench: Bench, ask: Ask) -> None:
@@ -218,7 +218,7 @@ def test_what_is_computed_is_read_back(bench: Bench, ask: Ask) -> None:
         bench.watch.tested["E1"],
         bench.watch.tested["C7"],
     ) == (18, 1, 1)
-    bench.watch.check_books()
+    bench.watch.check_invariants()
     assert bench.watch.tested["E2"] == 1
     bench.watch.note_release(live)
     bench.context.release(live)
@@ -306,17 +306,17 @@ def test_exits_count_once_books_were_walked(bench: Bench, ask: Ask) -> None:
     for event in events:
         bench.watch.notice(event, live)
     assert (bench.heard, bench.watch.tested["E3"]) == (events, 0)
-    bench.watch.check_books()
+    bench.watch.check_invariants()
     assert (bench.watch.tested["E3"], bench.watch.tested["E2"]) == (3, 0)
 
 
 def test_without_contents_there_is_nothing_to_read(bench_of: BenchOf, ask: Ask) -> None:
-    """Checks that are off cost nothing and count nothing; books are still walked."""
+    """Checks that are off cost nothing and count nothing; trackers are still checked."""
     bench = bench_of(content_check=False)
     live, batch = bench.begin(ask(0, 18))
     bench.finish_step(batch)
     bench.watch.check_step(batch.requests[0], 18)
-    bench.watch.check_books()
+    bench.watch.check_invariants()
     bench.watch.note_release(live)
     bench.context.release(live)
     bench.watch.check_quiescent()

@@ -1,4 +1,4 @@
-"""Each check around the engine passes on sound books and fails on damaged ones, and is counted."""
+"""Each check around the engine passes on sound trackers and fails on damaged ones, and is counted."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_every_track_slot_has_one_owner(hybrid: Engine) -> None:
     with pytest.raises(InvariantViolation, match="E3: track slots: 1 are free and 3 are cached or owned"):
         check_track_slots(pools, ())
     with pytest.raises(InvariantViolation, match="E3: track slots"):
-        hybrid.watch.check_books([], hybrid.memory.probe.operations)
+        hybrid.watch.check_invariants([], hybrid.memory.probe.operations)
     lives[1].track_slot = live.track_slot
     with pytest.raises(InvariantViolation, match=f"E2: track slot {live.track_slot} has 2 owners"):
         check_track_slots(pools, lives)

@@ -125,7 +125,7 @@ class SglangUnifiedSWA(SglangUnified):
     Its rules for windows are others than ours: it keeps leaves that are tombstones, a hold covers whole nodes
     up to its window, and an insert may leave a key that cannot be used. None of that is claimed: nobody gives
     halves back early here or asks for windows to be evicted, so no node is ever a tombstone. What is
-    judged is all else that the window's books take part in: both halves of every slot, holds,
+    judged is all else that the window's trackers take part in: both halves of every slot, holds,
     sizes and content. A new leaf is split where its window begins, so nodes are not shown.
     """
 

@@ -88,7 +88,7 @@ class SoakReport:
 
     @property
     def missing(self) -> dict[str, list[str]]:
-        """Situations at zero, by adapter."""
+        """Coverage goals at zero, by adapter."""
         return {name: it.missing for name, it in self.totals.adapters.items() if it.missing}
 
     @property
@@ -97,7 +97,7 @@ class SoakReport:
         return tuple(drift for drift in self.drifts if drift.verdict is DriftVerdict.GROWS)
 
     def verdict(self, *, strict: bool = False) -> Verdict:
-        """Return the verdict; a strict one takes a situation at zero or memory that grows for broken.
+        """Return the verdict; a strict one takes a coverage goal at zero or memory that grows for broken.
 
         Where nothing was played nothing is known.
         """

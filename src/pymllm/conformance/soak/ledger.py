@@ -136,7 +136,7 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     - ``seed``, ``limit``: Of the run: from these two everything in it follows.
     - ``acts``, ``operations``: Played; operations go beyond the limit by an act and the end.
     - ``off``: Acts that were switched off.
-    - ``exercised``, ``reached``: Tests by law, and situations by how often they were met.
+    - ``exercised``, ``reached``: Tests by law, and coverage goals by how often they were met.
     - ``sizes``: What the adapter told at the end.
     - ``digest``: Of everything above and of a sample of the outcomes.
     - ``failure``: How it failed, if it did.

@@ -20,7 +20,7 @@ from pymllm.conformance.documents import DriftRow, FailureRow, SoakedAdapter
 from pymllm.conformance.soak.ledger import CampaignHeader, Memory, Place, RunRecord
 from pymllm.history.files import Config, Header
 from pymllm.instrument.slope import estimate_slope
-from pymllm.oracle.coverage import expected_situations
+from pymllm.oracle.coverage import expected_goals
 from pymllm.oracle.laws import laws_of
 
 MILLION = 1_000_000
@@ -175,9 +175,9 @@ _SHARES = ("adapter", "judge", "walks", "again", "driver")
 
 
 def expected_at(place: Place) -> frozenset[str]:
-    """Return the situations that a long run at a place must reach."""
+    """Return the coverage goals that a long run at a place must reach."""
     header = Header(place.adapter, place.kind, place.config, place.capabilities)
-    return expected_situations(header, of_engine=place.machine == "LifecycleMachine")
+    return expected_goals(header, of_engine=place.machine == "LifecycleMachine")
 
 
 @dataclass(slots=True)
@@ -213,7 +213,7 @@ class AdapterTotals:
     # planned, played: places of the campaigns, a machine on a configuration each, and those where runs were
     # played
     planned: set[str] = field(default_factory=set)
-    expected: frozenset[str] = frozenset()  # situations that they must reach
+    expected: frozenset[str] = frozenset()  # coverage goals that they must reach
     laws: frozenset[str] = frozenset()  # that can be tested at some place
     played: set[str] = field(default_factory=set)
     runs: int = 0
@@ -233,7 +233,7 @@ class AdapterTotals:
 
     @property
     def missing(self) -> list[str]:
-        """Situations that no run has reached, in order."""
+        """Coverage goals that no run has reached, in order."""
         return sorted(self.expected - set(self.reached))
 
     @property
@@ -282,8 +282,8 @@ class AdapterTotals:
             tests=dict(sorted(self.exercised.items())),
             walks=dict(sorted(self.audited.items())),
             untested_laws=tuple(self.untested),
-            situations=dict(sorted(self.reached.items())),
-            missing_situations=tuple(self.missing),
+            goals=dict(sorted(self.reached.items())),
+            missing_goals=tuple(self.missing),
             failures=tuple(it.row() for it in self.failures.values()),
         )
 

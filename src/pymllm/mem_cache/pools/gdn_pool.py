@@ -32,7 +32,7 @@ class GDNPool(OneOwner):
     conv_kernel_size : int
         Its width; the state keeps ``conv_kernel_size - 1`` columns.
     device : str or torch.device
-        Where the states are. The books of the track slots are on the host.
+        Where the states are. The trackers of the track slots are on the host.
     dtype : torch.dtype
         Storage type of ``conv_state``; ``recurrent_state`` is float32.
     max_track_slots : int

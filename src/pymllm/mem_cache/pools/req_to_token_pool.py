@@ -37,7 +37,7 @@ class ReqToTokenPool(OneOwner):
     max_context_len : int
         Positions per row, in tokens.
     device : str or torch.device
-        Where the table is. The books of who holds which row are on the host.
+        Where the table is. The trackers of who holds which row are on the host.
     check_bounds : bool, optional
         Look at the values of index and value tensors before writing: always, never, or (None) those of
         tensors on the host, where looking does not synchronise. Rows named by an int are always looked at.
@@ -89,7 +89,7 @@ class ReqToTokenPool(OneOwner):
             self.req_to_token = torch.zeros(
                 (self.size + 1, self.max_context_len), dtype=torch.int32, device=self.device
             )
-        self._free_rows, self._is_open = self._new_books()
+        self._free_rows, self._is_open = self._new_trackers()
 
     def __repr__(self) -> str:
         """Show the shape of the pool and what is free."""
@@ -248,11 +248,11 @@ class ReqToTokenPool(OneOwner):
         Cost: one fill of the whole table; no synchronisation.
         Laws: X7 (the pool then behaves like a new one).
         """
-        books = self._new_books()
+        tracker = self._new_trackers()
         self.req_to_token.zero_()
-        self._free_rows, self._is_open = books
+        self._free_rows, self._is_open = tracker
 
-    def _new_books(self) -> tuple[list[int], NDArray[np.bool_]]:
+    def _new_trackers(self) -> tuple[list[int], NDArray[np.bool_]]:
         """Return the free rows, and which may be written: those that are handed out, and padding."""
         is_open = np.zeros(self.size + 1, dtype=np.bool_)
         is_open[0] = True

@@ -92,7 +92,7 @@ class DeviceSlotStore(SlotStore):
         self._is_apart = device.type != "cpu"  # from the host, so that asking it is a wait
         self.clear()
 
-    def new_books(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def new_trackers(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the list of all pages, and a label for each."""
         main = torch.arange(1, self.pages + 1, device=self.device)
         # With padding in front and one entry behind, where everything outside of the pool is looked up.
@@ -101,9 +101,9 @@ class DeviceSlotStore(SlotStore):
         state[:: self.pages + 1] = _RESERVED
         return main, state
 
-    def open_books(self, books: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def open_trackers(self, tracker: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Begin anew with such a list and labels."""
-        self._main, self._state = books
+        self._main, self._state = tracker
         self._main_from = 0
         self._released: list[torch.Tensor] = []
         self._main_sure = self._free_sure = self.pages

@@ -32,13 +32,13 @@ class HostQueueStore(HostPages):
         self._marks: NDArray[np.int32] = np.empty(self.pages + 1 if page_size > 1 else 0, np.int32)
         self.clear()
 
-    def new_books(self) -> NDArray[np.int32]:
+    def new_trackers(self) -> NDArray[np.int32]:
         """Return a ring of all pages."""
         return np.arange(1, self.pages + 1, dtype=np.int32)
 
-    def open_books(self, books: NDArray[np.int32]) -> None:
+    def open_trackers(self, tracker: NDArray[np.int32]) -> None:
         """Begin anew with such a ring."""
-        self._ring = books
+        self._ring = tracker
         self._first = 0
         self.free_pages = self.pages
         self.pending_pages = 0

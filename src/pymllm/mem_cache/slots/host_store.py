@@ -174,16 +174,16 @@ class HostSlotStore(HostPages):
         )
         self.clear()
 
-    def new_books(self) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_]]:
+    def new_trackers(self) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_]]:
         """Return a label for each page, and flags for chunks that may hold old, and young, pages."""
         state = np.zeros(self._chunks << _CHUNK_BITS, np.int32)
         state[0] = _RESERVED
         state[self.pages + 1 :] = _RESERVED
         return state, np.ones(self._chunks, np.bool_), np.zeros(self._chunks, np.bool_)
 
-    def open_books(self, books: tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_]]) -> None:
+    def open_trackers(self, tracker: tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_]]) -> None:
         """Begin anew with such labels and flags; a flag too many only costs a search."""
-        self._state, self._old_chunks, self._young_chunks = books
+        self._state, self._old_chunks, self._young_chunks = tracker
         self._epoch = 1
         self._ready = NOTHING
         self._ready_from = 0

@@ -103,14 +103,14 @@ class SlotStore(ABC):
         Reads nothing of what it replaces, so that it works after an interrupt anywhere. Cost: one pass over
         the pool. Laws: A6, X7.
         """
-        self.open_books(self.new_books())
+        self.open_trackers(self.new_trackers())
 
     @abstractmethod
-    def new_books(self) -> Any:
-        """Return what a new store keeps, for `open_books`; all that can fail in a `clear` fails here."""
+    def new_trackers(self) -> Any:
+        """Return what a new store keeps, for `open_trackers`; all that can fail in a `clear` fails here."""
 
     @abstractmethod
-    def open_books(self, books: Any) -> None:
+    def open_trackers(self, tracker: Any) -> None:
         """Begin anew with what `new_books` returned."""
 
     @abstractmethod

@@ -342,7 +342,7 @@ class SWATokenToKVPoolAllocator(OneOwner):
 
         Cost: one pass over both pools. Laws: A6, A7, X7.
         """
-        full, swa, half_of = self._full.new_books(), self._swa.new_books(), self._full.new_table()
-        self._full.open_books(full)
-        self._swa.open_books(swa)
+        full, swa, half_of = self._full.new_trackers(), self._swa.new_trackers(), self._full.new_table()
+        self._full.open_trackers(full)
+        self._swa.open_trackers(swa)
         self._half_of = half_of

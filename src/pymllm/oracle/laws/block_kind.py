@@ -31,8 +31,8 @@ from pymllm.history.operations import (
     WriteLive,
 )
 from pymllm.history.outcomes import BlockBooks, Done, Slots, States
+from pymllm.oracle.laws.goal import Condition, Met, make_goals
 from pymllm.oracle.laws.law import Asked, KindLaws
-from pymllm.oracle.laws.situation import Condition, Met, make_situations
 from pymllm.oracle.models.blocks import (
     NO_SLOTS,
     RAISED,
@@ -56,10 +56,10 @@ LRU = Condition("policy lru", lambda config: config.get("policy") == "lru")
 _REF_ZERO = Condition("policy ref_zero", lambda config: config.get("policy") != "lru")
 _SEVERAL = Condition("several state slots", _is_several)
 
-_situations = partial(make_situations, "blocks")
+_goals = partial(make_goals, "blocks")
 
-SITUATIONS = (
-    *_situations(
+GOALS = (
+    *_goals(
         ("the pool is exhausted", "C1", "B154"),
         ("an allocation fails", "C1 X4", "B121"),
         ("nothing is asked for", "C1"),
@@ -70,7 +70,7 @@ SITUATIONS = (
         ("the clock goes back", "C1 C6", "B55"),
         ("a reset with blocks held", "C9", "B79"),
     ),
-    *_situations(
+    *_goals(
         ("the dummy is refused", "C1", "B133"),
         ("a free block is refused", "C1 X1"),
         ("a block outside is refused", "X1"),
@@ -82,7 +82,7 @@ SITUATIONS = (
         ("a malformed call is refused", "X1"),
         needs="refusals",
     ),
-    *_situations(
+    *_goals(
         ("a chain is registered", "C3", "B143"),
         ("a block is registered below one of another call", "C3", "B161"),
         ("a hash is taken", "C3", "B127"),
@@ -91,7 +91,7 @@ SITUATIONS = (
         ("a registered block is registered again", "C3", "B122"),
         when=(CACHING,),
     ),
-    *_situations(
+    *_goals(
         ("a cached block is evicted", "C1 C4", "B125 B131"),
         ("an older parent waits for its child", "C1", "B119"),
         ("a chain goes from its end", "C1", "B119"),
@@ -104,23 +104,23 @@ SITUATIONS = (
         ("a reset with blocks cached", "C9", "B79"),
         when=(CACHING, LRU),
     ),
-    *_situations(
+    *_goals(
         ("a block goes with its descendants", "C1 C3"),
         ("three generations go at once", "C1 C3"),
         ("a held descendant is deregistered", "C1 C3"),
         when=(CACHING, _REF_ZERO),
     ),
-    *_situations(
+    *_goals(
         ("an observer raises", "X2", "B124"),
         ("an observer calls the allocator", "X6", "B124"),
         needs="faults",
     ),
-    *_situations(
+    *_goals(
         ("the observer of an eviction raises", "X2", "B124"),
         needs="faults",
         when=(CACHING, LRU),
     ),
-    *_situations(
+    *_goals(
         ("a batch names a block twice", "C5"),
         ("a block keeps its slot", "C5"),
         ("a batch cannot be met", "C5", "B82"),
@@ -133,19 +133,19 @@ SITUATIONS = (
         ("nothing is restored", "C7", "B76"),
         needs="mamba",
     ),
-    *_situations(
+    *_goals(
         ("several states are saved at once", "C7"),
         needs="mamba",
         when=(_SEVERAL,),
     ),
-    *_situations(
+    *_goals(
         ("a block loses its slot with its hash", "C4 C6", "B128"),
         ("a state is dropped with its hash", "C4"),
         ("a hash of another block is dropped with a block", "C4", "B128"),
         needs="mamba",
         when=(CACHING,),
     ),
-    *_situations(
+    *_goals(
         ("a slot is evicted for want of room", "C5 C6"),
         ("slots are taken by a caller", "C2 C6"),
         ("every slot is in hand", "C2", "B82"),
@@ -153,7 +153,7 @@ SITUATIONS = (
         needs="mamba",
         when=(CACHING, LRU),
     ),
-    *_situations(
+    *_goals(
         ("an older slot is spared for its block is in the batch", "C5", "B85"),
         ("an older slot is spared for its block is held", "C6", "B85"),
         ("the older of several slots goes", "C6"),
@@ -162,7 +162,7 @@ SITUATIONS = (
         needs="mamba",
         when=(CACHING, LRU, _SEVERAL),
     ),
-    *_situations(
+    *_goals(
         ("a name without a slot is refused", "C4"),
         ("a name that is not the block's hash is refused", "C4"),
         ("a drop outside is refused", "X1"),

@@ -32,7 +32,7 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import INJECTED, Failed, FoundSlots, NoRoom, Number
 from pymllm.oracle.laws.every_class import (
-    callbacks_run_on_written_books,
+    callbacks_run_after_the_update,
     misuse_is_refused,
     what_a_pool_did_not_take_stays,
     what_cannot_be_met_changes_nothing,
@@ -668,9 +668,9 @@ def _nobody_is_told_of_blocks(before: BlocksModel, operation: Operation, seen: S
     return None if "mamba" in before.claims else _nobody_is_told(before, operation, seen)
 
 
-@callbacks_run_on_written_books.on(AllocBlocks, ReleaseBlocks, fate=RAISED, kinds="blocks")
-@callbacks_run_on_written_books.on(AllocBlocks, ReleaseBlocks, kinds="blocks")
-def _the_observer_sees_written_books(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
+@callbacks_run_after_the_update.on(AllocBlocks, ReleaseBlocks, fate=RAISED, kinds="blocks")
+@callbacks_run_after_the_update.on(AllocBlocks, ReleaseBlocks, kinds="blocks")
+def _the_observer_runs_after_the_update(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     """Compare what it saw in its last call, and demand that its own call was turned away.
 
     Sizes that are told at the end, too, and are wrong there were written: whoever looks at them says so. An

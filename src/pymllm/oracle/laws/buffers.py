@@ -6,8 +6,8 @@ from functools import partial
 
 from pymllm.history.operations import SHAPES, MoveKV, ReadKV, ReadRows, WriteKV
 from pymllm.history.outcomes import Buffers, Done
+from pymllm.oracle.laws.goal import Met, make_goals
 from pymllm.oracle.laws.law import Asked, Found, KindLaws, law, same, same_cells
-from pymllm.oracle.laws.situation import Met, make_situations
 from pymllm.oracle.models.buffers import BufferModel
 from pymllm.oracle.models.expected_cells import SeenCells
 from pymllm.oracle.models.kind_model import DONE, Seen
@@ -71,12 +71,12 @@ def _rows_hold_what_was_written(before: RowModel, operation: ReadRows, seen: See
     return same_cells(seen)
 
 
-# -- situations --------------------------------------------------------------------------------------------
+# -- coverage goals ------------------------------------------------------------------------------------------
 
-_situations = partial(make_situations, "buffers")
+_goals = partial(make_goals, "buffers")
 
-SITUATIONS = (
-    *_situations(
+GOALS = (
+    *_goals(
         ("padded tokens share slot 0", "E5", "B148 B149"),
         ("padding stands beside tokens", "E5 P3", "B149"),
         ("no token is written", "P3"),
@@ -84,7 +84,7 @@ SITUATIONS = (
         ("rows move onto rows that move", "P3"),
         *((f"rows are written in shape {shape}", "P3") for shape in SHAPES),
     ),
-    *_situations(
+    *_goals(
         ("a malformed call is refused", "X1"),
         ("a layer that is not there is asked for", "P3"),
         ("a write with a layer that is not there is refused", "P3"),

@@ -124,7 +124,7 @@ def what_a_pool_did_not_take_stays(before: Any, operation: Any, seen: Any) -> Fo
     were carried out and stay, and nothing was freed. In both cases nothing is adopted, no page is new,
     all incoming slots are still the caller's, and nothing becomes recent.
 
-    **Blocks.** An observer that raises is called when the books are written (X6). What it was told of is
+    **Blocks.** An observer that raises is called when the trackers are updated (X6). What it was told of is
     deregistered, or free, for good. A release is then complete. An allocation that had to evict has
     evicted, and hands out nothing. **Requests.** [Their page](requests.md) says what each failure leaves.
     A reset is X7's.
@@ -137,7 +137,7 @@ def what_a_pool_did_not_take_stays(before: Any, operation: Any, seen: Any) -> Fo
 
     Why
     ---
-    A pool raises when its own books say that something is wrong, and servers catch that and go on. A tree
+    A pool raises when its own trackers say that something is wrong, and servers catch that and go on. A tree
     that unlinks first and gives back afterwards has then lost the pages for ever; one that does it node
     by node leaves a half of them in both. In a block allocator a callback that failed left the index
     without the block and the block without a place in the pool. A pin that was not taken back when the
@@ -475,11 +475,11 @@ def nothing_of_the_callers_is_kept(before: CacheModel, operation: Inspect, seen:
 
 
 @law("X6", page="every-class", ways="op", kinds="prefix blocks", needs="callbacks faults")
-def callbacks_run_on_written_books(before: Any, operation: Any, seen: Any) -> Found:
-    """Callbacks run on written books and may not re-enter.
+def callbacks_run_after_the_update(before: Any, operation: Any, seen: Any) -> Found:
+    """Callbacks run after the update and may not re-enter.
 
     A callback is made when all that its operation removes is given back to the pools and taken out of the
-    books. So **every** callback of one eviction, the first included, sees the sizes that the
+    trackers. So **every** callback of one eviction, the first included, sees the sizes that the
     operation has at its end: `sizes` of its effect, as far as they are told, must be these. A size that
     is still what it was, or half way, breaks this law. Of `blocks`, an observer sees `pool_avail` and
     `evictable_blocks` as they are when the blocks that it is told of are gone, and before any of them is
@@ -501,7 +501,7 @@ def callbacks_run_on_written_books(before: Any, operation: Any, seen: Any) -> Fo
     Why
     ---
     Who is called back wants to know what is free now, and to give back what it keeps for the node. If the
-    books say otherwise at that moment, it frees twice or not at all. A callback that matches inside an
+    trackers say otherwise at that moment, it frees twice or not at all. A callback that matches inside an
     eviction gets a node that is about to go; one that evicts runs the same loop inside of itself.
 
     Choices
@@ -523,7 +523,7 @@ def callbacks_run_on_written_books(before: Any, operation: Any, seen: Any) -> Fo
     """
 
 
-@callbacks_run_on_written_books.on(Evict, kinds="prefix")
+@callbacks_run_after_the_update.on(Evict, kinds="prefix")
 def _callbacks_see_what_is_written(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     callbacks, fault, taken = seen.calls.callbacks, before.fault, seen.taken
     if not callbacks or taken is None or "callbacks" not in before.claims:
@@ -536,7 +536,7 @@ def _callbacks_see_what_is_written(before: CacheModel, operation: Evict, seen: S
             tested = True
         elif fault is not None or told != {name: seen.sizes.get(name) for name in told}:
             return Broken("sizes in a callback", wanted, told)
-        # Else the books were written; whoever looks at the sizes at the end says what is wrong.
+        # Else the trackers were updated; whoever looks at the sizes at the end says what is wrong.
     if fault is not None and fault.call == "reenter" and len(callbacks) >= fault.nth:
         return same("a match from inside a callback", "RuntimeError", callbacks[fault.nth - 1].note)
     return tested
@@ -674,7 +674,7 @@ def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
 
     Caller
     ------
-    To take a match for what it is. Who only wants to know keeps books of his own.
+    To take a match for what it is. Who only wants to know counts for itself.
 
     Engines
     -------

@@ -19,8 +19,8 @@ from pymllm.history.operations import (
     SliceKey,
 )
 from pymllm.history.outcomes import Hashes, Number, Tokens
+from pymllm.oracle.laws.goal import Met, make_goals
 from pymllm.oracle.laws.law import Asked, Broken, Found, KindLaws, law, same
-from pymllm.oracle.laws.situation import Met, make_situations
 from pymllm.oracle.models.cold_runs import hash_pages
 from pymllm.oracle.models.hashes import TOKENS, HashModel, SeenAnswer
 from pymllm.oracle.models.kind_model import DONE
@@ -312,12 +312,12 @@ def _is_answered(operation: Operation, seen: SeenAnswer) -> Found:
     return seen.result == seen.expected or Broken(f"{operation}", seen.expected, seen.result)
 
 
-# -- situations --------------------------------------------------------------------------------------------
+# -- coverage goals ------------------------------------------------------------------------------------------
 
-_situations = partial(make_situations, "hashes")
+_goals = partial(make_goals, "hashes")
 
-SITUATIONS = (
-    *_situations(
+GOALS = (
+    *_goals(
         ("a slice is empty", "K1"),
         ("a slice reaches beyond the end", "K1"),
         ("a slice counts from the end", "K1"),
@@ -331,12 +331,12 @@ SITUATIONS = (
         *((f"a key in form {form} is read", "K1", "B155") for form in KEY_FORMS),
         *((f"a page in form {form} is hashed", "H1", "B155") for form in KEY_FORMS),
     ),
-    *_situations(
+    *_goals(
         ("a key of tuples is read", "K1"),
         ("a page of tuples is hashed", "H1"),
         needs="bigrams",
     ),
-    *_situations(
+    *_goals(
         ("a token outside the key is asked for", "K1"),
         ("a token below 0 is refused", "H1"),
         ("a token above 32 bits is refused", "H1"),
@@ -345,7 +345,7 @@ SITUATIONS = (
         ("a malformed call is refused", "X1"),
         needs="refusals",
     ),
-    *_situations(
+    *_goals(
         ("a page of several widths is refused", "H1"),
         ("a page of tuples of one number is refused", "K1"),
         needs="refusals bigrams",

@@ -99,7 +99,7 @@ class KindLaws:
       of several the first that is claimed, and none is tested where it is not.
     - ``is_wrong_from_start``: Whether a size that is wrong after a refusal that is the first operation was
       wrong before it; else it is the refusal's (X1).
-    - ``met``: Which situations an operation meets that came to something, told before it is followed.
+    - ``met``: Which coverage goals an operation meets that came to something, told before it is followed.
     - ``counts_all``: Whether a right answer is a test of its law, and right sizes where nothing has changed
       one of X1, X4 and X7; otherwise what is looked at afterwards is.
     """

@@ -27,15 +27,15 @@ from pymllm.history.operations import (
     WriteState,
 )
 from pymllm.history.outcomes import Done, Evicted, Hashes, Inserted, Inspected, Locked, Matched, Slots, States
+from pymllm.oracle.laws.goal import Met
 from pymllm.oracle.laws.law import Asked, KindLaws
-from pymllm.oracle.laws.situation import Met
 from pymllm.oracle.laws.windows import first_of_window
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, Seen
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Hold, Path
 from pymllm.oracle.models.prefix_seen import SeenEvict, SeenInsert, SeenMatch, SeenNode, SeenReset
 from pymllm.oracle.models.shown_nodes import SeenLook
-from pymllm.oracle.models.slot_ledger import Owner
+from pymllm.oracle.models.slot_ownership import Owner
 
 # -- matches and holds -------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ def _met_by_windowed_insert(model: CacheModel, seen: SeenInsert) -> dict[str, ob
         return {
             "an insert is refused whole": True,
             "an insert is refused whole and what was cached is the caller's": any(
-                model.ledger.owner(slot) is Owner.CALLER for slot in given
+                model.ownership.owner(slot) is Owner.CALLER for slot in given
             ),
             "an insert is refused whole that would have revived a tombstone": any(
                 not cache.locks(end) for end in spoilt

@@ -22,7 +22,7 @@ from pymllm.oracle.models.prefix_seen import (
 )
 from pymllm.oracle.models.prefix_victims import find_orphans
 from pymllm.oracle.models.shown_nodes import SeenLook
-from pymllm.oracle.models.slot_ledger import Owner
+from pymllm.oracle.models.slot_ownership import Owner
 
 
 @law("R1", Match, page="prefixes", ways="sop", kinds="prefix", is_of_tails=True)

@@ -19,8 +19,8 @@ from pymllm.history.operations import (
 from pymllm.history.outcomes import ContextView, Done, Ran, RequestView
 from pymllm.oracle.laws import request_steps  # noqa: F401  (adds its checks to the laws)
 from pymllm.oracle.laws.block_kind import CACHING, LRU
+from pymllm.oracle.laws.goal import Condition, Met, make_goals
 from pymllm.oracle.laws.law import Asked, KindLaws
-from pymllm.oracle.laws.situation import Condition, Met, make_situations
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, STRUCK
 from pymllm.oracle.models.request_model import PAUSED, priority
 from pymllm.oracle.models.requests import (
@@ -34,14 +34,14 @@ from pymllm.oracle.models.requests import (
     SeenStep,
 )
 
-_situations = partial(make_situations, "requests")
+_goals = partial(make_goals, "requests")
 
 _WEAK = Condition("a weak hash", lambda config: config.get("hash_digits") is not None)
 _NOT_ONE_SLOT = Condition("several state slots", lambda config: config.get("mamba_slots") != 1)
 _FEW_SLOTS = Condition("at most three state slots", lambda config: config.get("mamba_slots") in (1, 2, 3))
 
-SITUATIONS = (
-    *_situations(
+GOALS = (
+    *_goals(
         ("a prompt is computed in several chunks", "E1 C8", "B80"),
         ("a later chunk is computed", "E1 C8", "B80"),
         ("several requests compute chunks in one step", "E1 E2"),
@@ -59,7 +59,7 @@ SITUATIONS = (
         ("a request leaves before it has computed anything", "E3", "B67"),
         ("a reset takes requests with it", "C9 E3", "B79"),
     ),
-    *_situations(
+    *_goals(
         ("a prompt shares cached blocks", "C3 E1", "B137"),
         ("a full hit leaves a token to compute", "E4", "B115"),
         ("KV of shared blocks goes to the dummy", "E2 E5"),
@@ -67,13 +67,13 @@ SITUATIONS = (
         ("shared blocks outlive one of their requests", "C1 E2", "B118"),
         when=(CACHING,),
     ),
-    *_situations(
+    *_goals(
         ("cached blocks are evicted to make room", "C1 E4", "B125"),
         ("cached blocks are evicted for a decoding request", "C1 E4", "B119"),
         when=(CACHING, LRU),
     ),
-    *_situations(("a hash names a block of other content", "C3 E1", "B136 B137"), when=(CACHING, _WEAK)),
-    *_situations(
+    *_goals(("a hash names a block of other content", "C3 E1", "B136 B137"), when=(CACHING, _WEAK)),
+    *_goals(
         ("a request resumes from a cached state", "C7 E1", "B76 B86"),
         ("cached KV is computed again for its state", "C8 E1", "B80"),
         ("states are extracted inside a chunk", "C7 C8", "B80"),
@@ -82,23 +82,23 @@ SITUATIONS = (
         needs="mamba",
         when=(CACHING,),
     ),
-    *_situations(("a state goes with its block", "C6"), needs="mamba", when=(CACHING, LRU)),
-    *_situations(
+    *_goals(("a state goes with its block", "C6"), needs="mamba", when=(CACHING, LRU)),
+    *_goals(
         ("a step keeps several states", "C7"),
         needs="mamba",
         when=(CACHING, _NOT_ONE_SLOT),
     ),
-    *_situations(
+    *_goals(
         ("a commit runs out of slots", "C7", "B77 B82"),
         needs="mamba",
         when=(CACHING, _FEW_SLOTS),
     ),
-    *_situations(
+    *_goals(
         ("a commit takes slots from released blocks", "C6 C7", "B85"),
         needs="mamba",
         when=(CACHING, _FEW_SLOTS, LRU),
     ),
-    *_situations(
+    *_goals(
         ("a malformed call is refused", "X1"),
         ("a prompt that can never fit is refused", "E4"),
         ("a request is as long as it may be", "E2"),
@@ -108,7 +108,7 @@ SITUATIONS = (
         ("a request is released twice", "X1 C1", "B104"),
         needs="refusals",
     ),
-    *_situations(
+    *_goals(
         ("a request that could not be added leaves no trace", "X2 E3", "B121"),
         ("a chunk that could not be scheduled leaves no trace", "X2 E3", "B112"),
         ("a request finds no room where there is some", "X2 E3"),
@@ -118,7 +118,7 @@ SITUATIONS = (
         ("a request leaves after a step that failed", "E3", "B113"),
         needs="faults",
     ),
-    *_situations(
+    *_goals(
         ("a commit fails", "X2 C7"),
         needs="mamba faults",
         when=(CACHING,),

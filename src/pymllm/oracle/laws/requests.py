@@ -71,7 +71,7 @@ def a_read_finds_what_a_cold_run_wrote(before: Any, operation: Any, seen: Any) -
 @a_read_finds_what_a_cold_run_wrote.on(Match, kinds="prefix")
 def _a_match_has_the_kv_of_a_cold_run(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
     """Look at what the matched slots hold, whoever owns them."""
-    content, slots = before.ledger.content, seen.result.slots
+    content, slots = before.ownership.content, seen.result.slots
     if not slots or not content.is_known(slots):
         return None
     window = before.cache.window if before.has_halves else None

@@ -7,8 +7,8 @@ from functools import partial
 from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, WriteEntries, WriteRow
 from pymllm.history.outcomes import Done, NoRoom, Slots, Table
 from pymllm.oracle.laws.every_class import what_cannot_be_met_changes_nothing
+from pymllm.oracle.laws.goal import Met, make_goals
 from pymllm.oracle.laws.law import Asked, Broken, Found, KindLaws, law, same
-from pymllm.oracle.laws.situation import Met, make_situations
 from pymllm.oracle.models.expected_cells import SeenCells
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, Seen
 from pymllm.oracle.models.rows import RowModel, SeenWrite
@@ -130,13 +130,13 @@ def _law_of_free(before: RowModel, operation: FreeRow, seen: Seen) -> str:
     return "P2" if before.zeroes else "P1"
 
 
-# -- situations --------------------------------------------------------------------------------------------
+# -- coverage goals ------------------------------------------------------------------------------------------
 
-_situations = partial(make_situations, "rows")
+_goals = partial(make_goals, "rows")
 _WHERE = ("in a free row", "in no row", "outside its row", "with a value that is no slot")
 
-SITUATIONS = (
-    *_situations(
+GOALS = (
+    *_goals(
         ("a batch finds too few rows", "X4"),
         ("a used row is handed out again", "P2", "B107"),
         ("a clear takes rows from their holders", "X7"),
@@ -146,7 +146,7 @@ SITUATIONS = (
         ("padded entries share row 0", "E5 P1", "B116 B152"),
         ("every request writes its next token", "P3"),
     ),
-    *_situations(
+    *_goals(
         ("row 0 is freed", "P1", "B116"),
         ("a row is freed twice", "P2"),
         ("a row outside is freed", "X1"),

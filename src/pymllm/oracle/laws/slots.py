@@ -18,13 +18,13 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import Done, Slots
 from pymllm.oracle.laws.every_class import what_is_cleared_is_as_good_as_new
+from pymllm.oracle.laws.goal import Condition, Met, make_goals
 from pymllm.oracle.laws.law import Asked, Broken, Found, KindLaws, demand, law, same
-from pymllm.oracle.laws.situation import Condition, Met, make_situations
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, Seen
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_seen import GARBLED, SeenEvict, SeenHalves
-from pymllm.oracle.models.slot_ledger import Owner
 from pymllm.oracle.models.slot_model import PageModel
+from pymllm.oracle.models.slot_ownership import Owner
 from pymllm.oracle.models.slots import SeenAlloc, SeenSlots, SlotModel
 
 # A1, A2, A3 and A7 look at an allocation in the same way wherever slots are handed out: of `SlotModel`, and
@@ -466,15 +466,15 @@ def _law_of_merge(before: SlotModel, operation: Merge, seen: Seen) -> str:
     return "A4" if "merges" in before.claims else "A2"
 
 
-# -- situations --------------------------------------------------------------------------------------------
+# -- coverage goals ------------------------------------------------------------------------------------------
 
 _SINGLE = Condition("pages of one token", lambda config: config.get("page_size") == 1)
 _PAGED = Condition("pages of several tokens", lambda config: config.get("page_size") != 1)
 
-_situations = partial(make_situations, "slots")
+_goals = partial(make_goals, "slots")
 
-SITUATIONS = (
-    *_situations(
+GOALS = (
+    *_goals(
         ("the pool is exhausted", "A2 A3", "B95"),
         ("an alloc fails", "X4"),
         ("nothing is asked for", "A3"),
@@ -483,14 +483,14 @@ SITUATIONS = (
         ("the last page in somebody's hands is freed", "A2", "B100"),
         ("a clear takes everything from its holders", "X7"),
     ),
-    *_situations(
+    *_goals(
         ("need merges", "A4"),
         ("freed pages wait while older ones suffice", "A4"),
         ("an explicit merge", "A4"),
         ("an alloc fails and the order stays", "X4 A4", "B82"),
         needs="merges",
     ),
-    *_situations(
+    *_goals(
         ("a group closes", "A2 A6"),
         ("a group collects pages of several calls", "A2 A6", "B97"),
         ("pages are handed out while a group is open", "A2 A6", "B94"),
@@ -498,12 +498,12 @@ SITUATIONS = (
         ("a clear closes a group", "A6 X7", "B94"),
         needs="groups",
     ),
-    *_situations(
+    *_goals(
         ("a group in a group is refused", "A6", "B94"),
         ("an end without a group is refused", "A6", "B94"),
         needs="groups group_errors",
     ),
-    *_situations(
+    *_goals(
         ("a malformed call is refused", "X1"),
         ("a double free is refused", "A5", "B104 B163"),
         ("padding is refused", "A1 A5", "B91 B92"),
@@ -512,19 +512,19 @@ SITUATIONS = (
         ("good slots stay with a bad one", "X1 A5"),
         needs="refusals",
     ),
-    *_situations(
+    *_goals(
         ("a double free inside a group is refused", "A5 A6", "B97"),
         needs="refusals groups",
     ),
-    *_situations(("a slot named twice is refused", "A5"), needs="refusals", when=(_SINGLE,)),
-    *_situations(
+    *_goals(("a slot named twice is refused", "A5"), needs="refusals", when=(_SINGLE,)),
+    *_goals(
         ("an allocation ends inside a page", "A3", "B95 B98"),
         ("one slot frees its page", "A5", "B98"),
         ("slots of a page are named twice", "A5", "B97"),
         ("a slot beyond those asked for frees its page", "A3 A5", "B98"),
         when=(_PAGED,),
     ),
-    *_situations(
+    *_goals(
         ("the window pool runs out first", "A7 X4", "B82"),
         ("the full pool runs out first", "A7 X4", "B82"),
         ("halves go before their slots", "A7"),
@@ -534,12 +534,12 @@ SITUATIONS = (
         ("a half that is gone is read", "A7"),
         needs="swa",
     ),
-    *_situations(
+    *_goals(
         ("halves go inside a group", "A6 A7"),
         ("halves move inside a group", "A6 A7"),
         needs="swa groups",
     ),
-    *_situations(
+    *_goals(
         ("a half that is gone is refused", "A7"),
         ("a half outside the pool is refused", "A5 A7"),
         ("a move from a slot without a half is refused", "A7"),
@@ -549,7 +549,7 @@ SITUATIONS = (
         ("a move of unequal lengths is refused", "A7"),
         needs="swa refusals",
     ),
-    *_situations(("a move across pages is refused", "A7"), needs="swa refusals", when=(_PAGED,)),
+    *_goals(("a move across pages is refused", "A7"), needs="swa refusals", when=(_PAGED,)),
 )
 """What a search of slot allocators is to reach."""
 

@@ -15,8 +15,8 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import Done, NoRoom, Slots, States
 from pymllm.oracle.laws.every_class import what_cannot_be_met_changes_nothing
+from pymllm.oracle.laws.goal import Condition, Met, make_goals
 from pymllm.oracle.laws.law import Asked, Broken, Found, KindLaws, law, same, same_cells
-from pymllm.oracle.laws.situation import Condition, Met, make_situations
 from pymllm.oracle.models.expected_cells import SeenCells
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, Seen
 from pymllm.oracle.models.state_pools import SeenRows, StatePoolModel
@@ -145,25 +145,25 @@ def _there_is_no_room(before: StatePoolModel, operation: AllocTrack, seen: Seen)
     return same("a track slot where none is free", NoRoom(), seen.result)
 
 
-# -- situations --------------------------------------------------------------------------------------------
+# -- coverage goals ------------------------------------------------------------------------------------------
 
-_situations = partial(make_situations, "states")
+_goals = partial(make_goals, "states")
 _TRACKS = Condition("track slots", lambda config: bool(config.get("track_slots")))
 
-SITUATIONS = (
-    *_situations(
+GOALS = (
+    *_goals(
         ("track slots run out", "X4 P5"),
         ("one copy reads and writes the same row", "P5"),
         ("padded copies share row 0", "P5", "B151"),
         ("several rows are reset", "P5"),
     ),
-    *_situations(
+    *_goals(
         ("a snapshot is taken", "P5"),
         ("a snapshot is restored", "P5"),
         ("a clear takes snapshots from their holders", "X7"),
         when=(_TRACKS,),
     ),
-    *_situations(
+    *_goals(
         ("a working row is freed as a track slot", "P5", "B91"),
         ("row 0 is freed as a track slot", "P5", "B91"),
         ("a slot outside is freed", "X1"),
@@ -173,7 +173,7 @@ SITUATIONS = (
         ("a malformed call is refused", "X1"),
         needs="refusals",
     ),
-    *_situations(("a track slot is freed twice", "P5"), needs="refusals", when=(_TRACKS,)),
+    *_goals(("a track slot is freed twice", "P5"), needs="refusals", when=(_TRACKS,)),
 )
 """What a search of state pools is to reach."""
 

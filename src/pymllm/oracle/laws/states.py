@@ -21,7 +21,7 @@ from pymllm.oracle.models.prefix_seen import (
 )
 from pymllm.oracle.models.prefix_victims import find_bare_leaves
 from pymllm.oracle.models.shown_nodes import SeenLook
-from pymllm.oracle.models.slot_ledger import Owner
+from pymllm.oracle.models.slot_ownership import Owner
 from pymllm.oracle.models.slots import SeenSlots
 
 

@@ -22,7 +22,7 @@ from pymllm.oracle.models.prefix_seen import (
 )
 from pymllm.oracle.models.prefix_victims import find_dead_leaves
 from pymllm.oracle.models.shown_nodes import SeenLook
-from pymllm.oracle.models.slot_ledger import Owner
+from pymllm.oracle.models.slot_ownership import Owner
 
 
 @law("S1", Match, page="windows", ways="sop", kinds="prefix", needs="swa")
@@ -138,7 +138,7 @@ def _halves_of_whole_pages_go(before: CacheModel, operation: Evict, seen: SeenEv
 
 @a_tombstone_frees_its_half.on(ReadHalves)
 def _to_be_alive_is_to_have_a_half(before: CacheModel, operation: ReadHalves, seen: SeenHalves) -> Found:
-    owned = [slot for slot in seen.slots if before.ledger.owner(slot) is Owner.CACHE]
+    owned = [slot for slot in seen.slots if before.ownership.owner(slot) is Owner.CACHE]
     told = zip(seen.slots, seen.expected, seen.result.swa_slots, strict=False)
     slot, expected, half = next((each for each in told if each[1] != each[2]), (0, 0, 0))
     if slot in owned and bool(expected) != bool(half):

@@ -29,19 +29,19 @@ DONE, REFUSED, NO_ROOM, STRUCK = "done", "refused", "no room", "struck"
 
 
 class Misuse(NamedTuple):
-    """One thing that is wrong with what a caller asks: its situation, whose law it is, how it is refused."""
+    """One thing that is wrong with what a caller asks: its goal, whose law it is, how it is refused."""
 
-    situation: str  # or nothing, where a search need not reach it
+    goal: str  # or nothing, where a search need not reach it
     law: str = "X1"
     errors: tuple[str, ...] = ()
     needs: str = "refusals"  # the capability without which nobody may be asked so
     trace: str = "X1"  # the law of what it leaves behind although it was refused
-    name: str = ""  # what the caller did, where the situation does not say enough
+    name: str = ""  # what the caller did, where the coverage goal does not say enough
 
     @property
     def what(self) -> str:
         """What the caller did."""
-        return self.name or self.situation.removesuffix(" is refused")
+        return self.name or self.goal.removesuffix(" is refused")
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from pymllm.oracle.models.prefix_seen import (
     sort_effects,
 )
 from pymllm.oracle.models.shown_nodes import SeenLook
-from pymllm.oracle.models.slot_ledger import Owner
+from pymllm.oracle.models.slot_ownership import Owner
 
 _STALE = Misuse("a stale node is used", errors=("StaleNodeError",))
 _DEAD_WINDOW = Misuse("a hold is refused on a dead window", "S5", ("ValueError",))
@@ -54,7 +54,7 @@ class CacheModel(CallersPools, EvictionModel):
         # Others look for what they cannot return, and split a node where that ends.
         is_lean = "lean_matches" in self.claims
         self.nodes.may_split([found.path] if is_lean else [found.path, seen.key.upto(found.stored)])
-        self.ledger.record(step, result.slots)
+        self.ownership.record(step, result.slots)
         self._give(step, found.path)
         self.has_matched = bool(found.slots)
 
@@ -146,7 +146,7 @@ class CacheModel(CallersPools, EvictionModel):
     def read_insert(self, operation: Insert, outcome: Outcome) -> Seen:
         """Plan what an insert must do, or find what is wrong with it."""
         key, result = self.path_of(operation.key), outcome.result
-        slots = None if operation.slots is None else self.ledger.resolve(operation.slots)
+        slots = None if operation.slots is None else self.ownership.resolve(operation.slots)
         if not self.retains:
             plan = InsertPlan(key.upto(0), 0)
             return SeenInsert(result, FORGOTTEN, key=key, plan=plan, calls=Calls())
@@ -222,8 +222,8 @@ class CacheModel(CallersPools, EvictionModel):
         if len(set(firsts)) != len(firsts):
             raise ProgramError("a slot stands in the key twice")
         for end, slot in zip(self.cache.page_ends(whole), firsts, strict=True):
-            owner = self.ledger.owner(slot)
-            if owner is not Owner.CALLER and self.ledger.place(slot) != end:
+            owner = self.ownership.owner(slot)
+            if owner is not Owner.CALLER and self.ownership.place(slot) != end:
                 raise ProgramError(f"slot {slot} is in the hands of {owner.value}, and not at this place")
 
     def _lacks_halves(self, plan: InsertPlan) -> bool:
@@ -232,7 +232,7 @@ class CacheModel(CallersPools, EvictionModel):
             return False
         needed = {page.slots: page.alive for page in plan.new.values()}
         needed |= dict.fromkeys((*plan.replaced.values(), *map(tuple, plan.moved.values())), True)
-        return any(self.ledger.has_half(slots[0]) != half for slots, half in needed.items())
+        return any(self.ownership.has_half(slots[0]) != half for slots, half in needed.items())
 
     def _hides_refusal(self, seen: SeenInsert) -> bool:
         """Tell whether only what a call that was let fail should have taken is missing (X2)."""
@@ -243,11 +243,11 @@ class CacheModel(CallersPools, EvictionModel):
 
     def follow_insert(self, step: int, operation: Insert, seen: SeenInsert) -> None:
         """Adopt, revive and give back; of an insert whose pool refused a call, moved halves stay moved."""
-        ledger, plan = self.ledger, seen.plan
+        ownership, plan = self.ownership, seen.plan
         if seen.fate == FORGOTTEN:
             self._give(step, plan.path)
             return
-        ledger.write(seen.key, seen.slots)
+        ownership.write(seen.key, seen.slots)
         if seen.fate == STRUCK:
             self._revive(whole_moves(seen))
             self.nodes.may_split(plan.splits)
@@ -258,12 +258,12 @@ class CacheModel(CallersPools, EvictionModel):
             if not seen.finds_state:
                 self.tracks.adopt(seen.key, seen.state)
         self._revive(plan.moved)
-        ledger.give_back(plan.displaced)
+        ownership.give_back(plan.displaced)
         self.cache.commit_insert(plan, operation.priority)
         self.nodes.may_split(plan.splits)
         if not plan.refused:
             for end in (*plan.new, *plan.replaced):
-                ledger.adopt(end, self.cache.pages[end].slots)
+                ownership.adopt(end, self.cache.pages[end].slots)
             self._give(step, plan.path)
         elif seen.result.node_len is not None:
             self._give(step, plan.path.upto(seen.result.node_len))
@@ -271,7 +271,7 @@ class CacheModel(CallersPools, EvictionModel):
     def _revive(self, moved: dict[Path, dict[int, int]]) -> None:
         """Let locked pages have the halves that came."""
         moves = {source: target for halves in moved.values() for source, target in halves.items()}
-        self.ledger.move_halves(moves)
+        self.ownership.move_halves(moves)
         for end in moved:
             holds = self.cache.holds.items()
             self.revived.update(number for number, hold in holds if end.covers(hold.path))
@@ -297,8 +297,8 @@ class CacheModel(CallersPools, EvictionModel):
         self.cache.reset()
         if self.tracks is not None:
             self.tracks.disown(set(seen.states) - set(seen.calls.states))
-        self.ledger.give_back(seen.calls.freed)
-        self.ledger.disown((Counter(seen.slots) - Counter(seen.calls.freed)).elements())
+        self.ownership.give_back(seen.calls.freed)
+        self.ownership.disown((Counter(seen.slots) - Counter(seen.calls.freed)).elements())
         self.tokens.clear()
         self.revived.clear()
         self.nodes.split_below.clear()

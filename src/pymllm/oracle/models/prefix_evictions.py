@@ -9,7 +9,6 @@ from pymllm.errors import ProgramError
 from pymllm.history.operations import Evict
 from pymllm.history.outcomes import Evicted, Outcome
 from pymllm.oracle.models.kind_model import DONE, STRUCK
-from pymllm.oracle.models.prefix_books import PrefixBooks
 from pymllm.oracle.models.prefix_model import Path
 from pymllm.oracle.models.prefix_seen import (
     GARBLED,
@@ -22,6 +21,7 @@ from pymllm.oracle.models.prefix_seen import (
     tell_apart,
     tell_states_apart,
 )
+from pymllm.oracle.models.prefix_tracker import PrefixTracker
 from pymllm.oracle.models.prefix_victims import (
     Taken,
     is_explained,
@@ -29,10 +29,10 @@ from pymllm.oracle.models.prefix_victims import (
     plan_evictions,
     plan_state_eviction,
 )
-from pymllm.oracle.models.slot_ledger import Owner, TrackLedger
+from pymllm.oracle.models.slot_ownership import Owner, TrackOwnership
 
 
-class EvictionModel(PrefixBooks):
+class EvictionModel(PrefixTracker):
     """Reads and follows evictions of pages, of windows and of states."""
 
     def read_evict(self, operation: Evict, outcome: Outcome) -> SeenEvict:
@@ -109,7 +109,7 @@ class EvictionModel(PrefixBooks):
             seen.freed = self._pages_of(calls.freed)
             seen.removed = seen.freed.pages
             if has_window:
-                has_half = self.ledger.has_half
+                has_half = self.ownership.has_half
                 seen.gone_halves = [slot for slot in calls.halves if not has_half(slot)]
                 seen.halves = self._pages_of([slot for slot in calls.halves if has_half(slot)])
                 seen.tombstoned = seen.halves.pages - seen.removed if self.has_halves else None
@@ -126,16 +126,16 @@ class EvictionModel(PrefixBooks):
         """Return the cached pages that have these slots."""
         if not slots:
             return Returned()
-        ledger, counted = self.ledger, Counter(slots)
-        owners = {slot: ledger.owner(slot) for slot in counted}
+        ownership, counted = self.ownership, Counter(slots)
+        owners = {slot: ownership.owner(slot) for slot in counted}
         foreign = {slot: owner for slot, owner in owners.items() if owner is not Owner.CACHE}
-        pages = frozenset(path for slot in counted if (path := ledger.place(slot)) is not None)
+        pages = frozenset(path for slot in counted if (path := ownership.place(slot)) is not None)
         parts = [slot for path in pages for slot in self.cache.pages[path].slots if slot not in counted]
         twice = [slot for slot, count in counted.items() if count > 1]
         return Returned(pages, twice, foreign, sorted(parts))
 
     @staticmethod
-    def _states_of(tracks: TrackLedger, slots: Sequence[int]) -> Returned:
+    def _states_of(tracks: TrackOwnership, slots: Sequence[int]) -> Returned:
         """Return the prefixes whose states track slots held that went back to their pool."""
         counted = Counter(slots)
         owners = {slot: tracks.owner(slot) for slot in counted}
@@ -197,10 +197,10 @@ class EvictionModel(PrefixBooks):
 
     def follow_evict(self, step: int, operation: Evict, seen: SeenEvict) -> None:
         """Take out what was taken; what a call that failed did not take is still there."""
-        cache, ledger, taken = self.cache, self.ledger, seen.taken
+        cache, ownership, taken = self.cache, self.ownership, seen.taken
         assert taken is not None
-        ledger.give_back_halves([slot for path in taken.tombstoned for slot in cache.pages[path].slots])
-        ledger.give_back([slot for path in taken.removed for slot in cache.pages[path].slots])
+        ownership.give_back_halves([slot for path in taken.tombstoned for slot in cache.pages[path].slots])
+        ownership.give_back([slot for path in taken.removed for slot in cache.pages[path].slots])
         if cache.states is not None:
             cache.states.remove(taken.states)
             if seen.fate == DONE:

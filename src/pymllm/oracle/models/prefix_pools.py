@@ -19,23 +19,23 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import Outcome, Slots, States
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM
-from pymllm.oracle.models.prefix_books import PrefixBooks
 from pymllm.oracle.models.prefix_seen import SeenHalves, SeenTracks
-from pymllm.oracle.models.slot_ledger import Owner, TrackLedger
+from pymllm.oracle.models.prefix_tracker import PrefixTracker
 from pymllm.oracle.models.slot_model import WindowModel
+from pymllm.oracle.models.slot_ownership import Owner, TrackOwnership
 from pymllm.oracle.models.slots import SeenAlloc, SeenSlots
 
 
-class CallersPools(PrefixBooks):
+class CallersPools(PrefixTracker):
     """Follows what is in the caller's hands; misuse is judged in allocators, and means nothing here."""
 
     def read_alloc(self, operation: Alloc, outcome: Outcome) -> SeenAlloc:
         """Read slots and halves by their pages."""
-        ledger, size, result = self.ledger, self.page_size, outcome.result
-        if ledger.pool is None or operation.tokens < 0:
+        ownership, size, result = self.ownership, self.page_size, outcome.result
+        if ownership.pool is None or operation.tokens < 0:
             raise ProgramError(f"{operation.tokens} slots of pool {self.config.get('pool', 'none')!r}")
         wanted = -(-operation.tokens // size)
-        fate = NO_ROOM if wanted > ledger.room() else DONE
+        fate = NO_ROOM if wanted > ownership.room() else DONE
         if fate == NO_ROOM or not isinstance(result, Slots):
             return SeenAlloc(result, fate, (), wanted, (), [], (), [])
         slots, halves = result.slots, result.swa_slots
@@ -49,8 +49,8 @@ class CallersPools(PrefixBooks):
             if self.has_halves and len(seen.halves) != len(seen.slots):
                 told = f"{len(seen.halves)} SWA slots for {len(seen.slots)} slots"
                 raise ProgramError(f"{told}: without them a pool with SWA halves cannot be followed")
-            self.ledger.hand_out(seen.pages, seen.half_pages)
-            self.ledger.record(step, seen.slots)
+            self.ownership.hand_out(seen.pages, seen.half_pages)
+            self.ownership.record(step, seen.slots)
 
     def read_free(self, operation: Free, outcome: Outcome) -> SeenSlots:
         """Read what the caller gives back."""
@@ -58,7 +58,7 @@ class CallersPools(PrefixBooks):
 
     def follow_free(self, step: int, operation: Free, seen: SeenSlots) -> None:
         """Take it back."""
-        self.ledger.give_back(seen.slots)
+        self.ownership.give_back(seen.slots)
 
     def read_free_swa(self, operation: FreeSWA, outcome: Outcome) -> SeenSlots:
         """Read whose halves the caller gives back."""
@@ -68,7 +68,7 @@ class CallersPools(PrefixBooks):
 
     def follow_free_swa(self, step: int, operation: FreeSWA, seen: SeenSlots) -> None:
         """Take halves back."""
-        self.ledger.give_back_halves(seen.slots)
+        self.ownership.give_back_halves(seen.slots)
 
     def read_move_swa(self, operation: MoveSWA, outcome: Outcome) -> SeenSlots:
         """Read which halves move, whole pages in order."""
@@ -81,11 +81,11 @@ class CallersPools(PrefixBooks):
 
     def follow_move_swa(self, step: int, operation: MoveSWA, seen: SeenSlots) -> None:
         """Let halves change their pages."""
-        self.ledger.move_halves(dict(zip(seen.slots, seen.target, strict=True)))
+        self.ownership.move_halves(dict(zip(seen.slots, seen.target, strict=True)))
 
     def read_read_halves(self, operation: ReadHalves, outcome: Outcome) -> SeenHalves:
         """Read the halves of any slots of the pool."""
-        pool, size, slots = self.ledger.pool, self.page_size, self.ledger.resolve(operation.slots)
+        pool, size, slots = self.ownership.pool, self.page_size, self.ownership.resolve(operation.slots)
         if not isinstance(pool, WindowModel):
             raise ProgramError("the pool has no SWA halves")
         pages = [pool.half.get(slot // size) for slot in slots]
@@ -95,25 +95,25 @@ class CallersPools(PrefixBooks):
 
     def _callers(self, spans: Iterable[Span]) -> list[int]:
         """Return slots that must be the caller's, each once."""
-        ledger, slots = self.ledger, self.ledger.resolve(spans)
-        if ledger.pool is None:
+        ownership, slots = self.ownership, self.ownership.resolve(spans)
+        if ownership.pool is None:
             raise ProgramError("there is no pool")
         if len(set(slots)) != len(slots):
             raise ProgramError("a slot is named twice")
         for slot in slots:
-            owner = ledger.owner(slot)
+            owner = ownership.owner(slot)
             if owner is not Owner.CALLER:
                 raise ProgramError(f"slot {slot} is in the hands of {owner.value}")
         return slots
 
     def _require_halves(self, slots: Collection[int], there: bool) -> None:
         for slot in slots:
-            if self.ledger.has_half(slot) != there:
+            if self.ownership.has_half(slot) != there:
                 raise ProgramError(f"slot {slot} {'lacks' if there else 'has'} its SWA half")
 
     # -- the caller's track slots --------------------------------------------------------------------------
 
-    def _tracks(self) -> TrackLedger:
+    def _tracks(self) -> TrackOwnership:
         if self.tracks is None:
             raise ProgramError("states are not claimed")
         return self.tracks

@@ -11,7 +11,7 @@ from pymllm.history.outcomes import Effect
 from pymllm.oracle.models.kind_model import Seen
 from pymllm.oracle.models.prefix_model import Found, Hold, InsertPlan, Path
 from pymllm.oracle.models.prefix_victims import Taken
-from pymllm.oracle.models.slot_ledger import Owner
+from pymllm.oracle.models.slot_ownership import Owner
 
 HIDDEN, GARBLED, FORGOTTEN = "hidden", "garbled", "forgotten"
 """More that may become of an operation: a failing call explains what is missing, and no error was told; what

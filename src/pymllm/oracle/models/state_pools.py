@@ -50,7 +50,7 @@ class SeenRows(Seen):
 
 
 class StatePoolModel(KindModel):
-    """Follows the states of every layer and the books of the track slots; which is handed out is told to it.
+    """Follows the states of every layer and the trackers of the track slots; it is told which is handed out.
 
     The configuration has ``max_reqs``, ``layers``, ``track_slots``, the sizes of both parts and ``dtype``.
     """

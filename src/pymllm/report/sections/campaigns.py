@@ -230,7 +230,7 @@ def _adapters(document: SoakDocument) -> Table:
             "laws tested",
             lambda it: _reached(sum(count > 0 for count in it.tests.values()), it.untested_laws),
         ),
-        number("situations", lambda it: _reached(len(it.situations), it.missing_situations, "; ")),
+        number("coverage goals", lambda it: _reached(len(it.goals), it.missing_goals, "; ")),
         number("runs that failed", _failed),
     ]
     return make_table("Newest campaign, by implementation", document.adapters, columns)

@@ -1,4 +1,4 @@
-"""The newest run of each kind beside the one before: laws, findings, figures, situations and faults."""
+"""The newest run of each kind beside the one before: laws, findings, figures, coverage goals and faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_changes_section(runs: Sequence[Run]) -> Iterator[Part]:
     findings = [(it.kind, finding) for it, _, _ in compared for finding in it.findings]
     figures = [(it.kind, figure) for it, _, _ in compared for figure in it.figures if figure.verdict]
     lost = [
-        (it.kind, name, "situation no longer reached") for it, _, _ in compared for name in it.situations_lost
+        (it.kind, name, "coverage goal no longer reached") for it, _, _ in compared for name in it.goals_lost
     ]
     lost += [(it.kind, id, "fault no longer caught") for it, _, _ in compared for id in it.faults_missed]
     yield make_table("Runs compared", compared, _RUNS)

@@ -10,15 +10,15 @@ from typing import Any
 
 from pymllm.conformance.documents import (
     AdapterRow,
+    GoalsDocument,
     LawRow,
-    SituationsDocument,
     SoakDocument,
     VerifyDocument,
     ViolationRow,
 )
 from pymllm.history.operations import KINDS
-from pymllm.oracle.coverage import SITUATIONS
-from pymllm.oracle.laws.situation import Situation
+from pymllm.oracle.coverage import GOALS
+from pymllm.oracle.laws.goal import CoverageGoal
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import (
     BAD,
@@ -224,53 +224,53 @@ def commands_again(it: ViolationRow, adapter: str, seed: int) -> Iterator[str]:
         yield f"pymllm verify --adapter {quote(adapter)} --law {quote(it.law)} --seed {seed}"
 
 
-# -- situations ----------------------------------------------------------------------------------------------
+# -- coverage goals ------------------------------------------------------------------------------------------
 
 
 _Key = tuple[str, str]
-"""Kind and name: situations of several kinds have the same name."""
+"""Kind and name: coverage goals of several kinds have the same name."""
 
 
 @dataclass(slots=True)
 class _Counted:
-    """How often each situation was met, and who should have met it and did not."""
+    """How often each coverage goal was met, and who should have met it and did not."""
 
     searched: Counter[_Key] = field(default_factory=Counter)
     soaked: Counter[_Key] = field(default_factory=Counter)
     unmet: dict[_Key, set[str]] = field(default_factory=dict)
     listed: set[_Key] = field(default_factory=set)
 
-    def times(self, it: Situation) -> int:
-        """Return how often a situation was met at all."""
+    def times(self, it: CoverageGoal) -> int:
+        """Return how often a coverage goal was met at all."""
         return self.searched[it.kind, it.name] + self.soaked[it.kind, it.name]
 
-    def asked(self) -> list[Situation]:
-        """Return the situations that were asked for, as the registry has them, in its order."""
+    def asked(self) -> list[CoverageGoal]:
+        """Return the coverage goals that were asked for, as the registry has them, in its order."""
         asked = {*self.searched, *self.soaked, *self.unmet, *self.listed}
         # One of pools and one of engines may have the same name: then the two are counted as one.
-        return list({key: it for it in SITUATIONS if (key := (it.kind, it.name)) in asked}.values())
+        return list({key: it for it in GOALS if (key := (it.kind, it.name)) in asked}.values())
 
 
 def _count(runs: Sequence[Run]) -> _Counted:
     counted = _Counted()
     for verify, _ in documents_of(runs, VerifyDocument):
         kinds = {it.name: adapter.kind for adapter in verify.adapters for it in adapter.machines}
-        for row in verify.situations:
+        for row in verify.goals:
             key = kinds.get(row.machine) or "", row.name
             counted.searched[key] += row.times
             counted.unmet.setdefault(key, set()).update(row.unmet)
     for soak, _ in documents_of(runs, SoakDocument):
         for it in soak.adapters:
-            counted.soaked.update({(it.kind, name): times for name, times in it.situations.items()})
-            for name in it.missing_situations:
+            counted.soaked.update({(it.kind, name): times for name, times in it.goals.items()})
+            for name in it.missing_goals:
                 counted.unmet.setdefault((it.kind, name), set()).add(it.name)
-    for listing, _ in documents_of(runs, SituationsDocument):
-        counted.listed.update((it.kind, it.name) for it in listing.situations)
+    for listing, _ in documents_of(runs, GoalsDocument):
+        counted.listed.update((it.kind, it.name) for it in listing.goals)
     return counted
 
 
-def make_situations_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out the situations over all runs, those first that were expected and never reached."""
+def make_goals_section(runs: Sequence[Run]) -> Iterator[Part]:
+    """Lay out the coverage goals over all runs, those first that were expected and never reached."""
     counted = _count(runs)
     asked = counted.asked()
     never = [it for it in asked if not counted.times(it) and counted.unmet.get((it.kind, it.name))]
@@ -279,33 +279,33 @@ def make_situations_section(runs: Sequence[Run]) -> Iterator[Part]:
     for kind in KINDS:
         of_kind = [it for it in asked if it.kind == kind]
         if of_kind:
-            yield _situation_table(kind, of_kind, counted)
+            yield _goal_table(kind, of_kind, counted)
     if asked:
         reached = f"{sum(counted.times(it) > 0 for it in asked):,} of {len(asked):,}"
-        yield Tile(reached, "situations reached", UNKNOWN if never else GOOD)
+        yield Tile(reached, "coverage goals reached", UNKNOWN if never else GOOD)
 
 
-def _never(situations: Sequence[Situation], counted: _Counted) -> Table:
+def _never(goals: Sequence[CoverageGoal], counted: _Counted) -> Table:
     columns = [
-        Column("situation", lambda it: it.name),
+        Column("coverage goal", lambda it: it.name),
         Column("kind", lambda it: it.kind),
         Column("laws at stake", lambda it: ", ".join(it.laws)),
         Column("expected of", lambda it: Cell(", ".join(sorted(counted.unmet[it.kind, it.name])), UNKNOWN)),
     ]
-    return make_table("Expected, and never reached", situations, columns)
+    return make_table("Expected, and never reached", goals, columns)
 
 
-def _situation_table(kind: str, situations: Sequence[Situation], counted: _Counted) -> Table:
-    def times(it: Situation, of: Counter[_Key]) -> Cell:
+def _goal_table(kind: str, goals: Sequence[CoverageGoal], counted: _Counted) -> Table:
+    def times(it: CoverageGoal, of: Counter[_Key]) -> Cell:
         return Cell(f"{of[it.kind, it.name]:,}", None if counted.times(it) else UNKNOWN)
 
     columns = [
-        Column("situation", lambda it: it.name),
+        Column("coverage goal", lambda it: it.name),
         number("in searches", lambda it: times(it, counted.searched)),
         number("in soaks", lambda it: times(it, counted.soaked)),
         Column("laws at stake", lambda it: ", ".join(it.laws)),
         Column("bugs found in it", lambda it: or_quiet(", ".join(it.bugs) or None, missing="none known")),
     ]
-    reached = sum(counted.times(it) > 0 for it in situations)
-    caption = f"{kind}: {reached} of {len(situations)} reached"
-    return make_table(caption, situations, columns, folded=True)
+    reached = sum(counted.times(it) > 0 for it in goals)
+    caption = f"{kind}: {reached} of {len(goals)} reached"
+    return make_table(caption, goals, columns, folded=True)

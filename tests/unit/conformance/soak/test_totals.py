@@ -152,7 +152,7 @@ FINE = replace(RECORD, failure=None)
 
 
 def test_what_runs_did_is_summed_up_by_adapter() -> None:
-    """Operations, times, tests, walks and situations."""
+    """Operations, times, tests, walks and coverage goals."""
     totals = Totals([HEADER])
     for record in (FINE, replace(FINE, seed=10), replace(FINE, adapter="other")):
         totals.add(record)
@@ -209,7 +209,7 @@ def test_failures_are_counted_by_law_with_the_first() -> None:
 
 
 @pytest.mark.parametrize("kind", ["slots", "prefix"])
-def test_each_kind_has_its_own_situations(kind: str) -> None:
+def test_each_kind_has_its_own_goals(kind: str) -> None:
     """What nobody expects is not missed."""
     config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "pages": 12}
     place = Place("x", kind, config, "SomeMachine", "tiny", ("pool",))

@@ -37,7 +37,7 @@ class SlotClaim(NamedTuple):
     """Those under which the victims' states are known, -1 for none; empty where nothing is known."""
 
 
-class SlotBooks:
+class SlotTracker:
     """Keep blocks and slots as inverse partial maps, and the free slots as a stack.
 
     ``num_blocks``: blocks that may get a slot. ``max_slots``: slots. ``slot_of``, ``block_of``:
@@ -173,16 +173,16 @@ class BlockSlots(OneOwner):
     def __init__(self, context: Any, max_slots: int) -> None:
         self.context = context
         self.max_slots = as_size("max_slots", max_slots)
-        self._books = SlotBooks(context.kv_block_allocator.pool_size, self.max_slots)
-        self.block_to_slot = self._books.block_to_slot
-        self.slot_to_block = self._books.slot_to_block
-        self.free_slots = self._books.free_slots
-        self.hash_to_block_id = self._books.hash_to_block_id
+        self._tracker = SlotTracker(context.kv_block_allocator.pool_size, self.max_slots)
+        self.block_to_slot = self._tracker.block_to_slot
+        self.slot_to_block = self._tracker.slot_to_block
+        self.free_slots = self._tracker.free_slots
+        self.hash_to_block_id = self._tracker.hash_to_block_id
 
     @property
     def free_count(self) -> int:
         """Count the free slots."""
-        return self._books.free_count
+        return self._tracker.free_count
 
     def allocate_slots_batch(self, block_ids: Sequence[int]) -> list[int]:
         """Get a slot for each block, evicting states that nobody needs where too few are free.
@@ -214,14 +214,14 @@ class BlockSlots(OneOwner):
         On an error nothing has changed. Cost: O(blocks), and O(max_slots) where something is evicted; all on
         the host. Laws: C2, C5, C6, X1.
         """
-        books = self._books
+        tracker = self._tracker
         blocks = self._as_blocks("block_ids", block_ids)
-        is_new = books.slot_of[blocks] < 0
+        is_new = tracker.slot_of[blocks] < 0
         if np.count_nonzero(is_new):
-            new = books.distinct(blocks[is_new])
+            new = tracker.distinct(blocks[is_new])
             self._refuse_free(new)
-            return books.give(self._claim_slots(new.size, blocks), new, blocks)
-        slots: list[int] = books.slot_of[blocks].tolist()
+            return tracker.give(self._claim_slots(new.size, blocks), new, blocks)
+        slots: list[int] = tracker.slot_of[blocks].tolist()
         return slots
 
     def _evict_lru_slots_batch(self, num_needed: int) -> list[int]:
@@ -250,9 +250,9 @@ class BlockSlots(OneOwner):
         Cost: O(max_slots), on the host. Laws: C2, C4, C6.
         """
         count = as_size("num_needed", num_needed, minimum=0)
-        claim = self._books.claim(0, self._choose_victims(count, keep=np.empty(0, np.int64)))
+        claim = self._tracker.claim(0, self._choose_victims(count, keep=np.empty(0, np.int64)))
         slots: list[int] = claim.slots.tolist()
-        self._books.take(claim)
+        self._tracker.take(claim)
         return slots
 
     def get_slot(self, block_id: int) -> int:
@@ -280,9 +280,9 @@ class BlockSlots(OneOwner):
         Cost: O(1) on the host. Law: C2.
         """
         block = as_int("block_id", block_id)
-        if not 0 <= block < self._books.slot_of.size:
-            raise IndexError(f"block_id {block} is outside 0..{self._books.slot_of.size - 1}")
-        return self._books.slot_of.item(block)
+        if not 0 <= block < self._tracker.slot_of.size:
+            raise IndexError(f"block_id {block} is outside 0..{self._tracker.slot_of.size - 1}")
+        return self._tracker.slot_of.item(block)
 
     def has_state(self, block_id: int) -> bool:
         """Tell whether a block has a cached state; parameters and errors as of `get_slot`."""
@@ -308,7 +308,7 @@ class BlockSlots(OneOwner):
         A hash that names another block stays. Cost: O(1) on the host. Laws: C2, C4.
         """
         if self.has_state(block_id):
-            self._books.free_slot_of(as_int("block_id", block_id))
+            self._tracker.free_slot_of(as_int("block_id", block_id))
 
     def _invalidate_blocks_batch(self, block_ids_list: Sequence[int]) -> None:
         """Free the slots of several blocks at once, as `invalidate_block` does for one.
@@ -329,7 +329,7 @@ class BlockSlots(OneOwner):
         -----
         Cost: O(blocks) on the host, vectorised. Laws: C2, C4.
         """
-        self._books.free_slots_of(self._as_blocks("block_ids_list", block_ids_list))
+        self._tracker.free_slots_of(self._as_blocks("block_ids_list", block_ids_list))
 
     def _invalidate_one_by_one(self, block_ids: Sequence[int]) -> None:
         """Do the same without an array, where there is no memory for one, or must be none wanted."""
@@ -396,21 +396,21 @@ class BlockSlots(OneOwner):
         blocks, values = blocks[values > 0], values[values > 0]
         self._refuse_hashes(blocks, values)
         for block, value in zip(blocks.tolist(), values.tolist(), strict=True):
-            self._books.name(block, value)
+            self._tracker.name(block, value)
 
     def _claim_slots(self, count: int, keep: NDArray[np.int64]) -> SlotClaim:
         """Claim free slots, and for what is missing those of the least recently used blocks but ``keep``."""
         missing = count - self.free_count
         if missing <= 0:
-            return self._books.claim(count, keep[:0])
-        return self._books.claim(self.free_count, self._choose_victims(missing, keep))
+            return self._tracker.claim(count, keep[:0])
+        return self._tracker.claim(self.free_count, self._choose_victims(missing, keep))
 
     def _evictable(self, keep: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the blocks with a slot and without references, but for ``keep``."""
         refs = host_array(self.context.kv_block_allocator.block_ref_counts)
-        blocks = _where(self._books.block_of, self._books.block_of >= 0)
+        blocks = _where(self._tracker.block_of, self._tracker.block_of >= 0)
         blocks = _where(blocks, refs.take(blocks) == 0)
-        kept = keep[self._books.slot_of[keep] >= 0]
+        kept = keep[self._tracker.slot_of[keep] >= 0]
         return blocks[~np.isin(blocks, kept)] if kept.size else blocks
 
     def _choose_victims(self, count: int, keep: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -428,7 +428,7 @@ class BlockSlots(OneOwner):
     def _which_fit(self, blocks: list[int]) -> list[bool]:
         """Tell which of some distinct blocks can have a slot, the first ones first."""
         wanted = np.array(blocks)
-        is_new = self._books.slot_of[wanted] < 0
+        is_new = self._tracker.slot_of[wanted] < 0
         room = self.free_count
         if np.count_nonzero(is_new) > room:
             room += self._evictable(keep=wanted).size
@@ -436,7 +436,7 @@ class BlockSlots(OneOwner):
         return fits
 
     def _as_blocks(self, name: str, block_ids: Sequence[int]) -> NDArray[np.int64]:
-        return host_integers(name, block_ids, self._books.slot_of.size)
+        return host_integers(name, block_ids, self._tracker.slot_of.size)
 
     def _refuse_free(self, blocks: NDArray[np.int64]) -> None:
         """Refuse blocks that nobody has, where the block allocator can tell."""
@@ -449,7 +449,7 @@ class BlockSlots(OneOwner):
 
     def _refuse_hashes(self, blocks: NDArray[np.int64], values: NDArray[np.int64]) -> None:
         """Refuse hashes of blocks without a slot, and hashes that the block allocator does not know."""
-        without = blocks[self._books.slot_of[blocks] < 0]
+        without = blocks[self._tracker.slot_of[blocks] < 0]
         if without.size:
             raise UsageError(f"block {without[0]} has no slot; allocate_slots_batch gives it one")
         known = host_array(self.context.kv_block_allocator.block_hashes)[blocks]

@@ -48,7 +48,7 @@ class DynamicInferenceContext(RequestContext):
     hash_page : callable, optional
         ``hash_page(tokens, prior_digest) -> digest``, as `hash_token_ids`, which is the default.
     device : str or torch.device
-        Where the states are; all books are on the host.
+        Where the states are; all trackers are on the host.
 
     Attributes
     ----------

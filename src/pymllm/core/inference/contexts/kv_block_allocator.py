@@ -28,7 +28,7 @@ BlockIds = Sequence[int] | torch.Tensor | NDArray[np.integer]
 
 
 class BlockObserver:
-    """Run an observer on committed books, and keep its code from changing them meanwhile (X2, X6)."""
+    """Run an observer on updated trackers, and keep its code from changing them meanwhile (X2, X6)."""
 
     def __init__(self) -> None:
         self._is_running = False
@@ -119,10 +119,10 @@ class KVBlockAllocator(OneOwner):
 
     Notes
     -----
-    All books are on the host, whatever device the KV is on; the tensors are for reading. Not thread-safe: one
-    scheduler thread owns an allocator. An observer runs on committed books and may read them; from inside
+    All trackers are on the host, wherever the KV is; the tensors are for reading. Not thread-safe: one
+    scheduler thread owns an allocator. An observer runs on updated trackers and may read them; from inside
     it, every call that would change something is a ``RuntimeError``, and an error that it raises reaches
-    the caller after the books are written.
+    the caller after the trackers are updated.
 
     Laws: C1, C3, C9, X1, X2, X3, X4, X6, X7.
 

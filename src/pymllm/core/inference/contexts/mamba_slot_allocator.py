@@ -176,7 +176,7 @@ class MambaSlotAllocator(SlotStates):
         required = as_size("overall_required_blocks", overall_required_blocks, minimum=0)
 
         start = as_size("finished_chunk_token_count", req.finished_chunk_token_count, minimum=0)
-        known = host_integers("matched_block_ids", matched_block_ids, self._books.slot_of.size)
+        known = host_integers("matched_block_ids", matched_block_ids, self._tracker.slot_of.size)
 
         refuse_batch(req.prompt_tokens)
         size, prompt = self.context.block_size_tokens, len(req.prompt_tokens)
@@ -316,7 +316,7 @@ class MambaSlotAllocator(SlotStates):
         known, and buffers are left with what they had.
         Cost: one fill of each buffer; no synchronisation. Laws: C9, X7.
         """
-        self._books.clear()
+        self._tracker.clear()
         self._offsets.clear()
         for states in (
             self.conv_states,
@@ -358,5 +358,5 @@ class MambaSlotAllocator(SlotStates):
                     f"row {row} names no block that ends at token {depth}: "
                     "fill it before the offsets are computed"
                 )
-        host_integers(f"row {row} of request_to_kv_block_ids", blocks, self._books.slot_of.size)
+        host_integers(f"row {row} of request_to_kv_block_ids", blocks, self._tracker.slot_of.size)
         return blocks

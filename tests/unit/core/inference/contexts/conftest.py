@@ -31,7 +31,7 @@ class PlainContext(SimpleNamespace):
         self.kv_block_allocator.register_kv_block_hashes(blocks, hashes, [0] * len(blocks))
         return hashes
 
-    def books(self) -> tuple[Any, ...]:
+    def tracker(self) -> tuple[Any, ...]:
         """Everything of the slots that a refused call must leave as it was."""
         slots = self.slots
         return (

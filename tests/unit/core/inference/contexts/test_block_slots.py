@@ -65,10 +65,10 @@ def test_an_allocation_evicts_none_of_its_own_blocks(make_context: MakeContext) 
     context.slots.allocate_slots_batch([6, 1])
     context.register([6, 1])
     cache_all(context, {6: 1, 1: 2})
-    before = context.books()
+    before = context.tracker()
     with pytest.raises(MambaSlotCapacityError):
         context.slots.allocate_slots_batch([6, 2, 6, 1])
-    assert context.books() == before
+    assert context.tracker() == before
     old = context.slots.get_slot(6)
     assert context.slots.allocate_slots_batch([6, 2, 6])[0] == old
     assert not context.slots.has_state(1)
@@ -83,12 +83,12 @@ def test_what_cannot_be_met_takes_nothing(make_context: MakeContext, missing: in
     context.register([1])
     context.slots.register_block_hashes_batch([1], [1001])
     cache_all(context, {1: 1})
-    before = context.books()
+    before = context.tracker()
     with pytest.raises(CapacityError):
         context.slots.allocate_slots_batch([2, 3, 4, 5][: 2 + missing])
     with pytest.raises(RuntimeError):
         context.slots._evict_lru_slots_batch(1 + missing)
-    assert context.books() == before
+    assert context.tracker() == before
     assert len(context.slots.allocate_slots_batch([2, 3])) == 2
 
 
@@ -102,10 +102,10 @@ def test_a_deregistered_block_takes_only_its_own_hash(make_context: MakeContext)
     context.slots.on_kv_blocks_deregistered([0, 6], {hashes[0], hashes[1], 77})
     assert context.slots.hash_to_block_id == {hashes[1]: 1}
     assert not context.slots.has_state(0)
-    before = context.books()
+    before = context.tracker()
     with pytest.raises(IndexError):
         context.slots.on_kv_blocks_deregistered([1, 9], set())
-    assert context.books() == before
+    assert context.tracker() == before
 
 
 def test_a_table_may_be_a_list(make_context: MakeContext) -> None:
@@ -136,7 +136,7 @@ def test_the_oldest_are_found_without_sorting_all(count: int, spread: int) -> No
     expected = sorted(blocks.tolist(), key=lambda block: (timestamps[block], block))[:count]
     found = oldest(blocks, timestamps, count)
     assert found.tolist() == expected
-    assert not np.shares_memory(found, blocks), "the books change while it is read"
+    assert not np.shares_memory(found, blocks), "the trackers change while it is read"
 
 
 def test_a_sample_that_misleads_costs_time_and_nothing_else() -> None:

@@ -198,10 +198,10 @@ def test_counts_that_are_none_commit_nothing(
     prefill(context, {0: [0, 1, 2]}, [12])
     context.register([1, 2])
     context.mamba_metadata.per_request_intermediate_counts = counts
-    before = context.books()
+    before = context.tracker()
     with pytest.raises(error, match="per_request_intermediate_counts"):
         context.slots.commit_intermediate_states()
-    assert context.books() == before
+    assert context.tracker() == before
     assert context.slots._offsets.of_request == {}
 
 
@@ -239,14 +239,14 @@ def test_a_context_keeps_its_tables_as_it_likes(make_context: MakeContext, kind:
         context.slots.compute_and_store_offsets(request(14), 2, 0, 14, 0, [], 4)
         offsets, counts = context.slots.get_intermediate_gpu_data()
         context.slots.commit_intermediate_states()
-        books = context.books()
+        tracker = context.tracker()
         context.slots.allocate_slots_batch([6])
         assert context.slots.restore_to_live(3, 5)
         states = [context.slots.ssm_states, context.mamba_ssm_states]
         results.append(
             (
-                books,
-                context.books(),
+                tracker,
+                context.tracker(),
                 offsets.tolist(),
                 counts.tolist(),
                 [s.view(torch.int32).tolist() for s in states],
@@ -264,10 +264,10 @@ def test_live_states_of_another_form_stop_a_commit_before_it_begins(make_context
     context.slots.allocate_slots_batch([5])
     context.kv_block_allocator.release_memory_blocks([5])
     context.mamba_conv_states = context.mamba_conv_states.double()
-    before = context.books()
+    before = context.tracker()
     with pytest.raises(ValueError, match="only the rows may differ"):
         context.slots.commit_intermediate_states()
-    assert context.books() == before
+    assert context.tracker() == before
     assert context.slots._offsets.of_request == {}
 
 

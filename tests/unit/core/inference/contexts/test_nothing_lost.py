@@ -341,7 +341,7 @@ SLOTS = [
         "states of this step are dropped",
     ),
     Entry("clear", _computed, lambda it: it.slots._clear_intermediate_state(), "the host has forgotten"),
-    Entry("reset slots", _computed, lambda it: it.slots.reset(), "books are new, states are not"),
+    Entry("reset slots", _computed, lambda it: it.slots.reset(), "trackers are new, states are not"),
     Entry("bytes", _slots, lambda it: (it.slots.mem_bytes(), repr(it.slots))),
 ]
 
@@ -489,7 +489,7 @@ def test_a_call_that_finds_no_memory_loses_nothing(entry: Entry, after: bool) ->
 
 @pytest.mark.parametrize("name", ["reset slots", "reset a context"])
 def test_a_reset_that_fails_has_freed_everything(name: str) -> None:
-    """X7: what a device refuses is to fill a buffer; the books are those of a new object by then."""
+    """X7: what a device refuses is to fill a buffer; the trackers are those of a new object by then."""
     (entry,) = (it for it in [*SLOTS, *CONTEXTS] if it.name == name)
     for failed in Sweep(entry.make, entry.act):
         slots, context = failed.subject.slots, getattr(failed.subject, "context", None)

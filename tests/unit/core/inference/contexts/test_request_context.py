@@ -62,7 +62,7 @@ def trace_of(context: DynamicInferenceContext) -> tuple[Any, ...]:
 
 
 def test_a_context_offers_what_the_slot_allocator_reads(device: torch.device) -> None:
-    """Specification, blocks: shapes, dtypes and devices; books on the host."""
+    """Specification, blocks: shapes, dtypes and devices; trackers on the host."""
     context = make_context(**STATES, device=device, conv_states_dtype=torch.float16)
     assert context.request_to_kv_block_ids.shape == (3, 6)
     assert context.request_to_kv_block_ids.dtype is torch.int32

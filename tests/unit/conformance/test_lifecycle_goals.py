@@ -1,4 +1,4 @@
-"""The choices of a searcher for an engine, and each event of one as the situation that it is."""
+"""The choices of a searcher for an engine, and each event of one as the coverage goal that it is."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def live(number: int = 0, prompt: int = 8, output: int = 5, length: int = 0) -> 
 
 
 @pytest.mark.parametrize(
-    ("event", "situation"),
+    ("event", "goal"),
     [
         (Event.REJECTED, "a request can never fit"),
         (Event.REFUSED, "an admission fails"),
@@ -76,12 +76,12 @@ def live(number: int = 0, prompt: int = 8, output: int = 5, length: int = 0) -> 
         (Event.STATE_DUPLICATED, "the track slot of a state that is cached meanwhile is given back"),
     ],
 )
-def test_some_events_are_situations_by_themselves(
-    event: Event, situation: str, machine: Any, notes: LifecycleNotes
+def test_some_events_are_goals_by_themselves(
+    event: Event, goal: str, machine: Any, notes: LifecycleNotes
 ) -> None:
     """E3, E4: whatever else is so."""
     notes(event, live())
-    assert reached(machine) == {situation}
+    assert reached(machine) == {goal}
 
 
 def test_refusal_with_no_row_left_is_told_apart(machine: Any, notes: LifecycleNotes) -> None:
@@ -92,7 +92,7 @@ def test_refusal_with_no_row_left_is_told_apart(machine: Any, notes: LifecycleNo
 
 
 @pytest.mark.parametrize(
-    ("stage", "situation"),
+    ("stage", "goal"),
     [
         (Stage.QUEUED, "a waiting request is aborted"),
         (Stage.HELD, "a request is aborted while its prefix is held"),
@@ -100,16 +100,14 @@ def test_refusal_with_no_row_left_is_told_apart(machine: Any, notes: LifecycleNo
         (Stage.DECODE, "a request is aborted in decode"),
     ],
 )
-def test_aborts_differ_by_their_stage(
-    stage: Stage, situation: str, machine: Any, notes: LifecycleNotes
-) -> None:
+def test_aborts_differ_by_their_stage(stage: Stage, goal: str, machine: Any, notes: LifecycleNotes) -> None:
     """E3: what nobody asked for is the draining of the engine."""
     machine.source.doom(0, stage)
     machine.source.abort(0, stage)
     notes(Event.ABORTED, live())
-    assert reached(machine) == {situation}
+    assert reached(machine) == {goal}
     notes(Event.ABORTED, live(1))
-    assert reached(machine) == {situation, "the engine is drained with requests in it"}
+    assert reached(machine) == {goal, "the engine is drained with requests in it"}
 
 
 def test_retraction_and_return_are_told_apart(machine: Any, notes: LifecycleNotes) -> None:

@@ -88,7 +88,7 @@ class Owner(Enum):
     NOBODY = "nobody: it is not in the pool"
 
 
-class SlotLedger:
+class SlotOwnership:
     """Every slot with its one owner, its SWA half, and what was written into both.
 
     The pool is ``"none"``, ``"token"`` or ``"swa"``, its sizes are tokens. Without a pool, slots are numbers
@@ -236,7 +236,7 @@ class SlotLedger:
         )
 
 
-class TrackLedger:
+class TrackOwnership:
     """Every track slot, whatever its number, with its one owner; the cache owns ``ends``."""
 
     def __init__(self, size: int, ends: StateEnds) -> None:

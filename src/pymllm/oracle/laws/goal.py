@@ -1,4 +1,4 @@
-"""What a situation is: a state worth reaching, of whom it may be expected, and what is at stake in it."""
+"""What a coverage goal is: a state worth reaching, of whom it may be expected, and what is at stake in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = tuple[str, str] | tuple[str, str, str]
 
 
 Met = Mapping[str, object]
-"""Situations by their names, and whether an operation meets them."""
+"""Coverage goals by their names, and whether an operation meets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class CoverageGoal:
     """A state in which something is at stake: until a search has reached it, its silence means nothing."""
 
     name: str  # judges count it by this name, and whoever tells of it uses it
@@ -40,12 +40,12 @@ class Situation:
         return self.needs <= set(capabilities) and all(condition.holds(config) for condition in self.when)
 
 
-def make_situations(
+def make_goals(
     kind: str, *rows: Row, needs: str = "", when: Collection[Condition] = (), of_engine: bool = False
-) -> tuple[Situation, ...]:
-    """Make situations that arise under the same conditions, one for each row."""
+) -> tuple[CoverageGoal, ...]:
+    """Make coverage goals that arise under the same conditions, one for each row."""
     return tuple(
-        Situation(
+        CoverageGoal(
             name,
             kind,
             tuple(laws.split()),

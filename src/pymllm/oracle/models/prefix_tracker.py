@@ -15,11 +15,11 @@ from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds, path
 from pymllm.oracle.models.prefix_seen import Handle, HoldToken
 from pymllm.oracle.models.prefix_victims import Taken
 from pymllm.oracle.models.shown_nodes import ShownNodes
-from pymllm.oracle.models.slot_ledger import SlotLedger, TrackLedger
 from pymllm.oracle.models.slot_model import PageModel, WindowModel
+from pymllm.oracle.models.slot_ownership import SlotOwnership, TrackOwnership
 
 
-class PrefixBooks(KindModel):
+class PrefixTracker(KindModel):
     """Who has what, page by page and slot by slot, and every size; classes that follow operations add these.
 
     Of the configuration it reads ``page_size``; ``window``; ``pool`` (``none``, ``token`` or ``swa``),
@@ -41,7 +41,7 @@ class PrefixBooks(KindModel):
         self._check_claims(pool, window)
         self.has_pool, self.has_halves = pool != "none", pool == "swa"
         states = StateEnds() if "mamba" in self.claims else None
-        self.tracks = None if states is None else TrackLedger(self.number("track_slots"), states)
+        self.tracks = None if states is None else TrackOwnership(self.number("track_slots"), states)
         self.cache = PrefixModel(
             size,
             window,
@@ -51,7 +51,9 @@ class PrefixBooks(KindModel):
             rank=self._rank_of_policy(),
         )
         slots = self._whole_pages("slots") if self.has_pool else 0
-        self.ledger = SlotLedger(pool, size, slots, self._whole_pages("swa_slots") if self.has_halves else 0)
+        self.ownership = SlotOwnership(
+            pool, size, slots, self._whole_pages("swa_slots") if self.has_halves else 0
+        )
         self.nodes = ShownNodes(self.cache)
         self.fault: Fault | None = None  # what the next operation, or the one in progress, is to meet
         self.has_matched = False  # the last match of a key that was not inserted since found something
@@ -100,12 +102,12 @@ class PrefixBooks(KindModel):
     @property
     def full(self) -> PageModel:
         """The pages of the pool below the cache."""
-        return self.ledger.full
+        return self.ownership.full
 
     @property
     def window_pool(self) -> WindowModel | None:
         """That pool with its SWA halves, where it has some."""
-        return self.ledger.pool if isinstance(self.ledger.pool, WindowModel) else None
+        return self.ownership.pool if isinstance(self.ownership.pool, WindowModel) else None
 
     @property
     def ends(self) -> StateEnds:
@@ -132,7 +134,7 @@ class PrefixBooks(KindModel):
 
     def sizes(self) -> dict[str, int]:
         """Return every size of the cache and of its pools."""
-        sizes = {**self.cache.sizes(), **self.ledger.sizes()}
+        sizes = {**self.cache.sizes(), **self.ownership.sizes()}
         return sizes if self.tracks is None else sizes | self.tracks.sizes()
 
     def sizes_after(self, taken: Taken) -> dict[str, int]:
@@ -140,7 +142,7 @@ class PrefixBooks(KindModel):
         sizes, size, pages = dict(self.sizes()), self.page_size, self.cache.pages
         full, places = len(taken.removed) * size, [*taken.removed, *taken.tombstoned]
         alive = sum(pages[path].alive for path in places) * size if self.cache.window is not None else 0
-        halves = sum(self.ledger.has_half(pages[path].slots[0]) for path in places) * size
+        halves = sum(self.ownership.has_half(pages[path].slots[0]) for path in places) * size
         gone = {"evictable_size": full, "total_size": full, "swa_evictable_size": alive}
         gone["mamba_evictable_size"] = len(taken.states)
         for name, less in gone.items():

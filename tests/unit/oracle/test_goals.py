@@ -1,4 +1,4 @@
-"""Situations that runs must reach: which there are, and when each is met."""
+"""Coverage goals that runs must reach: which there are, and when each is met."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from pymllm.adapters.registry import OWN, find_adapter, load_adapter, make_adapt
 from pymllm.faults.table import BUGS
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import KINDS
-from pymllm.oracle.coverage import NAMES, SITUATIONS, expected_names, expected_situations, situations_of
+from pymllm.oracle.coverage import GOALS, NAMES, expected_goals, expected_names, goals_of
 from pymllm.oracle.laws import find_law
-from pymllm.oracle.laws.situation import Condition, Situation, make_situations
+from pymllm.oracle.laws.goal import Condition, CoverageGoal, make_goals
 
-# -- A situation is expected where its capabilities are claimed and its conditions hold ----------------------
+# -- A coverage goal is expected where its capabilities are claimed and its conditions hold ------------------
 
 
 PAGED = Condition("pages of several tokens", lambda config: config.get("page_size") != 1)
 CACHING = Condition("prefix caching", lambda config: config.get("caching") is not False)
 
 
-def test_situations_are_made_from_rows() -> None:
+def test_goals_are_made_from_rows() -> None:
     """Laws and bugs by their ids; what they share is said once."""
-    one, two = make_situations(
+    one, two = make_goals(
         "slots",
         ("pages merge", "A4 X4", "B95 B97"),
         ("pages wait", "A4"),
@@ -39,15 +39,15 @@ def test_situations_are_made_from_rows() -> None:
     )
     needs = frozenset({"merges", "groups"})
     laws, bugs = ("A4", "X4"), ("B95", "B97")
-    assert one == Situation("pages merge", "slots", laws, bugs, needs, (PAGED,), of_engine=True)
-    assert two == Situation("pages wait", "slots", ("A4",), (), needs, (PAGED,), of_engine=True)
+    assert one == CoverageGoal("pages merge", "slots", laws, bugs, needs, (PAGED,), of_engine=True)
+    assert two == CoverageGoal("pages wait", "slots", ("A4",), (), needs, (PAGED,), of_engine=True)
 
 
 def test_every_capability_and_every_condition_counts() -> None:
     """One that is missing is enough."""
-    (bare,) = make_situations("slots", ("a", "A1"))
+    (bare,) = make_goals("slots", ("a", "A1"))
     assert bare.is_expected_of({}, ())
-    (one,) = make_situations("slots", ("a", "A1"), needs="merges groups", when=(PAGED, CACHING))
+    (one,) = make_goals("slots", ("a", "A1"), needs="merges groups", when=(PAGED, CACHING))
     paged = {"page_size": 4}
     assert one.is_expected_of(paged, ["groups", "merges", "pool"])
     assert not one.is_expected_of(paged, ["groups"])
@@ -55,34 +55,34 @@ def test_every_capability_and_every_condition_counts() -> None:
     assert not one.is_expected_of({**paged, "caching": False}, ["groups", "merges"])
 
 
-# -- The registry of situations: complete, consistent, and the only place where names come from --------------
+# -- The registry of coverage goals: complete, consistent, and the only place where names come from ----------
 
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "pymllm"
 
-each_situation = pytest.mark.parametrize(
-    "situation", SITUATIONS, ids=lambda one: f"{one.kind}{'-engine' * one.of_engine}-{one.name}"
+each_goal = pytest.mark.parametrize(
+    "goal", GOALS, ids=lambda one: f"{one.kind}{'-engine' * one.of_engine}-{one.name}"
 )
 
 
 def test_a_name_stands_once_for_each_kind() -> None:
     """Two rows under one name would be one count for two questions."""
-    counts = Counter((one.kind, one.of_engine, one.name) for one in SITUATIONS)
+    counts = Counter((one.kind, one.of_engine, one.name) for one in GOALS)
     assert max(counts.values()) == 1
-    assert len(SITUATIONS) >= 60
-    assert {one.kind for one in SITUATIONS} == set(KINDS)
+    assert len(GOALS) >= 60
+    assert {one.kind for one in GOALS} == set(KINDS)
 
 
-@each_situation
-def test_every_situation_can_be_read_and_placed(situation: Situation) -> None:
+@each_goal
+def test_every_goal_can_be_read_and_placed(goal: CoverageGoal) -> None:
     """A clause without a full stop, laws about this kind, bugs and capabilities that there are."""
-    assert re.fullmatch(r"[a-zA-Z][^.;:]*[^.;: ]", situation.name)
-    assert len(situation.name) < 90
-    assert situation.laws
-    assert all(situation.kind in find_law(law).kinds for law in situation.laws)
-    assert situation.needs <= set(CAPABILITIES)
-    assert ("engine" in situation.needs) == situation.of_engine
+    assert re.fullmatch(r"[a-zA-Z][^.;:]*[^.;: ]", goal.name)
+    assert len(goal.name) < 90
+    assert goal.laws
+    assert all(goal.kind in find_law(law).kinds for law in goal.laws)
+    assert goal.needs <= set(CAPABILITIES)
+    assert ("engine" in goal.needs) == goal.of_engine
 
 
 def own_headers() -> list[tuple[Header, str]]:
@@ -96,25 +96,25 @@ def own_headers() -> list[tuple[Header, str]]:
     return found
 
 
-def test_every_situation_is_expected_of_some_configuration_of_our_own() -> None:
+def test_every_goal_is_expected_of_some_configuration_of_our_own() -> None:
     """What nobody is asked to reach, nobody shows to be reachable."""
     expected = {
         (header.kind, of_engine, name)
         for header, _ in own_headers()
         for of_engine in (False, True)
-        for name in expected_situations(header, of_engine=of_engine)
+        for name in expected_goals(header, of_engine=of_engine)
     }
-    assert {(one.kind, one.of_engine, one.name) for one in SITUATIONS} == expected
+    assert {(one.kind, one.of_engine, one.name) for one in GOALS} == expected
 
 
 def test_what_is_expected_is_asked_for_by_header_or_by_its_parts() -> None:
     """The same either way, and nothing of an engine's life unless it is asked for."""
     header = Header("x", "prefix", {"page_size": 1, "pool": "token"}, ("engine", "pool"))
     asked = expected_names("prefix", header.config, header.capabilities, of_engine=True)
-    assert expected_situations(header, of_engine=True) == asked
-    assert asked <= {one.name for one in situations_of("prefix", of_engine=True)}
-    assert not any(one.of_engine for one in situations_of("prefix"))
-    assert "the engine comes to rest" in asked - expected_situations(header)
+    assert expected_goals(header, of_engine=True) == asked
+    assert asked <= {one.name for one in goals_of("prefix", of_engine=True)}
+    assert not any(one.of_engine for one in goals_of("prefix"))
+    assert "the engine comes to rest" in asked - expected_goals(header)
 
 
 def spelled_names() -> set[str]:
@@ -148,7 +148,7 @@ def test_no_judge_counts_what_nobody_registered() -> None:
 
 
 def test_every_name_stands_in_some_source() -> None:
-    """A situation that no judge knows can never be met; names put together from parts are left out."""
+    """A coverage goal that no judge knows can never be met; names put together from parts are left out."""
     tables = {
         SOURCE / "oracle" / "coverage" / "blocks.py",
         SOURCE / "oracle" / "laws" / "prefix_situations.py",
@@ -172,10 +172,10 @@ def test_every_name_stands_in_some_source() -> None:
 
 def test_every_bug_is_a_known_one() -> None:
     """Ids as docs/faults.md has them."""
-    assert {bug for one in SITUATIONS for bug in one.bugs} <= BUGS.keys()
+    assert {bug for one in GOALS for bug in one.bugs} <= BUGS.keys()
 
 
-# -- Which situations of blocks and of whole requests a configuration must reach -----------------------------
+# -- Which coverage goals of blocks and of whole requests a configuration must reach -------------------------
 
 
 CLAIMS = ("callbacks", "faults", "mamba", "refusals")
@@ -185,19 +185,19 @@ ALL = ("faults", "inspect", "mamba", "pool", "refusals")
 def test_more_is_expected_of_who_can_do_more() -> None:
     """Each capability and setting adds its own, and takes nothing away."""
     config: dict[str, int | str | bool | None] = {"policy": "lru", "slots": 3}
-    everything = expected_situations(Header("x", "blocks", config, CLAIMS))
+    everything = expected_goals(Header("x", "blocks", config, CLAIMS))
     for fewer in (CLAIMS[1:], CLAIMS[:1], CLAIMS[:2]):
-        assert expected_situations(Header("x", "blocks", config, fewer)) <= everything
+        assert expected_goals(Header("x", "blocks", config, fewer)) <= everything
     assert "a held descendant is deregistered" not in everything
-    one_slot = expected_situations(Header("x", "blocks", {**config, "slots": 1}, CLAIMS))
+    one_slot = expected_goals(Header("x", "blocks", {**config, "slots": 1}, CLAIMS))
     assert everything - one_slot >= {"the older of several slots goes"}
-    off = expected_situations(Header("x", "blocks", {**config, "caching": False}, CLAIMS))
+    off = expected_goals(Header("x", "blocks", {**config, "caching": False}, CLAIMS))
     assert "too few slots can be evicted" in off
     assert "a hash is taken" not in off
 
 
 def expected(*claims: str, **config: int | str | None) -> frozenset[str]:
-    return expected_situations(Header("x", "requests", {**CONFIG, **config}, claims))
+    return expected_goals(Header("x", "requests", {**CONFIG, **config}, claims))
 
 
 def test_without_claims_only_traffic_is_expected() -> None:
@@ -228,14 +228,14 @@ def test_each_setting_adds_what_it_makes_possible() -> None:
     assert "no row is left for a request" in expected(*ALL, caching=False)
 
 
-# -- Which situations of an engine's life a configuration must reach -----------------------------------------
+# -- Which coverage goals of an engine's life a configuration must reach -------------------------------------
 
 
 WINDOWED: Config = {"page_size": 1, "window": 4, "pool": "swa", "slots": 24, "swa_slots": 18}
 
 
 def lives(header: Header) -> frozenset[str]:
-    return expected_situations(header, of_engine=True)
+    return expected_goals(header, of_engine=True)
 
 
 def header(adapter: str, **changes: int | str | None) -> Header:
@@ -286,7 +286,7 @@ def test_what_cannot_be_compared_is_not_expected() -> None:
     assert "an eviction makes room for a snapshot" not in known
 
 
-# -- Which situations callers must bring about: one capability or key less, and it cannot be reached ---------
+# -- Which coverage goals callers must bring about: one capability or key less, and it cannot be reached -----
 
 
 BARE: dict[str, Config] = {
@@ -300,11 +300,11 @@ STATES = ("mamba", "inspect", "refusals", "faults", "bare_holds", "exact_lru")
 
 def asked_of(base: str, *claims: str, **config: Any) -> frozenset[str]:
     kind = "slots" if base == "slots" else "prefix"
-    return expected_situations(Header("x", kind, {**BARE[base], **config}, claims))
+    return expected_goals(Header("x", kind, {**BARE[base], **config}, claims))
 
 
 @pytest.mark.parametrize(
-    ("base", "claims", "config", "situation"),
+    ("base", "claims", "config", "goal"),
     [
         ("slots", "merges", {}, "need merges"),
         ("slots", "groups", {}, "a group closes"),
@@ -339,16 +339,16 @@ def asked_of(base: str, *claims: str, **config: Any) -> frozenset[str]:
         ("states", "mamba inspect exact_lru", {}, "a stateless parent goes with its last child"),
     ],
 )
-def test_a_situation_is_expected_only_where_it_can_be_met(
-    base: str, claims: str, config: dict[str, Any], situation: str
+def test_a_goal_is_expected_only_where_it_can_be_met(
+    base: str, claims: str, config: dict[str, Any], goal: str
 ) -> None:
     """Nobody is asked to reach what it does not claim, or what its configuration cannot show."""
     claimed = claims.split()
-    assert situation in asked_of(base, *claimed, **config)
+    assert goal in asked_of(base, *claimed, **config)
     for missing in claimed:
-        assert situation not in asked_of(base, *({*claimed} - {missing}), **config)
+        assert goal not in asked_of(base, *({*claimed} - {missing}), **config)
     for key in config:
-        assert situation not in asked_of(base, *claimed, **{**config, key: BARE[base].get(key)})
+        assert goal not in asked_of(base, *claimed, **{**config, key: BARE[base].get(key)})
 
 
 def test_more_is_expected_of_who_claims_more() -> None:
@@ -381,7 +381,7 @@ def test_a_page_is_one_token_where_nothing_says_otherwise(window: int) -> None:
     """S5: so no window has a ragged edge."""
     config: Config = {"pool": "none", "window": window}
     said = asked_of("prefix", *CLAIMED, window=window)
-    assert expected_situations(Header("x", "prefix", config, CLAIMED)) == said
+    assert expected_goals(Header("x", "prefix", config, CLAIMED)) == said
 
 
 def test_little_can_happen_to_what_keeps_nothing() -> None:
@@ -392,7 +392,7 @@ def test_little_can_happen_to_what_keeps_nothing() -> None:
 
 def test_states_are_expected_where_there_are_some() -> None:
     """M2, M7: other caches have none, a match of these never ends inside a node, one slot is not enough."""
-    of_states = {one.name for one in situations_of("prefix") if "mamba" in one.needs}
+    of_states = {one.name for one in goals_of("prefix") if "mamba" in one.needs}
     assert not asked_of("prefix", *CLAIMED) & of_states
     assert asked_of("states", *STATES) >= of_states
     assert "a match ends inside a node" in asked_of("prefix", *STATES) - asked_of("states", *STATES)

@@ -1,13 +1,13 @@
-"""Situations of prefix caches: some that any caller brings about, some that only an engine's life does."""
+"""Coverage goals of prefix caches: some that any caller brings about, some that only an engine does."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from pymllm.history.files import Config
-from pymllm.oracle.laws.situation import Condition, Row, Situation, make_situations
+from pymllm.oracle.laws.goal import Condition, CoverageGoal, Row, make_goals
 
-_prefix = partial(make_situations, "prefix")
+_prefix = partial(make_goals, "prefix")
 
 
 def _has_edges(config: Config) -> bool:
@@ -277,7 +277,7 @@ _OF_STATES = (
     ),
 )
 
-PREFIX_SITUATIONS = (*_ANY, *_OF_WINDOWS, *_OF_STATES)
+PREFIX_GOALS = (*_ANY, *_OF_WINDOWS, *_OF_STATES)
 
 
 def _is_short_of_tracks(config: Config) -> bool:
@@ -292,11 +292,11 @@ _FORGETS = Condition("a cache that keeps nothing", lambda config: config.get("re
 _SHORT = Condition("fewer track slots than pages", _is_short_of_tracks)
 
 
-def _lives(*rows: Row, needs: str = "", when: tuple[Condition, ...] = ()) -> tuple[Situation, ...]:
+def _lives(*rows: Row, needs: str = "", when: tuple[Condition, ...] = ()) -> tuple[CoverageGoal, ...]:
     return _prefix(*rows, needs=f"engine {needs}", when=when, of_engine=True)
 
 
-ENGINE_SITUATIONS = (
+ENGINE_GOALS = (
     *_lives(
         ("a waiting request is aborted", "E3", "B67"),
         ("a request is aborted while its prefix is held", "E3", "B67 B109"),
