@@ -36,6 +36,7 @@ meaning. `pymllm verify` searches for programs that break a law, and reports a l
 
 | line of a law | meaning |
 | --- | --- |
+| *checked* | in which ways; by outcomes in these files of `src/pymllm/oracle/laws` |
 | *applies to* | the kinds of implementation; *if claimed*: the capabilities that the law needs |
 | *faults* | the planted bugs that it may catch, by their id in [faults.md](faults.md) |
 | *wrong implementations* | adapters that break it; try `pymllm verify --adapter NAME` on one |
@@ -75,7 +76,7 @@ def make_laws_page() -> str:
 def _entry(law: Law, wrong: dict[str, list[str]], findings: dict[str, list[str]]) -> str:
     lines = [
         f"- [full text](specification/{law.page}.md#{law.id.lower()})",
-        f"- checked {', '.join(text for way, text in _WAYS.items() if way in law.ways)}",
+        f"- checked {', '.join(_way(law, way) for way in _WAYS if way in law.ways)}",
         f"- applies to {_kinds(law)}{_claims(law)}",
     ]
     faults = [fault for fault in PLANTED if law.id in fault.laws]
@@ -89,6 +90,13 @@ def _entry(law: Law, wrong: dict[str, list[str]], findings: dict[str, list[str]]
     if law.id in findings:
         lines.append(f"- findings: {', '.join(findings[law.id])}")
     return f"\n### {law.id}\n\n**{law.sentence[0].upper()}{law.sentence[1:]}.**\n\n" + "\n".join(lines) + "\n"
+
+
+def _way(law: Law, way: Way) -> str:
+    """Say how a law is checked; of the oracle, in which files of ``src/pymllm/oracle/laws``."""
+    modules = sorted({check.__module__.rpartition(".")[2] for *_, check in law.checks})
+    files = ", ".join(f"`{module}.py`" for module in modules)
+    return f"{_WAYS[way]} ({files})" if way is Way.ORACLE and files else _WAYS[way]
 
 
 def _kinds(law: Law) -> str:
