@@ -74,7 +74,7 @@ class CachedStates:
     def append(self, leaf: MambaTreeNode) -> None:
         """Add a leaf of the current access to the tree."""
         self.tree.append(leaf)
-        self.full_lru.insert_mru(leaf)
+        self.full_lru.insert_behind(leaf, self.full_lru.head)  # insert_mru asks first whether it may: 0.2 us
 
     def split(self, split: Split[MambaTreeNode]) -> None:
         """Split a node; the state stays with the lower half, whose end it belongs to (M3)."""
