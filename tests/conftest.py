@@ -16,7 +16,7 @@ from pymllm import __version__
 from pymllm.conformance import workers
 from pymllm.conformance.machines import CI, DEEP, DEV, PROFILES
 from tests.source_tree import pytest_make_collect_report
-from tests.warm_workers import start_warm
+from tests.warm_workers import START_COLD, start_warm
 
 if TYPE_CHECKING:
     import torch
@@ -82,9 +82,6 @@ def pytest_report_header(config: pytest.Config) -> str:
 def device(kv_device: torch.device) -> torch.device:
     """Each device that the test is to run on, under the name that most tests know it by."""
     return kv_device
-
-
-START_COLD = workers._start
 
 
 @pytest.fixture(scope="session", autouse=True)

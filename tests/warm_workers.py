@@ -8,10 +8,15 @@ import subprocess
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
+from pymllm.conformance import workers
+
+START_COLD = workers._start
+_TESTS = os.getpid()
 PRELOADED = (
-    *("torch", "hypothesis.stateful", "pymllm.conformance.runner", "pymllm.conformance.soak.campaign"),
+    *("torch", "hypothesis.stateful", "pymllm.conformance.runner"),
     *("pymllm.adapters.own_blocks", "pymllm.adapters.own_caches", "pymllm.adapters.own_requests"),
 )
+"""Without `pymllm.conformance.soak.player`, which names the process when it is imported."""
 
 
 class WarmProcess:
@@ -35,8 +40,13 @@ class WarmProcess:
         return self.returncode
 
 
-def start_warm(descriptor: int) -> WarmProcess:
-    """Stand in for `pymllm.conformance.workers._start`; the first call starts the process to fork from."""
+def start_warm(descriptor: int) -> WarmProcess | subprocess.Popen[bytes]:
+    """Stand in for `pymllm.conformance.workers._start`; the first call starts the process to fork from.
+
+    A copy of the tests' process, which has limits of its own, hands them on to a new interpreter.
+    """
+    if os.getpid() != _TESTS:
+        return START_COLD(descriptor)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOADED])
     ready, begun = context.Pipe(duplex=False)
@@ -50,8 +60,6 @@ def start_warm(descriptor: int) -> WarmProcess:
 
 
 def _begin(link: Connection, errors: Connection, begun: Connection, environment: dict[str, str]) -> None:
-    from pymllm.conformance.workers import serve
-
     os.setpgid(0, 0)
     os.environ.clear()
     os.environ.update(environment)
@@ -59,4 +67,4 @@ def _begin(link: Connection, errors: Connection, begun: Connection, environment:
         os.dup2(errors.fileno(), descriptor)
     errors.close()
     begun.close()
-    serve(link.fileno())
+    workers.serve(link.fileno())
