@@ -322,7 +322,7 @@ def test_a_line_has_each_cache_and_both_ceilings() -> None:
         "token hit rate, pages of 1",
         "token hit rate, pages of 64",
     ]
-    assert lines[heads[0] + 2].split() == ["capacity", "radix", "chunk", "Belady", "unlimited"]
+    assert lines[heads[0] + 2].split()[:5] == ["capacity", "radix", "chunk", "Belady", "unlimited"]
     cells = [lines[heads[0] + 3].split(), lines[heads[0] + 4].split(), lines[heads[1] + 3].split()]
     assert [row[0] for row in cells] == ["3,000", "9,000", "8,960"]
     ran = [f"{100 * result.document.runs[0].token_hit_rate:.1f}" for result in grid.results[::2]]
