@@ -22,6 +22,7 @@ from pymllm.oracle.laws import (
     windows,
 )
 from pymllm.oracle.laws.law import SECTIONS, Law, Way
+from pymllm.oracle.models.policy_ranks import POLICY_RANKS
 from pymllm.text_file import cut
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "find_audit_fault",
     "find_law",
     "laws_of",
+    "ranks_policy",
 ]
 
 SPECIFICATION = "2.0"
@@ -86,3 +88,8 @@ def find_audit_fault(kind: str, named: Iterable[str]) -> str | None:
     if unknown is None:
         return None
     return f"names {cut(repr(unknown))}, which is no law of kind {kind}; its laws are {', '.join(known)}"
+
+
+def ranks_policy(policy: str) -> bool:
+    """Tell whether R11 knows the order of an eviction policy, so that an adapter may claim it."""
+    return POLICY_RANKS.get(policy) is not None
