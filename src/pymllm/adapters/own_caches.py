@@ -24,7 +24,7 @@ from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.pools.gdn_pool import GDNPool
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.mem_cache.tree.eviction_policy import POLICIES
-from pymllm.oracle.laws import POLICY_RANKS
+from pymllm.oracle.laws import ranks_policy
 
 ASTRAY = -1
 """Length of a path that spells no prefix of its key, or leads to another root."""
@@ -147,7 +147,7 @@ class OwnTree(OwnPrefixCache):
         """Claim what every tree of ours can: slots over a pool, and refusals unless that checks nothing."""
         claimed = {"extra_key", "bigrams", "hashes", "faults", "callbacks", "call_order"}
         claimed |= {"inspect", "lean_matches"} | ({"refusals"} if self.is_checked else set())
-        if POLICY_RANKS.get(self.policy) is not None:  # the judge knows its order
+        if ranks_policy(self.policy):
             claimed.add("exact_lru" if self.policy == "lru" else "exact_policy")
         return frozenset(claimed | ({"pool"} if self.config["pool"] != "none" else set()))
 

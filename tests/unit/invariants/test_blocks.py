@@ -110,7 +110,7 @@ def test_sound_slots_pass() -> None:
 NAMED = {"Region": Region, "REF_ZERO": REF_ZERO, "Snapshots": Snapshots, "np": np}
 OF_A_CONTEXT = [
     ("it.kv_block_allocator.pool_avail -= 1", "C1", "not free, referenced or cached"),
-    ("it.mamba_slot_allocator._books.free_count -= 1", "C2", "not free, mapped or in hand"),
+    ("it.mamba_slot_allocator._tracker.free_count -= 1", "C2", "not free, mapped or in hand"),
     ("it._rows._requests[1].row = 2", "E2", "in row 1 believes to be in row 2"),
     ("it.request_to_kv_block_ids[1, 1] = 0", "E2", r"rows \[1\] of the table"),
     ("it.request_to_kv_block_ids[4, 0] = 1", "E2", r"rows \[4\] of the table"),
@@ -168,16 +168,20 @@ OF_BLOCKS = [
     ("it._timestamps[1] = 1", "C1", "later than its stamp 1"),
 ]
 OF_SLOTS = [
-    ("it._books.free_count -= 1", "C2", "not free, mapped or in hand"),
-    ("it._books._free[2] = it.get_slot(0); it._books.free_count += 1", "C2", "not free, mapped or in hand"),
-    ("it._books._free[1] = it._books._free[0]", "C2", "not free, mapped or in hand"),
-    ("it._books.slot_of[3] = it.get_slot(2)", "C2", "slots the blocks"),
-    ("it._books.block_of[it.get_slot(2)] = -1", "C2", "slots the blocks"),
-    ("del it.hash_to_block_id[10]", "C4", "the index has"),
-    ("it._books.name(3, 13)", "C4", "which has no slot"),
-    ("it._books.name(2, 12)", "C4", "registered under -1"),
+    ("it._tracker.free_count -= 1", "C2", "not free, mapped or in hand"),
     (
-        "one = np.array([5]); it._books.give(it._books.claim(1, one[:0]), one, one)",
+        "it._tracker._free[2] = it.get_slot(0); it._tracker.free_count += 1",
+        "C2",
+        "not free, mapped or in hand",
+    ),
+    ("it._tracker._free[1] = it._tracker._free[0]", "C2", "not free, mapped or in hand"),
+    ("it._tracker.slot_of[3] = it.get_slot(2)", "C2", "slots the blocks"),
+    ("it._tracker.block_of[it.get_slot(2)] = -1", "C2", "slots the blocks"),
+    ("del it.hash_to_block_id[10]", "C4", "the index has"),
+    ("it._tracker.name(3, 13)", "C4", "which has no slot"),
+    ("it._tracker.name(2, 12)", "C4", "registered under -1"),
+    (
+        "one = np.array([5]); it._tracker.give(it._tracker.claim(1, one[:0]), one, one)",
         "C6",
         r"free blocks \[5\] have slots",
     ),

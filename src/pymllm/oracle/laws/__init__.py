@@ -28,7 +28,6 @@ from pymllm.text_file import cut
 __all__ = [
     "INVARIANTS",
     "LAWS",
-    "POLICY_RANKS",
     "SECTIONS",
     "SPECIFICATION",
     "Law",
@@ -36,6 +35,7 @@ __all__ = [
     "find_audit_fault",
     "find_law",
     "laws_of",
+    "ranks_policy",
 ]
 
 SPECIFICATION = "2.0"
@@ -88,3 +88,8 @@ def find_audit_fault(kind: str, named: Iterable[str]) -> str | None:
     if unknown is None:
         return None
     return f"names {cut(repr(unknown))}, which is no law of kind {kind}; its laws are {', '.join(known)}"
+
+
+def ranks_policy(policy: str) -> bool:
+    """Tell whether R11 knows the order of an eviction policy, so that an adapter may claim it."""
+    return POLICY_RANKS.get(policy) is not None
