@@ -305,7 +305,7 @@ def test_unchecked_indices_outside_raise_and_change_nothing(page_size: int) -> N
     assert store.held_pages == 2
 
 
-def test_random_churn_over_many_chunks_keeps_the_books() -> None:
+def test_random_churn_over_many_chunks_keeps_the_trackers() -> None:
     """A2, A4: sizes from one page to several chunks, merges at every stage of a search."""
     draw = random.Random(5)
     allocator = TokenToKVPoolAllocator(6 * CHUNK, "cpu")

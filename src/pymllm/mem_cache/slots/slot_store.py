@@ -111,7 +111,7 @@ class SlotStore(ABC):
 
     @abstractmethod
     def open_trackers(self, tracker: Any) -> None:
-        """Begin anew with what `new_books` returned."""
+        """Begin anew with what `new_trackers` returned."""
 
     @abstractmethod
     def take(self, count: int) -> Pages | None:
