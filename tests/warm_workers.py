@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import subprocess
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
@@ -68,3 +69,9 @@ def _begin(link: Connection, errors: Connection, begun: Connection, environment:
     errors.close()
     begun.close()
     workers.serve(link.fileno())
+
+
+def stop_warm() -> None:
+    """End the process to fork from, and what watches it; the next call of `start_warm` starts it again."""
+    forkserver._forkserver._stop()
+    resource_tracker._resource_tracker._stop()

@@ -17,6 +17,7 @@ import torch  # Before any run inside this process, which forgets the modules th
 from pymllm.testing import gpu_gate
 from pymllm.testing.gpu_gate import FOLDER, GpuLock
 from tests.fake_nvml.machine import GIB, ROOT, FakeNvml
+from tests.warm_workers import stop_warm
 
 pytest_plugins = ["pytester"]
 
@@ -367,6 +368,7 @@ def test_failing(): assert False
 def test_skipping(): pytest.skip("it has a reason")
 def test_child(): subprocess.run(["true"])
 """
+    stop_warm()  # a child of this process, which may have used a GPU
     name = "test_a_test_that_touches_no_gpu_is_told.py"
     result = with_gpu(text, "--gpu-memory-log=gpu.jsonl")
     result.assert_outcomes(passed=3, failed=1, skipped=1)

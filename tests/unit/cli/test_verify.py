@@ -472,7 +472,7 @@ def test_verbose_has_a_table_for_each_adapter_and_the_machines(report: VerifyRep
 def test_goals_are_counted_and_those_at_zero_named(report: VerifyReport) -> None:
     """Each machine once, with what no adapter missed; the names only where somebody asks for them."""
     text, verbose = text_of(report), text_of(report, verbose=True)
-    assert "machine     coverage goals reached\nRowMachine              0 of 2\n" in text
+    assert "machine     coverage goals reached\nRowMachine                  0 of 2\n" in text
     names = "a row is freed twice (rows); a row outside is freed (my.rows:Rows)"
     assert f"\nnever reached by the RowMachine: {names}\n" in verbose
     assert "never reached" not in text

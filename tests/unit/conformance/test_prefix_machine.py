@@ -139,7 +139,7 @@ def test_at_the_end_everything_is_given_back() -> None:
     made.lock(put(made, 1, 1, 2, 2, 3, 3))
     made.allocate(4)
     made.teardown()
-    assert made.ledger.sizes()["available_size"] == 12
+    assert made.ownership.sizes()["available_size"] == 12
     assert (made.holds, made.model.pages) == ([], {})
     assert asked(made, ops.Insert)
 

@@ -13,6 +13,7 @@ from pymllm.adapters.process.reaper import end_reaper
 from pymllm.testing.gpu_use import GpuTouch, MemoryReturn, who_holds
 from tests.fake_nvml.machine import GIB, MIB, on_machine, say, users
 from tests.unit.instrument.fake_allocator import FakeAllocator
+from tests.warm_workers import stop_warm
 
 NOT_USED = "CUDA is not initialised in this process"
 
@@ -22,6 +23,7 @@ def no_children() -> None:
     """End the programs that other tests have started from this process: they may have used a GPU, too."""
     end_idle_programs()
     end_reaper()
+    stop_warm()
 
 
 # -- touched -----------------------------------------------------------------------------------------------
