@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import torch  # Before any run inside this process, which forgets the modules that it has loaded.
 
+from pymllm.adapters.process.adapter import end_idle_programs
+from pymllm.adapters.process.reaper import end_reaper
 from pymllm.testing import gpu_gate
 from pymllm.testing.gpu_gate import FOLDER, GpuLock
 from tests.fake_nvml.machine import GIB, ROOT, FakeNvml
@@ -368,7 +370,8 @@ def test_failing(): assert False
 def test_skipping(): pytest.skip("it has a reason")
 def test_child(): subprocess.run(["true"])
 """
-    stop_warm()  # a child of this process, which may have used a GPU
+    for end in (end_idle_programs, end_reaper, stop_warm):  # children of this process may have used a GPU
+        end()
     name = "test_a_test_that_touches_no_gpu_is_told.py"
     result = with_gpu(text, "--gpu-memory-log=gpu.jsonl")
     result.assert_outcomes(passed=3, failed=1, skipped=1)
