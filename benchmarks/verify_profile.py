@@ -32,7 +32,7 @@ EVERY = 0.005  # Seconds of processor time between two samples.
 
 UNDER = {
     "shrink": "smaller",
-    "refine": "smaller",
+    "shrink_findings": "smaller",
     "check_replay": "again",
     "look_inside": "walks",
     "try_adapter": "smoke",

@@ -1,6 +1,6 @@
 """The caller's side of a prefix cache: keys, slots that are taken and handed over, what steps gave.
 
-What a caller may know, it asks the judge's model and ledger; what to do when is the business of
+What a caller may know, it asks the judge's model and its ownership; what to do when is the business of
 `pymllm.conformance.prefix_machine`.
 """
 

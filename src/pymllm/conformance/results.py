@@ -288,7 +288,7 @@ def judge_adapter(
 ) -> AdapterResult:
     """Put together what the searches of one adapter found.
 
-    With ``wanted`` laws, rows of these alone, and of broken ones; ``refined`` has smaller programs for these.
+    With ``wanted`` laws, rows of these alone, and of broken ones; ``shrunk`` has smaller programs for these.
     """
     found = [finding for search in searches for finding in search.result.found]
     findings = pick_smallest([*shrunk, *found])
