@@ -132,7 +132,8 @@ class ActingMachine(RuleBasedStateMachine):
     ADAPTER: ClassVar[str]  # registry name or ``module:Class``
     CONFIG: ClassVar[Config]
     SEED: ClassVar[int | None] = None
-    AUDIT: ClassVar[bool] = True  # whether to walk the implementation from inside after every step
+    AUDIT: ClassVar[bool] = True  # whether to walk the implementation from inside,
+    AUDIT_EVERY: ClassVar[int] = 1  # after so many steps; and at the end, where it is more than one
     REPLAY_EVERY: ClassVar[int] = 8
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset()  # capabilities that no use is made of
     judge: Any  # the one of the adapter's kind
@@ -148,7 +149,8 @@ class ActingMachine(RuleBasedStateMachine):
         super().__init__()
         self._noted: list[tuple[str, dict[str, int]]] = []
         self.is_acting = False
-        self.examiner = Examiner(self.make_adapter(), seed=self.SEED, audit=self.AUDIT)
+        audit = self.AUDIT_EVERY if self.AUDIT else 0
+        self.examiner = Examiner(self.make_adapter(), seed=self.SEED, audit=audit)
         self.judge = self.examiner.judge
         self.capabilities = self.examiner.adapter.capabilities - self.LEFT_OUT
         self.can_refuse = "refusals" in self.capabilities  # misuse, so that it can be tried
@@ -204,6 +206,8 @@ class ActingMachine(RuleBasedStateMachine):
         try:
             if not is_broken and not self.examiner.is_cut_short:
                 self.end()
+                if self.AUDIT and self.AUDIT_EVERY > 1:
+                    self.look_inside()
                 if self.is_replayed:
                     self._watched(lambda: self.examiner.check_replay(self.make_adapter))
         finally:

@@ -41,7 +41,7 @@ class BlockActs(PoolMachine):
     def observe(self) -> None:
         """Look at every view and every state, and check the trackers from inside where that is wanted."""
         if self._walks:
-            self._watched(self.examiner.look_inside)
+            self._watched(self.examiner.look_in_turn)
         self.do(ops.Inspect())
         if self.model.states is not None:
             for layer in range(self.model.states.layers):

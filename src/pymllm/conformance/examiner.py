@@ -63,14 +63,15 @@ class Examiner:
         *,
         seed: int | None = None,
         versions: Mapping[str, str] | None = None,
-        audit: bool = True,
+        audit: int = 1,
         coverage: bool = True,
     ) -> None:
         self.adapter = adapter
         self.history = History(header_of(adapter, seed, versions))
         self.judge: Judge[Any] = make_judge(self.history.header, coverage=coverage)
         self.audited: Counter[str] = Counter()  # how often each law was checked from inside
-        self.audits_steps = audit  # who would rather choose the time clears it and calls `look_inside`
+        self.audits_steps = audit > 0  # who would rather choose the time clears it and calls `look_in_turn`
+        self._audit_every = self._until_audit = audit
         self.is_found_inside = False
         self._known_laws: tuple[str, ...] = ()
 
@@ -103,8 +104,15 @@ class Examiner:
         steps.append(Step(number, operation, outcome))
         self.judge.judge(number, operation, outcome)
         if self.audits_steps:
-            self.look_inside()
+            self.look_in_turn()
         return outcome
+
+    def look_in_turn(self) -> None:
+        """Walk the implementation from inside at each ``audit``-th call: operations, unless a machine calls."""
+        self._until_audit -= 1
+        if self._until_audit <= 0:
+            self._until_audit = self._audit_every
+            self.look_inside()
 
     def look_inside(self) -> None:
         """Walk the implementation from inside, where the adapter can; raises what its audit raises."""

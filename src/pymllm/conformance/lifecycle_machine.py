@@ -329,7 +329,7 @@ class LifecycleMachine(ActingMachine):
         self._notes.begin_iteration()
         is_going = self._checked(self.engine.step)
         if self._audits:
-            self._watched(self.examiner.look_inside)
+            self._watched(self.examiner.look_in_turn)
         return is_going
 
     def _settle(self) -> None:
