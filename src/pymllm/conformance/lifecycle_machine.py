@@ -346,8 +346,11 @@ class LifecycleMachine(ActingMachine):
         self._is_intact, self._is_engines_turn = False, True
         result = self._watched(lambda: self._held_responsible(call))
         self._is_intact, self._is_engines_turn = True, False
-        self.judge.evidence.exercised.update(+self.engine.watch.tested)
-        self.engine.watch.tested.clear()
+        exercised, tested = self.judge.evidence.exercised, self.engine.watch.tested
+        for law, times in tested.items():  # which takes a tenth of the time of adding two counters
+            if times:
+                exercised[law] += times
+        tested.clear()
         return result
 
     def _held_responsible(self, call: Callable[[], T]) -> T:

@@ -49,7 +49,9 @@ class SimulatedForward:
 
     The full pool names so many ``slots``, of which ``config.capacity`` may be in use at one time. Nobody
     reads ``padding``; padded writes go to its first slot. Cost: 32 bytes per slot and half, twice: a plain
-    record of what was written where tells a write that went astray.
+    record of what was written where tells a write that went astray. Where the pools of KV are nobody's
+    (``has_pools``), as of an engine that a search drives, KV lies in plain arrays: a write takes a third of
+    the time, and the engine 8 % less.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class SimulatedForward:
         swa_allocator: WindowAllocator | None,
         slots: int | None = None,
         padding: range = range(1),
+        *,
+        has_pools: bool = True,
     ) -> None:
         self.checked_tokens = 0
         self.unchecked_writes = 0
@@ -66,20 +70,28 @@ class SimulatedForward:
         self._padding = padding
         # Drawn once: what padding carries only has to be what no cold run writes.
         self._garbage = np.random.default_rng(config.seed).integers(1, 1 << 62, BATCH_MULTIPLE)
-        self._pools = {_FULL: _make_pool(config, config.capacity if slots is None else slots)}
+        sizes = {_FULL: config.capacity if slots is None else slots}
         if config.swa_capacity is not None:
-            self._pools[_SWA] = _make_pool(config, config.swa_capacity)
+            sizes[_SWA] = config.swa_capacity
+        self._written = {
+            parts: np.zeros((len(_PLACES[parts]), size + config.page_size), dtype=np.int64)
+            for parts, size in sizes.items()
+        }
+        self._pools = {
+            parts: _make_pool(config, size) if has_pools else None for parts, size in sizes.items()
+        }
         # By place, as are the rows of what was written there.
-        self._buffers = {parts: _flat_buffers(pool) for parts, pool in self._pools.items()}
+        self._buffers = {
+            parts: [*map(torch.from_numpy, self._written[parts].copy())]
+            if pool is None
+            else _flat_buffers(pool)
+            for parts, pool in self._pools.items()
+        }
         # The same memory where NumPy can see it: a row is compared in a quarter of the time through torch.
         self._host = {
             parts: [buffer.numpy() for buffer in buffers]
             for parts, buffers in self._buffers.items()
-            if self._pools[parts].device.type == "cpu"
-        }
-        self._written = {
-            parts: np.zeros((len(_PLACES[parts]), pool.size + pool.page_size), dtype=np.int64)
-            for parts, pool in self._pools.items()
+            if buffers[0].device.type == "cpu"
         }
 
     def write(self, slots: torch.Tensor, prefixes: np.ndarray) -> None:
@@ -92,12 +104,17 @@ class SimulatedForward:
             stray = [slot for slot in batch[len(named) :].tolist() if slot not in self._padding]
             if stray:
                 raise InvariantViolation("E5", f"the padding of a batch names slot {stray[0]}")
-            index, expected = torch.from_numpy(batch), kv_fingerprints(prefixes, _PLACES[parts])
-            values = np.empty((len(expected), len(batch), 1, 1), dtype=np.int64)
-            values[:, : len(named), 0, 0], values[:, len(named) :, 0, 0] = expected, garbage
-            keys_values = torch.from_numpy(values).to(pool.device).unbind()
-            for layer in range(_LAYERS):
-                pool.set_kv_buffer(layer, index, *keys_values[2 * layer : 2 * layer + 2])
+            expected = kv_fingerprints(prefixes, _PLACES[parts])
+            values = np.empty((len(expected), len(batch)), dtype=np.int64)
+            values[:, : len(named)], values[:, len(named) :] = expected, garbage
+            if pool is None:
+                for buffer, row in zip(self._host[parts], values, strict=True):
+                    buffer[batch] = row
+            else:
+                index = torch.from_numpy(batch)
+                keys_values = torch.from_numpy(values[..., None, None]).to(pool.device).unbind()
+                for layer in range(_LAYERS):
+                    pool.set_kv_buffer(layer, index, *keys_values[2 * layer : 2 * layer + 2])
             self._written[parts][:, named] = expected
 
     def _slots_of(self, parts: tuple[KVPart, KVPart], slots: torch.Tensor) -> np.ndarray:
@@ -146,8 +163,9 @@ class SimulatedForward:
         """Read what the buffers hold at some slots, shape ``(buffers, slots)``."""
         if parts in self._host:
             return np.array([buffer.take(slots) for buffer in self._host[parts]])
-        index = torch.from_numpy(slots).to(self._pools[parts].device)
-        pieces = [buffer.index_select(0, index) for buffer in self._buffers[parts]]
+        buffers = self._buffers[parts]
+        index = torch.from_numpy(slots).to(buffers[0].device)
+        pieces = [buffer.index_select(0, index) for buffer in buffers]
         return torch.stack(pieces).cpu().numpy()
 
     def check_untouched(self) -> None:
