@@ -70,7 +70,7 @@ class Examiner:
         self.history = History(header_of(adapter, seed, versions))
         self.judge: Judge[Any] = make_judge(self.history.header, coverage=coverage)
         self.audited: Counter[str] = Counter()  # how often each law was checked from inside
-        self.audits_steps = audit > 0  # who would rather choose the time clears it and calls `look_in_turn`
+        self.audits_steps = True  # who would rather choose the time clears it and calls `look_in_turn`
         self._audit_every = self._until_audit = audit
         self.is_found_inside = False
         self._known_laws: tuple[str, ...] = ()
@@ -108,9 +108,9 @@ class Examiner:
         return outcome
 
     def look_in_turn(self) -> None:
-        """Walk the implementation from inside at each ``audit``-th call: operations, unless a machine calls."""
+        """Walk the implementation from inside at each ``audit``-th call; where that is 0, never."""
         self._until_audit -= 1
-        if self._until_audit <= 0:
+        if not self._until_audit:
             self._until_audit = self._audit_every
             self.look_inside()
 

@@ -254,7 +254,7 @@ class LifecycleMachine(ActingMachine):
             raise AdapterError(header.adapter, "an engine needs a prefix cache that claims it can be driven")
         self.judge = judge
         # An iteration is some eight operations; one walk for all of them makes 2,650 a second of 1,600.
-        self._audits, self.examiner.audits_steps = self.examiner.audits_steps, False
+        self.examiner.audits_steps = False
         self.source = DrawnSource()
         self._requests = 0
         self._is_intact = True
@@ -328,8 +328,7 @@ class LifecycleMachine(ActingMachine):
     def _advance(self) -> bool:
         self._notes.begin_iteration()
         is_going = self._checked(self.engine.step)
-        if self._audits:
-            self._watched(self.examiner.look_in_turn)
+        self._watched(self.examiner.look_in_turn)
         return is_going
 
     def _settle(self) -> None:

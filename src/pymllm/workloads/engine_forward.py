@@ -77,28 +77,22 @@ class SimulatedForward:
             parts: np.zeros((len(_PLACES[parts]), size + config.page_size), dtype=np.int64)
             for parts, size in sizes.items()
         }
-        self._pools = {
-            parts: _make_pool(config, size) if has_pools else None for parts, size in sizes.items()
-        }
+        pools = sizes if has_pools else {}
+        self._pools = {parts: _make_pool(config, size) for parts, size in pools.items()}
         # By place, as are the rows of what was written there.
-        self._buffers = {
-            parts: [*map(torch.from_numpy, self._written[parts].copy())]
-            if pool is None
-            else _flat_buffers(pool)
-            for parts, pool in self._pools.items()
-        }
+        self._buffers = {parts: _flat_buffers(pool) for parts, pool in self._pools.items()}
         # The same memory where NumPy can see it: a row is compared in a quarter of the time through torch.
         self._host = {
-            parts: [buffer.numpy() for buffer in buffers]
-            for parts, buffers in self._buffers.items()
-            if buffers[0].device.type == "cpu"
+            parts: [buffer.numpy() for buffer in self._buffers[parts]] if has_pools else [*written.copy()]
+            for parts, written in self._written.items()
+            if not has_pools or self._pools[parts].device.type == "cpu"
         }
 
     def write(self, slots: torch.Tensor, prefixes: np.ndarray) -> None:
         """Write KV of uint64 prefix fingerprints into full slots, both ``(n,)``, garbage into padding."""
         self.unchecked_writes += 1
         garbage = self._garbage[: -len(prefixes) % BATCH_MULTIPLE]
-        for parts, pool in self._pools.items():
+        for parts, written in self._written.items():
             named = self._slots_of(parts, slots)
             batch = padded(named, self._padding.start)
             stray = [slot for slot in batch[len(named) :].tolist() if slot not in self._padding]
@@ -107,15 +101,15 @@ class SimulatedForward:
             expected = kv_fingerprints(prefixes, _PLACES[parts])
             values = np.empty((len(expected), len(batch)), dtype=np.int64)
             values[:, : len(named)], values[:, len(named) :] = expected, garbage
-            if pool is None:
+            if parts not in self._pools:
                 for buffer, row in zip(self._host[parts], values, strict=True):
                     buffer[batch] = row
             else:
-                index = torch.from_numpy(batch)
+                pool, index = self._pools[parts], torch.from_numpy(batch)
                 keys_values = torch.from_numpy(values[..., None, None]).to(pool.device).unbind()
                 for layer in range(_LAYERS):
                     pool.set_kv_buffer(layer, index, *keys_values[2 * layer : 2 * layer + 2])
-            self._written[parts][:, named] = expected
+            written[:, named] = expected
 
     def _slots_of(self, parts: tuple[KVPart, KVPart], slots: torch.Tensor) -> np.ndarray:
         if parts is _SWA and self._swa_allocator is not None:
@@ -163,18 +157,15 @@ class SimulatedForward:
         """Read what the buffers hold at some slots, shape ``(buffers, slots)``."""
         if parts in self._host:
             return np.array([buffer.take(slots) for buffer in self._host[parts]])
-        buffers = self._buffers[parts]
-        index = torch.from_numpy(slots).to(buffers[0].device)
-        pieces = [buffer.index_select(0, index) for buffer in buffers]
+        index = torch.from_numpy(slots).to(self._pools[parts].device)
+        pieces = [buffer.index_select(0, index) for buffer in self._buffers[parts]]
         return torch.stack(pieces).cpu().numpy()
 
     def check_untouched(self) -> None:
         """Compare every slot but the padding with what was written there: no write went astray (law E5)."""
-        for parts, buffers in self._buffers.items():
-            for (layer, part), buffer, written in zip(
-                _PLACES[parts], buffers, self._written[parts], strict=True
-            ):
-                found = buffer.cpu().numpy()
+        for parts, rows in self._written.items():
+            buffers = self._host.get(parts) or [buffer.cpu().numpy() for buffer in self._buffers[parts]]
+            for (layer, part), found, written in zip(_PLACES[parts], buffers, rows, strict=True):
                 astray = found != written
                 astray[self._padding.start : self._padding.stop] = False
                 if astray.any():

@@ -77,9 +77,10 @@ def check_windows(config: EngineConfig, pools: EnginePools, lives: Sequence[Live
         row = pools.rows.req_to_token[live.row, start : live.length]
         halves = pools.swa_allocator.translate_to_swa(row).cpu().numpy()
         if not halves.all():
+            gone = start + int(halves.argmin())
             raise InvariantViolation(
                 "S1",
-                f"request {live.request_id}: position {start + int(halves.argmin())} has no SWA half, but the window of "
+                f"request {live.request_id}: position {gone} has no SWA half, but the window of "
                 f"{window} tokens before the last whole page of {live.length} tokens covers it",
             )
 
