@@ -26,6 +26,8 @@ class Claim(NamedTuple):
 _ALL = "slots rows buffers states hashes prefix blocks requests"
 _POOLS = "slots rows states prefix blocks requests"
 
+_OF_POOLS = "slots rows states blocks requests"
+
 CLAIMS: dict[str, Claim] = {
     "pool": Claim("has slots, rows, states or blocks to allocate", _POOLS),
     "swa": Claim("prefix caches: has a sliding window; slots: gives each slot an SWA half", "slots prefix"),
@@ -42,12 +44,8 @@ CLAIMS: dict[str, Claim] = {
     "refusals": Claim("refuses misuse with the documented errors: all of the next six", _ALL),
     "refuses_malformed": Claim("refuses what nobody may pass at any time", _ALL),
     "refuses_bad_arguments": Claim("refuses arguments that do not fit each other, or what they name", _ALL),
-    "refuses_double_free": Claim(
-        "refuses what is free, or gone, to be freed again or used", _POOLS.replace("prefix ", "")
-    ),
-    "refuses_foreign": Claim(
-        "refuses padding and whatever lies outside", _POOLS.replace("prefix ", "buffers ")
-    ),
+    "refuses_double_free": Claim("refuses what is free or gone to be freed again or used", _OF_POOLS),
+    "refuses_foreign": Claim("refuses padding and whatever lies outside", f"buffers {_OF_POOLS}"),
     "refuses_stale": Claim("refuses nodes that have left the cache"),
     "refuses_unheld": Claim("refuses a release without that hold, or with another token"),
     "merges": Claim("makes freed pages available at a merge, in the order of A4", "slots"),

@@ -57,7 +57,7 @@ CONFIG_KEYS: Final[Mapping[str, str]] = {
     "states": """
 `max_reqs` | at least 1 | working rows 1 to `max_reqs`; row 0 is padding
 `track_slots` | at least 0 | rows behind these, for snapshots
-`layers`, `v_heads`, `k_dim`, `v_dim` | at least 1 | a row's recurrent state: float32 `[v_heads, v_dim, k_dim]`
+`layers`, `v_heads`, `k_dim`, `v_dim` | at least 1 | a row's state: float32 `[v_heads, v_dim, k_dim]`
 `conv_dim`, `kernel` | at least 1 | the convolution's state of a row is `[conv_dim, kernel - 1]`
 `dtype` | text | of the convolution's state
 """,
@@ -65,7 +65,7 @@ CONFIG_KEYS: Final[Mapping[str, str]] = {
     "prefix": """
 `page_size` | at least 1 | tokens per page, of the cache and of its pool
 `window` | at least 1, or null | tokens that the window layers look back; null without such layers
-`pool` | `"none"`, `"token"`, `"swa"` | none (tokens are the slots; so if absent), slots, slots with second halves
+`pool` | `"none"`, `"token"`, `"swa"` | none (so if absent): tokens are the slots; slots; slots with halves
 `slots` | whole pages | tokens of the pool, page 0 not counted; absent without a pool
 `swa_slots` | whole pages | tokens of its second half; absent without one
 `track_slots` | at least 1, or absent | snapshots of states that its pool of states has; absent without states
