@@ -50,7 +50,7 @@ def _kinds() -> str:
     """Return what configurations of each kind hold, and what its implementations can claim."""
     parts = []
     for kind, keys in CONFIG_KEYS.items():
-        claims = ", ".join(f"`{name}`" for name, claim in CLAIMS.items() if kind in claim.kinds.split())
+        claims = ", ".join(f"`{name}`" for name, one in CLAIMS.items() if kind in one.kinds.split())
         rows = "".join(f"| {line} |\n" for line in keys.strip().splitlines())
         table = (
             f"| key | value | meaning |\n| --- | --- | --- |\n{rows}" if rows else "Nothing is built: `{}`.\n"
@@ -84,7 +84,7 @@ _KINDS = {
     "buffers": "keys and values of each layer ([buffers](rows-states-buffers.md))",
     "states": "recurrent states of each layer ([states](rows-states-buffers.md))",
     "hashes": "keys and hash functions ([keys and hashes](keys-and-hashes.md))",
-    "prefix": "a prefix cache ([prefixes](prefixes.md), [windows](windows.md), [states](recurrent-states.md))",
+    "prefix": "a cache ([prefixes](prefixes.md), [windows](windows.md), [states](recurrent-states.md))",
     "blocks": "an allocator of blocks, and the slots of states beside it ([blocks](blocks.md))",
     "requests": "whole requests over blocks ([requests](requests.md))",
 }

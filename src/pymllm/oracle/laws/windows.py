@@ -300,18 +300,19 @@ def a_hold_locks_its_window(before: CacheModel, operation: Lock, seen: SeenNode)
 
     - **Refused.** A hold at a prefix that is not usable (S1) is a `ValueError`. That happens where a page
       died since the step that returned it.
-    - **Token**, of who claims `hold_tokens`. `lock` answers a token, a number or a string. It is null
-      if and only if *E* is 0, that is if the window, in whole pages, covers the whole path. Otherwise it
-      stands for the edge page. Of two holds that are outstanding, tokens are equal if and only if their edge pages are the same page, of
-      the same path. So all holds at one path have one token, and holds at two paths may share one.
+    - **Token**, of who claims `hold_tokens`. `lock` answers a token, a number or a string. It is null if
+      and only if *E* is 0, that is if the window, in whole pages, covers the whole path. Otherwise it
+      stands for the edge page. Of two holds that are outstanding, tokens are equal if and only if their
+      edge pages are the same page, of the same path. So all holds at one path have one token, and holds
+      at two paths may share one.
     - **Release.** `unlock` passes the token of the hold, null where it was null. It takes away what that
       hold locked, and nothing else, whatever was split, inserted, revived or evicted in between. Any
       other token, or none in its place, is a `LockError` and changes nothing. Stale nodes and holds that
       are not there are noticed first (R6).
     - **Nodes**, for the same. Where nodes are shown, a node begins at *E*: taking the hold splits one if
       need be. This **edge node** shows the token as its `boundary`, and no node shows the token of
-      somebody's hold elsewhere. If the edge node is split, its upper half has the boundary (R10). Once no hold has the
-      token any more, what the node shows is open.
+      somebody's hold elsewhere. If the edge node is split, its upper half has the boundary (R10). Once no
+      hold has the token any more, what the node shows is open.
 
     Pages of two tokens, *W* = 5, one path of twelve tokens:
 
