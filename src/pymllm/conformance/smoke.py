@@ -279,7 +279,7 @@ def _check_claims(entry: AdapterEntry, config: Config, adapter: Adapter) -> None
         raise AdapterError(
             entry.name, f"claims {unknown[0]!r}, which is no capability; there are {', '.join(CAPABILITIES)}"
         )
-    if {"mamba", "engine"} <= adapter.capabilities and not _OF_ENGINES <= adapter.capabilities:
+    if {"mamba", "engine"} <= adapter.capabilities and not adapter.capabilities >= _OF_ENGINES:
         needed = " and ".join(sorted(_OF_ENGINES))
         raise AdapterError(entry.name, f"claims engine with states; an engine needs {needed}, too")
     twin = build_adapter(entry.place, config)
