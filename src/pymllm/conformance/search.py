@@ -84,6 +84,7 @@ class SearchResult:
     # known, passed_over: programs that met a deviation, by its name, or broke a law that nobody looked for
     known: Counter[str] = field(default_factory=Counter)
     passed_over: Counter[str] = field(default_factory=Counter)
+    left_out: frozenset[str] = frozenset()  # laws of which something was not told, or not done
 
 
 @contextmanager
@@ -115,6 +116,7 @@ class _Watch:
         self._programs = 0
         self._failed_at: int | None = None
         self._steps = 0
+        self._left_out: set[str] = set()
         self._counts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
         self._smallest: dict[str, FoundViolation] = {}
         self._broken: Counter[str] = Counter()
@@ -202,11 +204,13 @@ class _Watch:
             broken=self._broken,
             known=self._known,
             passed_over=self._passed_over,
+            left_out=frozenset(self._left_out),
         )
 
     def _note(self, examiner: Examiner) -> None:
         self._programs += 1
         self._steps += len(examiner.history)
+        self._left_out |= examiner.judge.evidence.left_out
         seen = examiner.judge.evidence.exercised, examiner.audited, examiner.judge.evidence.reached
         for count, new in zip(self._counts, seen, strict=True):
             count.update(new)

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from pymllm.errors import InvariantViolation, TraceError
+from pymllm.history.claims import all_claims
 from pymllm.history.codec import Record, decode, encode, json_reader, name_of, write_json
 from pymllm.history.config_limits import check_config, config_schema
 from pymllm.history.operations import KINDS, Operation
@@ -115,6 +116,7 @@ class Header(Record, frozen=True):
     - ``note``: Why it was kept, such as the violated law.
     - ``scenario``: The acts behind the operations, which show again what an engine does wrong.
     - ``deviations``: What it was known to do otherwise, and was not to be told of again.
+    - ``specification``: The version in whose words it claims; empty before 2.1.
     """
 
     adapter: str
@@ -126,10 +128,16 @@ class Header(Record, frozen=True):
     note: str = ""
     scenario: PlayedActs | None = None
     deviations: tuple[Deviation, ...] = ()
+    specification: str = ""
 
     def known(self, operation: Operation | None, violation: InvariantViolation) -> Deviation | None:
         """Return the deviation that a violation is, if it is one of those."""
         return next((it for it in self.deviations if it.covers(operation, violation)), None)
+
+    @property
+    def claims(self) -> frozenset[str]:
+        """The capabilities, with all that they say of themselves."""
+        return all_claims(frozenset(self.capabilities), self.specification)
 
 
 class Step(Record, frozen=True, rename={"number": "step", "operation": "op"}):
