@@ -44,6 +44,11 @@ def _all_codes(code: CodeType) -> Iterator[CodeType]:
             yield from _all_codes(constant)
 
 
+def find_places(change: Change, path: Path) -> list[str]:
+    """Return where the function of a change stands in the sound module."""
+    return [name_place(code) for code in _codes_of(change, path.read_text(encoding="utf-8"), path)]
+
+
 def find_codes(change: Change, path: Path) -> dict[str, CodeType]:
     """Return the changed code that a function is to have, by its place in the sound module.
 
@@ -54,16 +59,22 @@ def find_codes(change: Change, path: Path) -> dict[str, CodeType]:
         _codes_of(change, change.text, path),
         strict=True,
     )
-    found = {name_place(old): (old, new) for old, new in pairs if old != new}
-    if any(old.co_freevars != new.co_freevars for old, new in found.values()):
+    found = {name_place(old): (old.co_freevars, new) for old, new in pairs if old != new}
+    if any(new.co_freevars not in ((), free) for free, new in found.values()):
         return {}
-    return {place: new for place, (_, new) in found.items()}
+    # A function keeps its closure: a change that took the only super() away does not look into it.
+    return {place: new.replace(co_freevars=free) for place, (free, new) in found.items()}
 
 
 def exchange(codes: dict[str, CodeType], functions: Functions) -> None:
-    """Give functions the codes that `find_codes` found for their places."""
+    """Give functions the codes that `find_codes` found for their places; LookupError where nobody stands.
+
+    A module that is imported only when it is needed would come with its sound functions afterwards.
+    """
     for place, code in codes.items():
-        for function in functions.get(place, ()):
+        if place not in functions:
+            raise LookupError(f"{place}: this process has no such function")
+        for function in functions[place]:
             function.__code__ = code
 
 
