@@ -6,6 +6,7 @@ soon as its code is another.
 
 from __future__ import annotations
 
+import ast
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,16 +55,14 @@ def find_codes(change: Change, path: Path) -> dict[str, CodeType]:
 
     There is none where no code tells: a parameter's default changed, or what is taken from around it.
     """
-    pairs = zip(
-        _codes_of(change, path.read_text(encoding="utf-8"), path),
-        _codes_of(change, change.text, path),
-        strict=True,
-    )
-    found = {name_place(old): (old.co_freevars, new) for old, new in pairs if old != new}
-    if any(new.co_freevars not in ((), free) for free, new in found.values()):
+    sound = _codes_of(change, path.read_text(encoding="utf-8"), path)
+    changed = _codes_of(change, change.text, path)
+    if any(old.co_freevars and not new.co_freevars for old, new in zip(sound, changed, strict=True)):
+        changed = _codes_of(change, change.text, path, "if 0: __class__")  # the only super() is gone
+    found = {name_place(old): (old, new) for old, new in zip(sound, changed, strict=True) if old != new}
+    if any(old.co_freevars != new.co_freevars for old, new in found.values()):
         return {}
-    # A function keeps its closure: a change that took the only super() away does not look into it.
-    return {place: new.replace(co_freevars=free) for place, (free, new) in found.items()}
+    return {place: new for place, (_, new) in found.items()}
 
 
 def exchange(codes: dict[str, CodeType], functions: Functions) -> None:
@@ -78,6 +77,12 @@ def exchange(codes: dict[str, CodeType], functions: Functions) -> None:
             function.__code__ = code
 
 
-def _codes_of(change: Change, text: str, path: Path) -> list[CodeType]:
-    module = compile(text, str(path), "exec", dont_inherit=True)
+def _codes_of(change: Change, text: str, path: Path, end: str = "") -> list[CodeType]:
+    """Compile a function, which may end with something more: whoever does not need its closure keeps it."""
+    tree = ast.parse(text, str(path))
+    for it in ast.walk(tree):
+        if isinstance(it, ast.FunctionDef) and change.function.endswith(f".{it.name}"):
+            for more in ast.parse(end).body:
+                it.body.append(ast.fix_missing_locations(ast.copy_location(more, it)))
+    module = compile(tree, str(path), "exec", dont_inherit=True)
     return [code for code in _all_codes(module) if f"{change.module}.{code.co_qualname}" == change.function]
