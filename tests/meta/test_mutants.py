@@ -17,7 +17,7 @@ import pytest
 from mutant_places import exchange, find_codes, find_functions, find_lines
 from mutant_processes import Task, Tell, limit, run_each
 from mutant_reach import IMPORT, Reach, Sources, merge, read_reach, stamp_sources, write_reach
-from mutant_runs import stages_for
+from mutant_runs import Results, stages_for
 from mutants import Change, read_mutant
 
 SOURCE = '''\
@@ -111,6 +111,25 @@ def test_a_score_leaves_out_what_nobody_can_kill(monkeypatch: pytest.MonkeyPatch
     page = mutation.make_page(found, "seed", 4, 40)
     assert "2 noticed, 1 not noticed, 1 that no test can notice: 66.7%" in page
     assert "| `m.f` | `` old d `` | `` new \\| one `` | equal |" in page
+
+
+def test_what_is_noticed_or_explained_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others are, each time."""
+    tried: list[list[str]] = []
+
+    def note(
+        root: Path, left: dict[str, Change], rooms: object, jobs: int, folder: Path, show: object
+    ) -> None:
+        tried.append([name.partition(" ")[0] for name in left])
+        for name, it in left.items():
+            Results(folder / "results.json").note(name, "somebody" if it.new == "new a" else "")
+
+    changes = {name: Change("m", "m.f", "old", f"new {name}", "") for name in "abc"}
+    monkeypatch.setattr(mutation, "explain", lambda: {mutation.Mutant("m.f", "old", "new c"): "equal"})
+    monkeypatch.setattr(mutation, "run_all", note)
+    for _ in range(2):
+        assert mutation.find_out(tmp_path, changes, 1) == {"a": "somebody", "b": "", "c": ""}
+    assert tried == [["a", "b"], ["b"]]
 
 
 def test_a_sample_outlives_other_changes() -> None:
