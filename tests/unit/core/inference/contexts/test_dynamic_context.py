@@ -118,6 +118,18 @@ def test_a_forward_pass_may_reset_the_context_and_fail() -> None:
     assert context.requests == []
 
 
+def test_a_chunk_without_offsets_leaves_no_state_behind() -> None:
+    """C8: those of a chunk are known from the start of its step."""
+    context = make_context()
+    slots = context.mamba_slot_allocator
+    assert slots is not None
+    context.add_request(request(*range(8)))
+    context.add_request(request(1))
+    assert slots.intermediate_offsets() == [(), ()]
+    context.begin_step()
+    assert slots.intermediate_offsets() == [(4,), ()]
+
+
 def test_a_step_that_cannot_begin_frees_the_blocks_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """X2, C6: nobody can use them, and nobody has to give them back."""
     context = make_context()
