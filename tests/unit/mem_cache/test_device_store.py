@@ -57,6 +57,9 @@ def test_slots_are_counted_out_on_the_device(page_size: int) -> None:
     store = DeviceSlotStore(8, page_size, torch.device("meta"), need_sort=False, check_ownership=False)
     assert (pages := store.take(1)) is not None
     assert store.slots_of(pages, page_size).device.type == "meta"
+    none = TokenToKVPoolAllocator(8, "meta", page_size, check_ownership=False).alloc(0)
+    assert none is not None
+    assert none.device.type == "meta"
 
 
 def test_numbers_from_the_host_go_to_the_device() -> None:
