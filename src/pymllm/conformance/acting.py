@@ -167,7 +167,7 @@ class ActingMachine(RuleBasedStateMachine):
         self._noted: list[tuple[str, dict[str, int]]] = []
         self.is_acting = False
         self.passed_over: str | None = (
-            None  # what ended the program without being found: a law, or what is known
+            None  # what has ended the program and is no finding: a law or deviation
         )
         self.examiner = Examiner(
             self.make_adapter(), seed=self.SEED, audit=self.AUDIT, deviations=self.UNWANTED.deviations
