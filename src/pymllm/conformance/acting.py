@@ -166,9 +166,8 @@ class ActingMachine(RuleBasedStateMachine):
         super().__init__()
         self._noted: list[tuple[str, dict[str, int]]] = []
         self.is_acting = False
-        self.passed_over: str | None = (
-            None  # what has ended the program and is no finding: a law or deviation
-        )
+        # The law or the deviation that has ended the program and is no finding.
+        self.passed_over: str | None = None
         self.examiner = Examiner(
             self.make_adapter(), seed=self.SEED, audit=self.AUDIT, deviations=self.UNWANTED.deviations
         )
