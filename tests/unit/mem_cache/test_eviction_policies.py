@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,14 @@ from pymllm.invariants import check_mamba_radix_cache, check_radix_cache
 from pymllm.mem_cache import MambaRadixCache, RadixCache, RadixKey
 from pymllm.mem_cache.tree.eviction_policy import FIFO, LRU, POLICIES, SLRU
 from pymllm.mem_cache.tree.victim_order import RankedOrder
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu"])
+def test_no_slots_are_on_the_pools_device(policy: str) -> None:
+    """R1: a match that finds nothing is a tensor as others are."""
+    pool = SimpleNamespace(device=torch.device("meta"), free=len)
+    cache = RadixCache(token_to_kv_pool_allocator=pool, eviction_policy=policy)
+    assert cache.match_prefix(RadixKey([1])).indices.device.type == "meta"
 
 
 @dataclass
@@ -256,6 +266,45 @@ def test_policy_that_fails_changes_nothing(wrong: Any, message: str) -> None:
     check_radix_cache(cache)
 
 
+@pytest.mark.parametrize("kind", [RadixCache, MambaRadixCache])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda cache: cache.evict(1),
+        lambda cache: cache.match_prefix(RadixKey([1])),
+        lambda cache: cache.insert(RadixKey([9])),
+        lambda cache: cache.inc_lock_ref(cache.root_node),
+        lambda cache: cache.reset(),
+    ],
+    ids=["evict", "match_prefix", "insert", "inc_lock_ref", "reset"],
+)
+def test_rank_may_not_call_the_cache(kind: Any, call: Callable[[Any], Any]) -> None:
+    """X6: the call is refused, and the eviction with it where the policy does not catch that."""
+
+    class Meddler(Largest):
+        catches = False
+
+        def rank(self, node: Any) -> int:
+            try:
+                call(cache)
+            except RuntimeError:
+                if not self.catches:
+                    raise
+            return super().rank(node)
+
+    policy = Meddler()
+    cache = kind(eviction_policy=policy)
+    for tokens in ([1, 2, 3], [4], [5, 6]):
+        cache.insert(RadixKey(tokens))
+    before = cache.total_size(), cache.evictable_size()
+    with pytest.raises(RuntimeError, match="was called from a rank of its eviction policy: only sizes"):
+        cache.evict(1)
+    assert (cache.total_size(), cache.evictable_size()) == before
+    policy.catches = True
+    assert cache.evict(1).full_evicted == 3
+    assert cache.insert(RadixKey([5, 6])).prefix_len == 2, "the cache listens again"
+
+
 class Full(dict[Any, Any]):
     """A table that finds no memory."""
 
@@ -347,6 +396,8 @@ def test_unknown_policy_is_refused(make: Any) -> None:
         make(eviction_policy=Largest)
     with pytest.raises(TypeError, match="protected_threshold must be an int"):
         SLRU("2")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"protected_threshold must be at least 1, got 0$"):
+        SLRU(0)
 
 
 @pytest.mark.parametrize("wrong", ["3", float("nan"), 1.5, 0.0, None, True])

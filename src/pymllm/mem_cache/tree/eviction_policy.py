@@ -11,7 +11,7 @@ import difflib
 from reprlib import repr as short_repr
 from typing import Any, ClassVar, Protocol, TypeGuard
 
-from pymllm.mem_cache.arguments import as_int
+from pymllm.mem_cache.arguments import as_size
 
 __all__ = [
     "FIFO",
@@ -79,7 +79,7 @@ class EvictionPolicy(Protocol):
         Parameters
         ----------
         node : RankedNode
-            An unlocked leaf, which is only looked at.
+            An unlocked leaf, which is only looked at; the cache itself refuses calls meanwhile (X6).
 
         Returns
         -------
@@ -162,18 +162,18 @@ class SLRU:
     Parameters
     ----------
     protected_threshold : int
-        Hits from which on a node is protected.
+        Hits from which on a node is protected, at least 1: with none, all are.
 
     Raises
     ------
-    TypeError
-        The threshold is no int.
+    TypeError, ValueError
+        The threshold is no int, or below 1.
     """
 
     name: ClassVar[str] = "slru"
 
     def __init__(self, protected_threshold: int = 2) -> None:
-        self.protected_threshold = as_int("protected_threshold", protected_threshold)
+        self.protected_threshold = as_size("protected_threshold", protected_threshold)
 
     def rank(self, node: RankedNode) -> Any:
         """Return whether it is protected."""
