@@ -6,6 +6,7 @@ meaning; ``SPECIFICATION`` is the version of all together.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from pymllm.history.claims import SPECIFICATION
@@ -78,9 +79,14 @@ _BELOW = {"requests": ("blocks",)}
 """What an implementation of a kind stands on, and may look at, too."""
 
 
+@functools.cache
+def _ids_of_audits(kind: str) -> dict[str, None]:
+    return dict.fromkeys(law.id for each in (kind, *_BELOW.get(kind, ())) for law in laws_of(each))
+
+
 def find_audit_fault(kind: str, named: Iterable[str]) -> str | None:
     """Say which law a walk from inside names that is none of the kind; nobody could say what it found."""
-    known = dict.fromkeys(law.id for each in (kind, *_BELOW.get(kind, ())) for law in laws_of(each))
+    known = _ids_of_audits(kind)
     unknown = next((law for law in named if law not in known), None)
     if unknown is None:
         return None

@@ -59,8 +59,9 @@ def ends_of_pages(path: Path, page_size: int) -> tuple[Path, ...]:
     return tuple(path.upto(end) for end in range(page_size, len(path.tokens) + 1, page_size))
 
 
+@functools.lru_cache(maxsize=128)
 def path_of_key(key: Key) -> Path:
-    """Return the path that a key spells, an unaligned tail included.
+    """Return the path that a key spells, an unaligned tail included; remembered, as `ends_of_pages`.
 
     A `ProgramError` where its tokens are of different kinds, or tuples of one number, which are no tokens, or
     its namespace is no text (K1).
