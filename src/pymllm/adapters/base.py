@@ -35,13 +35,15 @@ CAPABILITIES: dict[str, str] = {
     "faults": "can let a pool call or a callback fail once, where the search asks for it",
     "callbacks": "calls back once per evicted node",
     "call_order": "calls the pool as often and in the order that X2 demands",
-    "inspect": "shows its nodes",
+    "inspect": "shows its nodes; an index: what each worker has, and can be built from that",
     "lean_matches": "a match splits at most one node, the one in which it ends",
     "mamba": "keeps states of recurrent layers beside the KV",
     "bare_inserts": "with states: takes keys that come without a state",
     "bare_holds": "with states: locks a node without a state, and the state that the node gets later",
     "state_leaves": "with states: removes nodes that an eviction made leaves without a state, unless held",
     "lru_lists": "has the two documented lists of nodes by recency, and shows their order",
+    "exact_removals": "an index: forgets the blocks that a removal names, and none below them",
+    "early_exit": "an index: can end a search when one worker is left",
     "engine": "can be driven by the simulated engine",
 }
 """What an adapter can claim; a law whose capability is missing is reported as not claimed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pymllm.oracle.laws import (
+    block_index,
     blocks,
     buffers,
     every_class,
@@ -42,7 +43,20 @@ SPECIFICATION = "2.0"
 """Version of the specification: the first number grows where what kept it may break it now, the second where
 it says more, or the same more clearly."""
 
-_PAGES = (every_class, slots, rows, buffers, state_pools, keys, prefixes, windows, states, blocks, requests)
+_PAGES = (
+    every_class,
+    slots,
+    rows,
+    buffers,
+    state_pools,
+    keys,
+    prefixes,
+    windows,
+    states,
+    blocks,
+    requests,
+    block_index,
+)
 
 LAWS: tuple[Law, ...] = tuple(
     dict.fromkeys(one for page in _PAGES for one in vars(page).values() if isinstance(one, Law))
