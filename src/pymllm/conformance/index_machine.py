@@ -55,7 +55,7 @@ class IndexMachine(PoolMachine):
         if self.can_look:
             self.do(ops.Inspect())
 
-    @act(seed=SEED)
+    @act(weight=2, seed=SEED)
     def find(self, seed: int) -> None:
         """Search for some sequence twice, of blocks that nobody has perhaps."""
         path = self._path(random.Random(seed))
@@ -64,34 +64,34 @@ class IndexMachine(PoolMachine):
 
     # -- events --------------------------------------------------------------------------------------------
 
-    @act(weight=4, worker=(1, _WORKERS), count=(1, _LONGEST), seed=SEED)
+    @act(weight=8, worker=(1, _WORKERS), count=(1, _LONGEST), seed=SEED)
     def store(self, worker: int, count: int, seed: int) -> None:
         """Store the end of some sequence, below the blocks of it that the worker has."""
         path = self._path(random.Random(seed))
         depth = self._depth(worker, path)
         self._store(worker, path, depth, depth + count)
 
-    @act(weight=2, worker=(1, _WORKERS), depth=(0, _LONGEST - 1), count=(1, 2), seed=SEED)
+    @act(weight=4, worker=(1, _WORKERS), depth=(0, _LONGEST - 1), count=(1, 2), seed=SEED)
     def store_anywhere(self, worker: int, depth: int, count: int, seed: int) -> None:
         """Store a part of some sequence, below what the worker may not have, or what it has already."""
         path = self._path(random.Random(seed))
         depth %= len(path)
         self._store(worker, path, depth, depth + count)
 
-    @act("has_blocks", weight=2, pick=(0, 30), worker=(1, _WORKERS))
+    @act("has_blocks", weight=4, pick=(0, 30), worker=(1, _WORKERS))
     def copy(self, pick: int, worker: int) -> None:
         """Store a whole sequence that somebody has."""
         path = self._held_path(pick)
         self._store(worker, path, 0, len(path))
 
-    @act("has_blocks", weight=3, pick=(0, 30), count=(1, 2), is_last=(0, 2))
+    @act("has_blocks", weight=8, pick=(0, 30), count=(1, 2), is_last=(0, 2))
     def remove(self, pick: int, count: int, is_last: int) -> None:
         """Remove blocks of a worker from inside of a sequence, or its last ones, the last first."""
         worker, hash = self._held(pick)
         hashes = [hash, *self.model.below(worker, hash)]
         self._remove(worker, hashes[::-1] if is_last else hashes[:count])
 
-    @act("has_gap", weight=3, pick=(0, 30), count=(1, 3), is_rebuilt=(0, 2))
+    @act("has_gap", weight=4, pick=(0, 30), count=(1, 3), is_rebuilt=(0, 2))
     def close_gap(self, pick: int, count: int, is_rebuilt: int) -> None:
         """Store a block again that is missing above others, with some that come after it."""
         worker, hash = self._gaps()[pick % len(self._gaps())]
@@ -101,7 +101,7 @@ class IndexMachine(PoolMachine):
         if is_rebuilt == 2 and self.can_look:
             self.ask(ops.Rebuild())
 
-    @act("has_gap", weight=2, pick=(0, 30), is_removed=(0, 1), token=(1, _TOKENS))
+    @act("has_gap", weight=5, pick=(0, 30), is_removed=(0, 1), token=(1, _TOKENS))
     def change_what_is_cut_off(self, pick: int, is_removed: int, token: int) -> None:
         """Remove a block that is cut off, or store one below it."""
         worker, gap = self._gaps()[pick % len(self._gaps())]
@@ -113,7 +113,7 @@ class IndexMachine(PoolMachine):
             path = self._path_to(worker, hash)
             self._store(worker, (*path, token), len(path), len(path) + 1)
 
-    @act(worker=(1, _WORKERS), count=(1, 2), seed=SEED)
+    @act(weight=2, worker=(1, _WORKERS), count=(1, 2), seed=SEED)
     def remove_anything(self, worker: int, count: int, seed: int) -> None:
         """Remove some blocks that the worker may not have."""
         source = random.Random(seed)
@@ -136,7 +136,7 @@ class IndexMachine(PoolMachine):
         if not chance:
             self.ask(ops.Reset())
 
-    @act("can_look")
+    @act("can_look", weight=3)
     def rebuild(self) -> None:
         """Build the index anew from what it shows."""
         self.ask(ops.Rebuild())

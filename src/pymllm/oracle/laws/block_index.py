@@ -17,7 +17,7 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import Done, Indexed, IndexedBlock, Leading, NotThere
 from pymllm.oracle.laws.every_class import a_look_changes_nothing
-from pymllm.oracle.laws.goal import Met, make_goals
+from pymllm.oracle.laws.goal import Condition, Met, make_goals
 from pymllm.oracle.laws.law import Asked, Broken, Found, KindLaws, demand, law, same
 from pymllm.oracle.models.block_index import (
     MISSING,
@@ -426,7 +426,6 @@ _goals = partial(make_goals, "index")
 GOALS = (
     *_goals(
         ("several workers have different parts of a sequence", "I1 I2"),
-        ("blocks are stored that another worker has", "I2"),
         ("blocks are stored below a parent that is not there", "I3"),
         ("blocks are stored below a block that is cut off", "I3"),
         ("a block is stored again", "I4"),
@@ -437,6 +436,10 @@ GOALS = (
         ("a worker with blocks is cleared", "I7"),
         ("a worker with blocks is dropped", "I7"),
         ("a reset takes blocks from workers", "X7"),
+    ),
+    *_goals(
+        ("blocks are stored that another worker has", "I2"),
+        when=(Condition("hashes of all workers", lambda config: config.get("own_hashes") is not True),),
     ),
     *_goals(("an early answer is short", "I8"), needs="early_exit"),
     *_goals(("an index with a gap is built again", "I9"), needs="inspect"),
