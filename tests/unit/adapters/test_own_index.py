@@ -33,6 +33,25 @@ def test_leading_blocks_are_found(index: DictIndex) -> None:
     assert index.find([1, 2, 3], early=True) == {1: 1}
 
 
+@pytest.mark.notices("B240")
+def test_the_same_tokens_stand_at_several_depths() -> None:
+    """I1: a block is below its parent, whatever else begins alike."""
+    index = DictIndex()
+    assert index.store(1, ((101, 1), (102, 2), (104, 1)))
+    assert index.find([1, 2, 1]) == {1: 3}
+    assert index.find([1, 1]) == {1: 1}
+
+
+@pytest.mark.notices("B203")
+def test_what_is_cut_off_can_be_removed(index: DictIndex) -> None:
+    """I6: it is not found when what is above it comes back."""
+    assert index.remove(1, [102])
+    assert index.remove(1, [103])
+    assert index.store(1, CHAIN[1:2], 101)
+    assert index.find([1, 2, 3]) == {1: 2, 2: 2}
+
+
+@pytest.mark.notices("B242")
 def test_what_is_removed_comes_back_with_all_below_it(index: DictIndex) -> None:
     """I5, I6; of the right worker, and also what is not there is told."""
     assert not index.remove(1, [102, 7])
@@ -50,6 +69,8 @@ def test_a_dump_is_all_there_is(index: DictIndex) -> None:
     assert again.find([1, 2, 3]) == {1: 3, 2: 2}
 
 
+@pytest.mark.notices("B241")
+@pytest.mark.notices("B243")
 def test_workers_are_cleared_and_dropped(index: DictIndex) -> None:
     """I7."""
     index.clear(1)
@@ -60,12 +81,14 @@ def test_workers_are_cleared_and_dropped(index: DictIndex) -> None:
     assert index.dump() == []
 
 
+@pytest.mark.notices("B244")
 def test_a_block_stands_in_one_place(index: DictIndex) -> None:
     """X1: before anything is stored."""
     for blocks, parent in ((((7, 7), (7, 8)), None), (((7, 7), (103, 8)), 103)):
         with pytest.raises(ValueError, match="one stands there twice"):
             index.store(1, blocks, parent)
     assert index.find([7]) == {}
+    assert index.find([1, 2, 3]) == {1: 3, 2: 2}
 
 
 @pytest.mark.parametrize("config", IndexDict.CONFIGURATIONS, ids=str)
