@@ -446,9 +446,9 @@ GOALS = (
     *_goals(
         ("a block that is its own parent is refused", "X1"),
         ("a hash that is stored twice in one event is refused", "X1"),
-        ("a malformed call is refused", "X1"),
-        needs="refusals",
+        needs="refuses_bad_arguments",
     ),
+    *_goals(("a malformed call is refused", "X1"), needs="refuses_malformed"),
 )
 """What a search of indexes is to reach."""
 
