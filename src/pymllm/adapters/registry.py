@@ -41,10 +41,11 @@ class AdapterEntry:
         """Say which package is not installed, and what brings it; ``None`` where nothing is missing."""
         if not self.package or importlib.util.find_spec(self.package) is not None:
             return None
-        pins = "peers-older" if self.environment == "peers-older" else "peers-alone"
+        pins = "peers-alone" if self.environment == "peers" else self.environment
+        needed = "pip install -r constraints/peers.txt && " if self.package == "sglang" else ""
         return (
             f"{self.name} needs {self.package}, which is not installed; tox -e {self.environment} installs "
-            f"it, or pip install -r constraints/peers.txt && pip install --no-deps -r constraints/{pins}.txt"
+            f"it, or {needed}pip install --no-deps -r constraints/{pins}.txt"
         )
 
     @property
@@ -67,6 +68,7 @@ _OWN = {
     "chunk": ("own_caches:Chunk", "ChunkCache"),
     "blocks": ("own_blocks:Blocks", "KVBlockAllocator and MambaSlotAllocator"),
     "requests": ("own_requests:Requests", "DynamicInferenceContext"),
+    "index-dict": ("own_index:IndexDict", "an index of who has which blocks, of plain dictionaries"),
 }
 _PEERS = {
     "sglang-radix": ("sglang.caches:SglangRadix", "sglang's RadixCache"),
@@ -102,11 +104,22 @@ OWN: tuple[AdapterEntry, ...] = tuple(
 )
 """Our own classes; what ``pymllm verify`` examines by default."""
 
-PEERS: tuple[AdapterEntry, ...] = tuple(
-    AdapterEntry(
-        name, f"pymllm.adapters.{place}", summary, "sglang", "peers-older" if name in _OLDER else "peers"
-    )
-    for name, (place, summary) in _PEERS.items()
+_DYNAMO = AdapterEntry(
+    "dynamo-index",
+    "pymllm.adapters.dynamo.index:DynamoIndex",
+    "dynamo's RadixTree, the index behind its router",
+    "dynamo",
+    "peers-dynamo",
+)
+
+PEERS: tuple[AdapterEntry, ...] = (
+    *(
+        AdapterEntry(
+            name, f"pymllm.adapters.{place}", summary, "sglang", "peers-older" if name in _OLDER else "peers"
+        )
+        for name, (place, summary) in _PEERS.items()
+    ),
+    _DYNAMO,
 )
 """Other people's, loaded when built: ``tox -e peers`` installs the package, ``peers-older`` an older one."""
 
