@@ -42,6 +42,7 @@ CAPABILITIES: dict[str, str] = {
     "bare_holds": "with states: locks a node without a state, and the state that the node gets later",
     "state_leaves": "with states: removes nodes that an eviction made leaves without a state, unless held",
     "lru_lists": "has the two documented lists of nodes by recency, and shows their order",
+    "careful_callers": "blocks: counts on callers who hold whole chains, register a hash once and name slots",
     "engine": "can be driven by the simulated engine",
 }
 """What an adapter can claim; a law whose capability is missing is reported as not claimed."""
