@@ -25,9 +25,11 @@ from pymllm.conformance.adapter_calls import build_adapter, close_adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.machines import MACHINES, load_machine
 from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.history.claims import REFUSALS, all_claims
+from pymllm.history.codec import name_of
 from pymllm.history.files import Config, Header, History, PlayedAct, PlayedActs
 from pymllm.history.operations import Operation
-from pymllm.history.outcomes import Outcome
+from pymllm.history.outcomes import Failed, Outcome, Unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ def find_scenario(header: Header) -> Scenario | None:
 
 
 T = TypeVar("T")
+
+_LEFT_AWAY = Outcome(Unsupported("misuse that is not claimed to be refused"))
 
 
 def act(
@@ -150,8 +154,10 @@ class ActingMachine(RuleBasedStateMachine):
         self.is_acting = False
         self.examiner = Examiner(self.make_adapter(), seed=self.SEED, audit=self.AUDIT)
         self.judge = self.examiner.judge
-        self.capabilities = self.examiner.adapter.capabilities - self.LEFT_OUT
-        self.can_refuse = "refusals" in self.capabilities  # misuse, so that it can be tried
+        claims = self.judge.model.claims
+        self.capabilities = claims - all_claims(self.LEFT_OUT)
+        self.can_refuse = not self.capabilities.isdisjoint(REFUSALS)  # some misuse, so that it can be tried
+        self._refuses_all = self.capabilities.issuperset(REFUSALS)
         self.can_fail = "faults" in self.capabilities  # calls can be let fail
         self.begin()
 
@@ -172,7 +178,9 @@ class ActingMachine(RuleBasedStateMachine):
         """Return everything, before the program is judged as a whole."""
 
     def do(self, operation: Operation) -> Outcome:
-        """Carry out an operation and have it judged."""
+        """Carry out an operation and have it judged; misuse of a sort that is not claimed is left away."""
+        if self.can_refuse and not self._refuses_all and not self._may_ask(operation):
+            return _LEFT_AWAY
         before_step = type(self).before_step
         if before_step is not None:
             before_step()
@@ -181,6 +189,12 @@ class ActingMachine(RuleBasedStateMachine):
         except InvariantViolation as violation:
             self._remember(violation)
             raise
+
+    def _may_ask(self, operation: Operation) -> bool:
+        """Tell whether whatever is wrong with an operation is refused by claim."""
+        read = getattr(self.judge.model, f"read_{name_of(type(operation))}", None)
+        wrong = read(operation, Outcome(Failed("", ""))).wrong if read is not None else ()
+        return all(misuse.needs in self.capabilities for misuse in wrong)
 
     def look_inside(self) -> None:
         """Walk the implementation from inside now, whatever `AUDIT` says."""

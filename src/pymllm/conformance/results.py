@@ -343,6 +343,8 @@ def _judge_law(
         verdict = Verdict.NOT_CLAIMED
     elif exercised and not any(search.result.crash for search in able):
         verdict = Verdict.HOLDS
+    elif able and all(law.id in search.result.left_out and not search.result.crash for search in able):
+        verdict = Verdict.NOT_CLAIMED
     else:
         verdict = Verdict.UNKNOWN
     return law_row(law, verdict, exercised, audited, broken)

@@ -81,6 +81,7 @@ class SearchResult:
     again: SearchPlan | None = None
     missing: int = 0  # programs of the plan that were not played because time was up
     broken: Counter[str] = field(default_factory=Counter)  # tests that broke a law; each ended its program
+    left_out: frozenset[str] = frozenset()  # laws of which something was not told, or not done
 
 
 @contextmanager
@@ -112,6 +113,7 @@ class _Watch:
         self._programs = 0
         self._failed_at: int | None = None
         self._steps = 0
+        self._left_out: set[str] = set()
         self._counts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
         self._smallest: dict[str, FoundViolation] = {}
         self._broken: Counter[str] = Counter()
@@ -188,12 +190,21 @@ class _Watch:
         missing = 0 if self.is_over or not self._is_out_of_time else self.most - self._programs
         counts, broken = self._counts, self._broken
         return SearchResult(
-            self._programs, self._steps, spent, *counts, found, crash, missing=missing, broken=broken
+            self._programs,
+            self._steps,
+            spent,
+            *counts,
+            found,
+            crash,
+            missing=missing,
+            broken=broken,
+            left_out=frozenset(self._left_out),
         )
 
     def _note(self, examiner: Examiner) -> None:
         self._programs += 1
         self._steps += len(examiner.history)
+        self._left_out |= examiner.judge.evidence.left_out
         seen = examiner.judge.evidence.exercised, examiner.audited, examiner.judge.evidence.reached
         for count, new in zip(self._counts, seen, strict=True):
             count.update(new)

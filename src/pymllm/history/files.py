@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from pymllm.errors import TraceError
+from pymllm.history.claims import all_claims
 from pymllm.history.codec import Record, decode, encode, json_reader, write_json
 from pymllm.history.config_limits import check_config, config_schema
 from pymllm.history.operations import KINDS, Operation
@@ -63,6 +64,7 @@ class Header(Record, frozen=True):
     - ``versions``: Of the packages involved.
     - ``note``: Why it was kept, such as the violated law.
     - ``scenario``: The acts behind the operations, which show again what an engine does wrong.
+    - ``specification``: The version in whose words it claims; empty before 2.1.
     """
 
     adapter: str
@@ -73,6 +75,12 @@ class Header(Record, frozen=True):
     versions: dict[str, str] = msgspec.field(default_factory=dict)
     note: str = ""
     scenario: PlayedActs | None = None
+    specification: str = ""
+
+    @property
+    def claims(self) -> frozenset[str]:
+        """The capabilities, with all that they say of themselves."""
+        return all_claims(frozenset(self.capabilities), self.specification)
 
 
 class Step(Record, frozen=True, rename={"number": "step", "operation": "op"}):

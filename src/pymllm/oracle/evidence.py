@@ -28,6 +28,7 @@ class Evidence:
 
     def __init__(self) -> None:
         self.exercised: Counter[str] = Counter()  # by law: tests that could have failed and did not
+        self.left_out: set[str] = set()  # laws of which something was not told, or not done
         self.reached: Counter[str] = _Reached()  # by coverage goal: how often it was met
 
     def meet(self, goal: str, met: object = True) -> None:

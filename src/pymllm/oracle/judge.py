@@ -26,7 +26,7 @@ from pymllm.history.operations import OPERATIONS_OF, Operation
 from pymllm.history.outcomes import Failed, Outcome, Unsupported
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import laws_of
-from pymllm.oracle.laws.law import Asked, Broken, Check, KindLaws, Law
+from pymllm.oracle.laws.law import LEFT_OUT, Asked, Broken, Check, KindLaws, Law
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, KindModel, Seen
 
 _KINDS = {
@@ -193,6 +193,8 @@ class Judge(Generic[ModelT]):
         law = self._laws.sizes_law
         if not isinstance(outcome.result, Unsupported):
             law = self._judge_done(plan, step, operation, outcome)
+        elif isinstance(plan.law, str):
+            self.evidence.left_out.add(plan.law)
         model.end_step(operation)
         now = model.sizes()
         if now:
@@ -226,6 +228,8 @@ class Judge(Generic[ModelT]):
                 evidence.count(*found)
             elif isinstance(found, Broken):
                 evidence.refuse(found.law or law, found.what, found.expected, found.observed)
+            elif found is LEFT_OUT:
+                evidence.left_out.add(law)
         if tell is not None:
             evidence.meet_each(tell(model, operation, seen))
         if fate == REFUSED:
@@ -283,6 +287,8 @@ class Judge(Generic[ModelT]):
                     self.evidence.refuse(blamed, name, now[name], found[name])
                 if is_whole or now[name] != before[name]:
                     tested.add(blamed)
+            else:
+                self.evidence.left_out.add(blamed)
         self.evidence.count(*tested)
 
     def _blame(self, law: str, sizes: Iterable[str]) -> tuple[list[tuple[str, str]], str]:

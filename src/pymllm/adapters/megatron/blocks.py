@@ -73,7 +73,7 @@ class MegatronBlocks(Blocks):
 
     def claim(self) -> frozenset[str]:
         """Claim what both do for a careful caller."""
-        common = {"pool", "callbacks", "inspect", "exact_lru", "careful_callers"}
+        common = {"pool", "callbacks", "inspect", "exact_lru", "capacity_errors", "careful_callers"}
         common |= {"mamba"} if self.config.get("slots") else set()
         return frozenset(common) | frozenset(str(self.config.get("also", "")).split())
 

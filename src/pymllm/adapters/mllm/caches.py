@@ -1,9 +1,8 @@
 """Adapters of mllm's RadixCache, MambaRadixCache and ChunkCache: what its engine does, and what is claimed.
 
 Where its contract differs from ours, the adapter does what mllm's own engine does, and claims nothing about
-the rest. It hands keys over as lists of tokens, and leaves them alone, since the tree keeps them; numbers
-nodes anew, since mllm counts those of all caches of a process together; frees on a reset what the tree held,
-and never touches a node of a tree that was reset.
+the rest. It hands keys over as lists of tokens, and leaves them alone, since the tree keeps them; frees on a
+reset what the tree held, and never touches a node of a tree that was reset.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class MllmCache(OwnPrefixCache):
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         MLLM.require_version()
         self._left: set[int] = set()
-        self._numbers: dict[int, int] = {}
         super().__init__(name, config)
 
     def claim(self) -> frozenset[str]:
@@ -62,22 +60,7 @@ class MllmCache(OwnPrefixCache):
 
     def _on_node_evict(self, node_id: int) -> None:
         """Tell of a node that left; the sizes inside are of an eviction that goes on."""
-        self.effects.append(out.Effect("callback", node=self.number_of(node_id)))
-
-    def number_of(self, node_id: int) -> int:
-        """Return the number of a node, counted from when it is first told of."""
-        return self._numbers.setdefault(node_id, len(self._numbers))
-
-    # -- slots, in the one form that its engine has --------------------------------------------------------
-
-    def do_free(self, step: int, operation: ops.Free) -> out.Result:
-        self._pool_of_caller().free(torch.tensor(self.numbers(operation.slots), dtype=torch.int64))
-        return out.Done()
-
-    def do_free_swa(self, step: int, operation: ops.FreeSWA) -> out.Result:
-        inner = self._pool_of_caller(needs="free_swa")
-        inner.free_swa(torch.tensor(self.numbers(operation.slots), dtype=torch.int64))
-        return out.Done()
+        self.effects.append(out.Effect("callback", node=node_id))
 
     # -- keys in and out -----------------------------------------------------------------------------------
 
@@ -234,8 +217,8 @@ class MllmTree(MllmCache):
         """Show every node; its hits count matches that only began in it, which is not R10's count."""
         views = [
             out.NodeView(
-                id=self.number_of(node.id),
-                parent=None if parent is self.cache.root_node else self.number_of(parent.id),
+                id=node.id,
+                parent=None if parent is self.cache.root_node else parent.id,
                 tokens=tuple(node.key.token_ids),
                 extra_key=_read(node.key.extra_key),
                 slots=tuple(node.value.tolist()),
@@ -261,7 +244,8 @@ class MllmRadix(MllmTree):
 
     def view(self, node: Any) -> dict[str, Any]:
         hashes = None if node.hash_values is None else tuple(node.hash_values)
-        return {"lock_ref": node.lock_ref, "page_hashes": hashes}
+        last = node.last_access_time
+        return {"lock_ref": node.lock_ref, "page_hashes": hashes, "last_access": last}
 
     def do_hash(self, step: int, operation: ops.Hash) -> out.Result:
         """Hash a node and then its ancestors, which must not matter (H2)."""

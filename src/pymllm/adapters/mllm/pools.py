@@ -29,10 +29,6 @@ class MllmPool(OwnPool):
     def claim(self) -> frozenset[str]:
         return frozenset(self.CLAIMED) | also_claimed(self.config)
 
-    def index(self, numbers: Sequence[int], form: str) -> torch.Tensor:
-        """Return numbers in the one form that its engine has: a tensor of 64-bit integers."""
-        return torch.tensor(numbers, dtype=torch.int64)
-
     def audit(self) -> Sequence[str]:
         return ()
 
