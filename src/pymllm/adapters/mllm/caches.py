@@ -178,7 +178,8 @@ class MllmChunk(MllmCache):
     CONFIGURATIONS: ClassVar[Sequence[Config]] = pool_configurations([None], ["none", "token"], retains=False)
 
     def claim(self) -> frozenset[str]:
-        return super().claim() - (set() if self.config["pool"] != "none" else {"pool", "engine"})
+        """Claim no more than a pool: keys cannot meet where nothing is kept."""
+        return frozenset({"pool", "engine"} if self.config["pool"] != "none" else ())
 
     def make_cache(self, on_node_evict: Callable[[int], None]) -> Any:
         return load_mllm("chunk_cache").ChunkCache(self.pool, torch.device("cpu"))

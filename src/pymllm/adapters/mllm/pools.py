@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-import torch
-
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.malformed import Calls
 from pymllm.adapters.mllm.package import MLLM, also_claimed, load_mllm
@@ -34,9 +32,13 @@ class MllmPool(OwnPool):
 
 
 class MllmSlots(MllmPool):
-    """``TokenToKVPoolAllocator``: ``page_size``, ``pages``, ``need_sort``. Misuse is undefined."""
+    """``TokenToKVPoolAllocator``: ``page_size``, ``pages``, ``need_sort``. Misuse is undefined.
+
+    An allocation that runs short merges, also one that fails then, so only ``also`` claims ``merges``.
+    """
 
     KIND = "slots"
+    CLAIMED = ("pool", "groups")
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
         {"page_size": page_size, "pages": 12, "need_sort": need_sort}
         for page_size in (1, 4)
@@ -47,10 +49,6 @@ class MllmSlots(MllmPool):
         page_size = self.number("page_size")
         allocator = load_mllm("memory_pool").TokenToKVPoolAllocator
         return allocator(self.number("pages") * page_size, "cpu", page_size, bool(self.config["need_sort"]))
-
-    def claim(self) -> frozenset[str]:
-        """Claim groups, and the order of what is handed out where it sorts."""
-        return super().claim() | {"groups"} | ({"merges", "sorted"} if self.config["need_sort"] else set())
 
     def sizes(self) -> dict[str, int]:
         return {"available_size": self.pool.available_size()}
@@ -83,17 +81,45 @@ class MllmSlots(MllmPool):
 
 
 class MllmRows(MllmPool, Rows):
-    """``ReqToTokenPool``. A row that is freed keeps its entries, so ``zeroed_rows`` is not claimed."""
+    """``ReqToTokenPool``. A row that is freed keeps its entries, so ``zeroed_rows`` is not claimed.
 
-    def make_pool(self) -> object:
-        sizes = self.number("max_reqs"), self.number("max_context_len")
-        return load_mllm("memory_pool").ReqToTokenPool(*sizes, "cpu")
+    It has no row for padding. With ``padded`` in its configuration a caller takes row 0 for that, so that a
+    search goes on behind what it finds at once (docs/findings).
+    """
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        *Rows.CONFIGURATIONS,
+        *({**config, "padded": True} for config in Rows.CONFIGURATIONS),
+    )
+
+    def make_pool(self) -> Any:
+        rows, columns = self.number("max_reqs") + self._padding, self.number("max_context_len")
+        pool = load_mllm("memory_pool").ReqToTokenPool(rows, columns, "cpu")
+        pool.alloc(self._padding)
+        return pool
+
+    @property
+    def _padding(self) -> int:
+        """How many rows the caller has for padding: one or none."""
+        return int(bool(self.config.get("padded")))
+
+    def sizes(self) -> dict[str, int]:
+        return {"size": self.pool.size - self._padding, "available_size": self.pool.available_size()}
+
+    def do_clear(self, step: int, operation: ops.Clear) -> out.Done:
+        self.pool.clear()
+        self.pool.alloc(self._padding)
+        return out.Done()
 
 
 class MllmBuffers(MllmPool, KVBuffers):
-    """``KVPool``, as its factory builds it beside an allocator of pages."""
+    """``KVPool``, as its factory builds it beside an allocator of pages; one page is larger than it rounds."""
 
     CLAIMED = ()
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        *KVBuffers.CONFIGURATIONS,
+        {**KVBuffers.CONFIGURATIONS[0], "size": 16, "page_size": 16},
+    )
 
     def make_pool(self) -> object:
         sizes = [self.number(key) for key in ("size", "layers", "k_heads", "k_dim", "v_heads", "v_dim")]
