@@ -12,6 +12,7 @@ from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.machines import load_machine, machines_for
 from pymllm.conformance.smoke import smoke_test
 from pymllm.errors import InvariantViolation
+from pymllm.history.files import Config
 
 ENTRIES = [entry for entry in PEERS if entry.variable]
 KNOWN = {
@@ -23,7 +24,7 @@ KNOWN = {
 }
 """Laws with a page in docs/findings that a search without anything special breaks."""
 BEHIND = {"whole_keys", "matched_first", "padded"}
-"""Keys of configurations with which a search goes on behind those; with the last of an adapter's all holds."""
+"""Keys of configurations with which a search goes on behind those."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +35,7 @@ def has_a_checkout(entry: AdapterEntry) -> None:
         pytest.skip(missing)
 
 
-def search(
-    entry: AdapterEntry, config: dict[str, int | str | bool | None]
-) -> tuple[set[str], dict[str, str]]:
+def search(entry: AdapterEntry, config: Config) -> tuple[set[str], dict[str, str]]:
     """Return the laws that were tested with a configuration, and those that were broken."""
     laws: set[str] = set()
     broken: dict[str, str] = {}

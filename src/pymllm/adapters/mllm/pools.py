@@ -113,7 +113,7 @@ class MllmRows(MllmPool, Rows):
 
 
 class MllmBuffers(MllmPool, KVBuffers):
-    """``KVPool``, as its factory builds it beside an allocator of pages; one page is larger than it rounds."""
+    """``KVPool``, as its factory builds it beside an allocator; one page is larger than its rounding."""
 
     CLAIMED = ()
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
