@@ -6,7 +6,7 @@ What is no answer is the adapter's fault, however late it comes, and never booke
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from pymllm.conformance.adapter_calls import apply_step, audit_adapter, closing
 from pymllm.conformance.smoke import LEGAL_RESULTS
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.codec import fits, name_of
-from pymllm.history.files import History, Step
+from pymllm.history.files import Deviation, History, Step
 from pymllm.history.operations import OPERATIONS, Key, Operation, WriteKV
 from pymllm.history.outcomes import (
     RESULTS,
@@ -90,9 +90,12 @@ class Examiner:
         versions: Mapping[str, str] | None = None,
         audit: bool = True,
         coverage: bool = True,
+        deviations: Iterable[Deviation] = (),
     ) -> None:
         self.adapter = adapter
-        self.history = History(header_of(adapter, seed, versions))
+        header = header_of(adapter, seed, versions)
+        known = tuple(it for it in deviations if it.is_of(header.adapter, header.config))
+        self.history = History(replace(header, deviations=known) if known else header)
         self.judge: Judge[Any] = make_judge(self.history.header, coverage=coverage)
         self._takes_forms = "forms" in adapter.capabilities
         self.audited: Counter[str] = Counter()  # how often each law was checked from inside
@@ -109,6 +112,11 @@ class Examiner:
     def next_step(self) -> int:
         """Number that the next operation will have."""
         return self.history.steps[-1].number + 1 if self.history.steps else 1
+
+    def find_known(self, violation: InvariantViolation) -> Deviation | None:
+        """Return the deviation that a violation of the last step is, if it is one."""
+        operation = self.history.steps[-1].operation if self.history.steps else None
+        return self.history.header.known(operation, violation)
 
     def do(self, operation: Operation, step: int | None = None) -> Outcome:
         """Carry out one operation and judge it; a history ends with a violation.

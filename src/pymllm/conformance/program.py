@@ -283,7 +283,7 @@ def rerun_history(
     try:
         if wrap is not None:
             made = wrap(made)
-        examiner = Examiner(made, seed=history.header.seed)
+        examiner = Examiner(made, seed=history.header.seed, deviations=history.header.deviations)
     except BaseException:
         close_adapter(made)
         raise
@@ -308,7 +308,7 @@ def _play(examiner: Examiner, history: History) -> tuple[InvariantViolation | No
         with closing(examiner.adapter, examiner.history):
             play_steps(examiner, operations())
     except InvariantViolation as violation:
-        return violation, None
+        return (violation if examiner.find_known(violation) is None else None), None
     except ProgramError as error:
         return None, f"step {begun}: {error}"
     return None, None

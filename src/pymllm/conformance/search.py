@@ -81,6 +81,9 @@ class SearchResult:
     again: SearchPlan | None = None
     missing: int = 0  # programs of the plan that were not played because time was up
     broken: Counter[str] = field(default_factory=Counter)  # tests that broke a law; each ended its program
+    # known, passed_over: programs that met a deviation, by its name, or broke a law that nobody looked for
+    known: Counter[str] = field(default_factory=Counter)
+    passed_over: Counter[str] = field(default_factory=Counter)
     left_out: frozenset[str] = frozenset()  # laws of which something was not told, or not done
 
 
@@ -117,6 +120,8 @@ class _Watch:
         self._counts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
         self._smallest: dict[str, FoundViolation] = {}
         self._broken: Counter[str] = Counter()
+        self._known: Counter[str] = Counter()
+        self._passed_over: Counter[str] = Counter()
         self.share = 1.0  # of the plan's seconds: how much may be spent so far,
         self.most = plan.examples  # and how many programs may have been played
         self._is_stopped = False
@@ -188,16 +193,17 @@ class _Watch:
         found = tuple(make_finding(found) for found in short)
         crash = None if found else self._crash
         missing = 0 if self.is_over or not self._is_out_of_time else self.most - self._programs
-        counts, broken = self._counts, self._broken
         return SearchResult(
             self._programs,
             self._steps,
             spent,
-            *counts,
+            *self._counts,
             found,
             crash,
             missing=missing,
-            broken=broken,
+            broken=self._broken,
+            known=self._known,
+            passed_over=self._passed_over,
             left_out=frozenset(self._left_out),
         )
 
@@ -208,6 +214,8 @@ class _Watch:
         seen = examiner.judge.evidence.exercised, examiner.audited, examiner.judge.evidence.reached
         for count, new in zip(self._counts, seen, strict=True):
             count.update(new)
+        self._known.update(examiner.judge.evidence.known.keys())
+        self._passed_over.update(examiner.judge.evidence.passed_over.keys())
         # A program ends in a finally clause, in which an error on its way out can be seen.
         error, found = sys.exc_info()[1], self._machine.found
         if found is not None and found.history is examiner.history:
