@@ -258,7 +258,7 @@ class Blocks(OwnPool):
         books = out.BlockBooks(
             _listed(pool.block_ref_counts),
             _listed(pool.block_hashes),
-            _listed(pool.block_timestamps),
+            self.stamps(),
             tuple(sorted(pool.kv_hash_to_block_id.items())),
         )
         if slots is None:
@@ -270,6 +270,10 @@ class Blocks(OwnPool):
             free_slots=_listed(slots.free_slots[: slots.free_count]),
             block_of_state=tuple(sorted(slots.hash_to_block_id.items())),
         )
+
+    def stamps(self) -> tuple[int, ...]:
+        """Return the stamp of every block."""
+        return _listed(self.pool.block_timestamps)
 
     # -- slots ---------------------------------------------------------------------------------------------
 

@@ -49,7 +49,9 @@ class MegatronBlocks(Blocks):
     """
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
-        config for config in Blocks.CONFIGURATIONS if config["caching"] and config["policy"] == "lru"
+        config
+        for config in Blocks.CONFIGURATIONS
+        if config["caching"]  # without, there is nothing to show
     )
     MALFORMED: ClassVar[Calls] = {}
 
@@ -73,7 +75,8 @@ class MegatronBlocks(Blocks):
 
     def claim(self) -> frozenset[str]:
         """Claim what both do for a careful caller."""
-        common = {"pool", "callbacks", "inspect", "exact_lru", "capacity_errors", "careful_callers"}
+        common = {"pool", "callbacks", "inspect", "capacity_errors", "careful_callers"}
+        common |= {"exact_lru"} if self.config["policy"] == "lru" else set()
         common |= {"mamba"} if self.config.get("slots") else set()
         return frozenset(common) | frozenset(str(self.config.get("also", "")).split())
 
@@ -114,6 +117,10 @@ class MegatronBlocks(Blocks):
         parents = [0, *hashes][: len(hashes)] if operation.parents is None else [*operation.parents]
         self.pool.register_kv_block_hashes(self.numbers(operation.blocks), hashes, parents)
         return out.Done()
+
+    def stamps(self) -> tuple[int, ...]:
+        """Return the stamp of every block; with ``ref_zero`` there are none."""
+        return super().stamps() if self.config["policy"] == "lru" else ()
 
     def do_stamp_blocks(self, step: int, operation: ops.StampBlocks) -> out.Done:
         self.pool.update_timestamps(self._tensor(operation.blocks))
