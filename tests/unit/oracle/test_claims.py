@@ -36,6 +36,18 @@ def test_what_nodes_show_is_compared_by_claim(claim: str, changes: dict[str, Any
         assert told.law(step, result=shown) == expected
 
 
+def test_hits_that_are_not_compared_hide_nothing() -> None:
+    """R6: the locks of a node are wrong, and the hits of the one before it are of another sort."""
+    told = ToldProgram(without=("hit_counts",))
+    told.put(8)
+    step, shown = looked_at(told)
+    result = told.outcome(step).result
+    assert isinstance(result, Inspected)
+    one, other = result.nodes
+    nodes = (dataclasses.replace(one, hit_count=5), dataclasses.replace(other, lock_ref=3))
+    assert told.law(step, result=dataclasses.replace(shown, nodes=nodes)) == "R6"
+
+
 def test_a_token_of_a_hold_is_compared_by_claim() -> None:
     """S5: a window ends inside the path, and no token names its edge; nothing else tests that law."""
     for without, expected in (((), "S5"), (("hold_tokens",), None)):
