@@ -1,4 +1,7 @@
-"""Other people's packages: their tests run where `tox -e peers` and its like have installed them."""
+"""Other people's packages: their tests run where `tox -e peers` and its like have installed them.
+
+Tests of checkouts, and of findings in them, ask for themselves whether a variable names one.
+"""
 
 from __future__ import annotations
 

@@ -75,6 +75,9 @@ CLAIMS: dict[str, Claim] = {
     "lru_lists": Claim("has the two documented lists of nodes by recency, and shows their order"),
     "exact_removals": Claim("forgets the blocks that a removal names, and none below them", "index"),
     "early_exit": Claim("can end a search when one worker is left", "index"),
+    "careful_callers": Claim(
+        "counts on callers who hold whole chains, register a hash once and name their slots", "blocks"
+    ),
     "engine": Claim("can be driven by the simulated engine; needs a pool"),
 }
 """Every claim, in the order in which pages tell of them."""
