@@ -16,7 +16,7 @@ from pymllm.conformance.smoke import LEGAL_RESULTS
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.codec import fits, name_of
 from pymllm.history.files import Deviation, History, Step
-from pymllm.history.operations import Key, Operation, WriteKV
+from pymllm.history.operations import OPERATIONS, Key, Operation, WriteKV
 from pymllm.history.outcomes import (
     RESULTS,
     SIZE_NAMES,
@@ -35,7 +35,7 @@ from pymllm.text_file import cut
 _ALWAYS_LEGAL = (Failed, Unsupported, NoRoom)
 _LEGAL = {operation: frozenset((*legal, *_ALWAYS_LEGAL)) for operation, legal in LEGAL_RESULTS.items()}
 _RESULTS = frozenset(RESULTS)
-_PLAIN = {it: field.default for it in LEGAL_RESULTS for field in fields(it) if field.name == "form"}
+_PLAIN = {it: field.default for it in OPERATIONS for field in fields(it) if field.name == "form"}
 
 
 def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:

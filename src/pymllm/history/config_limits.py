@@ -96,6 +96,9 @@ CONFIG_KEYS: Final[Mapping[str, str]] = {
 `policy`, `caching` | | as of `blocks`
 `hash_digits` | 1 to 16, or null | hex digits that are kept of a page's hash, so that hashes collide
 """,
+    "index": """
+`own_hashes` | true or false | whether each worker has hashes of its own for equal sequences
+""",
 }
 """By kind: keys, values and meanings, as the specification prints them."""
 

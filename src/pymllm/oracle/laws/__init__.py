@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from pymllm.history.claims import SPECIFICATION
 from pymllm.oracle.laws import (
+    block_index,
     blocks,
     buffers,
     every_class,
@@ -40,7 +41,20 @@ __all__ = [
     "ranks_policy",
 ]
 
-_PAGES = (every_class, slots, rows, buffers, state_pools, keys, prefixes, windows, states, blocks, requests)
+_PAGES = (
+    every_class,
+    slots,
+    rows,
+    buffers,
+    state_pools,
+    keys,
+    prefixes,
+    windows,
+    states,
+    blocks,
+    requests,
+    block_index,
+)
 
 LAWS: tuple[Law, ...] = tuple(
     dict.fromkeys(one for page in _PAGES for one in vars(page).values() if isinstance(one, Law))

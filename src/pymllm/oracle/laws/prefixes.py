@@ -797,6 +797,7 @@ def the_first_in_rank_goes_first(before: CacheModel, operation: Evict, seen: See
     | `filo` | the number of the insert that brought it, the largest first |
     | `priority` | the highest priority that an insert of whole pages with it on its path was given |
     | `slru` | 0 with fewer than 2 hits, 1 from then on |
+    | `log-lfu` | 0 without hits, 1 with one, 2 with 2 or 3, 3 with 4 to 7: binary digits of its hits |
 
     A revived page (S7), a page that is split off, and one that is inserted again while it is cached came when
     they first came, and keep their hits. What was evicted and comes back begins anew. An insert that S7
@@ -832,9 +833,9 @@ def the_first_in_rank_goes_first(before: CacheModel, operation: Evict, seen: See
 
     Engines
     -------
-    - sglang has the same names (`evict_policy.py`, `EvictionStrategy`). It counts a hit when a prefix is
-      inserted again, not when it is matched, and the first insert counts: different numbers, and its
-      threshold of 2 for `slru` is one reuse. The upper half of a split came when it was split
+    - sglang has the same names but `log-lfu` (`evict_policy.py`, `EvictionStrategy`). It counts a hit when
+      a prefix is inserted again, not when it is matched, and the first insert counts: different numbers, and
+      its threshold of 2 for `slru` is one reuse. The upper half of a split came when it was split
       (`radix_cache.py`, `_split_node`): different. A policy `tlru` asks for more than a node knows.
     - vLLM has one order, that of its queue (R8).
     """

@@ -22,5 +22,6 @@ POLICY_RANKS: dict[str, Rank | None] = {
     "filo": lambda page: -page.came,
     "priority": lambda page: page.priority,
     "slru": lambda page: int(page.hits >= 2),
+    "log-lfu": lambda page: page.hits.bit_length(),
 }
 """By the name in a configuration's ``policy``."""

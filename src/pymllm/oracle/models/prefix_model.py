@@ -391,7 +391,7 @@ class PrefixModel:
 
     def commit_insert(self, plan: InsertPlan, priority: int = 0) -> None:
         """Carry the whole plan out and stamp the path (R8, R11); a refused one does nothing."""
-        if plan.refused or not plan.path.tokens:
+        if plan.refused:
             return
         self.commit_moves(plan.moved)
         for end, slots in plan.replaced.items():

@@ -54,7 +54,7 @@ class PrefixTracker(KindModel):
         self.ownership = SlotOwnership(
             pool, size, slots, self._whole_pages("swa_slots") if self.has_halves else 0
         )
-        self.nodes = ShownNodes(self.cache)
+        self.nodes = ShownNodes(self.cache, "hit_counts" in self.claims)
         self.fault: Fault | None = None  # what the next operation, or the one in progress, is to meet
         self.has_matched = False  # the last match of a key that was not inserted since found something
         self.tokens: dict[int, HoldToken] = {}  # what each outstanding hold was given, by its `Lock`
