@@ -95,6 +95,9 @@ _PEERS = {
     "sglang-swa-allocator": ("sglang.slots:SglangSWASlots", "sglang's SWATokenToKVPoolAllocator"),
     "sglang-rows": ("sglang.slots:SglangRows", "sglang's ReqToTokenPool"),
 }
+_VLLM = {
+    "vllm-full": ("vllm.manager:VllmFull", "vLLM's KVCacheManager with one group of full attention"),
+}
 _OLDER = ("sglang-mamba", "sglang-swa")
 
 OWN: tuple[AdapterEntry, ...] = tuple(
@@ -107,6 +110,9 @@ PEERS: tuple[AdapterEntry, ...] = tuple(
         name, f"pymllm.adapters.{place}", summary, "sglang", "peers-older" if name in _OLDER else "peers"
     )
     for name, (place, summary) in _PEERS.items()
+) + tuple(
+    AdapterEntry(name, f"pymllm.adapters.{place}", summary, "vllm", "peers")
+    for name, (place, summary) in _VLLM.items()
 )
 """Other people's, loaded when built: ``tox -e peers`` installs the package, ``peers-older`` an older one."""
 

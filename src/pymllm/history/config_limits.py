@@ -25,7 +25,7 @@ INTEGER_LIMIT: Final = 2**63
 """Below this is every integer, whatever it is for, and from its negative on."""
 
 SIZE_LIMITS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("pages", "swa_pages", "slots", "swa_slots", "size"), _SLOTS),
+    **dict.fromkeys(("pages", "swa_pages", "slots", "swa_slots", "capacity", "size"), _SLOTS),
     **dict.fromkeys(("blocks", "num_blocks", "max_blocks", "paused_limit", "window"), _SLOTS),
     **dict.fromkeys(("page_size", "block_size", "chunk_size"), _PAGE),
     **dict.fromkeys(("track_slots", "mamba_slots", "max_reqs", "max_requests", "requests"), _PAGE),
