@@ -6,6 +6,7 @@ soon as its code is another.
 
 from __future__ import annotations
 
+import ast
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,29 +45,44 @@ def _all_codes(code: CodeType) -> Iterator[CodeType]:
             yield from _all_codes(constant)
 
 
+def find_places(change: Change, path: Path) -> list[str]:
+    """Return where the function of a change stands in the sound module."""
+    return [name_place(code) for code in _codes_of(change, path.read_text(encoding="utf-8"), path)]
+
+
 def find_codes(change: Change, path: Path) -> dict[str, CodeType]:
     """Return the changed code that a function is to have, by its place in the sound module.
 
     There is none where no code tells: a parameter's default changed, or what is taken from around it.
     """
-    pairs = zip(
-        _codes_of(change, path.read_text(encoding="utf-8"), path),
-        _codes_of(change, change.text, path),
-        strict=True,
-    )
-    found = {name_place(old): (old, new) for old, new in pairs if old != new}
+    sound = _codes_of(change, path.read_text(encoding="utf-8"), path)
+    changed = _codes_of(change, change.text, path)
+    if any(old.co_freevars and not new.co_freevars for old, new in zip(sound, changed, strict=True)):
+        changed = _codes_of(change, change.text, path, "if 0: __class__")  # the only super() is gone
+    found = {name_place(old): (old, new) for old, new in zip(sound, changed, strict=True) if old != new}
     if any(old.co_freevars != new.co_freevars for old, new in found.values()):
         return {}
     return {place: new for place, (_, new) in found.items()}
 
 
 def exchange(codes: dict[str, CodeType], functions: Functions) -> None:
-    """Give functions the codes that `find_codes` found for their places."""
+    """Give functions the codes that `find_codes` found for their places; LookupError where nobody stands.
+
+    A module that is imported only when it is needed would come with its sound functions afterwards.
+    """
     for place, code in codes.items():
-        for function in functions.get(place, ()):
+        if place not in functions:
+            raise LookupError(f"{place}: this process has no such function")
+        for function in functions[place]:
             function.__code__ = code
 
 
-def _codes_of(change: Change, text: str, path: Path) -> list[CodeType]:
-    module = compile(text, str(path), "exec", dont_inherit=True)
+def _codes_of(change: Change, text: str, path: Path, end: str = "") -> list[CodeType]:
+    """Compile a function, which may end with something more: whoever does not need its closure keeps it."""
+    tree = ast.parse(text, str(path))
+    for it in ast.walk(tree):
+        if isinstance(it, ast.FunctionDef) and change.function.endswith(f".{it.name}"):
+            for more in ast.parse(end).body:
+                it.body.append(ast.fix_missing_locations(ast.copy_location(more, it)))
+    module = compile(tree, str(path), "exec", dont_inherit=True)
     return [code for code in _all_codes(module) if f"{change.module}.{code.co_qualname}" == change.function]

@@ -6,7 +6,9 @@ code of a function, is tried again in processes that import the changed module.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -15,10 +17,10 @@ from pathlib import Path
 from types import CodeType
 
 import pytest
-from mutant_places import Functions, exchange, find_codes, find_functions
+from mutant_places import Functions, exchange, find_codes, find_functions, find_places
 from mutant_processes import Task, Tell, limit, run_each, run_quietly
 from mutant_reach import IMPORT, Reach, measure, merge, read_reach, stamp_sources, write_reach
-from mutants import Change, find_path, install
+from mutants import Change, find_path, install, is_sound
 
 _SECONDS = 5.0
 _TIMES = 5.0
@@ -35,6 +37,7 @@ _ARGUMENTS = (
     "--hypothesis-profile=ci",
     "--no-header",
     "--no-summary",
+    "--assert=plain",  # pytest would import pymllm, which is a plugin, by a hook of its own: without a change
 )
 
 Stage = tuple[str, ...]
@@ -83,6 +86,23 @@ class _Telling:
             self._tell(report.nodeid or "collection")
 
 
+class _Importing:
+    """Imports what else only a test would import: its functions would come sound, after their exchange."""
+
+    def __init__(self, root: Path, rooms: Sequence[str]) -> None:
+        self._paths = [
+            path.relative_to(root / "src").with_suffix("")
+            for room in rooms
+            for path in sorted((root / "src" / "pymllm" / room).rglob("*.py"))
+        ]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self) -> None:
+        for path in self._paths:
+            with contextlib.suppress(ImportError):  # of what is for a device that is not here
+                importlib.import_module(".".join(path.parts).removesuffix(".__init__"))
+
+
 def stages_for(root: Path, module: str, rooms: Sequence[str]) -> list[Stage]:
     """Return the tests that may notice a change: its namesake, the room, other rooms, machines."""
     _, room, *path = module.split(".")
@@ -103,10 +123,14 @@ def run_all(
     """Run the tests of some rooms that matter on each mutant; keep in a folder who noticed, and show it."""
     tests = [*(f"tests/unit/{room}" for room in rooms), "tests/properties"]
     reach = _find_reach(root, tests, rooms, folder / "reach.json")
-    codes = {name: find_codes(change, find_path(root, change.module)) for name, change in changes.items()}
-    entering = {
-        name: {test for place in codes[name] for test in reach.entered.get(place, ())} for name in codes
-    }
+    codes, entering = {}, {}
+    for name, change in changes.items():
+        path = find_path(root, change.module)
+        found = find_codes(change, path)
+        # Functions that nobody has are of a module that cannot be imported here.
+        codes[name] = found if reach.entered.keys() >= found.keys() else {}
+        places = find_places(change, path)
+        entering[name] = {test for place in places for test in reach.entered.get(place, ())}
 
     def note(name: str, by: str) -> None:
         Results(folder / "results.json").note(name, by)
@@ -115,15 +139,19 @@ def run_all(
     def tasks(items: Sequence[pytest.Item], functions: Functions) -> Iterator[Task]:
         for name, change in changes.items():
             stages = stages_for(root, change.module, rooms)
-            chosen = _order([item for item in items if item.nodeid in entering[name]], stages, reach)
+            entered = [item for item in items if item.nodeid in entering[name] and codes[name]]
+            chosen = _order(entered, stages, reach)
             run = partial(_run_items, codes[name], functions, chosen, reach)
             yield Task(name, run, sum(_seconds(item, reach) for item in chosen) + _SECONDS)
 
-    server = _Server(root / "src", tasks, jobs, note)
-    run_quietly(lambda: _run_tests(tests, server))
+    def serve() -> None:
+        if _run_tests(tests, _Importing(root, rooms), _Server(root / "src", tasks, jobs, note)):
+            raise SystemExit("what runs the tests has failed")
+
+    run_quietly(serve)
     noticed = Results(folder / "results.json").noticed
     again = [name for name in changes if not noticed[name] and (not codes[name] or IMPORT in entering[name])]
-    run_each((_import_task(root, name, changes[name], rooms, reach) for name in again), jobs, note)
+    run_each((_import_task(root, name, changes[name], entering[name], reach) for name in again), jobs, note)
 
 
 def _find_reach(root: Path, tests: Sequence[str], rooms: Sequence[str], path: Path) -> Reach:
@@ -131,7 +159,7 @@ def _find_reach(root: Path, tests: Sequence[str], rooms: Sequence[str], path: Pa
     sources = stamp_sources(root, tests)
     known, same = read_reach(path, sources)
     if left := sorted(sources.files.keys() - same):
-        quiet = partial(_run_tests, left)
+        quiet = partial(_run_tests, left, _Importing(root, rooms))
         folder = root / "src" / "pymllm"
         run_quietly(lambda: write_reach(path, sources, merge(known, measure(folder, rooms, quiet))))
     return read_reach(path, sources)[0]
@@ -194,13 +222,20 @@ def _run_items(
             return
 
 
-def _import_task(root: Path, name: str, change: Change, rooms: Sequence[str], reach: Reach) -> Task:
-    """Return the task to import a changed module and run the nearest tests."""
-    near = [test for stage in stages_for(root, change.module, rooms)[:2] for test in stage]
-    usual = sum(seconds for test, seconds in reach.seconds.items() if test.startswith(near[-1]))
+def _import_task(root: Path, name: str, change: Change, entering: set[str], reach: Reach) -> Task:
+    """Return the task to import a changed module and run the files of tests that enter the function.
+
+    Where it runs before any test, or nobody enters it, all of its room.
+    """
+    files = {test.partition("::")[0] for test in entering - {IMPORT}}
+    if IMPORT in entering or not files:
+        files.add(f"tests/unit/{change.module.split('.')[1]}")
+    usual = sum(seconds for test, seconds in reach.seconds.items() if test.startswith((*files,)))
 
     def run(tell: Tell) -> None:
         install(change, root)
-        _run_tests(near, _Telling(tell))
+        _run_tests(sorted(files, reverse=True), _Telling(tell))  # those of rooms before the state machines
+        if is_sound(change.module):
+            raise ImportError(f"{change.module} was imported without its change")
 
     return Task(name, run, _TIMES * (usual + _LOADING))

@@ -5,8 +5,10 @@ seed, meets those unit tests of these rooms and state machines that enter the ch
 first. The score is printed with every survivor that mutants_explained.json does not explain: it is
 equivalent, or nobody could tell the difference.
 
-With --folder all that is known is kept, and a later call goes on there: what was noticed stays noticed, what
-was not but is explained is left alone, and all others are tried again, under the tests as they are then.
+What is explained there is not tried: to find nobody takes every test that enters the function.
+
+With --folder all that is known is kept, and a later call goes on there: what was noticed stays noticed, and
+all others are tried again, under the tests as they are then.
 """
 
 from __future__ import annotations
@@ -188,11 +190,12 @@ def find_out(folder: Path, changes: dict[str, Change], jobs: int) -> dict[str, s
     # Names count up in a function: after a change of it they mean something else.
     keys = {name: f"{name} {zlib.crc32((it.old + it.new).encode()):08x}" for name, it in changes.items()}
     reasons = explain()
-    left = {}
-    for name, it in changes.items():
-        by = results.noticed.get(keys[name])
-        if not by and (by is None or reason_of(Mutant(it.function, it.old, it.new), reasons) is None):
-            left[keys[name]] = it
+    left = {
+        keys[name]: it
+        for name, it in changes.items()
+        if not results.noticed.get(keys[name])
+        and reason_of(Mutant(it.function, it.old, it.new), reasons) is None
+    }
 
     def show(key: str, by: str) -> None:
         print(f"{key.partition(' ')[0]}: {by or 'NOBODY'}", file=sys.stderr, flush=True)
@@ -200,7 +203,7 @@ def find_out(folder: Path, changes: dict[str, Change], jobs: int) -> dict[str, s
     if left:
         run_all(ROOT, left, ROOMS, jobs, folder, show)
     results = Results(folder / "results.json")
-    return {name: results.noticed[key] for name, key in keys.items()}
+    return {name: results.noticed.get(key, "") for name, key in keys.items()}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import pytest
 from mutant_places import exchange, find_codes, find_functions, find_lines
 from mutant_processes import Task, Tell, limit, run_each
 from mutant_reach import IMPORT, Reach, Sources, merge, read_reach, stamp_sources, write_reach
-from mutant_runs import stages_for
+from mutant_runs import Results, stages_for
 from mutants import Change, read_mutant
 
 SOURCE = '''\
@@ -111,6 +113,25 @@ def test_a_score_leaves_out_what_nobody_can_kill(monkeypatch: pytest.MonkeyPatch
     assert "| `m.f` | `` old d `` | `` new \\| one `` | equal |" in page
 
 
+def test_what_is_noticed_or_explained_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others are, each time."""
+    tried: list[list[str]] = []
+
+    def note(
+        root: Path, left: dict[str, Change], rooms: object, jobs: int, folder: Path, show: object
+    ) -> None:
+        tried.append([name.partition(" ")[0] for name in left])
+        for name, it in left.items():
+            Results(folder / "results.json").note(name, "somebody" if it.new == "new a" else "")
+
+    changes = {name: Change("m", "m.f", "old", f"new {name}", "") for name in "abc"}
+    monkeypatch.setattr(mutation, "explain", lambda: {mutation.Mutant("m.f", "old", "new c"): "equal"})
+    monkeypatch.setattr(mutation, "run_all", note)
+    for _ in range(2):
+        assert mutation.find_out(tmp_path, changes, 1) == {"a": "somebody", "b": "", "c": ""}
+    assert tried == [["a", "b"], ["b"]]
+
+
 def test_a_sample_outlives_other_changes() -> None:
     """In whatever order names come; one that came or went elsewhere moves at most one place of a sample."""
     names = [f"name {number}" for number in range(50)]
@@ -152,6 +173,91 @@ def test_what_no_code_tells_needs_an_import(folder: Path) -> None:
         change = Change("pack.halves", "pack.halves.half", "", "", SOURCE.replace(old, new))
         of_method = Change("pack.halves", "pack.halves.Box.of", "", "", SOURCE.replace(old, new))
         assert find_codes(change if "int" in old else of_method, path) == {}
+
+
+def test_a_function_that_is_not_there_cannot_be_exchanged(folder: Path) -> None:
+    """Its module comes later, and sound: tests would say nothing about the change."""
+    codes = find_codes(
+        read_mutant(folder, "pack.halves.x_half__mutmut_1"), folder / "src" / "pack" / "halves.py"
+    )
+    with pytest.raises(LookupError, match=r"halves\.py:4:half: this process has no such function"):
+        exchange(codes, {})
+
+
+LATE = """\
+class Half:
+    def of(self, number, by=2):
+        return number // by
+
+
+class Other(Half):
+    def of(self, number):
+        return super().of(number)
+
+    def unasked(self):
+        return 1
+"""
+TESTS_OF_LATE = """\
+def test_half():
+    from pymllm.core.late import Half
+
+    assert Half().of(6) == 3
+
+
+def test_other():
+    from pymllm.core.late import Other
+
+    assert Other().of(6) == 3
+"""
+CHANGED = {
+    "late": ("Half.of", "number // by", "number * by"),
+    "closure": ("Other.of", "super().of(number)", "None.of"),  # whose locals are shown with the error
+    "default": ("Half.of", "by=2", "by=3"),
+    "unasked": ("Other.unasked", "return 1", "return 2"),
+}
+RUN_LATE = """\
+import json, sys
+from pathlib import Path
+from mutant_runs import Results, run_all
+from mutants import Change
+
+changes = {name: Change(*fields) for name, fields in json.load(sys.stdin).items()}
+run_all(Path.cwd(), changes, ["core"], 1, Path.cwd(), lambda name, by: None)
+print(json.dumps(Results(Path("results.json")).noticed))
+"""
+
+
+def test_tests_meet_the_change_however_its_module_comes(tmp_path: Path) -> None:
+    """A test may import it, from a package that is a plugin of pytest, too; whatever the change is."""
+    for name, text in {
+        "src/pymllm/__init__.py": "",
+        "src/pymllm/pytest_plugin.py": "",
+        "src/pymllm/core/late.py": LATE,
+        "tests/unit/core/test_late.py": TESTS_OF_LATE,
+        "tests/properties/test_nothing.py": "",
+        "tests/conftest.py": "import hypothesis\n\nhypothesis.settings.register_profile('ci')\n",
+        "pytest.ini": "[pytest]\naddopts = -p pymllm.pytest_plugin\n",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    changes = {
+        name: Change("pymllm.core.late", f"pymllm.core.late.{function}", old, new, LATE.replace(old, new))
+        for name, (function, old, new) in CHANGED.items()
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_LATE],
+        input=json.dumps({name: dataclasses.astuple(change) for name, change in changes.items()}),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{tmp_path / 'src'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    noticed = json.loads(done.stdout)
+    found = {name for name, by in noticed.items() if by.startswith("tests/unit/core/test_late.py::")}
+    assert found == {"late", "closure", "default"}, noticed
 
 
 def test_a_functions_lines_leave_out_its_head(folder: Path) -> None:

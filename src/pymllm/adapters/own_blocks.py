@@ -134,7 +134,9 @@ class Blocks(OwnPool):
 
     def claim(self) -> frozenset[str]:
         """Return what both can do; ``mamba`` where there are slots."""
-        common = {"pool", "refusals", "callbacks", "faults", "inspect", "exact_lru"}
+        common = {"pool", "forms", "refusals", "callbacks", "faults", "inspect", "exact_lru"} | {
+            "capacity_errors"
+        }
         return frozenset(common | ({"mamba"} if self.config.get("slots") else set()))
 
     def sizes(self) -> dict[str, int]:

@@ -81,6 +81,10 @@ class SearchResult:
     again: SearchPlan | None = None
     missing: int = 0  # programs of the plan that were not played because time was up
     broken: Counter[str] = field(default_factory=Counter)  # tests that broke a law; each ended its program
+    # known, passed_over: programs that met a deviation, by its name, or broke a law that nobody looked for
+    known: Counter[str] = field(default_factory=Counter)
+    passed_over: Counter[str] = field(default_factory=Counter)
+    left_out: frozenset[str] = frozenset()  # laws of which something was not told, or not done
 
 
 @contextmanager
@@ -112,9 +116,12 @@ class _Watch:
         self._programs = 0
         self._failed_at: int | None = None
         self._steps = 0
+        self._left_out: set[str] = set()
         self._counts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
         self._smallest: dict[str, FoundViolation] = {}
         self._broken: Counter[str] = Counter()
+        self._known: Counter[str] = Counter()
+        self._passed_over: Counter[str] = Counter()
         self.share = 1.0  # of the plan's seconds: how much may be spent so far,
         self.most = plan.examples  # and how many programs may have been played
         self._is_stopped = False
@@ -186,17 +193,29 @@ class _Watch:
         found = tuple(make_finding(found) for found in short)
         crash = None if found else self._crash
         missing = 0 if self.is_over or not self._is_out_of_time else self.most - self._programs
-        counts, broken = self._counts, self._broken
         return SearchResult(
-            self._programs, self._steps, spent, *counts, found, crash, missing=missing, broken=broken
+            self._programs,
+            self._steps,
+            spent,
+            *self._counts,
+            found,
+            crash,
+            missing=missing,
+            broken=self._broken,
+            known=self._known,
+            passed_over=self._passed_over,
+            left_out=frozenset(self._left_out),
         )
 
     def _note(self, examiner: Examiner) -> None:
         self._programs += 1
         self._steps += len(examiner.history)
+        self._left_out |= examiner.judge.evidence.left_out
         seen = examiner.judge.evidence.exercised, examiner.audited, examiner.judge.evidence.reached
         for count, new in zip(self._counts, seen, strict=True):
             count.update(new)
+        self._known.update(examiner.judge.evidence.known.keys())
+        self._passed_over.update(examiner.judge.evidence.passed_over.keys())
         # A program ends in a finally clause, in which an error on its way out can be seen.
         error, found = sys.exc_info()[1], self._machine.found
         if found is not None and found.history is examiner.history:

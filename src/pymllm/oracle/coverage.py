@@ -49,4 +49,4 @@ def expected_goals(header: Header, *, of_engine: bool = False) -> frozenset[str]
 
     ``of_engine`` says whether an engine's life is what runs (`pymllm.conformance.lifecycle_machine`).
     """
-    return expected_names(header.kind, header.config, header.capabilities, of_engine=of_engine)
+    return expected_names(header.kind, header.config, header.claims, of_engine=of_engine)

@@ -51,6 +51,17 @@ def test_an_unchecked_paged_group_tells_pages_apart_at_its_end(device: torch.dev
     assert take(store, 3).tolist() == [1, 2, 4]
 
 
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_slots_are_counted_out_on_the_device(page_size: int) -> None:
+    """A3: a device without memory stands in for a GPU."""
+    store = DeviceSlotStore(8, page_size, torch.device("meta"), need_sort=False, check_ownership=False)
+    assert (pages := store.take(1)) is not None
+    assert store.slots_of(pages, page_size).device.type == "meta"
+    none = TokenToKVPoolAllocator(8, "meta", page_size, check_ownership=False).alloc(0)
+    assert none is not None
+    assert none.device.type == "meta"
+
+
 def test_numbers_from_the_host_go_to_the_device() -> None:
     """X4: a device without memory stands in for a GPU; nothing is read back."""
     store = DeviceSlotStore(8, 1, torch.device("meta"), need_sort=False, check_ownership=False)

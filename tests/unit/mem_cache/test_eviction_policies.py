@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,14 @@ from pymllm.invariants import check_mamba_radix_cache, check_radix_cache
 from pymllm.mem_cache import MambaRadixCache, RadixCache, RadixKey
 from pymllm.mem_cache.tree.eviction_policy import FIFO, LRU, POLICIES, SLRU
 from pymllm.mem_cache.tree.victim_order import RankedOrder
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu"])
+def test_no_slots_are_on_the_pools_device(policy: str) -> None:
+    """R1: a match that finds nothing is a tensor as others are."""
+    pool = SimpleNamespace(device=torch.device("meta"), free=len)
+    cache = RadixCache(token_to_kv_pool_allocator=pool, eviction_policy=policy)
+    assert cache.match_prefix(RadixKey([1])).indices.device.type == "meta"
 
 
 @dataclass

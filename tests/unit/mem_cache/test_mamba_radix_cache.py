@@ -261,6 +261,29 @@ class TestShortage:
         assert (cache.total_size(), len(cache.mamba_lru)) == (4, 3)
         assert cache.evict(9).full_evicted == 4
 
+    def test_reset_without_memory_keeps_no_state_that_its_pool_has_taken(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """X2, X7, M4: the KV stays cached, and the next reset gives it back."""
+        kv = TokenToKVPoolAllocator(8, "cpu")
+        states = GDNPool(1, 1, 1, 1, 1, 1, 2, "cpu", max_track_slots=4)
+        cache = MambaRadixCache(1, kv, states)
+        track = torch.tensor([states.alloc_track_slot()])
+        node = cache.insert(RadixKey([1, 2]), kv.alloc(2), mamba_value=track).last_node
+
+        def refuse(indices: torch.Tensor) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kv, "free", refuse)
+            with pytest.raises(MemoryError):
+                cache.reset()
+        assert node.mamba_value is None
+        assert sizes(cache) == ((2, 0, 2), (0, 0))
+        assert (kv.available_size(), states.available_track_slots()) == (6, 4)
+        cache.reset()
+        assert (cache.total_size(), kv.available_size()) == (0, 8)
+
     @pytest.mark.parametrize("is_late", [False, True])
     def test_interrupt_in_a_reset_is_healed_by_another(
         self, monkeypatch: pytest.MonkeyPatch, is_late: bool

@@ -136,6 +136,21 @@ def test_a_row_that_is_dirty_when_handed_out_breaks_p2() -> None:
     assert judge(steps_of([(ReadRows(), table, 2)])) == "P2"
 
 
+@pytest.mark.parametrize(("capabilities", "law"), [(("pool",), "P1"), (("pool", "zeroed_rows"), "P2")])
+def test_an_alloc_that_writes_in_a_held_row_breaks_the_law_of_rows(
+    capabilities: tuple[str, ...], law: str
+) -> None:
+    """P1, P2: a row is its holder's, whoever gets another one."""
+    program: list[tuple[Operation, Result, int]] = [
+        (AllocRows(1), Slots((1,)), 1),
+        (WriteRow(FIRST, 0, 2, (5, 6)), Done(), 1),
+        (ReadRows(), Table((ZERO, (5, 6, 0), ZERO)), 1),
+        (AllocRows(1), Slots((2,)), 0),
+        (ReadRows(), Table((ZERO, (5, 7, 0), ZERO)), 0),
+    ]
+    assert judge(steps_of(program), dataclasses.replace(HEADER, capabilities=capabilities)) == law
+
+
 def test_a_failed_alloc_that_writes_breaks_x4() -> None:
     """X4: it changes nothing, the table included."""
     program = [*GOOD[:4], (ReadRows(), Table((ZERO, ZERO, ZERO)), 0)]

@@ -40,7 +40,7 @@ class SglangTreeOfStates(SglangTree):
 
     def claim(self) -> frozenset[str]:
         """Claim states; no engine, which inserts keys without one where none is left."""
-        return super().claim() - {"engine"} | {"mamba"}
+        return super().claim() - {"engine"} | {"mamba", "branching"}
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of both kinds of memory, and what both pools have left."""

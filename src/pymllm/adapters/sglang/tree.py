@@ -71,8 +71,8 @@ class SglangTree(BaseAdapter, ABC):
         )
 
     def claim(self) -> frozenset[str]:
-        claimed = {"pool", "extra_key", "inspect", "engine"}
-        claimed |= {"swa"} if self.config.get("window") is not None else set()
+        claimed = {"pool", "extra_key", "inspect", "node_ids", "engine"}
+        claimed |= {"swa", "hold_tokens"} if self.config.get("window") is not None else set()
         return frozenset(claimed) | also_claimed(self.config)
 
     def effects_of_cache(self, effect: out.Effect) -> None:

@@ -75,7 +75,7 @@ class VllmFull(BaseAdapter):
 
     def claim(self) -> frozenset[str]:
         """Claim its order; misuse is undefined, and blocks have no hashes of ours."""
-        return frozenset({"extra_key", "exact_policy", "inspect", "lean_matches"})
+        return frozenset({"extra_key", "exact_policy", "inspect", "lean_matches", "node_ids"})
 
     def _cached(self) -> list[Any]:
         return [block for block in self.pool.blocks if block.block_hash is not None]

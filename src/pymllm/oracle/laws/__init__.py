@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pymllm.history.claims import SPECIFICATION
 from pymllm.oracle.laws import (
     blocks,
     buffers,
@@ -37,10 +38,6 @@ __all__ = [
     "laws_of",
     "ranks_policy",
 ]
-
-SPECIFICATION = "2.0"
-"""Version of the specification: the first number grows where what kept it may break it now, the second where
-it says more, or the same more clearly."""
 
 _PAGES = (every_class, slots, rows, buffers, state_pools, keys, prefixes, windows, states, blocks, requests)
 

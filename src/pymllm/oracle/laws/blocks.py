@@ -49,7 +49,7 @@ from pymllm.oracle.models.blocks import (
     SeenSlots,
     SeenStates,
 )
-from pymllm.oracle.models.kind_model import NO_ROOM, REFUSED
+from pymllm.oracle.models.kind_model import NO_ROOM, REFUSED, KindModel
 from pymllm.oracle.models.slot_model import Remainder
 
 
@@ -731,10 +731,16 @@ def _too_many_blocks_are_refused(before: BlocksModel, operation: Operation, seen
     return None if "pool" in before.claims else _no_room_changes_nothing(before, operation, seen)
 
 
+def tells_no_room(before: KindModel, result: object, *errors: str) -> bool:
+    """Tell whether a result is an error of too little room; of which name is told to `capacity_errors`."""
+    is_any = "capacity_errors" not in before.claims
+    return isinstance(result, Failed) and (result.error in errors or (is_any and result.error != INJECTED))
+
+
 @a_batch_is_met_whole.on(AllocSlots, fate=NO_SLOTS)
 @unreferenced_blocks_lose_their_slots.on(EvictSlots, fate=NO_SLOTS)
 def _too_few_slots_change_nothing(before: BlocksModel, operation: Operation, seen: SeenSlots) -> Found:
-    if not isinstance(seen.result, Failed) or seen.result.error != "MambaSlotCapacityError":
+    if not tells_no_room(before, seen.result, "MambaSlotCapacityError"):
         return Broken(f"{seen.missing} slots too many", "MambaSlotCapacityError", seen.result)
     return Broken("what the observer was told", "nothing", seen.effects) if seen.effects else True
 
@@ -791,10 +797,12 @@ def _counts_and_stamps_are_told(before: BlocksModel, operation: Inspect, seen: S
     Who looks at everything tests what was done since the last look.
     """
     blocks, books, total = before.blocks, seen.result, before.blocks.usable
-    sizes, told = [total + 1] * 3, [*map(len, (books.refs, books.hashes, books.stamps))]
+    has_stamps = blocks.is_lru or "exact_lru" in before.claims
+    shown = (books.refs, books.hashes, *([books.stamps] if has_stamps else []))
+    sizes, told = [total + 1] * len(shown), [*map(len, shown)]
     if told != sizes:  # what comes next costs as much as was told, and no more
         return _wrong_view(before, ("sizes of the views", sizes, told))
-    kept = [block for block in range(total) if block not in blocks.free]
+    kept = [block for block in range(total) if has_stamps and block not in blocks.free]
     found = _wrong_view(
         before,
         ("block_ref_counts", [blocks.refs[it] for it in range(total)], [*books.refs[:total]]),

@@ -62,14 +62,22 @@ _ANY = (
         when=(_RETAINS,),
     ),
     *_prefix(
-        ("a bad insert is refused", "R1 S7 X1"),
-        ("a malformed call is refused", "X1"),
         ("a stale node is used", "X1"),
         ("a stale node is used whose key is cached again", "X1 X3"),
+        needs="refuses_stale",
+        when=(_RETAINS,),
+    ),
+    *_prefix(("a bad insert is refused", "R1 S7 X1"), needs="refuses_bad_arguments", when=(_RETAINS,)),
+    *_prefix(
+        ("a malformed call is refused", "X1"),
         ("a node of another cache is used", "X1"),
+        needs="refuses_malformed",
+        when=(_RETAINS,),
+    ),
+    *_prefix(
         ("a hold is released twice", "R6 X1", "B26"),
         ("a hold is released at an ancestor", "R6 X1", "B13"),
-        needs="refusals",
+        needs="refuses_unheld",
         when=(_RETAINS,),
     ),
     *_prefix(
@@ -185,8 +193,12 @@ _OF_WINDOWS = (
     ),
     *_prefix(
         ("a hold is refused on a dead window", "S5"),
+        needs="refuses_bad_arguments",
+        when=(_RETAINS, _WINDOW),
+    ),
+    *_prefix(
         ("a wrong token is refused", "S5", "B17 B25"),
-        needs="refusals",
+        needs="hold_tokens refuses_unheld",
         when=(_RETAINS, _WINDOW),
     ),
     *_prefix(
@@ -218,7 +230,7 @@ _OF_WINDOWS = (
     ),
     *_prefix(
         ("halves that were not returned are refused", "S7", "B37"),
-        needs="refusals",
+        needs="refuses_bad_arguments",
         when=(_RETAINS, _WINDOW, _HALVES),
     ),
 )
@@ -268,7 +280,7 @@ _OF_STATES = (
     ),
     *_prefix(
         ("a state without a whole key is refused", "M1 X1", "B70 B71"),
-        needs="mamba refusals",
+        needs="mamba refuses_bad_arguments",
         when=(_RETAINS,),
     ),
     *_prefix(

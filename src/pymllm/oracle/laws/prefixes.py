@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from pymllm.history.operations import Evict, Hash, Insert, Inspect, Lock, Match, Operation, Unlock
 from pymllm.history.outcomes import Inserted, NoRoom
-from pymllm.oracle.laws.law import Broken, Found, demand, law, same
+from pymllm.oracle.laws.law import LEFT_OUT, Broken, Found, demand, law, same
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, Seen
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_seen import (
@@ -747,7 +747,8 @@ def a_split_keeps_the_lower_half(before: CacheModel, operation: Inspect, seen: S
 
     After the split the operation that caused it does its own part: a match, say, counts a hit on the
     upper half only. `hit_count` of a page is the number of matches whose returned prefix had it, since
-    the page came into the cache; inserts are no hits.
+    the page came into the cache; inserts are no hits. Hits are compared of who claims `hit_counts`: what
+    others show is a count of their own.
 
     Two nodes are never joined. As long as the page at the end of a node is cached, a node with that id
     ends there. A new end appears only where an operation since the last look may have made one: where a
@@ -776,9 +777,12 @@ def a_split_keeps_the_lower_half(before: CacheModel, operation: Inspect, seen: S
       `hit_count` counts inserts there, for backups: different.
     - vLLM: not applicable, nothing is split.
     """
+    if "hit_counts" not in before.claims:
+        return LEFT_OUT
     if (broken := find_wrong_count(seen, "hit_count", "hits")) is not None:
         return broken
-    return any(node.hit_count is not None for node in seen.nodes) or None
+    is_told = any(node.hit_count is not None for node in seen.nodes)
+    return is_told or (LEFT_OUT if seen.nodes else None)
 
 
 @a_split_keeps_the_lower_half.on(Inspect)

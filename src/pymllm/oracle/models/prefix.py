@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pymllm.errors import ProgramError
 from pymllm.history.operations import Hash, Insert, Inspect, Lock, Match, Reset, Unlock
-from pymllm.history.outcomes import Inserted, Inspected, Matched, Outcome
+from pymllm.history.outcomes import Hashes, Inserted, Inspected, Matched, Outcome
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, Misuse, Seen
 from pymllm.oracle.models.prefix_evictions import EvictionModel
 from pymllm.oracle.models.prefix_model import InsertPlan, NotUsableError, Path
@@ -28,10 +28,10 @@ from pymllm.oracle.models.prefix_victims import plan_room
 from pymllm.oracle.models.shown_nodes import SeenLook
 from pymllm.oracle.models.slot_ownership import Owner
 
-_STALE = Misuse("a stale node is used", errors=("StaleNodeError",))
+_STALE = Misuse("a stale node is used", errors=("StaleNodeError",), needs="refuses_stale")
 _DEAD_WINDOW = Misuse("a hold is refused on a dead window", "S5", ("ValueError",))
-_NO_HOLD = Misuse("", "R6", ("LockError",), name="an unlock without that hold")
-_WRONG_TOKEN = Misuse("a wrong token is refused", "S5", ("LockError",))
+_NO_HOLD = Misuse("", "R6", ("LockError",), name="an unlock without that hold", needs="refuses_unheld")
+_WRONG_TOKEN = Misuse("a wrong token is refused", "S5", ("LockError",), needs="refuses_unheld")
 _WRONG_HALVES = Misuse("halves that were not returned are refused", "S7", ("OwnershipError",))
 
 
@@ -66,6 +66,16 @@ class CacheModel(CallersPools, EvictionModel):
             raise ProgramError("hashes are not claimed")
         return self._read_node(handle, outcome)
 
+    def follow_hash(self, step: int, operation: Hash, seen: SeenNode) -> None:
+        """Remember digests that are the implementation's own."""
+        assert isinstance(seen.result, Hashes)
+        self._remember_hashes(seen.handle.path, seen.result.digests)
+
+    def _remember_hashes(self, path: Path, digests: Sequence[str]) -> None:
+        """Note what the last pages of a path were told to hash to, where nothing else determines it."""
+        if "digests" not in self.claims and digests:
+            self.hashes.update(zip(self.cache.page_ends(path)[-len(digests) :], digests, strict=True))
+
     # -- nodes and holds -----------------------------------------------------------------------------------
 
     def _give(self, step: int, path: Path) -> None:
@@ -90,6 +100,10 @@ class CacheModel(CallersPools, EvictionModel):
     def read_lock(self, operation: Lock, outcome: Outcome) -> SeenNode:
         """Read a hold: its window, and its token."""
         seen = self._read_node(self._handle(operation.of), outcome)
+        path = seen.handle.path
+        is_bare = self.tracks is not None and path.tokens and path not in self.tracks.ends
+        if is_bare and seen.fate == DONE and "bare_holds" not in self.claims:
+            raise ProgramError("a hold without a state, and bare_holds is not claimed")
         if seen.fate == DONE:
             try:
                 seen.hold = self.cache.plan_lock(seen.handle.path)
@@ -121,7 +135,8 @@ class CacheModel(CallersPools, EvictionModel):
             seen.fate, seen.wrong = REFUSED, (_NO_HOLD,)
             return seen
         seen.number, seen.here = operation.lock if operation.lock in here else here[0], len(here)
-        if self.cache.window is not None and token != self.tokens[seen.number]:
+        has_tokens = self.cache.window is not None and "hold_tokens" in self.claims
+        if has_tokens and token != self.tokens[seen.number]:
             seen.fate, seen.wrong = REFUSED, (_WRONG_TOKEN,)
         return seen
 
@@ -332,6 +347,8 @@ class CacheModel(CallersPools, EvictionModel):
 
     def follow_inspect(self, step: int, operation: Inspect, seen: SeenLook) -> None:
         """Know these nodes."""
+        for path, node in seen.ends.values():
+            self._remember_hashes(path, node.page_hashes or ())
         self.nodes.follow(seen)
 
 

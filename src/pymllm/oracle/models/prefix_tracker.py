@@ -60,6 +60,7 @@ class PrefixTracker(KindModel):
         self.has_matched = False  # the last match of a key that was not inserted since found something
         self.tokens: dict[int, HoldToken] = {}  # what each outstanding hold was given, by its `Lock`
         self.revived: set[int] = set()  # holds with a page on their paths that was revived meanwhile
+        self.hashes: dict[Path, str] = {}  # of pages, as they were told, where no digests are claimed
         self._handles: dict[int, Handle] = {}
         self._given: dict[int, HoldToken] = {}
 

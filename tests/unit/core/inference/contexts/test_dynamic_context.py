@@ -118,6 +118,39 @@ def test_a_forward_pass_may_reset_the_context_and_fail() -> None:
     assert context.requests == []
 
 
+def test_a_chunk_without_offsets_leaves_no_state_behind() -> None:
+    """C8: those of a chunk are known from the start of its step."""
+    context = make_context()
+    slots = context.mamba_slot_allocator
+    assert slots is not None
+    context.add_request(request(*range(8)))
+    context.add_request(request(1))
+    assert slots.intermediate_offsets() == [(), ()]
+    context.begin_step()
+    assert slots.intermediate_offsets() == [(4,), ()]
+
+
+def test_a_step_that_cannot_begin_frees_the_blocks_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X2, C6: nobody can use them, and nobody has to give them back."""
+    context = make_context()
+    context.add_request(request(*range(4)))
+    context.step(count_up)
+    kv = context.kv_block_allocator
+    free = kv.free_among(range(kv.pool_size))
+
+    def fail(*arguments: object) -> None:
+        raise MemoryError("no room on the host")
+
+    context.add_request(request(*range(10, 18)))
+    added = kv.free_among(range(kv.pool_size))
+    monkeypatch.setattr(context.mamba_slot_allocator, "compute_and_store_offsets", fail)
+    with pytest.raises(MemoryError, match="no room"):
+        context.begin_step()
+    assert len(added) == len(free) - 2
+    assert kv.free_among(range(kv.pool_size)) == added
+    assert kv.block_ref_counts[added].tolist() == [0] * len(added)
+
+
 def test_a_forward_pass_that_resets_the_context_has_nothing_to_commit() -> None:
     """X7: the error names the reset, and the context is a new one."""
     context = make_context()
