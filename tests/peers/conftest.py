@@ -6,13 +6,11 @@ import importlib.util
 
 import pytest
 
-if importlib.util.find_spec("sglang") is None:
 
-    def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-        """Skip what needs a package that is not there."""
-        missing = pytest.mark.skip(
-            reason="sglang is not installed; tox -e peers and tox -e peers-older install it"
-        )
-        for item in items:
-            if "peers" in item.path.parts:
-                item.add_marker(missing)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a package that is not there."""
+    for item in items:
+        package = "vllm" if "vllm" in item.nodeid else "sglang"
+        if "peers" in item.path.parts and importlib.util.find_spec(package) is None:
+            reason = f"{package} is not installed; tox -e peers installs it"
+            item.add_marker(pytest.mark.skip(reason=reason))

@@ -49,7 +49,12 @@ def _configuration(page_size: int, pages: int) -> Config:
 
 
 class VllmFull(BaseAdapter):
-    """``page_size`` and ``capacity``, in tokens; the null block comes on top."""
+    """``page_size`` and ``capacity``, in tokens; the null block comes on top.
+
+    Three more keys hold vLLM to what it does not promise, to show where it differs; nobody searches with one:
+    ``also`` names further claims, between blanks; with ``bare_keys`` requests have no token behind the key,
+    and with ``bare_reset`` a reset ends none of them.
+    """
 
     KIND: ClassVar[str] = "prefix"
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
@@ -75,7 +80,9 @@ class VllmFull(BaseAdapter):
 
     def claim(self) -> frozenset[str]:
         """Claim its order; misuse is undefined, and blocks have no hashes of ours."""
-        return frozenset({"extra_key", "exact_policy", "inspect", "lean_matches", "node_ids"})
+        order = {"exact_policy"} if self.config["policy"] == "release" else set()
+        also = str(self.config.get("also", "")).split()
+        return frozenset({"extra_key", "inspect", "lean_matches", "node_ids", *order, *also})
 
     def _cached(self) -> list[Any]:
         return [block for block in self.pool.blocks if block.block_hash is not None]
@@ -98,7 +105,7 @@ class VllmFull(BaseAdapter):
         tokens = [token for token in key.tokens if isinstance(token, int)]
         request = load_vllm("v1.request").Request(
             f"{step}",
-            [*tokens, _MORE],
+            tokens if self.config.get("bare_keys") else [*tokens, _MORE],
             SimpleNamespace(
                 max_tokens=1, extra_args=None, skip_reading_prefix_cache=None, structured_outputs=None
             ),
@@ -177,10 +184,10 @@ class VllmFull(BaseAdapter):
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
         """Let every request go, and forget everything."""
-        for number, request in self._holds.items():
+        for request in () if self.config.get("bare_reset") else self._holds.values():
             if request is not None:
                 self.cache.free(request)
-            self._holds[number] = None
+        self._holds = dict.fromkeys(self._holds)
         if not self.cache.reset_prefix_cache():
             raise RuntimeError("vLLM refuses to reset a cache that is in use")
         return out.Done()

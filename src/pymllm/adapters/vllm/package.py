@@ -39,18 +39,19 @@ BARE_PACKAGES: dict[str, str] = {
 
 def require_version() -> None:
     """Refuse another version of vLLM than the adapters were tried with, by `ImportError`."""
-    version = _version()
+    version = vllm_version()
     if version != VERSION:
         raise ImportError(
             f"vllm {version} is not the version that this adapter knows, {VERSION}; tox -e peers installs it"
         )
 
 
-def _version() -> str:
+def vllm_version(environment: str = "peers") -> str:
+    """Return the version of vLLM that is installed; `ImportError` names what of tox.ini installs one."""
     try:
         return importlib.metadata.version("vllm")
     except importlib.metadata.PackageNotFoundError:
-        raise ImportError("vllm is not installed; tox -e peers installs it") from None
+        raise ImportError(f"vllm is not installed; tox -e {environment} installs it") from None
 
 
 def load_vllm(module: str) -> Any:
@@ -61,7 +62,7 @@ def load_vllm(module: str) -> Any:
     name = f"vllm.{module}"
     if name in sys.modules:
         return sys.modules[name]
-    _version()
+    vllm_version()
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
     importlib.import_module("torch._inductor.runtime.hints")
     with standing_in(STAND_INS, BARE_PACKAGES, "vllm"):
