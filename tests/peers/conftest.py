@@ -11,6 +11,7 @@ import pytest
 
 NEEDED = {
     "test_sglang.py": ("sglang", "tox -e peers and tox -e peers-older install it"),
+    "test_vllm.py": ("vllm", "tox -e peers installs it"),
     "test_dynamo.py": ("dynamo", "tox -e peers-dynamo installs it"),
 }
 

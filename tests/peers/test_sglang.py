@@ -1,4 +1,4 @@
-"""sglang's caches and pools under a short search: nothing that is claimed for them is broken."""
+"""Other people's caches and pools under a short search: nothing that is claimed for them is broken."""
 
 from __future__ import annotations
 

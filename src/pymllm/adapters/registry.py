@@ -105,6 +105,9 @@ _PEERS = {
     "sglang-swa-allocator": ("sglang.slots:SglangSWASlots", "sglang's SWATokenToKVPoolAllocator"),
     "sglang-rows": ("sglang.slots:SglangRows", "sglang's ReqToTokenPool"),
 }
+_VLLM = {
+    "vllm-full": ("vllm.manager:VllmFull", "vLLM's KVCacheManager with one group of full attention"),
+}
 _OLDER = ("sglang-mamba", "sglang-swa")
 _MLLM = {
     "mllm-radix": ("mllm.caches:MllmRadix", "mllm's RadixCache"),
@@ -144,6 +147,10 @@ PEERS: tuple[AdapterEntry, ...] = (
             name, f"pymllm.adapters.{place}", summary, "sglang", "peers-older" if name in _OLDER else "peers"
         )
         for name, (place, summary) in _PEERS.items()
+    ),
+    *(
+        AdapterEntry(name, f"pymllm.adapters.{place}", summary, "vllm", "peers")
+        for name, (place, summary) in _VLLM.items()
     ),
     _DYNAMO,
     *(

@@ -121,7 +121,9 @@ def test_a_policy_that_no_page_can_rank_claims_no_order(
     assert told.sound().exercised["R11"] == 0
     assert not {"exact_lru", "exact_policy"} & {*told.header.capabilities}
     assert knows_policy("radix", "largest") is bool(line)
-    with pytest.raises(ProgramError, match=r"who claims exact_policy has one of lru, lfu, .* log-lfu$"):
+    with pytest.raises(
+        ProgramError, match=r"who claims exact_policy has one of lru, lfu, .* log-lfu, release$"
+    ):
         make_judge(Header("x", "prefix", told.header.config, ("exact_policy", "pool")))
 
 

@@ -25,7 +25,7 @@ from pymllm.oracle.laws import (
     windows,
 )
 from pymllm.oracle.laws.law import SECTIONS, Law, Way
-from pymllm.oracle.models.policy_ranks import POLICY_RANKS
+from pymllm.oracle.models.policy_ranks import find_rank
 from pymllm.text_file import cut
 
 __all__ = [
@@ -109,4 +109,4 @@ def find_audit_fault(kind: str, named: Iterable[str]) -> str | None:
 
 def ranks_policy(policy: str) -> bool:
     """Tell whether R11 knows the order of an eviction policy, so that an adapter may claim it."""
-    return POLICY_RANKS.get(policy) is not None
+    return find_rank(policy) is not None
