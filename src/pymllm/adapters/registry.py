@@ -49,10 +49,11 @@ class AdapterEntry:
             )
         if not self.package or importlib.util.find_spec(self.package) is not None:
             return None
-        pins = "peers-older" if self.environment == "peers-older" else "peers-alone"
+        pins = "peers-alone" if self.environment == "peers" else self.environment
+        needed = "pip install -r constraints/peers.txt && " if self.package == "sglang" else ""
         return (
             f"{self.name} needs {self.package}, which is not installed; tox -e {self.environment} installs "
-            f"it, or pip install -r constraints/peers.txt && pip install --no-deps -r constraints/{pins}.txt"
+            f"it, or {needed}pip install --no-deps -r constraints/{pins}.txt"
         )
 
     @property
@@ -75,6 +76,7 @@ _OWN = {
     "chunk": ("own_caches:Chunk", "ChunkCache"),
     "blocks": ("own_blocks:Blocks", "KVBlockAllocator and MambaSlotAllocator"),
     "requests": ("own_requests:Requests", "DynamicInferenceContext"),
+    "index-dict": ("own_index:IndexDict", "an index of who has which blocks, of plain dictionaries"),
 }
 _PEERS = {
     "sglang-radix": ("sglang.caches:SglangRadix", "sglang's RadixCache"),
@@ -103,6 +105,9 @@ _PEERS = {
     "sglang-swa-allocator": ("sglang.slots:SglangSWASlots", "sglang's SWATokenToKVPoolAllocator"),
     "sglang-rows": ("sglang.slots:SglangRows", "sglang's ReqToTokenPool"),
 }
+_VLLM = {
+    "vllm-full": ("vllm.manager:VllmFull", "vLLM's KVCacheManager with one group of full attention"),
+}
 _OLDER = ("sglang-mamba", "sglang-swa")
 _MLLM = {
     "mllm-radix": ("mllm.caches:MllmRadix", "mllm's RadixCache"),
@@ -121,6 +126,13 @@ OWN: tuple[AdapterEntry, ...] = tuple(
 )
 """Our own classes; what ``pymllm verify`` examines by default."""
 
+_DYNAMO = AdapterEntry(
+    "dynamo-index",
+    "pymllm.adapters.dynamo.index:DynamoIndex",
+    "dynamo's RadixTree, the index behind its router",
+    "dynamo",
+    "peers-dynamo",
+)
 _MEGATRON = {
     "megatron-blocks": (
         "megatron.blocks:MegatronBlocks",
@@ -136,6 +148,11 @@ PEERS: tuple[AdapterEntry, ...] = (
         )
         for name, (place, summary) in _PEERS.items()
     ),
+    *(
+        AdapterEntry(name, f"pymllm.adapters.{place}", summary, "vllm", "peers")
+        for name, (place, summary) in _VLLM.items()
+    ),
+    _DYNAMO,
     *(
         AdapterEntry(name, f"pymllm.adapters.{place}", summary, variable=variable)
         for variable, adapters in _CHECKOUTS.items()

@@ -35,7 +35,7 @@ class BlockActs(PoolMachine):
         """Look at everything as long as it is new: a reset is to bring that back."""
         self.model = self.judge.model
         # Reading changes nothing, so that one walk after each act shows as much as one after each step.
-        self._walks, self.examiner.audits_steps = self.examiner.audits_steps, False
+        self.examiner.audits_steps = False
         # A large pool takes long chains to fill, and more hashes, or all of them would be taken.
         self._scale = 1 + self.model.blocks.usable // 16
         self._is_careful = "careful_callers" in self.capabilities
@@ -43,8 +43,7 @@ class BlockActs(PoolMachine):
 
     def observe(self) -> None:
         """Look at every view and every state, and check the trackers from inside where that is wanted."""
-        if self._walks:
-            self._watched(self.examiner.look_inside)
+        self._watched(self.examiner.look_in_turn)
         self.do(ops.Inspect())
         if self.model.states is not None:
             for layer in range(self.model.states.layers):

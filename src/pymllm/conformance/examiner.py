@@ -88,7 +88,7 @@ class Examiner:
         *,
         seed: int | None = None,
         versions: Mapping[str, str] | None = None,
-        audit: bool = True,
+        audit: int = 1,
         coverage: bool = True,
         deviations: Iterable[Deviation] = (),
     ) -> None:
@@ -99,7 +99,8 @@ class Examiner:
         self.judge: Judge[Any] = make_judge(self.history.header, coverage=coverage)
         self._takes_forms = "forms" in adapter.capabilities
         self.audited: Counter[str] = Counter()  # how often each law was checked from inside
-        self.audits_steps = audit  # who would rather choose the time clears it and calls `look_inside`
+        self.audits_steps = True  # who would rather choose the time clears it and calls `look_in_turn`
+        self._audit_every = self._until_audit = audit
         self.is_found_inside = False
         self._known_laws: tuple[str, ...] = ()
 
@@ -138,8 +139,15 @@ class Examiner:
         steps.append(Step(number, operation, outcome))
         self.judge.judge(number, operation, outcome)
         if self.audits_steps:
-            self.look_inside()
+            self.look_in_turn()
         return outcome
+
+    def look_in_turn(self) -> None:
+        """Walk the implementation from inside at each ``audit``-th call; where that is 0, never."""
+        self._until_audit -= 1
+        if not self._until_audit:
+            self._until_audit = self._audit_every
+            self.look_inside()
 
     def look_inside(self) -> None:
         """Walk the implementation from inside, where the adapter can; raises what its audit raises."""
