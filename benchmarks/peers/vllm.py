@@ -15,6 +15,7 @@ import torch
 from benchmarks.peers.contender import Hit, PrefixPeer, SlotPeer
 from pymllm.adapters.vllm.package import load_vllm, vllm_version
 
+
 def missing_vllm() -> str | None:
     """Say why its block pool cannot be imported, if it cannot."""
     try:
