@@ -87,6 +87,7 @@ _KINDS = {
     "prefix": "a cache ([prefixes](prefixes.md), [windows](windows.md), [states](recurrent-states.md))",
     "blocks": "an allocator of blocks, and the slots of states beside it ([blocks](blocks.md))",
     "requests": "whole requests over blocks ([requests](requests.md))",
+    "index": "who has which blocks ([block indexes](block-index.md))",
 }
 
 

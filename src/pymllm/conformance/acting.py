@@ -149,7 +149,8 @@ class ActingMachine(RuleBasedStateMachine):
     ADAPTER: ClassVar[str]  # registry name or ``module:Class``
     CONFIG: ClassVar[Config]
     SEED: ClassVar[int | None] = None
-    AUDIT: ClassVar[bool] = True  # whether to walk the implementation from inside after every step
+    AUDIT: ClassVar[bool] = True  # whether to walk the implementation from inside,
+    AUDIT_EVERY: ClassVar[int] = 1  # after so many steps; and at the end, where it is more than one
     REPLAY_EVERY: ClassVar[int] = 8
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset()  # capabilities that no use is made of
     UNWANTED: ClassVar[Unwanted] = Unwanted()  # what ends a program and is no finding
@@ -168,8 +169,9 @@ class ActingMachine(RuleBasedStateMachine):
         self.is_acting = False
         # The law or the deviation that has ended the program and is no finding.
         self.passed_over: str | None = None
+        audit = self.AUDIT_EVERY if self.AUDIT else 0
         self.examiner = Examiner(
-            self.make_adapter(), seed=self.SEED, audit=self.AUDIT, deviations=self.UNWANTED.deviations
+            self.make_adapter(), seed=self.SEED, audit=audit, deviations=self.UNWANTED.deviations
         )
         self.judge = self.examiner.judge
         claims = self.judge.model.claims
@@ -251,6 +253,8 @@ class ActingMachine(RuleBasedStateMachine):
         try:
             if not is_broken and not self.examiner.is_cut_short and self.passed_over is None:
                 self.end()
+                if self.AUDIT and self.AUDIT_EVERY > 1:
+                    self.look_inside()
                 if self.is_replayed:
                     self._watched(lambda: self.examiner.check_replay(self.make_adapter))
         except InvariantViolation:

@@ -16,7 +16,7 @@ from pymllm.conformance.smoke import LEGAL_RESULTS
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.codec import fits, name_of
 from pymllm.history.files import Deviation, History, Step
-from pymllm.history.operations import Key, Operation, WriteKV
+from pymllm.history.operations import OPERATIONS, Key, Operation, WriteKV
 from pymllm.history.outcomes import (
     RESULTS,
     SIZE_NAMES,
@@ -35,7 +35,7 @@ from pymllm.text_file import cut
 _ALWAYS_LEGAL = (Failed, Unsupported, NoRoom)
 _LEGAL = {operation: frozenset((*legal, *_ALWAYS_LEGAL)) for operation, legal in LEGAL_RESULTS.items()}
 _RESULTS = frozenset(RESULTS)
-_PLAIN = {it: field.default for it in LEGAL_RESULTS for field in fields(it) if field.name == "form"}
+_PLAIN = {it: field.default for it in OPERATIONS for field in fields(it) if field.name == "form"}
 
 
 def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
@@ -88,7 +88,7 @@ class Examiner:
         *,
         seed: int | None = None,
         versions: Mapping[str, str] | None = None,
-        audit: bool = True,
+        audit: int = 1,
         coverage: bool = True,
         deviations: Iterable[Deviation] = (),
     ) -> None:
@@ -99,7 +99,8 @@ class Examiner:
         self.judge: Judge[Any] = make_judge(self.history.header, coverage=coverage)
         self._takes_forms = "forms" in adapter.capabilities
         self.audited: Counter[str] = Counter()  # how often each law was checked from inside
-        self.audits_steps = audit  # who would rather choose the time clears it and calls `look_inside`
+        self.audits_steps = True  # who would rather choose the time clears it and calls `look_in_turn`
+        self._audit_every = self._until_audit = audit
         self.is_found_inside = False
         self._known_laws: tuple[str, ...] = ()
 
@@ -138,8 +139,15 @@ class Examiner:
         steps.append(Step(number, operation, outcome))
         self.judge.judge(number, operation, outcome)
         if self.audits_steps:
-            self.look_inside()
+            self.look_in_turn()
         return outcome
+
+    def look_in_turn(self) -> None:
+        """Walk the implementation from inside at each ``audit``-th call; where that is 0, never."""
+        self._until_audit -= 1
+        if not self._until_audit:
+            self._until_audit = self._audit_every
+            self.look_inside()
 
     def look_inside(self) -> None:
         """Walk the implementation from inside, where the adapter can; raises what its audit raises."""

@@ -84,7 +84,7 @@ def _comment(step: Step) -> str:
     return text if len(text) <= _COMMENT_MAX else f"{text[: _COMMENT_MAX - 3]}..."
 
 
-_DETERMINISTIC = ("slots", "rows", "buffers", "states", "hashes", "blocks", "requests")
+_DETERMINISTIC = ("slots", "rows", "buffers", "states", "hashes", "blocks", "requests", "index")
 """Kinds of which every step that was refused, found no room or only looked must have changed nothing."""
 
 

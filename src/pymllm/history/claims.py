@@ -23,7 +23,8 @@ class Claim(NamedTuple):
     is_new: bool = False  # headers without a specification are older, and mean it without saying so
 
 
-_ALL = "slots rows buffers states hashes prefix blocks requests"
+_ALL = "slots rows buffers states hashes prefix blocks requests index"
+_IN_FORMS = _ALL.removesuffix(" index")
 _POOLS = "slots rows states prefix blocks requests"
 
 _OF_POOLS = "slots rows states blocks requests"
@@ -38,7 +39,7 @@ CLAIMS: dict[str, Claim] = {
     "digests": Claim(
         "with hashes: in the documented bytes, so that they are equal everywhere", "prefix", True
     ),
-    "forms": Claim("takes arguments in every container, dtype and layout (Python only)", _ALL, True),
+    "forms": Claim("takes arguments in every container, dtype and layout (Python only)", _IN_FORMS, True),
     "exact_lru": Claim("evicts in the strict order of recency", "prefix blocks"),
     "exact_policy": Claim("evicts leaves in the strict order of the configuration's policy, instead"),
     "refusals": Claim("refuses misuse with the documented errors: all of the next six", _ALL),
@@ -60,7 +61,7 @@ CLAIMS: dict[str, Claim] = {
         "calls back once per evicted node, or for blocks that lose their content", "prefix blocks"
     ),
     "call_order": Claim("calls the pool as often and in the order that X2 demands"),
-    "inspect": Claim("shows its nodes, or its views", "prefix blocks requests"),
+    "inspect": Claim("shows its nodes, or its views", "prefix blocks requests index"),
     "node_ids": Claim(
         "names nodes alike in each run, and tells no time of a clock on the wall", "prefix", True
     ),
@@ -72,6 +73,11 @@ CLAIMS: dict[str, Claim] = {
     "bare_holds": Claim("with states: locks a node without a state, and the state that the node gets later"),
     "state_leaves": Claim("with states: removes nodes that an eviction made leaves without one, unless held"),
     "lru_lists": Claim("has the two documented lists of nodes by recency, and shows their order"),
+    "exact_removals": Claim("forgets the blocks that a removal names, and none below them", "index"),
+    "early_exit": Claim("can end a search when one worker is left", "index"),
+    "careful_callers": Claim(
+        "counts on callers who hold whole chains, register a hash once and name their slots", "blocks"
+    ),
     "engine": Claim("can be driven by the simulated engine; needs a pool"),
 }
 """Every claim, in the order in which pages tell of them."""

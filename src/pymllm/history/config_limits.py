@@ -25,7 +25,7 @@ INTEGER_LIMIT: Final = 2**63
 """Below this is every integer, whatever it is for, and from its negative on."""
 
 SIZE_LIMITS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("pages", "swa_pages", "slots", "swa_slots", "size"), _SLOTS),
+    **dict.fromkeys(("pages", "swa_pages", "slots", "swa_slots", "capacity", "size"), _SLOTS),
     **dict.fromkeys(("blocks", "num_blocks", "max_blocks", "paused_limit", "window"), _SLOTS),
     **dict.fromkeys(("page_size", "block_size", "chunk_size"), _PAGE),
     **dict.fromkeys(("track_slots", "mamba_slots", "max_reqs", "max_requests", "requests"), _PAGE),
@@ -69,6 +69,7 @@ CONFIG_KEYS: Final[Mapping[str, str]] = {
 `slots` | whole pages | tokens of the pool, page 0 not counted; absent without a pool
 `swa_slots` | whole pages | tokens of its second half; absent without one
 `track_slots` | at least 1, or absent | snapshots of states that its pool of states has; absent without states
+`capacity` | whole pages, or absent | tokens of memory that inserts take by themselves (R3); it needs an order
 `retains` | true or false | false for a cache that keeps nothing; absent it is true
 `splits` | true or false | false where nodes are single pages: M3 does not apply; absent it is true
 `policy` | a name of R11, or another | what evictions of leaves go by; absent it is `lru`
@@ -95,6 +96,9 @@ CONFIG_KEYS: Final[Mapping[str, str]] = {
 `mamba_slots` | at least 0 | slots for cached states; with these and layers `mamba` is claimed
 `policy`, `caching` | | as of `blocks`
 `hash_digits` | 1 to 16, or null | hex digits that are kept of a page's hash, so that hashes collide
+""",
+    "index": """
+`own_hashes` | true or false | whether each worker has hashes of its own for equal sequences
 """,
 }
 """By kind: keys, values and meanings, as the specification prints them."""

@@ -36,6 +36,7 @@ _KINDS = {
     "rows": ("pymllm.oracle.models.rows:RowModel", "pymllm.oracle.laws.rows:ROWS"),
     "buffers": ("pymllm.oracle.models.buffers:BufferModel", "pymllm.oracle.laws.buffers:BUFFERS"),
     "hashes": ("pymllm.oracle.models.hashes:HashModel", "pymllm.oracle.laws.keys:HASHES"),
+    "index": ("pymllm.oracle.models.block_index:IndexModel", "pymllm.oracle.laws.block_index:INDEX"),
     "requests": ("pymllm.oracle.models.requests:RequestsModel", "pymllm.oracle.laws.request_kind:REQUESTS"),
     "states": (
         "pymllm.oracle.models.state_pools:StatePoolModel",

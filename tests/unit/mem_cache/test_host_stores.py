@@ -47,7 +47,7 @@ def test_a_slot_outside_the_pool_has_no_place(kind: str, page_size: int) -> None
     store = make(store=kind, page_size=page_size)
     for wrong in (-1, -(2**40), store.last_slot + 1, 2**40):
         with pytest.raises(OwnershipError, match=rf"slot {wrong} is outside the pool"):
-            store.locate(torch.tensor([0, wrong, -7]), check_range=True)
+            store.locate(torch.tensor([0, store.last_slot, wrong, -7]), check_range=True)
     pages, _ = store.locate(torch.tensor([], dtype=torch.int64), check_range=True)
     assert pages.tolist() == []
 

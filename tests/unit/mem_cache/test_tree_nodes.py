@@ -49,6 +49,24 @@ def test_node_takes_no_other_field(kind: Kind) -> None:
     assert not hasattr(kind(), "__dict__")
 
 
+_NOWHERE = dict.fromkeys(("parent", "key", "value", "hash_values"))
+_LINKS = dict.fromkeys(("prev", "next", "mamba_prev", "mamba_next", "mamba_value"))
+_UNUSED = {"children": {}, "evicted": True, "hit_count": 0, "lock_ref": 0, "last_access_time": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [
+        (TreeNode, {"swa_boundary_id": None, "swa_lock_ref": 0, "swa_tombstone": False}),
+        (MambaTreeNode, {"full_lock_ref": 0, "mamba_lock_ref": 0, "mamba_tombstone": False, **_LINKS}),
+    ],
+)
+def test_a_new_node_is_nowhere_and_has_nothing(kind: Kind, own: dict[str, object]) -> None:
+    """Whoever builds one finds it as a cache does."""
+    node, expected = kind(), {**_NOWHERE, **_UNUSED, **own}
+    assert {name: getattr(node, name) for name in expected} == expected
+
+
 @each_kind
 def test_a_key_can_be_set(kind: Kind) -> None:
     """Whoever builds a node of their own gives it an edge."""

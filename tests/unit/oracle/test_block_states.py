@@ -140,6 +140,24 @@ def test_a_wrong_outcome_breaks_its_law(
 
 
 @pytest.mark.parametrize(
+    ("operation", "law"),
+    [
+        (AllocSlots(first(3)), "C6"),
+        (EvictSlots(1), "C2"),
+        (NameStates(first(2), (33,)), "C4"),
+        (DropStates(first(2)), "C4"),
+    ],
+)
+def test_an_inspection_tests_the_law_of_what_went_before(operation: Operation, law: str) -> None:
+    """C2, C4, C6: once, for a second look finds nothing new."""
+    history = run_program("blocks", Blocks.CONFIGURATIONS[0], [*FULL, operation, Inspect(), Inspect()])
+    ends = range(len(history.steps) - 2, len(history.steps) + 1)
+    counts = [judge_steps(history.header, history.steps[:end])[0].exercised for end in ends]
+    assert counts[1][law] == counts[0].get(law, 0) + 1
+    assert counts[2].get(law) == counts[1][law]
+
+
+@pytest.mark.parametrize(
     ("operations", "says"),
     [
         ([EvictSlots(-1)], "use Malformed"),

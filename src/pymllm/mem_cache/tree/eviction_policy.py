@@ -22,6 +22,7 @@ __all__ = [
     "POLICIES",
     "SLRU",
     "EvictionPolicy",
+    "LogLFU",
     "Priority",
     "RankedNode",
 ]
@@ -180,8 +181,18 @@ class SLRU:
         return node.hit_count >= self.protected_threshold
 
 
+class LogLFU:
+    """Hits by powers of two: what has none goes first, then 1, 2 or 3, 4 to 7, each part by recency."""
+
+    name: ClassVar[str] = "log-lfu"
+
+    def rank(self, node: RankedNode) -> Any:
+        """Return how many binary digits the number of hits has."""
+        return node.hit_count.bit_length()
+
+
 POLICIES: dict[str, type[EvictionPolicy]] = {
-    policy.name: policy for policy in (LRU, LFU, FIFO, MRU, FILO, Priority, SLRU)
+    policy.name: policy for policy in (LRU, LFU, FIFO, MRU, FILO, Priority, SLRU, LogLFU)
 }
 """Every policy with a name, by that name; the first is the default."""
 

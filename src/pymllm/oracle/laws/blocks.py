@@ -124,6 +124,9 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
       `megatron/core/inference/contexts/dynamic_block_allocator.py` is a stack without counts, hashes or a
       check of what is released; its last block is the dummy, the same. Paused requests have a share of
       their own (`evict_overflow_paused_requests` in `dynamic_context.py`), counted by request.
+    - Megatron-LM's `KVBlockAllocator` of August 2026 (`kv_block_allocator.py`) is this law for
+      `careful_callers`: it evicts leaves, the smallest stamp first (`evict_lru_blocks`), and counts on
+      every held block's parent being held.
     - sglang: not applicable, a tree of pages (R5, R6).
     """
     evicted = _leaves_are_evicted(before, operation, seen)
@@ -399,6 +402,8 @@ def unreferenced_blocks_lose_their_slots(before: BlocksModel, operation: Operati
     or became free, `target` are the hashes that they had, ascending. Each block is told of once, also
     those that never had a hash, and nothing else is told. A release and an eviction tell it, in one
     call or in several; where nothing is deregistered or freed there is no call. A reset tells nobody.
+    Who claims `careful_callers` may leave out blocks that never had a hash: by those, its callers keep
+    nothing.
     When the observer is called last, all is written already: `sizes` inside it, if told, are those of
     the end, but that what an allocation is about to take counts as free still (X6).
 

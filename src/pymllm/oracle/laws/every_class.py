@@ -551,11 +551,11 @@ def _callbacks_see_what_is_written(before: CacheModel, operation: Evict, seen: S
     return tested
 
 
-@law("X7", page="every-class", ways="op", kinds="slots rows states prefix blocks requests")
+@law("X7", page="every-class", ways="op", kinds="slots rows states prefix blocks requests index")
 def what_is_cleared_is_as_good_as_new(before: Any, operation: Any, seen: Any) -> Found:
     """Reset and clear make it as good as new.
 
-    `clear` (of `slots`, `rows`, `states`) and `reset` (of `prefix`, `blocks`, `requests`) leave an object
+    `clear` (of `slots`, `rows`, `states`) and `reset` (of all other kinds that have one) leave an object
     that does what a new one of the same configuration would do. To test that, what follows the last of
     them is played on a new object and must have the same outcomes; of `prefix` it is followed in the
     model instead, since ids of nodes go on counting (X3), and `rows` that do not claim `zeroed_rows`
@@ -569,6 +569,7 @@ def what_is_cleared_is_as_good_as_new(before: Any, operation: Any, seen: Any) ->
       caller's. All holds are over. Nodes from before are stale (`StaleNodeError`), but
       the root, which anybody may go on to hold and release.
     - **Blocks and requests.** All is as at the start (C9), and no observer is told of it.
+    - **Indexes.** No worker has anything.
 
     **A pool that refuses.** If `free` or `free_state` fails in a reset, the reset does not stop: each
     pool is still asked for all that is left to give, the cache is empty afterwards, sizes are 0, and then
@@ -640,7 +641,7 @@ def _a_reset_frees_every_state(before: CacheModel, operation: Reset, seen: SeenR
     Inspect,
     page="every-class",
     ways="op",
-    kinds="slots rows buffers states prefix blocks requests",
+    kinds="slots rows buffers states prefix blocks requests index",
     needs_in={"slots": "swa", "prefix": "inspect", "blocks": "inspect", "requests": "inspect"},
 )
 def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
@@ -657,6 +658,7 @@ def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
     | `prefix` | `inspect`, `read_halves`, `read_states` |
     | `blocks` | `find_slots`, `read_live`, `read_states`, `inspect` |
     | `requests` | `inspect` |
+    | `index` | `find_blocks`, `inspect` |
 
     A look has no effects. Nothing becomes recent, no node is split, freed pages are not merged, no
     reference is taken, no cell is different, and what is handed out next is what would have been handed

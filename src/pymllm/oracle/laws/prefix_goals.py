@@ -28,6 +28,7 @@ def _has_several_tracks(config: Config) -> bool:
 _RETAINS = Condition("a cache that keeps something", lambda config: config.get("retains") is not False)
 _SPLITS = Condition("nodes of several pages", lambda config: config.get("splits") is not False)
 _OTHER = Condition("another policy than lru", lambda config: config.get("policy", "lru") != "lru")
+_OWN = Condition("memory of its own", lambda config: config.get("capacity") is not None)
 _POOL = Condition("a pool", lambda config: config.get("pool", "none") != "none")
 _PAGED = Condition("pages of several tokens", lambda config: config.get("page_size", 1) != 1)
 _WINDOW = Condition("a window", lambda config: config.get("window") is not None)
@@ -94,6 +95,12 @@ _ANY = (
         ("equal tokens are cached in another space only", "K1", "B139 B140 B142"),
         needs="extra_key",
         when=(_RETAINS,),
+    ),
+    *_prefix(
+        ("an insert evicts", "R3 R11"),
+        ("an insert evicts and keeps what it has found", "R3 R6"),
+        ("an insert finds no room", "R3"),
+        when=(_RETAINS, _OWN),
     ),
     *_prefix(("an insert brings duplicates", "R3 R4", "B101 B163"), when=(_RETAINS, _POOL)),
     *_prefix(("memory runs out", "X4"), needs="pool"),

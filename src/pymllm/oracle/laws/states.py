@@ -202,8 +202,8 @@ def a_split_leaves_the_state_below(before: CacheModel, operation: Inspect, seen:
 
     Choices
     -------
-    A cache that shows each page as a node splits nothing, so that nobody can test this of it: the law
-    stays unknown unless `inspect` is left away.
+    A cache that shows each page as a node splits nothing, so that nobody can test this of it: it says so
+    in its configuration (`splits`).
 
     Caller
     ------

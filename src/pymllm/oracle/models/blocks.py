@@ -335,6 +335,9 @@ class BlocksModel(KindModel):
             return self._named(blocks, outcome, (_TOO_OFTEN,), len(over))
         after = self.blocks.copy()
         lost = after.release(blocks)
+        if "careful_callers" in self.claims:  # who keep nothing by a block that never had a hash
+            told = {block for effect in outcome.effects for block in effect.slots}
+            lost = [block for block in lost if block in self.blocks.hash_of or block in told]
         free = len(after.free)
         inside = {"pool_avail": free, "evictable_blocks": len(after.evictable())}
         seen = self._read_loss(blocks, lost, inside, outcome)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pymllm.errors import ProgramError
 from pymllm.history.operations import Hash, Insert, Inspect, Lock, Match, Reset, Unlock
 from pymllm.history.outcomes import Hashes, Inserted, Inspected, Matched, Outcome
-from pymllm.oracle.models.kind_model import DONE, REFUSED, STRUCK, Misuse, Seen
+from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, Misuse, Seen
 from pymllm.oracle.models.prefix_evictions import EvictionModel
 from pymllm.oracle.models.prefix_model import InsertPlan, NotUsableError, Path
 from pymllm.oracle.models.prefix_pools import CallersPools
@@ -24,6 +24,7 @@ from pymllm.oracle.models.prefix_seen import (
     SeenReset,
     sort_effects,
 )
+from pymllm.oracle.models.prefix_victims import plan_room
 from pymllm.oracle.models.shown_nodes import SeenLook
 from pymllm.oracle.models.slot_ownership import Owner
 
@@ -180,6 +181,7 @@ class CacheModel(CallersPools, EvictionModel):
             law = "X1" if self.cache.window is None else "S7"
             wrong = Misuse("a bad insert is refused", law, ("ValueError",), name=str(error))
             return Seen(result, REFUSED, (wrong,))
+        self._make_room(plan)
         if self._lacks_halves(plan):
             return Seen(result, REFUSED, (_WRONG_HALVES,))
         seen = SeenInsert(
@@ -192,11 +194,21 @@ class CacheModel(CallersPools, EvictionModel):
             state=state,
             finds_state=state is not None and self.tracks is not None and key in self.tracks.ends,
         )
-        if self.is_struck(outcome, "free", "move_swa"):
+        if not plan.has_room:
+            seen.fate = NO_ROOM
+        elif self.is_struck(outcome, "free", "move_swa"):
             seen.fate = STRUCK
         elif self.fault is not None and isinstance(result, Inserted) and self._hides_refusal(seen):
             seen.fate = HIDDEN
         return seen
+
+    def _make_room(self, plan: InsertPlan) -> None:
+        """Find what a cache evicts that takes its memory by itself, and whether that is enough."""
+        cache = self.cache
+        missing = 0 if cache.room is None else len(cache.pages) + len(plan.new) - cache.room
+        if missing > 0 and plan.new:
+            plan.evicted = plan_room(cache, plan.path, plan.prefix_len, missing)
+            plan.has_room = len(plan.evicted) == missing
 
     def _state_of(self, operation: Insert) -> int | None:
         """Return the track slot that is handed over, which must be the caller's."""
@@ -259,6 +271,8 @@ class CacheModel(CallersPools, EvictionModel):
     def follow_insert(self, step: int, operation: Insert, seen: SeenInsert) -> None:
         """Adopt, revive and give back; of an insert whose pool refused a call, moved halves stay moved."""
         ownership, plan = self.ownership, seen.plan
+        if seen.fate == NO_ROOM:
+            return
         if seen.fate == FORGOTTEN:
             self._give(step, plan.path)
             return
@@ -274,6 +288,7 @@ class CacheModel(CallersPools, EvictionModel):
                 self.tracks.adopt(seen.key, seen.state)
         self._revive(plan.moved)
         ownership.give_back(plan.displaced)
+        self.cache.commit_evict(plan.evicted, ())
         self.cache.commit_insert(plan, operation.priority)
         self.nodes.may_split(plan.splits)
         if not plan.refused:

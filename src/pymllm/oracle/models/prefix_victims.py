@@ -48,6 +48,18 @@ def plan_evictions(
                 yield second.taken()
 
 
+def plan_room(model: PrefixModel, path: Path, cached: int, pages: int) -> tuple[Path, ...]:
+    """Return the pages that make room for so many below what a path has cached, which is held meanwhile.
+
+    They go one by one, in the order of evictions; where there are too few of them, all that may go.
+    """
+    sketch = _Sketch(model, lambda end: True)
+    parting = path.upto(cached)
+    sketch.children[parting] = sketch.children.get(parting, 0) + 1  # so that it is no leaf, nor what is above
+    list(sketch.take_leaves(pages * model.page_size))
+    return tuple(sketch.removed)
+
+
 _Aged = tuple[int, int, int, int, Path]
 
 
