@@ -26,6 +26,7 @@ WORDS = (
     "soak",
     "peers",
     "peers-older",
+    "peers-dynamo",
     "report",
     "bench",
     "bench-peers",

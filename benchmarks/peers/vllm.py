@@ -1,77 +1,27 @@
 """vLLM's block pool and its chained block hashes, with what its prefix cache manager does for one request.
 
 vLLM has no tree: a prompt is hashed block by block when its request is made, and each hash is looked up. Its
-blocks are handed out least recent first, so an allocation evicts. Only the classes that keep the blocks are
-imported (`STAND_INS`); kernels, configurations and the engine stay out.
+blocks are handed out least recent first, so an allocation evicts.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
-import os
-import sys
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from benchmarks.peers.contender import Hit, PrefixPeer, SlotPeer, Unavailable
-from pymllm.adapters.stand_ins import standing_in
-
-STAND_INS = {
-    "cbor2": "another way to write what is hashed; the default is pickle",
-    "xxhash": "another hash; the default is SHA-256",
-    "triton": "compiles kernels, none of which is launched on a CPU",
-    "transformers": "loads models and their configurations",
-    "vllm.config": "the configuration of a server",
-    "vllm.distributed.kv_events": "events for other servers, off by default",
-    "vllm.multimodal": "places of images in a prompt, which has none here",
-    "vllm.platforms": "asks the device what it can do",
-    "vllm.pooling_params": "parameters of embedding requests",
-    "vllm.sampling_params": "parameters of sampling",
-    "vllm.utils.torch_utils": "sizes of dtypes for kernels",
-    "vllm.v1.engine": "a server's requests as they arrive",
-    "vllm.v1.hisparse": "sparse KV between device and host",
-    "vllm.v1.kv_cache_interface": "layouts of KV in device memory; no KV is stored here",
-    "vllm.v1.kv_cache_spec_registry": "the same, by layer",
-    "vllm.v1.metrics": "a server's metrics",
-    "vllm.v1.request": "a server's request; its fields that the block pool reads are given here",
-    "vllm.v1.structured_output": "grammars",
-    "vllm.v1.utils": "sharing tensors between processes",
-}
-BARE_PACKAGES = {
-    "vllm": "its __init__ sets up the environment of a server",
-    "vllm.utils": "its __init__ imports what its modules need together",
-    "vllm.v1": "",
-    "vllm.v1.core": "",
-    "vllm.distributed": "its __init__ imports communication between processes",
-}
-
-
-def load_vllm(module: str) -> Any:
-    """Import a module of vLLM that needs no device."""
-    try:
-        importlib.metadata.version("vllm")
-    except importlib.metadata.PackageNotFoundError:
-        raise Unavailable("vllm is not installed; tox -e bench-peers installs it") from None
-    if module in sys.modules:
-        return sys.modules[module]
-    os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
-    importlib.import_module("torch._inductor.runtime.hints")  # before anything stands in for triton
-    with standing_in(STAND_INS, BARE_PACKAGES, "vllm"):
-        try:
-            return importlib.import_module(module)
-        except (ImportError, RuntimeError) as error:
-            raise Unavailable(f"{module} cannot be imported without a GPU's packages: {error}") from None
+from benchmarks.peers.contender import Hit, PrefixPeer, SlotPeer
+from pymllm.adapters.vllm.package import load_vllm, vllm_version
 
 
 def missing_vllm() -> str | None:
     """Say why its block pool cannot be imported, if it cannot."""
     try:
-        load_vllm("vllm.v1.core.block_pool")
-    except Unavailable as error:
+        vllm_version("bench-peers")
+        load_vllm("v1.core.block_pool")
+    except ImportError as error:
         return str(error)
     return None
 
@@ -89,12 +39,12 @@ class VllmBlocks(PrefixPeer):
 
     def __init__(self, page_size: int, capacity: int) -> None:
         super().__init__(page_size, capacity)
-        utils = load_vllm("vllm.v1.core.kv_cache_utils")
-        sha256 = load_vllm("vllm.utils.hashing").sha256
+        utils = load_vllm("v1.core.kv_cache_utils")
+        sha256 = load_vllm("utils.hashing").sha256
         utils.init_none_hash(sha256)
         self.hasher = utils.get_request_block_hasher(page_size, sha256)
         # One block more: the pool keeps one for itself.
-        self.pool = load_vllm("vllm.v1.core.block_pool").BlockPool(
+        self.pool = load_vllm("v1.core.block_pool").BlockPool(
             capacity // page_size + 1, enable_caching=True, hash_block_size=page_size
         )
 
@@ -172,7 +122,7 @@ class VllmSlots(SlotPeer):
         return missing_vllm()
 
     def __init__(self, size: int, page_size: int) -> None:
-        self.pool = load_vllm("vllm.v1.core.block_pool").BlockPool(
+        self.pool = load_vllm("v1.core.block_pool").BlockPool(
             size + 1, enable_caching=True, hash_block_size=page_size
         )
 

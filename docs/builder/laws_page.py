@@ -55,6 +55,7 @@ _TITLES = {
     "recurrent-states": "Recurrent states",
     "blocks": "Blocks",
     "requests": "Requests",
+    "block-index": "Block indexes",
 }
 _WAYS = {
     Way.STRUCTURE: "from inside",

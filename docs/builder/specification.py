@@ -19,9 +19,11 @@ from pymllm.conformance.program import write_record  # noqa: E402
 from pymllm.errors import InvariantViolation  # noqa: E402
 from pymllm.faults.fault import Fault  # noqa: E402
 from pymllm.faults.table import PLANTED  # noqa: E402
+from pymllm.history.claims import CLAIMS  # noqa: E402
+from pymllm.history.config_limits import CONFIG_KEYS  # noqa: E402
 from pymllm.history.files import History, Step, load_history  # noqa: E402
 from pymllm.oracle.judge import judge_steps  # noqa: E402
-from pymllm.oracle.laws import Law, find_law  # noqa: E402
+from pymllm.oracle.laws import LAWS, Law, find_law  # noqa: E402
 
 __all__ = ["FOLDER", "PAGES", "law_programs", "make_page", "verdict_of"]
 
@@ -40,7 +42,53 @@ _BREAK = "\n\n"  # before a list
 
 def make_page(text: str) -> str:
     """Return a page with all of its laws as they are now."""
-    return _PLACE.sub(lambda place: f"{place[1]}{_entry(find_law(place[2]))}{place[3]}", text)
+    text = _PLACE.sub(lambda place: f"{place[1]}{_entry(find_law(place[2]))}{place[3]}", text)
+    return _TABLE.sub(lambda place: f"{place[1]}{_TABLES[place[2]]()}{place[3]}", text)
+
+
+def _kinds() -> str:
+    """Return what configurations of each kind hold, and what its implementations can claim."""
+    parts = []
+    for kind, keys in CONFIG_KEYS.items():
+        claims = ", ".join(f"`{name}`" for name, one in CLAIMS.items() if kind in one.kinds.split())
+        rows = "".join(f"| {line} |\n" for line in keys.strip().splitlines())
+        table = (
+            f"| key | value | meaning |\n| --- | --- | --- |\n{rows}" if rows else "Nothing is built: `{}`.\n"
+        )
+        parts.append(f"Kind `{kind}`: {_KINDS[kind]}.\n\n{table}\nClaims: {claims}.\n")
+    return "\n".join(parts)
+
+
+def _claims() -> str:
+    """Return every claim, with its kinds and the laws that need it."""
+    lines = ["| claim | who claims it | kinds | laws |", "| --- | --- | --- | --- |"]
+    for name, claim in CLAIMS.items():
+        text = f"{claim.text} (*2.1*)" if claim.is_new else claim.text
+        kinds = "all" if claim.kinds == CLAIMS["refusals"].kinds else claim.kinds.replace(" ", ", ")
+        laws = (law.id for law in LAWS if _is_brought_by(law, name, claim.kinds.split()))
+        lines.append(f"| `{name}` | {text} | {kinds} | {' '.join(laws)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _is_brought_by(law: Law, claim: str, kinds: list[str]) -> bool:
+    """Tell whether a law needs a claim, or a word of its text says that it matters."""
+    needs = "|".join(need for kind in (None, *kinds) for need in law.needs_of(kind)).split("|")
+    return claim in needs or (not set(kinds).isdisjoint(law.kinds) and f"`{claim}`" in law.demands)
+
+
+_TABLE = re.compile(r"(<!-- (kinds|claims) -->\n).*?(<!-- end of \2 -->\n)", flags=re.DOTALL)
+_TABLES = {"kinds": _kinds, "claims": _claims}
+_KINDS = {
+    "slots": "an allocator of slots ([slots](slots.md))",
+    "rows": "a table with a row for each request ([rows](rows-states-buffers.md))",
+    "buffers": "keys and values of each layer ([buffers](rows-states-buffers.md))",
+    "states": "recurrent states of each layer ([states](rows-states-buffers.md))",
+    "hashes": "keys and hash functions ([keys and hashes](keys-and-hashes.md))",
+    "prefix": "a cache ([prefixes](prefixes.md), [windows](windows.md), [states](recurrent-states.md))",
+    "blocks": "an allocator of blocks, and the slots of states beside it ([blocks](blocks.md))",
+    "requests": "whole requests over blocks ([requests](requests.md))",
+    "index": "who has which blocks ([block indexes](block-index.md))",
+}
 
 
 def law_programs(law: Law) -> tuple[History, History]:
@@ -68,7 +116,7 @@ def _entry(law: Law) -> str:
 
 
 def _about(law: Law) -> str:
-    claims = ", ".join(f"`{need}`" for need in sorted(law.needs))
+    claims = ", ".join(f"`{need}`".replace("|", "` or `") for need in sorted(law.needs))
     return f"Of {law.about}; " + (f"claimed with {claims}." if claims else "claimed by all of them.")
 
 

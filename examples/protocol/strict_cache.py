@@ -1,4 +1,4 @@
-"""The same cache once more, which claims three things beside: refusals, callbacks and faults.
+"""The same cache once more, which claims four things beside: refusals, callbacks, ids of nodes and faults.
 
 ::
 
@@ -157,5 +157,5 @@ def failed(error):
 
 
 if __name__ == "__main__":
-    claims = [*HELLO["capabilities"], "refusals", "callbacks", "faults"]
+    claims = [*HELLO["capabilities"], "refusals", "callbacks", "node_ids", "faults"]
     serve(StrictCache, {**HELLO, "name": "strict-cache", "capabilities": claims})

@@ -12,7 +12,7 @@ from pymllm.faults.fault import Fault
 from pymllm.faults.table import BUGS, PLANTED, UNPLANTED
 
 MARK = re.compile(r"@pytest\.mark\.notices\(([^)]*)\)")
-LAW = re.compile(r"\b(?:[XAPKHRSMEC]\d+|section \d)\b")
+LAW = re.compile(r"\b(?:[XAPKHRSMECI]\d+|section \d)\b")
 
 each_fault = pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.id)
 

@@ -1,4 +1,7 @@
-"""Other people's packages: their tests run where `tox -e peers` or `peers-older` has installed them."""
+"""Other people's packages: their tests run where `tox -e peers` and its like have installed them.
+
+Tests of checkouts, and of findings in them, ask for themselves whether a variable names one.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,16 @@ import importlib.util
 
 import pytest
 
-if importlib.util.find_spec("sglang") is None:
+NEEDED = {
+    "test_sglang.py": ("sglang", "tox -e peers and tox -e peers-older install it"),
+    "test_vllm.py": ("vllm", "tox -e peers installs it"),
+    "test_dynamo.py": ("dynamo", "tox -e peers-dynamo installs it"),
+}
 
-    def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-        """Skip what needs a package that is not there."""
-        missing = pytest.mark.skip(
-            reason="sglang is not installed; tox -e peers and tox -e peers-older install it"
-        )
-        for item in items:
-            if "peers" in item.path.parts:
-                item.add_marker(missing)
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a package that is not there."""
+    for item in items:
+        package, installs = NEEDED.get(item.path.name, ("", "")) if "peers" in item.path.parts else ("", "")
+        if package and importlib.util.find_spec(package) is None:
+            item.add_marker(pytest.mark.skip(reason=f"{package} is not installed; {installs}"))

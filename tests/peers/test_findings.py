@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pymllm.adapters.registry import make_adapter
+from pymllm.adapters.registry import find_adapter, make_adapter
 from pymllm.cli import main
 from pymllm.errors import AdapterError
 
@@ -30,6 +30,9 @@ def test_the_command_of_a_page_shows_its_law_broken(
     monkeypatch.chdir(ROOT)
     law = re.search(r"^\| law \| (\w+):", (FOLDER / f"{name}.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert law is not None
+    missing = find_adapter(command.split()[-1]).find_missing()
+    if missing is not None:
+        pytest.skip(missing)
     try:
         make_adapter(command.split()[-1]).close()
     except AdapterError as error:

@@ -83,9 +83,10 @@ class DictCache(BaseAdapter):
 
     def claim(self) -> frozenset[str]:
         """Claim what a flat cache can know; there are no nodes to show."""
-        claims = {"extra_key", "bigrams", "hashes", "refusals", "callbacks", *self.order()}
+        claims = {"extra_key", "bigrams", "hashes", "digests", "refusals", "callbacks", "node_ids"}
+        claims |= self.order()
         claims |= {"pool"} if self.config["pool"] != "none" else set()
-        return frozenset(claims | ({"swa"} if self.config["window"] is not None else set()))
+        return frozenset(claims | ({"swa", "hold_tokens"} if self.config["window"] is not None else set()))
 
     def order(self) -> set[str]:
         """Return what is claimed about the order of evictions."""

@@ -61,7 +61,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
             "faults",
             "instrument",
         },
-        {"numpy", "torch", "hypothesis", "psutil", "msgspec"},
+        {"numpy", "torch", "hypothesis", "packaging", "psutil", "msgspec"},
     ),
     # jinja2 and Plotly where a page is made, msgspec where a run is read: what writes one loads none of them.
     "report": (

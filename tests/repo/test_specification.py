@@ -131,4 +131,4 @@ def test_every_law_that_a_page_names_is_one(page: Path) -> None:
     """An id in a text is a law's: nobody looks for what is not there."""
     text = page.read_text(encoding="utf-8")
     prose = re.sub(r"`[^`]*`|```.*?```", "", text, flags=re.DOTALL)
-    assert set(re.findall(r"\b([XAPKHRSMCE]\d{1,2})\b", prose)) <= {law.id for law in LAWS}
+    assert set(re.findall(r"\b([XAPKHRSMCEI]\d{1,2})\b", prose)) <= {law.id for law in LAWS}

@@ -12,39 +12,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
+from pymllm.history.claims import CAPABILITIES as CAPABILITIES
+from pymllm.history.claims import SPECIFICATION
 from pymllm.history.codec import name_of
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import OPERATIONS_OF, Operation, Span
 from pymllm.history.outcomes import Effect, Failed, Matched, Outcome, Result, Slots, Unsupported
 from pymllm.history.spans import resolve_spans
-
-CAPABILITIES: dict[str, str] = {
-    "pool": "has slots, rows, states or blocks to allocate",
-    "swa": "prefix caches: has a sliding window; slots: gives each slot an SWA half",
-    "extra_key": "keeps namespaces apart",
-    "bigrams": "takes tuples as tokens",
-    "hashes": "computes page hashes",
-    "exact_lru": "evicts in the strict order of recency",
-    "exact_policy": "prefix caches: evicts leaves in the strict order of the configuration's policy",
-    "refusals": "refuses misuse with the documented errors",
-    "merges": "makes freed pages available at a merge, in the order of A4",
-    "sorted": "hands out the lowest page first after a merge",
-    "groups": "collects frees in groups",
-    "group_errors": "refuses a group inside a group, and an end without one",
-    "zeroed_rows": "zeroes a row of requests when it is freed, and every row when it is cleared",
-    "faults": "can let a pool call or a callback fail once, where the search asks for it",
-    "callbacks": "calls back once per evicted node",
-    "call_order": "calls the pool as often and in the order that X2 demands",
-    "inspect": "shows its nodes",
-    "lean_matches": "a match splits at most one node, the one in which it ends",
-    "mamba": "keeps states of recurrent layers beside the KV",
-    "bare_inserts": "with states: takes keys that come without a state",
-    "bare_holds": "with states: locks a node without a state, and the state that the node gets later",
-    "state_leaves": "with states: removes nodes that an eviction made leaves without a state, unless held",
-    "lru_lists": "has the two documented lists of nodes by recency, and shows their order",
-    "engine": "can be driven by the simulated engine",
-}
-"""What an adapter can claim; a law whose capability is missing is reported as not claimed."""
 
 _METHODS = {
     kind: {operation: f"do_{name_of(operation)}" for operation in operations}
@@ -98,6 +72,8 @@ class BaseAdapter:
 
     KIND: ClassVar[str]
     CONFIGURATIONS: ClassVar[Sequence[Config]] = ({},)
+    REFUSALS: ClassVar[Mapping[type[Exception], str]] = {}
+    """The documented name of each error by which the implementation refuses misuse, where it has another."""
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         self.name = name
@@ -137,7 +113,9 @@ class BaseAdapter:
         except UnsupportedError as reason:
             result = Unsupported(str(reason))
         except Exception as error:
-            result = Failed(type(error).__name__, str(error))
+            kinds = type(error).__mro__
+            named = next((self.REFUSALS[kind] for kind in kinds if kind in self.REFUSALS), kinds[0].__name__)
+            result = Failed(named, str(error))
         if isinstance(result, _GIVES):
             self._given[step] = result.slots
         return Outcome(result, tuple(self.effects), self.sizes())
@@ -186,4 +164,5 @@ def header_of(adapter: Adapter, seed: int | None = None, versions: Mapping[str, 
         tuple(sorted(adapter.capabilities)),
         seed,
         dict(versions or {}),
+        specification=SPECIFICATION,
     )

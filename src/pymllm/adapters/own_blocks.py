@@ -115,12 +115,13 @@ class Blocks(OwnPool):
             prefix_caching_eviction_policy=policy,
         )
         self.context.kv_block_allocator = blocks
-        self.slots: Any = self._make_slots() if self.config.get("slots") else None
+        self.slots: Any = self.make_slots(self.SLOTS) if self.config.get("slots") else None
         self.context.mamba_slot_allocator = self.slots
         blocks.on_blocks_deregistered = self._observe
         return blocks
 
-    def _make_slots(self) -> object:
+    def make_slots(self, slot_class: type[Any]) -> object:
+        """Build an allocator of slots, and the live states of the context."""
         layers, rows = self.number("layers"), self.number("requests")
         forms = []
         for part, sizes in (("conv", ("conv_dim", "conv_width")), ("ssm", ("ssm_heads", "ssm_dim"))):
@@ -130,11 +131,13 @@ class Blocks(OwnPool):
             setattr(self.context, f"mamba_{part}_states", live)
             forms.append((shape, dtype))
         (conv, conv_dtype), (ssm, ssm_dtype) = forms
-        return self.SLOTS(self.context, self.number("slots"), layers, conv, ssm, conv_dtype, ssm_dtype)
+        return slot_class(self.context, self.number("slots"), layers, conv, ssm, conv_dtype, ssm_dtype)
 
     def claim(self) -> frozenset[str]:
         """Return what both can do; ``mamba`` where there are slots."""
-        common = {"pool", "refusals", "callbacks", "faults", "inspect", "exact_lru"}
+        common = {"pool", "forms", "refusals", "callbacks", "faults", "inspect", "exact_lru"} | {
+            "capacity_errors"
+        }
         return frozenset(common | ({"mamba"} if self.config.get("slots") else set()))
 
     def sizes(self) -> dict[str, int]:
@@ -255,7 +258,7 @@ class Blocks(OwnPool):
         books = out.BlockBooks(
             _listed(pool.block_ref_counts),
             _listed(pool.block_hashes),
-            _listed(pool.block_timestamps),
+            self.stamps(),
             tuple(sorted(pool.kv_hash_to_block_id.items())),
         )
         if slots is None:
@@ -267,6 +270,10 @@ class Blocks(OwnPool):
             free_slots=_listed(slots.free_slots[: slots.free_count]),
             block_of_state=tuple(sorted(slots.hash_to_block_id.items())),
         )
+
+    def stamps(self) -> tuple[int, ...]:
+        """Return the stamp of every block."""
+        return _listed(self.pool.block_timestamps)
 
     # -- slots ---------------------------------------------------------------------------------------------
 

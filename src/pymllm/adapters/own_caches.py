@@ -105,7 +105,7 @@ class Chunk(OwnPrefixCache):
 
     def claim(self) -> frozenset[str]:
         """Claim namespaces and bigrams, which cannot meet where nothing is kept."""
-        claimed = {"extra_key", "bigrams"}
+        claimed = {"extra_key", "bigrams", "forms"}
         if self.config["pool"] != "none":
             claimed |= {"pool", "engine"}
         return frozenset(claimed)
@@ -145,8 +145,10 @@ class OwnTree(OwnPrefixCache):
 
     def claim(self) -> frozenset[str]:
         """Claim what every tree of ours can: slots over a pool, and refusals unless that checks nothing."""
-        claimed = {"extra_key", "bigrams", "hashes", "faults", "callbacks", "call_order"}
-        claimed |= {"inspect", "lean_matches"} | ({"refusals"} if self.is_checked else set())
+        claimed = {"extra_key", "bigrams", "hashes", "digests", "forms", "faults", "callbacks", "call_order"}
+        claimed |= {"inspect", "lean_matches", "node_ids", "hit_counts"} | (
+            {"refusals"} if self.is_checked else set()
+        )
         if ranks_policy(self.policy):
             claimed.add("exact_lru" if self.policy == "lru" else "exact_policy")
         return frozenset(claimed | ({"pool"} if self.config["pool"] != "none" else set()))
@@ -246,7 +248,7 @@ class Radix(OwnTree):
         if self.config["pool"] != "none":
             claimed.add("engine")
         if self.config["window"] is not None:
-            claimed.add("swa")
+            claimed |= {"swa", "hold_tokens"}
         return frozenset(claimed)
 
     def build(self, page_size: int, pool: Any = None) -> RadixCache:
@@ -322,7 +324,8 @@ class Mamba(OwnTree):
 
     def claim(self) -> frozenset[str]:
         """Claim everything that is about nodes and states; an engine needs slots, too."""
-        claimed = super().claim() | {"mamba", "bare_inserts", "bare_holds", "state_leaves", "lru_lists"}
+        claimed = super().claim() | {"mamba", "branching", "bare_inserts", "bare_holds"}
+        claimed |= {"state_leaves", "lru_lists"}
         return claimed | {"engine"} if self.config["pool"] != "none" else claimed
 
     def build(self, page_size: int, pool: Any = None) -> MambaRadixCache:

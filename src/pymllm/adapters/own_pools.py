@@ -116,7 +116,7 @@ class Rows(OwnPool):
         )
 
     def claim(self) -> frozenset[str]:
-        return frozenset({"pool", "refusals", "zeroed_rows"})
+        return frozenset({"pool", "forms", "refusals", "zeroed_rows"})
 
     def sizes(self) -> dict[str, int]:
         """Return ``size`` and ``available_size``, in rows."""
@@ -205,7 +205,7 @@ class KVBuffers(OwnPool):
         return self.POOL(*of_keys, *form, *of_values, page_size=page_size, check_bounds=True)
 
     def claim(self) -> frozenset[str]:
-        return frozenset({"refusals"})
+        return frozenset({"forms", "refusals", "tight_buffers"})
 
     def audit(self) -> Sequence[str]:
         """Look at the form of the buffers."""
@@ -327,7 +327,7 @@ class GDNStates(OwnPool):
         return self.POOL(*sizes, self.device, self.dtype(), tracks, check_bounds=True)
 
     def claim(self) -> frozenset[str]:
-        return frozenset({"pool", "refusals"})
+        return frozenset({"pool", "forms", "refusals"})
 
     def sizes(self) -> dict[str, int]:
         """Return ``max_track_slots`` and ``available_track_slots``."""
@@ -403,7 +403,7 @@ class KeysAndHashes(OwnPool):
         """Build nothing: keys live for one operation, and functions for ever."""
 
     def claim(self) -> frozenset[str]:
-        return frozenset({"bigrams", "extra_key", "hashes", "refusals"})
+        return frozenset({"bigrams", "extra_key", "forms", "hashes", "digests", "refusals"})
 
     def do_slice_key(self, step: int, operation: ops.SliceKey) -> Tokens:
         return _read(_make_key(operation.key)[operation.start : operation.stop])

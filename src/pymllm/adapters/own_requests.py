@@ -146,7 +146,8 @@ class Requests(BaseAdapter):
     def claim(self) -> frozenset[str]:
         """Claim everything that is about requests; ``mamba`` where states are cached."""
         has_states = self.number("layers") and self.number("mamba_slots")
-        return frozenset({"pool", "refusals", "faults", "inspect", *(["mamba"] if has_states else [])})
+        claimed = {"pool", "forms", "refusals", "capacity_errors", "faults", "inspect"}
+        return frozenset(claimed | ({"mamba"} if has_states else set()))
 
     def sizes(self) -> dict[str, int]:
         """Count blocks, requests by their region, and free slots where there are such."""

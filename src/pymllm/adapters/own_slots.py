@@ -104,7 +104,7 @@ class TokenSlots(OwnPool):
         """Claim everything, but no order without sorting and no refusals without checks."""
         switches = {"sorted": "need_sort", "refusals": "check_ownership"}
         on = {claim for claim, key in switches.items() if self.config.get(key, True)}
-        return frozenset({"pool", "merges", "groups", "group_errors", *on})
+        return frozenset({"pool", "forms", "merges", "groups", "group_errors", *on})
 
     def sizes(self) -> dict[str, int]:
         return {"available_size": self.pool.available_size()}

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import traceback
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,7 @@ class AdapterEntry:
     """One line of the registry: the name for ``--adapter``, ``"module:Class"``, and what that adapts.
 
     `package` is what it needs beyond what pymllm needs (empty for nothing); `environment` of tox.ini has it.
+    `variable` is the environment variable that names a checkout, where it needs one.
     """
 
     name: str
@@ -36,15 +38,22 @@ class AdapterEntry:
     summary: str
     package: str = ""
     environment: str = ""
+    variable: str = ""
 
     def find_missing(self) -> str | None:
-        """Say which package is not installed, and what brings it; ``None`` where nothing is missing."""
+        """Say which package or checkout is not there, and what brings it; ``None`` where none is missing."""
+        if self.variable and not os.environ.get(self.variable):
+            return (
+                f"{self.name} needs a checkout: {self.variable} is to name its folder "
+                "(docs/findings/README.md says which version)"
+            )
         if not self.package or importlib.util.find_spec(self.package) is not None:
             return None
-        pins = "peers-older" if self.environment == "peers-older" else "peers-alone"
+        pins = "peers-alone" if self.environment == "peers" else self.environment
+        needed = "pip install -r constraints/peers.txt && " if self.package == "sglang" else ""
         return (
             f"{self.name} needs {self.package}, which is not installed; tox -e {self.environment} installs "
-            f"it, or pip install -r constraints/peers.txt && pip install --no-deps -r constraints/{pins}.txt"
+            f"it, or {needed}pip install --no-deps -r constraints/{pins}.txt"
         )
 
     @property
@@ -67,6 +76,7 @@ _OWN = {
     "chunk": ("own_caches:Chunk", "ChunkCache"),
     "blocks": ("own_blocks:Blocks", "KVBlockAllocator and MambaSlotAllocator"),
     "requests": ("own_requests:Requests", "DynamicInferenceContext"),
+    "index-dict": ("own_index:IndexDict", "an index of who has which blocks, of plain dictionaries"),
 }
 _PEERS = {
     "sglang-radix": ("sglang.caches:SglangRadix", "sglang's RadixCache"),
@@ -95,18 +105,59 @@ _PEERS = {
     "sglang-swa-allocator": ("sglang.slots:SglangSWASlots", "sglang's SWATokenToKVPoolAllocator"),
     "sglang-rows": ("sglang.slots:SglangRows", "sglang's ReqToTokenPool"),
 }
+_VLLM = {
+    "vllm-full": ("vllm.manager:VllmFull", "vLLM's KVCacheManager with one group of full attention"),
+}
 _OLDER = ("sglang-mamba", "sglang-swa")
+_MLLM = {
+    "mllm-radix": ("mllm.caches:MllmRadix", "mllm's RadixCache"),
+    "mllm-radix-window": ("mllm.caches:MllmWindowedRadix", "mllm's RadixCache with a sliding window"),
+    "mllm-mamba": ("mllm.caches:MllmMamba", "mllm's MambaRadixCache"),
+    "mllm-chunk": ("mllm.caches:MllmChunk", "mllm's ChunkCache"),
+    "mllm-slots": ("mllm.pools:MllmSlots", "mllm's TokenToKVPoolAllocator"),
+    "mllm-rows": ("mllm.pools:MllmRows", "mllm's ReqToTokenPool"),
+    "mllm-buffers": ("mllm.pools:MllmBuffers", "mllm's KVPool"),
+    "mllm-states": ("mllm.pools:MllmStates", "mllm's GDNPool"),
+    "mllm-hashes": ("mllm.pools:MllmHashes", "mllm's RadixKey and hash functions"),
+}
 
 OWN: tuple[AdapterEntry, ...] = tuple(
     AdapterEntry(name, f"pymllm.adapters.{place}", summary) for name, (place, summary) in _OWN.items()
 )
 """Our own classes; what ``pymllm verify`` examines by default."""
 
-PEERS: tuple[AdapterEntry, ...] = tuple(
-    AdapterEntry(
-        name, f"pymllm.adapters.{place}", summary, "sglang", "peers-older" if name in _OLDER else "peers"
-    )
-    for name, (place, summary) in _PEERS.items()
+_DYNAMO = AdapterEntry(
+    "dynamo-index",
+    "pymllm.adapters.dynamo.index:DynamoIndex",
+    "dynamo's RadixTree, the index behind its router",
+    "dynamo",
+    "peers-dynamo",
+)
+_MEGATRON = {
+    "megatron-blocks": (
+        "megatron.blocks:MegatronBlocks",
+        "Megatron-LM's KVBlockAllocator and MambaSlotAllocator",
+    ),
+}
+_CHECKOUTS = {"PYMLLM_MLLM": _MLLM, "PYMLLM_MEGATRON": _MEGATRON}
+
+PEERS: tuple[AdapterEntry, ...] = (
+    *(
+        AdapterEntry(
+            name, f"pymllm.adapters.{place}", summary, "sglang", "peers-older" if name in _OLDER else "peers"
+        )
+        for name, (place, summary) in _PEERS.items()
+    ),
+    *(
+        AdapterEntry(name, f"pymllm.adapters.{place}", summary, "vllm", "peers")
+        for name, (place, summary) in _VLLM.items()
+    ),
+    _DYNAMO,
+    *(
+        AdapterEntry(name, f"pymllm.adapters.{place}", summary, variable=variable)
+        for variable, adapters in _CHECKOUTS.items()
+        for name, (place, summary) in adapters.items()
+    ),
 )
 """Other people's, loaded when built: ``tox -e peers`` installs the package, ``peers-older`` an older one."""
 

@@ -46,7 +46,19 @@ if TYPE_CHECKING:
 
 _FEWEST = 2
 _SENTENCE, _CELL = 34, 10  # columns of a terminal for a law with its sentence, and for one implementation
-_SHARED = {"laws", "profile", "seed", "examples", "jobs", "timeout", "output", "store", "as_json", "progress"}
+_SHARED = {
+    "laws",
+    "deviations",
+    "profile",
+    "seed",
+    "examples",
+    "jobs",
+    "timeout",
+    "output",
+    "store",
+    "as_json",
+    "progress",
+}
 """Options that mean here what they mean to ``pymllm verify``."""
 
 

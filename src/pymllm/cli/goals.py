@@ -37,6 +37,7 @@ _TITLES = {
     "prefix": "Prefix caches",
     "blocks": "Blocks and their state slots",
     "requests": "Whole requests",
+    "index": "Indexes of who has which blocks",
 }
 
 

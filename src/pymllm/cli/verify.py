@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,15 +34,16 @@ from pymllm.cli.tables import (
 from pymllm.conformance.documents import (
     AdapterRow,
     CoverageRow,
+    DeviationRow,
     LawRow,
     ProgramRow,
     ProtocolDocument,
     VerifyDocument,
 )
-from pymllm.history.files import History
+from pymllm.history.files import Deviation, History
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.quantities import count_of
-from pymllm.text_file import write_text_file
+from pymllm.text_file import read_text_file, write_text_file
 from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ MEANINGS = {
 }
 _COLOURS = {Verdict.VIOLATED: "red", Verdict.UNKNOWN: "yellow", Verdict.HOLDS: "green"}
 
+_BUT = " *"
+
 _UNFINISHED = (
     "    perhaps not the smallest: the search for smaller ones was cut short (--profile deep has longer)"
 )
@@ -86,7 +89,20 @@ _UNFINISHED = (
     metavar="ID",
     multiple=True,
     show_default="all",
-    help="Run only searches that can test this law, such as R6; may be repeated.",
+    help="Search for violations of this law, such as R6, behind those of others; may be repeated.",
+)
+@click.option(
+    "--deviations",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="What is known to differ, as docs/verify.md describes it: the search goes on behind it.",
+)
+@click.option(
+    "--write-deviations",
+    "begun",
+    type=options.OUTPUT_FILE,
+    metavar="FILE",
+    help="Also write what was found as such a file, or add it to the one that is there.",
 )
 @click.option(
     "--profile",
@@ -139,6 +155,7 @@ def verify_command(
     cabinets: tuple[str, ...],
     faults: tuple[str, ...],
     adapters: tuple[str, ...],
+    begun: Path | None,
     **chosen: Any,
 ) -> int:
     """Search implementations for programs that break a law.
@@ -148,10 +165,11 @@ def verify_command(
     file for `pymllm rerun` and `pymllm judge`.
 
     Exit status: 0 if every law that applies was tested and holds, 1 if one is violated, 2 for bad input, 3 if
-    something is unknown, such as a law that no program tested or an adapter that could not be examined. With
-    --strict, a second search looks for goals that were not reached, and the status is 1 if it does not
-    reach all. After Ctrl-C or SIGTERM the results so far are printed, and the status is 130 or 143.
-    docs/verify.md explains table and document.
+    something is unknown, such as a law that no program tested or an adapter that could not be examined. What
+    --deviations lists is no violation. With --strict, a second search looks for goals that were not reached,
+    and the status is 1 if it does not reach all, or if a listed deviation no longer shows. After Ctrl-C or
+    SIGTERM the results so far are printed, and the status is 130 or 143. docs/verify.md explains table,
+    document and files.
 
     With --cabinet or --fault it plants one fault after the other and searches its adapters in the same way.
     Exit status: 0 if each fault was caught by a law of its list, else 1.
@@ -161,7 +179,7 @@ def verify_command(
         options.refuse_typed(("junit", "store"), "--check-protocol judges no law")
         return check_protocols(names, chosen["timeout"], output, as_json)
     if cabinets or faults:
-        refuse_beside_faults("output", "junit", "strict", "verbose")
+        refuse_beside_faults("output", "junit", "strict", "verbose", "deviations", "begun")
         require_torch("pymllm verify --cabinet")
     plan = plan_search(names, **chosen)
     if cabinets or faults:
@@ -176,6 +194,8 @@ def verify_command(
     document = report.document(files)
     if junit is not None:
         write_text_file(junit, make_junit(document))
+    if begun is not None:
+        _write_deviations(document, begun)
     keep_run(store, document, programs=files.programs.values())
     if as_json:
         _complain_of(document)
@@ -194,19 +214,26 @@ def plan_search(
     jobs: int,
     timeout: float,
     strict: bool = False,
+    deviations: Path | None = None,
 ) -> VerifyPlan:
     """Return the search that options ask for; names that do not exist are refused with those that do."""
     adapters = options.find_adapters_or_own(names)
     found = tuple(dict.fromkeys(options.find_law_or_refuse(id) for id in laws))
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
+    from pymllm.conformance.deviations import read_deviations
     from pymllm.conformance.machines import PROFILES
     from pymllm.conformance.runner import VerifyPlan
+
+    known: tuple[Deviation, ...] = ()
+    if deviations is not None:
+        with options.refusing(str(deviations)), options.refusing_unreadable():
+            known = read_deviations(deviations)
 
     depth = PROFILES[profile]
     seed = depth.seed if seed is None else seed
     seed = secrets.randbelow(_SEED_STOP) if seed is None else seed
-    return VerifyPlan(adapters, found, depth, seed, examples, jobs, timeout, strict)
+    return VerifyPlan(adapters, found, depth, seed, examples, jobs, timeout, strict, known)
 
 
 def search(plan: VerifyPlan, progress: str) -> VerifyReport:
@@ -243,6 +270,21 @@ def save_programs(report: VerifyReport, folder: Path) -> SavedFiles:
     return files
 
 
+def _write_deviations(document: VerifyDocument, path: Path) -> None:
+    """Write a table for each violation behind those that are in the file."""
+    from pymllm.conformance.deviations import begin_deviations, read_deviations
+
+    before, names = "", []
+    if path.exists():
+        with options.refusing(str(path)), options.refusing_unreadable():
+            before, names = read_text_file(path), [it.name for it in read_deviations(path)]
+    parts = [
+        *([before.rstrip("\n") + "\n"] if before.strip() else []),
+        *begin_deviations(document.adapters, names),
+    ]
+    write_text_file(path, "\n".join(parts))
+
+
 def _annotated(history: History, report: VerifyReport, note: str) -> History:
     return History(replace(history.header, versions=report.versions, note=note), history.steps)
 
@@ -257,15 +299,14 @@ def make_text(document: VerifyDocument, *, verbose: bool = False) -> str:
         f"{heading(it)}, {count_of(it.jobs or 1, 'process', 'processes')}\n",
         *verdict_lines(it),
     ]
-    firsts = [id(adapter.violations[0]) for adapter in it.adapters if adapter.violations]
     for violation, text in violation_lines(it):
-        parts.append(text)
-        if id(violation) in firsts:
-            parts.append(f"    program{'' if violation.smallest else _UNFINISHED}")
-            parts += program_lines(violation.program)
+        parts += [text, f"    program{'' if violation.smallest else _UNFINISHED}"]
+        parts += program_lines(violation.program)
     parts += problem_lines(it.adapters)
+    if it.deviations:
+        parts += ["", _deviation_table(it.deviations)]
     if laws:
-        parts += ["", _law_table(laws, it.adapters)]
+        parts += ["", _law_table(laws, it.adapters, {row.law for row in it.deviations if row.programs})]
     if laws and it.invariants:
         parts += ["", _invariant_table(it)]
     if it.goals:
@@ -311,11 +352,40 @@ def verdict_lines(document: VerifyDocument) -> Iterator[tuple[str, str]]:
                 Verdict.UNKNOWN, f"{adapter.name} could not be examined, so none of its laws was judged"
             )
             is_fine = False
+    yield from known_lines(document)
     if is_fine and document.verdict is Verdict.UNKNOWN:
         yield _toned(Verdict.UNKNOWN, "the search did not get to its end")
     elif is_fine:
         none = Verdict.NOT_CLAIMED, "no law applies"
         yield _toned(*(Verdict.HOLDS, f"all {count_of(len(laws), 'law')} that apply") if laws else none)
+
+
+def known_lines(document: VerifyDocument) -> Iterator[tuple[str, str]]:
+    """Say which listed deviations no longer show, and which laws were broken that nobody asked for."""
+    shown = [
+        f"{row.name} ({row.law}, {count_of(row.programs, 'program')})"
+        for row in document.deviations
+        if row.programs
+    ]
+    if shown:
+        yield f"known     {escaped(', '.join(shown))}", ""
+    gone = [row.name for row in document.deviations if row.status == "gone"]
+    if gone:
+        yield f"gone      no program met {escaped(', '.join(gone))}: mended, or not searched for", "yellow"
+    if document.passed_over:
+        laws = ", ".join(
+            f"{law} in {count_of(count, 'program')}" for law, count in document.passed_over.items()
+        )
+        yield f"beside    not asked for, and broken: {laws}", "yellow"
+
+
+def _deviation_table(rows: Iterable[DeviationRow]) -> Table:
+    table = make_table("deviation", "law", "kind", "programs", "", "because", right=("programs",), gap=2)
+    for it in rows:
+        table.add_row(
+            it.name, it.law, it.kind, f"{it.programs:,}", "" if it.programs else it.status, it.reason
+        )
+    return table
 
 
 def _toned(verdict: Verdict, text: str) -> tuple[str, str]:
@@ -358,7 +428,9 @@ def heading(document: VerifyDocument) -> str:
     return f"{versions}\nprofile {document.profile}: {programs}"
 
 
-def _law_table(laws: Iterable[LawRow], adapters: Sequence[AdapterRow]) -> Table:
+def _law_table(
+    laws: Iterable[LawRow], adapters: Sequence[AdapterRow], deviating: Collection[str] = ()
+) -> Table:
     columns = ("law", "demands that", "verdict", "tests", "walks", "adapters")
     table = make_table(*columns, right=("tests", "walks", "adapters"), gap=2)
     order = list(WORDS)
@@ -369,7 +441,7 @@ def _law_table(laws: Iterable[LawRow], adapters: Sequence[AdapterRow]) -> Table:
         table.add_row(
             law.id,
             law.sentence,
-            WORDS[law.verdict],
+            WORDS[law.verdict] + (_BUT if law.id in deviating else ""),
             f"{law.broken:,} of {tests}" if law.broken else tests,
             f"{law.walks:,}" if law.walks else "-",
             str(same[law.id, law.verdict]),
@@ -387,6 +459,7 @@ def _legend(document: VerifyDocument, laws: Iterable[LawRow]) -> dict[str, str]:
         "tests": f"how often a program tested the law{broke}",
         "walks": "how often the adapter checked the law on its own data; - for never",
         "adapters": "how many have this verdict",
+        **({_BUT.strip(): "but for deviations that are listed above"} if document.deviations else {}),
         **({"invariant": "has the worst verdict of its laws"} if document.invariants else {}),
         "coverage goal": "a state in which implementations go wrong; `pymllm goals` lists all",
     }
@@ -438,6 +511,9 @@ def _complain_of(document: VerifyDocument) -> None:
             complain(f"{adapter.name} could not be examined to the end: {problem.message}")
     if cut_short(document):
         complain(cut_short(document).removeprefix("; "))
+    for line, style in known_lines(document):
+        if style:
+            complain(line.partition(" ")[2].strip())
     for row in document.goals if document.strict else ():
         if row.unmet:
             complain(f"{row.machine} never reached: {row.name} ({', '.join(row.unmet)})")
@@ -464,6 +540,13 @@ def make_junit(document: VerifyDocument) -> str:
             for it in document.goals
         ]
         add_suite(root, "coverage goals", 0.0, cases)
+    if document.deviations:
+        gone = "failure" if document.strict else "skipped"
+        cases = [
+            make_case(it.law, it.name, gone if it.status == "gone" else None, "no program met it")
+            for it in document.deviations
+        ]
+        add_suite(root, "known deviations", 0.0, cases)
     return make_xml(root)
 
 

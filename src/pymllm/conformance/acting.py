@@ -25,9 +25,11 @@ from pymllm.conformance.adapter_calls import build_adapter, close_adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.machines import MACHINES, load_machine
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.history.files import Config, Header, History, PlayedAct, PlayedActs
+from pymllm.history.claims import REFUSALS, all_claims
+from pymllm.history.codec import name_of
+from pymllm.history.files import Config, Deviation, Header, History, PlayedAct, PlayedActs
 from pymllm.history.operations import Operation
-from pymllm.history.outcomes import Outcome
+from pymllm.history.outcomes import Failed, Outcome, Unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ def find_scenario(header: Header) -> Scenario | None:
 
 T = TypeVar("T")
 
+_LEFT_AWAY = Outcome(Unsupported("misuse that is not claimed to be refused"))
+
 
 def act(
     needs: str | None = None, weight: int = 1, **ranges: tuple[int, int]
@@ -102,14 +106,27 @@ def _noted(method: Callable[..., None]) -> Callable[..., None]:
         if machine.is_acting:
             method(machine, **arguments)
             return
+        if machine.passed_over is not None:
+            return
         machine._noted.append((name, arguments))
         machine.is_acting = True
         try:
             method(machine, **arguments)
+        except InvariantViolation:
+            if machine.passed_over is None:
+                raise
         finally:
             machine.is_acting = False
 
     return noted
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """Violations that a search passes over: each ends its program, or counts as right, and is no finding."""
+
+    deviations: tuple[Deviation, ...] = ()  # what is known
+    but_for: tuple[str, ...] = ()  # laws whose violations are wanted, if not all are
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +149,11 @@ class ActingMachine(RuleBasedStateMachine):
     ADAPTER: ClassVar[str]  # registry name or ``module:Class``
     CONFIG: ClassVar[Config]
     SEED: ClassVar[int | None] = None
-    AUDIT: ClassVar[bool] = True  # whether to walk the implementation from inside after every step
+    AUDIT: ClassVar[bool] = True  # whether to walk the implementation from inside,
+    AUDIT_EVERY: ClassVar[int] = 1  # after so many steps; and at the end, where it is more than one
     REPLAY_EVERY: ClassVar[int] = 8
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset()  # capabilities that no use is made of
+    UNWANTED: ClassVar[Unwanted] = Unwanted()  # what ends a program and is no finding
     judge: Any  # the one of the adapter's kind
     # The last violation that any run met; after Hypothesis has shrunk, the smallest.
     found: ClassVar[FoundViolation | None] = None
@@ -148,12 +167,23 @@ class ActingMachine(RuleBasedStateMachine):
         super().__init__()
         self._noted: list[tuple[str, dict[str, int]]] = []
         self.is_acting = False
-        self.examiner = Examiner(self.make_adapter(), seed=self.SEED, audit=self.AUDIT)
+        # The law or the deviation that has ended the program and is no finding.
+        self.passed_over: str | None = None
+        audit = self.AUDIT_EVERY if self.AUDIT else 0
+        self.examiner = Examiner(
+            self.make_adapter(), seed=self.SEED, audit=audit, deviations=self.UNWANTED.deviations
+        )
         self.judge = self.examiner.judge
-        self.capabilities = self.examiner.adapter.capabilities - self.LEFT_OUT
-        self.can_refuse = "refusals" in self.capabilities  # misuse, so that it can be tried
+        claims = self.judge.model.claims
+        self.capabilities = claims - all_claims(self.LEFT_OUT)
+        self.can_refuse = not self.capabilities.isdisjoint(REFUSALS)  # some misuse, so that it can be tried
+        self._refuses_all = self.capabilities.issuperset(REFUSALS)
         self.can_fail = "faults" in self.capabilities  # calls can be let fail
-        self.begin()
+        try:
+            self.begin()
+        except InvariantViolation:
+            if self.passed_over is None:
+                raise
 
     @classmethod
     def make_adapter(cls) -> Adapter:
@@ -172,7 +202,9 @@ class ActingMachine(RuleBasedStateMachine):
         """Return everything, before the program is judged as a whole."""
 
     def do(self, operation: Operation) -> Outcome:
-        """Carry out an operation and have it judged."""
+        """Carry out an operation and have it judged; misuse of a sort that is not claimed is left away."""
+        if self.can_refuse and not self._refuses_all and not self._may_ask(operation):
+            return _LEFT_AWAY
         before_step = type(self).before_step
         if before_step is not None:
             before_step()
@@ -181,6 +213,12 @@ class ActingMachine(RuleBasedStateMachine):
         except InvariantViolation as violation:
             self._remember(violation)
             raise
+
+    def _may_ask(self, operation: Operation) -> bool:
+        """Tell whether whatever is wrong with an operation is refused by claim."""
+        read = getattr(self.judge.model, f"read_{name_of(type(operation))}", None)
+        wrong = read(operation, Outcome(Failed("", ""))).wrong if read is not None else ()
+        return all(misuse.needs in self.capabilities for misuse in wrong)
 
     def look_inside(self) -> None:
         """Walk the implementation from inside now, whatever `AUDIT` says."""
@@ -194,6 +232,17 @@ class ActingMachine(RuleBasedStateMachine):
             raise
 
     def _remember(self, violation: InvariantViolation) -> None:
+        evidence = self.judge.evidence
+        known = self.examiner.find_known(violation)
+        if known is not None:
+            evidence.known[known.name] += 1
+            self.passed_over = known.name
+            return
+        wanted = self.UNWANTED.but_for
+        if wanted and violation.law not in wanted:
+            evidence.passed_over[violation.law] += 1
+            self.passed_over = violation.law
+            return
         scenario = Scenario(_bare(type(self)), self.AUDIT, tuple(self.acts_played))
         type(self).found = FoundViolation(self.examiner.history, violation, scenario=scenario)
 
@@ -202,10 +251,15 @@ class ActingMachine(RuleBasedStateMachine):
         cls, found = type(self), self.found
         is_broken = found is not None and found.history is self.examiner.history
         try:
-            if not is_broken and not self.examiner.is_cut_short:
+            if not is_broken and not self.examiner.is_cut_short and self.passed_over is None:
                 self.end()
+                if self.AUDIT and self.AUDIT_EVERY > 1:
+                    self.look_inside()
                 if self.is_replayed:
                     self._watched(lambda: self.examiner.check_replay(self.make_adapter))
+        except InvariantViolation:
+            if self.passed_over is None:
+                raise
         finally:
             cls.runs += 1
             # Not step by step: each attribute set on a class lets Python forget where its others are.
@@ -232,7 +286,13 @@ def _bare(machine: type[ActingMachine]) -> type[ActingMachine]:
 
 
 def make_machine(
-    base: type[ActingMachine], adapter: str, config: Config, *, seed: int | None = None, audit: bool = True
+    base: type[ActingMachine],
+    adapter: str,
+    config: Config,
+    *,
+    seed: int | None = None,
+    audit: bool = True,
+    unwanted: Unwanted | None = None,
 ) -> type[ActingMachine]:
     """Make the machine class of one adapter and configuration, under a name of its own.
 
@@ -242,7 +302,13 @@ def make_machine(
     name = "".join(
         character if character.isalnum() else "_" for character in "__".join([base.__name__, *parts])
     )
-    space = {"ADAPTER": adapter, "CONFIG": config, "SEED": seed, "AUDIT": audit}
+    space = {
+        "ADAPTER": adapter,
+        "CONFIG": config,
+        "SEED": seed,
+        "AUDIT": audit,
+        "UNWANTED": unwanted or Unwanted(),
+    }
     return type(name, (base,), space)
 
 
@@ -284,6 +350,8 @@ def drive(machine_class: type[ActingMachine], seed: int, steps: int) -> ActingMa
     player = ActPlayer(machine, random.Random(seed))
     try:
         for _ in range(steps):
+            if machine.passed_over is not None:
+                break
             player.play()
     finally:
         machine.teardown()

@@ -8,9 +8,11 @@ from typing import ClassVar
 
 from pymllm.adapters.malformed import MALFORMED_BLOCKS
 from pymllm.conformance.acting import act
+from pymllm.conformance.careful_blocks import made_careful
 from pymllm.conformance.pool_machine import SEED, PoolMachine, name_numbers, pick
 from pymllm.history import operations as ops
-from pymllm.history.operations import Span
+from pymllm.history.operations import Operation, Span
+from pymllm.history.outcomes import Outcome, Slots, Unsupported
 from pymllm.oracle.models.block_model import BlockSlotModel
 from pymllm.oracle.models.block_states import BlockStates
 from pymllm.oracle.models.blocks import BlocksModel
@@ -33,20 +35,36 @@ class BlockActs(PoolMachine):
         """Look at everything as long as it is new: a reset is to bring that back."""
         self.model = self.judge.model
         # Reading changes nothing, so that one walk after each act shows as much as one after each step.
-        self._walks, self.examiner.audits_steps = self.examiner.audits_steps, False
+        self.examiner.audits_steps = False
         # A large pool takes long chains to fill, and more hashes, or all of them would be taken.
         self._scale = 1 + self.model.blocks.usable // 16
+        self._is_careful = "careful_callers" in self.capabilities
         self.observe()
 
     def observe(self) -> None:
         """Look at every view and every state, and check the trackers from inside where that is wanted."""
-        if self._walks:
-            self._watched(self.examiner.look_inside)
+        self._watched(self.examiner.look_in_turn)
         self.do(ops.Inspect())
         if self.model.states is not None:
             for layer in range(self.model.states.layers):
                 self.do(ops.ReadStates(layer))
                 self.do(ops.ReadLive(layer))
+
+    def do(self, operation: Operation) -> Outcome:
+        """Carry out an operation, or what a careful caller asks for instead, where that is owed."""
+        if not self._is_careful:
+            return super().do(operation)
+        outcome = Outcome(Unsupported("a careful caller does not ask for this"))
+        named = self.model.given.resolve(getattr(operation, "blocks", ()))
+        for owed in made_careful(operation, self.model.blocks, named, self.names):
+            outcome = super().do(owed)
+        if isinstance(operation, ops.AllocSlots) and isinstance(outcome.result, Slots):
+            having = [
+                block for block in named if block in self.slots.slot_of and self.model.blocks.refs[block]
+            ]
+            hashes = tuple(self.model.blocks.hash_of[block] for block in having)
+            super().do(ops.NameStates(self.names(having), hashes))
+        return outcome
 
     @property
     def held(self) -> list[int]:

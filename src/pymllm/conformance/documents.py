@@ -94,6 +94,23 @@ class ViolationRow(Row, frozen=True):
     smallest: bool
     played_again: bool = False
     mistakes: tuple[str, ...] = ()
+    operation: str = ""
+
+
+class DeviationRow(Row, frozen=True):
+    """What became of a known deviation: whether it shows, in how many programs, of which adapters.
+
+    ``status`` is ``shows``, ``gone``, ``not searched`` or ``other version``.
+    """
+
+    name: str
+    law: str
+    kind: str
+    reason: str
+    link: str
+    status: str
+    programs: int
+    adapters: tuple[str, ...]
 
 
 class ProblemRow(Row, frozen=True):
@@ -121,7 +138,10 @@ class AdapterRow(Row, frozen=True):
 
 
 class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
-    """What ``pymllm verify --json`` prints; after an interrupt the command's status is the signal's."""
+    """What ``pymllm verify --json`` prints; after an interrupt the command's status is the signal's.
+
+    ``passed_over`` counts the programs that broke a law which nobody asked for, by law.
+    """
 
     versions: dict[str, str]
     profile: str
@@ -140,6 +160,8 @@ class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
     adapters: tuple[AdapterRow, ...]
     programs: int = 0
     promised: int = 0
+    deviations: tuple[DeviationRow, ...] = ()
+    passed_over: dict[str, int] = field(default_factory=dict)
 
 
 class MatrixCell(Row, frozen=True):

@@ -234,7 +234,9 @@ class DrivenStates:
         if dst_index in self._track_rows:
             # In -128 .. 127; those of two different states are most likely different.
             states = (self._pool.recurrent_state, self._pool.conv_state)
-            recurrent, conv = (int(state[:, dst_index].long().sum()) % 256 - 128 for state in states)
+            recurrent, conv = (
+                int(state[:, dst_index].sum(dtype=torch.int64)) % 256 - 128 for state in states
+            )
             written = ops.WriteState(0, self.name(dst_index), recurrent, conv)
             self._carrier.do(written, out.Done, out.Unsupported)
 
@@ -358,6 +360,7 @@ def make_driven_pools(
         allocator if config.sliding_window_size is not None else None,
         ReqToTokenPool(config.max_running, config.max_context, config.device),
         _walk_nothing,
+        is_driven=True,
     )
 
 

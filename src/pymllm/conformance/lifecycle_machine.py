@@ -254,7 +254,7 @@ class LifecycleMachine(ActingMachine):
             raise AdapterError(header.adapter, "an engine needs a prefix cache that claims it can be driven")
         self.judge = judge
         # An iteration is some eight operations; one walk for all of them makes 2,650 a second of 1,600.
-        self._audits, self.examiner.audits_steps = self.examiner.audits_steps, False
+        self.examiner.audits_steps = False
         self.source = DrawnSource()
         self._requests = 0
         self._is_intact = True
@@ -328,8 +328,7 @@ class LifecycleMachine(ActingMachine):
     def _advance(self) -> bool:
         self._notes.begin_iteration()
         is_going = self._checked(self.engine.step)
-        if self._audits:
-            self._watched(self.examiner.look_inside)
+        self._watched(self.examiner.look_in_turn)
         return is_going
 
     def _settle(self) -> None:
@@ -346,8 +345,11 @@ class LifecycleMachine(ActingMachine):
         self._is_intact, self._is_engines_turn = False, True
         result = self._watched(lambda: self._held_responsible(call))
         self._is_intact, self._is_engines_turn = True, False
-        self.judge.evidence.exercised.update(+self.engine.watch.tested)
-        self.engine.watch.tested.clear()
+        exercised, tested = self.judge.evidence.exercised, self.engine.watch.tested
+        for law, times in tested.items():  # which takes a tenth of the time of adding two counters
+            if times:
+                exercised[law] += times
+        tested.clear()
         return result
 
     def _held_responsible(self, call: Callable[[], T]) -> T:

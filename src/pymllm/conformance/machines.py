@@ -71,6 +71,7 @@ MACHINES: dict[str, tuple[MachineEntry, ...]] = {
     "requests": (
         MachineEntry("pymllm.conformance.request_machine:RequestMachine", 0.6, pace=12, driven_pace=1.5),
     ),
+    "index": (MachineEntry("pymllm.conformance.index_machine:IndexMachine", 0.5, pace=20, driven_pace=20),),
 }
 """The machines of each kind."""
 

@@ -15,6 +15,7 @@ from pymllm.history import operations as ops
 from pymllm.history.operations import KEY_FORMS, Key, Operation, Span, Token
 from pymllm.history.outcomes import Inserted, Locked, Matched, NoRoom, Result, Slots
 from pymllm.oracle.judge import Judge
+from pymllm.oracle.laws import laws_of
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, Space, path_of_key
 from pymllm.oracle.models.slot_ownership import Owner, SlotOwnership
@@ -80,6 +81,10 @@ FIRST_NUMBER = 1000
 """Without a pool, slots are numbers from here on: none is used twice, and none is a token id."""
 
 
+_OF_EVICTIONS = {law.id for law in laws_of("prefix") if any(check[0] is ops.Evict for check in law.checks)}
+"""Laws of which nothing is left to test, but by `inspect`, where no eviction can be followed."""
+
+
 class Handle(NamedTuple):
     """A node that a step returned: its path, and which page ended there then."""
 
@@ -108,6 +113,8 @@ class PrefixCaller(ActingMachine):
         self.has_states, self.is_windowed = self.model.states is not None, self.window is not None
         self.needs_state = self.has_states and "bare_inserts" not in self.capabilities  # with every key
         self.can_evict = self.judge.model.can_follow_evictions  # or else nothing is
+        if not self.can_evict:
+            self.judge.evidence.left_out |= _OF_EVICTIONS
         self.can_evict_windows = self.can_evict and self.is_windowed
         self.can_evict_secondary = self.can_evict and (self.is_windowed or self.has_states)
         self.can_fail_callback = self.can_fail and self.can_evict
@@ -212,9 +219,20 @@ class PrefixCaller(ActingMachine):
         self.handles = [*self.handles[1 - KEPT :], Handle(step, path, self._birth(path))]
 
     def lock(self, step: int) -> int | None:
-        """Hold the node of a step; return the number of the hold, or nothing where it was refused."""
+        """Hold the node of a step; return the number of the hold, or nothing where it was refused.
+
+        Where a node without a state is not to be held, nobody tries.
+        """
+        handle = next((each for each in self.handles if each.step == step), None)
+        if handle is not None and not self._may_hold(handle.path):
+            return None
         number, result = self.take(ops.Lock(step))
         return number if isinstance(result, Locked) else None
+
+    def _may_hold(self, path: Path) -> bool:
+        """Tell whether a node can be held as far as states go: it has one, or need not."""
+        states = self.model.states
+        return states is None or "bare_holds" in self.capabilities or not path.tokens or path in states
 
     def unlock(self, lock: int) -> None:
         """Release a hold with its own token."""

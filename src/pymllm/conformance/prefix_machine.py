@@ -335,11 +335,6 @@ class PrefixMachine(StateActs):
         if choices:
             self.lock(picked(choices, pick).step)
 
-    def _may_hold(self, path: Path) -> bool:
-        """Tell whether a node can be held as far as states go: it has one, or need not."""
-        states = self.model.states
-        return states is None or "bare_holds" in self.capabilities or not path.tokens or path in states
-
     @looked_at(needs="holds", weight=2, pick=PICK)
     def unlock_hold(self, pick: int) -> None:
         """Release a hold."""
@@ -354,7 +349,7 @@ class PrefixMachine(StateActs):
     @looked_at(needs="holds", pick=PICK, other=PICK)
     def unlock_with_other_token(self, pick: int, other: int) -> None:
         """Release a hold with another's token, or with none."""
-        if self.is_windowed and self.can_refuse:
+        if self.is_windowed and self.can_refuse and "hold_tokens" in self.capabilities:
             self.do(Unlock(picked(self.holds, pick), token=picked([0, *self.holds], other)))
 
     @looked_at(needs="released", weight=2, pick=PICK)

@@ -17,9 +17,10 @@ from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.conformance.adapter_calls import apply_step, build_adapter, close_adapter, closing
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.history.claims import ANY_REFUSAL, are_met
 from pymllm.history.files import Config, History, Step
 from pymllm.history.operations import Clear, Fault, Operation, Reset
-from pymllm.history.outcomes import INJECTED, Failed, NoRoom, Outcome
+from pymllm.history.outcomes import INJECTED, Done, Failed, NoRoom, Outcome
 from pymllm.oracle.laws import find_law
 
 _COMMENT_MAX = 160
@@ -83,7 +84,7 @@ def _comment(step: Step) -> str:
     return text if len(text) <= _COMMENT_MAX else f"{text[: _COMMENT_MAX - 3]}..."
 
 
-_DETERMINISTIC = ("slots", "rows", "buffers", "states", "hashes", "blocks", "requests")
+_DETERMINISTIC = ("slots", "rows", "buffers", "states", "hashes", "blocks", "requests", "index")
 """Kinds of which every step that was refused, found no room or only looked must have changed nothing."""
 
 
@@ -137,7 +138,8 @@ def check_clears(examiner: Examiner, make: Callable[[], Adapter]) -> None:
     """
     steps = examiner.history.steps
     cleared = max(
-        (at for at, step in enumerate(steps) if isinstance(step.operation, Clear | Reset)), default=None
+        (at for at, step in enumerate(steps) if isinstance(step.operation, Clear | Reset) and _is_done(step)),
+        default=None,
     )
     if cleared is None:
         return
@@ -149,6 +151,10 @@ def check_clears(examiner: Examiner, make: Callable[[], Adapter]) -> None:
     if different is not None:
         _refuse("X7", different, "on a new one, without the steps before the clear")
     examiner.judge.evidence.count("X7")
+
+
+def _is_done(step: Step) -> bool:
+    return step.outcome is not None and isinstance(step.outcome.result, Done)
 
 
 def _laws_of_nothing(examiner: Examiner) -> dict[int, str]:
@@ -163,9 +169,11 @@ def _law_of_nothing(step: Step, examiner: Examiner) -> str:
     """Return the claimed law by which a step must have changed nothing, or nothing."""
     result = step.outcome.result if step.outcome is not None else None
     capabilities = examiner.adapter.capabilities
-    if isinstance(result, Failed) and result.error != INJECTED and "refusals" in capabilities:
+    if isinstance(result, Failed) and result.error != INJECTED and are_met((ANY_REFUSAL,), capabilities):
         return "X1"
-    return "X4" if isinstance(result, NoRoom) and "pool" in capabilities else ""
+    # Which slots come next only who claims merges promises: others may merge when they fail.
+    is_kept = "merges" in capabilities or examiner.adapter.kind != "slots"
+    return "X4" if isinstance(result, NoRoom) and "pool" in capabilities and is_kept else ""
 
 
 def _find_looks(examiner: Examiner) -> dict[int, str]:
@@ -275,7 +283,7 @@ def rerun_history(
     try:
         if wrap is not None:
             made = wrap(made)
-        examiner = Examiner(made, seed=history.header.seed)
+        examiner = Examiner(made, seed=history.header.seed, deviations=history.header.deviations)
     except BaseException:
         close_adapter(made)
         raise
@@ -300,7 +308,7 @@ def _play(examiner: Examiner, history: History) -> tuple[InvariantViolation | No
         with closing(examiner.adapter, examiner.history):
             play_steps(examiner, operations())
     except InvariantViolation as violation:
-        return violation, None
+        return (violation if examiner.find_known(violation) is None else None), None
     except ProgramError as error:
         return None, f"step {begun}: {error}"
     return None, None

@@ -43,6 +43,7 @@ from pymllm.conformance.documents import Exchange, Introduced, ProgramRow
 from pymllm.conformance.examiner import find_wrong_answer
 from pymllm.conformance.smoke import SampleStep, find_fault, make_sample
 from pymllm.errors import PymllmError
+from pymllm.history.claims import SPECIFICATION
 from pymllm.history.codec import name_of
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import Malformed, Operation, Span
@@ -141,7 +142,9 @@ class _Check:
             return
         claimed = program.capabilities if started.capabilities is None else started.capabilities
         self._look_at_claims(started.capabilities or ())
-        self._look_at_configuration(Header("", program.kind, dict(config), claimed))
+        self._look_at_configuration(
+            Header("", program.kind, dict(config), claimed, specification=SPECIFICATION)
+        )
         sample = make_sample(program.kind, dict(config), frozenset(claimed))
         for number, step in sample.items():
             if self._can_name(step.operation):

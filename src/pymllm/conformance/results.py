@@ -13,10 +13,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pymllm.conformance.deviations import GONE, tell_deviations
 from pymllm.conformance.documents import (
     AdapterRow,
     CompareDocument,
     CoverageRow,
+    DeviationRow,
     InvariantRow,
     LawRow,
     MachineRow,
@@ -31,7 +33,8 @@ from pymllm.conformance.program import write_program
 from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.shrinker import Finding, pick_smallest
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
-from pymllm.history.files import Config
+from pymllm.history.codec import name_of
+from pymllm.history.files import Config, Deviation
 from pymllm.oracle.coverage import GOALS, expected_names
 from pymllm.oracle.laws import INVARIANTS, LAWS, Law, laws_of
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
@@ -134,6 +137,9 @@ class AdapterResult:
     laws: tuple[LawRow, ...]  # in the specification's order; empty where the kind is not known
     machines: tuple[MachineResult, ...]  # what was done
     findings: tuple[Finding, ...]  # the smallest program for each broken law, the smallest of all first
+    # known, passed_over: programs that met a deviation, by its name, or broke a law that nobody asked for
+    known: Counter[str] = field(default_factory=Counter)
+    passed_over: Counter[str] = field(default_factory=Counter)
 
     @property
     def verdict(self) -> Verdict:
@@ -159,6 +165,7 @@ class AdapterResult:
                 not found.is_unfinished,
                 found.history.header.scenario is not None,
                 found.mistakes,
+                name_of(type(found.history.steps[-1].operation)) if found.history.steps else "",
             )
             for found in self.findings
         )
@@ -197,6 +204,12 @@ class VerifyReport:
     interruption: KeyboardInterrupt | None = None  # what ended it early
     # whether a coverage goal that was never reached counts as a failure, and a search that was cut short
     is_strict: bool = False
+    known: tuple[Deviation, ...] = ()
+
+    @property
+    def deviations(self) -> tuple[DeviationRow, ...]:
+        """What became of what is known."""
+        return tell_deviations(self.known, {it.name: it.known for it in self.adapters if it.machines})
 
     @property
     def laws(self) -> tuple[LawRow, ...]:
@@ -240,8 +253,9 @@ class VerifyReport:
 
     @property
     def exit_status(self) -> int:
-        """That of the verdict; 1 also where it is strict, and was cut short or missed a coverage goal."""
-        if self.is_strict and (self.is_cut_short or any(row.unmet for row in self.goals)):
+        """That of the verdict; 1 where it is strict, too, and cut short or missing a goal or a deviation."""
+        gone = any(row.status == GONE for row in self.deviations)
+        if self.is_strict and (gone or self.is_cut_short or any(row.unmet for row in self.goals)):
             return Verdict.VIOLATED.exit_status
         return self.verdict.exit_status
 
@@ -277,6 +291,8 @@ class VerifyReport:
             "adapters": tuple(adapter.row(files or SavedFiles()) for adapter in self.adapters),
             "programs": self.programs,
             "promised": self.promised,
+            "deviations": self.deviations,
+            "passed_over": dict(sum((it.passed_over for it in self.adapters), Counter())),
         }
 
 
@@ -299,7 +315,12 @@ def judge_adapter(
     )
     problems = tuple(search.result.crash for search in searches if search.result.crash is not None)
     problems += tuple(Crash(reason, None) for reason in find_missing(smoke, wanted))
-    return AdapterResult(smoke.name, smoke.kind, problems, laws, _sum_machines(searches), findings)
+    known, passed_over = Counter[str](), Counter[str]()
+    for search in searches:
+        known.update(search.result.known)
+        passed_over.update(search.result.passed_over)
+    machines = _sum_machines(searches)
+    return AdapterResult(smoke.name, smoke.kind, problems, laws, machines, findings, known, passed_over)
 
 
 def find_missing(smoke: SmokeReport, wanted: Collection[Law] = ()) -> tuple[str, ...]:
@@ -343,6 +364,8 @@ def _judge_law(
         verdict = Verdict.NOT_CLAIMED
     elif exercised and not any(search.result.crash for search in able):
         verdict = Verdict.HOLDS
+    elif able and all(law.id in search.result.left_out and not search.result.crash for search in able):
+        verdict = Verdict.NOT_CLAIMED
     else:
         verdict = Verdict.UNKNOWN
     return law_row(law, verdict, exercised, audited, broken)

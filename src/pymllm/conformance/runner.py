@@ -7,12 +7,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from pymllm import __version__
 from pymllm.adapters.registry import AdapterEntry
-from pymllm.conformance.acting import FoundViolation, find_scenario, make_machine
+from pymllm.conformance.acting import ActingMachine, FoundViolation, Unwanted, find_scenario, make_machine
+from pymllm.conformance.deviations import is_of_version
 from pymllm.conformance.machines import MachineEntry, Profile, load_machine, machines_for
 from pymllm.conformance.results import (
     AdapterResult,
@@ -27,7 +28,7 @@ from pymllm.conformance.shrinker import Finding, make_finding, pick_smallest, sh
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport, try_adapter
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
-from pymllm.history.files import Config
+from pymllm.history.files import Config, Deviation
 from pymllm.oracle.laws import Law, find_law
 from pymllm.oracle.verdicts import Verdict
 
@@ -38,7 +39,8 @@ _PATIENCE = (
 )
 _PATIENCE_LEAST = 10.0  # and so many seconds at least, before it is cut short.
 _TARGETED_ACTS = 400
-# An engine's act is many operations: 80 test every law that 400 do, in a quarter of the time (0.1 to 0.6 s).
+_SLOW_PACE = 2.0  # driven programs in a second. An act of a machine that plays no more is many operations:
+# 80 test every law that 400 do, in a quarter to a half of the time (0.1 to 0.6 s).
 _TARGETED_ACTS_OF_AN_ENGINE = 80
 _TARGETED_ACTS_IN_ALL = 16_000  # at most, in all programs: it ends once the law was tested
 _TARGETED_ACTS_IN_ALL_OF_AN_ENGINE = 2_000  # some seconds, either of them
@@ -58,6 +60,13 @@ class VerifyPlan:
     jobs: int  # processes; with 0 everything is done in this one, as of `pymllm.conformance.workers.Workers`
     timeout: float = 0.0  # most seconds for one call of an adapter; 0 for no limit
     is_strict: bool = False  # whether every coverage goal has to be reached
+    deviations: tuple[Deviation, ...] = ()  # what is known, and is passed over
+
+    @property
+    def unwanted(self) -> Unwanted:
+        """What is passed over: deviations of what is installed, and laws that were not asked for."""
+        known = tuple(filter(is_of_version, self.deviations))
+        return Unwanted(known, tuple(law.id for law in self.laws))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,7 @@ class SearchTask:
     capabilities: frozenset[str]
     machine: MachineEntry
     plan: SearchPlan
+    unwanted: Unwanted = field(default_factory=Unwanted)
     laws: tuple[str, ...] = ()
     goals: tuple[str, ...] = ()
 
@@ -100,7 +110,7 @@ def _promise(task: SearchTask, seconds: float) -> SearchTask:
 def _plan_adapter(smoke: SmokeReport, plan: VerifyPlan) -> list[SearchTask]:
     wanted = [law for law in plan.laws if smoke.kind in law.kinds]
     return [
-        SearchTask(smoke.name, config, capabilities, machine, _search_plan(plan))
+        SearchTask(smoke.name, config, capabilities, machine, _search_plan(plan), plan.unwanted)
         for config, capabilities in smoke.configurations
         for machine in machines_for(smoke.kind, capabilities, plan.laws)
         if not plan.laws or any(law.applies_to(config, capabilities, smoke.kind) for law in wanted)
@@ -172,7 +182,7 @@ def _pick_places(own: Sequence[SearchedConfiguration], able: Sequence[bool], tur
 def _targeted_run(
     found: SearchedConfiguration, laws: Sequence[str], goals: Sequence[str], plan: VerifyPlan
 ) -> SearchTask:
-    is_short = found.machine.has_engine and not goals  # some of which come only late
+    is_short = found.machine.driven_pace <= _SLOW_PACE and not goals  # some of which come only late
     acts = _TARGETED_ACTS_OF_AN_ENGINE if is_short else _TARGETED_ACTS
     most = _TARGETED_ACTS_IN_ALL_OF_AN_ENGINE if found.machine.has_engine else _TARGETED_ACTS_IN_ALL
     return SearchTask(
@@ -181,6 +191,7 @@ def _targeted_run(
         found.capabilities,
         found.machine,
         replace(_search_plan(plan), steps=acts, examples=most // acts, seconds=_TARGETED_SECONDS),
+        plan.unwanted,
         tuple(laws),
         tuple(goals),
     )
@@ -196,6 +207,7 @@ class ShrinkTask:
     finding: Finding
     plays: int  # most programs to play while steps are dropped
     plan: SearchPlan | None  # finds it again and shrinks it; ``None`` drops steps only
+    unwanted: Unwanted = field(default_factory=Unwanted)  # meanwhile
 
 
 def plan_shrinking(searches: Sequence[SearchedConfiguration], plan: VerifyPlan) -> list[ShrinkTask]:
@@ -214,7 +226,15 @@ def plan_shrinking(searches: Sequence[SearchedConfiguration], plan: VerifyPlan) 
             if again is not None:  # or it was driven, and Hypothesis had no part in it
                 again = replace(again, shrinks=plan.profile.shrinks)
             tasks.append(
-                ShrinkTask(adapter, source.config, source.machine, finding, plan.profile.shrinks, again)
+                ShrinkTask(
+                    adapter,
+                    source.config,
+                    source.machine,
+                    finding,
+                    plan.profile.shrinks,
+                    again,
+                    plan.unwanted,
+                )
             )
     return tasks
 
@@ -231,7 +251,7 @@ def shrink_findings(task: ShrinkTask) -> tuple[Finding, ...]:
     found = FoundViolation(history, task.finding.violation, scenario=find_scenario(history.header))
     findings = [make_finding(shrink(found, seconds=None, plays=task.plays))]
     if task.plan is not None:
-        machine = make_machine(load_machine(task.machine), task.adapter, task.config, seed=task.plan.seed)
+        machine = _make_machine(task, task.plan.seed)
         again = search(machine, task.plan).found
         # Where Hypothesis was cut short, dropping steps may have ended, and numbers could still be smaller.
         is_unfinished = any(finding.is_unfinished for finding in again)
@@ -293,6 +313,7 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
         spent,
         workers.interruption,
         plan.is_strict,
+        plan.deviations,
     )
 
 
@@ -348,10 +369,15 @@ def _shrink_all(
 
 
 def _run_task(task: SearchTask) -> SearchResult:
-    machine = make_machine(load_machine(task.machine), task.adapter, task.config, seed=task.plan.seed)
+    machine = _make_machine(task, task.plan.seed)
     if task.laws or task.goals:
         return targeted_run(machine, task.plan, task.laws, task.goals)
     return search(machine, task.plan)
+
+
+def _make_machine(task: SearchTask | ShrinkTask, seed: int) -> type[ActingMachine]:
+    machine = load_machine(task.machine)
+    return make_machine(machine, task.adapter, task.config, seed=seed, unwanted=task.unwanted)
 
 
 def _as_result(answer: SearchResult | Lost) -> SearchResult:

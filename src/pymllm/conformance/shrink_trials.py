@@ -11,7 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
-from pymllm.conformance.acting import ActingMachine, FoundViolation, Scenario, acts_of, make_machine
+from pymllm.conformance.acting import (
+    ActingMachine,
+    FoundViolation,
+    Scenario,
+    Unwanted,
+    acts_of,
+    make_machine,
+)
 from pymllm.conformance.adapter_calls import build_adapter, close_adapter, closing, describe_error
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import end_program
@@ -248,7 +255,7 @@ class Trials(_Player):
                 if not skipped and self.look is not Look.OUTCOMES:
                     end_program(examiner)
         except InvariantViolation as violation:
-            if violation.law in self._laws:
+            if violation.law in self._laws and examiner.find_known(violation) is None:
                 return _Run(number, skipped, FoundViolation(examiner.history, violation))
         except ProgramError:
             return _Run(number, {*skipped, number})
@@ -268,7 +275,10 @@ class Trials(_Player):
             return None
         try:
             is_inside = self.look is Look.INSIDE
-            return Examiner(adapter, seed=self._header.seed, audit=is_inside, coverage=False)
+            header = self._header
+            return Examiner(
+                adapter, seed=header.seed, audit=is_inside, coverage=False, deviations=header.deviations
+            )
         except ProgramError:  # nor judged
             close_adapter(adapter)
             return None
@@ -356,7 +366,12 @@ def play_scenario(scenario: Scenario, header: Header) -> FoundViolation | None:
 
 def _machine_of(scenario: Scenario, header: Header, config: Config) -> type[ActingMachine]:
     return make_machine(
-        scenario.machine, header.adapter, dict(config), seed=header.seed, audit=scenario.audit
+        scenario.machine,
+        header.adapter,
+        dict(config),
+        seed=header.seed,
+        audit=scenario.audit,
+        unwanted=Unwanted(header.deviations),
     )
 
 

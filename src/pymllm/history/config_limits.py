@@ -25,7 +25,7 @@ INTEGER_LIMIT: Final = 2**63
 """Below this is every integer, whatever it is for, and from its negative on."""
 
 SIZE_LIMITS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("pages", "swa_pages", "slots", "swa_slots", "size"), _SLOTS),
+    **dict.fromkeys(("pages", "swa_pages", "slots", "swa_slots", "capacity", "size"), _SLOTS),
     **dict.fromkeys(("blocks", "num_blocks", "max_blocks", "paused_limit", "window"), _SLOTS),
     **dict.fromkeys(("page_size", "block_size", "chunk_size"), _PAGE),
     **dict.fromkeys(("track_slots", "mamba_slots", "max_reqs", "max_requests", "requests"), _PAGE),
@@ -34,6 +34,74 @@ SIZE_LIMITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("layers", "k_heads", "v_heads", "ssm_heads"), _FEW),
 }
 """The largest value of each key that a size is read from, whatever the kind."""
+
+CONFIG_KEYS: Final[Mapping[str, str]] = {
+    "slots": """
+`page_size` | at least 1 | slots per page
+`pages` | at least 1 | pages of the pool, page 0 not counted
+`swa_pages` | at least 1 | pages of the second half; with it the allocator has one, and claims `swa`
+`need_sort` | true or false | whether the lowest page goes first after a merge; absent it does
+`check_ownership` | true or false | whether misuse is refused; absent it is
+""",
+    "rows": """
+`max_reqs` | at least 1 | rows that are handed out; row 0 comes on top
+`max_context_len` | at least 1 | entries of a row
+""",
+    "buffers": """
+`size` | whole pages | slots, page 0 not counted: `size + page_size` rows
+`page_size` | at least 1 | slots per page
+`layers` | at least 1 |
+`k_heads`, `k_dim`, `v_heads`, `v_dim` | at least 1 | shape of a row of keys, and of values
+`dtype` | text | of an element, as PyTorch calls it: `bfloat16`, `float8_e4m3fn`, `int64`, ...
+""",
+    "states": """
+`max_reqs` | at least 1 | working rows 1 to `max_reqs`; row 0 is padding
+`track_slots` | at least 0 | rows behind these, for snapshots
+`layers`, `v_heads`, `k_dim`, `v_dim` | at least 1 | a row's state: float32 `[v_heads, v_dim, k_dim]`
+`conv_dim`, `kernel` | at least 1 | the convolution's state of a row is `[conv_dim, kernel - 1]`
+`dtype` | text | of the convolution's state
+""",
+    "hashes": "",
+    "prefix": """
+`page_size` | at least 1 | tokens per page, of the cache and of its pool
+`window` | at least 1, or null | tokens that the window layers look back; null without such layers
+`pool` | `"none"`, `"token"`, `"swa"` | none (so if absent): tokens are the slots; slots; slots with halves
+`slots` | whole pages | tokens of the pool, page 0 not counted; absent without a pool
+`swa_slots` | whole pages | tokens of its second half; absent without one
+`track_slots` | at least 1, or absent | snapshots of states that its pool of states has; absent without states
+`capacity` | whole pages, or absent | tokens of memory that inserts take by themselves (R3); it needs an order
+`retains` | true or false | false for a cache that keeps nothing; absent it is true
+`splits` | true or false | false where nodes are single pages: M3 does not apply; absent it is true
+`policy` | a name of R11, or another | what evictions of leaves go by; absent it is `lru`
+""",
+    "blocks": """
+`blocks` | at least 1 | blocks that are handed out; a dummy block comes on top
+`block_size` | at least 1 | tokens per block; no law of this kind looks at it
+`policy` | `"lru"`, `"ref_zero"` | what becomes of a cached block that nobody refers to
+`caching` | true or false | whether blocks are found by hash; absent they are
+`slots` | at least 1, or null | slots for states; null without any
+`requests` | at least 1 | rows of live states; the last one is nobody's, so 1 means that no request has any
+`layers` | at least 1 | of a state
+`conv_dim`, `conv_width`, `conv_dtype` | | shape and dtype of a state's first part
+`ssm_heads`, `ssm_dim`, `ssm_dtype` | | shape and dtype of its second part
+""",
+    "requests": """
+`max_requests` | at least 1 | requests that live at a time
+`num_blocks` | at least 2 | blocks, the dummy block counted
+`max_blocks` | at least 1 | blocks of one request
+`paused_limit` | at least 0 | blocks that all paused requests may keep together
+`block_size`, `chunk_size` | at least 1 | tokens per block; tokens at whose multiples a state may be taken
+`layers` | at least 0 | of the recurrent states; no layers, no states
+`conv_width`, `ssm_width` | at least 1 where there are layers | numbers of a layer's two parts
+`mamba_slots` | at least 0 | slots for cached states; with these and layers `mamba` is claimed
+`policy`, `caching` | | as of `blocks`
+`hash_digits` | 1 to 16, or null | hex digits that are kept of a page's hash, so that hashes collide
+""",
+    "index": """
+`own_hashes` | true or false | whether each worker has hashes of its own for equal sequences
+""",
+}
+"""By kind: keys, values and meanings, as the specification prints them."""
 
 _WAY_OUT = "give it less: small sizes find the same faults"
 

@@ -15,13 +15,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from pymllm.errors import TraceError
-from pymllm.history.codec import Record, decode, encode, json_reader, write_json
+from pymllm.errors import InvariantViolation, TraceError
+from pymllm.history.claims import all_claims
+from pymllm.history.codec import Record, decode, encode, json_reader, name_of, write_json
 from pymllm.history.config_limits import check_config, config_schema
 from pymllm.history.operations import KINDS, Operation
 from pymllm.history.outcomes import Outcome
@@ -54,6 +56,56 @@ class PlayedActs(Record, frozen=True):
     acts: tuple[PlayedAct, ...]
 
 
+END, GO_ON = "end", "go on"
+"""What becomes of a program that meets a deviation: it ends there, or what was seen counts as right."""
+
+
+class Deviation(Record, frozen=True):
+    """What an implementation is known to do otherwise than a law says: nobody is to be told of it again.
+
+    - ``name``: Of its own.
+    - ``law``: The law that it breaks.
+    - ``reason``: Why it is that way, in words.
+    - ``kind``: ``defect``, ``other contract``, or ``open`` where nobody has decided.
+    - ``adapter``: A pattern of names of adapters, as of a shell.
+    - ``operation``, ``where``: The operation that breaks the law, and values of its fields; empty for any.
+    - ``config``: Settings of the configurations that show it.
+    - ``says``: What stands in the message.
+    - ``then``: ``end``: the program ends there. ``go on``: what was seen counts as right, and it goes on.
+    - ``link``: Where it is talked about.
+    - ``versions``: Whom it is known of, such as ``sglang>=0.5.15,<0.6``.
+    - ``program``: A file that shows it.
+    """
+
+    name: str
+    law: str
+    reason: str
+    kind: str = "open"
+    adapter: str = "*"
+    operation: str = ""
+    where: dict[str, int | str | bool | None] = msgspec.field(default_factory=dict)
+    config: Config = msgspec.field(default_factory=dict)
+    says: str = ""
+    then: str = END
+    link: str = ""
+    versions: str = ""
+    program: str = ""
+
+    def is_of(self, adapter: str, config: Mapping[str, object]) -> bool:
+        """Tell whether an implementation may show it."""
+        return fnmatchcase(adapter, self.adapter) and self.config.items() <= config.items()
+
+    def covers(self, operation: Operation | None, violation: InvariantViolation) -> bool:
+        """Tell whether a violation, met in an operation, is just this."""
+        if violation.law != self.law or self.says not in str(violation):
+            return False
+        if not self.operation:
+            return True
+        if operation is None or name_of(type(operation)) != self.operation:
+            return False
+        return all(getattr(operation, field) == value for field, value in self.where.items())
+
+
 class Header(Record, frozen=True):
     """What a history is of.
 
@@ -63,6 +115,8 @@ class Header(Record, frozen=True):
     - ``versions``: Of the packages involved.
     - ``note``: Why it was kept, such as the violated law.
     - ``scenario``: The acts behind the operations, which show again what an engine does wrong.
+    - ``deviations``: What it was known to do otherwise, and was not to be told of again.
+    - ``specification``: The version in whose words it claims; empty before 2.1.
     """
 
     adapter: str
@@ -73,6 +127,17 @@ class Header(Record, frozen=True):
     versions: dict[str, str] = msgspec.field(default_factory=dict)
     note: str = ""
     scenario: PlayedActs | None = None
+    deviations: tuple[Deviation, ...] = ()
+    specification: str = ""
+
+    def known(self, operation: Operation | None, violation: InvariantViolation) -> Deviation | None:
+        """Return the deviation that a violation is, if it is one of those."""
+        return next((it for it in self.deviations if it.covers(operation, violation)), None)
+
+    @property
+    def claims(self) -> frozenset[str]:
+        """The capabilities, with all that they say of themselves."""
+        return all_claims(frozenset(self.capabilities), self.specification)
 
 
 class Step(Record, frozen=True, rename={"number": "step", "operation": "op"}):

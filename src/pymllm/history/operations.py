@@ -249,6 +249,54 @@ class HashBytes(_Operation, frozen=True):
     data: str
 
 
+# -- index operations --
+class StoreBlocks(_Operation, frozen=True):
+    """Tell that a worker has blocks now, each below the one before it (I1); answered by `Done` or `NotThere`.
+
+    - ``blocks``: Pairs, from the front of the sequence on: the hash of the sequence up to the end of the
+      block, and the hash of the block's own tokens. Both in 0 .. 2**63 - 1.
+    - ``parent``: The first of these hashes of the block before them; ``None`` where they begin a sequence.
+    """
+
+    worker: int
+    blocks: tuple[tuple[int, int], ...]
+    parent: int | None = None
+
+
+class RemoveBlocks(_Operation, frozen=True):
+    """Tell that a worker has some blocks no more (I5); answered by `Done` or `NotThere`."""
+
+    worker: int
+    hashes: tuple[int, ...]
+
+
+class ClearWorker(_Operation, frozen=True):
+    """Tell that a worker has emptied its cache, and goes on (I7)."""
+
+    worker: int
+
+
+class DropWorker(_Operation, frozen=True):
+    """Tell that a worker has left (I7); if it is told of again, it is a new one."""
+
+    worker: int
+
+
+class FindBlocks(_Operation, frozen=True):
+    """Ask how many blocks of a sequence, from its front on, each worker has (I1); answered by `Leading`.
+
+    - ``tokens``: The hash of each block's own tokens, in order.
+    - ``early``: Whether the answer may stop as soon as it is known who has most (I8).
+    """
+
+    tokens: tuple[int, ...]
+    early: bool = False
+
+
+class Rebuild(_Operation, frozen=True):
+    """Let an empty index take up all that `Inspect` tells of this one, and take its place (I9)."""
+
+
 # -- prefix operations --
 class Match(_Operation, frozen=True):
     """Find the longest usable cached prefix (R2); answered by `Matched`."""
@@ -530,7 +578,8 @@ class Reset(_Operation, frozen=True):
 class Inspect(_Operation, frozen=True):
     """Look at every node, where the implementation has nodes to show; answered by `Inspected`.
 
-    Of blocks, at all documented views; answered by `BlockBooks`.
+    Of blocks, at all documented views; answered by `BlockBooks`. Of an index, at every block of every worker;
+    answered by `Indexed`.
     """
 
 
@@ -544,6 +593,7 @@ Operation = (
     | AllocSlots | EvictSlots | FindSlots | NameStates | DropStates
     | StoreState | WriteLive | SaveLive | RestoreLive | ReadLive
     | AddRequest | ScheduleChunk | RunStep | Pause | Resume | Release
+    | StoreBlocks | RemoveBlocks | ClearWorker | DropWorker | FindBlocks | Rebuild
 )  # fmt: skip
 
 OPERATIONS_OF: dict[str, tuple[type, ...]] = {
@@ -566,10 +616,15 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
         *(AddRequest, ScheduleChunk, RunStep, Pause, Resume, Release),
         *(Reset, Inspect, Fault, Malformed),
     ),
+    "index": (
+        *(StoreBlocks, RemoveBlocks, ClearWorker, DropWorker, FindBlocks, Rebuild),
+        *(Reset, Inspect, Malformed),
+    ),
 }
 """The operations of each kind of implementation."""
 
 KINDS = tuple(OPERATIONS_OF)
-"""Slot allocators, rows, KV buffers, state pools, keys and hashes, prefix caches, blocks, requests."""
+"""Slot allocators, rows, KV buffers, state pools, keys and hashes, prefix caches, blocks, requests,
+indexes of who has which blocks."""
 
 OPERATIONS: tuple[type, ...] = tuple(dict.fromkeys(op for group in OPERATIONS_OF.values() for op in group))

@@ -150,6 +150,31 @@ class NoRoom(_Result, frozen=True):
     """``None``: the pool has too few left."""
 
 
+class NotThere(_Result, frozen=True):
+    """An index was told of blocks that it does not know of the worker: a parent, or what is removed."""
+
+
+class Leading(_Result, frozen=True):
+    """Workers that have a sequence's first block, ascending, each with how many blocks from there on."""
+
+    workers: tuple[tuple[int, int], ...]
+
+
+class IndexedBlock(Record, frozen=True):
+    """One block of one worker, by the hashes of `pymllm.history.operations.StoreBlocks`."""
+
+    worker: int
+    hash: int
+    tokens: int
+    parent: int | None = None
+
+
+class Indexed(_Result, frozen=True):
+    """Every block that an index has, each once, in any order that is always the same."""
+
+    blocks: tuple[IndexedBlock, ...]
+
+
 class Slots(_Result, frozen=True):
     """Slots, rows or blocks handed out, in order, and the SWA slots behind them where there are such."""
 
@@ -318,7 +343,7 @@ class BlockBooks(_Result, frozen=True):
 Result = (
     Done | Failed | Unsupported | NoRoom | Slots | Matched | Inserted | Evicted | Locked | Hashes | Number
     | Tokens | Table | Buffers | States | Inspected | FoundSlots | BlockBooks
-    | RequestView | Ran | ContextView
+    | RequestView | Ran | ContextView | NotThere | Leading | Indexed
 )  # fmt: skip
 
 RESULTS: tuple[type, ...] = typing.get_args(Result)

@@ -49,9 +49,8 @@ class RadixCache(TreeCache[TreeNode]):
         have run, interrupts at once. It may ask for sizes, hashes and `pretty_print`; any other call on the
         cache from inside it is a ``RuntimeError`` (X6).
     eviction_policy : str or EvictionPolicy
-        Which unlocked leaf goes next: ``lru``, ``lfu``, ``fifo``, ``mru``, ``filo``, ``priority`` or
-        ``slru``, or an object with a method ``rank``. Window KV alone goes least recently used first,
-        whatever the policy.
+        Which unlocked leaf goes next: a name of `POLICIES`, such as ``lru`` or ``lfu``, or an object with a
+        method ``rank``. Window KV alone goes least recently used first, whatever the policy.
 
     Attributes
     ----------

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pymllm.history.files import Config, Header
-from pymllm.oracle.laws import block_kind, buffers, keys, request_kind, rows, slots, state_pools
+from pymllm.oracle.laws import block_index, block_kind, buffers, keys, request_kind, rows, slots, state_pools
 from pymllm.oracle.laws.goal import CoverageGoal
 from pymllm.oracle.laws.prefix_goals import ENGINE_GOALS, PREFIX_GOALS
 
@@ -24,6 +24,7 @@ GOALS: tuple[CoverageGoal, ...] = (
     *ENGINE_GOALS,
     *block_kind.GOALS,
     *request_kind.GOALS,
+    *block_index.GOALS,
 )
 """Every goal; a name stands once for each kind, and once more where an engine brings it about, too."""
 
@@ -49,4 +50,4 @@ def expected_goals(header: Header, *, of_engine: bool = False) -> frozenset[str]
 
     ``of_engine`` says whether an engine's life is what runs (`pymllm.conformance.lifecycle_machine`).
     """
-    return expected_names(header.kind, header.config, header.capabilities, of_engine=of_engine)
+    return expected_names(header.kind, header.config, header.claims, of_engine=of_engine)

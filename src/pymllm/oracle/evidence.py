@@ -28,7 +28,10 @@ class Evidence:
 
     def __init__(self) -> None:
         self.exercised: Counter[str] = Counter()  # by law: tests that could have failed and did not
+        self.left_out: set[str] = set()  # laws of which something was not told, or not done
         self.reached: Counter[str] = _Reached()  # by coverage goal: how often it was met
+        self.known: Counter[str] = Counter()  # by the name of a deviation: how often it was met
+        self.passed_over: Counter[str] = Counter()  # by law: violations that nobody was looking for
 
     def meet(self, goal: str, met: object = True) -> None:
         """Count a coverage goal, if it was met; a `ValueError` where nobody has registered it."""

@@ -21,12 +21,12 @@ from typing import Any, Generic, TypeVar
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.codec import name_of
 from pymllm.history.config_limits import check_config
-from pymllm.history.files import Header, Step
+from pymllm.history.files import GO_ON, Header, Step
 from pymllm.history.operations import OPERATIONS_OF, Operation
 from pymllm.history.outcomes import Failed, Outcome, Unsupported
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import laws_of
-from pymllm.oracle.laws.law import Asked, Broken, Check, KindLaws, Law
+from pymllm.oracle.laws.law import LEFT_OUT, Asked, Broken, Check, KindLaws, Law
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, KindModel, Seen
 
 _KINDS = {
@@ -36,6 +36,7 @@ _KINDS = {
     "rows": ("pymllm.oracle.models.rows:RowModel", "pymllm.oracle.laws.rows:ROWS"),
     "buffers": ("pymllm.oracle.models.buffers:BufferModel", "pymllm.oracle.laws.buffers:BUFFERS"),
     "hashes": ("pymllm.oracle.models.hashes:HashModel", "pymllm.oracle.laws.keys:HASHES"),
+    "index": ("pymllm.oracle.models.block_index:IndexModel", "pymllm.oracle.laws.block_index:INDEX"),
     "requests": ("pymllm.oracle.models.requests:RequestsModel", "pymllm.oracle.laws.request_kind:REQUESTS"),
     "states": (
         "pymllm.oracle.models.state_pools:StatePoolModel",
@@ -61,7 +62,7 @@ def make_judge(header: Header, *, coverage: bool = True) -> Judge[Any]:
         raise ProgramError(f"kind is {header.kind!r}; it must be one of {', '.join(OPERATIONS_OF)}")
     check_config(header.config, header.kind)
     model, laws = map(_find, _KINDS[header.kind])
-    return Judge(model(header), laws, coverage=coverage)
+    return Judge(model(header), laws, coverage=coverage, header=header)
 
 
 @functools.cache
@@ -162,11 +163,16 @@ class Judge(Generic[ModelT]):
         Of its kind.
     coverage : bool
         Whether to count the coverage goals that operations meet.
+    header : Header, optional
+        Whose deviations the judge takes as they come and goes on, where that is what they ask for.
     """
 
-    def __init__(self, model: ModelT, laws: KindLaws, *, coverage: bool = True) -> None:
+    def __init__(
+        self, model: ModelT, laws: KindLaws, *, coverage: bool = True, header: Header | None = None
+    ) -> None:
         self.evidence = Evidence()
         self.model = model
+        self._header = header
         self._laws = laws
         self._coverage = coverage
         self._plans: dict[type[Operation], _Plan] = {}
@@ -193,10 +199,12 @@ class Judge(Generic[ModelT]):
         law = self._laws.sizes_law
         if not isinstance(outcome.result, Unsupported):
             law = self._judge_done(plan, step, operation, outcome)
+        elif isinstance(plan.law, str):
+            self.evidence.left_out.add(plan.law)
         model.end_step(operation)
         now = model.sizes()
         if now:
-            self._test_sizes(law, before, now, outcome.sizes)
+            self._test_sizes(operation, law, before, now, outcome.sizes)
         self._sizes = now
 
     def _judge_done(self, plan: _Plan, step: int, operation: Operation, outcome: Outcome) -> str:
@@ -208,7 +216,7 @@ class Judge(Generic[ModelT]):
         fate = seen.fate
         checks, tell = plan.fates.get(fate, _NOTHING)
         if fate == REFUSED:
-            self._judge_refusal(seen)
+            self._judge_refusal(operation, seen)
         elif fate == DONE and plan.answer is not None:
             law = plan.law if isinstance(plan.law, str) else plan.law(model, operation, seen)
             if type(seen.result) is not plan.answer:
@@ -225,7 +233,9 @@ class Judge(Generic[ModelT]):
             elif isinstance(found, tuple):
                 evidence.count(*found)
             elif isinstance(found, Broken):
-                evidence.refuse(found.law or law, found.what, found.expected, found.observed)
+                self._refuse(operation, found.law or law, found.what, found.expected, found.observed)
+            elif found is LEFT_OUT:
+                evidence.left_out.add(law)
         if tell is not None:
             evidence.meet_each(tell(model, operation, seen))
         if fate == REFUSED:
@@ -236,7 +246,7 @@ class Judge(Generic[ModelT]):
             plan.follow(step, operation, seen)
         return law
 
-    def _judge_refusal(self, seen: Seen) -> None:
+    def _judge_refusal(self, operation: Operation, seen: Seen) -> None:
         """Judge an operation that must be refused, by the errors of all that is wrong with it."""
         first, evidence = seen.wrong[0], self.evidence
         errors: Collection[str] = first.errors
@@ -248,10 +258,13 @@ class Judge(Generic[ModelT]):
                     f"{misuse.what} must be refused, and the adapter does not claim {misuse.needs}"
                 )
             evidence.meet(misuse.goal, misuse.goal)
-        told = seen.result.error if isinstance(seen.result, Failed) else f"no error, {seen.result}"
-        if told not in errors:
-            evidence.refuse(first.law, first.what, " or ".join(errors), told)
-        evidence.exercised[first.law] += 1
+        result = seen.result
+        if not isinstance(result, Failed):
+            evidence.refuse(first.law, first.what, " or ".join(errors), f"no error, {result}")
+        if result.error not in errors:
+            self._refuse(operation, first.law, first.what, " or ".join(errors), result.error)
+        else:
+            evidence.exercised[first.law] += 1
 
     def _law_of_sizes(self, plan: _Plan, operation: Operation, seen: Seen) -> str:
         if seen.fate == NO_ROOM and "pool" in self.model.claims:
@@ -261,8 +274,23 @@ class Judge(Generic[ModelT]):
         law: str | Callable[[Any, Any, Any], str] = plan.sizes
         return law if isinstance(law, str) else law(self.model, operation, seen)
 
+    def _refuse(self, operation: Operation, law: str, what: str, expected: object, observed: object) -> None:
+        """Say that a law is broken, unless that is known and what was seen is to count as right."""
+        try:
+            self.evidence.refuse(law, what, expected, observed)
+        except InvariantViolation as violation:
+            known = None if self._header is None else self._header.known(operation, violation)
+            if known is None or known.then != GO_ON:
+                raise
+            self.evidence.known[known.name] += 1
+
     def _test_sizes(
-        self, law: str, before: Mapping[str, int], now: Mapping[str, int], found: Mapping[str, int]
+        self,
+        operation: Operation,
+        law: str,
+        before: Mapping[str, int],
+        now: Mapping[str, int],
+        found: Mapping[str, int],
     ) -> None:
         """Test the sizes that were told against those that the model knows now."""
         is_whole = self.model.tests_each_size or (law in _WHOLE and self._laws.counts_all)
@@ -280,9 +308,11 @@ class Judge(Generic[ModelT]):
         for name, blamed in blamed_by_name:
             if name in found:
                 if found[name] != now[name]:
-                    self.evidence.refuse(blamed, name, now[name], found[name])
-                if is_whole or now[name] != before[name]:
+                    self._refuse(operation, blamed, name, now[name], found[name])
+                elif is_whole or now[name] != before[name]:
                     tested.add(blamed)
+            else:
+                self.evidence.left_out.add(blamed)
         self.evidence.count(*tested)
 
     def _blame(self, law: str, sizes: Iterable[str]) -> tuple[list[tuple[str, str]], str]:

@@ -237,8 +237,9 @@ class Engine(EngineLoop[LiveRequest]):
                 self._retract()
                 if not live.row:
                     return 0
-        start, live.length = live.length, live.length + len(slots)
-        self._tally.computed_tokens += len(slots)
+        start, count = live.length, slots.shape[0]
+        live.length += count
+        self._tally.computed_tokens += count
         if self.watch.forward is not None:
             self.watch.forward.write(slots, live.fingerprints[start : live.length])
         if self.watch.recurrent is not None:
@@ -247,7 +248,7 @@ class Engine(EngineLoop[LiveRequest]):
         self.memory.share(live)
         if live.length == live.prompt_length:
             self._end_prefill(live)
-        return len(slots)
+        return count
 
     def _end_prefill(self, live: LiveRequest) -> None:
         self.prefilling.remove(live)

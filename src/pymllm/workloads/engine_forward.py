@@ -49,7 +49,9 @@ class SimulatedForward:
 
     The full pool names so many ``slots``, of which ``config.capacity`` may be in use at one time. Nobody
     reads ``padding``; padded writes go to its first slot. Cost: 32 bytes per slot and half, twice: a plain
-    record of what was written where tells a write that went astray.
+    record of what was written where tells a write that went astray. Where the pools of KV are nobody's
+    (``has_pools``), as of an engine that a search drives, KV lies in plain arrays: a write takes a third of
+    the time, and the engine 8 % less.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class SimulatedForward:
         swa_allocator: WindowAllocator | None,
         slots: int | None = None,
         padding: range = range(1),
+        *,
+        has_pools: bool = True,
     ) -> None:
         self.checked_tokens = 0
         self.unchecked_writes = 0
@@ -66,39 +70,46 @@ class SimulatedForward:
         self._padding = padding
         # Drawn once: what padding carries only has to be what no cold run writes.
         self._garbage = np.random.default_rng(config.seed).integers(1, 1 << 62, BATCH_MULTIPLE)
-        self._pools = {_FULL: _make_pool(config, config.capacity if slots is None else slots)}
+        sizes = {_FULL: config.capacity if slots is None else slots}
         if config.swa_capacity is not None:
-            self._pools[_SWA] = _make_pool(config, config.swa_capacity)
+            sizes[_SWA] = config.swa_capacity
+        self._written = {
+            parts: np.zeros((len(_PLACES[parts]), size + config.page_size), dtype=np.int64)
+            for parts, size in sizes.items()
+        }
+        pools = sizes if has_pools else {}
+        self._pools = {parts: _make_pool(config, size) for parts, size in pools.items()}
         # By place, as are the rows of what was written there.
         self._buffers = {parts: _flat_buffers(pool) for parts, pool in self._pools.items()}
         # The same memory where NumPy can see it: a row is compared in a quarter of the time through torch.
         self._host = {
-            parts: [buffer.numpy() for buffer in buffers]
-            for parts, buffers in self._buffers.items()
-            if self._pools[parts].device.type == "cpu"
-        }
-        self._written = {
-            parts: np.zeros((len(_PLACES[parts]), pool.size + pool.page_size), dtype=np.int64)
-            for parts, pool in self._pools.items()
+            parts: [buffer.numpy() for buffer in self._buffers[parts]] if has_pools else [*written.copy()]
+            for parts, written in self._written.items()
+            if not has_pools or self._pools[parts].device.type == "cpu"
         }
 
     def write(self, slots: torch.Tensor, prefixes: np.ndarray) -> None:
         """Write KV of uint64 prefix fingerprints into full slots, both ``(n,)``, garbage into padding."""
         self.unchecked_writes += 1
         garbage = self._garbage[: -len(prefixes) % BATCH_MULTIPLE]
-        for parts, pool in self._pools.items():
+        for parts, written in self._written.items():
             named = self._slots_of(parts, slots)
             batch = padded(named, self._padding.start)
             stray = [slot for slot in batch[len(named) :].tolist() if slot not in self._padding]
             if stray:
                 raise InvariantViolation("E5", f"the padding of a batch names slot {stray[0]}")
-            index, expected = torch.from_numpy(batch), kv_fingerprints(prefixes, _PLACES[parts])
-            values = np.empty((len(expected), len(batch), 1, 1), dtype=np.int64)
-            values[:, : len(named), 0, 0], values[:, len(named) :, 0, 0] = expected, garbage
-            keys_values = torch.from_numpy(values).to(pool.device).unbind()
-            for layer in range(_LAYERS):
-                pool.set_kv_buffer(layer, index, *keys_values[2 * layer : 2 * layer + 2])
-            self._written[parts][:, named] = expected
+            expected = kv_fingerprints(prefixes, _PLACES[parts])
+            values = np.empty((len(expected), len(batch)), dtype=np.int64)
+            values[:, : len(named)], values[:, len(named) :] = expected, garbage
+            if parts not in self._pools:
+                for buffer, row in zip(self._host[parts], values, strict=True):
+                    buffer[batch] = row
+            else:
+                pool, index = self._pools[parts], torch.from_numpy(batch)
+                keys_values = torch.from_numpy(values[..., None, None]).to(pool.device).unbind()
+                for layer in range(_LAYERS):
+                    pool.set_kv_buffer(layer, index, *keys_values[2 * layer : 2 * layer + 2])
+            written[:, named] = expected
 
     def _slots_of(self, parts: tuple[KVPart, KVPart], slots: torch.Tensor) -> np.ndarray:
         if parts is _SWA and self._swa_allocator is not None:
@@ -152,11 +163,9 @@ class SimulatedForward:
 
     def check_untouched(self) -> None:
         """Compare every slot but the padding with what was written there: no write went astray (law E5)."""
-        for parts, buffers in self._buffers.items():
-            for (layer, part), buffer, written in zip(
-                _PLACES[parts], buffers, self._written[parts], strict=True
-            ):
-                found = buffer.cpu().numpy()
+        for parts, rows in self._written.items():
+            buffers = self._host.get(parts) or [buffer.cpu().numpy() for buffer in self._buffers[parts]]
+            for (layer, part), found, written in zip(_PLACES[parts], buffers, rows, strict=True):
                 astray = found != written
                 astray[self._padding.start : self._padding.stop] = False
                 if astray.any():

@@ -131,6 +131,7 @@ class EnginePools:
     swa_allocator: WindowAllocator | None
     rows: ReqToTokenPool
     check_allocator: Callable[[], None]
+    is_driven: bool = False  # somebody else's, who has its own KV, if any: none of ours is examined
 
     def full_available_size(self) -> int:
         """Count the free tokens of the full half."""

@@ -75,11 +75,12 @@ def check_windows(config: EngineConfig, pools: EnginePools, lives: Sequence[Live
     for live in lives:
         start = max(0, live.length // config.page_size * config.page_size - window)
         row = pools.rows.req_to_token[live.row, start : live.length]
-        gone = (pools.swa_allocator.translate_to_swa(row) == 0).nonzero().flatten().tolist()
-        if gone:
+        halves = pools.swa_allocator.translate_to_swa(row).cpu().numpy()
+        if not halves.all():
+            gone = start + int(halves.argmin())
             raise InvariantViolation(
                 "S1",
-                f"request {live.request_id}: position {start + gone[0]} has no SWA half, but the window of "
+                f"request {live.request_id}: position {gone} has no SWA half, but the window of "
                 f"{window} tokens before the last whole page of {live.length} tokens covers it",
             )
 
@@ -273,7 +274,8 @@ class EngineWatch(Watch[LiveRequest]):
     def __init__(self, config: EngineConfig, pools: EnginePools, onlooker: Onlooker | None = None) -> None:
         forward = None
         if config.content_check:
-            forward = SimulatedForward(config, pools.swa_allocator, pools.allocator.size)
+            slots, has_pools = pools.allocator.size, not pools.is_driven
+            forward = SimulatedForward(config, pools.swa_allocator, slots, has_pools=has_pools)
         super().__init__(forward, onlooker)
         self.recurrent: SimulatedRecurrent | None = None
         if config.content_check and pools.kind.state_pool is not None:

@@ -11,6 +11,7 @@ import torch
 from pymllm.adapters.base import CAPABILITIES, BaseAdapter, UnsupportedError, header_of
 from pymllm.adapters.key_forms import CONTAINERS, clobber, make_indices, make_radix_key, make_tokens
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
+from pymllm.history.claims import SPECIFICATION
 from pymllm.history.files import Header
 from pymllm.history.operations import Alloc, Free, FreeSWA, Key, Match, Merge, MoveSWA, Span
 from pymllm.history.outcomes import Done, Effect, Failed, Outcome, Result, Slots, Unsupported
@@ -129,7 +130,7 @@ def test_what_an_adapter_cannot_do_is_an_answer(adapter: Counter, operation: obj
 def test_a_header_says_what_is_examined(adapter: Counter) -> None:
     """Enough to judge a history without the adapter."""
     assert header_of(adapter, 3, {"torch": "2"}) == Header(
-        "counter", "slots", {"pages": 9}, ("groups", "pool"), 3, {"torch": "2"}
+        "counter", "slots", {"pages": 9}, ("groups", "pool"), 3, {"torch": "2"}, specification=SPECIFICATION
     )
     assert adapter.capabilities <= set(CAPABILITIES)
 

@@ -88,7 +88,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_ones() -> None:
     with pytest.raises(UsageError) as caught:
         find_adapter("raddix")
     assert str(caught.value) == (
-        "no adapter 'raddix' (did you mean radix?); pymllm adapters lists all; "
+        "no adapter 'raddix' (did you mean radix or mllm-radix?); pymllm adapters lists all; "
         "name your own as module:Class or command:PROGRAM ARGS"
     )
     with pytest.raises(UsageError, match=r"^no adapter 'x{60}\.\.\.'; pymllm adapters lists all"):

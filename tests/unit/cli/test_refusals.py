@@ -99,7 +99,10 @@ LINES = [
     ("soak --fault B01 --output there", "--output: --cabinet and --fault print the table of faults only"),
     ("soak merge", "Missing argument"),
     ("soak merge nothing-here", "does not exist"),
-    ("verify --adapter raddix", "no adapter 'raddix' (did you mean radix?); pymllm adapters lists"),
+    (
+        "verify --adapter raddix",
+        "no adapter 'raddix' (did you mean radix or mllm-radix?); pymllm adap",
+    ),
     ("verify --adapter zzz", "no adapter 'zzz'; "),
     (f"verify --law {'qq' * 999}", f"no law '{'q' * 57}...'; docs/laws.md lists"),
     ("verify --law Q9", "no law 'Q9'; docs/laws.md lists all laws"),

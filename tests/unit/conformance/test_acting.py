@@ -144,6 +144,17 @@ def test_only_some_programs_are_run_again(machine: type[ActingMachine]) -> None:
     assert counts == [1, 0, 1, 0]
 
 
+@pytest.mark.parametrize(("every", "walks"), [(1, 10), (4, 3), (100, 1)])
+def test_walks_come_at_every_so_many_steps_and_at_the_end(
+    machine: type[ActingMachine], every: int, walks: int
+) -> None:
+    """Where one comes after each step, there is none more at the end; without walks none is made there."""
+    machine.AUDIT_EVERY = every
+    assert drive(machine, 1, steps=10).examiner.audited["A2"] == walks
+    machine.AUDIT = False
+    assert not drive(machine, 1, steps=10).examiner.audited
+
+
 def test_hypothesis_plays_the_same_acts_and_shrinks() -> None:
     """What is found last is the smallest program."""
     machine = make_machine(Breaking, "token-slots", CONFIG)

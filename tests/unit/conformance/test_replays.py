@@ -78,8 +78,8 @@ def test_a_file_called_like_a_workload_needs_its_path(tmp_path: Path) -> None:
         ),
         (
             {"eviction_policies": ("lru", "LFU")},
-            r"no eviction policy 'LFU' \(did you mean lfu\?\); give one of fifo, filo, lfu, lru, mru, "
-            "priority, slru, or your own as module:Name",
+            r"no eviction policy 'LFU' \(did you mean lfu\?\); give one of fifo, filo, lfu, log-lfu, "
+            "lru, mru, priority, slru, or your own as module:Name",
         ),
         (
             {"caches": ("blocks",), "eviction_policies": ("lr",)},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +50,7 @@ ORDERS: dict[str, Any] = {
     "filo": lambda it: (-it.came, it.used, len(it.tokens)),
     "priority": lambda it: (it.priority, it.used),
     "slru": lambda it: (it.hits > 1, it.used),
+    "log-lfu": lambda it: (len(f"{it.hits:b}") if it.hits else 0, it.used),
 }
 
 
@@ -177,6 +179,7 @@ EVICTED = {
     "filo": [(9,), (3, 4, 6), (3, 4, 5), (3, 4), (1, 2)],
     "priority": [(1, 2), (3, 4, 6), (9,), (3, 4, 5), (3, 4)],
     "slru": [(3, 4, 5), (3, 4, 6), (3, 4), (9,), (1, 2)],
+    "log-lfu": [(3, 4, 5), (3, 4, 6), (3, 4), (9,), (1, 2)],
 }
 
 
@@ -205,6 +208,19 @@ def test_windows_and_states_go_least_recent_first_whatever_the_policy(policy: st
         taken = cache.evict(0, 1)
         assert (taken.full_evicted, taken.swa_evicted + taken.mamba_evicted) == (1, 1)
         assert ((3, 4, 5), 2) not in shown(cache)
+
+
+def test_hits_of_one_power_of_two_are_equal() -> None:
+    """R11: two hits and three are one rank, of which the least recent goes; one and four are others."""
+    gone: list[int] = []
+    cache = RadixCache(on_node_evict=gone.append, eviction_policy="log-lfu")
+    hits = {1: 4, 2: 3, 3: 2, 4: 1, 5: 0}
+    names = {cache.insert(RadixKey([token])).last_node.id: token for token in hits}
+    for token, times in hits.items():
+        for _ in range(times):
+            cache.match_prefix(RadixKey([token]))
+    cache.evict(5)
+    assert [names[number] for number in gone] == [5, 4, 2, 3, 1]
 
 
 class Largest:
@@ -263,6 +279,45 @@ def test_policy_that_fails_changes_nothing(wrong: Any, message: str) -> None:
     policy.wrong = None
     assert cache.evict(1).full_evicted == 3
     check_radix_cache(cache)
+
+
+@pytest.mark.parametrize("kind", [RadixCache, MambaRadixCache])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda cache: cache.evict(1),
+        lambda cache: cache.match_prefix(RadixKey([1])),
+        lambda cache: cache.insert(RadixKey([9])),
+        lambda cache: cache.inc_lock_ref(cache.root_node),
+        lambda cache: cache.reset(),
+    ],
+    ids=["evict", "match_prefix", "insert", "inc_lock_ref", "reset"],
+)
+def test_rank_may_not_call_the_cache(kind: Any, call: Callable[[Any], Any]) -> None:
+    """X6: the call is refused, and the eviction with it where the policy does not catch that."""
+
+    class Meddler(Largest):
+        catches = False
+
+        def rank(self, node: Any) -> int:
+            try:
+                call(cache)
+            except RuntimeError:
+                if not self.catches:
+                    raise
+            return super().rank(node)
+
+    policy = Meddler()
+    cache = kind(eviction_policy=policy)
+    for tokens in ([1, 2, 3], [4], [5, 6]):
+        cache.insert(RadixKey(tokens))
+    before = cache.total_size(), cache.evictable_size()
+    with pytest.raises(RuntimeError, match="was called from a rank of its eviction policy: only sizes"):
+        cache.evict(1)
+    assert (cache.total_size(), cache.evictable_size()) == before
+    policy.catches = True
+    assert cache.evict(1).full_evicted == 3
+    assert cache.insert(RadixKey([5, 6])).prefix_len == 2, "the cache listens again"
 
 
 class Full(dict[Any, Any]):
@@ -345,7 +400,7 @@ def test_damaged_ranks_and_stamps_are_noticed(make: Any, message: str) -> None:
 @pytest.mark.parametrize("make", [RadixCache, MambaRadixCache])
 def test_unknown_policy_is_refused(make: Any) -> None:
     """X1: the value, what there is, and what was meant."""
-    known = "lru, lfu, fifo, mru, filo, priority, slru, or an object with a method rank(node)"
+    known = "lru, lfu, fifo, mru, filo, priority, slru, log-lfu, or an object with a method rank(node)"
     refusal = f"eviction_policy is 'lfuu' (did you mean lfu?): give one of {known}"
     with pytest.raises(ValueError, match=f"^{re.escape(refusal)}$"):
         make(eviction_policy="lfuu")
@@ -356,6 +411,8 @@ def test_unknown_policy_is_refused(make: Any) -> None:
         make(eviction_policy=Largest)
     with pytest.raises(TypeError, match="protected_threshold must be an int"):
         SLRU("2")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"protected_threshold must be at least 1, got 0$"):
+        SLRU(0)
 
 
 @pytest.mark.parametrize("wrong", ["3", float("nan"), 1.5, 0.0, None, True])

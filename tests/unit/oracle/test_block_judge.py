@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from pymllm.adapters.own_blocks import Blocks
@@ -455,3 +456,25 @@ def test_drops_say_what_had_a_state() -> None:
         "a block without a slot is dropped",
         "a hash of another block is dropped with a block",
     }
+
+
+@pytest.mark.parametrize(
+    ("told", "law", "of_careful"),
+    [((0, 1), None, None), ((0,), "C6", None), ((1,), "C6", "C6"), ((), "C6", "C6"), ((0, 2), "C6", "C6")],
+)
+def test_careful_callers_need_not_be_told_of_blocks_without_a_hash(
+    told: tuple[int, ...], law: str | None, of_careful: str | None
+) -> None:
+    """C6: they keep nothing by those; of one with a hash they must hear, of one that stays they must not."""
+    program = [AllocBlocks(3), RegisterBlocks((ONE,), (11,)), ReleaseBlocks((Span(1, 0, 2),))]
+    history = run_program("blocks", {**Blocks.CONFIGURATIONS[0], "policy": "ref_zero"}, program)
+    *before, last = history.steps
+    given = before[0].outcome.result.slots  # type: ignore[union-attr]
+    effect = Effect("callback", tuple(given[at] for at in told), (11,) if 0 in told else ())
+    spoiled = dataclasses.replace(last.outcome, effects=(effect,) if told else ())  # type: ignore[type-var]
+    steps = [*before, msgspec.structs.replace(last, outcome=spoiled)]
+    header = history.header
+    careful = msgspec.structs.replace(header, capabilities=(*header.capabilities, "careful_callers"))
+    for claimed, wanted in ((header, law), (careful, of_careful)):
+        _, found = judge_steps(claimed, steps)
+        assert (None if found is None else found[1].law) == wanted

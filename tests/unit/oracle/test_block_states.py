@@ -420,5 +420,5 @@ def test_a_header_must_say_what_to_judge(changes: dict[str, Any], claims: tuple[
 def test_refusals_are_no_programs_where_none_are_claimed() -> None:
     """X1: what an allocator does with misuse is its own affair then."""
     judge = make_judge(Header("mine", "blocks", CONFIG_OF_BLOCKS, ("callbacks",)))
-    with pytest.raises(ProgramError, match="does not claim refusals"):
+    with pytest.raises(ProgramError, match="does not claim refuses_double_free"):
         judge.judge(1, RetainBlocks((block_number(0),)), Outcome(Done()))

@@ -86,12 +86,12 @@ def test_every_goal_can_be_read_and_placed(goal: CoverageGoal) -> None:
 
 
 def own_headers() -> list[tuple[Header, str]]:
-    """The header of every configuration of our own adapters."""
+    """The header of every configuration of our own adapters, and of one cache with memory of its own."""
     found = []
-    for entry in OWN:
-        for config in load_adapter(find_adapter(entry.name)).CONFIGURATIONS:
-            adapter = make_adapter(entry.name, dict(config))
-            found.append((header_of(adapter), entry.name))
+    for name in (*(entry.name for entry in OWN), "tests.unit.oracle.test_own_memory:OwnMemory"):
+        for config in load_adapter(find_adapter(name)).CONFIGURATIONS:
+            adapter = make_adapter(name, dict(config))
+            found.append((header_of(adapter), name))
             adapter.close()
     return found
 

@@ -10,7 +10,7 @@ from told_program import HYBRID, ToldProgram
 from pymllm.conformance.replay_plan import knows_policy
 from pymllm.errors import ProgramError
 from pymllm.history.files import Header
-from pymllm.history.operations import Evict, Inspect, Key, Match
+from pymllm.history.operations import Evict, Insert, Inspect, Key, Match
 from pymllm.history.outcomes import Effect
 from pymllm.mem_cache.tree.eviction_policy import POLICIES
 from pymllm.oracle.judge import make_judge
@@ -29,7 +29,7 @@ def three_leaves(policy: str, adapter: str = "radix", **config: Any) -> ToldProg
     return told
 
 
-FIRST = {"lru": 3, "lfu": 3, "fifo": 1, "mru": 1, "filo": 4, "priority": 4, "slru": 3}
+FIRST = {"lru": 3, "lfu": 3, "fifo": 1, "mru": 1, "filo": 4, "priority": 4, "slru": 3, "log-lfu": 3}
 """The first slot that each policy gives back."""
 
 
@@ -52,6 +52,30 @@ def test_the_first_in_rank_goes(policy: str, adapter: str, config: dict[str, Any
         other = 3 if freed == [4] else 4
         changed = [Effect("free", (other,)), *told.effects(evicted)[1:]]
         assert told.law(evicted, effects=tuple(changed)) == law
+
+
+class Aged:
+    """Adds to the number of an access, of which only the order is anybody's to know."""
+
+    name = "aged"
+
+    def rank(self, node: Any) -> Any:
+        return node.last_access_time + 8 * node.hit_count
+
+
+@pytest.mark.parametrize("idle", [Match(Key(())), Match(Key((9,))), Insert(Key(()), slots=())], ids=repr)
+def test_each_match_and_insert_is_counted(idle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R8, R11: those that write on no page, too, so that our class and the judge have the same numbers."""
+    monkeypatch.setitem(POLICIES, "aged", Aged)
+    monkeypatch.setitem(POLICY_RANKS, "aged", lambda page: page.access + 8 * page.hits)
+    told = ToldProgram("radix", policy="aged")
+    told.put(1)
+    told(Match(Key((1,))))
+    for _ in range(7):
+        told(idle)
+    told.put(2)
+    told(Evict(1))
+    assert told.sound().exercised["R11"] > 0
 
 
 @pytest.mark.parametrize("policy", ["fifo", "mru"])
@@ -97,7 +121,9 @@ def test_a_policy_that_no_page_can_rank_claims_no_order(
     assert told.sound().exercised["R11"] == 0
     assert not {"exact_lru", "exact_policy"} & {*told.header.capabilities}
     assert knows_policy("radix", "largest") is bool(line)
-    with pytest.raises(ProgramError, match=r"who claims exact_policy has one of lru, lfu, .* slru$"):
+    with pytest.raises(
+        ProgramError, match=r"who claims exact_policy has one of lru, lfu, .* log-lfu, release$"
+    ):
         make_judge(Header("x", "prefix", told.header.config, ("exact_policy", "pool")))
 
 

@@ -34,21 +34,28 @@ PREFIXES = prefix_fingerprints(np.arange(10, dtype=np.uint32))
 SLOTS = torch.arange(3, 13, dtype=torch.int32)
 
 
+@pytest.fixture(params=[True, False])
+def has_pools(request: pytest.FixtureRequest) -> bool:
+    """Tell whether KV lies in pools or in plain arrays."""
+    found: bool = request.param
+    return found
+
+
 @pytest.fixture
-def full() -> SimulatedForward:
+def full(has_pools: bool) -> SimulatedForward:
     """Make a model of full attention over 16 slots."""
-    return SimulatedForward(EngineConfig(capacity=16).rounded(), None)
+    return SimulatedForward(EngineConfig(capacity=16).rounded(), None, has_pools=has_pools)
 
 
 @pytest.fixture
-def windowed() -> tuple[SimulatedForward, SWATokenToKVPoolAllocator, torch.Tensor]:
+def windowed(has_pools: bool) -> tuple[SimulatedForward, SWATokenToKVPoolAllocator, torch.Tensor]:
     """Make a model with a window of 4, and ten slots of it."""
     config = EngineConfig(capacity=16, sliding_window_size=4).rounded()
     allocator = SWATokenToKVPoolAllocator(16, 16, "cpu")
     slots = allocator.alloc(12)
     assert slots is not None
     allocator.free(slots[:2])
-    return SimulatedForward(config, allocator), allocator, slots[2:]
+    return SimulatedForward(config, allocator, has_pools=has_pools), allocator, slots[2:]
 
 
 @pytest.mark.notices("B148", "B152")
@@ -110,6 +117,7 @@ def test_moved_half_with_other_content_is_noticed(
         forward.check_row(7, slots, PREFIXES)
 
 
+@pytest.mark.parametrize("has_pools", [True], indirect=True)
 def test_padding_that_lands_in_a_live_slot_is_noticed(
     full: SimulatedForward, monkeypatch: pytest.MonkeyPatch
 ) -> None:

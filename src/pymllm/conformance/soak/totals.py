@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 from pymllm.conformance.documents import DriftRow, FailureRow, SoakedAdapter
 from pymllm.conformance.soak.ledger import CampaignHeader, Memory, Place, RunRecord
-from pymllm.history.files import Config, Header
+from pymllm.history.files import Config
 from pymllm.instrument.slope import estimate_slope
-from pymllm.oracle.coverage import expected_goals
+from pymllm.oracle.coverage import expected_names
 from pymllm.oracle.laws import laws_of
 
 MILLION = 1_000_000
@@ -176,8 +176,8 @@ _SHARES = ("adapter", "judge", "walks", "again", "driver")
 
 def expected_at(place: Place) -> frozenset[str]:
     """Return the coverage goals that a long run at a place must reach."""
-    header = Header(place.adapter, place.kind, place.config, place.capabilities)
-    return expected_goals(header, of_engine=place.machine == "LifecycleMachine")
+    is_driven = place.machine == "LifecycleMachine"
+    return expected_names(place.kind, place.config, place.capabilities, of_engine=is_driven)
 
 
 @dataclass(slots=True)

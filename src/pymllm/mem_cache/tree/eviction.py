@@ -37,6 +37,12 @@ class LeafPlan(Generic[NodeT]):
         self._pool = pool
         self._children_left: dict[int, tuple[NodeT, int]] = {}
 
+    def fill(self, tokens: int, parts: int) -> None:
+        """Choose what is to go, whole nodes first (R5)."""
+        self.take_leaves(tokens)
+        if parts > 0:
+            self.take_parts(parts)
+
     def take_leaves(self, tokens: int) -> None:
         """Choose the unlocked leaf that goes next until ``tokens`` are gone or none is left."""
         while self.tokens < tokens:

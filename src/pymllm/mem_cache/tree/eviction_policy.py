@@ -11,7 +11,7 @@ import difflib
 from reprlib import repr as short_repr
 from typing import Any, ClassVar, Protocol, TypeGuard
 
-from pymllm.mem_cache.arguments import as_int
+from pymllm.mem_cache.arguments import as_size
 
 __all__ = [
     "FIFO",
@@ -22,6 +22,7 @@ __all__ = [
     "POLICIES",
     "SLRU",
     "EvictionPolicy",
+    "LogLFU",
     "Priority",
     "RankedNode",
 ]
@@ -79,7 +80,7 @@ class EvictionPolicy(Protocol):
         Parameters
         ----------
         node : RankedNode
-            An unlocked leaf, which is only looked at.
+            An unlocked leaf, which is only looked at; the cache itself refuses calls meanwhile (X6).
 
         Returns
         -------
@@ -162,26 +163,36 @@ class SLRU:
     Parameters
     ----------
     protected_threshold : int
-        Hits from which on a node is protected.
+        Hits from which on a node is protected, at least 1: with none, all are.
 
     Raises
     ------
-    TypeError
-        The threshold is no int.
+    TypeError, ValueError
+        The threshold is no int, or below 1.
     """
 
     name: ClassVar[str] = "slru"
 
     def __init__(self, protected_threshold: int = 2) -> None:
-        self.protected_threshold = as_int("protected_threshold", protected_threshold)
+        self.protected_threshold = as_size("protected_threshold", protected_threshold)
 
     def rank(self, node: RankedNode) -> Any:
         """Return whether it is protected."""
         return node.hit_count >= self.protected_threshold
 
 
+class LogLFU:
+    """Hits by powers of two: what has none goes first, then 1, 2 or 3, 4 to 7, each part by recency."""
+
+    name: ClassVar[str] = "log-lfu"
+
+    def rank(self, node: RankedNode) -> Any:
+        """Return how many binary digits the number of hits has."""
+        return node.hit_count.bit_length()
+
+
 POLICIES: dict[str, type[EvictionPolicy]] = {
-    policy.name: policy for policy in (LRU, LFU, FIFO, MRU, FILO, Priority, SLRU)
+    policy.name: policy for policy in (LRU, LFU, FIFO, MRU, FILO, Priority, SLRU, LogLFU)
 }
 """Every policy with a name, by that name; the first is the default."""
 

@@ -36,7 +36,7 @@ class CallGuard:
     """Keep others' code, which runs amid a cache's call, out of the cache (X6).
 
     It is the context that such code runs in, with what the tree then does with a pool's answer. ``inside``:
-    whose code runs now, in words: a pool's, unless the context says otherwise. ``unsettled``: a pool has been
+    whose code runs now, in words: a pool's, unless `runs` says otherwise. ``unsettled``: a pool has been
     given slots that may still be in the tree; outside of a call only where an interrupt has left it, until a
     `reset` (X7). It remembers which thread runs that code, so that a refusal can tell a callback from a
     second thread. That is best effort: two threads that meet where no pool and no callback runs are not
@@ -63,6 +63,10 @@ class CallGuard:
         if kind is None or issubclass(kind, Exception):  # an interrupt does not tell what a pool has taken
             self.unsettled = self._was_unsettled
         self.inside = None
+
+    def runs(self, whose: str) -> None:
+        """Say that it is not a pool's code which runs in here, so that no slots are with anybody."""
+        self.inside, self.unsettled = whose, self._was_unsettled
 
     def settle(self) -> None:
         """Say that no pool has been given anything that is in the tree."""
@@ -231,9 +235,12 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
         self._guard.refuse("evict")
         wanted, wanted_parts = as_int("num_tokens", num_tokens), as_int("swa_num_tokens", swa_num_tokens)
         try:
-            plan.take_leaves(wanted)
-            if wanted_parts > 0:
-                plan.take_parts(wanted_parts)
+            if self._ranked is None:
+                plan.fill(wanted, wanted_parts)
+            else:
+                with self._guard as guard:
+                    guard.runs("a rank of its eviction policy")
+                    plan.fill(wanted, wanted_parts)
             result = EvictResult(plan.tokens, plan.alive_tokens, plan.states)
             with self._guard:
                 plan.commit()
@@ -251,7 +258,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
         """
         callback, errors = self.on_node_evict, []
         with self._guard as guard:
-            guard.inside, guard.unsettled = "on_node_evict", guard._was_unsettled
+            guard.runs("on_node_evict")
             for node in removed:
                 try:
                     callback(node.id)

@@ -6,9 +6,12 @@ meaning; ``SPECIFICATION`` is the version of all together.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
+from pymllm.history.claims import SPECIFICATION
 from pymllm.oracle.laws import (
+    block_index,
     blocks,
     buffers,
     every_class,
@@ -22,7 +25,7 @@ from pymllm.oracle.laws import (
     windows,
 )
 from pymllm.oracle.laws.law import SECTIONS, Law, Way
-from pymllm.oracle.models.policy_ranks import POLICY_RANKS
+from pymllm.oracle.models.policy_ranks import find_rank
 from pymllm.text_file import cut
 
 __all__ = [
@@ -38,11 +41,20 @@ __all__ = [
     "ranks_policy",
 ]
 
-SPECIFICATION = "2.0"
-"""Version of the specification: the first number grows where what kept it may break it now, the second where
-it says more, or the same more clearly."""
-
-_PAGES = (every_class, slots, rows, buffers, state_pools, keys, prefixes, windows, states, blocks, requests)
+_PAGES = (
+    every_class,
+    slots,
+    rows,
+    buffers,
+    state_pools,
+    keys,
+    prefixes,
+    windows,
+    states,
+    blocks,
+    requests,
+    block_index,
+)
 
 LAWS: tuple[Law, ...] = tuple(
     dict.fromkeys(one for page in _PAGES for one in vars(page).values() if isinstance(one, Law))
@@ -81,9 +93,14 @@ _BELOW = {"requests": ("blocks",)}
 """What an implementation of a kind stands on, and may look at, too."""
 
 
+@functools.cache
+def _ids_of_audits(kind: str) -> dict[str, None]:
+    return dict.fromkeys(law.id for each in (kind, *_BELOW.get(kind, ())) for law in laws_of(each))
+
+
 def find_audit_fault(kind: str, named: Iterable[str]) -> str | None:
     """Say which law a walk from inside names that is none of the kind; nobody could say what it found."""
-    known = dict.fromkeys(law.id for each in (kind, *_BELOW.get(kind, ())) for law in laws_of(each))
+    known = _ids_of_audits(kind)
     unknown = next((law for law in named if law not in known), None)
     if unknown is None:
         return None
@@ -92,4 +109,4 @@ def find_audit_fault(kind: str, named: Iterable[str]) -> str | None:
 
 def ranks_policy(policy: str) -> bool:
     """Tell whether R11 knows the order of an eviction policy, so that an adapter may claim it."""
-    return POLICY_RANKS.get(policy) is not None
+    return find_rank(policy) is not None

@@ -72,15 +72,21 @@ GOALS = (
     ),
     *_goals(
         ("the dummy is refused", "C1", "B133"),
-        ("a free block is refused", "C1 X1"),
         ("a block outside is refused", "X1"),
+        ("a stamp outside is refused", "X1"),
+        needs="refuses_foreign",
+    ),
+    *_goals(
+        ("a free block is refused", "C1 X1"),
         ("a good block stays with a bad one", "X1"),
         ("more is released than is held", "C1", "B104"),
+        needs="refuses_double_free",
+    ),
+    *_goals(("a malformed call is refused", "X1"), needs="refuses_malformed"),
+    *_goals(
         ("hashes that are missing or none are refused", "C3 X1"),
         ("another hash is refused", "C3", "B122"),
-        ("a stamp outside is refused", "X1"),
-        ("a malformed call is refused", "X1"),
-        needs="refusals",
+        needs="refuses_bad_arguments",
     ),
     *_goals(
         ("a chain is registered", "C3", "B143"),
@@ -165,12 +171,15 @@ GOALS = (
     *_goals(
         ("a name without a slot is refused", "C4"),
         ("a name that is not the block's hash is refused", "C4"),
-        ("a drop outside is refused", "X1"),
-        ("a store outside is refused", "X1"),
         ("a store without a slot is refused", "C7"),
         ("a save of what is not live is refused", "X1"),
         ("a restore to what is not live is refused", "X1"),
-        needs="mamba refusals",
+        needs="mamba refuses_bad_arguments",
+    ),
+    *_goals(
+        ("a drop outside is refused", "X1"),
+        ("a store outside is refused", "X1"),
+        needs="mamba refuses_foreign",
     ),
 )
 """What a search of block allocators is to reach."""

@@ -49,7 +49,7 @@ from pymllm.oracle.models.blocks import (
     SeenSlots,
     SeenStates,
 )
-from pymllm.oracle.models.kind_model import NO_ROOM, REFUSED
+from pymllm.oracle.models.kind_model import NO_ROOM, REFUSED, KindModel
 from pymllm.oracle.models.slot_model import Remainder
 
 
@@ -124,6 +124,9 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
       `megatron/core/inference/contexts/dynamic_block_allocator.py` is a stack without counts, hashes or a
       check of what is released; its last block is the dummy, the same. Paused requests have a share of
       their own (`evict_overflow_paused_requests` in `dynamic_context.py`), counted by request.
+    - Megatron-LM's `KVBlockAllocator` of August 2026 (`kv_block_allocator.py`) is this law for
+      `careful_callers`: it evicts leaves, the smallest stamp first (`evict_lru_blocks`), and counts on
+      every held block's parent being held.
     - sglang: not applicable, a tree of pages (R5, R6).
     """
     evicted = _leaves_are_evicted(before, operation, seen)
@@ -399,6 +402,8 @@ def unreferenced_blocks_lose_their_slots(before: BlocksModel, operation: Operati
     or became free, `target` are the hashes that they had, ascending. Each block is told of once, also
     those that never had a hash, and nothing else is told. A release and an eviction tell it, in one
     call or in several; where nothing is deregistered or freed there is no call. A reset tells nobody.
+    Who claims `careful_callers` may leave out blocks that never had a hash: by those, its callers keep
+    nothing.
     When the observer is called last, all is written already: `sizes` inside it, if told, are those of
     the end, but that what an allocation is about to take counts as free still (X6).
 
@@ -731,10 +736,16 @@ def _too_many_blocks_are_refused(before: BlocksModel, operation: Operation, seen
     return None if "pool" in before.claims else _no_room_changes_nothing(before, operation, seen)
 
 
+def tells_no_room(before: KindModel, result: object, *errors: str) -> bool:
+    """Tell whether a result is an error of too little room; of which name is told to `capacity_errors`."""
+    is_any = "capacity_errors" not in before.claims
+    return isinstance(result, Failed) and (result.error in errors or (is_any and result.error != INJECTED))
+
+
 @a_batch_is_met_whole.on(AllocSlots, fate=NO_SLOTS)
 @unreferenced_blocks_lose_their_slots.on(EvictSlots, fate=NO_SLOTS)
 def _too_few_slots_change_nothing(before: BlocksModel, operation: Operation, seen: SeenSlots) -> Found:
-    if not isinstance(seen.result, Failed) or seen.result.error != "MambaSlotCapacityError":
+    if not tells_no_room(before, seen.result, "MambaSlotCapacityError"):
         return Broken(f"{seen.missing} slots too many", "MambaSlotCapacityError", seen.result)
     return Broken("what the observer was told", "nothing", seen.effects) if seen.effects else True
 
@@ -791,10 +802,12 @@ def _counts_and_stamps_are_told(before: BlocksModel, operation: Inspect, seen: S
     Who looks at everything tests what was done since the last look.
     """
     blocks, books, total = before.blocks, seen.result, before.blocks.usable
-    sizes, told = [total + 1] * 3, [*map(len, (books.refs, books.hashes, books.stamps))]
+    has_stamps = blocks.is_lru or "exact_lru" in before.claims
+    shown = (books.refs, books.hashes, *([books.stamps] if has_stamps else []))
+    sizes, told = [total + 1] * len(shown), [*map(len, shown)]
     if told != sizes:  # what comes next costs as much as was told, and no more
         return _wrong_view(before, ("sizes of the views", sizes, told))
-    kept = [block for block in range(total) if block not in blocks.free]
+    kept = [block for block in range(total) if has_stamps and block not in blocks.free]
     found = _wrong_view(
         before,
         ("block_ref_counts", [blocks.refs[it] for it in range(total)], [*books.refs[:total]]),

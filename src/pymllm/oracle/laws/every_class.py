@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from pymllm.history.claims import ANY_REFUSAL
 from pymllm.history.operations import (
     Alloc,
     AllocTrack,
@@ -23,7 +24,7 @@ from pymllm.history.operations import (
     Unlock,
 )
 from pymllm.history.outcomes import INJECTED, Done, NoRoom
-from pymllm.oracle.laws.law import Broken, Found, demand, law, same
+from pymllm.oracle.laws.law import LEFT_OUT, Broken, Found, demand, law, same
 from pymllm.oracle.models.kind_model import NO_ROOM, REFUSED, STRUCK, Seen
 from pymllm.oracle.models.prefix import CacheModel, whole_moves
 from pymllm.oracle.models.prefix_model import Path
@@ -39,7 +40,7 @@ from pymllm.oracle.models.prefix_victims import Taken
 from pymllm.oracle.models.shown_nodes import SeenLook
 
 
-@law("X1", page="every-class", ways="op", kinds="all", needs="refusals")
+@law("X1", page="every-class", ways="op", kinds="all", needs=ANY_REFUSAL)
 def misuse_is_refused(before: Any, operation: Any, seen: Any) -> Found:
     """Bad input is refused before anything changes.
 
@@ -63,7 +64,8 @@ def misuse_is_refused(before: Any, operation: Any, seen: Any) -> Found:
 
     A call that an implementation cannot be given (a float, where its language knows integers only) is
     answered with `unsupported`, and nothing is held against it. Who does not claim `refusals` is never
-    misused.
+    misused; who claims only some of `refuses_malformed`, `refuses_bad_arguments`, `refuses_double_free`,
+    `refuses_foreign`, `refuses_stale` and `refuses_unheld` is misused in these ways alone.
 
     Why
     ---
@@ -316,6 +318,9 @@ def the_same_program_has_the_same_outcomes(before: Any, operation: Any, seen: An
     - the id of a node has not been told of another node since the start, a reset included, neither by
       `inspect` nor by a callback. The id of a node that was not there when the nodes were looked at last
       is larger than all that were shown before;
+    - who does not claim `node_ids` counts nodes in another way, by a counter of the process say, and tells
+      times of a clock: of it ids and tokens are compared by whether they are the same ones as before in
+      this run, and times by their order;
     - nothing depends on the order of a hash table, on an address, on a thread, or on what was played on
       another object before: a program that is started a second time has forgotten everything.
 
@@ -349,7 +354,7 @@ def the_same_program_has_the_same_outcomes(before: Any, operation: Any, seen: An
 
 @the_same_program_has_the_same_outcomes.on(Evict, kinds="prefix")
 def _ids_are_called_back_once(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
-    if "callbacks" not in before.claims:
+    if not before.claims.issuperset(("callbacks", "node_ids")):
         return None
     found = [effect.node for effect in seen.calls.callbacks]
     is_new = None not in found and len({*found}) == len(found) and before.nodes.called_back.isdisjoint(found)
@@ -364,6 +369,8 @@ def _nodes_have_ids_of_their_own(before: CacheModel, operation: Inspect, seen: S
 @the_same_program_has_the_same_outcomes.on(Inspect, kinds="prefix")
 def _new_nodes_have_new_ids(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     nodes = before.nodes
+    if "node_ids" not in before.claims:
+        return None
     for _, path, node, _ in nodes.new_ends(seen):
         if node.id <= nodes.last_id or node.id in nodes.called_back:
             return Broken(f"id of the new node at the end of {path.tokens}", f"> {nodes.last_id}", node.id)
@@ -386,14 +393,15 @@ def what_cannot_be_met_changes_nothing(before: Any, operation: Any, seen: Any) -
     | `requests` | `add_request`, `schedule_chunk` | no row is free, or too few blocks are |
 
     Then nothing has changed: no size, no content, no owner, and not the order of what is handed out next.
-    A failed allocation merges nothing (A4), evicts nothing and pins nothing. For all kinds but `prefix`
+    A failed allocation merges nothing (A4), evicts nothing and pins nothing. Which slots come next is asked
+    of who claims `merges` alone: others may merge when they fail. For all kinds but `prefix`
     the program is played again on a new object without the operations that found no room, and all others
     must have the same outcomes.
 
     (A cached block that can be evicted is as good as a free one to a request.) An operation that asks for
     nothing, `alloc` of 0 tokens say, always succeeds. A step of requests
     that finds too few blocks answers an error instead, `CapacityError` or `MambaSlotCapacityError`,
-    and has done nothing either.
+    and has done nothing either. Who does not claim `capacity_errors` may name the error as it likes.
 
     Why
     ---
@@ -441,7 +449,7 @@ def nothing_of_the_callers_is_kept(before: CacheModel, operation: Inspect, seen:
     hold on to all that was evicted since. (No outcome shows that; a walk from inside does.)
 
     A program that is asked by lines of JSON can share no memory with its caller, so the first part
-    is true of it by nature. It is judged by `kept_bytes` alone; who leaves that out leaves X5 unknown.
+    is true of it by nature. It is judged by `kept_bytes` alone; of who leaves that out X5 is not claimed.
 
     Buffers are shared by design: those of keys and values, of states, and the table of rows are
     handed out as they are, to be read and written by kernels.
@@ -471,7 +479,8 @@ def nothing_of_the_callers_is_kept(before: CacheModel, operation: Inspect, seen:
         if node.kept_bytes not in (None, 8 * len(node.tokens)):
             what = f"bytes that the slots of node {node.id} keep"
             return Broken(what, 8 * len(node.tokens), node.kept_bytes)
-    return any(node.kept_bytes is not None for node in seen.nodes) or None
+    is_told = any(node.kept_bytes is not None for node in seen.nodes)
+    return is_told or (LEFT_OUT if seen.nodes else None)
 
 
 @law("X6", page="every-class", ways="op", kinds="prefix blocks", needs="callbacks faults")
@@ -542,11 +551,11 @@ def _callbacks_see_what_is_written(before: CacheModel, operation: Evict, seen: S
     return tested
 
 
-@law("X7", page="every-class", ways="op", kinds="slots rows states prefix blocks requests")
+@law("X7", page="every-class", ways="op", kinds="slots rows states prefix blocks requests index")
 def what_is_cleared_is_as_good_as_new(before: Any, operation: Any, seen: Any) -> Found:
     """Reset and clear make it as good as new.
 
-    `clear` (of `slots`, `rows`, `states`) and `reset` (of `prefix`, `blocks`, `requests`) leave an object
+    `clear` (of `slots`, `rows`, `states`) and `reset` (of all other kinds that have one) leave an object
     that does what a new one of the same configuration would do. To test that, what follows the last of
     them is played on a new object and must have the same outcomes; of `prefix` it is followed in the
     model instead, since ids of nodes go on counting (X3), and `rows` that do not claim `zeroed_rows`
@@ -560,6 +569,7 @@ def what_is_cleared_is_as_good_as_new(before: Any, operation: Any, seen: Any) ->
       caller's. All holds are over. Nodes from before are stale (`StaleNodeError`), but
       the root, which anybody may go on to hold and release.
     - **Blocks and requests.** All is as at the start (C9), and no observer is told of it.
+    - **Indexes.** No worker has anything.
 
     **A pool that refuses.** If `free` or `free_state` fails in a reset, the reset does not stop: each
     pool is still asked for all that is left to give, the cache is empty afterwards, sizes are 0, and then
@@ -631,7 +641,7 @@ def _a_reset_frees_every_state(before: CacheModel, operation: Reset, seen: SeenR
     Inspect,
     page="every-class",
     ways="op",
-    kinds="slots rows buffers states prefix blocks requests",
+    kinds="slots rows buffers states prefix blocks requests index",
     needs_in={"slots": "swa", "prefix": "inspect", "blocks": "inspect", "requests": "inspect"},
 )
 def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
@@ -648,6 +658,7 @@ def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
     | `prefix` | `inspect`, `read_halves`, `read_states` |
     | `blocks` | `find_slots`, `read_live`, `read_states`, `inspect` |
     | `requests` | `inspect` |
+    | `index` | `find_blocks`, `inspect` |
 
     A look has no effects. Nothing becomes recent, no node is split, freed pages are not merged, no
     reference is taken, no cell is different, and what is handed out next is what would have been handed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from pymllm.history.claims import are_met
 from pymllm.history.files import Config
 
 Row = tuple[str, str] | tuple[str, str, str]
@@ -37,7 +38,7 @@ class CoverageGoal:
 
     def is_expected_of(self, config: Config, capabilities: Collection[str]) -> bool:
         """Tell whether a long run of a configuration with these capabilities must reach it."""
-        return self.needs <= set(capabilities) and all(condition.holds(config) for condition in self.when)
+        return are_met(self.needs, capabilities) and all(condition.holds(config) for condition in self.when)
 
 
 def make_goals(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from pymllm.history.operations import (
@@ -25,11 +26,20 @@ from pymllm.oracle.models.cold_runs import hash_pages
 from pymllm.oracle.models.hashes import TOKENS, HashModel, SeenAnswer
 from pymllm.oracle.models.kind_model import DONE
 from pymllm.oracle.models.prefix import CacheModel
+from pymllm.oracle.models.prefix_model import Path
 from pymllm.oracle.models.prefix_seen import GARBLED, SeenInsert, SeenMatch, SeenNode
 from pymllm.oracle.models.shown_nodes import SeenLook
 
 
-@law("K1", SliceKey, PickToken, page="keys-and-hashes", ways="sop", kinds="hashes prefix")
+@law(
+    "K1",
+    SliceKey,
+    PickToken,
+    page="keys-and-hashes",
+    ways="sop",
+    kinds="hashes prefix",
+    needs_in={"prefix": "extra_key|bigrams|forms"},
+)
 def namespaces_never_meet(before: HashModel, operation: SliceKey | PickToken, seen: SeenAnswer) -> Found:
     """Keys of other namespaces or widths never meet; containers do not matter.
 
@@ -206,6 +216,10 @@ def page_hashes_chain_from_the_root(before: CacheModel, operation: Hash, seen: S
     lower half the rest (R10), so that nothing is computed anew. A half that shows null instead is not
     held against anybody; one that shows hashes shows those of its own pages.
 
+    Who claims `hashes` alone has digests of its own, which are judged by this: as many as there are pages,
+    equal ones for one path at any time, and different ones for two paths of one namespace. Who claims
+    `digests` has those of H1 and H3.
+
     A digest does not tell its width, nor the size of its pages. A page of four tokens and one of two
     bigrams can have the same one. Even in one cache: with pages of eight, bigrams can be chosen that
     spell a digest and a page, and their first page has the hash of a second page of plain tokens. So
@@ -235,8 +249,8 @@ def page_hashes_chain_from_the_root(before: CacheModel, operation: Hash, seen: S
       `get_request_block_hasher`): the same, in other bytes.
     - Megatron Core 0.16.1: not applicable, no hashes.
     """
-    expected = hash_pages(seen.handle.path, before.page_size)
-    return same(f"page hashes of {seen.handle.path.tokens}", expected, seen.result.digests)
+    path, digests = seen.handle.path, seen.result.digests
+    return same(f"page hashes of {path.tokens}", _hashes_of(before, path, digests), digests)
 
 
 @page_hashes_chain_from_the_root.on(Inspect)
@@ -244,14 +258,31 @@ def _nodes_have_the_hashes_of_their_pages(before: CacheModel, operation: Inspect
     is_tested, size = False, before.page_size
     for path, node in seen.ends.values():
         if node.page_hashes is not None:
-            expected = hash_pages(path, size)[-(len(node.tokens) // size) :]
+            expected = _hashes_of(before, path, node.page_hashes)[-(len(node.tokens) // size) :]
             if node.page_hashes != expected:
                 return Broken(f"page_hashes of the node at {path.tokens}", expected, node.page_hashes)
             is_tested = is_tested or len(expected) > 0
     return is_tested or None
 
 
-@law("H3", Hash, page="keys-and-hashes", ways="op", kinds="prefix", needs="hashes extra_key")
+def _hashes_of(before: CacheModel, path: Path, told: Sequence[str]) -> tuple[str, ...]:
+    """Return the hashes of all pages of a path, of which the last ones were told.
+
+    Where no digests are claimed they are those that were told before, and others than those of other paths.
+    """
+    if "digests" in before.claims:
+        return hash_pages(path, before.page_size)
+    ends = before.cache.page_ends(path)
+    new = [*("" for _ in ends[len(told) :]), *told][-len(ends) :] if ends else []
+    known = [before.hashes.get(end, digest) for end, digest in zip(ends, new, strict=True)]
+    paths = {digest: end for end, digest in before.hashes.items() if end.space == path.space}
+    return tuple(
+        digest if paths.get(digest, end) == end else f"not that of {paths[digest].tokens}"
+        for end, digest in zip(ends, known, strict=True)
+    )
+
+
+@law("H3", Hash, page="keys-and-hashes", ways="op", kinds="prefix", needs="hashes digests extra_key")
 def namespaces_seed_their_hashes(before: CacheModel, operation: Hash, seen: SeenNode) -> Found:
     """Namespaces seed their hashes so that nothing collides.
 
@@ -328,8 +359,13 @@ GOALS = (
         ("a digest is a negative number", "H1"),
         ("a digest is a positive number", "H1"),
         ("a hash of bytes exceeds what is signed", "H1"),
-        *((f"a key in form {form} is read", "K1", "B155") for form in KEY_FORMS),
-        *((f"a page in form {form} is hashed", "H1", "B155") for form in KEY_FORMS),
+        ("a key in form list is read", "K1", "B155"),
+        ("a page in form list is hashed", "H1", "B155"),
+    ),
+    *_goals(
+        *((f"a key in form {form} is read", "K1", "B155") for form in KEY_FORMS[1:]),
+        *((f"a page in form {form} is hashed", "H1", "B155") for form in KEY_FORMS[1:]),
+        needs="forms",
     ),
     *_goals(
         ("a key of tuples is read", "K1"),
@@ -342,13 +378,13 @@ GOALS = (
         ("a token above 32 bits is refused", "H1"),
         ("a prior that is no digest is refused", "H1"),
         ("what is no digest is not turned into a number", "H1"),
-        ("a malformed call is refused", "X1"),
-        needs="refusals",
+        needs="refuses_bad_arguments",
     ),
+    *_goals(("a malformed call is refused", "X1"), needs="refuses_malformed"),
     *_goals(
         ("a page of several widths is refused", "H1"),
         ("a page of tuples of one number is refused", "K1"),
-        needs="refusals bigrams",
+        needs="refuses_bad_arguments bigrams",
     ),
 )
 """What a search of keys and hashes is to reach."""

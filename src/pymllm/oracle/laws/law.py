@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from pymllm.history.claims import are_met
 from pymllm.history.operations import KINDS, Operation
 from pymllm.oracle.models.expected_cells import SeenCells
 from pymllm.oracle.models.kind_model import DONE
@@ -41,8 +42,17 @@ class Broken:
         return False
 
 
-Found = Broken | bool | tuple[str, ...] | None
-"""Broken; or tested and kept: the check's own law, or those that are named; or nothing was tested."""
+class LeftOut(enum.Enum):
+    """What a check finds where an implementation leaves out what could be looked at."""
+
+    LEFT_OUT = enum.auto()
+
+
+LEFT_OUT = LeftOut.LEFT_OUT
+
+Found = Broken | LeftOut | bool | tuple[str, ...] | None
+"""Broken; or tested and kept: the check's own law, or those that are named; or nothing was tested, perhaps
+because nothing was told."""
 
 
 def same(what: str, expected: object, observed: object) -> Found:
@@ -147,7 +157,7 @@ class Law:
     kinds : tuple of str
         Kinds of implementation that it is about.
     needs : frozenset of str
-        Capabilities without which it is not claimed.
+        Capabilities without which it is not claimed; of ``"one|other"`` any is enough.
     is_of_content : bool
         Whether it says nothing of a cache that keeps nothing (``retains`` is false in its configuration).
     is_of_splits : bool
@@ -207,7 +217,7 @@ class Law:
 
     def is_claimed_by(self, capabilities: Collection[str], kind: str | None = None) -> bool:
         """Tell whether an adapter with these capabilities, and perhaps of this kind, is judged by it."""
-        return self.needs_of(kind) <= set(capabilities)
+        return are_met(self.needs_of(kind), capabilities)
 
     def needs_of(self, kind: str | None) -> frozenset[str]:
         """Return the capabilities that it takes to test it on adapters of a kind."""
@@ -220,7 +230,8 @@ class Law:
         for kind in self.kinds:
             needs = sorted(self.needs_in.get(kind, ()))
             drives = " in an engine" if needs == ["engine"] else ""
-            told.append(f"`{kind}`{drives or ''.join(f' with `{need}`' for need in needs)}")
+            takes = drives or "".join(f" with `{need}`" for need in needs)
+            told.append(f"`{kind}`{takes}".replace("|", "` or `"))
         return ", ".join(told)
 
     def applies_to(
@@ -229,7 +240,11 @@ class Law:
         """Tell whether a program can test it on an adapter of this configuration with these capabilities."""
         is_empty = self.is_of_content and config.get("retains") is False
         is_whole = self.is_of_splits and config.get("splits") is False
-        is_even = self.is_of_tails and config.get("page_size") == 1 and "refusals" not in capabilities
+        is_even = (
+            self.is_of_tails
+            and config.get("page_size") == 1
+            and not are_met(("refuses_bad_arguments",), capabilities)
+        )
         return self.is_claimed_by(capabilities, kind) and not (is_empty or is_whole or is_even)
 
 

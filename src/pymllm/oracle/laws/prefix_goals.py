@@ -28,6 +28,7 @@ def _has_several_tracks(config: Config) -> bool:
 _RETAINS = Condition("a cache that keeps something", lambda config: config.get("retains") is not False)
 _SPLITS = Condition("nodes of several pages", lambda config: config.get("splits") is not False)
 _OTHER = Condition("another policy than lru", lambda config: config.get("policy", "lru") != "lru")
+_OWN = Condition("memory of its own", lambda config: config.get("capacity") is not None)
 _POOL = Condition("a pool", lambda config: config.get("pool", "none") != "none")
 _PAGED = Condition("pages of several tokens", lambda config: config.get("page_size", 1) != 1)
 _WINDOW = Condition("a window", lambda config: config.get("window") is not None)
@@ -61,14 +62,22 @@ _ANY = (
         when=(_RETAINS,),
     ),
     *_prefix(
-        ("a bad insert is refused", "R1 S7 X1"),
-        ("a malformed call is refused", "X1"),
         ("a stale node is used", "X1"),
         ("a stale node is used whose key is cached again", "X1 X3"),
+        needs="refuses_stale",
+        when=(_RETAINS,),
+    ),
+    *_prefix(("a bad insert is refused", "R1 S7 X1"), needs="refuses_bad_arguments", when=(_RETAINS,)),
+    *_prefix(
+        ("a malformed call is refused", "X1"),
         ("a node of another cache is used", "X1"),
+        needs="refuses_malformed",
+        when=(_RETAINS,),
+    ),
+    *_prefix(
         ("a hold is released twice", "R6 X1", "B26"),
         ("a hold is released at an ancestor", "R6 X1", "B13"),
-        needs="refusals",
+        needs="refuses_unheld",
         when=(_RETAINS,),
     ),
     *_prefix(
@@ -86,6 +95,12 @@ _ANY = (
         ("equal tokens are cached in another space only", "K1", "B139 B140 B142"),
         needs="extra_key",
         when=(_RETAINS,),
+    ),
+    *_prefix(
+        ("an insert evicts", "R3 R11"),
+        ("an insert evicts and keeps what it has found", "R3 R6"),
+        ("an insert finds no room", "R3"),
+        when=(_RETAINS, _OWN),
     ),
     *_prefix(("an insert brings duplicates", "R3 R4", "B101 B163"), when=(_RETAINS, _POOL)),
     *_prefix(("memory runs out", "X4"), needs="pool"),
@@ -178,8 +193,12 @@ _OF_WINDOWS = (
     ),
     *_prefix(
         ("a hold is refused on a dead window", "S5"),
+        needs="refuses_bad_arguments",
+        when=(_RETAINS, _WINDOW),
+    ),
+    *_prefix(
         ("a wrong token is refused", "S5", "B17 B25"),
-        needs="refusals",
+        needs="hold_tokens refuses_unheld",
         when=(_RETAINS, _WINDOW),
     ),
     *_prefix(
@@ -211,7 +230,7 @@ _OF_WINDOWS = (
     ),
     *_prefix(
         ("halves that were not returned are refused", "S7", "B37"),
-        needs="refusals",
+        needs="refuses_bad_arguments",
         when=(_RETAINS, _WINDOW, _HALVES),
     ),
 )
@@ -261,7 +280,7 @@ _OF_STATES = (
     ),
     *_prefix(
         ("a state without a whole key is refused", "M1 X1", "B70 B71"),
-        needs="mamba refusals",
+        needs="mamba refuses_bad_arguments",
         when=(_RETAINS,),
     ),
     *_prefix(

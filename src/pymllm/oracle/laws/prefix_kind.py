@@ -142,6 +142,8 @@ def _met_by_insert(model: CacheModel, operation: Insert, seen: SeenInsert) -> Me
         "an insert brings duplicates": model.has_pool and own < len(cached),
         "an unaligned tail stays the caller's": len(key.tokens) > whole,
         "a leaf gains a child": is_leaf,
+        "an insert evicts": plan.evicted,
+        "an insert evicts and keeps what it has found": plan.evicted and plan.prefix_len,
         "a held leaf gains a child": is_leaf and cache.locks(parting),
         "an insert leaves a node in its middle": not plan.refused
         and plan.prefix_len
@@ -152,6 +154,10 @@ def _met_by_insert(model: CacheModel, operation: Insert, seen: SeenInsert) -> Me
     if cache.states is not None and seen.state is not None:
         met |= _met_by_state(model, seen)
     return met
+
+
+def _met_by_full_cache(model: CacheModel, operation: Insert, seen: SeenInsert) -> Met:
+    return {"an insert finds no room": True}
 
 
 def _met_by_windowed_insert(model: CacheModel, seen: SeenInsert) -> dict[str, object]:
@@ -447,6 +453,7 @@ PREFIX = KindLaws(
         (Unlock, REFUSED): _met_by_refused_unlock,
         (Insert, DONE): _met_by_insert,
         (Insert, STRUCK): _met_by_struck_insert,
+        (Insert, NO_ROOM): _met_by_full_cache,
         (Evict, DONE): _met_by_evict,
         (Evict, STRUCK): _met_by_struck_evict,
         (Reset, DONE): _met_by_reset,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from pymllm.history.operations import Evict, Hash, Insert, Inspect, Lock, Match, Operation, Unlock
-from pymllm.history.outcomes import Inserted
-from pymllm.oracle.laws.law import Broken, Found, demand, law, same
-from pymllm.oracle.models.kind_model import DONE, REFUSED, STRUCK, Seen
+from pymllm.history.outcomes import Inserted, NoRoom
+from pymllm.oracle.laws.law import LEFT_OUT, Broken, Found, demand, law, same
+from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, Seen
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_seen import (
     FORGOTTEN,
@@ -186,6 +186,12 @@ def an_insert_says_what_was_there(before: CacheModel, operation: Insert, seen: S
     a whole. A valid insert has no other outcome. A cache does not fail it for want of room, and evicts
     nothing for it (R4): it needs no memory but what it is handed.
 
+    A cache whose configuration has a `capacity` (and no pool, no window, no states) **takes its memory by
+    itself**: what it is handed are contents, which it copies to pages of its own. It has as many as
+    `capacity` says. An insert that needs more than are left evicts exactly the missing ones, page by page, in
+    the order that it claims (R8 or R11), as R5 says of an eviction; it holds what it has found of its key
+    meanwhile. If all that may go is not enough, the answer is `no_room`, and nothing has changed.
+
     | key | before | `prefix_len` | `adopted` (R4) | `node_len` |
     | --- | --- | --- | --- | --- |
     | no whole page | anything | 0 | none | 0 |
@@ -224,6 +230,11 @@ def an_insert_says_what_was_there(before: CacheModel, operation: Insert, seen: S
       known already. Then several blocks have one hash, and any of them is found: different.
     """
     return same("prefix_len of an insert", seen.plan.prefix_len, seen.result.prefix_len)
+
+
+@an_insert_says_what_was_there.on(Insert, fate=NO_ROOM)
+def _what_finds_no_room_says_so(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    return same("an insert for which there is no room", NoRoom(), seen.result)
 
 
 @an_insert_says_what_was_there.on(Insert)
@@ -270,7 +281,8 @@ def the_cache_owns_what_it_adopted(before: CacheModel, operation: Insert, seen: 
 
     - no operation frees an incoming slot;
     - an insert frees exactly the slots that S7 displaces, without a window none. It evicts nothing, calls
-      nobody back, and frees no SWA half;
+      nobody back, and frees no SWA half (what an insert evicts of a cache with a `capacity`, R3, is no
+      slot of a pool, and no effect);
     - a match, a lock, an unlock and a hash have no effects;
     - an eviction frees slots of the cache, and moves no half. A reset frees all of them (X7).
 
@@ -299,7 +311,8 @@ def the_cache_owns_what_it_adopted(before: CacheModel, operation: Insert, seen: 
       (`unified_tree_core.py`, `_insert_overlap_step`), and tells adopted ranges of each kind of memory on
       request: different.
     - vLLM: blocks stay in their request's table until it ends, and are cached by their hash meanwhile; no
-      ownership moves. Megatron Core 0.16.1: not applicable, no cache.
+      ownership moves. So it is judged as a cache that takes its memory by itself (R3). Megatron Core
+      0.16.1: not applicable, no cache.
     """
     if seen.involves_tombstones:
         return None
@@ -414,9 +427,10 @@ def an_eviction_takes_just_enough(before: CacheModel, operation: Evict, seen: Se
     -------
     - sglang: the same for whole nodes (`radix_cache.py`, `RadixCache.evict`), over a heap that starts
       with the leaves at that time. No callback; events tell what went (`record_remove`).
-    - vLLM has no such call. `BlockPool.get_new_blocks` takes the oldest free block, cached or not. A
-      block whose parent in the chain of hashes is gone stays cached, where no lookup reaches it:
-      different.
+    - vLLM has no such call. `BlockPool.get_new_blocks` takes the oldest free block, cached or not: an
+      insert evicts (R3), and for an eviction the adapter lets a request come and go that is found nowhere. A
+      block whose parent in the chain of hashes is gone stays cached, where no lookup reaches it; with
+      one group of layers, and requests one after the other, no block loses its parent first.
     """
     cache, full = before.cache, seen.full
     if cache.window is None and seen.swa:
@@ -632,7 +646,8 @@ def the_least_recent_goes_first(before: CacheModel, operation: Evict, seen: Seen
       nobody asked for becomes young: different. The unified tree has a counter and makes each ancestor a
       little older than its child; its `_split_node` makes the lower half young, too.
     - vLLM: blocks queue up in the order in which their last request let go of them, the end of a request
-      first (`kv_cache_utils.py`, `FreeKVCacheBlockQueue`): the order of release, not of use.
+      first (`kv_cache_utils.py`, `FreeKVCacheBlockQueue`): the order of release, not of use. R11 has it
+      as policy `release`.
     """
     if seen.odd is not None:
         return Broken(*seen.odd[1:]) if seen.odd[0] == OLDER else None
@@ -732,7 +747,8 @@ def a_split_keeps_the_lower_half(before: CacheModel, operation: Inspect, seen: S
 
     After the split the operation that caused it does its own part: a match, say, counts a hit on the
     upper half only. `hit_count` of a page is the number of matches whose returned prefix had it, since
-    the page came into the cache; inserts are no hits.
+    the page came into the cache; inserts are no hits. Hits are compared of who claims `hit_counts`: what
+    others show is a count of their own.
 
     Two nodes are never joined. As long as the page at the end of a node is cached, a node with that id
     ends there. A new end appears only where an operation since the last look may have made one: where a
@@ -761,9 +777,12 @@ def a_split_keeps_the_lower_half(before: CacheModel, operation: Inspect, seen: S
       `hit_count` counts inserts there, for backups: different.
     - vLLM: not applicable, nothing is split.
     """
+    if "hit_counts" not in before.claims:
+        return LEFT_OUT
     if (broken := find_wrong_count(seen, "hit_count", "hits")) is not None:
         return broken
-    return any(node.hit_count is not None for node in seen.nodes) or None
+    is_told = any(node.hit_count is not None for node in seen.nodes)
+    return is_told or (LEFT_OUT if seen.nodes else None)
 
 
 @a_split_keeps_the_lower_half.on(Inspect)
@@ -793,10 +812,13 @@ def the_first_in_rank_goes_first(before: CacheModel, operation: Evict, seen: See
     | `filo` | the number of the insert that brought it, the largest first |
     | `priority` | the highest priority that an insert of whole pages with it on its path was given |
     | `slru` | 0 with fewer than 2 hits, 1 from then on |
+    | `log-lfu` | 0 without hits, 1 with one, 2 with 2 or 3, 3 with 4 to 7: binary digits of its hits |
+    | `release` | the number of the last insert or release of a hold that had it on its path |
 
     A revived page (S7), a page that is split off, and one that is inserted again while it is cached came when
     they first came, and keep their hits. What was evicted and comes back begins anew. An insert that S7
-    refuses gives no priority.
+    refuses gives no priority. For `release` inserts and releases are counted together, and a match counts
+    nothing: an insert is a request that has come and gone.
 
     | step | hits of `A`, `B`, `C` | `lfu` | `fifo` | `mru` |
     | --- | --- | --- | --- | --- |
@@ -828,9 +850,9 @@ def the_first_in_rank_goes_first(before: CacheModel, operation: Evict, seen: See
 
     Engines
     -------
-    - sglang has the same names (`evict_policy.py`, `EvictionStrategy`). It counts a hit when a prefix is
-      inserted again, not when it is matched, and the first insert counts: different numbers, and its
-      threshold of 2 for `slru` is one reuse. The upper half of a split came when it was split
+    - sglang has the same names but `log-lfu` (`evict_policy.py`, `EvictionStrategy`). It counts a hit when
+      a prefix is inserted again, not when it is matched, and the first insert counts: different numbers, and
+      its threshold of 2 for `slru` is one reuse. The upper half of a split came when it was split
       (`radix_cache.py`, `_split_node`): different. A policy `tlru` asks for more than a node knows.
     - vLLM has one order, that of its queue (R8).
     """

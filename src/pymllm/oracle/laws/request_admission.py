@@ -18,12 +18,13 @@ from pymllm.history.operations import (
     RunStep,
     ScheduleChunk,
 )
-from pymllm.history.outcomes import INJECTED, Failed, NoRoom, RequestView
+from pymllm.history.outcomes import INJECTED, NoRoom, RequestView
 from pymllm.oracle.laws.blocks import (
     a_hash_has_the_block_that_came_first,
     blocks_partition_the_pool,
     slots_have_one_block,
     states_are_copied_bit_for_bit,
+    tells_no_room,
     unreferenced_blocks_lose_their_slots,
 )
 from pymllm.oracle.laws.every_class import (
@@ -109,7 +110,7 @@ _SHORTAGES = ("CapacityError", "MambaSlotCapacityError")
 def _no_room_is_told(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
     what = f"{seen.missing} blocks of {seen.room}" if seen.missing else "a request without a row"
     if isinstance(operation, RunStep):
-        is_told = isinstance(seen.result, Failed) and seen.result.error in _SHORTAGES
+        is_told = tells_no_room(before, seen.result, *_SHORTAGES)
         found = demand(is_told, what, " or ".join(_SHORTAGES), seen.result)
     else:
         found = demand(isinstance(seen.result, NoRoom), what, "no room", seen.result)

@@ -99,14 +99,17 @@ GOALS = (
         when=(CACHING, _FEW_SLOTS, LRU),
     ),
     *_goals(
-        ("a malformed call is refused", "X1"),
         ("a prompt that can never fit is refused", "E4"),
         ("a request is as long as it may be", "E2"),
         ("a chunk is refused to a request that does not wait", "X1"),
         ("a paused request is paused again", "X1"),
         ("a request is resumed that is not paused", "X1"),
+        needs="refuses_bad_arguments",
+    ),
+    *_goals(("a malformed call is refused", "X1"), needs="refuses_malformed"),
+    *_goals(
         ("a request is released twice", "X1 C1", "B104"),
-        needs="refusals",
+        needs="refuses_double_free",
     ),
     *_goals(
         ("a request that could not be added leaves no trace", "X2 E3", "B121"),

@@ -133,7 +133,8 @@ def _law_of_free(before: RowModel, operation: FreeRow, seen: Seen) -> str:
 # -- coverage goals ------------------------------------------------------------------------------------------
 
 _goals = partial(make_goals, "rows")
-_WHERE = ("in a free row", "in no row", "outside its row", "with a value that is no slot")
+_WRITES = ("a stretch", "an entry")
+_WHERE = ("outside its row", "with a value that is no slot")
 
 GOALS = (
     *_goals(
@@ -148,16 +149,23 @@ GOALS = (
     ),
     *_goals(
         ("row 0 is freed", "P1", "B116"),
-        ("a row is freed twice", "P2"),
         ("a row outside is freed", "X1"),
-        ("a malformed call is refused", "X1"),
+        ("a stretch in row 0 is refused", "P1"),
+        *((f"{what} in no row is refused", "P2 X1") for what in _WRITES),
+        needs="refuses_foreign",
+    ),
+    *_goals(
+        ("a row is freed twice", "P2"),
+        *((f"{what} in a free row is refused", "P2 X1") for what in _WRITES),
+        needs="refuses_double_free",
+    ),
+    *_goals(("a malformed call is refused", "X1"), needs="refuses_malformed"),
+    *_goals(
         ("an entry of different lengths is refused", "P2"),
         ("a stretch of another length is refused", "P2"),
         ("a stretch backwards is refused", "P2"),
-        ("a stretch in row 0 is refused", "P1"),
-        *((f"a stretch {where} is refused", "P2 X1") for where in _WHERE),
-        *((f"an entry {where} is refused", "P2 X1") for where in _WHERE),
-        needs="refusals",
+        *((f"{what} {where} is refused", "P2 X1") for what in _WRITES for where in _WHERE),
+        needs="refuses_bad_arguments",
     ),
 )
 """What a search of request rows is to reach."""

@@ -221,7 +221,7 @@ def freed_slots_wait_for_a_merge(before: SlotModel, operation: Alloc, seen: Seen
     return found if halves is None else halves
 
 
-@law("A5", page="slots", ways="sop", kinds="slots", needs="pool refusals")
+@law("A5", page="slots", ways="sop", kinds="slots", needs="pool refuses_double_free|refuses_foreign")
 def a_page_is_freed_once(before: SlotModel, operation: Free, seen: SeenSlots) -> Found:
     """A page is freed once, and only by whom it was handed to.
 
@@ -458,7 +458,7 @@ def _pools(before: SlotModel, seen: SeenAlloc) -> list[tuple[str, PageModel, lis
 
 def _law_of_free(before: SlotModel, operation: Free, seen: SeenSlots) -> str:
     """Blame who takes a page for several because it is named by several slots (A5)."""
-    is_repeated = "refusals" in before.claims and len(seen.slots) > len(seen.pages)
+    is_repeated = "refuses_double_free" in before.claims and len(seen.slots) > len(seen.pages)
     return "A5" if is_repeated else "A2"
 
 
@@ -503,20 +503,23 @@ GOALS = (
         ("an end without a group is refused", "A6", "B94"),
         needs="groups group_errors",
     ),
+    *_goals(("a malformed call is refused", "X1"), needs="refuses_malformed"),
     *_goals(
-        ("a malformed call is refused", "X1"),
-        ("a double free is refused", "A5", "B104 B163"),
         ("padding is refused", "A1 A5", "B91 B92"),
         ("an index past the end is refused", "A5", "B95"),
         ("a negative index is refused", "A5", "B148"),
+        needs="refuses_foreign",
+    ),
+    *_goals(
+        ("a double free is refused", "A5", "B104 B163"),
         ("good slots stay with a bad one", "X1 A5"),
-        needs="refusals",
+        needs="refuses_double_free",
     ),
     *_goals(
         ("a double free inside a group is refused", "A5 A6", "B97"),
-        needs="refusals groups",
+        needs="refuses_double_free groups",
     ),
-    *_goals(("a slot named twice is refused", "A5"), needs="refusals", when=(_SINGLE,)),
+    *_goals(("a slot named twice is refused", "A5"), needs="refuses_double_free", when=(_SINGLE,)),
     *_goals(
         ("an allocation ends inside a page", "A3", "B95 B98"),
         ("one slot frees its page", "A5", "B98"),
@@ -541,15 +544,18 @@ GOALS = (
     ),
     *_goals(
         ("a half that is gone is refused", "A7"),
-        ("a half outside the pool is refused", "A5 A7"),
-        ("a move from a slot without a half is refused", "A7"),
-        ("a move to a slot with a half is refused", "A7"),
         ("a move from a free slot is refused", "A7"),
         ("a move to a free slot is refused", "A7"),
-        ("a move of unequal lengths is refused", "A7"),
-        needs="swa refusals",
+        needs="swa refuses_double_free",
     ),
-    *_goals(("a move across pages is refused", "A7"), needs="swa refusals", when=(_PAGED,)),
+    *_goals(("a half outside the pool is refused", "A5 A7"), needs="swa refuses_foreign"),
+    *_goals(
+        ("a move from a slot without a half is refused", "A7"),
+        ("a move to a slot with a half is refused", "A7"),
+        ("a move of unequal lengths is refused", "A7"),
+        needs="swa refuses_bad_arguments",
+    ),
+    *_goals(("a move across pages is refused", "A7"), needs="swa refuses_bad_arguments", when=(_PAGED,)),
 )
 """What a search of slot allocators is to reach."""
 

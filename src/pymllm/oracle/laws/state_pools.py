@@ -167,13 +167,16 @@ GOALS = (
         ("a working row is freed as a track slot", "P5", "B91"),
         ("row 0 is freed as a track slot", "P5", "B91"),
         ("a slot outside is freed", "X1"),
-        ("a bad copy is refused", "P5"),
         ("a bad reset is refused", "P5"),
-        ("a layer that is not there is asked for", "P4"),
-        ("a malformed call is refused", "X1"),
-        needs="refusals",
+        needs="refuses_foreign",
     ),
-    *_goals(("a track slot is freed twice", "P5"), needs="refusals", when=(_TRACKS,)),
+    *_goals(
+        ("a bad copy is refused", "P5"),
+        ("a layer that is not there is asked for", "P4"),
+        needs="refuses_bad_arguments",
+    ),
+    *_goals(("a malformed call is refused", "X1"), needs="refuses_malformed"),
+    *_goals(("a track slot is freed twice", "P5"), needs="refuses_double_free", when=(_TRACKS,)),
 )
 """What a search of state pools is to reach."""
 

@@ -39,8 +39,9 @@ def a_state_belongs_to_the_end_of_a_key(before: CacheModel, operation: Match, se
     | there is one | true | stays the caller's; the cached one stays what it is |
 
     States elsewhere on the path, above or below, do not count. `state_exists` is false for an insert
-    without a state. Whether the page was cached before does not matter either: a state may come later to
-    KV that has lost its own, or that never had one, by an insert of a key that is cached already.
+    without a state, for who claims `bare_inserts`. Whether the page was cached before does not matter
+    either: a state may come later to KV that has lost its own, or that never had one, by an insert of a
+    key that is cached already.
 
     KV is cached by R3 and R4 in any case. An insert without a state caches KV alone, which a later
     request may add a state to; it never takes a state away. Who does not claim `bare_inserts` gets no
@@ -82,6 +83,8 @@ def a_state_belongs_to_the_end_of_a_key(before: CacheModel, operation: Match, se
 def _an_insert_says_whether_there_is_a_state(
     before: CacheModel, operation: Insert, seen: SeenInsert
 ) -> Found:
+    if seen.state is None and "bare_inserts" not in before.claims:
+        return None
     return same("mamba_exist", seen.finds_state, seen.result.state_exists)
 
 
@@ -112,7 +115,7 @@ def a_match_ends_at_a_state(before: CacheModel, operation: Match, seen: SeenMatc
     | --- | --- |
     | `slots`, `prefix_len`, `node_len` | those of the prefix that is returned |
     | `state` | the track slot of the state at its end; null for the empty prefix |
-    | `branching` | *k*, if that is more than `prefix_len`; else null |
+    | `branching` | *k*, if that is more than `prefix_len`; else null. For who claims `branching` |
 
     Here *k* is the length of the longest cached prefix of the key, in whole pages, with states or
     without. `branching` is there for the caller: KV is cached up to *k*, and a state would be worth
@@ -163,6 +166,8 @@ def a_match_ends_at_a_state(before: CacheModel, operation: Match, seen: SeenMatc
 @a_match_ends_at_a_state.on(Match)
 def _a_match_says_where_kv_goes_on(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
     found = seen.found
+    if "branching" not in before.claims:
+        return None
     branching = found.stored if found.stored > len(found.slots) else None
     return same("mamba_branching_seqlen", branching, seen.result.branching)
 
@@ -197,8 +202,8 @@ def a_split_leaves_the_state_below(before: CacheModel, operation: Inspect, seen:
 
     Choices
     -------
-    A cache that shows each page as a node splits nothing, so that nobody can test this of it: the law
-    stays unknown unless `inspect` is left away.
+    A cache that shows each page as a node splits nothing, so that nobody can test this of it: it says so
+    in its configuration (`splits`).
 
     Caller
     ------
@@ -303,15 +308,16 @@ def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, see
 
     **No bare leaves.** When a removal leaves a page as a leaf that has no state and is not locked, that
     page goes too, and so on upwards, to a page that has a state, another child, or a lock. That holds in
-    both phases, whatever the recency and even if enough is gone. It is asked of who claims `state_leaves`
-    or an order (R5). It is about removals only: KV that was inserted without a state may be a leaf, until
+    both phases, whatever the recency and even if enough is gone. It is asked of who claims `state_leaves`.
+    It is about removals only: KV that was inserted without a state may be a leaf, until
     it goes as a victim of the first phase, and a leaf that a release unlocks stays.
 
     - **Told right.** `states` is the number of all states that went, `full` the number of all tokens that
       were removed. `swa` is 0.
     - **Enough.** `states >= min(m, mamba_evictable_size before)`, and R5's for `full`.
-    - **Not too much.** With an order there is one right answer, wherever nodes end: what is said
-      above. Without it, there must be a victim among those taken without which there would be too little.
+    - **Not too much.** With an order and `state_leaves` there is one right answer, wherever nodes end:
+      what is said above. With an order alone, each bare leaf goes or stays. Without an order,
+      there must be a victim among those taken without which there would be too little.
     - Each state that goes is given back by `free_state`; a page never goes without its state (M7).
     - *m* <= 0 asks for nothing.
 
@@ -332,7 +338,7 @@ def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, see
 
     Choices
     -------
-    The order, where none is claimed. Whether bare leaves go, without either claim.
+    The order, where none is claimed. Whether bare leaves go, without `state_leaves`.
 
     Caller
     ------
@@ -350,7 +356,7 @@ def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, see
     least = min(seen.secondary, cache.sizes()["mamba_evictable_size"])
     if len(states) < least:
         return Broken("states evicted", f">= {least}", len(states))
-    is_strict = "state_leaves" in before.claims or before.has_order
+    is_strict = "state_leaves" in before.claims
     bare = find_bare_leaves(cache, before.ends, seen.gone, states) if is_strict else []
     if bare:
         return Broken("leaves without a state that a removal left", "none", tokens_of(bare))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pymllm.history.operations import Evict, Insert, Inspect, Lock, Match, ReadHalves, Unlock
-from pymllm.oracle.laws.law import Broken, Found, demand, law, same
+from pymllm.oracle.laws.law import LEFT_OUT, Broken, Found, demand, law, same
 from pymllm.oracle.laws.prefixes import find_wrong_count, gives_back_as_planned
 from pymllm.oracle.models.kind_model import DONE, STRUCK
 from pymllm.oracle.models.prefix import CacheModel
@@ -300,18 +300,19 @@ def a_hold_locks_its_window(before: CacheModel, operation: Lock, seen: SeenNode)
 
     - **Refused.** A hold at a prefix that is not usable (S1) is a `ValueError`. That happens where a page
       died since the step that returned it.
-    - **Token.** `lock` answers a token, a number or a string. It is null if and only if *E* is 0, that is
-      if the window, in whole pages, covers the whole path. Otherwise it stands for the edge page. Of two
-      holds that are outstanding, tokens are equal if and only if their edge pages are the same page, of
-      the same path. So all holds at one path have one token, and holds at two paths may share one.
+    - **Token**, of who claims `hold_tokens`. `lock` answers a token, a number or a string. It is null if
+      and only if *E* is 0, that is if the window, in whole pages, covers the whole path. Otherwise it
+      stands for the edge page. Of two holds that are outstanding, tokens are equal if and only if their
+      edge pages are the same page, of the same path. So all holds at one path have one token, and holds
+      at two paths may share one.
     - **Release.** `unlock` passes the token of the hold, null where it was null. It takes away what that
       hold locked, and nothing else, whatever was split, inserted, revived or evicted in between. Any
       other token, or none in its place, is a `LockError` and changes nothing. Stale nodes and holds that
       are not there are noticed first (R6).
-    - **Nodes.** Where nodes are shown, a node begins at *E*: taking the hold splits one if need be. This
-      **edge node** shows the token as its `boundary`, and no node shows the token of somebody's hold
-      elsewhere. If the edge node is split, its upper half has the boundary (R10). Once no hold has the
-      token any more, what the node shows is open.
+    - **Nodes**, for the same. Where nodes are shown, a node begins at *E*: taking the hold splits one if
+      need be. This **edge node** shows the token as its `boundary`, and no node shows the token of
+      somebody's hold elsewhere. If the edge node is split, its upper half has the boundary (R10). Once no
+      hold has the token any more, what the node shows is open.
 
     Pages of two tokens, *W* = 5, one path of twelve tokens:
 
@@ -352,6 +353,8 @@ def a_hold_locks_its_window(before: CacheModel, operation: Lock, seen: SeenNode)
     cache, hold, token = before.cache, seen.hold, seen.token
     if cache.window is None or hold is None:
         return None
+    if "hold_tokens" not in before.claims:
+        return LEFT_OUT
     if (token is None) != (hold.edge == 0):
         rule = "a token where the window ends inside the path, and only there"
         return Broken("token of a hold", rule, token)
@@ -373,7 +376,7 @@ def _a_token_is_taken_back(before: CacheModel, operation: Unlock, seen: SeenNode
 def _a_held_window_starts_at_a_node(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """Compare the first node of each held window, which alone carries the hold's token."""
     cache, carriers = before.cache, {}
-    for number, hold in cache.holds.items():
+    for number, hold in cache.holds.items() if "hold_tokens" in before.claims else ():
         if not hold.edge:
             continue
         node, place = seen.starts[cache.pages[first_of_window(before, hold)].birth]

@@ -56,20 +56,27 @@ _OWNED = ("OwnershipError",)
 _NOT_FOR_SLOTS = ("OwnershipError", "UsageError", "IndexError")
 _NO_STATES = ("UsageError", "OwnershipError")
 
-_TOO_OFTEN = Misuse("more is released than is held", "C1", _OWNED)
+_NEEDED = {"a free block is refused": "refuses_double_free"}
+_TOO_OFTEN = Misuse("more is released than is held", "C1", _OWNED, needs="refuses_double_free")
 _MISNAMED = Misuse("hashes that are missing or none are refused", "C3", MALFORMED_ERRORS)
 _RENAMED = Misuse("another hash is refused", "C3", MALFORMED_ERRORS)
-_STAMP_OUTSIDE = Misuse("a stamp outside is refused", "X1", ("IndexError", "OwnershipError"))
-_FIND_OUTSIDE = Misuse("", "X1", MALFORMED_ERRORS, name="a search of slots outside the pool")
+_STAMP_OUTSIDE = Misuse(
+    "a stamp outside is refused", "X1", ("IndexError", "OwnershipError"), needs="refuses_foreign"
+)
+_FIND_OUTSIDE = Misuse(
+    "", "X1", MALFORMED_ERRORS, name="a search of slots outside the pool", needs="refuses_foreign"
+)
 _HOMELESS = Misuse("a name without a slot is refused", "C4", MALFORMED_ERRORS)
 _STRANGE = Misuse("a name that is not the block's hash is refused", "C4", MALFORMED_ERRORS)
 _UNEVEN = Misuse("", "C4", MALFORMED_ERRORS, name="names of blocks outside, or of another number")
-_DROP_OUTSIDE = Misuse("a drop outside is refused", "X1", MALFORMED_ERRORS)
-_STORE_OUTSIDE = Misuse("a store outside is refused", "X1", MALFORMED_ERRORS)
+_DROP_OUTSIDE = Misuse("a drop outside is refused", "X1", MALFORMED_ERRORS, needs="refuses_foreign")
+_STORE_OUTSIDE = Misuse("a store outside is refused", "X1", MALFORMED_ERRORS, needs="refuses_foreign")
 _STORE_NOWHERE = Misuse("a store without a slot is refused", "C7", _NO_STATES)
 _NOT_LIVE = Misuse("a save of what is not live is refused", "X1", MALFORMED_ERRORS)
 _NO_TARGET = Misuse("a restore to what is not live is refused", "X1", MALFORMED_ERRORS)
-_NOTHING_THERE = Misuse("", "X1", MALFORMED_ERRORS, name="a restore of a block outside the pool")
+_NOTHING_THERE = Misuse(
+    "", "X1", MALFORMED_ERRORS, name="a restore of a block outside the pool", needs="refuses_foreign"
+)
 
 
 def _is_hash(number: int) -> bool:
@@ -223,7 +230,8 @@ class BlocksModel(KindModel):
         return SeenBlocks(outcome.result, fate, tuple(wrong), blocks, bad)
 
     def _misuse(self, blocks: Sequence[int], law: str, errors: tuple[str, ...]) -> list[Misuse]:
-        return [Misuse(fault, law, errors) for fault in self.blocks.faults_of(blocks)]
+        faults = self.blocks.faults_of(blocks)
+        return [Misuse(fault, law, errors, _NEEDED.get(fault, "refuses_foreign")) for fault in faults]
 
     def is_outside(self, blocks: Sequence[int]) -> bool:
         """Tell whether a block is neither one of the pool nor the dummy."""
@@ -327,6 +335,9 @@ class BlocksModel(KindModel):
             return self._named(blocks, outcome, (_TOO_OFTEN,), len(over))
         after = self.blocks.copy()
         lost = after.release(blocks)
+        if "careful_callers" in self.claims:  # who keep nothing by a block that never had a hash
+            told = {block for effect in outcome.effects for block in effect.slots}
+            lost = [block for block in lost if block in self.blocks.hash_of or block in told]
         free = len(after.free)
         inside = {"pool_avail": free, "evictable_blocks": len(after.evictable())}
         seen = self._read_loss(blocks, lost, inside, outcome)

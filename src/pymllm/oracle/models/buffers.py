@@ -60,8 +60,7 @@ class BufferModel(KindModel):
             if contents and len(contents[0]) != self.widths[part]:
                 wrong.append(f"{part}s of another width")
         if wrong:
-            named = [Misuse(f"a write with {what} is refused", "P3", MALFORMED_ERRORS) for what in wrong]
-            return self.refused(outcome, *named)
+            return self.refused(outcome, *map(_misuse, wrong))
         _demand_writable(operation)
         return Seen(outcome.result)
 
@@ -102,7 +101,8 @@ class BufferModel(KindModel):
         if not 0 <= operation.layer < self.layers:
             return self.refused(outcome, _NO_LAYER)
         told = outcome.result
-        parts = {"key": told.keys, "value": told.values} if isinstance(told, Buffers) else {}
+        shown = slice(None if "tight_buffers" in self.claims else self.rows)
+        parts = {"key": told.keys[shown], "value": told.values[shown]} if isinstance(told, Buffers) else {}
         cells: dict[tuple[str, int], Content] = {
             (part, slot): row for part, rows in parts.items() for slot, row in enumerate(rows)
         }
@@ -112,6 +112,11 @@ class BufferModel(KindModel):
     def follow_read_kv(self, step: int, operation: ReadKV, seen: SeenCells) -> None:
         """Let the layer hold what was seen in it."""
         seen.memory.settle(seen.cells)
+
+
+def _misuse(wrong: str) -> Misuse:
+    needs = "refuses_foreign" if "outside" in wrong else "refuses_bad_arguments"
+    return Misuse(f"a write with {wrong} is refused", "P3", MALFORMED_ERRORS, needs)
 
 
 def _demand_writable(operation: WriteKV) -> None:

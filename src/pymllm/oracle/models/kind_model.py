@@ -34,7 +34,7 @@ class Misuse(NamedTuple):
     goal: str  # or nothing, where a search need not reach it
     law: str = "X1"
     errors: tuple[str, ...] = ()
-    needs: str = "refusals"  # the capability without which nobody may be asked so
+    needs: str = "refuses_bad_arguments"  # the capability without which nobody may be asked so
     trace: str = "X1"  # the law of what it leaves behind although it was refused
     name: str = ""  # what the caller did, where the coverage goal does not say enough
 
@@ -78,7 +78,7 @@ class KindModel:
 
     def __init__(self, header: Header) -> None:
         self.config = header.config
-        self.claims = frozenset(header.capabilities)
+        self.claims = header.claims
         self.given = GivenNumbers()
         self.step = 0
 
@@ -112,6 +112,7 @@ class KindModel:
             "a malformed call is refused",
             self.malformed_law,
             self.malformed_errors,
+            "refuses_malformed",
             name=f"{operation.call} with {operation.wrong}",
         )
         return self.refused(outcome, wrong)

@@ -22,5 +22,21 @@ POLICY_RANKS: dict[str, Rank | None] = {
     "filo": lambda page: -page.came,
     "priority": lambda page: page.priority,
     "slru": lambda page: int(page.hits >= 2),
+    "log-lfu": lambda page: page.hits.bit_length(),
 }
-"""By the name in a configuration's ``policy``."""
+"""Of the policies that our trees have, by the name in a configuration's ``policy``."""
+
+_OF_OTHERS: dict[str, Rank] = {
+    "release": lambda page: page.released,
+}
+"""Of policies that only other people's caches have."""
+
+
+def find_rank(policy: object) -> Rank | None:
+    """Return what a policy goes by; ``None`` where no page can tell, or nobody knows it."""
+    return POLICY_RANKS.get(str(policy)) or _OF_OTHERS.get(str(policy))
+
+
+def known_policies() -> str:
+    """Name every policy whose order is judged, to be read."""
+    return ", ".join(name for name in (*POLICY_RANKS, *_OF_OTHERS) if find_rank(name))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from pymllm.errors import ProgramError
 from pymllm.history.operations import Hash, Insert, Inspect, Lock, Match, Reset, Unlock
-from pymllm.history.outcomes import Inserted, Inspected, Matched, Outcome
-from pymllm.oracle.models.kind_model import DONE, REFUSED, STRUCK, Misuse, Seen
+from pymllm.history.outcomes import Hashes, Inserted, Inspected, Matched, Outcome
+from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, Misuse, Seen
 from pymllm.oracle.models.prefix_evictions import EvictionModel
 from pymllm.oracle.models.prefix_model import InsertPlan, NotUsableError, Path
 from pymllm.oracle.models.prefix_pools import CallersPools
@@ -24,13 +24,14 @@ from pymllm.oracle.models.prefix_seen import (
     SeenReset,
     sort_effects,
 )
+from pymllm.oracle.models.prefix_victims import plan_room
 from pymllm.oracle.models.shown_nodes import SeenLook
 from pymllm.oracle.models.slot_ownership import Owner
 
-_STALE = Misuse("a stale node is used", errors=("StaleNodeError",))
+_STALE = Misuse("a stale node is used", errors=("StaleNodeError",), needs="refuses_stale")
 _DEAD_WINDOW = Misuse("a hold is refused on a dead window", "S5", ("ValueError",))
-_NO_HOLD = Misuse("", "R6", ("LockError",), name="an unlock without that hold")
-_WRONG_TOKEN = Misuse("a wrong token is refused", "S5", ("LockError",))
+_NO_HOLD = Misuse("", "R6", ("LockError",), name="an unlock without that hold", needs="refuses_unheld")
+_WRONG_TOKEN = Misuse("a wrong token is refused", "S5", ("LockError",), needs="refuses_unheld")
 _WRONG_HALVES = Misuse("halves that were not returned are refused", "S7", ("OwnershipError",))
 
 
@@ -65,6 +66,16 @@ class CacheModel(CallersPools, EvictionModel):
             raise ProgramError("hashes are not claimed")
         return self._read_node(handle, outcome)
 
+    def follow_hash(self, step: int, operation: Hash, seen: SeenNode) -> None:
+        """Remember digests that are the implementation's own."""
+        assert isinstance(seen.result, Hashes)
+        self._remember_hashes(seen.handle.path, seen.result.digests)
+
+    def _remember_hashes(self, path: Path, digests: Sequence[str]) -> None:
+        """Note what the last pages of a path were told to hash to, where nothing else determines it."""
+        if "digests" not in self.claims and digests:
+            self.hashes.update(zip(self.cache.page_ends(path)[-len(digests) :], digests, strict=True))
+
     # -- nodes and holds -----------------------------------------------------------------------------------
 
     def _give(self, step: int, path: Path) -> None:
@@ -89,6 +100,10 @@ class CacheModel(CallersPools, EvictionModel):
     def read_lock(self, operation: Lock, outcome: Outcome) -> SeenNode:
         """Read a hold: its window, and its token."""
         seen = self._read_node(self._handle(operation.of), outcome)
+        path = seen.handle.path
+        is_bare = self.tracks is not None and path.tokens and path not in self.tracks.ends
+        if is_bare and seen.fate == DONE and "bare_holds" not in self.claims:
+            raise ProgramError("a hold without a state, and bare_holds is not claimed")
         if seen.fate == DONE:
             try:
                 seen.hold = self.cache.plan_lock(seen.handle.path)
@@ -120,7 +135,8 @@ class CacheModel(CallersPools, EvictionModel):
             seen.fate, seen.wrong = REFUSED, (_NO_HOLD,)
             return seen
         seen.number, seen.here = operation.lock if operation.lock in here else here[0], len(here)
-        if self.cache.window is not None and token != self.tokens[seen.number]:
+        has_tokens = self.cache.window is not None and "hold_tokens" in self.claims
+        if has_tokens and token != self.tokens[seen.number]:
             seen.fate, seen.wrong = REFUSED, (_WRONG_TOKEN,)
         return seen
 
@@ -165,6 +181,7 @@ class CacheModel(CallersPools, EvictionModel):
             law = "X1" if self.cache.window is None else "S7"
             wrong = Misuse("a bad insert is refused", law, ("ValueError",), name=str(error))
             return Seen(result, REFUSED, (wrong,))
+        self._make_room(plan)
         if self._lacks_halves(plan):
             return Seen(result, REFUSED, (_WRONG_HALVES,))
         seen = SeenInsert(
@@ -177,11 +194,21 @@ class CacheModel(CallersPools, EvictionModel):
             state=state,
             finds_state=state is not None and self.tracks is not None and key in self.tracks.ends,
         )
-        if self.is_struck(outcome, "free", "move_swa"):
+        if not plan.has_room:
+            seen.fate = NO_ROOM
+        elif self.is_struck(outcome, "free", "move_swa"):
             seen.fate = STRUCK
         elif self.fault is not None and isinstance(result, Inserted) and self._hides_refusal(seen):
             seen.fate = HIDDEN
         return seen
+
+    def _make_room(self, plan: InsertPlan) -> None:
+        """Find what a cache evicts that takes its memory by itself, and whether that is enough."""
+        cache = self.cache
+        missing = 0 if cache.room is None else len(cache.pages) + len(plan.new) - cache.room
+        if missing > 0 and plan.new:
+            plan.evicted = plan_room(cache, plan.path, plan.prefix_len, missing)
+            plan.has_room = len(plan.evicted) == missing
 
     def _state_of(self, operation: Insert) -> int | None:
         """Return the track slot that is handed over, which must be the caller's."""
@@ -244,6 +271,8 @@ class CacheModel(CallersPools, EvictionModel):
     def follow_insert(self, step: int, operation: Insert, seen: SeenInsert) -> None:
         """Adopt, revive and give back; of an insert whose pool refused a call, moved halves stay moved."""
         ownership, plan = self.ownership, seen.plan
+        if seen.fate == NO_ROOM:
+            return
         if seen.fate == FORGOTTEN:
             self._give(step, plan.path)
             return
@@ -259,6 +288,7 @@ class CacheModel(CallersPools, EvictionModel):
                 self.tracks.adopt(seen.key, seen.state)
         self._revive(plan.moved)
         ownership.give_back(plan.displaced)
+        self.cache.commit_evict(plan.evicted, ())
         self.cache.commit_insert(plan, operation.priority)
         self.nodes.may_split(plan.splits)
         if not plan.refused:
@@ -317,6 +347,8 @@ class CacheModel(CallersPools, EvictionModel):
 
     def follow_inspect(self, step: int, operation: Inspect, seen: SeenLook) -> None:
         """Know these nodes."""
+        for path, node in seen.ends.values():
+            self._remember_hashes(path, node.page_hashes or ())
         self.nodes.follow(seen)
 
 

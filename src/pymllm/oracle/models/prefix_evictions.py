@@ -72,7 +72,7 @@ class EvictionModel(PrefixTracker):
             seen.taken = next((taken for taken in self._plan(seen) if seen.fits(taken)), None)
             if seen.taken is None:
                 allowed = list(self._plan(seen))
-                seen.odd = tell_states_apart(seen, *allowed) if has_states else tell_apart(seen, allowed)
+                seen.odd = tell_states_apart(seen, allowed[0]) if has_states else tell_apart(seen, allowed)
         else:
             seen.taken = self._taken(seen)
             if not self._is_explained(seen):
@@ -146,7 +146,11 @@ class EvictionModel(PrefixTracker):
     def _plan(self, seen: SeenEvict) -> Iterator[Taken]:
         """Yield everything that may be taken in the order that is claimed, if one is."""
         if self.is_ordered and self.tracks is not None:
-            yield plan_state_eviction(self.cache, self.tracks.ends, seen.tokens, seen.secondary)
+            ends, asked = self.tracks.ends, (seen.tokens, seen.secondary)
+            if "state_leaves" not in self.claims:  # bare leaves may stay, and be victims like others
+                yield plan_state_eviction(self.cache, ends, *asked, seen.gone.__contains__)
+            if "state_leaves" in self.claims or seen.removed is None:
+                yield plan_state_eviction(self.cache, ends, *asked)
         elif self.is_ordered:
             yield from plan_evictions(self.cache, seen.tokens, seen.secondary, self.nodes.cut)
 

@@ -59,8 +59,9 @@ def ends_of_pages(path: Path, page_size: int) -> tuple[Path, ...]:
     return tuple(path.upto(end) for end in range(page_size, len(path.tokens) + 1, page_size))
 
 
+@functools.lru_cache(maxsize=128)
 def path_of_key(key: Key) -> Path:
-    """Return the path that a key spells, an unaligned tail included.
+    """Return the path that a key spells, an unaligned tail included; remembered, as `ends_of_pages`.
 
     A `ProgramError` where its tokens are of different kinds, or tuples of one number, which are no tokens, or
     its namespace is no text (K1).
@@ -83,6 +84,7 @@ class Page:
     birth: int = 0  # another number each time that a path is cached anew, the same for a revived page
     came: int = 0  # number of the insert that brought it (R11)
     priority: int = 0  # the highest that an insert with it on its path was given (R11)
+    released: int = 0  # number of the last insert or release with it on its path (R11)
     access: int = 0  # number of the last match or insert that had it on its path (R8)
     hits: int = 0  # matches whose returned prefix had it (R10)
     locks: int = 0  # holds at or below it (R6)
@@ -118,6 +120,8 @@ class InsertPlan:
     replaced: dict[Path, tuple[int, ...]] = field(default_factory=dict)  # unlocked tombstones: new slots
     moved: dict[Path, dict[int, int]] = field(default_factory=dict)  # locked ones: incoming to cached slot
     displaced: tuple[int, ...] = ()  # slots that go back to the pool: those that the replaced pages had
+    evicted: tuple[Path, ...] = ()  # pages that make room, of a cache that takes its memory by itself
+    has_room: bool = True
     splits: set[Path] = field(default_factory=set)  # where a tree may split a node
     dead: list[Path] = field(default_factory=list)  # pages on its path that were dead before
 
@@ -202,7 +206,8 @@ class PrefixModel:
     """The laws of prefixes and windows over a dictionary of pages.
 
     Slots belong to a pool with ``has_pool``, which offers ``move_swa`` with ``can_move``; without ``states``,
-    KV is all that a prefix needs; without ``rank``, recency alone says which leaf goes next.
+    KV is all that a prefix needs; without ``rank``, recency alone says which leaf goes next; without ``room``
+    (in pages) inserts bring their memory with them.
     """
 
     def __init__(
@@ -214,9 +219,11 @@ class PrefixModel:
         can_move: bool = False,
         states: StateEnds | None = None,
         rank: Rank | None = None,
+        room: int | None = None,
     ) -> None:
         self.page_size = page_size
         self.rank = rank
+        self.room = room
         self.window = window
         self.has_pool = has_pool
         self.can_move = can_move
@@ -225,6 +232,7 @@ class PrefixModel:
         self.children: dict[Path, int] = {}  # cached pages directly below a path; evictions ask all the time
         self.holds: dict[int, Hold] = {}  # by the step of their `Lock`
         self.clock = 0  # number of the last match or insert (R8)
+        self._releases = 0  # number of the last insert or release (R11)
         self._births = 0
         self._sizes: dict[str, int] = {}
         self._is_counted = False
@@ -390,7 +398,7 @@ class PrefixModel:
 
     def commit_insert(self, plan: InsertPlan, priority: int = 0) -> None:
         """Carry the whole plan out and stamp the path (R8, R11); a refused one does nothing."""
-        if plan.refused or not plan.path.tokens:
+        if plan.refused:
             return
         self.commit_moves(plan.moved)
         for end, slots in plan.replaced.items():
@@ -402,6 +410,7 @@ class PrefixModel:
             above = self.parent(end)
             self.children[above] = self.children.get(above, 0) + 1
         self._stamp(plan.path)
+        self._let_go(plan.path)
         for end in self.page_ends(plan.path):
             self.pages[end].priority = max(self.pages[end].priority, priority)
 
@@ -448,7 +457,17 @@ class PrefixModel:
 
     def commit_unlock(self, number: int) -> None:
         """Count a hold out again."""
-        self._count(self.holds.pop(number), -1)
+        hold = self.holds.pop(number)
+        self._count(hold, -1)
+        self._let_go(hold.path)
+
+    def _let_go(self, path: Path) -> None:
+        """Put a path behind all that was let go of before; what is still held is put there again later."""
+        if self.rank is None:
+            return
+        self._releases += 1
+        for end in self.page_ends(path):
+            self.pages[end].released = self._releases
 
     def _count(self, hold: Hold, by: int) -> None:
         self._is_counted = False

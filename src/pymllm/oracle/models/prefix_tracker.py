@@ -10,7 +10,7 @@ from pymllm.history.files import Header
 from pymllm.history.operations import Fault, Key, Operation
 from pymllm.history.outcomes import INJECTED, Failed, Outcome
 from pymllm.oracle.models.kind_model import KindModel, Seen
-from pymllm.oracle.models.policy_ranks import POLICY_RANKS, Rank
+from pymllm.oracle.models.policy_ranks import Rank, find_rank, known_policies
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds, path_of_key
 from pymllm.oracle.models.prefix_seen import Handle, HoldToken
 from pymllm.oracle.models.prefix_victims import Taken
@@ -25,7 +25,7 @@ class PrefixTracker(KindModel):
     Of the configuration it reads ``page_size``; ``window``; ``pool`` (``none``, ``token`` or ``swa``),
     ``slots`` and ``swa_slots``; ``retains``, false for a cache that keeps nothing; ``track_slots`` where
     states are kept; ``splits``, false for a cache whose every node is one page; ``policy``, which orders
-    leaves.
+    leaves; ``capacity``, of a cache that takes its memory by itself.
     """
 
     KIND: ClassVar[str] = "prefix"
@@ -49,16 +49,18 @@ class PrefixTracker(KindModel):
             can_move=self.has_halves,
             states=states,
             rank=self._rank_of_policy(),
+            room=self._own_room(pool, window),
         )
         slots = self._whole_pages("slots") if self.has_pool else 0
         self.ownership = SlotOwnership(
             pool, size, slots, self._whole_pages("swa_slots") if self.has_halves else 0
         )
-        self.nodes = ShownNodes(self.cache)
+        self.nodes = ShownNodes(self.cache, "hit_counts" in self.claims)
         self.fault: Fault | None = None  # what the next operation, or the one in progress, is to meet
         self.has_matched = False  # the last match of a key that was not inserted since found something
         self.tokens: dict[int, HoldToken] = {}  # what each outstanding hold was given, by its `Lock`
         self.revived: set[int] = set()  # holds with a page on their paths that was revived meanwhile
+        self.hashes: dict[Path, str] = {}  # of pages, as they were told, where no digests are claimed
         self._handles: dict[int, Handle] = {}
         self._given: dict[int, HoldToken] = {}
 
@@ -71,6 +73,17 @@ class PrefixTracker(KindModel):
             )
         return value
 
+    def _own_room(self, pool: str, window: int | None) -> int | None:
+        """Return how many pages a cache has memory for that takes it by itself."""
+        if self.config.get("capacity") is None:
+            return None
+        if pool != "none" or window is not None or "mamba" in self.claims or not self.has_order:
+            raise ProgramError(
+                "the configuration has a capacity; a cache with one has neither a pool nor a window nor "
+                "states, and claims exact_lru or exact_policy: else nobody could tell what an insert evicts"
+            )
+        return self._whole_pages("capacity") // self.page_size
+
     def _rank_of_policy(self) -> Rank | None:
         """Return what its leaves are ordered by, where that is claimed, and is not recency alone."""
         policy = self.config.get("policy", "lru")
@@ -78,11 +91,11 @@ class PrefixTracker(KindModel):
             raise ProgramError(f"the configuration's policy is {policy!r}; who claims exact_lru has lru")
         if "exact_policy" not in self.claims:
             return None
-        rank = POLICY_RANKS.get(str(policy))
+        rank = find_rank(policy)
         if rank is None:
             raise ProgramError(
                 f"the configuration's policy is {policy!r}; who claims exact_policy has one of "
-                f"{', '.join(name for name, known in POLICY_RANKS.items() if known)}"
+                f"{known_policies()}"
             )
         return rank
 

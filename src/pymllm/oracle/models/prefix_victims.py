@@ -48,6 +48,18 @@ def plan_evictions(
                 yield second.taken()
 
 
+def plan_room(model: PrefixModel, path: Path, cached: int, pages: int) -> tuple[Path, ...]:
+    """Return the pages that make room for so many below what a path has cached, which is held meanwhile.
+
+    They go one by one, in the order of evictions; where there are too few of them, all that may go.
+    """
+    sketch = _Sketch(model, lambda end: True)
+    parting = path.upto(cached)
+    sketch.children[parting] = sketch.children.get(parting, 0) + 1  # so that it is no leaf, nor what is above
+    list(sketch.take_leaves(pages * model.page_size))
+    return tuple(sketch.removed)
+
+
 _Aged = tuple[int, int, int, int, Path]
 
 
@@ -249,13 +261,21 @@ def _runs_from(
         yield set(run)
 
 
-def plan_state_eviction(model: PrefixModel, ends: StateEnds, tokens: int, states: int) -> Taken:
+def plan_state_eviction(
+    model: PrefixModel,
+    ends: StateEnds,
+    tokens: int,
+    states: int,
+    goes_on: Callable[[Path], bool] = lambda path: True,
+) -> Taken:
     """Return what an eviction of tokens and states in strict order takes (R5, R8, R11, M5).
+
+    ``goes_on`` tells whether a page goes that a removal left as a leaf without a state.
 
     A node ends wherever there is a state, a branch or the end of a hold. So the run of pages that goes with a
     leaf is the same however nodes are cut: up to a page with a state, with another child, or with a hold.
     """
-    sketch = _StateSketch(model, ends)
+    sketch = _StateSketch(model, ends, goes_on)
     sketch.take_leaves(tokens)
     sketch.take_states(states)
     removed = tuple(sketch.removed)
@@ -272,8 +292,8 @@ def plan_state_eviction(model: PrefixModel, ends: StateEnds, tokens: int, states
 class _StateSketch:
     """The cache as it will be while victims are chosen."""
 
-    def __init__(self, model: PrefixModel, ends: StateEnds) -> None:
-        self.model = model
+    def __init__(self, model: PrefixModel, ends: StateEnds, goes_on: Callable[[Path], bool]) -> None:
+        self.model, self.goes_on = model, goes_on
         self.left = dict(model.pages)
         self.children = model.children.copy()
         self.ends = set(ends.slots)
@@ -314,7 +334,7 @@ class _StateSketch:
     def _remove(self, leaf: Path) -> None:
         above = self._unlink(leaf)
         while above in self.left and not self.children.get(above) and above not in self.ends:
-            if self.left[above].locks:
+            if self.left[above].locks or not self.goes_on(above):
                 return
             self.cascaded.add(above)
             above = self._unlink(above)

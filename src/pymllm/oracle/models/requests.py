@@ -66,9 +66,11 @@ _NO_LIMIT = Misuse("", errors=("UsageError", "ValueError"), name="a chunk of not
 _NOT_WAITING = Misuse("a chunk is refused to a request that does not wait", errors=_NO_LIMIT.errors)
 _PAUSED_AGAIN = Misuse("a paused request is paused again", errors=_UNUSABLE)
 _NOT_PAUSED = Misuse("a request is resumed that is not paused", errors=_UNUSABLE)
-_RELEASED_AGAIN = Misuse("a request is released twice", errors=_UNUSABLE)
-_GONE = Misuse("", errors=_UNUSABLE, name="the use of a request that is gone")
-_NO_CHUNK = Misuse("", errors=_NO_LIMIT.errors, name="a chunk of a request that is gone")
+_RELEASED_AGAIN = Misuse("a request is released twice", errors=_UNUSABLE, needs="refuses_double_free")
+_GONE = Misuse("", errors=_UNUSABLE, name="the use of a request that is gone", needs="refuses_double_free")
+_NO_CHUNK = Misuse(
+    "", errors=_NO_LIMIT.errors, name="a chunk of a request that is gone", needs="refuses_double_free"
+)
 _TOO_LONG = Misuse("a request is as long as it may be", errors=_UNUSABLE, name="a step beyond a row's end")
 
 

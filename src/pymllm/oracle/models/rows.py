@@ -19,20 +19,20 @@ _SLOT_STOP = 2**31
 """The table holds int32 slots."""
 _OWNED = ("OwnershipError",)
 _BEYOND = ("IndexError", "ValueError")
-_ROW_0_FREED = Misuse("row 0 is freed", "P1", _OWNED)
-_FREED_TWICE = Misuse("a row is freed twice", "P2", _OWNED)
-_OUTSIDE_FREED = Misuse("a row outside is freed", "X1", _OWNED)
+_ROW_0_FREED = Misuse("row 0 is freed", "P1", _OWNED, needs="refuses_foreign")
+_FREED_TWICE = Misuse("a row is freed twice", "P2", _OWNED, needs="refuses_double_free")
+_OUTSIDE_FREED = Misuse("a row outside is freed", "X1", _OWNED, needs="refuses_foreign")
 _WRONG_WRITES = {
-    "in a free row": ("X1", _OWNED),
-    "in row 0": ("P1", _OWNED),
-    "in no row": ("X1", ("IndexError", *_OWNED)),
-    "outside its row": ("P2", _BEYOND),
-    "backwards": ("P2", _BEYOND),
-    "of another length": ("P2", ("ValueError",)),
-    "of different lengths": ("P2", ("ValueError",)),
-    "with a value that is no slot": ("X1", (*_BEYOND, "TypeError")),
+    "in a free row": Misuse("", "X1", _OWNED, needs="refuses_double_free"),
+    "in row 0": Misuse("", "P1", _OWNED, needs="refuses_foreign"),
+    "in no row": Misuse("", "X1", ("IndexError", *_OWNED), needs="refuses_foreign"),
+    "outside its row": Misuse("", "P2", _BEYOND),
+    "backwards": Misuse("", "P2", _BEYOND),
+    "of another length": Misuse("", "P2", ("ValueError",)),
+    "of different lengths": Misuse("", "P2", ("ValueError",)),
+    "with a value that is no slot": Misuse("", "X1", (*_BEYOND, "TypeError")),
 }
-"""What may be wrong with a write, the law that it breaks, and how it may be refused."""
+"""What may be wrong with a write, and what comes of it."""
 
 Cell = tuple[int, int]
 """A row of the table, and a position in it."""
@@ -224,4 +224,4 @@ def _wrong_values(values: Sequence[int]) -> list[str]:
 
 @cache
 def _misuse(what: str, wrong: str) -> Misuse:
-    return Misuse(f"{what} {wrong} is refused", *_WRONG_WRITES[wrong])
+    return _WRONG_WRITES[wrong]._replace(goal=f"{what} {wrong} is refused")

@@ -41,12 +41,13 @@ class SeenLook(Seen):
         return result.nodes
 
 
-def _find_odd(rows: Iterable[Row], has_window: bool) -> Row | None:
+def _find_odd(rows: Iterable[Row], has_window: bool, has_hits: bool) -> Row | None:
     """Return the first page of which something is shown otherwise than it is; ``None`` is not shown."""
     for row in rows:
         _, page, node, slots = row
         if slots != page.slots or node.lock_ref != page.locks or node.hit_count != page.hits:
-            is_right = node.lock_ref in (None, page.locks) and node.hit_count in (None, page.hits)
+            is_hit = has_hits and node.hit_count not in (None, page.hits)
+            is_right = node.lock_ref in (None, page.locks) and not is_hit
             if slots != page.slots or not is_right:
                 return row
         if has_window and (node.is_alive != page.alive or node.swa_lock_ref not in (None, page.swa_locks)):
@@ -65,8 +66,8 @@ def _width_of(tokens: Iterable[Token]) -> int | None:
 class ShownNodes:
     """What is known of the nodes of a cache, where they are shown: nothing is compared here."""
 
-    def __init__(self, cache: PrefixModel) -> None:
-        self.cache = cache
+    def __init__(self, cache: PrefixModel, has_hits: bool = True) -> None:
+        self.cache, self.has_hits = cache, has_hits
         self.ends: dict[int, NodeView] = {}  # the nodes at the last look, by the births of their last pages
         self.last_birth = 0  # the latest of the pages at the last look
         self.last_id = -1
@@ -133,7 +134,7 @@ class ShownNodes:
                 look.ends[birth] = end, node
         if len(look.rows) < len(pages):
             look.lost = [path for path, page in pages.items() if page.birth not in look.starts]
-        look.odd = _find_odd(look.rows, self.cache.window is not None)
+        look.odd = _find_odd(look.rows, self.cache.window is not None, self.has_hits)
         return look
 
     def _end_of(self, look: SeenLook, node: NodeView, paths: dict[int, Path]) -> Path | None:

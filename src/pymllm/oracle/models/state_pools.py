@@ -23,10 +23,10 @@ from pymllm.oracle.models.slot_model import Remainder
 
 _PARTS = ("recurrent", "conv")
 _OWNED = ("OwnershipError",)
-_FREED_TWICE = Misuse("a track slot is freed twice", "P5", _OWNED)
-_WORKING_FREED = Misuse("a working row is freed as a track slot", "P5", _OWNED)
-_ROW_0_FREED = Misuse("row 0 is freed as a track slot", "P5", _OWNED)
-_OUTSIDE_FREED = Misuse("a slot outside is freed", "X1", _OWNED)
+_FREED_TWICE = Misuse("a track slot is freed twice", "P5", _OWNED, needs="refuses_double_free")
+_WORKING_FREED = Misuse("a working row is freed as a track slot", "P5", _OWNED, needs="refuses_foreign")
+_ROW_0_FREED = Misuse("row 0 is freed as a track slot", "P5", _OWNED, needs="refuses_foreign")
+_OUTSIDE_FREED = Misuse("a slot outside is freed", "X1", _OWNED, needs="refuses_foreign")
 _NO_LAYER = Misuse("a layer that is not there is asked for", "X1", MALFORMED_ERRORS)
 
 Cell = tuple[str, int]
@@ -173,7 +173,8 @@ class StatePoolModel(KindModel):
             errors += ("ValueError",)
         if errors:
             what = f"copy of {source} to {target}"
-            return self.refused(outcome, Misuse("a bad copy is refused", "P5", errors, name=what))
+            needs = "refuses_bad_arguments" if "ValueError" in errors else "refuses_foreign"
+            return self.refused(outcome, Misuse("a bad copy is refused", "P5", errors, needs, name=what))
         own = [row for row in target if row != 0]
         if len(own) != len({*own}):
             raise ProgramError(f"targets {own} name one twice; only row 0 may repeat")
@@ -191,7 +192,7 @@ class StatePoolModel(KindModel):
         rows = self.given.resolve(operation.rows)
         errors = self._errors_outside(*rows)
         if errors:
-            wrong = Misuse("a bad reset is refused", "P5", errors, name=f"reset of {rows}")
+            wrong = Misuse("a bad reset is refused", "P5", errors, "refuses_foreign", name=f"reset of {rows}")
             return self.refused(outcome, wrong)
         return SeenRows(outcome.result, source=[], target=rows)
 

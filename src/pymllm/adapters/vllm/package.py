@@ -1,0 +1,66 @@
+"""Importing the cache classes of vLLM where there is no GPU, and none of what only a server needs.
+
+vLLM is installed without its dependencies (`constraints/peers-alone.txt`), as sglang is. While its modules
+are loaded, names stand in for those that its caches import and do not use (`STAND_INS`), and packages whose
+own ``__init__`` pulls the rest in are entered without it; `pymllm.adapters.stand_ins` is how.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import sys
+from typing import Any
+
+from pymllm.adapters.stand_ins import standing_in
+
+VERSION = "0.33.0"
+"""The version that the adapters were tried with."""
+
+STAND_INS: dict[str, str] = {
+    "cbor2": "another way to spell what is hashed; the default is pickle",
+    "regex": "patterns in names of classes",
+    "uvloop": "a server's loop of events",
+    "vllm.config": "the configuration of a server",
+    "vllm.distributed": "communication between processes, and events for other servers, off by default",
+    "vllm.multimodal": "places of images in a prompt, which has none here",
+    "vllm.sampling_params": "parameters of sampling",
+    "vllm.v1.engine": "a server's requests as they arrive",
+    "vllm.v1.metrics": "a server's metrics",
+}
+"""What is replaced while a module is imported, and what it is for."""
+
+BARE_PACKAGES: dict[str, str] = {
+    "vllm": "its __init__ sets up the environment of a server",
+    "vllm.v1.structured_output": "its __init__ imports compilers of grammars",
+}
+"""Packages that are entered without their ``__init__``."""
+
+
+def require_version() -> None:
+    """Refuse another version of vLLM than the adapters were tried with, by `ImportError`."""
+    version = vllm_version()
+    if version != VERSION:
+        raise ImportError(
+            f"vllm {version} is not the version that this adapter knows, {VERSION}; tox -e peers installs it"
+        )
+
+
+def vllm_version(environment: str = "peers") -> str:
+    """Return the version of vLLM that is installed; `ImportError` names what of tox.ini installs one."""
+    try:
+        return importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        raise ImportError(f"vllm is not installed; tox -e {environment} installs it") from None
+
+
+def load_vllm(module: str) -> Any:
+    """Import a module of vLLM, such as ``"v1.core.block_pool"``; `ImportError` where it is not installed."""
+    name = f"vllm.{module}"
+    if name in sys.modules:
+        return sys.modules[name]
+    vllm_version()
+    os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
+    with standing_in(STAND_INS, BARE_PACKAGES, "vllm"):
+        return importlib.import_module(name)

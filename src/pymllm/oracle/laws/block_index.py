@@ -1,0 +1,544 @@
+"""An index of who has which blocks: the laws of its events and of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from pymllm.history.operations import (
+    ClearWorker,
+    DropWorker,
+    FindBlocks,
+    Inspect,
+    Rebuild,
+    RemoveBlocks,
+    Reset,
+    StoreBlocks,
+)
+from pymllm.history.outcomes import Done, Indexed, IndexedBlock, Leading, NotThere
+from pymllm.oracle.laws.every_class import a_look_changes_nothing
+from pymllm.oracle.laws.goal import Condition, Met, make_goals
+from pymllm.oracle.laws.law import Asked, Broken, Found, KindLaws, demand, law, same
+from pymllm.oracle.models.block_index import (
+    MISSING,
+    ORPHANED,
+    Bounds,
+    IndexModel,
+    SeenRemoval,
+    SeenSearch,
+    SeenStore,
+)
+from pymllm.oracle.models.kind_model import DONE, Seen
+
+_PAGE = "block-index"
+_NOTHING = Bounds(0, 0)
+
+
+@law("I1", FindBlocks, page=_PAGE, ways="op", kinds="index")
+def who_has_leading_blocks_is_told(before: IndexModel, operation: FindBlocks, seen: SeenSearch) -> Found:
+    """A search tells each worker's leading blocks, and no worker without any.
+
+    A worker **has** a block if an event of it stored the block and none has taken it since: no
+    `remove_blocks` that names its hash, no `clear_worker`, no `drop_worker`, no `reset`. For `tokens`
+    *t<sub>1</sub>* to *t<sub>n</sub>* the blocks of the **sequence** are *t<sub>1</sub>* below nothing,
+    *t<sub>2</sub>* below that, and so on. The **leading** blocks of a worker are those of
+    the sequence from its front on, up to the first that it does not have.
+
+    `find_blocks` answers `leading`: a pair of worker and count for each worker with a leading block, once,
+    in ascending order of workers. Nobody else is told: not who has only later blocks of the sequence. The
+    count is exact but where a gap was closed (I5). Of no tokens nobody has anything.
+
+    A block is had by whom an event names. To store is to have at once: the next search tells it.
+
+    Why
+    ---
+    A router sends a request where most of its prefix is. Told too much, it sends it where the prefix must
+    be computed again, and everything behind it waits; told too little, it leaves a cache unused. An index
+    that went on behind a gap gave the best score to a server that had the beginning no more.
+
+    Choices
+    -------
+    How it is kept: one tree for all workers, a table for each, hashes by position.
+
+    Caller
+    ------
+    To let a hash stand for one sequence, and a sequence have one hash: of all workers, or with `own_hashes`
+    of each. To tell every event, in its worker's order.
+
+    Engines
+    -------
+    - dynamo 1.6.1: one compressed radix tree for all workers (`lib/kv-router/src/indexer/radix_tree.rs`,
+      `find_match_details`): the same. Events name blocks by the hashes of the sequence, searches go by
+      those of the tokens. Workers that hash in different ways are told wrongly
+      ([finding](../findings/own-hashes-are-not-removed.md)).
+    - llm-d: a table of blocks, with the workers that have each; searches went on behind a gap
+      ([pull request 688](https://github.com/llm-d/llm-d-kv-cache/pull/688)).
+    - sglang, vLLM and Megatron Core have no such index. The first two send the events that one is made of.
+    """
+    workers = [worker for worker, _ in seen.result.workers]
+    if workers != sorted({*workers}):
+        return Broken("workers of an answer", "each once, ascending", workers)
+    if not all(seen.told.values()):
+        return Broken("workers of an answer", "with a block or more", seen.result.workers)
+    return None if operation.early else _judge_search(before, seen)
+
+
+def _judge_search(before: IndexModel, seen: SeenSearch) -> Found:
+    for worker, count in _counts_of(seen):
+        least, most = seen.bounds.get(worker, _NOTHING)
+        if not least <= count <= most:
+            expected = least if least == most else f"{least} to {most}"
+            return Broken(f"leading blocks of worker {worker}", expected, count, before.law_of(worker))
+    tested = {worker.law for number, worker in before.workers.items() if _is_test(before, number, seen)}
+    return ("I1", *sorted(tested)) if seen.bounds else tuple(sorted(tested)) or None
+
+
+def _counts_of(seen: SeenSearch) -> Iterator[tuple[int, int]]:
+    """Yield each worker that is told, or has leading blocks, with the blocks that were told."""
+    for worker in sorted({*seen.told, *seen.bounds}):
+        yield worker, seen.told.get(worker, 0)
+
+
+def _is_test(before: IndexModel, number: int, seen: SeenSearch) -> bool:
+    """Tell whether a search shows what the last event did to a worker, or did not."""
+    worker, path = before.workers[number], seen.paths[number]
+    if worker.touched is None:
+        return bool(path) and path[0] in worker.named
+    return not worker.touched.isdisjoint(path)
+
+
+@law("I2", page=_PAGE, ways="op", kinds="index")
+def events_change_nothing_of_others(before: IndexModel, operation: object, seen: Seen) -> Found:
+    """An event of one worker changes nothing of another's.
+
+    Whatever `store_blocks`, `remove_blocks`, `clear_worker` and `drop_worker` do to their worker, every other
+    has the same leading blocks of every sequence as before. That goes for blocks that two workers share,
+    for one worker's blocks below another's, and for what was cut off (I5): nobody else's event brings it
+    back, and nobody else's makes it be forgotten once a search has told it.
+
+    Why
+    ---
+    In a tree of all workers a block is one node. If the node goes, or is split, or what is below it is
+    cut off, while only one of its workers has lost it, the rest are lost as well, or come back.
+
+    Choices
+    -------
+    None.
+
+    Caller
+    ------
+    Nothing.
+
+    Engines
+    -------
+    - dynamo 1.6.1: children of a node go when no worker has all of it (`radix_tree.rs`,
+      `clear_children_if_unreachable`): the same, since who has less of it has nothing below.
+    - An index of dynamo that many threads write to lost this between a split and a removal
+      ([pull request 11169](https://github.com/ai-dynamo/dynamo/pull/11169)).
+    """
+
+
+@law("I3", page=_PAGE, ways="op", kinds="index")
+def nothing_is_stored_below_what_is_not_there(
+    before: IndexModel, operation: StoreBlocks, seen: Seen
+) -> Found:
+    """Below a parent that the worker does not have nothing is stored.
+
+    `store_blocks` with a `parent` that its worker does not have changes nothing. The answer is `not_there`,
+    or `done` of who ignores such an event. That other workers have the parent makes no difference.
+
+    If the parent was cut off, and so may be forgotten (I5), an index may do either: store, or nothing. If
+    it stored, the blocks are cut off, too. Below every other parent that the worker has, the answer is
+    `done`.
+
+    Why
+    ---
+    Events are lost, or come before the index listens. A block whose place nobody knows is not at the front
+    of a sequence. If it is put there, or below another worker's block, it is found for prompts that it is
+    not of.
+
+    Choices
+    -------
+    Whether it tells.
+
+    Caller
+    ------
+    To send all of it again if it is told `not_there`. Who sends the parent alone must send what is below
+    it again.
+
+    Engines
+    -------
+    - dynamo 1.6.1: `ParentBlockNotFound` (`radix_tree.rs`, `apply_stored`), which its Python interface
+      raises as `RuntimeError`: the same.
+    """
+
+
+@nothing_is_stored_below_what_is_not_there.on(StoreBlocks, fate=ORPHANED)
+def _such_a_store_is_told_or_ignored(before: IndexModel, operation: StoreBlocks, seen: SeenStore) -> Found:
+    return _is_done_or_not_there(seen)
+
+
+def _is_done_or_not_there(seen: Seen) -> Found:
+    is_right = seen.result in (Done(), NotThere())
+    return demand(is_right, "what becomes of it", "done or not_there", seen.result)
+
+
+@law("I4", page=_PAGE, ways="op", kinds="index")
+def repeated_events_change_nothing(before: IndexModel, operation: object, seen: Seen) -> Found:
+    """To store again, or to remove what is not there, changes nothing.
+
+    `store_blocks` of blocks that the worker has answers `done`, and every search tells what it told before.
+    One removal is enough afterwards, however often a block was stored. `remove_blocks` passes over hashes
+    that its worker does not have, or that stand in the event for the second time, and removes the others.
+    Where it passed over one, or over what may be forgotten (I5), it may answer `not_there` instead of
+    `done`.
+
+    Why
+    ---
+    Servers send twice: after a connection is lost, and where a prompt is computed by two requests at
+    once. An index that counted what it was told twice kept blocks for good; one that stopped at the first
+    unknown hash kept the rest of the event. An entry that a removal could not resolve stayed, and counted.
+
+    Choices
+    -------
+    Whether it tells.
+
+    Caller
+    ------
+    A server that has two copies of one block, and sends a removal with the first that goes, is told to
+    have none.
+
+    Engines
+    -------
+    - dynamo 1.6.1: the same; a removal that passes over a hash raises after the rest is done
+      (`radix_tree.rs`, `apply_removed`). Its index for many threads kept entries
+      ([pull request 11785](https://github.com/ai-dynamo/dynamo/pull/11785)).
+    - vLLM 0.33 sends a removal while a copy is left
+      ([pull request 55092](https://github.com/vllm-project/vllm/pull/55092)).
+    """
+
+
+@repeated_events_change_nothing.on(RemoveBlocks, fate=MISSING)
+def _such_a_removal_is_told_or_not(before: IndexModel, operation: RemoveBlocks, seen: SeenRemoval) -> Found:
+    return _is_done_or_not_there(seen)
+
+
+@law("I5", page=_PAGE, ways="op", kinds="index")
+def what_is_removed_is_not_found(before: IndexModel, operation: object, seen: Seen) -> Found:
+    """What is removed is not found, nor what stands below it while it is missing.
+
+    After `remove_blocks` a search ends before the first block that was removed, even if the worker has
+    all that comes after it. Blocks may be removed in any order, from the end of a sequence or from inside.
+
+    What its worker has below a removed block is **cut off**. An index may forget it, all or some of it.
+    When the removed block is stored again, the count of a search is
+
+    - at least the leading blocks that were never cut off, or were stored again since, or were told by a
+      search since;
+    - at most the leading blocks that the worker has, by its events.
+
+    What a search has told to be there, or not to be there, stays so until an event of its worker says
+    otherwise. Who claims `exact_removals` forgets nothing (I6).
+
+    Why
+    ---
+    A block is of use only behind all that come before it. To tell less than a worker has costs a
+    computation; to tell more sends the request to a server that must compute what another one has. So
+    less may be told where events leave a doubt, and more never.
+
+    Choices
+    -------
+    What becomes of what is cut off, as long as nothing is told that was removed.
+
+    Caller
+    ------
+    To remove what is cut off, too, once it goes; and to store what follows again if it is to be found.
+
+    Engines
+    -------
+    - dynamo 1.6.1 forgets the rest of a compressed edge, and keeps what stands in other nodes while
+      another worker has the removed block (`radix_tree.rs`, `apply_removed`, with a note of its authors on
+      that): within these bounds ([finding](../findings/cut-off-blocks-come-back-or-not.md)).
+    - vLLM evicts the end of a chain first, but any block goes whose reference is the last one.
+    - A search of llm-d went on behind what was missing
+      ([pull request 688](https://github.com/llm-d/llm-d-kv-cache/pull/688)).
+    """
+
+
+@law("I6", page=_PAGE, ways="op", kinds="index", needs="exact_removals")
+def what_was_cut_off_is_found_again(before: IndexModel, operation: object, seen: Seen) -> Found:
+    """What was cut off is found again when the gap is closed.
+
+    An index that claims `exact_removals` keeps exactly what its events say. Between the bounds of I5 its
+    count is the upper one: when a removed block is stored again, the blocks below it that nobody removed
+    are told at once. A store below a block that is cut off is stored. A removal of what is cut off
+    answers `done`, and that is not there when the gap is closed.
+
+    Why
+    ---
+    Servers that evict one block of a sequence and compute it again have the whole of it, and say so with
+    one event. And an entry that outlives a removal while nobody can see it comes back as a phantom: the
+    worker is told to have what it lost long ago.
+
+    Choices
+    -------
+    None.
+
+    Caller
+    ------
+    To remove what is cut off once it goes: it is found again otherwise.
+
+    Engines
+    -------
+    - dynamo 1.6.1: not so, see I5.
+    - llm-d: so, since it looks blocks up one by one.
+    """
+
+
+@law("I7", page=_PAGE, ways="op", kinds="index")
+def who_is_cleared_has_nothing(before: IndexModel, operation: object, seen: Seen) -> Found:
+    """A worker that is cleared or dropped has nothing.
+
+    After `clear_worker` and after `drop_worker` no search tells the worker, whatever it had, at the front
+    of sequences or cut off. What it stores from then on is what it has: nothing of before comes back with
+    it. Both answer `done`, also of a worker that was never told of.
+
+    Why
+    ---
+    A server that was restarted, or has new weights, has an empty cache. If its entries stay, every prompt
+    of before is sent to the one server that must compute all of it. Indexes that only logged the event, or
+    left a removed worker to an eviction that never came, did that.
+
+    Choices
+    -------
+    What is kept of a worker that has nothing.
+
+    Caller
+    ------
+    To drop a worker that is gone: an index knows of it only what it is told.
+
+    Engines
+    -------
+    - dynamo 1.6.1: the event `cleared`, `clear_all_blocks` and `remove_worker` (`radix_tree.rs`): the same.
+      The latter two are for all ranks of a worker, which here are workers of their own.
+    - llm-d logged the event and did nothing
+      ([pull request 593](https://github.com/llm-d/llm-d-kv-cache/pull/593)).
+    """
+
+
+@law("I8", FindBlocks, page=_PAGE, ways="op", kinds="index", needs="early_exit")
+def an_early_answer_names_the_best(before: IndexModel, operation: FindBlocks, seen: SeenSearch) -> Found:
+    """An early answer names the same workers, and the best of them.
+
+    With `early` a search may end as soon as one worker is left. It tells the same workers as without, none
+    with more blocks than it has, and none without any. Whoever it tells with the most has at least as
+    many as any other.
+
+    Why
+    ---
+    Who only asks where to send a request needs no count. But an answer that ends too early has a tie in it
+    that is none, and half of the requests go to a worker with one block of a thousand.
+
+    Choices
+    -------
+    Where it ends, and whether it does at all.
+
+    Caller
+    ------
+    Not to take the counts for those of I1.
+
+    Engines
+    -------
+    - dynamo 1.6.1: `early_exit` of `find_matches`; ends at the first node that only one worker has: the
+      same.
+    """
+    if not operation.early:
+        return None
+    for worker, count in _counts_of(seen):
+        least, most = seen.bounds.get(worker, _NOTHING)
+        if not min(least, 1) <= count <= most:
+            return Broken(f"blocks of worker {worker}, told early", f"up to {most}", count)
+    told = max(seen.told.values(), default=0)
+    best = max((least for least, _ in seen.bounds.values()), default=0)
+    for worker in [worker for worker, count in seen.told.items() if count == told]:
+        most = seen.bounds[worker].most
+        if most < best:
+            return Broken(f"blocks of worker {worker}, told as the best", f"{best} or more", most)
+    return True
+
+
+@law("I9", Inspect, page=_PAGE, ways="op", kinds="index", needs="inspect")
+def what_is_shown_is_what_is_there(before: IndexModel, operation: Inspect, seen: Seen) -> Found:
+    """What is shown is what is there, and an index built from it answers the same.
+
+    `inspect` answers `indexed`: for each block of each worker its hash, the hash of its tokens and the hash
+    of its parent, `null` for a first one. It shows each block once that a worker has, and no other. What
+    is cut off may be left out (I5), unless `exact_removals` is claimed.
+
+    `rebuild` makes an empty index, lets it take up what this one shows, and goes on with it. Every search
+    tells what it told before. What was cut off may be lost in that (I5), unless it was told since.
+
+    Why
+    ---
+    A router that starts asks another one, or the server's own index, for all that there is. What a
+    dump leaves out is never told again, since events come once; what it shows of nobody is never removed.
+
+    Choices
+    -------
+    The order of blocks, and how many events it takes to tell them.
+
+    Caller
+    ------
+    Nothing.
+
+    Engines
+    -------
+    - dynamo 1.6.1: `dump_tree_as_events`, whose events may be applied in order (`radix_tree.rs`). Blocks of a
+      worker below one that it has lost are dumped below a parent that cannot be found then.
+    """
+    shown, expected = seen.result.blocks, dict(before.expected())
+    if len(shown) != len({*shown}):
+        return Broken("blocks shown", "each once", sorted(map(repr, shown)))
+    for block in shown:
+        if block not in expected:
+            return Broken(_name(block), "as it was stored, or not", block, before.law_of_shown(block))
+    for block, must_be in expected.items():
+        if must_be and block not in shown:
+            return Broken(_name(block), block, "not shown", before.law_of_shown(block))
+    return True
+
+
+def _name(block: IndexedBlock) -> str:
+    return f"block {block.hash} of worker {block.worker}"
+
+
+@a_look_changes_nothing.on(FindBlocks, kinds="index")
+def _a_search_tells_the_same_again(before: IndexModel, operation: FindBlocks, seen: SeenSearch) -> Found:
+    if operation not in before.answers:
+        return None
+    return same("the same search again", before.answers[operation], seen.result)
+
+
+# -- coverage goals ------------------------------------------------------------------------------------------
+
+_goals = partial(make_goals, "index")
+
+GOALS = (
+    *_goals(
+        ("several workers have different parts of a sequence", "I1 I2"),
+        ("blocks are stored below a parent that is not there", "I3"),
+        ("blocks are stored below a block that is cut off", "I3"),
+        ("a block is stored again", "I4"),
+        ("a block is removed that is not there", "I4"),
+        ("an inner block is removed", "I5"),
+        ("a block is removed that is cut off", "I5"),
+        ("a gap is closed", "I5"),
+        ("a worker with blocks is cleared", "I7"),
+        ("a worker with blocks is dropped", "I7"),
+        ("a reset takes blocks from workers", "X7"),
+    ),
+    *_goals(
+        ("blocks are stored that another worker has", "I2"),
+        when=(Condition("hashes of all workers", lambda config: config.get("own_hashes") is not True),),
+    ),
+    *_goals(("an early answer is short", "I8"), needs="early_exit"),
+    *_goals(("an index with a gap is built again", "I9"), needs="inspect"),
+    *_goals(
+        ("a block that is its own parent is refused", "X1"),
+        ("a hash that is stored twice in one event is refused", "X1"),
+        needs="refuses_bad_arguments",
+    ),
+    *_goals(("a malformed call is refused", "X1"), needs="refuses_malformed"),
+)
+"""What a search of indexes is to reach."""
+
+
+def _met_by_store(before: IndexModel, operation: StoreBlocks, seen: SeenStore) -> Met:
+    worker, parent = operation.worker, operation.parent
+    others = [known for number, known in before.workers.items() if number != worker]
+    return {
+        "blocks are stored that another worker has": any(
+            hash in known.sure for known in others for hash in seen.fresh
+        ),
+        "blocks are stored below a block that is cut off": parent is not None
+        and before.is_cut_off(worker, parent),
+        "a block is stored again": len(seen.fresh) < len(operation.blocks),
+        "a gap is closed": seen.is_joined,
+    }
+
+
+def _met_by_orphan(before: IndexModel, operation: StoreBlocks, seen: SeenStore) -> Met:
+    is_cut_off = operation.parent is not None and before.has(operation.worker, operation.parent)
+    return {
+        "blocks are stored below a parent that is not there": not is_cut_off,
+        "blocks are stored below a block that is cut off": is_cut_off,
+    }
+
+
+def _met_by_removal(before: IndexModel, operation: RemoveBlocks, seen: SeenRemoval) -> Met:
+    return {
+        "a block is removed that is not there": len(seen.there) < len(operation.hashes),
+        "an inner block is removed": seen.is_inner,
+        "a block is removed that is cut off": any(
+            before.is_cut_off(operation.worker, hash) for hash in seen.there
+        ),
+    }
+
+
+def _has_blocks(before: IndexModel, worker: int) -> bool:
+    known = before.workers.get(worker)
+    return known is not None and bool(known.sure or known.unsure)
+
+
+def _met_by_clear(before: IndexModel, operation: ClearWorker, seen: Seen) -> Met:
+    return {"a worker with blocks is cleared": _has_blocks(before, operation.worker)}
+
+
+def _met_by_drop(before: IndexModel, operation: DropWorker, seen: Seen) -> Met:
+    return {"a worker with blocks is dropped": _has_blocks(before, operation.worker)}
+
+
+def _met_by_reset(before: IndexModel, operation: Reset, seen: Seen) -> Met:
+    has_blocks = any(_has_blocks(before, worker) for worker in before.workers)
+    return {"a reset takes blocks from workers": has_blocks}
+
+
+def _met_by_search(before: IndexModel, operation: FindBlocks, seen: SeenSearch) -> Met:
+    counts = {*seen.told.values()}
+    is_short = any(count < seen.bounds[worker].least for worker, count in seen.told.items())
+    if operation.early:
+        return {"an early answer is short": is_short}
+    return {"several workers have different parts of a sequence": len(counts) > 1}
+
+
+def _met_by_rebuild(before: IndexModel, operation: Rebuild, seen: Seen) -> Met:
+    cut_off = (block for block, _ in before.expected() if before.is_cut_off(block.worker, block.hash))
+    return {"an index with a gap is built again": next(cut_off, None)}
+
+
+INDEX = KindLaws(
+    order="X8 I8 I1 I9",
+    asked={
+        StoreBlocks: Asked(Done, "I1"),
+        RemoveBlocks: Asked(Done, "I5"),
+        ClearWorker: Asked(Done, "I7"),
+        DropWorker: Asked(Done, "I7"),
+        FindBlocks: Asked(Leading, "I1"),
+        Rebuild: Asked(Done, "I9"),
+        Inspect: Asked(Indexed, "I9"),
+        Reset: Asked(Done, "X7"),
+    },
+    sizes_law="I1",
+    met={
+        (StoreBlocks, DONE): _met_by_store,
+        (StoreBlocks, ORPHANED): _met_by_orphan,
+        (RemoveBlocks, DONE): _met_by_removal,
+        (RemoveBlocks, MISSING): _met_by_removal,
+        (ClearWorker, DONE): _met_by_clear,
+        (DropWorker, DONE): _met_by_drop,
+        (Reset, DONE): _met_by_reset,
+        (FindBlocks, DONE): _met_by_search,
+        (Rebuild, DONE): _met_by_rebuild,
+    },
+    counts_all=False,
+)

@@ -1,0 +1,43 @@
+"""dynamo's index of KV blocks under a short search: nothing that is claimed for it is broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from pymllm.adapters.registry import find_adapter, make_adapter
+from pymllm.conformance.acting import drive, make_machine
+from pymllm.conformance.index_machine import IndexMachine
+from pymllm.conformance.smoke import smoke_test
+from pymllm.history.operations import FindBlocks, Inspect, RemoveBlocks, StoreBlocks
+from pymllm.history.outcomes import Done, Failed, Indexed, IndexedBlock, Leading, NotThere
+
+
+def test_the_adapter_is_sane() -> None:
+    """Before the index is judged."""
+    assert smoke_test(find_adapter("dynamo-index")).kind == "index"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_claimed_holds(seed: int) -> None:
+    """I1 to I5, I7 to I9, X3, X7 and X8."""
+    machine = drive(make_machine(IndexMachine, "dynamo-index", {"own_hashes": False}), seed, 60)
+    assert machine.judge.evidence.exercised.keys() >= {"I1", "I2", "I3", "I4", "I5", "I7", "I8", "I9", "X8"}
+
+
+def test_events_become_what_its_router_sends() -> None:
+    """Blocks below each other, what it does not know, and what it takes for an error."""
+    adapter = make_adapter("dynamo-index")
+    operations = (
+        StoreBlocks(1, ((11, 1), (12, 2))),
+        StoreBlocks(2, ((12, 2),), 11),
+        RemoveBlocks(1, (12, 13)),
+        StoreBlocks(1, ((11, 1),), 11),
+        FindBlocks((1, 2)),
+        Inspect(),
+    )
+    results = [adapter.apply(step, operation).result for step, operation in enumerate(operations, 1)]
+    block = IndexedBlock(1, 11, 1)
+    assert results == [
+        *(Done(), NotThere(), NotThere(), Failed("RuntimeError")),
+        *(Leading(((1, 1),)), Indexed((block,))),
+    ]

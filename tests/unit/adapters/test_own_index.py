@@ -1,0 +1,102 @@
+"""The index of plain dictionaries: by worker, from the front of a sequence on."""
+
+from __future__ import annotations
+
+import pytest
+
+from pymllm.adapters.own_index import DictIndex, IndexDict
+from pymllm.conformance.acting import drive, make_machine
+from pymllm.conformance.index_machine import IndexMachine
+from pymllm.history.files import Config, Header
+from pymllm.oracle.coverage import expected_goals
+
+CHAIN = ((101, 1), (102, 2), (103, 3))
+
+
+@pytest.fixture
+def index() -> DictIndex:
+    """Worker 1 has three blocks of a sequence, worker 2 the first two."""
+    made = DictIndex()
+    assert made.store(1, CHAIN)
+    assert made.store(2, CHAIN[:1])
+    assert made.store(2, CHAIN[1:2], 101)
+    return made
+
+
+def test_leading_blocks_are_found(index: DictIndex) -> None:
+    """I1, I8: early it ends with the only worker that is left."""
+    assert index.find([1, 2, 3]) == {1: 3, 2: 2}
+    assert index.find([1, 2, 3, 4], early=True) == {1: 3, 2: 2}
+    assert index.find([1, 9]) == {1: 1, 2: 1}
+    assert index.find([3]) == index.find([]) == {}
+    assert index.remove(2, [101])
+    assert index.find([1, 2, 3], early=True) == {1: 1}
+
+
+@pytest.mark.notices("B240")
+def test_the_same_tokens_stand_at_several_depths() -> None:
+    """I1: a block is below its parent, whatever else begins alike."""
+    index = DictIndex()
+    assert index.store(1, ((101, 1), (102, 2), (104, 1)))
+    assert index.find([1, 2, 1]) == {1: 3}
+    assert index.find([1, 1]) == {1: 1}
+
+
+@pytest.mark.notices("B203")
+def test_what_is_cut_off_can_be_removed(index: DictIndex) -> None:
+    """I6: it is not found when what is above it comes back."""
+    assert index.remove(1, [102])
+    assert index.remove(1, [103])
+    assert index.store(1, CHAIN[1:2], 101)
+    assert index.find([1, 2, 3]) == {1: 2, 2: 2}
+
+
+@pytest.mark.notices("B242")
+def test_what_is_removed_comes_back_with_all_below_it(index: DictIndex) -> None:
+    """I5, I6; of the right worker, and also what is not there is told."""
+    assert not index.remove(1, [102, 7])
+    assert index.find([1, 2, 3]) == {1: 1, 2: 2}
+    assert not index.store(1, ((104, 4),), 102)
+    assert index.store(1, CHAIN[1:2], 101)
+    assert index.find([1, 2, 3]) == {1: 3, 2: 2}
+
+
+def test_a_dump_is_all_there_is(index: DictIndex) -> None:
+    """I9: blocks that are cut off as well."""
+    index.remove(1, [101])
+    again = DictIndex.load(index.dump())
+    again.store(1, CHAIN[:1])
+    assert again.find([1, 2, 3]) == {1: 3, 2: 2}
+
+
+@pytest.mark.notices("B241")
+@pytest.mark.notices("B243")
+def test_workers_are_cleared_and_dropped(index: DictIndex) -> None:
+    """I7."""
+    index.clear(1)
+    index.clear(9)
+    index.drop(2)
+    index.drop(2)
+    assert index.find([1]) == {}
+    assert index.dump() == []
+
+
+@pytest.mark.notices("B244")
+def test_a_block_stands_in_one_place(index: DictIndex) -> None:
+    """X1: before anything is stored."""
+    for blocks, parent in ((((7, 7), (7, 8)), None), (((7, 7), (103, 8)), 103)):
+        with pytest.raises(ValueError, match="one stands there twice"):
+            index.store(1, blocks, parent)
+    assert index.find([7]) == {}
+    assert index.find([1, 2, 3]) == {1: 3, 2: 2}
+
+
+@pytest.mark.parametrize("config", IndexDict.CONFIGURATIONS, ids=str)
+def test_a_long_run_reaches_every_goal(config: Config) -> None:
+    """And breaks nothing."""
+    machine = make_machine(IndexMachine, "index-dict", dict(config))
+    reached: set[str] = set()
+    for seed in range(10):
+        judge = drive(machine, seed, 100).judge
+        reached |= judge.evidence.reached.keys()
+    assert reached == expected_goals(Header("x", "index", dict(config), tuple(judge.model.claims)))
