@@ -50,7 +50,7 @@ def anchors_of(page: Path) -> set[str]:
 
 
 def links_of(page: Path) -> list[str]:
-    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    text = re.sub("``.+?``", "", BLOCK.sub("", page.read_text(encoding="utf-8")))  # an index and a call
     return re.findall(r"\]\((?!https?:)([^)\s]+)\)", text)
 
 
