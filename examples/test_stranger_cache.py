@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from stranger_adapter import StrangerCache
 
 from pymllm.conformance.cache_machine import cache_machine, check_adapter
@@ -10,6 +11,14 @@ from pymllm.conformance.cache_machine import cache_machine, check_adapter
 TestStrangerCache = cache_machine(StrangerCache).TestCase
 
 
-def test_it_keeps_every_law_that_it_claims() -> None:
-    """On every configuration, also where an engine drives it."""
-    check_adapter("stranger_adapter:StrangerCache", examples=10)
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        "stranger_adapter:StrangerCache",
+        "stranger_slots_adapter:StrangerSlots",
+        "stranger_blocks_adapter:StrangerBlocks",
+    ],
+)
+def test_it_keeps_every_law_that_it_claims(adapter: str) -> None:
+    """On every configuration; the cache also where an engine drives it."""
+    check_adapter(adapter, examples=10)

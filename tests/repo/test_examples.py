@@ -12,6 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from pymllm.cli import main
+from pymllm.conformance.cache_machine import check_adapter
+from pymllm.faults.plant import Edit, planted
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -30,7 +32,7 @@ def test_a_project_of_its_own_examines_its_cache(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 def test_its_faults_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,12 +44,38 @@ def test_its_faults_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "5 of 5 faults caught by a listed law" in result.stdout
 
 
-def test_the_cache_knows_nothing_of_us() -> None:
-    """Some fifty lines of code, and no import of pymllm."""
-    text = (EXAMPLES / "stranger_cache.py").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["cache", "slots", "blocks"])
+def test_what_is_examined_knows_nothing_of_us(name: str) -> None:
+    """Less than a hundred lines, and no import of pymllm."""
+    text = (EXAMPLES / f"stranger_{name}.py").read_text(encoding="utf-8")
     assert "import pymllm" not in text
     assert "from pymllm" not in text
-    assert len(text.splitlines()) < 70
+    assert len(text.splitlines()) < 100
+
+
+@pytest.mark.parametrize(("name", "limit"), [("", 50), ("slots_", 30), ("blocks_", 80)])
+def test_an_adapter_is_short(name: str, limit: int) -> None:
+    """The promise of the page: so few lines for a cache, for slots, for blocks, imports not counted."""
+    text = (EXAMPLES / f"stranger_{name}adapter.py").read_text(encoding="utf-8")
+    assert len(text.partition("\nclass ")[2].splitlines()) < limit
+
+
+@pytest.mark.parametrize(
+    ("adapter", "place", "edit", "law"),
+    [
+        ("slots_adapter:StrangerSlots", "slots:PageList.take", ["count > len", "count > 2 + len"], "A3"),
+        ("slots_adapter:StrangerSlots", "slots:PageList.give_back", ["< len(pages)", "< 0"], "A5"),
+        ("blocks_adapter:StrangerBlocks", "blocks:BlockStore.take", [" if at not in parents", ""], "C1"),
+        ("blocks_adapter:StrangerBlocks", "blocks:BlockStore.publish", [" and is_below", ""], "C3"),
+    ],
+)
+def test_the_shorter_adapters_show_what_is_wrong(
+    adapter: str, place: str, edit: list[str], law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hide nothing: what is broken behind them is found by its law."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    with planted([Edit(f"stranger_{place}", *edit)]), pytest.raises(AssertionError, match=f"breaks {law}"):
+        check_adapter(f"stranger_{adapter}", examples=30)
 
 
 def test_its_policy_is_compared_and_examined(monkeypatch: pytest.MonkeyPatch) -> None:

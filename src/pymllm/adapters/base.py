@@ -72,6 +72,8 @@ class BaseAdapter:
 
     KIND: ClassVar[str]
     CONFIGURATIONS: ClassVar[Sequence[Config]] = ({},)
+    REFUSALS: ClassVar[Mapping[type[Exception], str]] = {}
+    """The documented name of each error by which the implementation refuses misuse, where it has another."""
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         self.name = name
@@ -111,7 +113,9 @@ class BaseAdapter:
         except UnsupportedError as reason:
             result = Unsupported(str(reason))
         except Exception as error:
-            result = Failed(type(error).__name__, str(error))
+            kinds = type(error).__mro__
+            named = next((self.REFUSALS[kind] for kind in kinds if kind in self.REFUSALS), kinds[0].__name__)
+            result = Failed(named, str(error))
         if isinstance(result, _GIVES):
             self._given[step] = result.slots
         return Outcome(result, tuple(self.effects), self.sizes())

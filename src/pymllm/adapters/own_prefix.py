@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
-from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.failing_calls import InjectedFault, RecordingPool, record_around
 from pymllm.adapters.key_forms import clobber, make_indices, make_radix_key
-from pymllm.errors import ProgramError
+from pymllm.adapters.simple import PrefixAdapter
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.files import Config
@@ -42,7 +42,7 @@ def pool_configurations(
     )
 
 
-class OwnPrefixCache(BaseAdapter, ABC):
+class OwnPrefixCache(PrefixAdapter, ABC):
     """A `BasePrefixCache` of ours, the `cache`, over a recording `pool`, or none.
 
     Keys of its configuration: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``none``, ``token``
@@ -52,15 +52,11 @@ class OwnPrefixCache(BaseAdapter, ABC):
     changed anything; looking inside after one that only read would take a third of a machine's time.
     """
 
-    KIND: ClassVar[str] = "prefix"
-
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
         self.is_touched = True
         self._fault: ops.Fault | None = None
         self._callbacks_run = 0
-        self._nodes: dict[int, Any] = {}
-        self._holds: dict[int, tuple[Any, Any]] = {}
         self.pool = self._make_pool()
         self.cache = self.make_cache(self._on_node_evict)
         # Sizes are told after every operation: what to ask for them is looked up once.
@@ -245,42 +241,13 @@ class OwnPrefixCache(BaseAdapter, ABC):
         result = self.cache.evict(operation.tokens, operation.secondary)
         return out.Evicted(result.full_evicted, result.swa_evicted, result.mamba_evicted)
 
-    def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
+    def reset(self) -> None:
         self.cache.reset()
-        return out.Done()
 
-    # -- nodes by step ---------------------------------------------------------------------------------
+    # -- holds -----------------------------------------------------------------------------------------
 
-    def node_of(self, step: int) -> Any:
-        """Return the node that a step gave, or its hold was taken at; `ProgramError` where it gave none."""
-        if step in self._nodes:
-            return self._nodes[step]
-        if step in self._holds:
-            return self._holds[step][0]
-        raise ProgramError(f"step {step} gave no node")
-
-    def token_of(self, step: int) -> Any:
-        """Return the token of a step's hold; `ProgramError` where it took none."""
-        if step not in self._holds:
-            raise ProgramError(f"step {step} took no hold")
-        return self._holds[step][1]
-
-    def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
-        node = self.node_of(operation.of)
-        token = self.cache.inc_lock_ref(node)
-        self.keep_hold(step, node, token)
-        return out.Locked(token)
-
-    def keep_hold(self, step: int, node: Any, token: Any) -> None:
-        """Remember what a step's hold was taken at, and its token."""
-        self._holds[step] = (node, token)
-
-    def named_by(self, operation: ops.Unlock) -> tuple[Any, Any]:
-        """Return the node and the token that an `Unlock` passes."""
-        token = self.token_of(operation.lock)
-        if operation.token is not None:
-            token = self.token_of(operation.token) if operation.token else None
-        return self.node_of(operation.lock if operation.at is None else operation.at), token
+    def lock(self, node: Any) -> Any:
+        return self.cache.inc_lock_ref(node)
 
     def do_unlock(self, step: int, operation: ops.Unlock) -> out.Result:
         """Release a hold; no token is passed in either of the two ways in which it can be left out."""

@@ -39,7 +39,8 @@ _PATIENCE = (
 )
 _PATIENCE_LEAST = 10.0  # and so many seconds at least, before it is cut short.
 _TARGETED_ACTS = 400
-# An engine's act is many operations: 80 test every law that 400 do, in a quarter of the time (0.1 to 0.6 s).
+_SLOW_PACE = 2.0  # driven programs in a second. An act of a machine that plays no more is many operations:
+# 80 test every law that 400 do, in a quarter to a half of the time (0.1 to 0.6 s).
 _TARGETED_ACTS_OF_AN_ENGINE = 80
 _TARGETED_ACTS_IN_ALL = 16_000  # at most, in all programs: it ends once the law was tested
 _TARGETED_ACTS_IN_ALL_OF_AN_ENGINE = 2_000  # some seconds, either of them
@@ -181,7 +182,7 @@ def _pick_places(own: Sequence[SearchedConfiguration], able: Sequence[bool], tur
 def _targeted_run(
     found: SearchedConfiguration, laws: Sequence[str], goals: Sequence[str], plan: VerifyPlan
 ) -> SearchTask:
-    is_short = found.machine.has_engine and not goals  # some of which come only late
+    is_short = found.machine.driven_pace <= _SLOW_PACE and not goals  # some of which come only late
     acts = _TARGETED_ACTS_OF_AN_ENGINE if is_short else _TARGETED_ACTS
     most = _TARGETED_ACTS_IN_ALL_OF_AN_ENGINE if found.machine.has_engine else _TARGETED_ACTS_IN_ALL
     return SearchTask(

@@ -33,7 +33,9 @@ from pymllm.history.files import History
 _SLICE = 25  # Programs per run of Hypothesis: what it remembers of them grows with their number.
 _SHARE = 0.5  # of the longest time is for Hypothesis, where there are driven programs, too
 _LONGER = 4  # times as many acts has a program that it does not play
-_WALK_EVERY = 4  # steps of such a program between two walks from inside
+# Steps of such a program between two walks from inside, which took a quarter of the time. Of 12 faults that
+# walks see, one was found later (docs/benchmarks.md).
+_WALK_EVERY = 4
 
 
 @dataclass(frozen=True, slots=True)

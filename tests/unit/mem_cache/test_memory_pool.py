@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -56,6 +58,25 @@ def test_the_factory_passes_everything_on() -> None:
     assert (pool.v_head_num, pool.v_head_dim, pool.dtype, pool.page_size) == (4, 5, torch.bfloat16, 2)
     assert (allocator.size, allocator.page_size, allocator.need_sort) == (8, 2, False)
     assert allocator.device == pool.device == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("factory", "defaults"),
+    [
+        (
+            make_full_attention_net_mem_pool,
+            {"device": "cuda", "dtype": torch.float16, "page_size": 1, "need_sort": True, "pin_memory": True},
+        ),
+        (make_req_to_token_pool, {"device": "cuda"}),
+    ],
+)
+def test_what_a_factory_is_not_told_is_as_in_the_reference(
+    factory: Callable[..., object], defaults: dict[str, object]
+) -> None:
+    """Of the optional parameters, which a machine without a GPU cannot call them without."""
+    parameters = inspect.signature(factory).parameters.values()
+    found = {it.name: it.default for it in parameters if it.default is not inspect.Parameter.empty}
+    assert found == defaults
 
 
 def test_the_row_factory_builds_a_table() -> None:

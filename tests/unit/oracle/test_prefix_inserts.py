@@ -65,6 +65,7 @@ def test_an_insert_meets_what_was_there() -> None:
     assert reached["an insert brings duplicates"] == 2
     assert reached["an insert passes the matched prefix back"] == 1
     assert reached["an unaligned tail stays the caller's"] == 1
+    assert reached["an insert leaves a node in its middle"] == 0  # nobody has looked at the nodes
 
 
 def test_an_empty_key_is_a_no_op() -> None:

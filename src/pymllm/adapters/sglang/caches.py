@@ -60,9 +60,9 @@ class SglangOlder(SglangManyKinds):
         dtype = str(result.device_indices.dtype).removeprefix("torch.")
         return Matched(slots, len(slots), self.node_length(node, operation.key), dtype)
 
-    def insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
+    def call_insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call, and find the node."""
-        result = super().insert(operation, key, value)
+        result = super().call_insert(operation, key, value)
         params = load_sglang("mem_cache.base_prefix_cache").MatchPrefixParams
         found = self.cache.match_prefix(params(key=self.key_of(operation.key)))
         result.last_device_node = found.last_device_node
@@ -162,11 +162,11 @@ class SglangUnifiedSWA(SglangUnified):
             return more
         return more | {"component_evicted_seqlens": {kind_of_memory("SWA"): operation.swa_evicted_seqlen}}
 
-    def token_of(self, receipt: Any) -> int | str | None:
+    def shown_token(self, token: Any) -> int | str | None:
         """Return what a hold has for the edge of its window."""
         if not self.is_held_to_windows:
             return None
-        edge: int | None = receipt.component_lock_uuids[kind_of_memory("SWA")]
+        edge: int | None = token.component_lock_uuids[kind_of_memory("SWA")]
         return edge
 
     def do_free_swa(self, step: int, operation: FreeSWA) -> Result:

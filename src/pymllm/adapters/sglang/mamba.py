@@ -15,7 +15,7 @@ from pymllm.adapters.sglang.package import load_sglang, require_version
 from pymllm.adapters.sglang.pools import SglangStates, settings_of_states
 from pymllm.adapters.sglang.tree import SglangTree
 from pymllm.history.files import Config
-from pymllm.history.operations import AllocTrack, Evict, FreeTrack, Insert, Match, Reset
+from pymllm.history.operations import AllocTrack, Evict, FreeTrack, Insert, Match
 from pymllm.history.outcomes import Done, Effect, Evicted, Matched, NodeView, NoRoom, Result, Slots
 
 
@@ -63,7 +63,7 @@ class SglangTreeOfStates(SglangTree):
     # -- states in and out ---------------------------------------------------------------------------------
 
     def do_insert(self, step: int, operation: Insert) -> Result:
-        if operation.state is None and self.aligned(operation.key):
+        if operation.state is None and self.whole(len(operation.key.tokens)):
             raise UnsupportedError("every key comes with a state")
         return super().do_insert(step, operation)
 
@@ -81,13 +81,12 @@ class SglangTreeOfStates(SglangTree):
         """Return how many states to evict."""
         return {"mamba_num": amount}
 
-    def do_reset(self, step: int, operation: Reset) -> Result:
+    def reset(self) -> None:
         """Empty the cache, and free the states that it held, as a server does."""
         held = sorted(int(slot) for slot in self.cache.all_mamba_values_flatten())
-        result = super().do_reset(step, operation)
+        super().reset()
         if not self.config.get("whole_reset"):
             self.states.allocator.free(torch.tensor(held, dtype=torch.int64))
-        return result
 
 
 class SglangUnifiedMamba(SglangTreeOfStates, SglangUnified):
@@ -170,11 +169,11 @@ class SglangMamba(SglangTreeOfStates, SglangOlder):
             super().matched(operation, node, result), state=state, branching=result.mamba_branching_seqlen
         )
 
-    def insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
+    def call_insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call, and find the node; a key without a page is none."""
         if operation.state is None:
             raise UnsupportedError("a key without a page comes without a state")
-        return super().insert(operation, key, value)
+        return super().call_insert(operation, key, value)
 
     def do_evict(self, step: int, operation: Evict) -> Result:
         """Evict KV, then the states that are missing, and count what went."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from pymllm.adapters.sglang.package import load_sglang
+from pymllm.adapters.simple import CallRecorder
 from pymllm.history.outcomes import Effect
 
 _CALLS = {
@@ -59,41 +59,18 @@ def _make_kv_of_halves() -> Any:
     return type("KVOfHalves", (base,), names)()
 
 
-class SglangPool:
-    """An allocator that tells what a cache gives back to it, by the `Effect` of each call that it has taken.
-
-    It is changed: its methods write their calls down, so that the cache has the very type that it looks for.
-    """
+class SglangPool(CallRecorder):
+    """An allocator that tells what a cache gives back to it; its own type, since a cache looks for that."""
 
     def __init__(self, allocator: Any, record: Callable[[Effect], None]) -> None:
+        super().__init__(record)
         self.allocator = allocator
         self.has_halves = hasattr(allocator, "full_to_swa_index_mapping")
-        self._record = record
-        self._depth = 0
         # A cache frees some full halves behind the back of the allocator of both.
         for part in (allocator, getattr(allocator, "full_attn_allocator", None)):
             for name, call in _CALLS.items():
                 if hasattr(part, name):
-                    setattr(part, name, self._recorded(getattr(part, name), call))
-
-    def _recorded(self, method: Callable[..., None], call: str) -> Callable[..., None]:
-        def recorded(free_index: torch.Tensor, **keywords: Any) -> None:
-            slots = tuple(free_index.tolist())
-            with self._inside():
-                method(free_index, **keywords)
-            if self._depth == 0 and slots:
-                self._record(Effect(call, slots))
-
-        return recorded
-
-    @contextmanager
-    def _inside(self) -> Iterator[None]:
-        """Leave out what a call makes of further calls, and what the caller asks for itself."""
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
+                    self.watch(part, name, call)
 
     # -- the caller's own calls ----------------------------------------------------------------------------
 
@@ -115,20 +92,20 @@ class SglangPool:
     def free(self, slots: Sequence[int]) -> None:
         """Give slots back, and their halves where they have any."""
         if not self.has_halves:
-            with self._inside():
+            with self.unrecorded():
                 self.allocator.free(torch.tensor(slots, dtype=torch.int64))
             return
         halves = self.halves(slots)
         whole = [slot for slot, half in zip(slots, halves, strict=True) if half]
         rest = [slot for slot, half in zip(slots, halves, strict=True) if not half]
-        with self._inside():
+        with self.unrecorded():
             self.allocator.free(torch.tensor(whole, dtype=torch.int64))
             if rest:  # older versions have no call for these
                 self.allocator.free_full(torch.tensor(rest, dtype=torch.int64))
 
     def free_swa(self, slots: Sequence[int]) -> None:
         """Give halves back."""
-        with self._inside():
+        with self.unrecorded():
             self.allocator.free_swa(torch.tensor(slots, dtype=torch.int64))
 
     def halves(self, slots: Sequence[int]) -> tuple[int, ...]:
@@ -147,7 +124,7 @@ class SglangPool:
         return sizes
 
 
-class SglangStates:
+class SglangStates(CallRecorder):
     """A ``MambaSlotAllocator`` that tells what a cache gives back to it, in a pool of requests around it.
 
     `request_pool` is a ``HybridReqToTokenPool`` with the allocator and nothing else. Its own constructor
@@ -155,19 +132,13 @@ class SglangStates:
     """
 
     def __init__(self, slots: int, record: Callable[[Effect], None]) -> None:
+        super().__init__(record)
         self.allocator = load_sglang("mem_cache.allocator.mamba").MambaSlotAllocator(slots, "cpu")
         base = load_sglang("mem_cache.memory_pool").HybridReqToTokenPool
         pool = type("RequestsWithStates", (base,), {"__init__": lambda self: None})
         self.request_pool = pool()
         self.request_pool.mamba_allocator = self.allocator
-        self._free = self.allocator.free
-
-        def recorded(free_index: torch.Tensor) -> None:
-            self._free(free_index)
-            if free_index.numel():
-                record(Effect("free_state", tuple(free_index.tolist())))
-
-        self.allocator.free = recorded
+        self.watch(self.allocator, "free", "free_state")
 
     def alloc(self) -> int | None:
         """Take a slot for the caller."""
@@ -176,7 +147,8 @@ class SglangStates:
 
     def free(self, slot: int) -> None:
         """Give one of the caller's back, which no cache has asked for."""
-        self._free(torch.tensor([slot]))
+        with self.unrecorded():
+            self.allocator.free(torch.tensor([slot]))
 
     def size(self) -> int:
         """Count the slots that can be handed out."""

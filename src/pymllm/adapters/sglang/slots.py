@@ -10,6 +10,7 @@ import torch
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.sglang.package import NEWER, also_claimed, load_sglang, require_version
 from pymllm.adapters.sglang.pools import SglangPool, make_allocator
+from pymllm.adapters.simple import SlotAdapter
 from pymllm.history import operations as ops
 from pymllm.history.files import Config
 from pymllm.history.outcomes import Done, Effect, NoRoom, Slots, Table
@@ -23,14 +24,13 @@ def _configurations(*page_sizes: int, **more: int) -> tuple[Config, ...]:
     )
 
 
-class SglangTokenSlots(BaseAdapter):
+class SglangTokenSlots(SlotAdapter):
     """``TokenToKVPoolAllocator``: slots by the token; ``page_size``, ``pages``, ``need_sort``, ``also``.
 
     sglang's caller rounds an allocation up to whole pages, passes slots as one 64-bit tensor, and knows which
     of its slots have lost their halves; so does the adapter. Misuse is undefined, that of groups included.
     """
 
-    KIND: ClassVar[str] = "slots"
     CONFIGURATIONS: ClassVar[Sequence[Config]] = _configurations(1)
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
@@ -49,13 +49,17 @@ class SglangTokenSlots(BaseAdapter):
     def sizes(self) -> dict[str, int]:
         return self.pool.sizes()
 
-    def do_alloc(self, step: int, operation: ops.Alloc) -> Slots | NoRoom:
-        slots = self.pool.alloc(operation.tokens)
-        return NoRoom() if slots is None else Slots(slots, self.pool.halves(slots))
+    def alloc(self, tokens: int) -> Sequence[int] | None:
+        return self.pool.alloc(tokens)
 
-    def do_free(self, step: int, operation: ops.Free) -> Done:
-        self.pool.free(self.numbers(operation.slots))
-        return Done()
+    def free(self, slots: Sequence[int]) -> None:
+        self.pool.free(slots)
+
+    def halves(self, slots: Sequence[int]) -> Sequence[int]:
+        return self.pool.halves(slots)
+
+    def clear(self) -> None:
+        self.pool.allocator.clear()
 
     def do_merge(self, step: int, operation: ops.Merge) -> Done:
         if "merges" not in self.capabilities:
@@ -69,10 +73,6 @@ class SglangTokenSlots(BaseAdapter):
 
     def do_end_group(self, step: int, operation: ops.EndGroup) -> Done:
         self.pool.allocator.free_group_end()
-        return Done()
-
-    def do_clear(self, step: int, operation: ops.Clear) -> Done:
-        self.pool.allocator.clear()
         return Done()
 
 

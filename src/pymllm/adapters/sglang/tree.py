@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.key_forms import clobber
 from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.adapters.sglang.package import NEWER, also_claimed, load_sglang, require_version
 from pymllm.adapters.sglang.pools import SglangPool, make_allocator
-from pymllm.errors import ProgramError
+from pymllm.adapters.simple import PrefixAdapter
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.files import Config
@@ -31,7 +31,7 @@ ASTRAY = -1
 """Length of a path that spells no prefix of its key."""
 
 
-class SglangTree(BaseAdapter, ABC):
+class SglangTree(PrefixAdapter, ABC):
     """A prefix cache of sglang, the `cache`, over one of its allocators, the `pool`.
 
     Keys of its configuration: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``token`` or
@@ -40,7 +40,6 @@ class SglangTree(BaseAdapter, ABC):
     key once a call has returned; ``whole_reset``, that a reset gives slots back.
     """
 
-    KIND: ClassVar[str] = "prefix"
     VERSION: ClassVar[str] = NEWER
     """Of sglang, which the adapter was tried with."""
     CONFIGURATIONS: ClassVar[Sequence[Config]] = pool_configurations([None], ["token"])
@@ -53,8 +52,6 @@ class SglangTree(BaseAdapter, ABC):
             page_size, self.number("slots"), self.number("swa_slots") if halves else None
         )
         self.pool = SglangPool(allocator, self.effects_of_cache)
-        self._nodes: dict[int, Any] = {}
-        self._holds: dict[int, tuple[Any, Any]] = {}
         self._left: set[int] = set()
         self._numbers: dict[int, int] = {}
         self.cache: Any = self.make_cache(page_size)
@@ -99,13 +96,14 @@ class SglangTree(BaseAdapter, ABC):
 
     # -- the pool, called by who owns the slots ------------------------------------------------------------
 
-    def do_alloc(self, step: int, operation: ops.Alloc) -> out.Result:
-        slots = self.pool.alloc(operation.tokens)
-        return out.NoRoom() if slots is None else out.Slots(slots, self.pool.halves(slots))
+    def alloc(self, tokens: int) -> Sequence[int] | None:
+        return self.pool.alloc(tokens)
 
-    def do_free(self, step: int, operation: ops.Free) -> out.Result:
-        self.pool.free(self.numbers(operation.slots))
-        return out.Done()
+    def free(self, slots: Sequence[int]) -> None:
+        self.pool.free(slots)
+
+    def halves(self, slots: Sequence[int]) -> Sequence[int]:
+        return self.pool.halves(slots)
 
     def do_free_swa(self, step: int, operation: ops.FreeSWA) -> out.Result:
         if not self.pool.has_halves:
@@ -152,7 +150,7 @@ class SglangTree(BaseAdapter, ABC):
             raise UnsupportedError("a cache over a pool takes slots")
         key = self.key_of(operation.key)
         value = torch.tensor(self.numbers(operation.slots), dtype=torch.int64)
-        result = self.insert(operation, key, value)
+        result = self.call_insert(operation, key, value)
         self._let_go(key)
         clobber(value)
         node = self._nodes[step] = result.last_device_node
@@ -162,7 +160,7 @@ class SglangTree(BaseAdapter, ABC):
         exists = operation.state is not None and bool(result.mamba_exist)
         return out.Inserted(int(result.prefix_len), adopted, length, exists)
 
-    def insert(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
+    def call_insert(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call."""
         params = load_sglang("mem_cache.base_prefix_cache").InsertParams
         return self.cache.insert(params(key=key, value=value, **self.more_of_insert(operation)))
@@ -173,12 +171,8 @@ class SglangTree(BaseAdapter, ABC):
 
     def adopted(self, operation: ops.Insert, result: Any) -> tuple[tuple[int, int], ...]:
         """Return the ranges that the cache took, as its caller concludes from the prefix length."""
-        start, stop = int(result.prefix_len), self.aligned(operation.key)
+        start, stop = int(result.prefix_len), self.whole(len(operation.key.tokens))
         return ((start, stop),) if start < stop else ()
-
-    def aligned(self, key: ops.Key) -> int:
-        """Return how many tokens of a key are whole pages."""
-        return len(key.tokens) // self.number("page_size") * self.number("page_size")
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
         """Evict; what is negative is nothing to sglang's caller."""
@@ -193,7 +187,7 @@ class SglangTree(BaseAdapter, ABC):
         """Return what to evict of the second kind of memory, by the name of the parameter."""
         return {}
 
-    def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
+    def reset(self) -> None:
         """Empty the cache, and free what it held: to sglang that is one act of the server."""
         held = sorted(self.cached_slots())  # the tree in Rust tells them in another order each time
         self._left.update(self._nodes, self._holds)
@@ -201,7 +195,6 @@ class SglangTree(BaseAdapter, ABC):
         self.cache.reset()
         if not self.config.get("whole_reset"):
             self.pool.allocator.free(torch.tensor(held, dtype=torch.int64))
-        return out.Done()
 
     def cached_slots(self) -> list[int]:
         """Return every slot in the tree."""
@@ -209,38 +202,25 @@ class SglangTree(BaseAdapter, ABC):
 
     # -- nodes by step -------------------------------------------------------------------------------------
 
-    def _node_of(self, step: int) -> Any:
-        if step in self._nodes:
-            return self._nodes[step]
-        if step in self._holds:
-            return self._holds[step][0]
-        raise ProgramError(f"step {step} gave no node")
-
     def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
         """Take a hold; one at the root of a tree that was reset is none."""
-        node = self._node_of(operation.of)
-        if operation.of in self._left:
-            self._left.add(step)
-            self._holds[step] = (None, None)
-            return out.Locked()
-        receipt = self.cache.inc_lock_ref(node)
-        self._holds[step] = (node, receipt)
-        return out.Locked(self.token_of(receipt))
+        if operation.of not in self._left:
+            return super().do_lock(step, operation)
+        self._left.add(step)
+        self.keep_hold(step, None, None)
+        return out.Locked()
 
-    def token_of(self, receipt: Any) -> int | str | None:
-        """Return the opaque part of what a hold was given."""
-        return None
+    def lock(self, node: Any) -> Any:
+        return self.cache.inc_lock_ref(node)
 
     def do_unlock(self, step: int, operation: ops.Unlock) -> out.Result:
         """Release a hold; one in a tree that was reset is gone."""
         if operation.at is not None or operation.token is not None:
             raise UnsupportedError("a hold is released as it was taken")
-        if operation.lock not in self._holds:
-            raise ProgramError(f"step {operation.lock} took no hold")
-        if operation.lock not in self._left:
-            node, receipt = self._holds[operation.lock]
-            self.cache.dec_lock_ref(node, receipt.to_dec_params())
-        return out.Done()
+        return out.Done() if operation.lock in self._left else super().do_unlock(step, operation)
+
+    def unlock(self, node: Any, token: Any) -> None:
+        self.cache.dec_lock_ref(node, token.to_dec_params())
 
     # -- looking inside ------------------------------------------------------------------------------------
 

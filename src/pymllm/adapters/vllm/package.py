@@ -23,6 +23,7 @@ STAND_INS: dict[str, str] = {
     "regex": "patterns in names of classes",
     "uvloop": "a server's loop of events",
     "vllm.config": "the configuration of a server",
+    "vllm.distributed": "communication between processes, and events for other servers, off by default",
     "vllm.multimodal": "places of images in a prompt, which has none here",
     "vllm.sampling_params": "parameters of sampling",
     "vllm.v1.engine": "a server's requests as they arrive",
@@ -55,15 +56,11 @@ def vllm_version(environment: str = "peers") -> str:
 
 
 def load_vllm(module: str) -> Any:
-    """Import a module of vLLM, such as ``"v1.core.block_pool"``; `ImportError` where it is not installed.
-
-    torch loads what it knows of triton before, so that vLLM's look for a GPU does not meet it half-way.
-    """
+    """Import a module of vLLM, such as ``"v1.core.block_pool"``; `ImportError` where it is not installed."""
     name = f"vllm.{module}"
     if name in sys.modules:
         return sys.modules[name]
     vllm_version()
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
-    importlib.import_module("torch._inductor.runtime.hints")
     with standing_in(STAND_INS, BARE_PACKAGES, "vllm"):
         return importlib.import_module(name)

@@ -31,7 +31,15 @@ from pymllm.oracle.models.prefix_seen import GARBLED, SeenInsert, SeenMatch, See
 from pymllm.oracle.models.shown_nodes import SeenLook
 
 
-@law("K1", SliceKey, PickToken, page="keys-and-hashes", ways="sop", kinds="hashes prefix")
+@law(
+    "K1",
+    SliceKey,
+    PickToken,
+    page="keys-and-hashes",
+    ways="sop",
+    kinds="hashes prefix",
+    needs_in={"prefix": "extra_key|bigrams|forms"},
+)
 def namespaces_never_meet(before: HashModel, operation: SliceKey | PickToken, seen: SeenAnswer) -> Found:
     """Keys of other namespaces or widths never meet; containers do not matter.
 

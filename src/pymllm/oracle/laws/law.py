@@ -230,7 +230,8 @@ class Law:
         for kind in self.kinds:
             needs = sorted(self.needs_in.get(kind, ()))
             drives = " in an engine" if needs == ["engine"] else ""
-            told.append(f"`{kind}`{drives or ''.join(f' with `{need}`' for need in needs)}")
+            takes = drives or "".join(f" with `{need}`" for need in needs)
+            told.append(f"`{kind}`{takes}".replace("|", "` or `"))
         return ", ".join(told)
 
     def applies_to(

@@ -1,0 +1,405 @@
+"""Adapters with little to write: say what your class does, and operations, steps and effects are seen to.
+
+`SlotAdapter`, `PrefixAdapter` and `BlockAdapter` carry the operations of their kind out by a few methods,
+which take and return plain numbers. An operation whose method is not overridden is unsupported; an error that
+a method raises is the result. What can do more (windows, states, a look at nodes) adds the ``do_...`` of that
+operation, as in any `pymllm.adapters.base.BaseAdapter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.errors import ProgramError
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
+from pymllm.history.operations import Key
+from pymllm.history.outcomes import BlockBooks, Effect
+
+
+def plain_numbers(numbers: Any) -> tuple[int, ...]:
+    """Return the numbers of a list, an array or a tensor, or one number, as a tuple."""
+    listed = numbers.tolist() if hasattr(numbers, "tolist") else numbers
+    return (listed,) if isinstance(listed, int) else tuple(map(int, listed))
+
+
+class CallRecorder:
+    """Tells what a cache gives back to its pools by itself.
+
+    The methods of a pool are replaced on the object, so that a cache which looks for its type finds it. What
+    a call makes of further calls is part of it, and is not told again.
+
+    Parameters
+    ----------
+    record : callable
+        Called with the `Effect` of each call, once the pool has taken it.
+    """
+
+    def __init__(self, record: Callable[[Effect], None]) -> None:
+        self._record = record
+        self._depth = 0
+
+    def watch(self, owner: Any, method: str, call: str = "free") -> None:
+        """Tell of each call of a method from now on.
+
+        Parameters
+        ----------
+        owner : object
+            The pool.
+        method : str
+            Name of its method; the first argument is what goes back: numbers, a tensor, or one number.
+        call : str
+            What this is to the specification: ``free``, ``free_swa`` or ``free_state``.
+        """
+        inner = getattr(owner, method)
+
+        def watched(numbers: Any, *more: Any, **keywords: Any) -> Any:
+            named = plain_numbers(numbers)  # before the pool may change them
+            with self.unrecorded():
+                answer = inner(numbers, *more, **keywords)
+            if named and not self._depth:
+                self._record(Effect(call, named))
+            return answer
+
+        setattr(owner, method, watched)
+
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """Tell of nothing inside: the caller of the cache frees what is its own."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+
+class _SlotCalls(BaseAdapter):
+    """What a cache over slots and an allocator of slots have in common: the pool in its caller's hands."""
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        super().__init__(name, config)
+        self.calls = CallRecorder(lambda effect: self.effects.append(effect))
+
+    @property
+    def page_size(self) -> int:
+        """Slots per page, of the configuration."""
+        return self.number("page_size")
+
+    def pages_of(self, slots: Iterable[int]) -> list[int]:
+        """Return the page of each slot, in the order in which pages are met.
+
+        Each page once; with pages of one token as often as its slot is named, since that is misuse.
+        """
+        size = self.page_size
+        return [*slots] if size == 1 else [*dict.fromkeys(slot // size for slot in slots)]
+
+    def slots_of(self, pages: Iterable[int]) -> list[int]:
+        """Return all slots of some pages, page for page."""
+        size = self.page_size
+        return [slot for page in pages for slot in range(page * size, (page + 1) * size)]
+
+    def alloc(self, tokens: int) -> Any:
+        """Take whole pages for so many tokens, which need not be whole pages.
+
+        Returns
+        -------
+        sequence of int, tensor or None
+            The first ``tokens`` slots of these pages, in order; ``None`` where there are too few.
+        """
+        raise UnsupportedError("alloc")
+
+    def free(self, slots: list[int]) -> None:
+        """Take the pages back of which some or all slots are named."""
+        raise UnsupportedError("free")
+
+    def halves(self, slots: Sequence[int]) -> Sequence[int]:
+        """Return the SWA slot behind each slot; nothing where there are no such halves."""
+        return ()
+
+    def do_alloc(self, step: int, operation: ops.Alloc) -> out.Result:
+        found = self.alloc(operation.tokens)
+        if found is None:
+            return out.NoRoom()
+        slots = plain_numbers(found)
+        return out.Slots(slots, tuple(self.halves(slots)))
+
+    def do_free(self, step: int, operation: ops.Free) -> out.Result:
+        with self.calls.unrecorded():
+            self.free(self.numbers(operation.slots))
+        return out.Done()
+
+
+class SlotAdapter(_SlotCalls):
+    """An allocator of slots or pages, kind ``slots``: `alloc`, `free`, `clear` and ``sizes``."""
+
+    KIND: ClassVar[str] = "slots"
+
+    def clear(self) -> None:
+        """Take everything back, whoever has it."""
+        raise UnsupportedError("clear")
+
+    def do_clear(self, step: int, operation: ops.Clear) -> out.Result:
+        self.clear()
+        return out.Done()
+
+
+class PrefixAdapter(_SlotCalls):
+    """A prefix cache, kind ``prefix``: `match`, `insert`, `evict`, `lock`, `unlock`, `reset` and ``sizes``.
+
+    With a pool also `alloc` and `free`. A *node* is whatever the cache takes a hold of: an object of its own,
+    or the tokens where it has none. What it gives back to the pool by itself is an effect: either the pool's
+    method is watched, ``self.calls.watch(pool, "free")``, or the adapter says so (`gave_back`).
+    """
+
+    KIND: ClassVar[str] = "prefix"
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        super().__init__(name, config)
+        self._nodes: dict[int, Any] = {}
+        self._holds: dict[int, tuple[Any, Any]] = {}
+
+    # -- what the cache does -------------------------------------------------------------------------------
+
+    def match(self, key: Key) -> tuple[Any, Any]:
+        """Look the longest cached prefix up.
+
+        Parameters
+        ----------
+        key : Key
+            ``key.tokens``, of whole pages or not, and ``key.extra_key`` where that is claimed.
+
+        Returns
+        -------
+        slots : sequence of int or tensor
+            One for each token that was found.
+        node : object
+            What `lock` takes to hold them; for nothing found too.
+        """
+        raise UnsupportedError("match")
+
+    def insert(self, key: Key, slots: list[int]) -> tuple[int, Any]:
+        """Cache a key.
+
+        Parameters
+        ----------
+        key : Key
+            As of `match`.
+        slots : list of int
+            One for each token; the cache keeps those of the whole pages that it did not have.
+
+        Returns
+        -------
+        known : int
+            How many tokens it had. All behind them, as far as pages are whole, it has adopted.
+        node : object
+            What `lock` takes to hold the whole pages of the key.
+        """
+        raise UnsupportedError("insert")
+
+    def evict(self, tokens: int) -> int:
+        """Give up so many tokens that nobody holds, and return how many went; 0 or less asks for none."""
+        raise UnsupportedError("evict")
+
+    def lock(self, node: Any) -> Any:
+        """Keep a node and all above it from being evicted.
+
+        Returns
+        -------
+        object
+            What `unlock` is to get back, if anything.
+        """
+        raise UnsupportedError("lock")
+
+    def unlock(self, node: Any, token: Any) -> None:
+        """Release one hold of a node; the token is what `lock` returned."""
+        raise UnsupportedError("unlock")
+
+    def reset(self) -> None:
+        """Empty the cache, whatever is held, and give back what it had; callers keep what they have."""
+        raise UnsupportedError("reset")
+
+    def gave_back(self, slots: Any) -> int:
+        """Say that the cache has given slots back to its pool by itself; return how many."""
+        freed = plain_numbers(slots)
+        self.effects += [Effect("free", freed)] if freed else []
+        return len(freed)
+
+    def whole(self, tokens: int) -> int:
+        """Return how many of so many tokens are in whole pages."""
+        return tokens // self.page_size * self.page_size
+
+    # -- operations ----------------------------------------------------------------------------------------
+
+    def do_match(self, step: int, operation: ops.Match) -> out.Result:
+        found, self._nodes[step] = self.match(operation.key)
+        slots = plain_numbers(found)
+        return out.Matched(slots, len(slots), len(slots))
+
+    def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
+        known, self._nodes[step] = self.insert(operation.key, self.numbers(operation.slots or ()))
+        length = self.whole(len(operation.key.tokens))
+        return out.Inserted(known, ((known, length),) if known < length else (), length)
+
+    def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
+        return out.Evicted(self.evict(operation.tokens))
+
+    def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
+        self.reset()
+        return out.Done()
+
+    def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
+        node = self.node_of(operation.of)
+        token = self.lock(node)
+        self.keep_hold(step, node, token)
+        return out.Locked(self.shown_token(token))
+
+    def do_unlock(self, step: int, operation: ops.Unlock) -> out.Result:
+        self.unlock(*self.named_by(operation))
+        return out.Done()
+
+    # -- nodes by step -------------------------------------------------------------------------------------
+
+    def node_of(self, step: int) -> Any:
+        """Return the node that a step gave, or its hold was taken at; `ProgramError` where it gave none."""
+        if step in self._nodes:
+            return self._nodes[step]
+        if step in self._holds:
+            return self._holds[step][0]
+        raise ProgramError(f"step {step} gave no node")
+
+    def token_of(self, step: int) -> Any:
+        """Return the token of a step's hold; `ProgramError` where it took none."""
+        if step not in self._holds:
+            raise ProgramError(f"step {step} took no hold")
+        return self._holds[step][1]
+
+    def keep_hold(self, step: int, node: Any, token: Any) -> None:
+        """Remember what a step's hold was taken at, and its token."""
+        self._holds[step] = (node, token)
+
+    def named_by(self, operation: ops.Unlock) -> tuple[Any, Any]:
+        """Return the node and the token that an `Unlock` passes."""
+        token = self.token_of(operation.lock)
+        if operation.token is not None:
+            token = self.token_of(operation.token) if operation.token else None
+        return self.node_of(operation.lock if operation.at is None else operation.at), token
+
+    def shown_token(self, token: Any) -> int | str | None:
+        """Return what a history keeps of a hold's token: a number or a text."""
+        return token if isinstance(token, int | str) else None
+
+
+class BlockAdapter(BaseAdapter):
+    """Blocks that are shared by counting references and found by hashes, kind ``blocks``.
+
+    `alloc`, `retain`, `release`, `register`, `stamp`, `set_clock`, `reset`, `books`, ``sizes``; and `lost`,
+    which the allocator, or the adapter for it, calls for blocks that are gone. `claim` ``callbacks``.
+    """
+
+    KIND: ClassVar[str] = "blocks"
+
+    # -- what the allocator does ---------------------------------------------------------------------------
+
+    def alloc(self, count: int) -> Any:
+        """Take blocks with one reference each, and evict what has to go for them.
+
+        Returns
+        -------
+        sequence of int, tensor or None
+            ``None`` where there are too few, evictable ones counted; nothing has changed then.
+        """
+        raise UnsupportedError("alloc_blocks")
+
+    def retain(self, blocks: list[int]) -> None:
+        """Add a reference to each block, for each time that it is named."""
+        raise UnsupportedError("retain_blocks")
+
+    def release(self, blocks: list[int]) -> None:
+        """Take a reference from each block, for each time that it is named."""
+        raise UnsupportedError("release_blocks")
+
+    def register(self, blocks: list[int], hashes: list[int], parents: list[int]) -> None:
+        """Let blocks be found by hashes.
+
+        Parameters
+        ----------
+        blocks, hashes : list of int
+            In order; a parent comes before its child.
+        parents : list of int
+            The hash of each one's parent; 0 for the first block of a prompt.
+        """
+        raise UnsupportedError("register_blocks")
+
+    def stamp(self, blocks: list[int]) -> None:
+        """Make blocks as young as the clock."""
+        raise UnsupportedError("stamp_blocks")
+
+    def set_clock(self, clock: int) -> None:
+        """Set the clock, which is 0 at first; nothing else moves it."""
+        raise UnsupportedError("set_clock")
+
+    def reset(self) -> None:
+        """Make everything new, whatever is referenced, the clock included; nobody is told."""
+        raise UnsupportedError("reset")
+
+    def books(self) -> BlockBooks:
+        """Show what is known of each block.
+
+        Returns
+        -------
+        BlockBooks
+            References, hashes (-1 for none) and stamps of each block and of the dummy behind them, and the
+            block of each hash.
+        """
+        raise UnsupportedError("inspect")
+
+    def lost(self, blocks: Any, hashes: Iterable[int] = ()) -> None:
+        """Say that blocks have lost their hashes or became free; an observer of the allocator can be this.
+
+        Parameters
+        ----------
+        blocks : sequence of int, tensor or int
+            In the order in which they went.
+        hashes : iterable of int
+            Those that they had, in any order.
+        """
+        self.effects.append(Effect("callback", plain_numbers(blocks), tuple(sorted(hashes))))
+
+    # -- operations ----------------------------------------------------------------------------------------
+
+    def do_alloc_blocks(self, step: int, operation: ops.AllocBlocks) -> out.Result:
+        found = self.alloc(operation.count)
+        return out.NoRoom() if found is None else out.Slots(plain_numbers(found))
+
+    def do_retain_blocks(self, step: int, operation: ops.RetainBlocks) -> out.Result:
+        self.retain(self.numbers(operation.blocks))
+        return out.Done()
+
+    def do_release_blocks(self, step: int, operation: ops.ReleaseBlocks) -> out.Result:
+        self.release(self.numbers(operation.blocks))
+        return out.Done()
+
+    def do_register_blocks(self, step: int, operation: ops.RegisterBlocks) -> out.Result:
+        """Register blocks; where no parents are told, each follows the one before it."""
+        blocks, hashes = self.numbers(operation.blocks), [*operation.hashes]
+        parents = [0, *hashes][: len(hashes)] if operation.parents is None else [*operation.parents]
+        self.register(blocks, hashes, parents)
+        return out.Done()
+
+    def do_stamp_blocks(self, step: int, operation: ops.StampBlocks) -> out.Result:
+        self.stamp(self.numbers(operation.blocks))
+        return out.Done()
+
+    def do_set_clock(self, step: int, operation: ops.SetClock) -> out.Result:
+        self.set_clock(operation.clock)
+        return out.Done()
+
+    def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
+        self.reset()
+        return out.Done()
+
+    def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
+        return self.books()
