@@ -126,6 +126,11 @@ class IndexModel(KindModel):
         is_forgotten = law == "I5" and self.has(block.worker, block.hash)
         return "I6" if is_forgotten else law
 
+    def tested_by_look(self, shown: Iterable[IndexedBlock]) -> tuple[str, ...]:
+        """Return the laws that a look has tested; I6 where it shows what another index may have forgotten."""
+        is_kept = self.is_exact and any(self.is_cut_off(block.worker, block.hash) for block in shown)
+        return ("I6", "I9") if is_kept else ("I9",)
+
     def has(self, worker: int, hash: int) -> bool:
         """Tell whether a worker has a block, by its events."""
         known = self.workers.get(worker)
