@@ -63,7 +63,7 @@ def test_an_adapter_is_short(name: str, limit: int) -> None:
 @pytest.mark.parametrize(
     ("adapter", "place", "edit", "law"),
     [
-        ("slots_adapter:StrangerSlots", "slots:PageList.take", ["count > len", "count > 2 + len"], "X4"),
+        ("slots_adapter:StrangerSlots", "slots:PageList.take", ["count > len", "count > 2 + len"], "A3"),
         ("slots_adapter:StrangerSlots", "slots:PageList.give_back", ["< len(pages)", "< 0"], "A5"),
         ("blocks_adapter:StrangerBlocks", "blocks:BlockStore.take", [" if at not in parents", ""], "C1"),
         ("blocks_adapter:StrangerBlocks", "blocks:BlockStore.publish", [" and is_below", ""], "C3"),

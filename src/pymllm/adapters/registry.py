@@ -128,7 +128,7 @@ OWN: tuple[AdapterEntry, ...] = tuple(
 
 _DYNAMO = AdapterEntry(
     "dynamo-index",
-    "pymllm.adapters.dynamo.index:DynamoIndex",
+    "pymllm.adapters.dynamo.radix_tree:DynamoIndex",
     "dynamo's RadixTree, the index behind its router",
     "dynamo",
     "peers-dynamo",

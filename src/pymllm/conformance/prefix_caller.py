@@ -105,6 +105,8 @@ class PrefixCaller(ActingMachine):
         self.model: PrefixModel = self.judge.model.cache
         self.ownership: SlotOwnership = self.judge.model.ownership
         self.spaces = spaces_of(self.capabilities)
+        if self.capabilities.isdisjoint({"extra_key", "bigrams", "forms"}):
+            self.judge.evidence.left_out.add("K1")  # all keys are of one namespace, width and container
         config = self.examiner.history.header.config
         self.page_size, self.window = self.model.page_size, self.model.window
         self.pool = str(config.get("pool", "none"))

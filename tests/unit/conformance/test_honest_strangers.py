@@ -354,8 +354,9 @@ NO_POOL = {"page_size": 1, "window": None, "pool": "none"}
         (ListSlots, "pool", None, "X7"),
         (Radix, "extra_key", NO_POOL, "R5 R9"),
         (Speechless, "extra_key inspect", NO_POOL, "R5 R7 X5"),
+        (Radix, "pool exact_lru", None, "K1"),
     ],
-    ids=["clear", "no pool", "nothing told"],
+    ids=["clear", "no pool", "nothing told", "one namespace"],
 )
 def test_what_can_never_be_tested_is_not_claimed(adapter: Any, claims: str, config: Any, laws: str) -> None:
     """Instead of unknown; and all the rest holds."""

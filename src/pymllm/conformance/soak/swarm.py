@@ -53,6 +53,9 @@ ROLES: dict[str, Roles] = {
     "BufferMachine": _roles("write", "move"),
     "StateMachine": _roles("alloc_track_slot advance", "free_track_slot reset", "clear"),
     "HashMachine": _roles("hash_page slice_key"),
+    "IndexMachine": _roles(
+        "store store_anywhere copy close_gap", "remove remove_anything clear drop", "reset"
+    ),
     "PrefixMachine": _roles(
         "insert_fresh insert_windowed request serve insert_with_state insert_token_ids",
         "evict evict_full evict_windows unlock_hold unlock_all give_hoard_back give_hoarded_tracks_back",

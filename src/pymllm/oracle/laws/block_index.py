@@ -90,7 +90,7 @@ def _judge_search(before: IndexModel, seen: SeenSearch) -> Found:
             expected = least if least == most else f"{least} to {most}"
             return Broken(f"leading blocks of worker {worker}", expected, count, before.law_of(worker))
     tested = {worker.law for number, worker in before.workers.items() if _is_test(before, number, seen)}
-    return ("I1", *sorted(tested)) if seen.bounds else tuple(sorted(tested)) or None
+    return ("I1", *sorted(tested - {"I1"}))
 
 
 def _counts_of(seen: SeenSearch) -> Iterator[tuple[int, int]]:
@@ -405,7 +405,7 @@ def what_is_shown_is_what_is_there(before: IndexModel, operation: Inspect, seen:
     for block, must_be in expected.items():
         if must_be and block not in shown:
             return Broken(_name(block), block, "not shown", before.law_of_shown(block))
-    return True
+    return ("I9", *sorted({before.law_of_shown(block) for block in expected if expected[block]} - {"I9"}))
 
 
 def _name(block: IndexedBlock) -> str:

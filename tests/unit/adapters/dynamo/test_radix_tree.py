@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.adapters.dynamo.index import VERSION, load_radix_tree
+from pymllm.adapters.dynamo.radix_tree import VERSION, load_radix_tree
 from pymllm.adapters.registry import find_adapter
 
 ROOT = Path(__file__).parents[4]
