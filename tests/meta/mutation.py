@@ -46,8 +46,9 @@ than five times its processor time. A sample of {size} out of {total} mistakes, 
 
 **{score}.** The goal is {goal:.0%} of those that can be noticed.
 
-The table lists the mistakes of the sample that no test noticed. `tests/meta/mutants_explained.json` has the
-reasons. `python tests/meta/mutation.py --page docs/mutation.md` writes this page.
+The table lists the mistakes of the sample that no test noticed. Those with a reason, which
+`tests/meta/mutants_explained.json` has, were not tried.
+`python tests/meta/mutation.py --sample {size} --page docs/mutation.md` writes this page.
 
 | function | was | became | why no test noticed it |
 | --- | --- | --- | --- |

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.history.files import Header, Step
+from pymllm.history.files import Deviation, Header, Step
 from pymllm.history.operations import KINDS, Alloc, Free, RunStep, Span
 from pymllm.history.outcomes import Done, Failed, Outcome, Slots
 from pymllm.history.spans import GivenNumbers
@@ -53,6 +53,35 @@ def test_a_good_history_is_evidence() -> None:
     evidence, found = judge_steps(HEADER, STEPS)
     assert found is None
     assert evidence.exercised["A2"] >= 3
+
+
+WRONG = {
+    "A2": Step(6, Free((Span(1, 1, 2),)), Outcome(Done(), (), {"available_size": 9})),
+    "A5": Step(6, Free((Span(1, 0, 1),)), Outcome(Failed("ValueError", "twice"), (), {"available_size": 3})),
+    "A1": Step(6, Alloc(1), Outcome(Slots((0,)), (), {"available_size": 0})),
+}
+"""After two slots were handed out and one came back: a size, the name of an error, and slot 0."""
+
+
+@pytest.mark.parametrize("law", WRONG)
+def test_what_is_known_may_count_as_right(law: str) -> None:
+    """Where that is asked for; what ends a program, and what is another law's, is a violation as ever."""
+    header = replace(HEADER, capabilities=("pool", "refusals"))
+    for then, other in (("end", law), ("go on", "X3"), ("go on", law)):
+        known = Deviation("it", other, "because", then=then)
+        judge = make_judge(replace(header, deviations=(known,)))
+        for step in STEPS[:2]:
+            assert step.outcome is not None
+            judge.judge(step.number, step.operation, step.outcome)
+        assert WRONG[law].outcome is not None
+        if then == "go on" and other == law and law != "A1":
+            judge.judge(6, WRONG[law].operation, WRONG[law].outcome)
+            assert judge.evidence.known == {"it": 1}
+            continue
+        with pytest.raises(InvariantViolation) as broken:
+            judge.judge(6, WRONG[law].operation, WRONG[law].outcome)
+        # Behind slot 0 that counts as right stands that page 0 is nobody's.
+        assert broken.value.law == ("A2" if (then, other) == ("go on", "A1") else law)
 
 
 CORPUS = read_corpus()

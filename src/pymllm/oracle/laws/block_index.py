@@ -90,8 +90,7 @@ def _judge_search(before: IndexModel, seen: SeenSearch) -> Found:
             expected = least if least == most else f"{least} to {most}"
             return Broken(f"leading blocks of worker {worker}", expected, count, before.law_of(worker))
     tested = {worker.law for number, worker in before.workers.items() if _is_test(before, number, seen)}
-    had = any(worker.named for worker in before.workers.values())  # or nobody could be told wrongly
-    return ("I1", *sorted(tested)) if had else tuple(sorted(tested)) or None
+    return ("I1", *sorted(tested - {"I1"}))
 
 
 def _counts_of(seen: SeenSearch) -> Iterator[tuple[int, int]]:
