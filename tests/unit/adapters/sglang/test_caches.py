@@ -119,7 +119,7 @@ def test_a_node_shows_what_it_holds() -> None:
     assert isinstance(shown, out.Inspected)
     (node,) = shown.nodes
     assert (node.tokens, node.slots, node.lock_ref, node.kept_bytes) == ((1, 2), (1, 2), 1, 16)
-    assert adapter.capabilities == {"pool", "extra_key", "inspect", "engine"}
+    assert adapter.capabilities == {"pool", "extra_key", "inspect", "node_ids", "engine"}
 
 
 # -- The adapters of sglang's unified tree: in Python and in Rust, alone and beside a window -----------------
