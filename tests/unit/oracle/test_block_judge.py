@@ -37,7 +37,7 @@ from pymllm.history.operations import (
     StoreState,
     WriteLive,
 )
-from pymllm.history.outcomes import BlockBooks, Done, Effect, Failed, Number, Outcome, States
+from pymllm.history.outcomes import BlockBooks, Done, Effect, Failed, Number, Outcome, Slots, States
 from pymllm.oracle.judge import judge_steps
 
 # -- The judge of blocks, slots and states: views, copies and resets, and what each wrong outcome breaks -----
@@ -478,3 +478,27 @@ def test_careful_callers_need_not_be_told_of_blocks_without_a_hash(
     for claimed, wanted in ((header, law), (careful, of_careful)):
         _, found = judge_steps(claimed, steps)
         assert (None if found is None else found[1].law) == wanted
+
+
+@pytest.mark.parametrize("operation", [AllocSlots((Span(6, 0, 1),)), EvictSlots(1)])
+@pytest.mark.parametrize(("slot", "law"), [(0, None), (1, None), (2, "C6")])
+def test_of_equally_old_blocks_any_may_lose_its_slot(
+    operation: Operation, slot: int, law: str | None
+) -> None:
+    """C6: a younger one may not."""
+    program = [
+        AllocBlocks(2),
+        SetClock(1),
+        AllocBlocks(1),
+        RegisterBlocks((Span(1, 0, 2), Span(3, 0, 1)), (11, 12, 13), (0, 0, 0)),
+        AllocSlots((Span(1, 0, 2), Span(3, 0, 1))),
+        AllocBlocks(1),
+        ReleaseBlocks((Span(1, 0, 2), Span(3, 0, 1))),
+        operation,
+    ]
+    history = run_program("blocks", dict(Blocks.CONFIGURATIONS[0]), program)
+    *before, last = history.steps
+    slots = before[4].outcome.result.slots  # type: ignore[union-attr]
+    spoiled = answers(Slots((slots[slot],)))(last.outcome)  # type: ignore[arg-type]
+    _, found = judge_steps(history.header, [*before, msgspec.structs.replace(last, outcome=spoiled)])
+    assert (None if found is None else found[1].law) == law

@@ -384,10 +384,10 @@ def unreferenced_blocks_lose_their_slots(before: BlocksModel, operation: Operati
     """Only unreferenced blocks lose their slots to others, oldest first; free blocks have none.
 
     **To others.** A block may lose its slot to `alloc_slots` or `evict_slots` only if it has a slot and
-    no references, and is not named by that `alloc_slots` (C5). Of these it is the one with the smallest
-    stamp, of equally old ones the one with the lowest number, and so on until there are enough; this
-    order is demanded of everybody, with or without `exact_lru`. Parents and children do not matter here.
-    The block stays cached. With `ref_zero` no block without references has a slot, so nobody qualifies.
+    no references, and is not named by that `alloc_slots` (C5). Of these it is one with the smallest
+    stamp, and so on until there are enough; this order is demanded of everybody, with or without
+    `exact_lru`. Parents and children do not matter here. The block stays cached.
+    With `ref_zero` no block without references has a slot, so nobody qualifies.
 
     `evict_slots` takes exactly `count` slots and answers them in any order; they are in hand (C2). If
     fewer blocks qualify it answers `MambaSlotCapacityError`, and nothing has changed. Free slots do not
@@ -420,8 +420,9 @@ def unreferenced_blocks_lose_their_slots(before: BlocksModel, operation: Operati
 
     Choices
     -------
-    In how many calls, and in which order, blocks of a release are told. (Of evictions the order tells the
-    turn of each: C1.)
+    Which of equally old blocks loses its slot; in `requests`, where nobody tells which, the one with the
+    lowest number does. In how many calls, and in which order, blocks of a release are told. (Of evictions
+    the order tells the turn of each: C1.)
 
     Caller
     ------

@@ -227,11 +227,14 @@ class BlockSlotModel:
         """Slots that may be written: those of blocks and those in hand, ascending."""
         return sorted({*self.slot_of.values()} | self.in_hand)
 
-    def victims(self, keep: Collection[int] = ()) -> list[int]:
-        """Return the blocks that may lose their slots, in the order in which they do."""
+    def victims(self, keep: Collection[int] = (), taken: Collection[int] = ()) -> list[int]:
+        """Return the blocks that may lose their slots in a possible order: of equals first those taken."""
         found = [block for block in self.slot_of if not self._blocks.refs[block] and block not in keep]
-        stamps = self._blocks.stamps
-        return sorted(found, key=lambda block: (stamps[block] if self._blocks.is_lru else 0, block))
+        stamps, is_lru = self._blocks.stamps, self._blocks.is_lru
+        return sorted(
+            found,
+            key=lambda block: (stamps[block] if is_lru else 0, self.slot_of[block] not in taken, block),
+        )
 
     def newcomers(self, blocks: Iterable[int]) -> list[int]:
         """Return those of some blocks that have no slot, each once."""

@@ -79,6 +79,11 @@ _NOTHING_THERE = Misuse(
 )
 
 
+def _told(outcome: Outcome) -> Sequence[int]:
+    """Return the slots that an outcome tells, none where it fails."""
+    return outcome.result.slots if isinstance(outcome.result, Slots) else ()
+
+
 def _is_hash(number: int) -> bool:
     return 0 < number < 2**63
 
@@ -406,7 +411,7 @@ class BlocksModel(KindModel):
         wrong = self._misuse(wanted, "C6", _NOT_FOR_SLOTS)
         if wrong:
             return self._named(wanted, outcome, wrong, len(wrong))
-        victims, newcomers = slots.victims(wanted), slots.newcomers(wanted)
+        victims, newcomers = slots.victims(wanted, _told(outcome)), slots.newcomers(wanted)
         missing = max(0, len(newcomers) - slots.free_count)
         fate = DONE if missing <= len(victims) else NO_SLOTS
         seen = SeenSlots(outcome.result, fate, (), wanted, 0, victims, missing)
@@ -431,7 +436,7 @@ class BlocksModel(KindModel):
         slots, count = self.slotted(), operation.count
         if count < 0:
             raise ProgramError(f"a number of slots is not negative, got {count}: use Malformed")
-        victims = slots.victims()
+        victims = slots.victims(taken=_told(outcome))
         fate = DONE if count <= len(victims) else NO_SLOTS
         return SeenSlots(outcome.result, fate, (), victims=victims, missing=count)
 
