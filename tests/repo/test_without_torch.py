@@ -162,6 +162,7 @@ def test_a_foreign_program_is_judged_from_search_to_report(python: Path, tmp_pat
     assert "prefix" in check(0, "goals")
     assert "pymllm[torch]" in check(0, "adapters", "--verbose")
     check(0, "schema", "protocol")
+    assert "I1 " in check(0, "verify", "--adapter", "index-dict", "--profile", "dev", "--jobs", "1")
 
 
 def test_what_only_an_engine_tests_is_unknown_and_says_why(python: Path, tmp_path: Path) -> None:

@@ -58,9 +58,12 @@ class AdapterEntry:
 
     @property
     def is_of_torch(self) -> bool:
-        """Whether it needs torch: whoever adapts our classes or sglang's does."""
-        return self.place.startswith(("pymllm.adapters.", "pymllm.faults."))
+        """Whether it needs torch: whoever adapts our classes, or those of others but an index, does."""
+        is_ours = self.place.startswith(("pymllm.adapters.", "pymllm.faults."))
+        return is_ours and not self.place.startswith(_WITHOUT_TORCH)
 
+
+_WITHOUT_TORCH = ("pymllm.adapters.own_index:", "pymllm.adapters.dynamo.")
 
 _OWN = {
     "token-slots": ("own_slots:TokenSlots", "TokenToKVPoolAllocator"),
