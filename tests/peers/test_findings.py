@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from pymllm.adapters.registry import find_adapter, make_adapter
 from pymllm.cli import main
+from pymllm.conformance.deviations import read_deviations
 from pymllm.errors import AdapterError
 
 ROOT = Path(__file__).parents[2]
@@ -42,3 +43,11 @@ def test_the_command_of_a_page_shows_its_law_broken(
     result = CliRunner().invoke(main, command.split(), catch_exceptions=False)
     assert result.exit_code == 1, result.output
     assert result.stdout.startswith(f"{law[1]}  VIOLATED by {command.split()[-1]}: ")
+
+
+def test_what_is_known_leads_to_a_page() -> None:
+    """And says whether it is a defect."""
+    for it in read_deviations(FOLDER / "known.toml"):
+        page = ROOT / it.link
+        assert page in PAGES, it
+        assert it.kind != "open", it

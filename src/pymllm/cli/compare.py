@@ -14,6 +14,7 @@ from pymllm.cli import options
 from pymllm.cli.program import escaped
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import (
+    deviation_table,
     draw,
     make_legend,
     make_table,
@@ -23,6 +24,8 @@ from pymllm.cli.tables import (
     violation_lines,
 )
 from pymllm.cli.verify import (
+    BUT,
+    BUT_FOR,
     COUNTED,
     MEANINGS,
     WORDS,
@@ -102,6 +105,8 @@ def make_text(document: CompareDocument) -> str:
     found = [text for _, text in violation_lines(document)]
     parts: list[RenderableType | tuple[str, str]] = [_heading(document), *verdict_lines(document)]
     parts += [*found, *problem_lines(document.adapters), ""]
+    if document.deviations:
+        parts += [deviation_table(document.deviations), ""]
     if judged_laws(document):
         parts += [*_matrices(document), make_legend(_legend(document))]
     return draw(*parts, "", (_sum_up(document), "bold"), fits_terminal=True)
@@ -118,6 +123,7 @@ def _heading(document: CompareDocument) -> str:
 def _matrices(document: CompareDocument) -> Iterator[RenderableType]:
     """Yield the matrix, cut between adapters where a terminal has no room for all of them."""
     numbered = [(number, it) for number, it in enumerate(document.adapters, 1) if it.machines]
+    known = {(name, it.law) for it in document.deviations for name in it.adapters}
     together = max(1, ((terminal_width() or 10_000) - _SENTENCE) // _CELL)
     for begin in range(0, len(numbered), together):
         some = numbered[begin : begin + together]
@@ -125,7 +131,7 @@ def _matrices(document: CompareDocument) -> Iterator[RenderableType]:
         table = make_table("law", *numbers, "demands that", right=numbers, gap=2)
         for row in document.matrix:
             cells = {cell.adapter: cell for cell in row.cells}
-            shown = [_shown(cells.get(adapter.name)) for _, adapter in some]
+            shown = [_shown(cells.get(it.name), (it.name, row.id) in known) for _, it in some]
             if any(shown):
                 worst = merge_verdicts(cells[it.name].verdict for _, it in some if it.name in cells)
                 is_bad = worst in (Verdict.VIOLATED, Verdict.UNKNOWN)
@@ -133,11 +139,11 @@ def _matrices(document: CompareDocument) -> Iterator[RenderableType]:
         yield from (table, "")
 
 
-def _shown(cell: MatrixCell | None) -> str:
+def _shown(cell: MatrixCell | None, is_known: bool) -> str:
     if cell is None:
         return ""
     if cell.verdict is Verdict.HOLDS:
-        return f"{cell.tests:,}"
+        return f"{cell.tests:,}{BUT if is_known else ''}"
     return "-" if cell.verdict is Verdict.NOT_CLAIMED else cell.verdict.name
 
 
@@ -150,6 +156,7 @@ def _legend(document: CompareDocument) -> dict[str, str]:
         "1, 2, ...": "the implementations above",
         **{WORDS[it]: MEANINGS[it] for it in (Verdict.VIOLATED, Verdict.UNKNOWN) if it in known},
         **({"a number": holds} if Verdict.HOLDS in known else {}),
+        **({BUT.strip(): BUT_FOR} if document.deviations else {}),
         **({"-": f"not claimed: {MEANINGS[Verdict.NOT_CLAIMED]}"} if Verdict.NOT_CLAIMED in known else {}),
         **({"nothing": "the law is about another kind of implementation"} if is_blank else {}),
     }

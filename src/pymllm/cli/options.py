@@ -27,7 +27,7 @@ from pymllm.adapters.registry import OWN, PEERS, AdapterEntry, faulty, find_adap
 from pymllm.cli.store import refuse_unwritable
 from pymllm.errors import AdapterError, ConversationError, ProgramError, UsageError
 from pymllm.history.config_limits import check_config
-from pymllm.history.files import Config, History, load_history
+from pymllm.history.files import Config, Deviation, History, load_history
 from pymllm.oracle.laws import LAWS, Law, find_law
 from pymllm.text_file import cut, did_you_mean, read_json
 from pymllm.torch_extra import why_no_torch
@@ -216,6 +216,24 @@ store = click.option(
     metavar="FOLDER",
     callback=_demand_writable,
     help="Also keep the result in this store of runs, which pymllm report reads.",
+)
+
+
+def _read_known(context: click.Context, param: click.Parameter, path: Path | None) -> tuple[Deviation, ...]:
+    if path is None:
+        return ()
+    from pymllm.conformance.deviations import read_deviations  # and the laws; --help does without
+
+    with refusing(str(path)), refusing_unreadable():
+        return read_deviations(path)
+
+
+deviations = click.option(
+    "--deviations",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    callback=_read_known,
+    help="What is known to differ, as docs/verify.md describes it: the search goes on behind it.",
 )
 programs = click.option(
     "--output",

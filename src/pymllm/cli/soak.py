@@ -20,7 +20,7 @@ from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
 from pymllm.cli.program import complain
 from pymllm.cli.store import keep_run, refuse_run_or_program
 from pymllm.cli.tables import tell
-from pymllm.history.files import Config
+from pymllm.history.files import Config, Deviation
 from pymllm.text_file import write_text_file
 from pymllm.torch_extra import require_torch
 
@@ -55,7 +55,9 @@ def _free_page(context: click.Context, param: click.Parameter, page: Path | None
 
 
 _strict_option = click.option(
-    "--strict", is_flag=True, help="Also fail if a coverage goal was never reached, or if memory grows."
+    "--strict",
+    is_flag=True,
+    help="Also fail if a coverage goal was never reached, if memory grows, or if a listed deviation is gone.",
 )
 _verbose_option = click.option(
     "-v", "--verbose", is_flag=True, help="Also list the coverage goals that were not reached."
@@ -80,6 +82,7 @@ _page_option = click.option(
     show_default="the adapter's, and larger ones",
     help="Run only this configuration of the adapter; may be repeated.",
 )
+@options.deviations
 @click.option("--machine", metavar="NAME", help="Run only this state machine, such as PrefixMachine.")
 @click.option(
     "--minutes",
@@ -171,7 +174,7 @@ def soak_command(
     if chosen["resume"] is not None:
         options.refuse_typed(_OF_A_CAMPAIGN, "--resume takes it from the ledger")
     if cabinets or faults:
-        refuse_beside_faults("page", "strict", "verbose", "output", "resume", "run")
+        refuse_beside_faults("page", "strict", "verbose", "output", "resume", "run", "deviations")
     plan = SoakOptions(**chosen)
     plan.check()
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
@@ -294,7 +297,17 @@ def _tell(
     return tell(document, lambda _: make_shown(), as_json, report.interruption)
 
 
-_OF_A_CAMPAIGN = ("configs", "machine", "seed", "run", "operations", "longest", "audit", "output")
+_OF_A_CAMPAIGN = (
+    "configs",
+    "deviations",
+    "machine",
+    "seed",
+    "run",
+    "operations",
+    "longest",
+    "audit",
+    "output",
+)
 """Options that a campaign that goes on has in its ledger."""
 
 
@@ -304,6 +317,7 @@ class SoakOptions:
 
     adapters: tuple[str, ...]
     configs: tuple[Config, ...]
+    deviations: tuple[Deviation, ...]
     machine: str | None
     seed: int | None
     run: int | None
@@ -360,6 +374,7 @@ class SoakOptions:
             self.stop_on_failure,
             self.machine,
             self.run,
+            self.deviations,
         )
         folder = self.resume or self.output or Path("runs") / f"soak-{seed if self.run is None else self.run}"
         if self.resume is None and (folder / LEDGER).exists():

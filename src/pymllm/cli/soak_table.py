@@ -16,6 +16,8 @@ from rich.table import Table
 from pymllm.cli.program import complain, escaped
 from pymllm.cli.tables import (
     BETWEEN_LINES,
+    deviation_lines,
+    deviation_table,
     draw,
     explain,
     make_legend,
@@ -137,8 +139,12 @@ def make_text(
     notes = [escaped(line) for line in _notes(report, strict, verbose)]  # a ledger may be anybody's
     end = f"\n{_sum_up(report, strict=strict)}"
     tables = _adapter_table(report), "", _time_table(report), "", _drift_table(report.drifts), ""
+    known, listed = report.deviations, list[Table | str | tuple[str, str]]()
+    if known:
+        listed = [*deviation_lines(known), "", deviation_table(known), ""]
     legend = make_legend(_LEGEND)
-    return draw(_heading(report), *notes[1:], *notes[:1], *tables, legend, end, fits_terminal=fits_terminal)
+    head = _heading(report), *notes[1:], *notes[:1]
+    return draw(*head, *listed, *tables, legend, end, fits_terminal=fits_terminal)
 
 
 def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
@@ -166,6 +172,9 @@ def _strictly(report: SoakReport) -> Iterator[str]:
     missing = sum(map(len, report.missing.values()))
     if missing:
         yield f"failed by --strict: {count_of(missing, 'coverage goal')} never reached"
+    gone = sum(row.status == "gone" for row in report.deviations)
+    if gone:
+        yield f"failed by --strict: {count_of(gone, 'known deviation')} met by no program"
     if report.growing:
         yield f"failed by --strict: memory grows ({', '.join(drift.measure for drift in report.growing)})"
 
@@ -295,6 +304,7 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
     command = f"pymllm soak --adapter {quote(adapter.name)} --config {quote(config)} --run {record.seed}"
     rate = _audit_rate(_header_of(report, record).audit)
     rest = f"--operations {record.limit} --machine {quote(record.machine)} --audit {rate}"
+    rest += " --deviations FILE" if _header_of(report, record).deviations else ""
     yield f"    the run    {command} {rest}"
     for word, file in (("again", record.short), ("as played", record.file)):
         if file is not None:

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 from pymllm.cli.program import complain, escaped, say
-from pymllm.conformance.documents import AdapterRow, VerifyDocument, ViolationRow
+from pymllm.conformance.documents import AdapterRow, DeviationRow, VerifyDocument, ViolationRow
 from pymllm.history.files import Config
 from pymllm.instrument.documents import Document
 from pymllm.oracle.laws import find_law
@@ -260,6 +260,25 @@ def explain(
         lines.append(f"    observed   {escaped(observed)}")
     where = escaped(", ".join(f"{key} {value}" for key, value in config.items())) or "no configuration"
     return [*lines, f"    at         step {step}, in a program of {count_of(steps, 'step')} ({where})"]
+
+
+def deviation_lines(rows: Iterable[DeviationRow]) -> Iterator[tuple[str, str]]:
+    """Say which known deviations were met, and which no longer show, each with a style."""
+    shown = [f"{it.name} ({it.law}, {count_of(it.programs, 'program')})" for it in rows if it.programs]
+    if shown:
+        yield f"known     {escaped(', '.join(shown))}", ""
+    gone = [it.name for it in rows if it.status == "gone"]
+    if gone:
+        yield f"gone      no program met {escaped(', '.join(gone))}: mended, or not searched for", "yellow"
+
+
+def deviation_table(rows: Iterable[DeviationRow]) -> Table:
+    """Lay out what became of each known deviation."""
+    table = make_table("deviation", "law", "kind", "programs", "", "because", right=("programs",), gap=2)
+    for it in rows:
+        status = "" if it.programs else it.status
+        table.add_row(it.name, it.law, it.kind, f"{it.programs:,}", status, it.reason)
+    return table
 
 
 def violation_lines(document: VerifyDocument) -> Iterator[tuple[ViolationRow, str]]:

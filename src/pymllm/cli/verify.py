@@ -9,35 +9,32 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import click
 
-from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli import options
+from pymllm.cli.check_protocol import check_protocols
 from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
-from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.program import complain, escaped
 from pymllm.cli.store import keep_run, save_program, save_text
 from pymllm.cli.tables import (
+    deviation_lines,
+    deviation_table,
     draw,
     make_legend,
     make_table,
     problem_lines,
     program_lines,
     progress_bar,
-    say_document,
     tell,
     violation_lines,
 )
 from pymllm.conformance.documents import (
     AdapterRow,
     CoverageRow,
-    DeviationRow,
     LawRow,
-    ProgramRow,
-    ProtocolDocument,
     VerifyDocument,
 )
 from pymllm.history.files import Deviation, History
@@ -73,7 +70,7 @@ MEANINGS = {
 }
 _COLOURS = {Verdict.VIOLATED: "red", Verdict.UNKNOWN: "yellow", Verdict.HOLDS: "green"}
 
-_BUT = " *"
+BUT, BUT_FOR = " *", "but for deviations that are listed above"
 
 _UNFINISHED = (
     "    perhaps not the smallest: the search for smaller ones was cut short (--profile deep has longer)"
@@ -91,12 +88,7 @@ _UNFINISHED = (
     show_default="all",
     help="Search for violations of this law, such as R6, behind those of others; may be repeated.",
 )
-@click.option(
-    "--deviations",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="What is known to differ, as docs/verify.md describes it: the search goes on behind it.",
-)
+@options.deviations
 @click.option(
     "--write-deviations",
     "begun",
@@ -214,26 +206,20 @@ def plan_search(
     jobs: int,
     timeout: float,
     strict: bool = False,
-    deviations: Path | None = None,
+    deviations: tuple[Deviation, ...] = (),
 ) -> VerifyPlan:
     """Return the search that options ask for; names that do not exist are refused with those that do."""
     adapters = options.find_adapters_or_own(names)
     found = tuple(dict.fromkeys(options.find_law_or_refuse(id) for id in laws))
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
-    from pymllm.conformance.deviations import read_deviations
     from pymllm.conformance.machines import PROFILES
     from pymllm.conformance.runner import VerifyPlan
-
-    known: tuple[Deviation, ...] = ()
-    if deviations is not None:
-        with options.refusing(str(deviations)), options.refusing_unreadable():
-            known = read_deviations(deviations)
 
     depth = PROFILES[profile]
     seed = depth.seed if seed is None else seed
     seed = secrets.randbelow(_SEED_STOP) if seed is None else seed
-    return VerifyPlan(adapters, found, depth, seed, examples, jobs, timeout, strict, known)
+    return VerifyPlan(adapters, found, depth, seed, examples, jobs, timeout, strict, deviations)
 
 
 def search(plan: VerifyPlan, progress: str) -> VerifyReport:
@@ -304,7 +290,7 @@ def make_text(document: VerifyDocument, *, verbose: bool = False) -> str:
         parts += program_lines(violation.program)
     parts += problem_lines(it.adapters)
     if it.deviations:
-        parts += ["", _deviation_table(it.deviations)]
+        parts += ["", deviation_table(it.deviations)]
     if laws:
         parts += ["", _law_table(laws, it.adapters, {row.law for row in it.deviations if row.programs})]
     if laws and it.invariants:
@@ -362,30 +348,12 @@ def verdict_lines(document: VerifyDocument) -> Iterator[tuple[str, str]]:
 
 def known_lines(document: VerifyDocument) -> Iterator[tuple[str, str]]:
     """Say which listed deviations no longer show, and which laws were broken that nobody asked for."""
-    shown = [
-        f"{row.name} ({row.law}, {count_of(row.programs, 'program')})"
-        for row in document.deviations
-        if row.programs
-    ]
-    if shown:
-        yield f"known     {escaped(', '.join(shown))}", ""
-    gone = [row.name for row in document.deviations if row.status == "gone"]
-    if gone:
-        yield f"gone      no program met {escaped(', '.join(gone))}: mended, or not searched for", "yellow"
+    yield from deviation_lines(document.deviations)
     if document.passed_over:
         laws = ", ".join(
             f"{law} in {count_of(count, 'program')}" for law, count in document.passed_over.items()
         )
         yield f"beside    not asked for, and broken: {laws}", "yellow"
-
-
-def _deviation_table(rows: Iterable[DeviationRow]) -> Table:
-    table = make_table("deviation", "law", "kind", "programs", "", "because", right=("programs",), gap=2)
-    for it in rows:
-        table.add_row(
-            it.name, it.law, it.kind, f"{it.programs:,}", "" if it.programs else it.status, it.reason
-        )
-    return table
 
 
 def _toned(verdict: Verdict, text: str) -> tuple[str, str]:
@@ -441,7 +409,7 @@ def _law_table(
         table.add_row(
             law.id,
             law.sentence,
-            WORDS[law.verdict] + (_BUT if law.id in deviating else ""),
+            WORDS[law.verdict] + (BUT if law.id in deviating else ""),
             f"{law.broken:,} of {tests}" if law.broken else tests,
             f"{law.walks:,}" if law.walks else "-",
             str(same[law.id, law.verdict]),
@@ -459,7 +427,7 @@ def _legend(document: VerifyDocument, laws: Iterable[LawRow]) -> dict[str, str]:
         "tests": f"how often a program tested the law{broke}",
         "walks": "how often the adapter checked the law on its own data; - for never",
         "adapters": "how many have this verdict",
-        **({_BUT.strip(): "but for deviations that are listed above"} if document.deviations else {}),
+        **({BUT.strip(): BUT_FOR} if document.deviations else {}),
         **({"invariant": "has the worst verdict of its laws"} if document.invariants else {}),
         "coverage goal": "a state in which implementations go wrong; `pymllm goals` lists all",
     }
@@ -548,72 +516,3 @@ def make_junit(document: VerifyDocument) -> str:
         ]
         add_suite(root, "known deviations", 0.0, cases)
     return make_xml(root)
-
-
-# -- a conversation with a program ---------------------------------------------------------------------------
-
-_MISTAKES_SHOWN = 20
-
-
-def check_protocols(names: Sequence[str], timeout: float, folder: Path, as_json: bool = False) -> int:
-    """Have a short conversation with each of some programs, tell of it, and keep those with a mistake."""
-    if not names or not all(name.startswith(PREFIX) for name in names):
-        raise click.UsageError("--check-protocol checks programs; name them with --command.")
-    options.find_adapters_or_own(names)
-    from pymllm.conformance.protocol_check import check_protocol
-    from pymllm.conformance.time_limit import time_limit
-
-    rows = []
-    for name in dict.fromkeys(names):
-        with time_limit(timeout):
-            report = check_protocol(name)
-        path = None
-        if report.problems:
-            path = save_text(report.conversation, folder / f"{options.file_name_of(name)}-protocol.txt")
-        rows.append(report.row(path))
-        if not as_json:
-            say(make_protocol_text(rows[-1]))
-    verdict = Verdict.UNKNOWN if any(row.problems for row in rows) else Verdict.HOLDS
-    status = verdict.exit_status
-    if as_json:
-        say_document(ProtocolDocument(verdict=verdict, exit_status=status, programs=tuple(rows)))
-    return status
-
-
-def make_protocol_text(row: ProgramRow) -> str:
-    """Lay a conversation out as text."""
-    exchanges = (
-        (str(it.line), it.said, it.answered, "ok" if it.problem is None else "wrong") for it in row.exchanges
-    )
-    table = make_table("line", "said", "answered", "", right=("line",), rows=exchanges)
-    lines = []
-    for it in [exchange for exchange in row.exchanges if exchange.problem is not None][:_MISTAKES_SHOWN]:
-        lines += [
-            "",
-            f"line {it.line}, the answer to {it.said}",
-            f"    wrong  {escaped(it.problem or '')}",
-            f"    do     {it.advice}",
-        ]
-    return draw(escaped(_program(row)), table, *lines, "", *_next_lines(row)).removesuffix("\n")
-
-
-def _program(row: ProgramRow) -> str:
-    it = row.program
-    if it is None:
-        return f"{row.name}: no hello"
-    return f"{it.name} {it.version} in {it.language}: {it.kind}, protocol {it.protocol}"
-
-
-def _next_lines(row: ProgramRow) -> list[str]:
-    command = quote(row.name.removeprefix(PREFIX))
-    if not row.problems:
-        return [f"all {row.answers} answers are right", f"next: pymllm verify --command {command}"]
-    left_out = row.problems - _MISTAKES_SHOWN
-    lines = [f"and {left_out} more"] if left_out > 0 else []
-    if row.conversation is not None:
-        lines.append(f"the last lines of the conversation are in {row.conversation}")
-    return [
-        *lines,
-        f"{count_of(row.problems, 'mistake')} in {count_of(row.answers, 'answer')}",
-        f"next: correct the first one, then pymllm verify --command {command} --check-protocol",
-    ]

@@ -12,7 +12,8 @@ import inspect
 import random
 import sys
 from bisect import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 from typing import Any, ClassVar, TypeVar
@@ -179,11 +180,8 @@ class ActingMachine(RuleBasedStateMachine):
         self.can_refuse = not self.capabilities.isdisjoint(REFUSALS)  # some misuse, so that it can be tried
         self._refuses_all = self.capabilities.issuperset(REFUSALS)
         self.can_fail = "faults" in self.capabilities  # calls can be let fail
-        try:
+        with self.passing_over():
             self.begin()
-        except InvariantViolation:
-            if self.passed_over is None:
-                raise
 
     @classmethod
     def make_adapter(cls) -> Adapter:
@@ -194,6 +192,15 @@ class ActingMachine(RuleBasedStateMachine):
     def acts_played(self) -> list[PlayedAct]:
         """The acts so far; made when asked for, as every act is noted and few notes are ever read."""
         return [PlayedAct(name, tuple(arguments.items())) for name, arguments in self._noted]
+
+    @contextmanager
+    def passing_over(self) -> Iterator[None]:
+        """Let a violation that is passed over end no more than the program."""
+        try:
+            yield
+        except InvariantViolation:
+            if self.passed_over is None:
+                raise
 
     def begin(self) -> None:
         """Set up what a subclass keeps."""
@@ -252,14 +259,12 @@ class ActingMachine(RuleBasedStateMachine):
         is_broken = found is not None and found.history is self.examiner.history
         try:
             if not is_broken and not self.examiner.is_cut_short and self.passed_over is None:
-                self.end()
-                if self.AUDIT and self.AUDIT_EVERY > 1:
-                    self.look_inside()
-                if self.is_replayed:
-                    self._watched(lambda: self.examiner.check_replay(self.make_adapter))
-        except InvariantViolation:
-            if self.passed_over is None:
-                raise
+                with self.passing_over():
+                    self.end()
+                    if self.AUDIT and self.AUDIT_EVERY > 1:
+                        self.look_inside()
+                    if self.is_replayed:
+                        self._watched(lambda: self.examiner.check_replay(self.make_adapter))
         finally:
             cls.runs += 1
             # Not step by step: each attribute set on a class lets Python forget where its others are.

@@ -419,6 +419,7 @@ class SoakDocument(Document, frozen=True, kw_only=True, tag="pymllm.soak"):
     drifts: tuple[DriftRow, ...]
     refused: dict[str, str] = field(default_factory=dict)
     conflicts: tuple[str, ...]
+    deviations: tuple[DeviationRow, ...] = ()
 
 
 # -- replay --------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator, ValidationError
 
 from pymllm.cli import main
+from pymllm.cli.check_protocol import check_protocols
+from pymllm.cli.check_protocol import make_protocol_text as make_text
 from pymllm.cli.schema import make_schema
-from pymllm.cli.verify import check_protocols
-from pymllm.cli.verify import make_protocol_text as make_text
 from pymllm.conformance.documents import Exchange
 from pymllm.conformance.protocol_check import ProtocolReport
 from pymllm.errors import AdapterError

@@ -87,6 +87,42 @@ def test_a_violation_ends_with_1_and_shows_how_to_see_it_again(tmp_path: Path) -
     assert "        run_program(" in lines
 
 
+KNOWN = """
+[dirty]
+law = "P2"
+adapter = "faulty-dirty-*"
+reason = "its rows are not zeroed"
+[gone]
+law = "P1"
+reason = "it was mended"
+"""
+
+
+def test_what_is_known_fails_no_campaign(tmp_path: Path) -> None:
+    """Each run goes on behind it in another program, the same in each campaign; what is gone is told."""
+    listed = tmp_path / "known.toml"
+    listed.write_text(KNOWN, "utf-8")
+    one, two = tmp_path / "one", tmp_path / "two"
+    run = (*SHORT, "--adapter", "faulty-dirty-rows", "--operations", 4000, "--longest", 500)
+    run = (*run, "--deviations", listed)
+    result = soak(*run, "--output", one)
+    assert (result.exit_code, "VIOLATED" in result.stdout) == (0, False)
+    assert "known     dirty (P2, " in result.stdout
+    assert "gone      no program met gone: mended" in result.stdout
+    lines = [json.loads(line) for line in (one / FILE).read_text("utf-8").splitlines()]
+    records = [it for it in lines[1:] if it["adapter"] == "faulty-dirty-rows"]
+    assert any(it.get("known", {}).get("dirty", 0) > 1 for it in records)  # programs of one run
+    assert all(it["operations"] >= it["limit"] for it in records)
+    assert all(".known-" in it["version"] for it in lines[1:])  # of all that have an entry in the list
+    assert soak(*run, "--strict", "--json", "--output", two).exit_code == 1
+    merged = soak("merge", one, two, "--json")
+    document = json.loads(merged.stdout)
+    assert (merged.exit_code, document["conflicts"]) == (0, [])
+    assert [it["status"] for it in document["deviations"]] == ["shows", "gone"]
+    resumed = soak("--resume", one, "--deviations", listed)
+    assert (resumed.exit_code, "--resume takes it from the ledger" in resumed.stderr) == (2, True)
+
+
 def test_strict_fails_where_something_was_never_reached(tmp_path: Path) -> None:
     """And names it."""
     result = soak(*SHORT, "--operations", 20, "--strict", "--output", tmp_path)
@@ -403,7 +439,7 @@ def test_everything_that_can_come_out_keeps_to_the_schema() -> None:
 
 
 NONE = SoakOptions(
-    adapters=(), configs=(), timeout=30.0, stop_on_failure=False, jobs=2,
+    adapters=(), configs=(), deviations=(), timeout=30.0, stop_on_failure=False, jobs=2,
     **dict.fromkeys(
         ("machine", "seed", "run", "operations", "minutes", "longest", "audit", "output", "resume")
     ),

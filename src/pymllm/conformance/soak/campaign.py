@@ -16,7 +16,8 @@ from pathlib import Path
 from msgspec import structs
 
 from pymllm.adapters.registry import AdapterEntry
-from pymllm.conformance.documents import CampaignRow, SoakDocument
+from pymllm.conformance.deviations import GONE, is_of_version, tell_deviations
+from pymllm.conformance.documents import CampaignRow, DeviationRow, SoakDocument
 from pymllm.conformance.foreign_source import digest_adapter
 from pymllm.conformance.machines import MACHINES, missing_machines
 from pymllm.conformance.runner import versions
@@ -33,11 +34,11 @@ from pymllm.conformance.soak.ledger import (
     merge_ledgers,
 )
 from pymllm.conformance.soak.player import PlayedRun, play_run
-from pymllm.conformance.soak.schedule import SIZES, RunTask, find_places_of, plan_runs
+from pymllm.conformance.soak.schedule import SIZES, RunTask, find_places_of, make_task, plan_runs
 from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
-from pymllm.history.files import Config, History, write_history
+from pymllm.history.files import Config, Deviation, History, write_history
 from pymllm.instrument.provenance import build_version
 from pymllm.oracle.verdicts import Verdict
 from pymllm.text_file import did_you_mean
@@ -66,6 +67,7 @@ class SoakPlan:
     stops_on_failure: bool = False  # whether no run begins after one that broke a law
     machine: str | None = None  # only this machine, by its name
     run: int | None = None  # play the run with this seed, and nothing else, at the one place there is
+    deviations: tuple[Deviation, ...] = ()  # what is known to differ, and is passed over
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +98,22 @@ class SoakReport:
         """Measures of memory that grow."""
         return tuple(drift for drift in self.drifts if drift.verdict is DriftVerdict.GROWS)
 
+    @property
+    def deviations(self) -> tuple[DeviationRow, ...]:
+        """What became of what is known, over all campaigns."""
+        known = {repr(it): it for header in self.headers for it in header.deviations}
+        return tell_deviations(
+            tuple(known.values()), {it.name: it.known for it in self.totals.adapters.values()}
+        )
+
     def verdict(self, *, strict: bool = False) -> Verdict:
         """Return the verdict; a strict one takes a coverage goal at zero or memory that grows for broken.
 
-        Where nothing was played nothing is known.
+        So does a deviation that no longer shows. Where nothing was played nothing is known.
         """
-        if self.totals.has_violations or self.conflicts or (strict and (self.missing or self.growing)):
+        gone = any(row.status == GONE for row in self.deviations)
+        unmet = strict and bool(self.missing or self.growing or gone)
+        if self.totals.has_violations or self.conflicts or unmet:
             return Verdict.VIOLATED
         is_unknown = self.totals.has_problems or self.refused or not self.totals.runs
         return Verdict.UNKNOWN if is_unknown else Verdict.HOLDS
@@ -131,6 +143,7 @@ class SoakReport:
             drifts=tuple(it.row() for it in self.drifts),
             refused={it.name: it.message for it in self.refused},
             conflicts=tuple(map(str, self.conflicts)),
+            deviations=self.deviations,
         )
 
 
@@ -259,7 +272,14 @@ def _begin(
             f"the run may be of {len(places)} places; give one --config, and one --machine of {names}"
         )
     header = CampaignHeader(
-        build_version(), versions(), plan.seed, plan.operations, plan.longest, plan.audit, tuple(places)
+        build_version(),
+        versions(),
+        plan.seed,
+        plan.operations,
+        plan.longest,
+        plan.audit,
+        tuple(places),
+        tuple(filter(is_of_version, plan.deviations)),
     )
     return header, tuple(refused)
 
@@ -324,8 +344,8 @@ class _Campaign:
         if run is None:
             yield from plan_runs(header)
         else:
-            limit = header.operations or header.longest
-            yield RunTask(0, header.version_at(header.places[0]), header.places[0], run, limit, header.audit)
+            limit, place = header.operations or header.longest, header.places[0]
+            yield replace(make_task(header, 0, place), seed=run, limit=limit)
 
     def _tick(self) -> None:
         self._show(self.totals)

@@ -10,6 +10,7 @@ where their runs begin, and a run that stands in it twice is counted once.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -22,7 +23,7 @@ import msgspec
 from msgspec import Struct, field
 
 from pymllm.errors import TraceError, UsageError
-from pymllm.history.files import Config
+from pymllm.history.files import Config, Deviation
 from pymllm.history.schema import schema_of
 from pymllm.text_file import cut, read_json, read_lines
 
@@ -57,6 +58,7 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     - ``longest``: Most operations of one run, but for the act that it ends with.
     - ``audit``: A walk from inside after so many operations; 0 for none.
     - ``places``: In the order of adapters, configurations, machines and sizes.
+    - ``deviations``: What is known to differ, and is passed over.
     """
 
     version: str
@@ -66,10 +68,20 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     longest: int
     audit: int
     places: tuple[Place, ...]
+    deviations: tuple[Deviation, ...] = ()
+
+    def known_at(self, place: Place) -> tuple[Deviation, ...]:
+        """Return what is known of an adapter in a configuration."""
+        return tuple(it for it in self.deviations if it.is_of(place.adapter, place.config))
 
     def version_at(self, place: Place) -> str:
-        """Return the version of runs at a place: the package's, and the adapter's where it is another's."""
-        return f"{self.version}.{place.source}" if place.source else self.version
+        """Return the version of runs at a place: the package's, with what makes them play otherwise.
+
+        That is the source of an adapter from elsewhere, and what is known to differ, each as a digest.
+        """
+        known = self.known_at(place)
+        digest = hashlib.sha256(msgspec.json.encode(known)).hexdigest()[:8] if known else ""
+        return ".".join(filter(None, (self.version, place.source, digest and f"known-{digest}")))
 
 
 class Failure(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -140,6 +152,7 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     - ``sizes``: What the adapter told at the end.
     - ``digest``: Of everything above and of a sample of the outcomes.
     - ``failure``: How it failed, if it did.
+    - ``known``: Programs that met a deviation and ended there, or went on behind it, by its name.
     - ``audited``: Walks by law; measured, as is all below.
     - ``seconds``, ``cpu``: Wall-clock and processor time.
     - ``shares``: Of the processor time.
@@ -165,6 +178,7 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     sizes: dict[str, int]
     digest: str
     failure: Failure | None = None
+    known: dict[str, int] = field(default_factory=dict)
     audited: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     cpu: float = 0.0

@@ -14,7 +14,8 @@ import random
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,14 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 from msgspec import structs
 
-from pymllm.conformance.acting import ActingMachine, FoundViolation, acts_of, make_machine, with_scenario
+from pymllm.conformance.acting import (
+    ActingMachine,
+    FoundViolation,
+    Unwanted,
+    acts_of,
+    make_machine,
+    with_scenario,
+)
 from pymllm.conformance.adapter_calls import close_adapter, describe_error
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.machines import MACHINES, load_machine
@@ -34,7 +42,6 @@ from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.files import History, Step
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
-from pymllm.oracle.evidence import Evidence
 
 EVERY = 61
 """One operation in so many is timed: a clock of processor time is a system call, and at every 16th operation
@@ -212,7 +219,7 @@ class _Run:
         self.acts = 0
         self.off: tuple[str, ...] = ()
         self.source = random.Random(task.seed)
-        self.examiner: Examiner | None = None
+        self.examiners: list[Examiner] = []  # of its programs: one, but where deviations end them
         self.machine_class = _class_of(task.place)
         self._clocks = clocks
         space: dict[str, Any] = {
@@ -220,6 +227,7 @@ class _Run:
             "AUDIT": task.audit == 1,
             "INSPECT_EVERY": self.source.choice(_LOOKS),
             "is_replayed": not self.source.randrange(_REPLAYS),
+            "UNWANTED": Unwanted(task.deviations),
             "clocks": clocks,
             "found": None,
         }
@@ -229,14 +237,33 @@ class _Run:
     @property
     def operations(self) -> int:
         """Carried out so far."""
-        return len(self.examiner.history) if self.examiner is not None else 0
+        return sum(len(it.history) for it in self.examiners)
+
+    @property
+    def examiner(self) -> Examiner | None:
+        """That of the program that is being played, if any has begun."""
+        return self.examiners[-1] if self.examiners else None
 
     def play(self) -> None:
-        """Play to the end; raises whatever ends the run early."""
+        """Play to the end; raises whatever ends the run early.
+
+        A program that meets what is known ends there, and another begins.
+        """
+        self._play_program()
+        while self._is_short:
+            self.acts += 1  # so that programs that end at once come to an end
+            self._play_program()
+
+    @property
+    def _is_short(self) -> bool:
+        return self.operations < self.task.limit and self.acts < _IDLE_MOST * self.task.limit
+
+    def _play_program(self) -> None:
         machine = self.machine_class()
-        self.examiner = machine.examiner
+        self.examiners.append(machine.examiner)
         try:
-            self._act(machine)
+            with machine.passing_over():
+                self._act(machine)
         except (InvariantViolation, AdapterError):
             machine.teardown()
             raise
@@ -249,11 +276,15 @@ class _Run:
 
     def _act(self, machine: ActingMachine) -> None:
         task, place = self.task, self.task.place
+        steps = machine.examiner.history.steps
+        if machine.passed_over is not None:
+            return  # it met what is known as it began
         swarm = Swarm(machine, place.machine, self.source, reach_of(place.kind, place.config))
-        self.off = tuple(sorted(acts_of(type(machine)).keys() - set(swarm.acts)))
+        off = acts_of(type(machine)).keys() - set(swarm.acts)
+        self.off = tuple(sorted(off.intersection(self.off) if self.examiners[1:] else off))
         next_walk = task.audit if task.audit > 1 else math.inf
-        steps, limit = machine.examiner.history.steps, task.limit
-        while len(steps) < limit and self.acts < _IDLE_MOST * limit:
+        limit, idle = task.limit - self.operations + len(steps), _IDLE_MOST * task.limit
+        while len(steps) < limit and self.acts < idle and machine.passed_over is None:
             self.acts += 1
             swarm.play(len(steps))
             if len(steps) >= next_walk:
@@ -295,9 +326,10 @@ def _play(task: RunTask) -> tuple[PlayedRun, FoundViolation | None]:
         )
     seconds, cpu, shares = clocks.stop()
     examiner = run.examiner
-    evidence = examiner.judge.evidence if examiner is not None else Evidence()
-    steps = examiner.history.steps if examiner is not None else []
-    exercised, reached = dict(sorted(evidence.exercised.items())), dict(sorted(evidence.reached.items()))
+    evidence = [it.judge.evidence for it in run.examiners]
+    steps = [step for it in run.examiners for step in it.history.steps]
+    exercised, reached = _sum(it.exercised for it in evidence), _sum(it.reached for it in evidence)
+    known = _sum(Counter(it.known.keys()) for it in evidence)
     record = RunRecord(
         *task.head,
         run.acts,
@@ -308,7 +340,8 @@ def _play(task: RunTask) -> tuple[PlayedRun, FoundViolation | None]:
         _sizes_of(steps),
         _digest([run.acts, run.operations, run.off, exercised, reached, run.source.random()], steps),
         failure,
-        dict(sorted(examiner.audited.items())) if examiner is not None else {},
+        known,
+        _sum(it.audited for it in run.examiners),
         round(seconds, 6),
         round(cpu, 6),
         shares,
@@ -318,6 +351,13 @@ def _play(task: RunTask) -> tuple[PlayedRun, FoundViolation | None]:
     if history is not None and found is not None:
         history = with_scenario(history, found.scenario)
     return PlayedRun(record, history), found
+
+
+def _sum(counts: Iterable[Counter[str]]) -> dict[str, int]:
+    total = Counter[str]()
+    for it in counts:
+        total.update(it)
+    return dict(sorted(total.items()))
 
 
 @contextmanager

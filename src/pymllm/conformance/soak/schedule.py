@@ -24,7 +24,7 @@ from pymllm.conformance.smoke import SmokeFailure, try_adapter
 from pymllm.conformance.soak.ledger import CampaignHeader, Place
 from pymllm.errors import AdapterError, ProgramError, PymllmError
 from pymllm.history.config_limits import check_config
-from pymllm.history.files import Config
+from pymllm.history.files import Config, Deviation
 
 SIZES: dict[str, int] = {"tiny": 1, "medium": 3, "large": 20}
 """Each size, and by what the length of its runs is divided: their operations take longer."""
@@ -106,6 +106,7 @@ class RunTask:
     limit: int  # operations after which no act begins
     audit: int  # operations between two walks from inside; 0 for none
     known: frozenset[str] = frozenset()  # laws of which there is a small program already
+    deviations: tuple[Deviation, ...] = ()  # what is known to differ there
 
     @property
     def head(self) -> tuple[int, str, str, str, Config, str, str, int, int]:
@@ -195,7 +196,8 @@ def make_task(header: CampaignHeader, number: int, place: Place) -> RunTask:
     limit = int(shortest * (longest / shortest) ** source.random())
     if header.operations is not None:
         limit = min(limit, header.operations)
-    return RunTask(number, header.version_at(place), place, seed, limit, header.audit)
+    known = header.known_at(place)
+    return RunTask(number, header.version_at(place), place, seed, limit, header.audit, deviations=known)
 
 
 class _Turns:

@@ -224,6 +224,7 @@ class AdapterTotals:
     exercised: Counter[str] = field(default_factory=Counter)
     audited: Counter[str] = field(default_factory=Counter)
     reached: Counter[str] = field(default_factory=Counter)
+    known: Counter[str] = field(default_factory=Counter)
     failures: dict[str, FailureTotals] = field(default_factory=dict)
 
     @property
@@ -262,6 +263,7 @@ class AdapterTotals:
         self.exercised.update(record.exercised)
         self.audited.update(record.audited)
         self.reached.update(record.reached)
+        self.known.update(record.known)
         if record.failure is not None:
             about = self.failures.setdefault(record.failure.law or "", FailureTotals(record))
             about.runs += 1

@@ -1,0 +1,84 @@
+"""``pymllm verify --check-protocol``: a short conversation with a program, laid out as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+
+import click
+
+from pymllm.adapters.process.command_name import PREFIX
+from pymllm.cli import options
+from pymllm.cli.program import escaped, say
+from pymllm.cli.store import save_text
+from pymllm.cli.tables import draw, make_table, say_document
+from pymllm.conformance.documents import ProgramRow, ProtocolDocument
+from pymllm.oracle.verdicts import Verdict
+from pymllm.report.quantities import count_of
+
+_MISTAKES_SHOWN = 20
+
+
+def check_protocols(names: Sequence[str], timeout: float, folder: Path, as_json: bool = False) -> int:
+    """Have a short conversation with each of some programs, tell of it, and keep those with a mistake."""
+    if not names or not all(name.startswith(PREFIX) for name in names):
+        raise click.UsageError("--check-protocol checks programs; name them with --command.")
+    options.find_adapters_or_own(names)
+    from pymllm.conformance.protocol_check import check_protocol
+    from pymllm.conformance.time_limit import time_limit
+
+    rows = []
+    for name in dict.fromkeys(names):
+        with time_limit(timeout):
+            report = check_protocol(name)
+        path = None
+        if report.problems:
+            path = save_text(report.conversation, folder / f"{options.file_name_of(name)}-protocol.txt")
+        rows.append(report.row(path))
+        if not as_json:
+            say(make_protocol_text(rows[-1]))
+    verdict = Verdict.UNKNOWN if any(row.problems for row in rows) else Verdict.HOLDS
+    status = verdict.exit_status
+    if as_json:
+        say_document(ProtocolDocument(verdict=verdict, exit_status=status, programs=tuple(rows)))
+    return status
+
+
+def make_protocol_text(row: ProgramRow) -> str:
+    """Lay a conversation out as text."""
+    exchanges = (
+        (str(it.line), it.said, it.answered, "ok" if it.problem is None else "wrong") for it in row.exchanges
+    )
+    table = make_table("line", "said", "answered", "", right=("line",), rows=exchanges)
+    lines = []
+    for it in [exchange for exchange in row.exchanges if exchange.problem is not None][:_MISTAKES_SHOWN]:
+        lines += [
+            "",
+            f"line {it.line}, the answer to {it.said}",
+            f"    wrong  {escaped(it.problem or '')}",
+            f"    do     {it.advice}",
+        ]
+    return draw(escaped(_program(row)), table, *lines, "", *_next_lines(row)).removesuffix("\n")
+
+
+def _program(row: ProgramRow) -> str:
+    it = row.program
+    if it is None:
+        return f"{row.name}: no hello"
+    return f"{it.name} {it.version} in {it.language}: {it.kind}, protocol {it.protocol}"
+
+
+def _next_lines(row: ProgramRow) -> list[str]:
+    command = quote(row.name.removeprefix(PREFIX))
+    if not row.problems:
+        return [f"all {row.answers} answers are right", f"next: pymllm verify --command {command}"]
+    left_out = row.problems - _MISTAKES_SHOWN
+    lines = [f"and {left_out} more"] if left_out > 0 else []
+    if row.conversation is not None:
+        lines.append(f"the last lines of the conversation are in {row.conversation}")
+    return [
+        *lines,
+        f"{count_of(row.problems, 'mistake')} in {count_of(row.answers, 'answer')}",
+        f"next: correct the first one, then pymllm verify --command {command} --check-protocol",
+    ]
