@@ -40,7 +40,7 @@ STAND_INS: dict[str, str] = {
     "sglang.kernels.ops": "kernels of formats, which versions before 0.5.23 import here",
     "sglang.srt.server_args": "a server's options, which older versions import here",
     "sglang.srt.mem_cache.allocator.hisparse": "sparse KV between device and host, by kernels",
-    "sglang.srt.layers.attention.fla": "kernels of recurrent layers, which versions before 0.5.13 import here",
+    "sglang.srt.layers.attention.fla": "kernels of recurrent layers, likewise, before 0.5.13",
     "sglang.srt.layers.radix_attention": "a layer of models, which versions before 0.5.11 import here",
     "sglang.srt.metrics": "a server's metrics, likewise",
     "sglang.srt.layers.quantization": "formats of KV in device memory; no KV is stored here",
@@ -76,8 +76,8 @@ def sglang_version(environment: str = _ENVIRONMENTS[NEWER]) -> str:
 def require_version(known: str) -> None:
     """Refuse another version of sglang than those that an adapter knows, by `ImportError`.
 
-    ``known`` is the one it was made for, `NEWER` or `OLDER`; `KNOWN` has the others. A call that another version does not have, or that means something else there, would be taken for an error
-    of its cache. Who wants to know all the same sets `ANY_VERSION`.
+    ``known`` is the one it was made for, `NEWER` or `OLDER`; `KNOWN` has the others. A call that another
+    version does not have, or that means something else there, would be taken for an error of its cache. Who wants to know all the same sets `ANY_VERSION`.
     """
     environment = _ENVIRONMENTS[known]
     version = sglang_version(environment)

@@ -122,7 +122,7 @@ def test_a_version_that_nobody_tried_is_accused_of_nothing(
 ) -> None:
     """What it lacks would look like an error of its cache; a variable lets it be tried."""
     monkeypatch.delenv(ANY_VERSION, raising=False)
-    said = rf"sglang 0\.0\.1 is not the version that .*, {known}.*; tox -e {environment} installs {known}, and "
+    said = rf"sglang 0\.0\.1 is not the version that .*, {known}.*; tox -e {environment} installs {known}, "
     with pytest.raises(ImportError, match=said):
         require_version(known)
     for version in KNOWN[known]:
