@@ -26,7 +26,7 @@ from typing import Any
 from pymllm.adapters.stand_ins import standing_in
 
 ANY_VERSION = "PYMLLM_ANY_VERSION"
-"""The environment variable that lets other versions of a checkout be judged than the one that was tried."""
+"""The environment variable that lets other versions be judged than those that an adapter was tried with."""
 
 
 @dataclass(frozen=True)

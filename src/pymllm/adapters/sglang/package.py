@@ -10,19 +10,26 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from pymllm.adapters.checkouts import ANY_VERSION
 from pymllm.adapters.stand_ins import standing_in
 
 NEWER, OLDER = "0.5.23", "0.5.15"
-"""The versions that the adapters were tried with; constraints/peers-alone.txt and peers-older.txt."""
+"""The versions that the adapters were made for; constraints/peers-alone.txt and peers-older.txt."""
+
+KNOWN = {NEWER: (NEWER, "0.5.22"), OLDER: (OLDER,)}
+"""All versions that the adapters for each were tried with, and need no other calls for."""
 
 _ENVIRONMENTS = {NEWER: "peers", OLDER: "peers-older"}
 """Environments of tox.ini that install them."""
 
 STAND_INS: dict[str, str] = {
+    "fastapi": "serves requests, which versions before 0.5.8 import here",
+    "sgl_kernel": "kernels, which versions before 0.5.11 import here",
     "triton": "compiles kernels, none of which is launched on a CPU",
     "tvm_ffi": "loads kernels of collective operations",
     "cuda": "maps device memory through the driver",
@@ -30,8 +37,12 @@ STAND_INS: dict[str, str] = {
     "torchvision": "decodes images",
     "transformers": "loads models and their configurations",
     "IPython": "draws in notebooks",
+    "sglang.kernels.ops": "kernels of formats, which versions before 0.5.23 import here",
     "sglang.srt.server_args": "a server's options, which older versions import here",
     "sglang.srt.mem_cache.allocator.hisparse": "sparse KV between device and host, by kernels",
+    "sglang.srt.layers.attention.fla": "kernels of recurrent layers, likewise, before 0.5.13",
+    "sglang.srt.layers.radix_attention": "a layer of models, which versions before 0.5.11 import here",
+    "sglang.srt.metrics": "a server's metrics, likewise",
     "sglang.srt.layers.quantization": "formats of KV in device memory; no KV is stored here",
     "sglang.srt.observability.metrics_collector": "a server's metrics, which import its model configurations",
     "sglang.srt.managers.schedule_batch": "a server's requests; caches are called with keys here",
@@ -63,17 +74,17 @@ def sglang_version(environment: str = _ENVIRONMENTS[NEWER]) -> str:
 
 
 def require_version(known: str) -> None:
-    """Refuse another version of sglang than an adapter was tried with, `NEWER` or `OLDER`, by `ImportError`.
+    """Refuse another version of sglang than those that an adapter knows, by `ImportError`.
 
-    A call that another version does not have, or that means something else there, would be taken for an error
-    of its cache.
+    ``known`` is the one it was made for, `NEWER` or `OLDER`; `KNOWN` has the others. A call that another
+    version does not have, or that means something else there, would be taken for an error of its cache. Who wants to know all the same sets `ANY_VERSION`.
     """
     environment = _ENVIRONMENTS[known]
     version = sglang_version(environment)
-    if version != known:
+    if version not in KNOWN[known] and not os.environ.get(ANY_VERSION):
         raise ImportError(
-            f"sglang {version} is not the version that this adapter knows, {known}; "
-            f"tox -e {environment} installs it"
+            f"sglang {version} is not the version that this adapter knows, {' or '.join(KNOWN[known])}; "
+            f"tox -e {environment} installs {known}, and {ANY_VERSION}=1 tries this one as it is"
         )
 
 

@@ -13,10 +13,14 @@ import os
 import sys
 from typing import Any
 
+from pymllm.adapters.checkouts import ANY_VERSION
 from pymllm.adapters.stand_ins import standing_in
 
 VERSION = "0.33.0"
-"""The version that the adapters were tried with."""
+"""The version that the adapters were made for; constraints/peers-alone.txt."""
+
+KNOWN = (VERSION, "0.32.0", "0.31.0")
+"""All versions that they were tried with, and need no other calls for."""
 
 STAND_INS: dict[str, str] = {
     "cbor2": "another way to spell what is hashed; the default is pickle",
@@ -27,6 +31,7 @@ STAND_INS: dict[str, str] = {
     "vllm.multimodal": "places of images in a prompt, which has none here",
     "vllm.sampling_params": "parameters of sampling",
     "vllm.v1.engine": "a server's requests as they arrive",
+    "vllm.v1.hisparse": "sparse KV between device and host, which versions before 0.33 import here",
     "vllm.v1.metrics": "a server's metrics",
 }
 """What is replaced while a module is imported, and what it is for."""
@@ -39,11 +44,15 @@ BARE_PACKAGES: dict[str, str] = {
 
 
 def require_version() -> None:
-    """Refuse another version of vLLM than the adapters were tried with, by `ImportError`."""
+    """Refuse another version of vLLM than those that the adapters know, by `ImportError`.
+
+    Who wants to know all the same sets `ANY_VERSION`.
+    """
     version = vllm_version()
-    if version != VERSION:
+    if version not in KNOWN and not os.environ.get(ANY_VERSION):
         raise ImportError(
-            f"vllm {version} is not the version that this adapter knows, {VERSION}; tox -e peers installs it"
+            f"vllm {version} is not the version that this adapter knows, {' or '.join(KNOWN)}; "
+            f"tox -e peers installs {VERSION}, and {ANY_VERSION}=1 tries this one as it is"
         )
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from pymllm.adapters.checkouts import ANY_VERSION
 from pymllm.adapters.sglang import package as sglang_package
 from pymllm.adapters.sglang.package import (
+    KNOWN,
     NEWER,
     OLDER,
     also_claimed,
@@ -22,6 +24,7 @@ from pymllm.adapters.sglang.package import (
     sglang_version,
 )
 from pymllm.adapters.stand_ins import standing_in
+from pymllm.adapters.vllm import package as vllm_package
 
 # -- Importing sglang's cache modules without its dependencies: what stands in, and what is left behind ------
 
@@ -117,12 +120,30 @@ def test_a_module_that_a_version_lacks_is_named_with_the_version() -> None:
 def test_a_version_that_nobody_tried_is_accused_of_nothing(
     known: str, environment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it lacks would look like an error of its cache."""
-    said = rf"sglang 0\.0\.1 is not the version that .*, {known}; tox -e {environment} installs it$"
+    """What it lacks would look like an error of its cache; a variable lets it be tried."""
+    monkeypatch.delenv(ANY_VERSION, raising=False)
+    said = rf"sglang 0\.0\.1 is not the version that .*, {known}.*; tox -e {environment} installs {known}, "
     with pytest.raises(ImportError, match=said):
         require_version(known)
-    monkeypatch.setattr(sglang_package.importlib.metadata, "version", lambda name: known)
+    for version in KNOWN[known]:
+        monkeypatch.setattr(sglang_package.importlib.metadata, "version", lambda name, it=version: it)
+        require_version(known)
+    monkeypatch.setattr(sglang_package.importlib.metadata, "version", lambda name: "0.0.1")
+    monkeypatch.setenv(ANY_VERSION, "1")
     require_version(known)
+
+
+def test_another_vllm_is_accused_of_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor tried, unless a variable says so."""
+    monkeypatch.delenv(ANY_VERSION, raising=False)
+    for version in vllm_package.KNOWN:
+        monkeypatch.setattr(vllm_package.importlib.metadata, "version", lambda name, it=version: it)
+        vllm_package.require_version()
+    monkeypatch.setattr(vllm_package.importlib.metadata, "version", lambda name: "0.0.1")
+    with pytest.raises(ImportError, match=r"vllm 0\.0\.1 is not the version that .*, 0\.33\.0 or "):
+        vllm_package.require_version()
+    monkeypatch.setenv(ANY_VERSION, "1")
+    vllm_package.require_version()
 
 
 def test_the_versions_are_those_that_are_installed() -> None:
