@@ -1,35 +1,42 @@
-"""mllm's and Megatron-LM's classes under a short search: nothing but what has a page is broken.
+"""Classes of checkouts, and LMCache's, under a short search: nothing but what has a page is broken.
 
-They run where `PYMLLM_MLLM` and `PYMLLM_MEGATRON` name checkouts.
+They run where variables such as `PYMLLM_MLLM` name checkouts, and where LMCache is installed.
 """
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
 
-from pymllm.adapters.registry import PEERS, AdapterEntry, load_adapter, make_adapter
+import pytest
+import torch
+
+from pymllm.adapters.minisgl.package import load_minisgl
+from pymllm.adapters.registry import PEERS, AdapterEntry, find_adapter, load_adapter, make_adapter
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.machines import load_machine, machines_for
 from pymllm.conformance.smoke import smoke_test
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Config
 
-ENTRIES = [entry for entry in PEERS if entry.variable]
+ENTRIES = [entry for entry in PEERS if entry.variable or entry.package == "lmcache"]
 KNOWN = {
     "mllm-radix": {"R3", "R7"},
     "mllm-radix-window": {"R2", "R3", "R7"},
     "mllm-mamba": {"R3", "R7"},
     "mllm-rows": {"P1"},
     "mllm-buffers": {"P3"},
+    "minisgl-radix": {"X5"},
 }
 """Laws with a page in docs/findings that a search without anything special breaks."""
-BEHIND = {"whole_keys", "matched_first", "padded"}
+BEHIND = {"whole_keys", "matched_first", "padded", "untold"}
 """Keys of configurations with which a search goes on behind those."""
 
 
 @pytest.fixture(autouse=True)
-def has_a_checkout(entry: AdapterEntry) -> None:
-    """Skip, with the reason, what nobody has checked out."""
+def is_there(entry: AdapterEntry) -> None:
+    """Skip, with the reason, what nobody has checked out or installed."""
     missing = entry.find_missing()
     if missing is not None:
         pytest.skip(missing)
@@ -67,3 +74,99 @@ def test_nothing_is_broken_but_what_has_a_page(entry: AdapterEntry) -> None:
         )
         assert broken.keys() <= (set() if is_behind else KNOWN.get(entry.name, set())), (config, broken)
     assert len(laws) >= 2
+
+
+@pytest.mark.parametrize("entry", [find_adapter("minisgl-radix")], ids=["minisgl-radix"])
+def test_a_row_goes_on_naming_pages_that_are_free(entry: AdapterEntry) -> None:
+    """What docs/findings says of the second of two requests with one prompt."""
+    adapter: Any = make_adapter(entry.name)
+    manager = adapter.manager
+    manager.page_table = torch.tensor([[0, 1, 0], [2, 3, 0]], dtype=torch.int32)
+    manager.free_slots = manager.free_slots[4:]
+    handle, request = (
+        manager.prefix_cache.match_prefix(torch.tensor([])).cuda_handle,
+        load_minisgl("core").Req,
+    )
+    for row in range(2):
+        running = request(torch.tensor([5, 6], dtype=torch.int32), row, 0, 1, row, None, handle)
+        running.complete_one()
+        manager.cache_req(running, finished=False)
+    assert running.cache_handle.get_matched_indices().tolist() == [0, 1]
+    assert manager.page_table[1, :2].tolist() == [2, 3]
+    assert {2, 3} <= {*manager.free_slots.tolist()}
+
+
+Method = Callable[..., Any]
+
+
+def split_unheld(split: Method) -> Method:
+    """Let the upper half of a node begin without the holds of the whole."""
+
+    def planted(node: Any, position: int) -> Any:
+        upper = split(node, position)
+        upper.ref_count = 0
+        return upper
+
+    return planted
+
+
+def hand_out_again(take: Method) -> Method:
+    """Let what is handed out stay where it was found."""
+
+    def planted(owner: Any, *count: int) -> Any:
+        names = [name for name in ("free_slots", "_free_slots") if hasattr(owner, name)]
+        before = {name: getattr(owner, name)[:] for name in names}
+        taken = take(owner, *count)
+        vars(owner).update(before)
+        return taken
+
+    return planted
+
+
+def queue_in_front(release: Method) -> Method:
+    """Let what was let go of last be evicted first."""
+
+    def planted(manager: Any, block: int) -> None:
+        release(manager, block)
+        manager.free_block_ids.rotate()
+
+    return planted
+
+
+def free_more(free: Method) -> Method:
+    """Let a chunk behind a freed one go with it."""
+    return lambda addresses, address, size: free(addresses, address, size + 8)
+
+
+def lose(free: Method) -> Method:
+    """Let nothing come back of a batch that could not be met."""
+    return lambda allocator, chunks, update_stats=True: update_stats and free(allocator, chunks)
+
+
+@pytest.mark.parametrize(
+    ("entry", "path", "method", "fault"),
+    [
+        (find_adapter("minisgl-radix"), "cache.root_node", "split_at", split_unheld),
+        (find_adapter("minisgl-slots"), "manager", "_allocate", hand_out_again),
+        (find_adapter("minisgl-rows"), "table", "allocate", hand_out_again),
+        (find_adapter("nano-blocks"), "manager", "_deallocate_block", queue_in_front),
+        (find_adapter("lmcache-chunks"), "allocator.address_manager", "free", free_more),
+        (find_adapter("lmcache-pages"), "allocator", "batched_free", lose),
+    ],
+    ids=lambda value: (
+        getattr(value, "name", value) if isinstance(value, AdapterEntry | str) else value.__name__
+    ),
+)
+def test_a_planted_fault_is_found(
+    entry: AdapterEntry,
+    path: str,
+    method: str,
+    fault: Callable[[Method], Method],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A judge that finds nothing in them could be blind."""
+    config = dict(load_adapter(entry).CONFIGURATIONS[-1])
+    sound = make_adapter(entry.name, config)
+    kind = type(attrgetter(path)(sound))
+    monkeypatch.setattr(kind, method, fault(getattr(kind, method)))
+    assert search(entry, config)[1]

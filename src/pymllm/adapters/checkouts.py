@@ -3,7 +3,8 @@
 A checkout's package may be called like one that is installed, mllm's even like ours. So its modules are
 imported below a package of their own, `Checkout.alias`, and where their code says ``import pymllm`` they get
 each other. Nothing of the path or of ``sys.modules`` that others see is changed, nothing is written into the
-checkout, and no ``__init__`` of it is run: what a package itself imports is rarely what its caches need.
+checkout, and no ``__init__`` of it is run unless asked for: what a package itself imports is rarely what its
+caches need.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Checkout:
 
     `digests` has the SHA-256 of each file that the adapters load, by its path below that folder, as of
     `commit`: so a clone, an archive and a copy are all known by what is in them. `stand_ins` names what is
-    replaced while they are imported, with the reason.
+    replaced while they are imported, with the reason. `root` is the folder below the checkout's in which the
+    package lies, and `entered` are those of its packages of which others import names, so that their
+    ``__init__`` is run.
     """
 
     project: str
@@ -44,6 +47,8 @@ class Checkout:
     commit: str
     digests: Mapping[str, str]
     stand_ins: Mapping[str, str] = field(default_factory=dict)
+    root: str = "."
+    entered: frozenset[str] = frozenset()
 
     @property
     def alias(self) -> str:
@@ -74,23 +79,35 @@ class Checkout:
         A call that another version does not have, or that means something else there, would be taken for an
         error of its cache. Who wants to know all the same sets `ANY_VERSION`.
         """
-        folder = self.folder()
-        others = [path for path, digest in self.digests.items() if _digest(folder / path) != digest]
+        others = self._find_others()
         if others and not os.environ.get(ANY_VERSION):
             raise ImportError(
-                f"{others[0]} of {folder} is not the version that this adapter knows, that of "
+                f"{others[0]} of {self.folder()} is not the version that this adapter knows, that of "
                 f"{self.project} {self.commit}; check that out, or set {ANY_VERSION}=1 to try it as it is"
             )
+
+    def is_of(self, commit: str) -> bool:
+        """Tell whether the files of a commit are checked out; of other commits than `commit` nobody knows."""
+        is_known = commit.startswith(self.commit) or self.commit.startswith(commit)
+        try:
+            return is_known and not self._find_others()
+        except ImportError:
+            return False
+
+    def _find_others(self) -> list[str]:
+        """Return the files that are not those of the commit."""
+        folder = self.folder()
+        return [path for path, digest in self.digests.items() if _digest(folder / path) != digest]
 
     def load(self, module: str) -> Any:
         """Import a module of the project, by the name that it has there, such as ``"pymllm.mem_cache.x"``."""
         name = self.alias + module.removeprefix(self.package)
         if name in sys.modules:
             return sys.modules[name]
-        folder = self.folder()
+        folder = self.folder() / self.root
         # What a server logs of every pool that it builds is no part of a verdict.
         logging.getLogger(self.alias).setLevel(logging.ERROR)
-        finder = _Finder(self.package, self.alias, folder)
+        finder = _Finder(self.package, self.alias, folder, self.entered)
         sys.meta_path.insert(0, finder)
         try:
             with standing_in(self._standing_in(), (), self.alias):
@@ -112,20 +129,23 @@ def _digest(file: Path) -> str:
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds what is below an alias in a checkout's package."""
 
-    def __init__(self, package: str, alias: str, folder: Path) -> None:
-        self._package, self._alias, self._folder = package, alias, folder
+    def __init__(self, package: str, alias: str, folder: Path, entered: frozenset[str]) -> None:
+        self._package, self._alias, self._folder, self._entered = package, alias, folder, entered
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._alias and not fullname.startswith(f"{self._alias}."):
             return None
-        own = (self._package + fullname.removeprefix(self._alias)).replace(".", "/")
-        file = self._folder / f"{own}.py"
+        name = self._package + fullname.removeprefix(self._alias)
+        own, is_entered = self._folder / name.replace(".", "/"), name in self._entered
+        file = own / "__init__.py" if is_entered else own.with_suffix(".py")
         if file.is_file():
             loader = _Loader(fullname, str(file), self._package, self._alias)
-            return importlib.util.spec_from_file_location(fullname, file, loader=loader)
-        if (self._folder / own).is_dir():
+            spec = importlib.machinery.ModuleSpec(fullname, loader, origin=str(file), is_package=is_entered)
+            spec.has_location = True
+            return spec
+        if own.is_dir():
             return importlib.machinery.ModuleSpec(fullname, None, is_package=True)
         return None
 

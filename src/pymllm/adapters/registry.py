@@ -50,7 +50,8 @@ class AdapterEntry:
         if not self.package or importlib.util.find_spec(self.package) is not None:
             return None
         pins = "peers-alone" if self.environment == "peers" else self.environment
-        needed = "pip install -r constraints/peers.txt && " if self.package == "sglang" else ""
+        is_alone = self.package in ("vllm", "dynamo")
+        needed = "" if is_alone else "pip install -r constraints/peers.txt && "
         return (
             f"{self.name} needs {self.package}, which is not installed; tox -e {self.environment} installs "
             f"it, or {needed}pip install --no-deps -r constraints/{pins}.txt"
@@ -111,6 +112,10 @@ _PEERS = {
 _VLLM = {
     "vllm-full": ("vllm.manager:VllmFull", "vLLM's KVCacheManager with one group of full attention"),
 }
+_LMCACHE = {
+    "lmcache-chunks": ("lmcache.chunks:LMCacheChunks", "LMCache's TensorMemoryAllocator, with equal chunks"),
+    "lmcache-pages": ("lmcache.chunks:LMCachePages", "LMCache's PagedTensorMemoryAllocator"),
+}
 _OLDER = ("sglang-mamba", "sglang-swa")
 _MLLM = {
     "mllm-radix": ("mllm.caches:MllmRadix", "mllm's RadixCache"),
@@ -142,7 +147,22 @@ _MEGATRON = {
         "Megatron-LM's KVBlockAllocator and MambaSlotAllocator",
     ),
 }
-_CHECKOUTS = {"PYMLLM_MLLM": _MLLM, "PYMLLM_MEGATRON": _MEGATRON}
+_MINISGL = {
+    "minisgl-radix": ("minisgl.caches:MinisglRadix", "mini-sglang's CacheManager with its RadixPrefixCache"),
+    "minisgl-naive": ("minisgl.caches:MinisglNaive", "mini-sglang's CacheManager with its NaivePrefixCache"),
+    "minisgl-slots": ("minisgl.caches:MinisglSlots", "mini-sglang's CacheManager as an allocator of pages"),
+    "minisgl-rows": ("minisgl.caches:MinisglRows", "mini-sglang's TableManager"),
+}
+_NANOVLLM = {
+    "nano-blocks": ("nanovllm.blocks:NanoBlocks", "nano-vllm's BlockManager as a prefix cache"),
+}
+_CHECKOUTS = {
+    "PYMLLM_MLLM": _MLLM,
+    "PYMLLM_MEGATRON": _MEGATRON,
+    "PYMLLM_MINISGL": _MINISGL,
+    "PYMLLM_NANOVLLM": _NANOVLLM,
+}
+_NEEDED = {"PYMLLM_NANOVLLM": "xxhash"}
 
 PEERS: tuple[AdapterEntry, ...] = (
     *(
@@ -152,12 +172,15 @@ PEERS: tuple[AdapterEntry, ...] = (
         for name, (place, summary) in _PEERS.items()
     ),
     *(
-        AdapterEntry(name, f"pymllm.adapters.{place}", summary, "vllm", "peers")
-        for name, (place, summary) in _VLLM.items()
+        AdapterEntry(name, f"pymllm.adapters.{place}", summary, package, "peers")
+        for package, adapters in (("vllm", _VLLM), ("lmcache", _LMCACHE))
+        for name, (place, summary) in adapters.items()
     ),
     _DYNAMO,
     *(
-        AdapterEntry(name, f"pymllm.adapters.{place}", summary, variable=variable)
+        AdapterEntry(
+            name, f"pymllm.adapters.{place}", summary, _NEEDED.get(variable, ""), "peers", variable=variable
+        )
         for variable, adapters in _CHECKOUTS.items()
         for name, (place, summary) in adapters.items()
     ),

@@ -76,7 +76,7 @@ class CallRecorder:
             self._depth -= 1
 
 
-class _SlotCalls(BaseAdapter):
+class SlotCalls(BaseAdapter):
     """What a cache over slots and an allocator of slots have in common: the pool in its caller's hands."""
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
@@ -132,7 +132,7 @@ class _SlotCalls(BaseAdapter):
         return out.Done()
 
 
-class SlotAdapter(_SlotCalls):
+class SlotAdapter(SlotCalls):
     """An allocator of slots or pages, kind ``slots``: `alloc`, `free`, `clear` and ``sizes``."""
 
     KIND: ClassVar[str] = "slots"
@@ -146,7 +146,7 @@ class SlotAdapter(_SlotCalls):
         return out.Done()
 
 
-class PrefixAdapter(_SlotCalls):
+class PrefixAdapter(SlotCalls):
     """A prefix cache, kind ``prefix``: `match`, `insert`, `evict`, `lock`, `unlock`, `reset` and ``sizes``.
 
     With a pool also `alloc` and `free`. A *node* is whatever the cache takes a hold of: an object of its own,

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import glob
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -28,6 +29,8 @@ from typing import Any
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
+from pymllm.adapters.checkouts import Checkout
+from pymllm.adapters.projects import CHECKOUTS
 from pymllm.conformance.documents import AdapterRow, DeviationRow
 from pymllm.errors import UsageError
 from pymllm.history.codec import decode, name_of
@@ -40,7 +43,7 @@ _OPERATIONS = {name_of(operation): operation for operation in OPERATIONS}
 
 KINDS = ("defect", "other contract", "open")
 SHOWS, GONE, NOT_SEARCHED, OTHER_VERSION = "shows", "gone", "not searched", "other version"
-"""What became of a deviation: a program met it; none did; nobody looked; another version is installed."""
+"""What became of a deviation: a program met it; none did; nobody looked; another version is there."""
 
 
 def read_deviations(path: Path) -> tuple[Deviation, ...]:
@@ -88,20 +91,35 @@ def _check(it: Deviation) -> None:
         _required(it.versions)
 
 
-def _required(text: str) -> Requirement:
+def _required(text: str) -> Requirement | tuple[Checkout, str]:
+    """Return a package with versions, or a checkout with a commit."""
+    project, at, commit = text.partition("@")
+    if at:
+        found = [it for it in CHECKOUTS if it.project.lower() == project.strip().lower()]
+        if found and re.fullmatch("[0-9a-f]{7,40}", commit.strip()):
+            return found[0], commit.strip()
+        names = ", ".join(it.project for it in CHECKOUTS)
+        raise ValueError(
+            f"versions is {cut(repr(text))}; a checkout is one of {names}, with its commit,"
+            " such as mllm@b9c3070"
+        )
     try:
         return Requirement(text)
     except InvalidRequirement:
         raise ValueError(
-            f"versions is {cut(repr(text))}; it must be a package with versions, such as sglang>=0.5.15,<0.6"
+            f"versions is {cut(repr(text))}; it must be a package with versions, such as sglang>=0.5.15,<0.6,"
+            " or a checkout with its commit, such as mllm@b9c3070"
         ) from None
 
 
 def is_of_version(deviation: Deviation) -> bool:
-    """Tell whether what is installed has it; a package that is not installed has none."""
+    """Tell whether what is installed or checked out has it; what is neither has none."""
     if not deviation.versions:
         return True
     required = _required(deviation.versions)
+    if isinstance(required, tuple):
+        checkout, commit = required
+        return checkout.is_of(commit)
     try:
         return required.specifier.contains(version(required.name), prereleases=True)
     except PackageNotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,8 +13,7 @@ import pytest
 
 import pymllm
 from pymllm.adapters.checkouts import ANY_VERSION, Checkout
-from pymllm.adapters.megatron.package import MEGATRON
-from pymllm.adapters.mllm.package import MLLM
+from pymllm.adapters.projects import MEGATRON, MINISGL, MLLM, NANOVLLM
 from pymllm.adapters.registry import find_adapter, make_adapter
 from pymllm.errors import AdapterError
 
@@ -74,6 +74,19 @@ def test_a_package_of_our_name_is_loaded_beside_ours(checkout: Checkout, tmp_pat
     assert not list(tmp_path.rglob("__pycache__"))
 
 
+def test_a_package_that_is_entered_is_found_below_its_root(checkout: Checkout, tmp_path: Path) -> None:
+    """Its ``__init__`` runs, and what is below it is found while something is loaded, and only then."""
+    (tmp_path / "python").mkdir()
+    (tmp_path / "pymllm").rename(tmp_path / "python" / "pymllm")
+    (tmp_path / "python/pymllm/mem_cache/__init__.py").write_text("from .base import NAME")
+    below = replace(checkout, root="python", entered=frozenset({"pymllm.mem_cache"}), digests={})
+    assert below.load("pymllm.mem_cache").NAME == "checkout_of_a_fake.mem_cache.base"
+    with pytest.raises(ImportError, match=r"checkout_of_a_fake\.mem_cache\.tree"):
+        importlib.import_module("checkout_of_a_fake.mem_cache.tree")
+    assert below.load("pymllm.mem_cache.tree").ALL
+    assert not list(tmp_path.rglob("__pycache__"))
+
+
 def test_what_stands_in_computes_nothing(checkout: Checkout) -> None:
     """A result of a stand-in would be made up."""
     tree = checkout.load("pymllm.mem_cache.tree")
@@ -125,7 +138,15 @@ def test_a_checkout_that_is_not_there_says_what_to_do(
 
 
 @pytest.mark.parametrize(
-    ("name", "project"), [("mllm-radix", MLLM), ("mllm-rows", MLLM), ("megatron-blocks", MEGATRON)]
+    ("name", "project"),
+    [
+        ("mllm-radix", MLLM),
+        ("mllm-rows", MLLM),
+        ("megatron-blocks", MEGATRON),
+        ("minisgl-radix", MINISGL),
+        ("minisgl-rows", MINISGL),
+        ("nano-blocks", NANOVLLM),
+    ],
 )
 def test_an_adapter_without_its_checkout_is_told_before_it_is_built(
     name: str, project: Checkout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from pymllm.adapters.checkouts import ANY_VERSION, Checkout
+from pymllm.adapters.projects import MEGATRON
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.acting import Unwanted, drive, make_machine
 from pymllm.conformance.deviations import (
@@ -85,6 +87,11 @@ def test_a_file_is_read(tmp_path: Path) -> None:
             "[a]: where: alloc has no field 'token'; it has tokens",
         ),
         ("[a]\nlaw = 'X4'\nreason = 'r'\nversions = '>=1'", "[a]: versions is '>=1'; it must be a package"),
+        (
+            "[a]\nlaw = 'X4'\nreason = 'r'\nversions = 'sglang@1234567'",
+            "[a]: versions is 'sglang@1234567'; a checkout is one of mllm, Megatron-LM, mini",
+        ),
+        ("[a]\nlaw = 'X4'\nreason = 'r'\nversions = 'mllm@main'", "[a]: versions is 'mllm@main'; a checkout"),
     ],
 )
 def test_a_file_that_says_nonsense_is_refused(tmp_path: Path, text: str, refusal: str) -> None:
@@ -99,6 +106,31 @@ def test_a_file_that_says_nonsense_is_refused(tmp_path: Path, text: str, refusal
     [("", True), ("msgspec>=0.1", True), ("msgspec<0.1", False), ("no-such-package-at-all>=1", False)],
 )
 def test_a_deviation_is_of_the_version_that_is_installed(versions: str, is_here: bool) -> None:
+    assert is_of_version(known(versions=versions)) is is_here
+
+
+@pytest.mark.parametrize(
+    ("versions", "files", "is_here"),
+    [
+        ("Megatron-LM@d98e8a6", "true", True),
+        ("megatron-lm @ d98e8a6a5c", "true", True),
+        ("Megatron-LM@1234567", "true", False),
+        ("Megatron-LM@d98e8a6", "changed", False),
+        ("Megatron-LM@d98e8a6", "", False),
+    ],
+)
+def test_a_deviation_is_of_the_commit_that_is_checked_out(
+    versions: str, files: str, is_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what is in its files; judging any version changes nothing about that."""
+    monkeypatch.setenv(ANY_VERSION, "1")
+    monkeypatch.delenv(MEGATRON.variable, raising=False)
+    if files:
+        monkeypatch.setenv(MEGATRON.variable, str(tmp_path))
+        monkeypatch.setattr(f"{Checkout.__module__}._digest", lambda file: file.read_text())
+    for path, digest in MEGATRON.digests.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(digest if files == "true" else files)
     assert is_of_version(known(versions=versions)) is is_here
 
 

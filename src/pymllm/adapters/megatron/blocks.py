@@ -15,8 +15,9 @@ import torch
 
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.malformed import Calls
-from pymllm.adapters.megatron.package import MEGATRON, load_megatron, load_slots
+from pymllm.adapters.megatron.package import load_megatron, load_slots
 from pymllm.adapters.own_blocks import BlockContext, Blocks
+from pymllm.adapters.projects import MEGATRON
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.files import Config

@@ -11,30 +11,7 @@ from typing import Any
 
 import torch
 
-from pymllm.adapters.checkouts import Checkout
-
-_CONTEXTS = "megatron/core/inference/contexts"
-
-MEGATRON = Checkout(
-    project="Megatron-LM",
-    variable="PYMLLM_MEGATRON",
-    package="megatron",
-    commit="d98e8a6",
-    digests={
-        f"{_CONTEXTS}/kv_block_allocator.py": (
-            "77e8c2bd292deae5642558399e186f4ed45725dbad5ce19abab68ea2534118c6"
-        ),
-        f"{_CONTEXTS}/mamba_slot_allocator.py": (
-            "e293ca36f5c3ae02651969b5fca4fa80d1e13105c2ca57d623bd504f5e310d5a"
-        ),
-    },
-    stand_ins={
-        "megatron.core.process_groups_config": "groups of processes, which the configuration's types name",
-        "megatron.core.transformer": "models, which the same types name",
-        "megatron.core.utils": "what looks for the attributes of a model",
-    },
-)
-"""NVIDIA/Megatron-LM, August 2026."""
+from pymllm.adapters.projects import MEGATRON
 
 
 def load_megatron(module: str) -> Any:

@@ -16,9 +16,10 @@ import torch
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.failing_calls import RecordingPool, RecordingStatePool, record_around
 from pymllm.adapters.key_forms import clobber
-from pymllm.adapters.mllm.package import MLLM, also_claimed, load_mllm
+from pymllm.adapters.mllm.package import also_claimed, load_mllm
 from pymllm.adapters.own_caches import path_length
 from pymllm.adapters.own_prefix import OwnPrefixCache, pool_configurations
+from pymllm.adapters.projects import MLLM
 from pymllm.errors import ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out

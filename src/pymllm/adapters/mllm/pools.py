@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.malformed import Calls
-from pymllm.adapters.mllm.package import MLLM, also_claimed, load_mllm
+from pymllm.adapters.mllm.package import also_claimed, load_mllm
 from pymllm.adapters.own_pools import GDNStates, KeysAndHashes, KVBuffers, OwnPool, Rows
+from pymllm.adapters.projects import MLLM
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.files import Config

@@ -1,0 +1,104 @@
+"""The checkouts that adapters read, and the versions that they were tried with."""
+
+from __future__ import annotations
+
+from pymllm.adapters.checkouts import Checkout
+
+MLLM = Checkout(
+    project="mllm",
+    variable="PYMLLM_MLLM",
+    package="pymllm",
+    commit="b9c3070",
+    digests={
+        "pymllm/mem_cache/base_prefix_cache.py": (
+            "7530d9678a9f19be78868720b7881041819671a50c6f925f10069127216d722a"
+        ),
+        "pymllm/mem_cache/chunk_cache.py": (
+            "be713905f3182ddaeaacf74fb4c49e1ac013616e36a8a2ea1057e141cd9f18e6"
+        ),
+        "pymllm/mem_cache/mamba_radix_cache.py": (
+            "be86f05ee6cd15dcd64ebb0ba1fa54df45e08c3b4754a54afcf3b58cc2bec92b"
+        ),
+        "pymllm/mem_cache/memory_pool.py": (
+            "4080a6e25b98bbf9ec0536ac80107ecb8480dbf7ea8b2b10c7016cfff111d259"
+        ),
+        "pymllm/mem_cache/radix_cache.py": (
+            "381b494b09b5b14b44c32e2652128a3a513efbba2a8124aaf06375b2cac633de"
+        ),
+    },
+    stand_ins={"mllm_kernel": "kernels that store KV on a GPU"},
+)
+"""UbiquitousLearning/mllm, June 2026."""
+
+_CONTEXTS = "megatron/core/inference/contexts"
+
+MEGATRON = Checkout(
+    project="Megatron-LM",
+    variable="PYMLLM_MEGATRON",
+    package="megatron",
+    commit="d98e8a6",
+    digests={
+        f"{_CONTEXTS}/kv_block_allocator.py": (
+            "77e8c2bd292deae5642558399e186f4ed45725dbad5ce19abab68ea2534118c6"
+        ),
+        f"{_CONTEXTS}/mamba_slot_allocator.py": (
+            "e293ca36f5c3ae02651969b5fca4fa80d1e13105c2ca57d623bd504f5e310d5a"
+        ),
+    },
+    stand_ins={
+        "megatron.core.process_groups_config": "groups of processes, which the configuration's types name",
+        "megatron.core.transformer": "models, which the same types name",
+        "megatron.core.utils": "what looks for the attributes of a model",
+    },
+)
+"""NVIDIA/Megatron-LM, August 2026."""
+
+_CACHES = "python/minisgl/kvcache"
+
+MINISGL = Checkout(
+    project="mini-sglang",
+    variable="PYMLLM_MINISGL",
+    package="minisgl",
+    commit="20fcd7f",
+    digests={
+        f"{_CACHES}/__init__.py": "7c41ed4405c6680820bd4a3d1592f81712e8bb2de3b3132cffae4d330f7f45dd",
+        f"{_CACHES}/base.py": "1431987bd1cd5c1a3fc04dfd08957928b9c33ccfc04ba0a13b9a140a4029ad8b",
+        f"{_CACHES}/naive_cache.py": "6081459a29dffb4f8d602a563287b537a2268fe0f06bb1d509de9e0a24746dce",
+        f"{_CACHES}/radix_cache.py": "04dbe036c86565ae39b3ce8bbddf8bfaf1b5b1def795c59d8680504ca42982d8",
+        "python/minisgl/core.py": "76697c4f0026c860d77b7154ac3ff9e26606a77f6a3f30570cb348d506de1edd",
+        "python/minisgl/scheduler/cache.py": (
+            "09a267c1dad7a0d01eb5bc38b56442c1239ac10849faaa5c8f1fe809cf94c6d2"
+        ),
+        "python/minisgl/scheduler/table.py": (
+            "9d688250aabbba7b0ac6193fdfadc735b95e3aebbdb664494d71b3ee75fc380a"
+        ),
+    },
+    stand_ins={
+        "minisgl.utils.arch": "which GPU there is",
+        "minisgl.utils.hf": "models and tokenizers",
+        "minisgl.utils.logger": "a server's log",
+        "minisgl.utils.mp": "queues between processes",
+        "minisgl.utils.torch_utils": "dtypes of a model, and marks for a profiler",
+    },
+    root="python",
+    entered=frozenset({"minisgl.kvcache", "minisgl.utils"}),
+)
+"""sgl-project/mini-sglang, August 2026."""
+
+NANOVLLM = Checkout(
+    project="nano-vllm",
+    variable="PYMLLM_NANOVLLM",
+    package="nanovllm",
+    commit="bb823b3",
+    digests={
+        "nanovllm/engine/block_manager.py": (
+            "d0240374f589eaa85c4c7923b8970f2635ab7bc73adc5044fa2d273955b54242"
+        ),
+        "nanovllm/engine/sequence.py": "d5bb5c522d22554b5c36de745150ec8b601827ee0388058404dcceef1ae8290d",
+        "nanovllm/sampling_params.py": "1e5146d1a06f5230ab049df1ea24814a1d73ba52c3ad22af04bd0f1c6293e0c0",
+    },
+)
+"""GeeeekExplorer/nano-vllm, June 2026."""
+
+CHECKOUTS = (MLLM, MEGATRON, MINISGL, NANOVLLM)
+"""All of them."""
