@@ -86,7 +86,8 @@ class DictCache(BaseAdapter):
         claims = {"extra_key", "bigrams", "hashes", "digests", "refusals", "callbacks", "node_ids"}
         claims |= self.order()
         claims |= {"pool"} if self.config["pool"] != "none" else set()
-        return frozenset(claims | ({"swa", "hold_tokens"} if self.config["window"] is not None else set()))
+        windowed = {"swa", "exact_windows", "hold_tokens"}
+        return frozenset(claims | (windowed if self.config["window"] is not None else set()))
 
     def order(self) -> set[str]:
         """Return what is claimed about the order of evictions."""
