@@ -482,9 +482,9 @@ class PrefixMachine(StateActs):
             return
         self.free_halves(slots[:evicted], style)
         cached = len(self.model.stored(path_of_key(key))) * self.page_size
-        protected = min(protected, len(key.tokens), cached + self.page_size - 1)
-        if self.follows_windows:
-            protected = protected // self.page_size * self.page_size
+        # Where windows are followed, what was known before is the cache's own.
+        known = 0 if self.follows_windows else cached + self.page_size - 1
+        protected = min(protected, len(key.tokens), known)
         if refused:
             self.arm(refused)
         self.insert(key, slots[: len(key.tokens)], style, protected, evicted)

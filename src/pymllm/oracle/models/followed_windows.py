@@ -17,16 +17,18 @@ from pymllm.oracle.models.slot_ownership import SlotOwnership
 def require_duties(
     cache: PrefixModel, ownership: SlotOwnership, path: Path, slots: Sequence[int], bounds: tuple[int, int]
 ) -> None:
-    """Raise `ProgramError` where a caller says of its slots what is not so."""
+    """Raise `ProgramError` where a caller says of its slots what is not so.
+
+    The first ``prev_prefix_len`` are the cache's own, as it matched them; the others have their halves, but
+    for the first ``swa_evicted_seqlen``.
+    """
     (protected, evicted), size = bounds, cache.page_size
-    if protected % size:
-        raise ProgramError(f"prev_prefix_len is {protected}; where windows are followed, give whole pages")
     for start, end in zip(range(0, len(path.tokens), size), cache.page_ends(path), strict=True):
-        slot, page = slots[start], cache.pages.get(end)
-        if page is not None and page.slots[0] == slot:
-            if start >= protected:
-                raise ProgramError(f"slot {slot} is the cache's own; prev_prefix_len, {protected}, covers such")
-        elif ownership.has_half(slot) == (start < evicted):
+        slot, is_known = slots[start], start < protected
+        if (ownership.place(slot) == end) != is_known:
+            whose = "the caller's" if is_known else "the cache's"
+            raise ProgramError(f"slot {slot} is {whose}, and prev_prefix_len is {protected}")
+        if not is_known and ownership.has_half(slot) == (start < evicted):
             there = "has" if start < evicted else "lacks"
             raise ProgramError(f"slot {slot} {there} its SWA half, and swa_evicted_seqlen is {evicted}")
 
