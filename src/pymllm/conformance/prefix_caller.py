@@ -233,7 +233,7 @@ class PrefixCaller(ActingMachine):
         return number if isinstance(result, Locked) else None
 
     def _may_hold(self, path: Path) -> bool:
-        """Tell whether a node can be held: it has a state, or need not; its window lives, or that is refused."""
+        """Tell whether a node can be held: it has a state or need not, and its window lives or is refused."""
         if self.follows_windows and not self.model.is_usable(path):
             return False
         states = self.model.states

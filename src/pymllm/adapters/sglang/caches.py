@@ -120,11 +120,11 @@ class SglangUnifiedSWA(SglangUnified):
     """The tree in Python with a sliding window beside full attention, over slots with SWA halves.
 
     Its rules for windows are others than ours: it keeps leaves that are tombstones, a hold covers whole nodes
-    up to its window, and an insert may leave a key that cannot be used. So its `window` is followed:
-    ``exact_windows`` is not claimed. Its insert frees duplicates itself, which no engine of ours expects. With
-    ``sliding_window`` instead, the same in tokens, nobody knows of the window: an engine drives it, nobody
-    gives halves back early or asks for windows to be evicted, and no node is ever a tombstone. A new leaf is
-    split where its window begins, so nodes are not shown.
+    up to its window, and an insert may leave a key that cannot be used. So a `window` is followed, and
+    ``exact_windows`` not claimed; nor is ``engine``, since its insert frees duplicates itself. With the key
+    ``sliding_window`` instead nobody knows of the window: an engine drives it, nobody gives halves back early
+    or asks for windows to be evicted, and no node is ever a tombstone. A new leaf is split where its window
+    begins, so nodes are not shown.
     """
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
@@ -157,7 +157,7 @@ class SglangUnifiedSWA(SglangUnified):
         return {"swa_num_tokens": amount} if self.is_followed else {}
 
     def call_insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
-        """Make the call; halves that then belong to other slots have moved, which no call of the pool says."""
+        """Make the call; halves that have other slots afterwards have moved, by no call of the pool."""
         before = self.pool.table()
         result = super().call_insert(operation, key, value)
         self.effects[:0] = find_moves(before, self.pool.table())
@@ -195,8 +195,8 @@ class SglangUnifiedSWA(SglangUnified):
 def find_moves(before: Sequence[int], after: Sequence[int]) -> list[Effect]:
     """Return the halves that have other slots than before, by a table that has the half of each slot or 0."""
     owners = {half: slot for slot, half in enumerate(before) if half > 0}
-    pairs = [(owners[half], slot) for slot, half in enumerate(after) if half > 0 and owners.get(half) != slot]
-    return [Effect("move_swa", *zip(*pairs, strict=True))] if pairs else []
+    moved = {slot: owners[half] for slot, half in enumerate(after) if half > 0 and owners[half] != slot}
+    return [Effect("move_swa", tuple(moved.values()), tuple(moved))] if moved else []
 
 
 class SglangRustSWA(SglangUnifiedSWA):

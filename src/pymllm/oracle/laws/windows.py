@@ -408,6 +408,15 @@ def _an_insert_leaves_held_windows(before: CacheModel, operation: Insert, seen: 
     return _keeps_held_windows(before, seen.plan.fallen) if seen.plan.fallen else None
 
 
+@a_hold_locks_its_window.on(ReadHalves)
+def _held_windows_have_halves(before: CacheModel, operation: ReadHalves, seen: SeenHalves) -> Found:
+    pages, place = before.cache.pages, before.ownership.place
+    pairs = [*zip(seen.slots, seen.result.swa_slots, strict=False)] if before.follows_windows else []
+    held = [pair for pair in pairs if (path := place(pair[0])) is not None and pages[path].swa_locks]
+    lost = [slot for slot, half in held if not half]
+    return demand(not lost, "slots in a hold's window without an SWA half", [], lost) if held else None
+
+
 def _keeps_held_windows(before: CacheModel, fallen: Collection[Path]) -> Found:
     pages = before.cache.pages
     covered = [path for path in fallen if path in pages and pages[path].swa_locks]

@@ -107,11 +107,11 @@ class PrefixTracker(KindModel):
         if window is not None and "swa" not in self.claims:
             raise ProgramError("a cache with a window claims swa")
         if window is not None and "exact_windows" not in self.claims:
-            ordered = sorted(self.claims & {"exact_lru", "exact_policy", "faults"})
-            if ordered or pool != "swa":
+            planned = ", ".join(sorted(self.claims & {"exact_lru", "exact_policy", "faults"}))
+            if planned or pool != "swa":
                 raise ProgramError(
-                    f"a window, without exact_windows, over pool {pool} and with {ordered or 'no order'}; it is "
-                    "followed by its halves: the pool must be swa, and neither an order nor faults claimed"
+                    f"a window without exact_windows, over pool {pool}, with {planned or 'no order'}: it is "
+                    "followed by its halves; the pool must be swa, and neither an order nor faults be claimed"
                 )
         if "mamba" in self.claims and (window is not None or pool == "swa"):
             raise ProgramError("a cache that keeps states has no window, and no slots with SWA halves")
