@@ -128,8 +128,8 @@ class SglangUnifiedSWA(SglangUnified):
     """
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
-        *pool_configurations([4, 6], ["swa"]),
         *pool_configurations([None], ["swa"], sliding_window=4),
+        *pool_configurations([4, 6], ["swa"]),
     )
     PARTS: ClassVar[Sequence[str]] = ("FULL", "SWA")
 
@@ -211,7 +211,9 @@ class SglangSWA(SglangOlder):
     Pages of one token only: for larger ones older versions allocate halves with a kernel that needs a GPU.
     """
 
-    CONFIGURATIONS: ClassVar[Sequence[Config]] = pool_configurations([None], ["swa"], sliding_window=4)[:1]
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        pool_configurations([None], ["swa"], sliding_window=window)[0] for window in (4, 6)
+    )
 
     def make_cache(self, page_size: int) -> Any:
         params = self.parameters(page_size, sliding_window_size=self.number("sliding_window"))
