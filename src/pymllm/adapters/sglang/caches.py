@@ -195,7 +195,9 @@ class SglangUnifiedSWA(SglangUnified):
 def find_moves(before: Sequence[int], after: Sequence[int]) -> list[Effect]:
     """Return the halves that have other slots than before, by a table that has the half of each slot or 0."""
     owners = {half: slot for slot, half in enumerate(before) if half > 0}
-    moved = {slot: owners[half] for slot, half in enumerate(after) if half > 0 and owners.get(half, slot) != slot}
+    moved = {
+        slot: owners[half] for slot, half in enumerate(after) if half > 0 and owners.get(half, slot) != slot
+    }
     return [Effect("move_swa", tuple(moved.values()), tuple(moved))] if moved else []
 
 
