@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from pymllm.adapters.vllm.blocks import VllmBlocks
 from pymllm.adapters.vllm.manager import VllmFull
 from pymllm.adapters.vllm.package import load_vllm
 from pymllm.conformance.acting import drive, make_machine
+from pymllm.conformance.block_machine import BlockMachine
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.errors import InvariantViolation
 
@@ -79,6 +81,67 @@ def test_a_planted_fault_is_found(
     with pytest.raises(InvariantViolation) as found:
         search()
     assert found.value.law in {"R2", "R3", "R6", "R7", "R9", "R11"}
+
+
+def forget_twins(remove: Method) -> Method:
+    """Let a hash be forgotten with any of its blocks."""
+
+    def planted(pool: Any, block: Any) -> list[Any]:
+        known = block.block_hash
+        removed: list[Any] = remove(pool, block)
+        if known is not None:
+            pool.cached_block_hash_to_block._cache.pop(known, None)
+        return removed
+
+    return planted
+
+
+def find_the_dead(remove: Method) -> Method:
+    """Let a block be found that has gone, in place of the others of its hash."""
+
+    def planted(pool: Any, block: Any) -> list[Any]:
+        known = block.block_hash
+        removed: list[Any] = remove(pool, block)
+        if known is not None and pool.cached_block_hash_to_block.get_one_block(known) is not None:
+            pool.cached_block_hash_to_block._cache[known] = block
+        return removed
+
+    return planted
+
+
+def tell_nobody(emit: Method) -> Method:
+    """Let a router believe that everything stays."""
+    return lambda pool, hashes: None
+
+
+@pytest.mark.parametrize(
+    ("place", "fault", "law"),
+    [
+        ("touch", leave_in_queue, "C1"),
+        ("free_blocks", begin_first, "C1"),
+        ("free_blocks", last_first, "C1"),
+        ("_maybe_evict_cached_block", keep_hash, "C1"),
+        ("_remove_cached_block_hashes", forget_twins, "C3"),
+        ("_remove_cached_block_hashes", find_the_dead, "C3"),
+        ("_emit_block_removed_events", tell_nobody, "C1"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_fault_of_the_pool_is_found(
+    place: str, fault: Callable[[Method], Method], law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each by the law that it breaks."""
+    pool = load_vllm("v1.core.block_pool").BlockPool
+    monkeypatch.setattr(pool, place, fault(getattr(pool, place)))
+    machine = make_machine(BlockMachine, "vllm-blocks", dict(VllmBlocks.CONFIGURATIONS[0]))
+
+    def search() -> None:
+        for seed in range(20):
+            drive(machine, seed, 100)
+
+    with pytest.raises(InvariantViolation) as found:
+        search()
+    assert found.value.law == law
 
 
 def test_a_block_that_is_told_to_go_stays_in_line() -> None:

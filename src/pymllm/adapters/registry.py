@@ -109,6 +109,7 @@ _PEERS = {
     "sglang-rows": ("sglang.slots:SglangRows", "sglang's ReqToTokenPool"),
 }
 _VLLM = {
+    "vllm-blocks": ("vllm.blocks:VllmBlocks", "vLLM's BlockPool"),
     "vllm-full": ("vllm.manager:VllmFull", "vLLM's KVCacheManager with one group of full attention"),
 }
 _OLDER = ("sglang-mamba", "sglang-swa")

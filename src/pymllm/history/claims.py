@@ -41,7 +41,9 @@ CLAIMS: dict[str, Claim] = {
     ),
     "forms": Claim("takes arguments in every container, dtype and layout (Python only)", _IN_FORMS, True),
     "exact_lru": Claim("evicts in the strict order of recency", "prefix blocks"),
-    "exact_policy": Claim("evicts leaves in the strict order of the configuration's policy, instead"),
+    "exact_policy": Claim(
+        "evicts leaves in the strict order of the configuration's policy, instead", "prefix blocks"
+    ),
     "refusals": Claim("refuses misuse with the documented errors: all of the next six", _ALL),
     "refuses_malformed": Claim("refuses what nobody may pass at any time", _ALL),
     "refuses_bad_arguments": Claim("refuses arguments that do not fit each other, or what they name", _ALL),
@@ -77,6 +79,9 @@ CLAIMS: dict[str, Claim] = {
     "early_exit": Claim("can end a search when one worker is left", "index"),
     "careful_callers": Claim(
         "counts on callers who hold whole chains, register a hash once and name their slots", "blocks"
+    ),
+    "trusted_hashes": Claim(
+        "knows a block by its hash alone: several may have one, and none waits for children", "blocks"
     ),
     "engine": Claim("can be driven by the simulated engine; needs a pool"),
 }
