@@ -110,6 +110,10 @@ _PEERS = {
 }
 _VLLM = {
     "vllm-blocks": ("vllm.blocks:VllmBlocks", "vLLM's BlockPool"),
+    "vllm-hybrid-mamba": (
+        "vllm.hybrid:VllmMamba",
+        "vLLM's KVCacheManager with full attention and Mamba layers",
+    ),
     "vllm-full": ("vllm.manager:VllmFull", "vLLM's KVCacheManager with one group of full attention"),
 }
 _OLDER = ("sglang-mamba", "sglang-swa")

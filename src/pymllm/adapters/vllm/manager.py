@@ -67,8 +67,7 @@ class VllmFull(BaseAdapter):
         super().__init__(name, config)
         require_version()
         self.page_size = self.number("page_size")
-        self.capacity = self.number("capacity") // self.page_size
-        self.cache = _make_manager(self.page_size, self.capacity + 1)
+        self.cache = self.make_cache()
         self.pool = self.cache.block_pool
         self._hasher = _make_hasher(self.page_size)
         self._contents: dict[int, tuple[int, ...]] = {}  # by block: what the request that had it wrote
@@ -77,6 +76,10 @@ class VllmFull(BaseAdapter):
         self._keys: dict[bytes, ops.Key] = {}  # by the hash of a block, all that it ends
         self._nodes: dict[int, ops.Key] = {}
         self._holds: dict[int, Any] = {}
+
+    def make_cache(self) -> Any:
+        """Build the manager."""
+        return make_manager(self.page_size, self.number("capacity") // self.page_size + 1)
 
     def claim(self) -> frozenset[str]:
         """Claim its order; misuse is undefined, and blocks have no hashes of ours."""
@@ -166,6 +169,7 @@ class VllmFull(BaseAdapter):
         key = self._nodes[step] = self._nodes[operation.of]
         request = self._holds[step] = self._request(step, key) if key.tokens else None
         if request is not None:
+            self.cache.new_step_starts()
             blocks, found, _ = self.cache.get_computed_blocks(request)
             if found != len(key.tokens) or self.cache.allocate_slots(request, 0, found, blocks) is None:
                 raise RuntimeError(f"{found} of {len(key.tokens)} tokens are there")
@@ -212,19 +216,25 @@ class VllmFull(BaseAdapter):
         )
 
 
-def _make_manager(page_size: int, blocks: int) -> Any:
-    """Build a manager of one group, whose prompts are never too long."""
+def make_manager(page_size: int, blocks: int, *more: tuple[Any, str]) -> Any:
+    """Build a manager of a group of full attention and perhaps more, whose prompts are never too long.
+
+    Of each further group the specification is given, and the name of the class that manages it.
+    """
     managers = load_vllm("v1.core.single_type_kv_cache_manager")
     interface = load_vllm("v1.kv_cache_interface")
-    spec = interface.FullAttentionSpec
-    load_vllm("v1.kv_cache_spec_registry").KVCacheSpecRegistry.register(
-        spec, managers.FullAttentionManager, uniform_type_base_spec=spec
-    )
-    group = interface.KVCacheGroupSpec(
-        ["0"], spec(block_size=page_size, num_kv_heads=1, head_size=1, dtype=torch.float16)
-    )
+    registry = load_vllm("v1.kv_cache_spec_registry").KVCacheSpecRegistry
+    full = interface.FullAttentionSpec(block_size=page_size, num_kv_heads=1, head_size=1, dtype=torch.float16)
+    groups: list[Any] = []
+    for spec, manager in ((full, "FullAttentionManager"), *more):
+        registry.register(type(spec), getattr(managers, manager), uniform_type_base_spec=type(spec))
+        groups.append(interface.KVCacheGroupSpec([f"{len(groups)}"], spec))
     return load_vllm("v1.core.kv_cache_manager").KVCacheManager(
-        interface.KVCacheConfig(blocks, [], [group]), 2**30, page_size, page_size
+        interface.KVCacheConfig(blocks, [], groups),
+        2**30,
+        page_size,
+        page_size,
+        enable_kv_cache_events=bool(more),
     )
 
 
