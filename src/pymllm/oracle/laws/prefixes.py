@@ -327,7 +327,7 @@ def _what_comes_is_not_freed(before: CacheModel, operation: Insert, seen: SeenIn
 
 @the_cache_owns_what_it_adopted.on(Insert)
 def _what_is_displaced_is_freed(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
-    if seen.calls.halves:
+    if seen.calls.halves and not seen.is_followed:
         return Broken("SWA halves that an insert frees", "none", seen.calls.halves)
     return None if seen.involves_tombstones else gives_back_as_planned(seen)
 
@@ -451,7 +451,8 @@ def _no_more_goes_than_is_needed(before: CacheModel, operation: Evict, seen: See
         return Broken(*seen.odd[1:]) if seen.odd[0] == TOO_MANY and seen.is_for_tokens else None
     if before.is_ordered:
         return len(seen.victims) > 0 or not before.retains or None
-    return seen.is_for_tokens or None
+    is_free = before.follows_windows and seen.secondary > 0
+    return (seen.is_for_tokens and not is_free) or None
 
 
 @an_eviction_takes_just_enough.on(Evict)
