@@ -147,7 +147,7 @@ def test_a_fault_of_the_pool_is_found(
 def test_a_block_that_is_told_to_go_stays_in_line() -> None:
     """What docs/findings says: a blank block waits behind cached ones, which go first."""
     adapter = VllmFull("vllm-full", {**VllmFull.CONFIGURATIONS[0], "capacity": 2})
-    pool = adapter.pool
+    pool = adapter.blocks
     first, second = pool.free_block_queue.get_all_free_blocks()
     assert pool.get_num_free_blocks() == 2
     for number, block in ((1, first), (2, second)):

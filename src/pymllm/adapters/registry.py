@@ -114,6 +114,10 @@ _VLLM = {
         "vllm.hybrid:VllmMamba",
         "vLLM's KVCacheManager with full attention and Mamba layers",
     ),
+    "vllm-hybrid-window": (
+        "vllm.hybrid:VllmWindow",
+        "vLLM's KVCacheManager with full attention and layers with a sliding window",
+    ),
     "vllm-full": ("vllm.manager:VllmFull", "vLLM's KVCacheManager with one group of full attention"),
 }
 _OLDER = ("sglang-mamba", "sglang-swa")

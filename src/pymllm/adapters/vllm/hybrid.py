@@ -2,14 +2,14 @@
 
 Requests come and go as in `pymllm.adapters.vllm.manager`. What differs comes from the second group:
 
-- One pool of blocks has the memory of both groups, and evicts each block by itself. A state may outlive the KV
-  of its page, and stands there again when that is computed once more (`lone_states`).
+- One pool of blocks has the memory of both groups, and evicts each block by itself.
 - A hit ends where both groups have what it takes. KV behind it that is cached is computed again, into blocks
   that are registered beside those that were there: several blocks under one hash. A page or a state is there
-  as long as one of them is, and what is computed twice is the same, so the copy has the slots that were there.
-- Slots and track slots are ours: numbers that an insert writes to the blocks that vLLM chose, and a match reads
-  there. What goes back to the pools when a block goes is known from the events that a router is sent
-  (``BlockRemoved``).
+  as long as one of them is, and what is computed twice is the same, so that a copy has the numbers that were
+  there.
+- Slots, halves and track slots are ours: numbers that an insert writes to the blocks that vLLM chose, and a
+  match reads there. What goes back to our pools when a block goes is known from the events that a router is
+  sent (``BlockRemoved``).
 
 Blocks beyond those that are cached are lent to a request and taken back, so that only an eviction evicts: a
 request that takes one block after the other until enough has gone.
@@ -18,11 +18,14 @@ request that takes one block after the other until enough has gone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
+from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.own_prefix import CallersPool, pool_configurations
 from pymllm.adapters.vllm.manager import VllmFull, make_manager
 from pymllm.adapters.vllm.package import load_vllm
 from pymllm.history import operations as ops
@@ -33,108 +36,55 @@ _BLOCKS = 2048
 """So many that copies of what is cached leave blocks for a request."""
 
 
-def _configuration(page_size: int, pages: int, tracks: int) -> Config:
-    return {
-        "page_size": page_size,
-        "window": None,
-        "pool": "token",
-        "slots": page_size * pages,
-        "track_slots": tracks,
-        "splits": False,
-    }
+class _Hybrid(CallersPool, VllmFull):
+    """What both second groups have in common; `SECOND` begins the names of its sizes.
 
-
-class VllmMamba(VllmFull):
-    """Full attention and Mamba layers, whose states are kept where a step ends (``mamba_cache_mode`` align).
-
-    ``slots`` and ``track_slots`` are what the pools have that inserts bring their memory from.
+    ``slots``, and ``swa_slots`` or ``track_slots``, say what the pools have that inserts bring their memory
+    from.
     """
 
-    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
-        _configuration(1, 6, 3),
-        _configuration(1, 14, 6),
-        _configuration(4, 5, 1),
-        _configuration(4, 8, 32),
-    )
+    SECOND: ClassVar[str]
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
-        pages = self.number("slots") // self.page_size
-        self._free_pages = [*range(1, pages + 1)]
-        self._free_tracks = [*range(1, self.number("track_slots") + 1)]
+        self.pool = self.make_pool()
         self._births: dict[bytes, int] = {}  # by hash, the number of what is there now
-        self._known: tuple[dict[bytes, Any], dict[bytes, Any]] = ({}, {})  # by group, what a hash stands for
-        self._lent = self.pool.get_new_blocks(self.pool.get_num_free_blocks())
-
-    def make_cache(self) -> Any:
-        """Build a manager of both groups."""
-        interface = load_vllm("v1.kv_cache_interface")
-        spec = interface.MambaSpec(
-            block_size=self.page_size, shapes=((1,),), dtypes=(torch.float16,), mamba_cache_mode="align"
-        )
-        return make_manager(self.page_size, _BLOCKS, (spec, "MambaManager"))
+        # By group, what stands in the blocks of a hash: slots of a page, and its halves or a track slot.
+        self.known: tuple[dict[bytes, tuple[int, ...]], dict[bytes, tuple[int, ...]]] = ({}, {})
+        self._lent = self.blocks.get_new_blocks(self.blocks.get_num_free_blocks())
 
     def claim(self) -> frozenset[str]:
         """Claim no order: blocks of both groups go as they were let go of, each by itself."""
-        return frozenset(
-            {"pool", "mamba", "branching", "lone_states", "extra_key", "inspect", "lean_matches", "node_ids"}
-        )
+        return frozenset({"pool", "extra_key", "inspect", "lean_matches", "node_ids"})
 
     # -- what is cached ------------------------------------------------------------------------------------
 
-    def _blocks_by_hash(self) -> tuple[dict[bytes, list[Any]], dict[bytes, list[Any]]]:
+    def _by_hash(self) -> tuple[dict[bytes, list[Any]], dict[bytes, list[Any]]]:
         """Return the blocks of each hash that the groups have."""
-        utils, found = (
-            load_vllm("v1.core.kv_cache_utils"),
-            (dict[bytes, list[Any]](), dict[bytes, list[Any]]()),
-        )
+        utils = load_vllm("v1.core.kv_cache_utils")
+        found: tuple[dict[bytes, list[Any]], dict[bytes, list[Any]]] = ({}, {})
         for block in self._cached():
             known = block.block_hash
             found[utils.get_group_id(known)].setdefault(utils.get_block_hash(known), []).append(block)
         return found
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes in what is there at least once."""
+        """Return the sizes in what is there at least once, and what the pools have left."""
         sizes: dict[str, int] = {}
-        units = (("", self.page_size), ("mamba_", 1))
-        for (prefix, unit), found in zip(units, self._blocks_by_hash(), strict=True):
+        for prefix, found in zip(("", self.SECOND), self._by_hash(), strict=True):
+            unit = 1 if prefix == "mamba_" else self.page_size
             held = [any(block.ref_cnt for block in blocks) for blocks in found.values()]
             sizes[f"{prefix}protected_size"] = sum(held) * unit
             sizes[f"{prefix}evictable_size"] = (len(held) - sum(held)) * unit
-        return sizes | {
-            "total_size": sizes["protected_size"] + sizes["evictable_size"],
-            "available_size": len(self._free_pages) * self.page_size,
-            "available_track_slots": len(self._free_tracks),
-        }
+        inner = self._pool_of_caller()
+        names = ("available_size", "full_available_size", "swa_available_size")
+        of_pool = {name: getattr(inner, name)() for name in names if hasattr(inner, name)}
+        return {**sizes, "total_size": sizes["protected_size"] + sizes["evictable_size"], **of_pool}
 
-    # -- the caller's pools --------------------------------------------------------------------------------
-
-    def do_alloc(self, step: int, operation: ops.Alloc) -> out.Result:
-        """Take slots of whole pages."""
-        count = -(-operation.tokens // self.page_size)
-        if count > len(self._free_pages):
-            return out.NoRoom()
-        pages, self._free_pages = self._free_pages[:count], self._free_pages[count:]
-        return out.Slots(tuple(self._slots_of(pages)))
-
-    def _slots_of(self, pages: Iterable[int]) -> Iterable[int]:
-        size = self.page_size
-        return itertools.chain.from_iterable(range(page * size, (page + 1) * size) for page in pages)
-
-    def do_free(self, step: int, operation: ops.Free) -> out.Result:
-        """Take slots back."""
-        self._give_back(self.numbers(operation.slots))
-        return out.Done()
-
-    def _give_back(self, slots: Sequence[int]) -> None:
-        self._free_pages += dict.fromkeys(slot // self.page_size for slot in slots)
-
-    def do_alloc_track(self, step: int, operation: ops.AllocTrack) -> out.Result:
-        return out.Slots((self._free_tracks.pop(0),)) if self._free_tracks else out.NoRoom()
-
-    def do_free_track(self, step: int, operation: ops.FreeTrack) -> out.Result:
-        self._free_tracks.append(self.one(operation.slot))
-        return out.Done()
+    def at(self, digest: bytes, group: int) -> tuple[int, ...] | None:
+        """Return what stands in the block that vLLM finds under a hash."""
+        found = self.blocks.get_cached_block(digest, [group])
+        return None if found is None else self._contents[found[0].block_id]
 
     # -- requests ------------------------------------------------------------------------------------------
 
@@ -143,126 +93,312 @@ class VllmMamba(VllmFull):
         request = self._request(step, operation.key)
         blocks, length, junction = self.cache.get_computed_blocks(request)
         self._nodes[step] = self._whole(operation.key, length)
-        slots = [slot for block in blocks.blocks[0] for slot in self._contents[block.block_id]]
-        (state,) = [self._contents[block.block_id][0] for block in blocks.blocks[1][-1:]] or [None]
-        return out.Matched(tuple(slots), length, length, state=state, branching=junction or None)
+        kv, second = (
+            [self._contents[it.block_id] for it in found if not it.is_null] for found in blocks.blocks
+        )
+        slots = tuple(itertools.chain.from_iterable(kv))
+        return out.Matched(slots, length, length, **self.more_of_match(second, junction))
+
+    def more_of_match(self, second: Sequence[tuple[int, ...]], junction: int) -> dict[str, Any]:
+        """Return what else a match tells, of what stands in the blocks of the second group."""
+        return {}
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
         """Let a request come, be computed in one step and go; one of no whole page never comes."""
-        key = self._whole(operation.key)
-        self._nodes[step] = key
-        if not key.tokens:
-            return out.Inserted(0, (), 0)
-        request, length = self._request(step, key), len(key.tokens)
-        digests, slots = request.block_hashes[: length // self.page_size], self.numbers(operation.slots or ())
-        kv, states = self._blocks_by_hash()
+        key = self._nodes[step] = self._whole(operation.key)
+        length, slots = len(key.tokens), self.numbers(operation.slots or ())
+        request = self._request(step, key)
+        digests = request.block_hashes[: length // self.page_size]
+        kv, second = self._by_hash()
         stored = len([*itertools.takewhile(kv.__contains__, digests)]) * self.page_size
-        exists = digests[-1] in states
-        for place in range(stored // self.page_size, len(digests)):
-            first = place * self.page_size
-            self._known[0][digests[place]] = tuple(slots[first : first + self.page_size])
-            self._births[digests[place]] = next(self._counter)
-        if not exists:
-            assert operation.state is not None
-            self._known[1][digests[-1]] = (self.one(operation.state),)
-        self._compute(request, length, digests)
-        self.cache.free(request)
-        self._take_back()
-        return out.Inserted(stored, ((stored, length),) if stored < length else (), length, exists)
+        pages = [tuple(slots[at : at + self.page_size]) for at in range(0, length, self.page_size)]
+        for digest, page in [*zip(digests, pages, strict=True)][stored // self.page_size :]:
+            self.known[0][digest] = page
+            self._births[digest] = next(self._counter)
+        if operation.prev_prefix_len < length:  # or nothing came that was computed
+            found = self._compute(request, length)
+            tables = self.cache.get_block_ids(request.request_id)
+            self.write_second(operation, [*zip(digests, pages, tables[1], strict=True)], found, second)
+            for digest, block in [*zip(digests, tables[0], strict=True)][found // self.page_size :]:
+                self._contents[block] = self.known[0][digest]
+            self.cache.free(request)
+            self.take_back()
+        adopted = ((stored, length),) if stored < length else ()
+        return out.Inserted(stored, adopted, length, bool(digests) and self.finds_state(digests[-1], second))
 
-    def _compute(self, request: Any, length: int, digests: Sequence[bytes]) -> None:
-        """Give a request blocks for what it does not find, and write to them."""
+    def finds_state(self, digest: bytes, second: Mapping[bytes, object]) -> bool:
+        """Tell whether the state at the end of a key was there."""
+        return False
+
+    def _compute(self, request: Any, length: int) -> int:
+        """Give a request blocks for what it does not find, and return how much it finds."""
         self.cache.new_step_starts()
         blocks, found, _ = self.cache.get_computed_blocks(request)
-        lent, self._lent = self._lent[: len(digests) + 2], self._lent[len(digests) + 2 :]
-        self.pool.free_blocks(lent)
+        wanted = 2 * (length // self.page_size + 1)
+        lent, self._lent = self._lent[:wanted], self._lent[wanted:]
+        self.blocks.free_blocks(lent)
         if self.cache.allocate_slots(request, length - found, found, blocks) is None:
             raise RuntimeError(f"no room for {length - found} tokens")
-        for group, table in enumerate(self.cache.get_block_ids(request.request_id)):
-            for place in range(found // self.page_size, len(table)):
-                if table[place]:
-                    self._contents[table[place]] = self._known[group][digests[place]]
+        return int(found)
 
-    def _take_back(self) -> None:
-        """Take back what was lent to a request, and is blank now."""
-        self._lent += self.pool.get_new_blocks(self._count_blank())
-        self.pool.take_events()
+    @abstractmethod
+    def write_second(
+        self,
+        operation: ops.Insert,
+        pages: Sequence[tuple[bytes, tuple[int, ...], int]],
+        found: int,
+        before: Mapping[bytes, object],
+    ) -> None:
+        """Write to the blocks of the second group; ``pages`` have hash, incoming slots and block."""
+
+    def take_back(self) -> None:
+        """Take back what was lent to a request, and is blank now, wherever it stands in the queue."""
+        idle = [block for block in self.blocks.blocks if not block.ref_cnt and not block.is_null]
+        blank = [block for block in idle if block.block_hash is None]
+        self.blocks.touch(blank)
+        self._lent += blank
+        self.blocks.take_events()
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
         """Let a request take block after block until enough has gone, and go."""
-        taken, gone = list[Any](), out.Evicted(0)
+        taken: list[Any] = []
+        gone = [0, 0]
         while self._is_wanted(operation, gone):
-            taken += self.pool.get_new_blocks(1)
-            gone = self._tell_of_removals(gone)
-        self.pool.free_blocks(taken)
-        self._take_back()
-        return gone
+            taken += self.blocks.get_new_blocks(1)
+            for event in self.blocks.take_events():
+                self._lose(event.group_idx, event.block_hashes[0], gone)
+        self.blocks.free_blocks(taken)
+        self.take_back()
+        return self.evicted(*gone)
 
-    def _is_wanted(self, operation: ops.Evict, gone: out.Evicted) -> bool:
+    def _is_wanted(self, operation: ops.Evict, gone: Sequence[int]) -> bool:
         sizes = self.sizes()
-        return bool(
-            (gone.full < operation.tokens and sizes["evictable_size"])
-            or (gone.states < operation.secondary and sizes["mamba_evictable_size"])
-        )
+        names = ("evictable_size", f"{self.SECOND}evictable_size")
+        asked = zip(names, (operation.tokens, operation.secondary), gone, strict=True)
+        return any(done < wanted and sizes[name] for name, wanted, done in asked)
 
-    def _tell_of_removals(self, gone: out.Evicted) -> out.Evicted:
-        """Give back what stood in the block that went, if it was the last one of its hash."""
-        full, states = gone.full, gone.states
-        for event in self.pool.take_events():
-            (digest,) = event.block_hashes
-            (digest,) = [it for it in self._known[event.group_idx] if self._external(it) == digest]
-            if self.pool.get_cached_block(digest, [event.group_idx]) is not None:
-                continue
-            slots = self._known[event.group_idx].pop(digest)
-            if event.group_idx:
-                states += 1
-                self._free_tracks += slots
-            else:
-                full += self.page_size
-                self._give_back(slots)
-            self.effects.append(out.Effect(("free", "free_state")[event.group_idx], slots))
-        return out.Evicted(full, 0, states)
+    def _lose(self, group: int, external: object, gone: list[int]) -> None:
+        """Give back what stood in a block that went, if it was the last one of its hash."""
+        convert = load_vllm("v1.core.kv_cache_utils").maybe_convert_block_hash
+        (digest,) = [it for it in self.known[group] if convert(it) == external]
+        if self.at(digest, group) is None:
+            (self.lose_page, self.lose_second)[group](digest, gone)
 
-    def _external(self, digest: bytes) -> Any:
-        return load_vllm("v1.core.kv_cache_utils").maybe_convert_block_hash(digest)
+    def lose_page(self, digest: bytes, gone: list[int]) -> None:
+        """Give the slots of a page back, and count them."""
+        assert self.pool is not None
+        self.pool.free(torch.tensor(self.known[0].pop(digest)))
+        gone[0] += self.page_size
+
+    @abstractmethod
+    def lose_second(self, digest: bytes, gone: list[int]) -> None:
+        """Give back what the second group has for a page, and count it."""
+
+    @abstractmethod
+    def evicted(self, full: int, second: int) -> out.Evicted:
+        """Tell what went of both groups."""
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
         """Let every request go, and forget everything."""
-        self.pool.free_blocks(self._lent)
+        self.blocks.free_blocks(self._lent)
         result = super().do_reset(step, operation)
-        self._lent = self.pool.get_new_blocks(self.pool.get_num_free_blocks())
-        self.pool.take_events()
-        for call, known in zip(("free", "free_state"), self._known, strict=True):
-            self.effects += [out.Effect(call, slots) for slots in known.values()]
-        for slots in self._known[0].values():
-            self._give_back(slots)
-        self._free_tracks += [slot for (slot,) in self._known[1].values()]
-        for known in self._known:
-            known.clear()
+        self._lent = self.blocks.get_new_blocks(self.blocks.get_num_free_blocks())
+        self.blocks.take_events()
+        for digest in [*self.known[1]]:
+            self.lose_second(digest, [0, 0])
+        for digest in [*self.known[0]]:
+            self.lose_page(digest, [0, 0])
         return result
 
-    def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
-        """Show each page that is there as a node, with the state at its end."""
-        kv, states = self._blocks_by_hash()
-        pages = sorted(
-            ((self._keys[it], it) for it in kv), key=lambda page: (len(page[0].tokens), self._births[page[1]])
-        )
-        numbers = {key: self._births[digest] for key, digest in pages}
-        return out.Inspected(tuple(self._view_of(key, digest, kv, states, numbers) for key, digest in pages))
+    # -- looking -------------------------------------------------------------------------------------------
 
-    def _view_of(
-        self, key: ops.Key, digest: bytes, kv: Any, states: Any, numbers: Mapping[ops.Key, int]
+    def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
+        """Show each page that is there as a node, with what the second group has for it."""
+        kv, second = self._by_hash()
+        pages = sorted(kv, key=lambda digest: (len(self._keys[digest].tokens), self._births[digest]))
+        numbers = {self._keys[digest]: self._births[digest] for digest in pages}
+        return out.Inspected(
+            tuple(self._shown(digest, numbers, kv[digest], second.get(digest, ())) for digest in pages)
+        )
+
+    def _shown(
+        self, digest: bytes, numbers: Mapping[ops.Key, int], kv: Sequence[Any], second: Sequence[Any]
     ) -> out.NodeView:
+        key = self._keys[digest]
         above = self._whole(key, len(key.tokens) - self.page_size)
-        found = self.pool.get_cached_block(digest, [0])
-        state = self.pool.get_cached_block(digest, [1])
         return out.NodeView(
-            id=numbers[key],
+            id=self._births[digest],
             parent=numbers.get(above),
             tokens=key.tokens[len(above.tokens) :],
             extra_key=key.extra_key,
-            slots=self._contents[found[0].block_id],
-            lock_ref=sum(block.ref_cnt for block in kv[digest]),
-            state=None if state is None else self._contents[state[0].block_id][0],
-            state_lock_ref=sum(block.ref_cnt for block in states.get(digest, ())),
+            slots=self.at(digest, 0) or (),
+            lock_ref=sum(block.ref_cnt for block in kv),
+            **self.more_of_node(self.at(digest, 1), sum(block.ref_cnt for block in second)),
         )
+
+    @abstractmethod
+    def more_of_node(self, held: tuple[int, ...] | None, locks: int) -> dict[str, Any]:
+        """Return what a node shows of what the second group has."""
+
+
+class VllmMamba(_Hybrid):
+    """Full attention and Mamba layers, whose states are kept where a step ends (``mamba_cache_mode`` align).
+
+    A state may outlive the KV of its page, and stands there again when that is computed once more.
+    """
+
+    SECOND: ClassVar[str] = "mamba_"
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        {**config, "track_slots": tracks, "splits": False}
+        for config in pool_configurations([None], ["token"])
+        for tracks in (3, 1, 32)
+    )
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        super().__init__(name, config)
+        self._tracks = [*range(1, self.number("track_slots") + 1)]
+
+    def make_cache(self) -> Any:
+        """Build a manager of both groups."""
+        spec = load_vllm("v1.kv_cache_interface").MambaSpec(
+            block_size=self.page_size, shapes=((1,),), dtypes=(torch.float16,), mamba_cache_mode="align"
+        )
+        return make_manager(self.page_size, _BLOCKS, (spec, "MambaManager"))
+
+    def claim(self) -> frozenset[str]:
+        return super().claim() | {"mamba", "branching", "lone_states"}
+
+    def sizes(self) -> dict[str, int]:
+        return super().sizes() | {"available_track_slots": len(self._tracks)}
+
+    def do_alloc_track(self, step: int, operation: ops.AllocTrack) -> out.Result:
+        """Take a track slot."""
+        return out.Slots((self._tracks.pop(0),)) if self._tracks else out.NoRoom()
+
+    def do_free_track(self, step: int, operation: ops.FreeTrack) -> out.Result:
+        """Take one back."""
+        self._tracks.append(self.one(operation.slot))
+        return out.Done()
+
+    def more_of_match(self, second: Sequence[tuple[int, ...]], junction: int) -> dict[str, Any]:
+        """Return the state at the end, and how far KV goes on."""
+        return {"state": next((state for (state,) in second), None), "branching": junction or None}
+
+    def finds_state(self, digest: bytes, second: Mapping[bytes, object]) -> bool:
+        return digest in second
+
+    def write_second(
+        self,
+        operation: ops.Insert,
+        pages: Sequence[tuple[bytes, tuple[int, ...], int]],
+        found: int,
+        before: Mapping[bytes, object],
+    ) -> None:
+        """Write the state at the end of a key, if a step has computed it."""
+        digest, _, block = pages[-1]
+        if digest not in before:
+            if operation.state is None:
+                raise UnsupportedError("every key comes with a state")
+            self.known[1][digest] = (self.one(operation.state),)
+        if found < len(pages) * self.page_size:
+            self._contents[block] = self.known[1][digest]
+
+    def lose_second(self, digest: bytes, gone: list[int]) -> None:
+        """Give a track slot back."""
+        state = self.known[1].pop(digest)
+        self._tracks += state
+        self.effects.append(out.Effect("free_state", state))
+        gone[1] += 1
+
+    def evicted(self, full: int, second: int) -> out.Evicted:
+        return out.Evicted(full, 0, second)
+
+    def more_of_node(self, held: tuple[int, ...] | None, locks: int) -> dict[str, Any]:
+        """Return the state at its end."""
+        return {"state": None if held is None else held[0], "state_lock_ref": locks}
+
+
+class VllmWindow(_Hybrid):
+    """Full attention and layers with a sliding window, whose blocks die by themselves and are followed.
+
+    vLLM's window counts the token that is computed next, and ours does not: it is one larger. A block of the
+    window whose KV has gone is forgotten at once (``evict_blocks``), as our pool's halves go with their slots;
+    so are those that a request says are gone (``swa_evicted_seqlen``), as what a connector could not load.
+    """
+
+    SECOND: ClassVar[str] = "swa_"
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        {**config, "splits": False} for config in pool_configurations([4, 6, 1], ["swa"])
+    )
+
+    def make_cache(self) -> Any:
+        """Build a manager of both groups."""
+        spec = load_vllm("v1.kv_cache_interface").SlidingWindowSpec(
+            block_size=self.page_size,
+            num_kv_heads=1,
+            head_size=1,
+            dtype=torch.float16,
+            sliding_window=self.number("window") + 1,
+        )
+        return make_manager(self.page_size, _BLOCKS, (spec, "SlidingWindowManager"))
+
+    def claim(self) -> frozenset[str]:
+        return super().claim() | {"swa"}
+
+    def write_second(
+        self,
+        operation: ops.Insert,
+        pages: Sequence[tuple[bytes, tuple[int, ...], int]],
+        found: int,
+        before: Mapping[bytes, object],
+    ) -> None:
+        """Write halves to what was computed and not lost; a dead page takes those that came."""
+        assert self.pool is not None
+        lost = set[int]()
+        for place, (digest, incoming, block) in enumerate(pages):
+            start = place * self.page_size
+            if start < found:
+                continue
+            if start < operation.swa_evicted_seqlen:
+                lost.add(block)
+                continue
+            slots = self.known[0][digest]
+            if digest not in before:
+                if slots != incoming:
+                    self.pool.move_swa(torch.tensor(incoming), torch.tensor(slots))
+                self.known[1][digest] = self._halves(slots)
+            self._contents[block] = self.known[1][digest]
+        self.cache.evict_blocks(lost)
+
+    def _halves(self, slots: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self._pool_of_caller().translate_to_swa(torch.tensor(slots)).tolist())
+
+    def lose_page(self, digest: bytes, gone: list[int]) -> None:
+        """Give slots back, with their halves where they have any, and forget these."""
+        if self.known[1].pop(digest, None) is not None:
+            gone[1] += self.page_size
+        self.cache.evict_blocks({block.block_id for block in self._by_hash()[1].get(digest, ())})
+        self.blocks.take_events()
+        super().lose_page(digest, gone)
+
+    def lose_second(self, digest: bytes, gone: list[int]) -> None:
+        """Give halves back."""
+        assert self.pool is not None
+        del self.known[1][digest]
+        self.pool.free_swa(torch.tensor(self.known[0][digest]))
+        gone[1] += self.page_size
+
+    def evicted(self, full: int, second: int) -> out.Evicted:
+        return out.Evicted(full, second)
+
+    def do_read_halves(self, step: int, operation: ops.ReadHalves) -> out.Result:
+        """Tell halves: of cached pages those that vLLM finds."""
+        numbers = self.numbers(operation.slots)
+        told = dict(zip(numbers, self._halves(numbers), strict=True))
+        for digest, slots in self.known[0].items():
+            told |= dict(zip(slots, self.at(digest, 1) or (0,) * len(slots), strict=True))
+        return out.Slots((), tuple(told[number] for number in numbers))
+
+    def more_of_node(self, held: tuple[int, ...] | None, locks: int) -> dict[str, Any]:
+        """Return whether its window lives."""
+        return {"is_alive": held is not None}

@@ -68,7 +68,7 @@ class VllmFull(BaseAdapter):
         require_version()
         self.page_size = self.number("page_size")
         self.cache = self.make_cache()
-        self.pool = self.cache.block_pool
+        self.blocks = self.cache.block_pool
         self._hasher = _make_hasher(self.page_size)
         self._contents: dict[int, tuple[int, ...]] = {}  # by block: what the request that had it wrote
         self._numbers: dict[int, int] = {}  # by block: the number of what it holds (X3)
@@ -88,17 +88,17 @@ class VllmFull(BaseAdapter):
         return frozenset({"extra_key", "inspect", "lean_matches", "node_ids", *order, *also})
 
     def _cached(self) -> list[Any]:
-        return [block for block in self.pool.blocks if block.block_hash is not None]
+        return [block for block in self.blocks.blocks if block.block_hash is not None]
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes in registered blocks; what is free says how many of these nobody has."""
-        total, evictable = len(self._cached()), self.pool.get_num_free_blocks() - self._count_blank()
+        total, evictable = len(self._cached()), self.blocks.get_num_free_blocks() - self._count_blank()
         pages = {"total_size": total, "evictable_size": evictable, "protected_size": total - evictable}
         return {name: count * self.page_size for name, count in pages.items()}
 
     def _count_blank(self) -> int:
         """Count the blocks that nobody has and nobody can find."""
-        idle = [block for block in self.pool.blocks if not block.ref_cnt and not block.is_null]
+        idle = [block for block in self.blocks.blocks if not block.ref_cnt and not block.is_null]
         return sum(block.block_hash is None for block in idle)
 
     # -- requests ------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class VllmFull(BaseAdapter):
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
         """Let a request come and go that is found nowhere, which takes all blank blocks and some more."""
         before, pages = len(self._cached()), -(-operation.tokens // self.page_size)
-        wanted = min(self._count_blank() + pages, self.pool.get_num_free_blocks())
+        wanted = min(self._count_blank() + pages, self.blocks.get_num_free_blocks())
         if pages > 0 and wanted:
             request = self._request(step, ops.Key((_MORE,) * (wanted * self.page_size - 1)))
             self.cache.allocate_slots(request, wanted * self.page_size, delay_cache_blocks=True)
