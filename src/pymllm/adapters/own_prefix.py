@@ -45,7 +45,7 @@ def pool_configurations(
 class CallersPool(BaseAdapter):
     """What a caller does with the `pool` under a prefix cache, which writes down what the cache gives back.
 
-    Of the configuration: ``pool``, ``slots``, ``swa_slots`` and ``check_ownership``, as `OwnPrefixCache` says.
+    It reads ``pool``, ``slots``, ``swa_slots`` and ``check_ownership``, as `OwnPrefixCache` says.
     """
 
     pool: RecordingPool | None

@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.own_prefix import CallersPool, pool_configurations
 from pymllm.adapters.vllm.manager import VllmFull, make_manager
 from pymllm.adapters.vllm.package import load_vllm
@@ -40,7 +39,8 @@ class _Hybrid(CallersPool, VllmFull):
     """What both second groups have in common; `SECOND` begins the names of its sizes.
 
     ``slots``, and ``swa_slots`` or ``track_slots``, say what the pools have that inserts bring their memory
-    from.
+    from. With ``at_once`` so many requests compute each key at the same time; with ``chunk`` a request takes
+    so many tokens in a step.
     """
 
     SECOND: ClassVar[str]
@@ -51,6 +51,7 @@ class _Hybrid(CallersPool, VllmFull):
         self._births: dict[bytes, int] = {}  # by hash, the number of what is there now
         # By group, what stands in the blocks of a hash: slots of a page, and its halves or a track slot.
         self.known: tuple[dict[bytes, tuple[int, ...]], dict[bytes, tuple[int, ...]]] = ({}, {})
+        self._at_once = int(self.config.get("at_once") or 1)
         self._lent = self.blocks.get_new_blocks(self.blocks.get_num_free_blocks())
 
     def claim(self) -> frozenset[str]:
@@ -104,52 +105,65 @@ class _Hybrid(CallersPool, VllmFull):
         return {}
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        """Let a request come, be computed in one step and go; one of no whole page never comes."""
+        """Let requests come, be computed and go; for a key of no whole page none comes."""
         key = self._nodes[step] = self._whole(operation.key)
         length, slots = len(key.tokens), self.numbers(operation.slots or ())
-        request = self._request(step, key)
-        digests = request.block_hashes[: length // self.page_size]
+        requests = [self._request(f"{step}.{number}", key) for number in range(self._at_once)]
+        digests = requests[0].block_hashes[: length // self.page_size]
         kv, second = self._by_hash()
         stored = len([*itertools.takewhile(kv.__contains__, digests)]) * self.page_size
-        pages = [tuple(slots[at : at + self.page_size]) for at in range(0, length, self.page_size)]
-        for digest, page in [*zip(digests, pages, strict=True)][stored // self.page_size :]:
+        incoming = [tuple(slots[at : at + self.page_size]) for at in range(0, length, self.page_size)]
+        for digest, page in [*zip(digests, incoming, strict=True)][stored // self.page_size :]:
             self.known[0][digest] = page
             self._births[digest] = next(self._counter)
-        if operation.prev_prefix_len < length:  # or nothing came that was computed
-            found = self._compute(request, length)
-            tables = self.cache.get_block_ids(request.request_id)
-            self.write_second(operation, [*zip(digests, pages, tables[1], strict=True)], found, second)
-            for digest, block in [*zip(digests, tables[0], strict=True)][found // self.page_size :]:
-                self._contents[block] = self.known[0][digest]
-            self.cache.free(request)
+        is_known = self.config["window"] is not None and operation.prev_prefix_len >= length
+        if digests and not is_known:
+            self._lend(2 * len(requests) * (len(digests) + 1))
+            for request, places in self._compute(requests, length):
+                kv_table, table = self.cache.get_block_ids(request.request_id)
+                for place in places:
+                    self._contents[kv_table[place]] = self.known[0][digests[place]]
+                    self.write_second(operation, digests[place], place, incoming[place], table[place])
+            for request in requests:
+                self.cache.free(request)
             self.take_back()
         adopted = ((stored, length),) if stored < length else ()
-        return out.Inserted(stored, adopted, length, bool(digests) and self.finds_state(digests[-1], second))
+        return out.Inserted(stored, adopted, length, self.finds_state(digests[-1:], second))
 
-    def finds_state(self, digest: bytes, second: Mapping[bytes, object]) -> bool:
+    def finds_state(self, digests: Sequence[bytes], second: Mapping[bytes, object]) -> bool:
         """Tell whether the state at the end of a key was there."""
         return False
 
-    def _compute(self, request: Any, length: int) -> int:
-        """Give a request blocks for what it does not find, and return how much it finds."""
-        self.cache.new_step_starts()
-        blocks, found, _ = self.cache.get_computed_blocks(request)
-        wanted = 2 * (length // self.page_size + 1)
-        lent, self._lent = self._lent[:wanted], self._lent[wanted:]
+    def _lend(self, count: int) -> None:
+        lent, self._lent = self._lent[:count], self._lent[count:]
         self.blocks.free_blocks(lent)
-        if self.cache.allocate_slots(request, length - found, found, blocks) is None:
-            raise RuntimeError(f"no room for {length - found} tokens")
-        return int(found)
+
+    def _compute(self, requests: Sequence[Any], length: int) -> Iterator[tuple[Any, range]]:
+        """Give requests blocks for what they do not find; yield each one's pages of each step.
+
+        Of several at the same time none finds what another computes: vLLM registers their blocks later, as
+        where KV comes from elsewhere.
+        """
+        self.cache.new_step_starts()
+        size, is_late = self.page_size, len(requests) > 1
+        found = [self.cache.get_computed_blocks(request)[:2] for request in requests]
+        for request, (blocks, known) in zip(requests, found, strict=True):
+            chunk = int(self.config.get("chunk") or length)
+            ends = [*range(known + chunk, length, chunk), length]
+            for start, end in itertools.pairwise([known, *ends]):
+                new = (known, blocks) if start == known else (0, None)
+                if self.cache.allocate_slots(request, end - start, *new, delay_cache_blocks=is_late) is None:
+                    raise RuntimeError(f"no room for {end - start} tokens")
+                request.num_computed_tokens = end
+                yield request, range(start // size, end // size)
+        for request in requests if is_late else ():
+            self.cache.cache_blocks(request, length)
 
     @abstractmethod
     def write_second(
-        self,
-        operation: ops.Insert,
-        pages: Sequence[tuple[bytes, tuple[int, ...], int]],
-        found: int,
-        before: Mapping[bytes, object],
+        self, operation: ops.Insert, digest: bytes, place: int, incoming: tuple[int, ...], block: int
     ) -> None:
-        """Write to the blocks of the second group; ``pages`` have hash, incoming slots and block."""
+        """Write to a block of the second group what came for a page that was computed."""
 
     def take_back(self) -> None:
         """Take back what was lent to a request, and is blank now, wherever it stands in the queue."""
@@ -249,9 +263,9 @@ class VllmMamba(_Hybrid):
 
     SECOND: ClassVar[str] = "mamba_"
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
-        {**config, "track_slots": tracks, "splits": False}
+        {**config, "track_slots": tracks, "splits": False, "at_once": at_once}
         for config in pool_configurations([None], ["token"])
-        for tracks in (3, 1, 32)
+        for tracks, at_once in ((3, 1), (1, 1), (32, 2))
     )
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
@@ -266,9 +280,11 @@ class VllmMamba(_Hybrid):
         return make_manager(self.page_size, _BLOCKS, (spec, "MambaManager"))
 
     def claim(self) -> frozenset[str]:
+        """Claim states that go by themselves."""
         return super().claim() | {"mamba", "branching", "lone_states"}
 
     def sizes(self) -> dict[str, int]:
+        """Return the sizes of pages and of states."""
         return super().sizes() | {"available_track_slots": len(self._tracks)}
 
     def do_alloc_track(self, step: int, operation: ops.AllocTrack) -> out.Result:
@@ -284,24 +300,20 @@ class VllmMamba(_Hybrid):
         """Return the state at the end, and how far KV goes on."""
         return {"state": next((state for (state,) in second), None), "branching": junction or None}
 
-    def finds_state(self, digest: bytes, second: Mapping[bytes, object]) -> bool:
-        return digest in second
+    def finds_state(self, digests: Sequence[bytes], second: Mapping[bytes, object]) -> bool:
+        """Tell whether a block of the second group has the hash of the key's end."""
+        return any(digest in second for digest in digests)
 
     def write_second(
-        self,
-        operation: ops.Insert,
-        pages: Sequence[tuple[bytes, tuple[int, ...], int]],
-        found: int,
-        before: Mapping[bytes, object],
+        self, operation: ops.Insert, digest: bytes, place: int, incoming: tuple[int, ...], block: int
     ) -> None:
-        """Write the state at the end of a key, if a step has computed it."""
-        digest, _, block = pages[-1]
-        if digest not in before:
-            if operation.state is None:
-                raise UnsupportedError("every key comes with a state")
-            self.known[1][digest] = (self.one(operation.state),)
-        if found < len(pages) * self.page_size:
-            self._contents[block] = self.known[1][digest]
+        """Write the state at the end of a key."""
+        if block:  # other places have none
+            state = self.known[1].get(digest)
+            if state is None:
+                assert operation.state is not None
+                state = self.known[1][digest] = (self.one(operation.state),)
+            self._contents[block] = state
 
     def lose_second(self, digest: bytes, gone: list[int]) -> None:
         """Give a track slot back."""
@@ -311,6 +323,7 @@ class VllmMamba(_Hybrid):
         gone[1] += 1
 
     def evicted(self, full: int, second: int) -> out.Evicted:
+        """Tell of tokens and states."""
         return out.Evicted(full, 0, second)
 
     def more_of_node(self, held: tuple[int, ...] | None, locks: int) -> dict[str, Any]:
@@ -322,13 +335,16 @@ class VllmWindow(_Hybrid):
     """Full attention and layers with a sliding window, whose blocks die by themselves and are followed.
 
     vLLM's window counts the token that is computed next, and ours does not: it is one larger. A block of the
-    window whose KV has gone is forgotten at once (``evict_blocks``), as our pool's halves go with their slots;
-    so are those that a request says are gone (``swa_evicted_seqlen``), as what a connector could not load.
+    window whose KV has gone is forgotten at once (``evict_blocks``), as our pool's halves go with their
+    slots; so are those that a request says are gone (``swa_evicted_seqlen``), as what a connector could not
+    load. A key whose slots are all the cache's own is no request.
     """
 
     SECOND: ClassVar[str] = "swa_"
-    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
-        {**config, "splits": False} for config in pool_configurations([4, 6, 1], ["swa"])
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        *pool_configurations([4], ["swa"], splits=False),
+        *pool_configurations([6], ["swa"], splits=False, chunk=4),
+        *pool_configurations([4, 1], ["swa"], splits=False, at_once=2),
     )
 
     def make_cache(self) -> Any:
@@ -343,32 +359,31 @@ class VllmWindow(_Hybrid):
         return make_manager(self.page_size, _BLOCKS, (spec, "SlidingWindowManager"))
 
     def claim(self) -> frozenset[str]:
+        """Claim a window, and none of our rules for what of it dies (`exact_windows`)."""
         return super().claim() | {"swa"}
 
+    def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
+        """Let requests come, be computed and go, and then forget what they say is gone."""
+        self._lost = set[int]()
+        result = super().do_insert(step, operation)
+        self.cache.evict_blocks(self._lost)
+        self.take_back()
+        return result
+
     def write_second(
-        self,
-        operation: ops.Insert,
-        pages: Sequence[tuple[bytes, tuple[int, ...], int]],
-        found: int,
-        before: Mapping[bytes, object],
+        self, operation: ops.Insert, digest: bytes, place: int, incoming: tuple[int, ...], block: int
     ) -> None:
-        """Write halves to what was computed and not lost; a dead page takes those that came."""
+        """Write halves, unless these are gone; a dead page takes those that came."""
         assert self.pool is not None
-        lost = set[int]()
-        for place, (digest, incoming, block) in enumerate(pages):
-            start = place * self.page_size
-            if start < found:
-                continue
-            if start < operation.swa_evicted_seqlen:
-                lost.add(block)
-                continue
-            slots = self.known[0][digest]
-            if digest not in before:
-                if slots != incoming:
-                    self.pool.move_swa(torch.tensor(incoming), torch.tensor(slots))
-                self.known[1][digest] = self._halves(slots)
-            self._contents[block] = self.known[1][digest]
-        self.cache.evict_blocks(lost)
+        if place * self.page_size < operation.swa_evicted_seqlen:
+            self._lost.add(block)
+            return
+        slots = self.known[0][digest]
+        if digest not in self.known[1]:
+            if slots != incoming:
+                self.pool.move_swa(torch.tensor(incoming), torch.tensor(slots))
+            self.known[1][digest] = self._halves(slots)
+        self._contents[block] = self.known[1][digest]
 
     def _halves(self, slots: Sequence[int]) -> tuple[int, ...]:
         return tuple(self._pool_of_caller().translate_to_swa(torch.tensor(slots)).tolist())
@@ -389,6 +404,7 @@ class VllmWindow(_Hybrid):
         gone[1] += self.page_size
 
     def evicted(self, full: int, second: int) -> out.Evicted:
+        """Tell of tokens of both kinds."""
         return out.Evicted(full, second)
 
     def do_read_halves(self, step: int, operation: ops.ReadHalves) -> out.Result:

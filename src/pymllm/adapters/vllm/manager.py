@@ -103,11 +103,11 @@ class VllmFull(BaseAdapter):
 
     # -- requests ------------------------------------------------------------------------------------------
 
-    def _request(self, step: int, key: ops.Key) -> Any:
+    def _request(self, name: object, key: ops.Key) -> Any:
         """Return a request for a key and one token more, as the scheduler has it."""
         tokens = [token for token in key.tokens if isinstance(token, int)]
         request = load_vllm("v1.request").Request(
-            f"{step}",
+            f"{name}",
             tokens if self.config.get("bare_keys") else [*tokens, _MORE],
             SimpleNamespace(
                 max_tokens=1, extra_args=None, skip_reading_prefix_cache=None, structured_outputs=None
