@@ -40,7 +40,8 @@ class _Hybrid(CallersPool, VllmFull):
 
     ``slots``, and ``swa_slots`` or ``track_slots``, say what the pools have that inserts bring their memory
     from. With ``at_once`` so many requests compute each key at the same time; with ``chunk`` a request takes
-    so many tokens in a step.
+    so many tokens in a step. Two more keys are for one program each: with ``bare_hits`` an insert says that
+    only what a request finds was there, and with ``bare_events`` an event counts for all blocks of a hash.
     """
 
     SECOND: ClassVar[str]
@@ -127,6 +128,8 @@ class _Hybrid(CallersPool, VllmFull):
             for request in requests:
                 self.cache.free(request)
             self.take_back()
+        if self.config.get("bare_hits"):
+            stored = self._found
         adopted = ((stored, length),) if stored < length else ()
         return out.Inserted(stored, adopted, length, self.finds_state(digests[-1:], second))
 
@@ -147,6 +150,7 @@ class _Hybrid(CallersPool, VllmFull):
         self.cache.new_step_starts()
         size, is_late = self.page_size, len(requests) > 1
         found = [self.cache.get_computed_blocks(request)[:2] for request in requests]
+        self._found = found[0][1]
         for request, (blocks, known) in zip(requests, found, strict=True):
             chunk = int(self.config.get("chunk") or length)
             ends = [*range(known + chunk, length, chunk), length]
@@ -195,7 +199,7 @@ class _Hybrid(CallersPool, VllmFull):
         """Give back what stood in a block that went, if it was the last one of its hash."""
         convert = load_vllm("v1.core.kv_cache_utils").maybe_convert_block_hash
         (digest,) = [it for it in self.known[group] if convert(it) == external]
-        if self.at(digest, group) is None:
+        if self.at(digest, group) is None or self.config.get("bare_events"):
             (self.lose_page, self.lose_second)[group](digest, gone)
 
     def lose_page(self, digest: bytes, gone: list[int]) -> None:
