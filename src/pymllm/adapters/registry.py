@@ -110,6 +110,15 @@ _PEERS = {
     "sglang-rows": ("sglang.slots:SglangRows", "sglang's ReqToTokenPool"),
 }
 _VLLM = {
+    "vllm-blocks": ("vllm.blocks:VllmBlocks", "vLLM's BlockPool"),
+    "vllm-hybrid-mamba": (
+        "vllm.hybrid:VllmMamba",
+        "vLLM's KVCacheManager with full attention and Mamba layers",
+    ),
+    "vllm-hybrid-window": (
+        "vllm.hybrid:VllmWindow",
+        "vLLM's KVCacheManager with full attention and layers with a sliding window",
+    ),
     "vllm-full": ("vllm.manager:VllmFull", "vLLM's KVCacheManager with one group of full attention"),
 }
 _LMCACHE = {

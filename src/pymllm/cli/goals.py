@@ -79,7 +79,7 @@ def make_document(goals: Sequence[CoverageGoal]) -> GoalsDocument:
                 of_engine=one.of_engine,
                 laws=one.laws,
                 bugs=one.bugs,
-                capabilities=tuple(sorted(one.needs)),
+                capabilities=(*sorted(one.needs), *(f"not {name}" for name in sorted(one.unless))),
                 configuration=tuple(condition.text for condition in one.when),
             )
             for one in goals
@@ -100,5 +100,6 @@ def make_page(goals: Sequence[CoverageGoal]) -> str:
 
 def _row(one: CoverageGoal) -> str:
     needs = [f"`{name}`" for name in sorted(one.needs)] + [condition.text for condition in one.when]
+    needs += [f"not `{name}`" for name in sorted(one.unless)]
     cells = one.name, ", ".join(one.laws), ", ".join(one.bugs), ", ".join(needs)
     return f"| {' | '.join(cells)} |"

@@ -41,7 +41,9 @@ CLAIMS: dict[str, Claim] = {
     ),
     "forms": Claim("takes arguments in every container, dtype and layout (Python only)", _IN_FORMS, True),
     "exact_lru": Claim("evicts in the strict order of recency", "prefix blocks"),
-    "exact_policy": Claim("evicts leaves in the strict order of the configuration's policy, instead"),
+    "exact_policy": Claim(
+        "evicts leaves in the strict order of the configuration's policy, instead", "prefix blocks"
+    ),
     "refusals": Claim("refuses misuse with the documented errors: all of the next six", _ALL),
     "refuses_malformed": Claim("refuses what nobody may pass at any time", _ALL),
     "refuses_bad_arguments": Claim("refuses arguments that do not fit each other, or what they name", _ALL),
@@ -75,11 +77,15 @@ CLAIMS: dict[str, Claim] = {
     "bare_inserts": Claim("with states: takes keys that come without a state"),
     "bare_holds": Claim("with states: locks a node without a state, and the state that the node gets later"),
     "state_leaves": Claim("with states: removes nodes that an eviction made leaves without one, unless held"),
+    "lone_states": Claim("with states: a state may outlive its KV, and stands there again with it"),
     "lru_lists": Claim("has the two documented lists of nodes by recency, and shows their order"),
     "exact_removals": Claim("forgets the blocks that a removal names, and none below them", "index"),
     "early_exit": Claim("can end a search when one worker is left", "index"),
     "careful_callers": Claim(
         "counts on callers who hold whole chains, register a hash once and name their slots", "blocks"
+    ),
+    "trusted_hashes": Claim(
+        "knows a block by its hash alone: several may have one, and none waits for children", "blocks"
     ),
     "engine": Claim("can be driven by the simulated engine; needs a pool"),
 }

@@ -77,7 +77,7 @@ CONFIG_KEYS: Final[Mapping[str, str]] = {
     "blocks": """
 `blocks` | at least 1 | blocks that are handed out; a dummy block comes on top
 `block_size` | at least 1 | tokens per block; no law of this kind looks at it
-`policy` | `"lru"`, `"ref_zero"` | what becomes of a cached block that nobody refers to
+`policy` | `"lru"`, `"release"`, `"ref_zero"` | what becomes of a cached block that nobody refers to: C1
 `caching` | true or false | whether blocks are found by hash; absent they are
 `slots` | at least 1, or null | slots for states; null without any
 `requests` | at least 1 | rows of live states; the last one is nobody's, so 1 means that no request has any

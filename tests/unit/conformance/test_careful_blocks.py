@@ -107,7 +107,7 @@ def names(blocks: Sequence[int]) -> tuple[Span, ...]:
 @pytest.fixture
 def blocks() -> BlockModel:
     """0 and 1 below it are held, 2 below 1 is cached, 3 is held and not registered, 4 is free."""
-    model = BlockModel(5, is_lru=True, is_caching=True)
+    model = BlockModel(5, "lru", is_caching=True)
     model.clock = 7
     model.take([0, 1, 2, 3])
     model.register(model.plan_registration([0, 1, 2], [11, 12, 13], None))
@@ -149,6 +149,6 @@ def test_what_a_careful_caller_asks_for_instead(
 
 def test_nothing_is_registered_without_caching() -> None:
     """There is no table of hashes then."""
-    off = BlockModel(2, is_lru=True, is_caching=False)
+    off = BlockModel(2, "lru", is_caching=False)
     off.take([0])
     assert made_careful(ops.RegisterBlocks((), (11,), (0,)), off, [0], names) == ()

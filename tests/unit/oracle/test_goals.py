@@ -53,6 +53,9 @@ def test_every_capability_and_every_condition_counts() -> None:
     assert not one.is_expected_of(paged, ["groups"])
     assert not one.is_expected_of({"page_size": 1}, ["groups", "merges"])
     assert not one.is_expected_of({**paged, "caching": False}, ["groups", "merges"])
+    (one,) = make_goals("slots", ("a", "A1"), unless="groups merges")
+    assert one.is_expected_of({}, ["pool"])
+    assert not one.is_expected_of({}, ["merges"])
 
 
 # -- The registry of coverage goals: complete, consistent, and the only place where names come from ----------
@@ -81,14 +84,15 @@ def test_every_goal_can_be_read_and_placed(goal: CoverageGoal) -> None:
     assert len(goal.name) < 90
     assert goal.laws
     assert all(goal.kind in find_law(law).kinds for law in goal.laws)
-    assert goal.needs <= set(CAPABILITIES)
+    assert goal.needs | goal.unless <= set(CAPABILITIES)
     assert ("engine" in goal.needs) == goal.of_engine
 
 
 def own_headers() -> list[tuple[Header, str]]:
-    """The header of every configuration of our own adapters, and of one cache with memory of its own."""
+    """The header of every configuration of our own adapters, and of two that take another contract."""
     found = []
-    for name in (*(entry.name for entry in OWN), "tests.unit.oracle.test_own_memory:OwnMemory"):
+    others = ("test_own_memory:OwnMemory", "test_trusted_hashes:Trusting")
+    for name in (*(entry.name for entry in OWN), *(f"tests.unit.oracle.{other}" for other in others)):
         for config in load_adapter(find_adapter(name)).CONFIGURATIONS:
             adapter = make_adapter(name, dict(config))
             found.append((header_of(adapter), name))

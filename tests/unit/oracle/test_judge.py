@@ -291,7 +291,7 @@ def test_many_spans_are_refused_as_one_is() -> None:
 
 def test_a_chain_of_cached_blocks_goes_from_its_end() -> None:
     """C1: behind each victim its parent may go; the oldest first, and the lowest of equals."""
-    model = BlockModel(5, is_lru=True, is_caching=True)
+    model = BlockModel(5, "lru", is_caching=True)
     model.take(range(5))
     model.register(model.plan_registration((0, 1, 2), (7, 8, 9), None))
     model.register(model.plan_registration((3,), (4,), None))

@@ -27,7 +27,6 @@ STAND_INS: dict[str, str] = {
     "regex": "patterns in names of classes",
     "uvloop": "a server's loop of events",
     "vllm.config": "the configuration of a server",
-    "vllm.distributed": "communication between processes, and events for other servers, off by default",
     "vllm.multimodal": "places of images in a prompt, which has none here",
     "vllm.sampling_params": "parameters of sampling",
     "vllm.v1.engine": "a server's requests as they arrive",
@@ -38,6 +37,7 @@ STAND_INS: dict[str, str] = {
 
 BARE_PACKAGES: dict[str, str] = {
     "vllm": "its __init__ sets up the environment of a server",
+    "vllm.distributed": "its __init__ imports communication between processes",
     "vllm.v1.structured_output": "its __init__ imports compilers of grammars",
 }
 """Packages that are entered without their ``__init__``."""

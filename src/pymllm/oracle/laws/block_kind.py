@@ -53,7 +53,8 @@ def _is_several(config: Config) -> bool:
 
 CACHING = Condition("prefix caching", lambda config: config.get("caching") is not False)
 LRU = Condition("policy lru", lambda config: config.get("policy") == "lru")
-_REF_ZERO = Condition("policy ref_zero", lambda config: config.get("policy") != "lru")
+_KEEPING = Condition("policy lru or release", lambda config: config.get("policy") != "ref_zero")
+_REF_ZERO = Condition("policy ref_zero", lambda config: config.get("policy") == "ref_zero")
 _SEVERAL = Condition("several state slots", _is_several)
 
 _goals = partial(make_goals, "blocks")
@@ -88,33 +89,45 @@ GOALS = (
         ("another hash is refused", "C3", "B122"),
         needs="refuses_bad_arguments",
     ),
+    *_goals(("a registered block is registered again", "C3", "B122"), when=(CACHING,)),
     *_goals(
         ("a chain is registered", "C3", "B143"),
         ("a block is registered below one of another call", "C3", "B161"),
         ("a hash is taken", "C3", "B127"),
         ("a parent is not registered", "C3", "B161"),
         ("a parent is not registered although its hash is another's", "C3", "B161"),
-        ("a registered block is registered again", "C3", "B122"),
         when=(CACHING,),
+        unless="trusted_hashes",
+    ),
+    *_goals(("a hash has a second block", "C3", "B127"), needs="trusted_hashes", when=(CACHING,)),
+    *_goals(
+        ("a block goes before another of its hash", "C1 C3", "B128"),
+        needs="trusted_hashes",
+        when=(CACHING, _KEEPING),
     ),
     *_goals(
         ("a cached block is evicted", "C1 C4", "B125 B131"),
+        ("an allocation takes free blocks and cached ones", "C1", "B82"),
+        ("a cached block is taken up again", "C1", "B28"),
+        ("an allocation fails although blocks are cached", "C1 X4", "B121 B134"),
+        ("a reset with blocks cached", "C9", "B79"),
+        when=(CACHING, _KEEPING),
+    ),
+    *_goals(("equally old blocks wait for eviction", "C1", "B53"), when=(CACHING, LRU)),
+    *_goals(
         ("an older parent waits for its child", "C1", "B119"),
         ("a chain goes from its end", "C1", "B119"),
         ("a chain of three goes from its end", "C1", "B119"),
-        ("an allocation takes free blocks and cached ones", "C1", "B82"),
-        ("equally old blocks wait for eviction", "C1", "B53"),
-        ("a cached block is taken up again", "C1", "B28"),
         ("a cached block is spared for its held child", "C1", "B119"),
-        ("an allocation fails although blocks are cached", "C1 X4", "B121 B134"),
-        ("a reset with blocks cached", "C9", "B79"),
         when=(CACHING, LRU),
+        unless="trusted_hashes",
     ),
     *_goals(
         ("a block goes with its descendants", "C1 C3"),
         ("three generations go at once", "C1 C3"),
         ("a held descendant is deregistered", "C1 C3"),
         when=(CACHING, _REF_ZERO),
+        unless="trusted_hashes",
     ),
     *_goals(
         ("an observer raises", "X2", "B124"),
@@ -213,6 +226,11 @@ def _met_by_victims(before: BlocksModel, victims: Sequence[int]) -> Met:
         "an allocation takes free blocks and cached ones": blocks.free,
         "equally old blocks wait for eviction": len({stamps[leaf] for leaf in leaves}) < len(leaves),
         "a cached block is spared for its held child": set(blocks.cached) - evictable,
+        "a block goes before another of its hash": any(
+            blocks.hash_of[block] == value and other not in victims
+            for block in victims
+            for other, value in blocks.hash_of.items()
+        ),
     }
 
 
@@ -243,7 +261,7 @@ def _met_by_retain(before: BlocksModel, operation: RetainBlocks, seen: SeenBlock
 def _met_by_release(before: BlocksModel, operation: ReleaseBlocks, seen: SeenLoss) -> Met:
     blocks, released = before.blocks, Counter(seen.blocks)
     idle = [block for block, times in released.items() if blocks.refs[block] == times]
-    is_alone = not blocks.is_lru  # and takes with it what is below
+    is_alone = blocks.policy == "ref_zero"  # and takes with it what is below
     below = {it for block in idle if block in blocks.hash_of for it in blocks.subtree(block)[1:]}
     return {
         "a block is released twice in one call": len(seen.blocks) > len(released),
@@ -270,6 +288,9 @@ def _met_by_registration(before: BlocksModel, operation: RegisterBlocks, seen: S
         "a parent is not registered": "orphan" in reasons,
         "a parent is not registered although its hash is another's": "usurped" in reasons,
         "a registered block is registered again": "known" in reasons,
+        "a hash has a second block": any(
+            entry.hash in before.blocks.block_of for entry in seen.made if not entry.why_not
+        ),
     }
 
 

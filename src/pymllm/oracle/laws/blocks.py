@@ -71,17 +71,20 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
     | `release_blocks` | - 1 each time that a block is named |
 
     **Release.** A block that reaches 0 and is not registered is free. A registered one stays cached with
-    the policy `lru`. With `ref_zero` it is deregistered, together with all of its registered descendants;
-    what of these has references stays referenced, without a hash, and the rest is free. All blocks of one
-    call lose their references first. `ref_zero` caches nothing without a reference: its cache is what
-    running requests share.
+    the policies `lru` and `release`. With `ref_zero` it is deregistered, together with all of its
+    registered descendants; what of these has references stays referenced, without a hash, and the rest
+    is free. All blocks of one call lose their references first. `ref_zero` caches nothing without a
+    reference: its cache is what running requests share.
 
     **Evictable** is a cached block without a referenced registered descendant. `alloc_blocks` succeeds if
     and only if *n* <= free + evictable; otherwise it is `no_room`, and nothing has changed (X4). It
     evicts exactly *n* - free blocks, and none if that is not above 0. Each is deregistered and free, and
     may be handed out by the same call. At its turn an evicted block must be evictable and have no
     registered child, so a chain goes from its end. Who claims `exact_lru` evicts each time one of those
-    with the smallest stamp. The observer is told of them in the order of eviction (C6).
+    with the smallest stamp; who claims `exact_policy` the same, but with `release` the one that was let go
+    of first, blocks of one release in the order in which it names them (the last time). The observer is
+    told of them in the order of eviction (C6). Who claims `trusted_hashes` has no parents and children (C3):
+    every cached block is evictable.
 
     **The dummy** is never handed out, has no references that count, and is in no size. To retain or
     release it, a free block or one outside of the pool, or to release a block more often than it is held,
@@ -107,8 +110,8 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
     Choices
     -------
     Which free blocks are handed out, and in which order. Which of equally old blocks is evicted. In
-    kind `blocks` without `exact_lru`, which leaf goes. How leaves are found. Whether the dummy has any
-    memory.
+    kind `blocks` without `exact_lru` and `exact_policy`, which leaf goes. How leaves are found. Whether
+    the dummy has any memory.
 
     Caller
     ------
@@ -118,8 +121,8 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
     -------
     - vLLM counts references per block (`vllm/v1/core/block_pool.py`, `BlockPool.touch`, `free_blocks`).
       Free and cached blocks stand in one queue, cached ones at its end, and `get_new_blocks` takes from
-      its front: no order of parents and children but that a request frees its last block first. Block 0
-      is its null block.
+      its front: no order of parents and children but that a request frees its last block first
+      (`trusted_hashes`, policy `release`). Block 0 is its null block.
     - Megatron Core 0.16.1: `BlockAllocator` in
       `megatron/core/inference/contexts/dynamic_block_allocator.py` is a stack without counts, hashes or a
       check of what is released; its last block is the dummy, the same. Paused requests have a share of
@@ -218,6 +221,10 @@ def a_hash_has_the_block_that_came_first(before: Any, operation: Any, seen: Any)
     deregistered (C1) loses its hash, and another block may be registered under it later. Its children go
     before it or with it, never after.
 
+    **Trusted hashes.** Who claims `trusted_hashes` counts on a hash to say all that a block ends. Then 2 and
+    3 do not apply, and no block has a parent: a hash may have several blocks, each of them registered until
+    it is deregistered itself. `block_of_hash` has each hash once, with any one of its blocks.
+
     Refused are (X1, with any of its errors): a block that is free, the dummy, or outside; more or fewer
     hashes or parents than blocks; a hash outside of 1 to 2<sup>63</sup> - 1, and a parent's hash outside
     of 0 to 2<sup>63</sup> - 1; and a second hash for one block, whether it has the first one already or
@@ -259,7 +266,7 @@ def a_hash_has_the_block_that_came_first(before: Any, operation: Any, seen: Any)
     -------
     - vLLM: one hash may have several blocks, and any of them is found (`BlockHashToBlockMap` in
       `block_pool.py`); neither parents nor tokens are compared, since the hash is long and names what
-      came before (`kv_cache_utils.py`, `hash_block_tokens`). Different.
+      came before (`kv_cache_utils.py`, `hash_block_tokens`): `trusted_hashes`.
     - Megatron Core 0.16.1: absent, no block is found by hash.
     - sglang: not applicable: children are found by their tokens.
     """
@@ -709,7 +716,7 @@ def _the_observers_error_is_told(before: BlocksModel, operation: Operation, seen
 @blocks_partition_the_pool.on(AllocBlocks, fate=RAISED)
 def _leaves_are_evicted(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Found:
     """Demand as many victims as are missing, and of each that it was its turn when it went."""
-    stamps = before.blocks.stamps
+    stamps, line = before.blocks.stamps, before.blocks.line
     if len(seen.lost) != seen.missing:
         return Broken(f"evictions for {operation.count} blocks", seen.missing, seen.lost)
     if not seen.lost:
@@ -717,10 +724,13 @@ def _leaves_are_evicted(before: BlocksModel, operation: AllocBlocks, seen: SeenL
     for block, leaves in zip(seen.lost, before.blocks.turns(seen.lost), strict=False):
         if block not in leaves:
             return Broken("an evicted block", f"one of {sorted(leaves)}", block)
-        oldest = min(stamps[leaf] for leaf in leaves)
-        if "exact_lru" in before.claims and stamps[block] != oldest:
+        if not before.claims.isdisjoint({"exact_lru", "exact_policy"}):
+            oldest = min(stamps[leaf] for leaf in leaves)
             turn = sorted(leaf for leaf in leaves if stamps[leaf] == oldest)
-            return Broken("the least recent block", f"one of {turn}", block)
+            if before.blocks.policy == "release":
+                turn = [next(leaf for leaf in line if leaf in leaves)]
+            if block not in turn:
+                return Broken("the least recent block", f"one of {turn}", block)
     return True if len(before.blocks.hash_of) > 1 else None
 
 
@@ -803,7 +813,7 @@ def _counts_and_stamps_are_told(before: BlocksModel, operation: Inspect, seen: S
     Who looks at everything tests what was done since the last look.
     """
     blocks, books, total = before.blocks, seen.result, before.blocks.usable
-    has_stamps = blocks.is_lru or "exact_lru" in before.claims
+    has_stamps = blocks.policy == "lru" or "exact_lru" in before.claims
     shown = (books.refs, books.hashes, *([books.stamps] if has_stamps else []))
     sizes, told = [total + 1] * len(shown), [*map(len, shown)]
     if told != sizes:  # what comes next costs as much as was told, and no more
@@ -819,11 +829,13 @@ def _counts_and_stamps_are_told(before: BlocksModel, operation: Inspect, seen: S
 
 @a_hash_has_the_block_that_came_first.on(Inspect, kinds="blocks")
 def _hashes_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
+    """Compare them; where a hash may have several blocks, any of them may be found."""
     blocks, books = before.blocks, seen.result
+    told = {value: block for value, block in books.block_of_hash if blocks.hash_of.get(block) == value}
     return _wrong_view(
         before,
         ("block_hashes", _listed(blocks.hash_of, blocks.usable), books.hashes[: blocks.usable]),
-        ("kv_hash_to_block_id", _pairs(blocks.block_of), books.block_of_hash),
+        ("kv_hash_to_block_id", _pairs({**blocks.block_of, **told}), books.block_of_hash),
     )
 
 

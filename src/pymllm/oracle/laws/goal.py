@@ -34,15 +34,22 @@ class CoverageGoal:
     bugs: tuple[str, ...] = ()  # historical ones, as docs/faults.md has them, that lived in it
     needs: frozenset[str] = frozenset()  # capabilities without which nobody can tell, or it cannot arise
     when: tuple[Condition, ...] = ()  # what a configuration must be like for it to arise
+    unless: frozenset[str] = frozenset()  # capabilities with which it cannot arise
     of_engine: bool = False  # whether it takes an engine's life; else callers of every sort bring it about
 
     def is_expected_of(self, config: Config, capabilities: Collection[str]) -> bool:
         """Tell whether a long run of a configuration with these capabilities must reach it."""
-        return are_met(self.needs, capabilities) and all(condition.holds(config) for condition in self.when)
+        is_possible = are_met(self.needs, capabilities) and self.unless.isdisjoint(capabilities)
+        return is_possible and all(condition.holds(config) for condition in self.when)
 
 
 def make_goals(
-    kind: str, *rows: Row, needs: str = "", when: Collection[Condition] = (), of_engine: bool = False
+    kind: str,
+    *rows: Row,
+    needs: str = "",
+    when: Collection[Condition] = (),
+    unless: str = "",
+    of_engine: bool = False,
 ) -> tuple[CoverageGoal, ...]:
     """Make coverage goals that arise under the same conditions, one for each row."""
     return tuple(
@@ -53,6 +60,7 @@ def make_goals(
             tuple(" ".join(bugs).split()),
             frozenset(needs.split()),
             tuple(when),
+            frozenset(unless.split()),
             of_engine,
         )
         for name, laws, *bugs in rows

@@ -6,9 +6,9 @@ from pymllm.errors import ProgramError
 from pymllm.history.files import Config
 
 
-def is_lru(config: Config) -> bool:
-    """Tell whether blocks stay cached without references; `ProgramError` where the policy is none."""
+def read_policy(config: Config) -> str:
+    """Return what becomes of blocks without references; `ProgramError` where the policy is none."""
     policy = config.get("policy")
-    if policy not in ("lru", "ref_zero"):
-        raise ProgramError(f"the configuration's policy is {policy!r}; it must be lru or ref_zero")
-    return bool(policy == "lru")
+    if policy not in ("lru", "release", "ref_zero"):
+        raise ProgramError(f"the configuration's policy is {policy!r}; it must be lru, release or ref_zero")
+    return str(policy)

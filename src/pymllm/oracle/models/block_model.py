@@ -24,12 +24,14 @@ class Registration(NamedTuple):
 class BlockModel:
     """Blocks ``0 .. usable - 1``, and the dummy after them; what an allocator may choose is told to it.
 
-    With ``is_lru`` registered blocks stay cached once nobody references them; without ``is_caching`` nothing
-    is registered.
+    But with the policy ``ref_zero`` registered blocks stay cached once nobody references them; without
+    ``is_caching`` nothing is registered. With ``is_trusting`` a hash may have several blocks, and none has a
+    parent.
     """
 
-    def __init__(self, usable: int, is_lru: bool, is_caching: bool) -> None:
-        self.usable, self.is_lru, self.is_caching = usable, is_lru, is_caching
+    def __init__(self, usable: int, policy: str, is_caching: bool, is_trusting: bool = False) -> None:
+        self.usable, self.policy = usable, policy
+        self.is_caching, self.is_trusting = is_caching, is_trusting
         self.reset()
 
     def reset(self) -> None:
@@ -38,7 +40,8 @@ class BlockModel:
         self.stamps: defaultdict[int, int] = defaultdict(int)
         self.free = Remainder(range(self.usable))  # neither referenced nor registered
         self.hash_of: dict[int, int] = {}  # by registered block
-        self.block_of: dict[int, int] = {}
+        self.block_of: dict[int, int] = {}  # one of them, where there may be several
+        self.line: dict[int, None] = {}  # unreferenced registered blocks, as they were let go of
         self.parent_of: dict[int, int | None] = {}  # the block before each registered one, if any
         self.clock = 0  # the context's
 
@@ -47,6 +50,7 @@ class BlockModel:
         made = copy.copy(self)
         made.refs, made.stamps, made.hash_of = self.refs.copy(), self.stamps.copy(), self.hash_of.copy()
         made.block_of, made.parent_of = self.block_of.copy(), self.parent_of.copy()
+        made.line = self.line.copy()
         made.free = Remainder(self.free.whole, self.free.gone.copy())
         return made
 
@@ -112,7 +116,7 @@ class BlockModel:
         """Return what is deregistered or becomes free where references are taken away."""
         idle = [block for block, times in Counter(released).items() if self.refs[block] == times]
         lost = [block for block in idle if block not in self.hash_of]
-        if not self.is_lru:
+        if self.policy == "ref_zero":
             lost += [it for block in idle if block in self.hash_of for it in self.subtree(block)]
         return [*dict.fromkeys(lost)]
 
@@ -140,21 +144,28 @@ class BlockModel:
         """Add references."""
         for block in blocks:
             self.refs[block] += 1
+            self.line.pop(block, None)
 
     def release(self, blocks: Sequence[int]) -> list[int]:
         """Take references away, and return what was deregistered or became free for that."""
         gone = self.lost_with(blocks)
         for block in blocks:
             self.refs[block] -= 1
+            if not self.refs[block]:
+                self.line[block] = None
         self.drop(gone)
         return gone
 
     def drop(self, blocks: Sequence[int]) -> Sequence[int]:
         """Deregister blocks, and free those that nobody references; return them."""
         for block in blocks:
+            self.line.pop(block, None)
             hash_value = self.hash_of.pop(block, None)
             if hash_value is not None:
                 del self.block_of[hash_value], self.parent_of[block]
+                if self.is_trusting:
+                    twins = (other for other, value in self.hash_of.items() if value == hash_value)
+                    self.block_of.update((hash_value, other) for other in twins)
         self.free.give([block for block in blocks if not self.refs[block]])
         return blocks
 
@@ -176,6 +187,8 @@ class BlockModel:
                 why_not = "off"
             elif hash_of.get(block) == hash_value:
                 why_not = "known"
+            elif self.is_trusting:
+                parent, hash_of[block] = None, hash_value
             elif hash_value in block_of:
                 why_not = "taken"
             elif above and parent not in hash_of:
@@ -230,10 +243,10 @@ class BlockSlotModel:
     def victims(self, keep: Collection[int] = (), taken: Collection[int] = ()) -> list[int]:
         """Return the blocks that may lose their slots in a possible order: of equals first those taken."""
         found = [block for block in self.slot_of if not self._blocks.refs[block] and block not in keep]
-        stamps, is_lru = self._blocks.stamps, self._blocks.is_lru
+        stamps, has_stamps = self._blocks.stamps, self._blocks.policy != "ref_zero"
         return sorted(
             found,
-            key=lambda block: (stamps[block] if is_lru else 0, self.slot_of[block] not in taken, block),
+            key=lambda block: (stamps[block] if has_stamps else 0, self.slot_of[block] not in taken, block),
         )
 
     def newcomers(self, blocks: Iterable[int]) -> list[int]:

@@ -34,7 +34,7 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import BlockBooks, Effect, Outcome, Slots, States
 from pymllm.history.spans import GivenNumbers
-from pymllm.oracle.models import is_lru
+from pymllm.oracle.models import read_policy
 from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel, Registration
 from pymllm.oracle.models.block_states import PARTS, BlockStates, StateCells
 from pymllm.oracle.models.expected_cells import Content
@@ -151,9 +151,8 @@ class SeenStates(SeenBlocks):
 class BlocksModel(KindModel):
     """Follows blocks, slots and states; what an allocator may choose is told to it.
 
-    The configuration has ``blocks`` beside the dummy, ``policy`` (``"lru"`` or ``"ref_zero"``), and
-    ``caching``, true unless it is false; where ``mamba`` is claimed, also ``slots`` and what `BlockStates`
-    reads.
+    The configuration has ``blocks`` beside the dummy, ``policy`` (`read_policy`), and ``caching``, true
+    unless it is false; where ``mamba`` is claimed, also ``slots`` and what `BlockStates` reads.
 
     Attributes
     ----------
@@ -172,7 +171,9 @@ class BlocksModel(KindModel):
         if "callbacks" not in self.claims:
             raise ProgramError(f"{header.adapter} does not claim callbacks: nobody is told which blocks go")
         is_caching = self.config.get("caching") is not False
-        self.blocks = BlockModel(self.number("blocks"), is_lru(self.config), is_caching)
+        self.blocks = BlockModel(
+            self.number("blocks"), read_policy(self.config), is_caching, "trusted_hashes" in self.claims
+        )
         has_slots = "mamba" in self.claims
         self.slots = BlockSlotModel(self.number("slots"), self.blocks) if has_slots else None
         self.states = BlockStates(header.config) if has_slots else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pymllm.errors import ProgramError
 from pymllm.history.config_limits import read_number
 from pymllm.history.files import Config
-from pymllm.oracle.models import is_lru
+from pymllm.oracle.models import read_policy
 from pymllm.oracle.models.block_model import BlockModel, BlockSlotModel, Registration
 from pymllm.oracle.models.cold_runs import ColdRuns, Prefix
 
@@ -125,7 +125,7 @@ class RequestModel:
             raise ProgramError(f"the configuration's hash_digits is {digits!r}; it must be 1 to 16, or none")
         self.cold = ColdRuns(self.block_size, widths[0], widths[1], digits)
         is_caching = config.get("caching") is not False
-        self.blocks = BlockModel(read_number(config, "num_blocks", 2) - 1, is_lru(config), is_caching)
+        self.blocks = BlockModel(read_number(config, "num_blocks", 2) - 1, read_policy(config), is_caching)
         self.slots = BlockSlotModel(read_number(config, "mamba_slots", 0) if self.layers else 0, self.blocks)
         self.prefix_of: dict[int, Prefix] = {}  # what each registered block holds
         self.gone: set[int] = set()  # steps whose requests were released
