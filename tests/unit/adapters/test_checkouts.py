@@ -159,6 +159,6 @@ def test_an_adapter_without_its_checkout_is_told_before_it_is_built(
     with pytest.raises(AdapterError, match=f"{project.project} is read from a checkout; clone it, check"):
         make_adapter(name)
     monkeypatch.setenv(project.variable, str(tmp_path))
-    assert find_adapter(name).find_missing() is None
+    assert "checkout" not in (find_adapter(name).find_missing() or "")  # a package may be, too
     with pytest.raises(AdapterError, match=f"{project.variable} is {tmp_path}, which has no "):
         make_adapter(name)
