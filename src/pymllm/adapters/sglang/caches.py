@@ -128,8 +128,8 @@ class SglangUnifiedSWA(SglangUnified):
     """
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
-        *pool_configurations([4, 6], ["swa"]),
         *pool_configurations([None], ["swa"], sliding_window=4),
+        *pool_configurations([4, 6], ["swa"]),
     )
     PARTS: ClassVar[Sequence[str]] = ("FULL", "SWA")
 
@@ -195,7 +195,9 @@ class SglangUnifiedSWA(SglangUnified):
 def find_moves(before: Sequence[int], after: Sequence[int]) -> list[Effect]:
     """Return the halves that have other slots than before, by a table that has the half of each slot or 0."""
     owners = {half: slot for slot, half in enumerate(before) if half > 0}
-    moved = {slot: owners[half] for slot, half in enumerate(after) if half > 0 and owners[half] != slot}
+    moved = {
+        slot: owners[half] for slot, half in enumerate(after) if half > 0 and owners.get(half, slot) != slot
+    }
     return [Effect("move_swa", tuple(moved.values()), tuple(moved))] if moved else []
 
 
@@ -211,7 +213,9 @@ class SglangSWA(SglangOlder):
     Pages of one token only: for larger ones older versions allocate halves with a kernel that needs a GPU.
     """
 
-    CONFIGURATIONS: ClassVar[Sequence[Config]] = pool_configurations([None], ["swa"], sliding_window=4)[:1]
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        pool_configurations([None], ["swa"], sliding_window=window)[0] for window in (4, 6)
+    )
 
     def make_cache(self, page_size: int) -> Any:
         params = self.parameters(page_size, sliding_window_size=self.number("sliding_window"))

@@ -283,6 +283,9 @@ def the_cache_owns_what_it_adopted(before: CacheModel, operation: Insert, seen: 
     - an insert frees exactly the slots that S7 displaces, without a window none. It evicts nothing, calls
       nobody back, and frees no SWA half (what an insert evicts of a cache with a `capacity`, R3, is no
       slot of a pool, and no effect);
+    - where windows are followed, an insert may give back duplicates from `prev_prefix_len` on, whole
+      pages, and let a dead page below take the slots that come, if nobody holds it, or their halves;
+      `adopted` and the effects say so, and what such a page had before is displaced;
     - a match, a lock, an unlock and a hash have no effects;
     - an eviction frees slots of the cache, and moves no half. A reset frees all of them (X7).
 

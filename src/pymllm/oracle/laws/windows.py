@@ -104,6 +104,8 @@ def a_tombstone_frees_its_half(before: CacheModel, operation: Evict, seen: SeenE
     (`read_halves` tells). Over a pool without halves, and without a pool, a page is dead because the
     cache says so: no call is made for it. It must be the same in everything else.
 
+    Where windows are followed, an insert may tombstone pages, too: new ones, revived ones, or any others.
+
     Why
     ---
     Most of a long prompt is outside every window. Halves that are not given back fill the smaller pool,
@@ -202,6 +204,11 @@ def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, se
     | page by page | `1 2`, `3 4` | | 0 | 4 |
     | one page more | `1 2`, `3 4`, `5 6` | | 0 | 6 |
     | a tree with one node | | all four | 8 | 8 |
+
+    Where windows are **followed**, a cache takes the windows that it likes, and with them the leaves that
+    it likes; *not too much* is asked, of pages, only where *m* <= 0. Its `swa` is *told right*, and it is
+    *enough*: `swa >= min(m, s)`, where *s* is the `swa_evictable_size` that it told before. The two sizes
+    of windows that it tells afterwards are together the tokens of all live pages.
 
     Why
     ---
@@ -337,6 +344,10 @@ def a_hold_locks_its_window(before: CacheModel, operation: Lock, seen: SeenNode)
       need be. This **edge node** shows the token as its `boundary`, and no node shows the token of
       somebody's hold elsewhere. If the edge node is split, its upper half has the boundary (R10). Once no
       hold has the token any more, what the node shows is open.
+
+    Where windows are **followed**, a hold locks at least its window: until the release none of these pages
+    loses its halves, to an eviction, to an insert, or in any other way. Nobody takes a hold at a prefix
+    that is not usable.
 
     Pages of two tokens, *W* = 5, one path of twelve tokens:
 

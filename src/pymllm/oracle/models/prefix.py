@@ -122,7 +122,8 @@ class CacheModel(CallersPools, EvictionModel):
         if path.tokens and hold is not None:
             self.tokens[step] = seen.token
             self.cache.commit_lock(step, hold)
-            self.nodes.may_split([path.upto(hold.edge)])
+            ends = self.cache.page_ends(path) if self.follows_windows else [path.upto(hold.edge)]
+            self.nodes.may_split(ends)
 
     def read_unlock(self, operation: Unlock, outcome: Outcome) -> SeenNode:
         """Read which hold is given up, by the token that it was given."""
