@@ -13,8 +13,8 @@ blocks for the rest (``allocate_slots``), which registers those that are full, a
 - an eviction is a request whose blocks are registered nowhere: vLLM evicts when it allocates, and only then;
 - a reset ends all requests first, as the scheduler does that is told to: vLLM resets no cache that is in use.
 
-Kind `blocks` would ask more of its `BlockPool`, and less of what a request meets: children that go before
-their parents (C1) and one block for each hash (C3), neither of which vLLM promises.
+Further groups are in `pymllm.adapters.vllm.hybrid`, the pool under all of them in
+`pymllm.adapters.vllm.blocks`.
 """
 
 from __future__ import annotations
