@@ -36,7 +36,7 @@ COMMAND = "python -m benchmarks.peers"
 SLICES = {"full": (1.0, 1.0), "short": (1.0, 0.25), "smoke": (0.125, 0.01)}
 """By name: the factors of what is built, and of rounds and seconds."""
 INTERRUPTED = 130
-PACKAGES = ("pymllm", "torch", "numpy", "sglang", "vllm", "megatron-core")
+PACKAGES = ("pymllm", "torch", "numpy", "sglang", "vllm", "megatron-core", "mllm", "Megatron-LM")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.peers.keys import FORMS, Tokens
+from pymllm.adapters.checkouts import Checkout
 
 
 class Unavailable(Exception):
@@ -38,6 +39,23 @@ class Peer(ABC):
     @classmethod
     def missing(cls) -> str | None:
         """Say why it cannot run here, if it cannot."""
+        return None
+
+
+class CheckoutPeer(Peer):
+    """One whose project is read from a checkout."""
+
+    CHECKOUT: ClassVar[Checkout]
+
+    def __init_subclass__(cls) -> None:
+        cls.PACKAGE = cls.CHECKOUT.project
+
+    @classmethod
+    def missing(cls) -> str | None:
+        try:
+            cls.CHECKOUT.require_version()
+        except ImportError as error:
+            return str(error)
         return None
 
 

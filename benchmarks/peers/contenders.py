@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from benchmarks.peers import megatron, own, sglang, vllm
+from benchmarks.peers import megatron, mllm, own, sglang, vllm
 from benchmarks.peers.contender import Peer
 from pymllm import __version__
+from pymllm.adapters.projects import CHECKOUTS
 from pymllm.instrument.peer_comparison import OURS, Contender
 
 CONTENDERS: dict[str, tuple[type[Peer], ...]] = {
@@ -16,9 +17,17 @@ CONTENDERS: dict[str, tuple[type[Peer], ...]] = {
         sglang.SglangUnifiedPeer,
         sglang.SglangRustPeer,
         vllm.VllmBlocks,
+        mllm.MllmRadixPeer,
     ),
-    "slots": (own.OwnSlots, sglang.SglangSlots, vllm.VllmSlots, megatron.MegatronSlots),
-    "hybrid": (own.OwnHybrid, sglang.SglangHybridPeer, sglang.SglangRustHybridPeer),
+    "slots": (
+        own.OwnSlots,
+        sglang.SglangSlots,
+        vllm.VllmSlots,
+        megatron.MegatronSlots,
+        megatron.MegatronBlocks,
+        mllm.MllmSlots,
+    ),
+    "hybrid": (own.OwnHybrid, sglang.SglangHybridPeer, sglang.SglangRustHybridPeer, mllm.MllmHybridPeer),
     "states": (own.OwnStateSlots, megatron.MegatronStateSlots),
 }
 
@@ -30,9 +39,12 @@ def describe(peer: type[Peer], kind: str) -> Contender:
 
 
 def version_of(package: str) -> str | None:
-    """Return the version of a package, ours being the source that runs."""
+    """Return the version of a package, ours being the source that runs, or the commit that is checked out."""
     if package == OURS:
         return __version__
+    for it in CHECKOUTS:
+        if it.project == package:
+            return it.commit if it.is_of(it.commit) else None
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -1,8 +1,7 @@
-"""Megatron Core's block allocator, as far as the released package has one.
+"""Megatron's allocators: the released one, and those of a checkout where ``PYMLLM_MEGATRON`` names one.
 
-The allocators that T5 and T7 were first measured with (``KVBlockAllocator``, ``MambaSlotAllocator``) are in
-its repository, and in no released ``megatron-core``: 0.16.1 has ``BlockAllocator``, a stack without prefix
-caching, which asks CUDA for its device.
+``KVBlockAllocator`` and ``MambaSlotAllocator`` are in no released ``megatron-core``: 0.16.1 has
+``BlockAllocator``, a stack without prefix caching, which asks CUDA for its device.
 """
 
 from __future__ import annotations
@@ -14,9 +13,15 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest import mock
 
+import numpy as np
 import torch
 
-from benchmarks.peers.contender import Peer, SlotPeer, Unavailable
+from benchmarks.peers.contender import CheckoutPeer, SlotPeer, StateSlotPeer, Unavailable
+from pymllm.adapters.checkouts import Checkout
+from pymllm.adapters.megatron.blocks import MegatronContext
+from pymllm.adapters.megatron.package import load_megatron as load_module
+from pymllm.adapters.megatron.package import load_slots
+from pymllm.adapters.projects import MEGATRON
 from pymllm.adapters.stand_ins import standing_in
 
 CONTEXTS = "megatron.core.inference.contexts"
@@ -85,13 +90,53 @@ class MegatronSlots(SlotPeer):
         return int(self.pool.total_avail)
 
 
-class MegatronStateSlots(Peer):
-    """``MambaSlotAllocator``, which no release has."""
+class _OfCheckout(CheckoutPeer):
+    NAME: ClassVar[str] = "megatron-lm"
+    CHECKOUT: ClassVar[Checkout] = MEGATRON
 
-    NAME: ClassVar[str] = "megatron"
-    PACKAGE: ClassVar[str] = "megatron-core"
 
-    @classmethod
-    def missing(cls) -> str | None:
-        why = missing_megatron("mamba_slot_allocator", "MambaSlotAllocator")
-        return why or "this release has a MambaSlotAllocator, and nobody has measured it here yet"
+class MegatronBlocks(_OfCheckout, MegatronSlots):
+    """``KVBlockAllocator``, with prefix caching, of blocks without hashes."""
+
+    def __init__(self, size: int, page_size: int) -> None:
+        self.pool = make_blocks(size)
+
+    def available(self) -> int:
+        return int(self.pool.pool_avail)
+
+
+class MegatronStateSlots(_OfCheckout, StateSlotPeer):
+    """``MambaSlotAllocator`` beside a ``KVBlockAllocator``."""
+
+    def __init__(self, blocks: int, slots: int, order: list[int]) -> None:
+        allocator = make_blocks(blocks)
+        ids = allocator.allocate_memory_blocks(blocks).clone()
+        numbers = ids.tolist()
+        allocator.register_kv_block_hashes(numbers, [number + 1 for number in numbers], [0] * blocks)
+        for clock, block in enumerate(order):
+            allocator.context.prefix_cache_lru_clock = clock
+            allocator.update_timestamps(torch.tensor([block]))
+        allocator.release_memory_blocks(ids)
+        states = (slots, 1, (1,), (1,), torch.float32, torch.float32)
+        self.slots = load_slots().MambaSlotAllocator(allocator.context, *states)
+
+    def allocate(self, blocks: list[int]) -> None:
+        self.slots.allocate_slots_batch(blocks)
+
+    def invalidate(self, blocks: list[int]) -> None:
+        self.slots._invalidate_blocks_batch(blocks)
+
+    def free_count(self) -> int:
+        return int(self.slots.free_count)
+
+    def without_slot(self) -> np.ndarray[Any, Any]:
+        return np.flatnonzero(self.slots.block_to_slot.numpy()[:-1] < 0)
+
+
+def make_blocks(count: int) -> Any:
+    """Build a ``KVBlockAllocator`` in the least context."""
+    module = load_module("kv_block_allocator")
+    policy = module.PrefixCachingEvictionPolicy.LRU
+    context = MegatronContext(8, 1, policy, torch.device("cpu"))
+    context.kv_block_allocator = module.KVBlockAllocator(context, count + 1, 0, True, policy)
+    return context.kv_block_allocator

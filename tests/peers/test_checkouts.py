@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.peers.run import Options, play
 from pymllm.adapters.minisgl.package import load_minisgl
 from pymllm.adapters.registry import PEERS, AdapterEntry, find_adapter, load_adapter, make_adapter
 from pymllm.conformance.acting import drive, make_machine
@@ -94,6 +95,23 @@ def test_a_row_goes_on_naming_pages_that_are_free(entry: AdapterEntry) -> None:
     assert running.cache_handle.get_matched_indices().tolist() == [0, 1]
     assert manager.page_table[1, :2].tolist() == [2, 3]
     assert {2, 3} <= {*manager.free_slots.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("entry", "scenario", "contender"),
+    [
+        (find_adapter("mllm-radix"), "T2-p16", "mllm"),
+        (find_adapter("mllm-slots"), "T5-64-p64", "mllm"),
+        (find_adapter("mllm-mamba"), "T6a-leaf", "mllm"),
+        (find_adapter("megatron-blocks"), "T5-64-p64", "megatron-lm"),
+        (find_adapter("megatron-blocks"), "T7-evict-64", "megatron-lm"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_checkout_is_timed_beside_ours(entry: AdapterEntry, scenario: str, contender: str) -> None:
+    """Each contest asserts what it times, and that nothing is lost."""
+    row = play(scenario, Options(clock="cpu", scale=0.125, share=0.01, only=(contender,)))
+    assert {one.contender.split()[0] for one in row.standings} == {"pymllm", contender}
 
 
 Method = Callable[..., Any]

@@ -24,6 +24,7 @@ from benchmarks.peers.__main__ import chosen, gate, main
 from benchmarks.peers.contenders import CONTENDERS, describe
 from benchmarks.peers.run import Options, all_scenarios, play
 from benchmarks.peers.table import make_markdown, make_table
+from pymllm.adapters.projects import CHECKOUTS, MEGATRON, MLLM
 from pymllm.instrument.peer_comparison import OURS, make_row
 from pymllm.report.loading import load_runs
 from pymllm.report.store import read_run
@@ -173,15 +174,16 @@ def test_the_gate_judges_by_ratios_alone(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_one_command_prints_the_table_and_writes_the_document(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who could not take part is said with the reason; the trace is named where it is missing."""
+    monkeypatch.delenv(MEGATRON.variable, raising=False)
     file = tmp_path / "peers.json"
     options = ["--scenario", "T7-allocate-1", "--slice", "smoke", "--json", str(file), "--gate"]
     assert main([*options, "--only", "pymllm"]) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines()[1].startswith("T7-allocate-1 ")
-    assert "not here: megatron (states): " in printed.err
+    assert "not here: megatron-lm (states): Megatron-LM is read from a checkout; " in printed.err
     document = json.loads(file.read_text(encoding="utf-8"))
     assert document["schema"] == "pymllm.peers"
     assert [one["id"] for one in document["scenarios"]] == ["T7-allocate-1"]
@@ -210,14 +212,18 @@ def test_an_interrupt_leaves_the_table_of_what_was_played(
 
 
 def test_who_is_not_installed_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All peers by the environment that times them."""
+    """All peers by the environment that times them, or by the variable that names a checkout."""
 
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
+    for it in CHECKOUTS:
+        monkeypatch.delenv(it.variable, raising=False)
     told = {peer.PACKAGE: describe(peer, kind).reason for kind, peers in CONTENDERS.items() for peer in peers}
     assert told.pop(OURS) is None
+    for it in (MLLM, MEGATRON):
+        assert told.pop(it.project) == it.how_to_get()
     assert sorted(told) == ["megatron-core", "sglang", "vllm"]
     for package, reason in told.items():
         assert reason == f"{package} is not installed; tox -e bench-peers installs it"
@@ -226,7 +232,10 @@ def test_who_is_not_installed_says_what_installs_it(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--only", "nosuch"], "no contender is called nosuch; there are megatron, pymllm, "),
+        (
+            ["--only", "nosuch"],
+            "no contender is called nosuch; there are megatron, megatron-lm, mllm, pymllm, ",
+        ),
         (["--json", "{here}/none/peers.json"], "{here}/none is no folder that can be written to"),
         (["--store", "{here}/a file/store"], "--store {here}/a file/store: Not a directory"),
     ],

@@ -43,6 +43,18 @@ def make_radix_key(key: Key) -> RadixKey:
     return RadixKey(make_tokens(key), key.extra_key)
 
 
+def spell_namespace(extra_key: str | int | None) -> str | None:
+    """Return a namespace as a text, so that no text and no number are the same, and none is empty."""
+    return None if extra_key is None else f"{'i' if isinstance(extra_key, int) else 's'}:{extra_key}"
+
+
+def read_namespace(spelled: str | None) -> str | int | None:
+    """Return the namespace that a text stands for."""
+    if spelled is None:
+        return None
+    return int(spelled[2:]) if spelled.startswith("i:") else spelled[2:]
+
+
 def clobber(container: Any) -> None:
     """Overwrite a container as its owner may do once a call has returned (X5)."""
     if isinstance(container, torch.Tensor):

@@ -73,7 +73,7 @@ class Deviation(Record, frozen=True):
     - ``says``: What stands in the message.
     - ``then``: ``end``: the program ends there. ``go on``: what was seen counts as right, and it goes on.
     - ``link``: Where it is talked about.
-    - ``versions``: Whom it is known of, such as ``sglang>=0.5.15,<0.6``.
+    - ``versions``: Whom it is known of, such as ``sglang>=0.5.15,<0.6``, or ``mllm@b9c3070`` for a checkout.
     - ``program``: A file that shows it.
     """
 

@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from pymllm.adapters.base import CAPABILITIES, BaseAdapter, UnsupportedError, header_of
-from pymllm.adapters.key_forms import CONTAINERS, clobber, make_indices, make_radix_key, make_tokens
+from pymllm.adapters.key_forms import (
+    CONTAINERS,
+    clobber,
+    make_indices,
+    make_radix_key,
+    make_tokens,
+    read_namespace,
+    spell_namespace,
+)
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.history.claims import SPECIFICATION
 from pymllm.history.files import Header
@@ -144,6 +152,16 @@ def test_an_adapter_claims_and_tells_nothing_of_itself() -> None:
     bare = Bare("bare", {})
     assert (bare.capabilities, bare.sizes(), bare.audit()) == (frozenset(), {}, ())
     bare.close()
+
+
+@pytest.mark.parametrize(
+    ("extra_key", "spelled"),
+    [(None, None), ("1", "s:1"), (1, "i:1"), ("i:1", "s:i:1"), ("", "s:"), (-3, "i:-3")],
+)
+def test_a_namespace_is_read_as_it_was_spelled(extra_key: str | int | None, spelled: str | None) -> None:
+    """K1: the text 1 and the number 1 are two namespaces, where others take texts alone."""
+    assert spell_namespace(extra_key) == spelled
+    assert read_namespace(spelled) == extra_key
 
 
 @pytest.mark.parametrize("form", CONTAINERS)

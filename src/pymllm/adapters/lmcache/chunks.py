@@ -1,4 +1,4 @@
-"""LMCache's `TensorMemoryAllocator` and `PagedTensorMemoryAllocator`, as allocators of equal chunks.
+"""LMCache's ``TensorMemoryAllocator`` and ``PagedTensorMemoryAllocator``, as allocators of equal chunks.
 
 A slot is a chunk. The first gives out ranges of bytes of any size, which no kind here knows: a request may
 fail although enough is free, in pieces. With chunks of one size nothing is ever in pieces, and it is to do
@@ -67,7 +67,7 @@ class _NoMetrics:
 
 
 class LMCacheChunks(SlotAdapter):
-    """`TensorMemoryAllocator` over ``pages`` chunks of one size."""
+    """``TensorMemoryAllocator`` over ``pages`` chunks of one size."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"page_size": 1, "pages": 12},)
 
@@ -113,7 +113,7 @@ class LMCacheChunks(SlotAdapter):
 
 
 class LMCachePages(LMCacheChunks):
-    """`PagedTensorMemoryAllocator`, whose chunks are objects that it has from the beginning."""
+    """``PagedTensorMemoryAllocator``, whose chunks are objects that it has from the beginning."""
 
     def make_allocator(self, buffer: torch.Tensor) -> Any:
         module = _load("paged_tensor_memory_allocator")

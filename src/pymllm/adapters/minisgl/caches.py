@@ -1,4 +1,4 @@
-"""Adapters of mini-sglang's `CacheManager` with both of its prefix caches, and of its `TableManager`.
+"""Adapters of mini-sglang's ``CacheManager`` with both of its prefix caches, and of its ``TableManager``.
 
 The manager has the free pages, and the prefix cache gives it back what it evicts when an allocation needs
 that. An adapter does what the scheduler does: it asks whether there is room before it allocates, evicts no
@@ -35,7 +35,7 @@ def _make_manager(page_size: int, pages: int, kind: str) -> Any:
 
 
 class _Pages(SlotCalls):
-    """Pages of a `CacheManager` in the hands of its callers."""
+    """Pages of a ``CacheManager`` in the hands of its callers."""
 
     manager: Any
 
@@ -62,7 +62,7 @@ class _Pages(SlotCalls):
 
 
 class MinisglSlots(_Pages, SlotAdapter):
-    """`CacheManager` without a cache, as an allocator of pages; its ``lazy_free_region`` is a group."""
+    """``CacheManager`` without a cache, as an allocator of pages; its ``lazy_free_region`` is a group."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
         {"page_size": page_size, "pages": 12} for page_size in (1, 4)
@@ -97,7 +97,7 @@ def _configurations(**more: bool | str) -> tuple[Config, ...]:
 
 
 class MinisglRadix(_Pages, PrefixAdapter):
-    """`RadixPrefixCache` under its `CacheManager`. Its reset is not written: a new cache takes its place.
+    """``RadixPrefixCache`` under its ``CacheManager``. Its reset is not written: a new cache takes its place.
 
     With ``untold`` in its configuration nodes do not tell what they keep alive, so that a search goes on
     behind what it finds at once (docs/findings). Three more keys are each for one program: ``also`` names
@@ -225,7 +225,7 @@ class MinisglRadix(_Pages, PrefixAdapter):
 
 
 class MinisglNaive(MinisglRadix):
-    """`NaivePrefixCache`, which keeps nothing, under its `CacheManager`."""
+    """``NaivePrefixCache``, which keeps nothing, under its ``CacheManager``."""
 
     KIND_OF_CACHE = "naive"
     CONFIGURATIONS: ClassVar[Sequence[Config]] = _configurations(retains=False)
@@ -246,7 +246,7 @@ class MinisglNaive(MinisglRadix):
 
 
 class MinisglRows(BaseAdapter):
-    """`TableManager`; a row that is freed keeps its entries, and what is not free is the caller's to know."""
+    """``TableManager``; a row that is freed keeps its entries, and misuse is undefined."""
 
     KIND: ClassVar[str] = "rows"
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (

@@ -15,7 +15,7 @@ import torch
 
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.failing_calls import RecordingPool, RecordingStatePool, record_around
-from pymllm.adapters.key_forms import clobber
+from pymllm.adapters.key_forms import clobber, read_namespace, spell_namespace
 from pymllm.adapters.mllm.package import also_claimed, load_mllm
 from pymllm.adapters.own_caches import path_length
 from pymllm.adapters.own_prefix import OwnPrefixCache, pool_configurations
@@ -67,7 +67,7 @@ class MllmCache(OwnPrefixCache):
 
     def key_of(self, key: ops.Key) -> Any:
         """Return a key as mllm takes it: a list of tokens, and a namespace that is a text."""
-        return load_mllm("base_prefix_cache").RadixKey([*key.tokens], _spelled(key.extra_key))
+        return load_mllm("base_prefix_cache").RadixKey([*key.tokens], spell_namespace(key.extra_key))
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
         """Match a key; what came out is overwritten at once (X5)."""
@@ -222,7 +222,7 @@ class MllmTree(MllmCache):
                 id=node.id,
                 parent=None if parent is self.cache.root_node else parent.id,
                 tokens=tuple(node.key.token_ids),
-                extra_key=_read(node.key.extra_key),
+                extra_key=read_namespace(node.key.extra_key),
                 slots=tuple(node.value.tolist()),
                 kept_bytes=node.value.untyped_storage().nbytes(),
                 **self.view(node),
@@ -372,15 +372,3 @@ class MllmMamba(MllmTree):
     def _require_states(self) -> None:
         if not self.has_states:
             raise UnsupportedError("states are not handed over")
-
-
-def _spelled(extra_key: str | int | None) -> str | None:
-    """Return a namespace as a text, so that no text and no number are the same."""
-    return None if extra_key is None else f"{'i' if isinstance(extra_key, int) else 's'}:{extra_key}"
-
-
-def _read(spelled: str | None) -> str | int | None:
-    """Return the namespace that a text stands for."""
-    if spelled is None:
-        return None
-    return int(spelled[2:]) if spelled.startswith("i:") else spelled[2:]

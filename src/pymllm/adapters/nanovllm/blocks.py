@@ -1,4 +1,4 @@
-"""nano-vllm's `BlockManager` as a prefix cache that takes its memory by itself; ``PYMLLM_NANOVLLM`` names it.
+"""nano-vllm's ``BlockManager`` as a prefix cache that takes its memory by itself, from a checkout.
 
 As with vLLM there is no insert and no lock, so an insert is a sequence that comes, is computed, and goes, and
 a hold is one that stays. What is inserted is written to the blocks that the manager chose, and a match reads

@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 import torch
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.key_forms import spell_namespace
 from pymllm.adapters.vllm.package import load_vllm, require_version
 from pymllm.errors import ProgramError
 from pymllm.history import operations as ops
@@ -113,7 +114,7 @@ class VllmFull(BaseAdapter):
                 max_tokens=1, extra_args=None, skip_reading_prefix_cache=None, structured_outputs=None
             ),
             None,
-            cache_salt=_spelled(key.extra_key),
+            cache_salt=spell_namespace(key.extra_key),
             block_hasher=self._hasher,
         )
         for count, digest in enumerate(request.block_hashes, 1):
@@ -243,8 +244,3 @@ def _make_hasher(page_size: int) -> Any:
     utils, sha256 = load_vllm("v1.core.kv_cache_utils"), load_vllm("utils.hashing").sha256
     utils.init_none_hash(sha256)
     return utils.get_request_block_hasher(page_size, sha256)
-
-
-def _spelled(extra_key: str | int | None) -> str | None:
-    """Return a namespace as a salt, so that no text and no number are the same, and none is empty."""
-    return None if extra_key is None else f"{type(extra_key).__name__}:{extra_key}"
