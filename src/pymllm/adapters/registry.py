@@ -50,7 +50,7 @@ class AdapterEntry:
         if not self.package or importlib.util.find_spec(self.package) is not None:
             return None
         pins = "peers-alone" if self.environment == "peers" else self.environment
-        needed = "pip install -r constraints/peers.txt && " if self.package == "sglang" else ""
+        needed = "pip install -r constraints/peers.txt && " if self.package in ("sglang", "vllm") else ""
         return (
             f"{self.name} needs {self.package}, which is not installed; tox -e {self.environment} installs "
             f"it, or {needed}pip install --no-deps -r constraints/{pins}.txt"
