@@ -218,6 +218,16 @@ def test_what_is_revived_can_be_matched() -> None:
     assert match == inserted + 1
 
 
+def test_what_was_matched_comes_back() -> None:
+    """R4: it is the cache's, dead or alive, and stays where it is."""
+    told = followed()
+    told(Evict(0, 2))
+    fresh = told(Alloc(1))
+    inserted = told(Insert(Key((7, 7, 8, 8, 9)), (Span(1, 0, 4), Span(fresh, 0, 1)), prev_prefix_len=4))
+    assert told.sound().reached["an insert passes the matched prefix back"] == 1
+    assert told.law(inserted, adopted=((0, 1), (4, 5))) == "R4"
+
+
 def test_a_held_tombstone_takes_halves_only() -> None:
     """R4: the slots that came stay the caller's, or go back without them."""
     told = followed()
