@@ -50,8 +50,7 @@ class AdapterEntry:
         if not self.package or importlib.util.find_spec(self.package) is not None:
             return None
         pins = "peers-alone" if self.environment == "peers" else self.environment
-        is_alone = self.package in ("vllm", "dynamo")
-        needed = "" if is_alone else "pip install -r constraints/peers.txt && "
+        needed = "" if self.package == "dynamo" else "pip install -r constraints/peers.txt && "
         return (
             f"{self.name} needs {self.package}, which is not installed; tox -e {self.environment} installs "
             f"it, or {needed}pip install --no-deps -r constraints/{pins}.txt"
