@@ -42,7 +42,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "faults": ({"errors", "history", "oracle", "adapters"}, {"msgspec"}),
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
     "instrument": (
-        {"errors", "text_file", "history", "oracle", "adapters"},
+        {"errors", "text_file", "torch_extra", "history", "oracle", "adapters"},
         {"pynvml", "msgspec", "psutil", "prometheus_client"},
     ),
     "testing": ({"errors", "instrument", "history", "oracle"}, {"torch"}),

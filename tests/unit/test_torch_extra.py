@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from types import ModuleType
 
 import pytest
 
-from pymllm.torch_extra import PACKAGES, require_torch, why_no_torch
+from pymllm.torch_extra import PACKAGES, collector_aside, require_torch, why_no_torch
 
 
 class _Refusing:
@@ -60,3 +61,31 @@ def test_a_module_that_was_made_by_hand_is_there(monkeypatch: pytest.MonkeyPatch
     """A stand-in of a test has no specification, and is what an import will get."""
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     assert why_no_torch() is None
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_collector_stands_aside_while_torch_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, is_on: bool
+) -> None:
+    """What is there afterwards is nobody's garbage; whoever had switched the collector off keeps it off."""
+    frozen: list[bool] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(gc.isenabled()))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    try:
+        if not is_on:
+            gc.disable()
+        with collector_aside():
+            assert not gc.isenabled()
+            assert not frozen
+        assert (gc.isenabled(), frozen) == (is_on, [False])
+    finally:
+        gc.enable()
+
+
+def test_the_collector_stays_where_torch_was_loaded_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that is called in somebody's process sets nothing of it aside."""
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    frozen = gc.get_freeze_count()
+    with collector_aside():
+        assert gc.isenabled()
+    assert gc.get_freeze_count() == frozen

@@ -20,6 +20,7 @@ from pymllm.conformance.replay_plan import ReplayPlan, column_of
 from pymllm.errors import UsageError
 from pymllm.oracle.models.policy_ranks import POLICY_RANKS
 from pymllm.report.quantities import count_of
+from pymllm.torch_extra import collector_aside
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -187,7 +188,8 @@ def replay_command(
         for plan in plans:
             plan.check()
         # Not at the top: this loads torch, which --help and a mistyped option can do without.
-        from pymllm.conformance.replays import ReplayGrid, run_grid, run_plan
+        with collector_aside():
+            from pymllm.conformance.replays import ReplayGrid, run_grid, run_plan
 
         is_alone = len(plans) == 1 and len(policies) < 2
         result = run_plan(plans[0], show) if is_alone else run_grid(plans, jobs, show)

@@ -33,6 +33,7 @@ from pymllm.instrument.nvml_record import NvmlRecord
 from pymllm.instrument.provenance import find_processor
 from pymllm.instrument.reading import BYTES, Reading, Unreadable
 from pymllm.instrument.torch_memory import TorchAllocator, TorchMemory, read_torch_memory
+from pymllm.torch_extra import collector_aside
 
 _PACKAGES = (
     *("torch", "triton", "numpy", "nvidia-ml-py", "click", "rich", "msgspec", "psutil", "hypothesis"),
@@ -270,7 +271,8 @@ def look_at_torch() -> Iterator[TorchFacts]:
     """Load torch, and yield what it is, and then with what it sees."""
     began = time.perf_counter()
     try:
-        torch = importlib.import_module("torch")
+        with collector_aside():
+            torch = importlib.import_module("torch")
     except Exception as error:  # a library that does not fit raises OSError, others whatever they like
         why = f"torch cannot be imported: {_said(error)}"
         yield TorchFacts(import_seconds=_since(began), reason=why)
