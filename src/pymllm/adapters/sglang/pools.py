@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pymllm.adapters.sglang.package import load_sglang
-from pymllm.adapters.simple import CallRecorder
+from pymllm.adapters.simple import CallRecorder, SlotCalls
 from pymllm.history.outcomes import Effect
 
 _CALLS = {
@@ -168,3 +168,18 @@ def settings_of_states(chunk: int) -> tuple[Any, dict[str, Any]]:
     """
     mamba = types.SimpleNamespace(mamba_max_states_per_path=-1, enable_mamba_extra_buffer_lazy=False)
     return types.SimpleNamespace(_mamba_cache_chunk_size=chunk), {"exec": types.SimpleNamespace(mamba=mamba)}
+
+
+class OverSglangPool(SlotCalls):
+    """An adapter over a `SglangPool`, whose calls reach the pool."""
+
+    pool: SglangPool
+
+    def alloc(self, tokens: int) -> Sequence[int] | None:
+        return self.pool.alloc(tokens)
+
+    def free(self, slots: Sequence[int]) -> None:
+        self.pool.free(slots)
+
+    def halves(self, slots: Sequence[int]) -> Sequence[int]:
+        return self.pool.halves(slots)

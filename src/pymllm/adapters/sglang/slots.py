@@ -9,7 +9,7 @@ import torch
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.sglang.package import NEWER, also_claimed, load_sglang, require_version
-from pymllm.adapters.sglang.pools import SglangPool, make_allocator
+from pymllm.adapters.sglang.pools import OverSglangPool, SglangPool, make_allocator
 from pymllm.adapters.simple import SlotAdapter
 from pymllm.history import operations as ops
 from pymllm.history.files import Config
@@ -24,7 +24,7 @@ def _configurations(*page_sizes: int, **more: int) -> tuple[Config, ...]:
     )
 
 
-class SglangTokenSlots(SlotAdapter):
+class SglangTokenSlots(OverSglangPool, SlotAdapter):
     """``TokenToKVPoolAllocator``: slots by the token; ``page_size``, ``pages``, ``need_sort``, ``also``.
 
     sglang's caller rounds an allocation up to whole pages, passes slots as one 64-bit tensor, and knows which
@@ -48,15 +48,6 @@ class SglangTokenSlots(SlotAdapter):
 
     def sizes(self) -> dict[str, int]:
         return self.pool.sizes()
-
-    def alloc(self, tokens: int) -> Sequence[int] | None:
-        return self.pool.alloc(tokens)
-
-    def free(self, slots: Sequence[int]) -> None:
-        self.pool.free(slots)
-
-    def halves(self, slots: Sequence[int]) -> Sequence[int]:
-        return self.pool.halves(slots)
 
     def clear(self) -> None:
         self.pool.allocator.clear()

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import torch
 
 from pymllm.adapters.base import UnsupportedError
-from pymllm.adapters.key_forms import clobber
+from pymllm.adapters.key_forms import clobber, read_namespace, spell_namespace
 from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.adapters.sglang.package import NEWER, also_claimed, load_sglang, require_version
-from pymllm.adapters.sglang.pools import SglangPool, make_allocator
+from pymllm.adapters.sglang.pools import OverSglangPool, SglangPool, make_allocator
 from pymllm.adapters.simple import PrefixAdapter
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
@@ -31,7 +31,7 @@ ASTRAY = -1
 """Length of a path that spells no prefix of its key."""
 
 
-class SglangTree(PrefixAdapter, ABC):
+class SglangTree(OverSglangPool, PrefixAdapter, ABC):
     """A prefix cache of sglang, the `cache`, over one of its allocators, the `pool`.
 
     Keys of its configuration: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``token`` or
@@ -96,15 +96,6 @@ class SglangTree(PrefixAdapter, ABC):
 
     # -- the pool, called by who owns the slots ------------------------------------------------------------
 
-    def alloc(self, tokens: int) -> Sequence[int] | None:
-        return self.pool.alloc(tokens)
-
-    def free(self, slots: Sequence[int]) -> None:
-        self.pool.free(slots)
-
-    def halves(self, slots: Sequence[int]) -> Sequence[int]:
-        return self.pool.halves(slots)
-
     def do_free_swa(self, step: int, operation: ops.FreeSWA) -> out.Result:
         if not self.pool.has_halves:
             raise UnsupportedError("the pool has no SWA halves")
@@ -121,7 +112,7 @@ class SglangTree(PrefixAdapter, ABC):
     def key_of(self, key: ops.Key) -> Any:
         """Return a key as sglang takes it; its tokens are 64-bit integers in an array."""
         tokens = array("q", [token for token in key.tokens if isinstance(token, int)])
-        return load_sglang("mem_cache.radix_cache").RadixKey(tokens, _spelled(key.extra_key))
+        return load_sglang("mem_cache.radix_cache").RadixKey(tokens, spell_namespace(key.extra_key))
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
         """Match a key; what came out is overwritten at once (X5)."""
@@ -277,15 +268,3 @@ class SglangTree(PrefixAdapter, ABC):
         while node.parent is not None:
             yield node
             node = node.parent
-
-
-def _spelled(extra_key: str | int | None) -> str | None:
-    """Return a namespace as a text, so that no text and no number are the same."""
-    return None if extra_key is None else f"{'i' if isinstance(extra_key, int) else 's'}:{extra_key}"
-
-
-def read_namespace(spelled: str | None) -> str | int | None:
-    """Return the namespace that a text stands for."""
-    if spelled is None:
-        return None
-    return int(spelled[2:]) if spelled.startswith("i:") else spelled[2:]

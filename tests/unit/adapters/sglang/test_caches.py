@@ -16,7 +16,6 @@ from pymllm.adapters.sglang.caches import (
     SglangUnifiedSWA,
 )
 from pymllm.adapters.sglang.package import OLDER, require_version
-from pymllm.adapters.sglang.tree import read_namespace
 from pymllm.errors import AdapterError, ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
@@ -32,12 +31,6 @@ FILL: list[ops.Operation] = [ops.Alloc(3), ops.Insert(ops.Key((1, 2, 3), "1"), (
 def play(*operations: ops.Operation, **more: bool) -> list[out.Outcome]:
     adapter = make_adapter("sglang-radix", {**CONFIG, **more})
     return [adapter.apply(step, operation) for step, operation in enumerate(operations, 1)]
-
-
-@pytest.mark.parametrize("spelled", [(None, None), ("s:1", "1"), ("i:1", 1), ("s:i:1", "i:1"), ("i:-3", -3)])
-def test_a_namespace_is_read_as_it_was_spelled(spelled: tuple[str | None, str | int | None]) -> None:
-    """K1: the text 1 and the number 1 are two namespaces, and sglang takes texts."""
-    assert read_namespace(spelled[0]) == spelled[1]
 
 
 @needs_sglang_newer
