@@ -248,7 +248,7 @@ class Radix(OwnTree):
         if self.config["pool"] != "none":
             claimed.add("engine")
         if self.config["window"] is not None:
-            claimed |= {"swa", "hold_tokens"}
+            claimed |= {"swa", "exact_windows", "hold_tokens"}
         return frozenset(claimed)
 
     def build(self, page_size: int, pool: Any = None) -> RadixCache:

@@ -113,6 +113,7 @@ class PrefixCaller(ActingMachine):
         self.pool_slots = int(config.get("slots") or 0)
         self.has_pool, self.has_halves = self.pool != "none", self.pool == "swa"
         self.has_states, self.is_windowed = self.model.states is not None, self.window is not None
+        self.follows_windows = self.judge.model.follows_windows
         self.needs_state = self.has_states and "bare_inserts" not in self.capabilities  # with every key
         self.can_evict = self.judge.model.can_follow_evictions  # or else nothing is
         if not self.can_evict:
@@ -223,7 +224,7 @@ class PrefixCaller(ActingMachine):
     def lock(self, step: int) -> int | None:
         """Hold the node of a step; return the number of the hold, or nothing where it was refused.
 
-        Where a node without a state is not to be held, nobody tries.
+        Where a node without a state, or with a dead window, is not to be held, nobody tries.
         """
         handle = next((each for each in self.handles if each.step == step), None)
         if handle is not None and not self._may_hold(handle.path):
@@ -232,7 +233,9 @@ class PrefixCaller(ActingMachine):
         return number if isinstance(result, Locked) else None
 
     def _may_hold(self, path: Path) -> bool:
-        """Tell whether a node can be held as far as states go: it has one, or need not."""
+        """Tell whether a node can be held: it has a state or need not, and its window lives or is refused."""
+        if self.follows_windows and not self.model.is_usable(path):
+            return False
         states = self.model.states
         return states is None or "bare_holds" in self.capabilities or not path.tokens or path in states
 

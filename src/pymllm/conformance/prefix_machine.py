@@ -251,7 +251,8 @@ class PrefixMachine(StateActs):
             length = len(stored[-1].tokens)
             again = Key(key.tokens[:length], key.extra_key, key.form)
             slots = self.model.slots(stored[-1])
-            self.insert(again, slots, style, 0, min(evicted * self.page_size, length))
+            protected = length if self.follows_windows else 0  # or the cache would free its own as duplicates
+            self.insert(again, slots, style, protected, min(evicted * self.page_size, length))
 
     @looked_at(pages=PAGES, turn=PAGES, style=STYLE)
     def insert_token_ids(self, pages: int, turn: int, style: int) -> None:
@@ -331,7 +332,8 @@ class PrefixMachine(StateActs):
         """Hold a node; every other time one whose window is dead, where that is refused."""
         dead = [handle for handle in self.live if not self.model.is_usable(handle.path)]
         usable = [handle for handle in self.live if handle not in dead and self._may_hold(handle.path)]
-        choices = dead if self.can_refuse and dead and pick % 2 else usable
+        is_refused = self.can_refuse and not self.follows_windows
+        choices = dead if is_refused and dead and pick % 2 else usable
         if choices:
             self.lock(picked(choices, pick).step)
 
@@ -403,8 +405,9 @@ class PrefixMachine(StateActs):
             self.give_back(slots, style)
 
     def _bad_inserts(self, key: Key, slots: list[int]) -> list[_BadInsert]:
-        size, length, windowed = self.page_size, len(key.tokens), self.is_windowed
-        has_bounds = not self.has_states
+        size, length = self.page_size, len(key.tokens)
+        windowed = self.is_windowed and not self.follows_windows
+        has_bounds = not (self.has_states or self.follows_windows)
         path = path_of_key(key)
         cached = len(self.model.stored(path)) * size
         needs_slots = self.has_pool or path.space.width > 1
@@ -434,7 +437,8 @@ class PrefixMachine(StateActs):
         if dead and style % 2:  # nothing new, so that only pages which are to be revived can lack a half
             path = picked(dead, turn)
             key = Key(path.tokens, path.space.extra_key)
-        slots = self.allocate(len(key.tokens)) if self.is_windowed and self.has_halves else None
+        is_refused = self.is_windowed and self.has_halves and not self.follows_windows
+        slots = self.allocate(len(key.tokens)) if is_refused else None
         if slots is not None:
             self.free_halves(slots, style)
             self.insert(key, slots[: len(key.tokens)], style)
@@ -478,7 +482,9 @@ class PrefixMachine(StateActs):
             return
         self.free_halves(slots[:evicted], style)
         cached = len(self.model.stored(path_of_key(key))) * self.page_size
-        protected = min(protected, len(key.tokens), cached + self.page_size - 1)
+        # Where windows are followed, what was known before is the cache's own.
+        known = 0 if self.follows_windows else cached + self.page_size - 1
+        protected = min(protected, len(key.tokens), known)
         if refused:
             self.arm(refused)
         self.insert(key, slots[: len(key.tokens)], style, protected, evicted)

@@ -69,6 +69,9 @@ CLAIMS: dict[str, Claim] = {
     ),
     "hit_counts": Claim("with inspect: counts hits of a node by matches (R10)", "prefix", True),
     "lean_matches": Claim("a match splits at most one node, the one in which it ends"),
+    "exact_windows": Claim(
+        "with a window: lets its memory go and come back page by page, as S3 to S7 determine", "prefix", True
+    ),
     "hold_tokens": Claim("with a window: a hold's token names the edge of its window (S5)", "prefix", True),
     "branching": Claim("with states: a match tells how far KV goes on without one", "prefix", True),
     "bare_inserts": Claim("with states: takes keys that come without a state"),

@@ -201,7 +201,7 @@ class Judge(Generic[ModelT]):
             law = self._judge_done(plan, step, operation, outcome)
         elif isinstance(plan.law, str):
             self.evidence.left_out.add(plan.law)
-        model.end_step(operation)
+        model.end_step(operation, outcome.sizes)
         now = model.sizes()
         if now:
             self._test_sizes(operation, law, before, now, outcome.sizes)

@@ -257,7 +257,7 @@ class Modest(WindowedRadix):
     """The same cache, of which nothing is claimed that can be left away."""
 
     def claim(self) -> frozenset[str]:
-        return frozenset({"pool", "swa", "exact_lru"})
+        return frozenset({"pool", "swa"})
 
 
 def modest_machine() -> Any:

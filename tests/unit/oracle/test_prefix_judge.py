@@ -369,7 +369,7 @@ def test_windows_may_be_claimed_by_a_cache_without_one() -> None:
     told(Inspect())
     told(Unlock(hold))
     told(Evict(1))
-    claims = (*told.header.capabilities, "swa")
+    claims = (*told.header.capabilities, "swa", "exact_windows")
     told.header = dataclasses.replace(told.header, capabilities=claims)
     assert not {"S2", "S3", "S4", "S5", "S6"} & set(told.sound().exercised)
 

@@ -7,6 +7,7 @@ reset what the tree held, and never touches a node of a tree that was reset.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -263,11 +264,10 @@ class MllmRadix(MllmTree):
 class MllmWindowedRadix(MllmRadix):
     """The same with a window, over our slots with halves, since mllm has none: it asks for ``free_swa``.
 
-    ``sliding_window`` is one more key of its configuration, mllm's window in tokens. With ``window`` it is
-    held to our rules for windows, to show where its own differ: nobody gives halves back early else or asks
-    for windows to be evicted, so no node is ever a tombstone. Its insert frees duplicates itself; told that
-    the whole key was there before, it frees none, as R4 has it. It tells no node: keys are matched again, as
-    its engine does.
+    ``sliding_window`` is one more key of its configuration, mllm's window in tokens: nobody gives halves back
+    early or asks for windows to be evicted, so no node is ever a tombstone. With ``window`` instead it is
+    followed, to show what becomes of tombstones. Its insert frees duplicates itself; told that the whole key
+    was there before, it frees none, as R4 has it. It tells no node: keys are matched again, as in its engine.
     """
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
@@ -277,44 +277,57 @@ class MllmWindowedRadix(MllmRadix):
     )
 
     @property
-    def is_held_to_windows(self) -> bool:
-        """Whether our rules for windows are claimed."""
+    def is_followed(self) -> bool:
+        """Whether the window is known to whoever calls."""
         return self.config["window"] is not None
 
     def claim(self) -> frozenset[str]:
-        return super().claim() | ({"swa"} if self.is_held_to_windows else set())
+        return super().claim() | ({"swa"} if self.is_followed else set())
 
     def size_calls(self) -> list[tuple[str, Callable[[], int]]]:
-        of_windows = () if self.is_held_to_windows else ("swa_evictable_size", "swa_protected_size")
+        of_windows = () if self.is_followed else ("swa_evictable_size", "swa_protected_size")
         return [(name, ask) for name, ask in super().size_calls() if name not in of_windows]
 
     def make_cache(self, on_node_evict: Callable[[int], None]) -> Any:
-        window = self.number("window" if self.is_held_to_windows else "sliding_window")
+        window = self.number("window" if self.is_followed else "sliding_window")
         cache = load_mllm("radix_cache").RadixCache
         return cache(self.number("page_size"), window, self.pool, on_node_evict)
 
     def do_free_swa(self, step: int, operation: ops.FreeSWA) -> out.Result:
         """Refuse to give halves back early, after which there would be tombstones."""
-        if self.is_held_to_windows:
+        if self.is_followed:
             return super().do_free_swa(step, operation)
         raise UnsupportedError("halves are given back with their slots only")
 
     def window_of(self, operation: ops.Insert) -> dict[str, int]:
-        if not self.is_held_to_windows:
+        if not self.is_followed:
             return {"prev_prefix_len": len(operation.key.tokens)}
         evicted = operation.swa_evicted_seqlen
         return {"prev_prefix_len": operation.prev_prefix_len, "swa_evicted_seqlen": evicted}
 
+    def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
+        """Insert a key; what the cache has taken of tombstones is seen in its nodes."""
+        before = {*self.cached_slots()}
+        inserted = super().do_insert(step, operation)
+        if not (self.is_followed and isinstance(inserted, out.Inserted)):
+            return inserted
+        taken, adopted = {*self.cached_slots()} - before, list[tuple[int, int]]()
+        for at, slot in enumerate(self.numbers(operation.slots or ())):
+            if slot in taken:
+                start = adopted.pop()[0] if adopted and adopted[-1][1] == at else at
+                adopted.append((start, at + 1))
+        return dataclasses.replace(inserted, adopted=tuple(adopted))
+
     def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
         """Take a hold; its token is nobody's business where no window is claimed."""
         locked = super().do_lock(step, operation)
-        return locked if self.is_held_to_windows else out.Locked()
+        return locked if self.is_followed else out.Locked()
 
     def release(self, node: Any, token: Any) -> None:
         self.cache.dec_lock_ref(node, token)
 
     def view(self, node: Any) -> dict[str, Any]:
-        if not self.is_held_to_windows:
+        if not self.is_followed:
             return super().view(node)
         own = {"is_alive": not node.swa_tombstone, "swa_lock_ref": node.swa_lock_ref}
         return super().view(node) | own | {"boundary": node.swa_boundary_id}

@@ -13,7 +13,7 @@ from pymllm.adapters.sglang.package import OLDER, load_sglang
 from pymllm.adapters.sglang.tree import SglangTree
 from pymllm.history.files import Config
 from pymllm.history.operations import FreeSWA, Insert, Key, Match
-from pymllm.history.outcomes import Matched, NodeView, Result
+from pymllm.history.outcomes import Effect, Matched, NodeView, Result
 
 
 def kind_of_memory(name: str) -> Any:
@@ -119,61 +119,86 @@ class SglangRust(SglangUnified):
 class SglangUnifiedSWA(SglangUnified):
     """The tree in Python with a sliding window beside full attention, over slots with SWA halves.
 
-    ``sliding_window`` is one more key of its configuration, sglang's window in tokens. With ``window`` it is
-    held to our rules for windows, to show where its own differ.
-
     Its rules for windows are others than ours: it keeps leaves that are tombstones, a hold covers whole nodes
-    up to its window, and an insert may leave a key that cannot be used. None of that is claimed: nobody gives
-    halves back early here or asks for windows to be evicted, so no node is ever a tombstone. What is
-    judged is all else that the window's trackers take part in: both halves of every slot, holds,
-    sizes and content. A new leaf is split where its window begins, so nodes are not shown.
+    up to its window, and an insert may leave a key that cannot be used. So a `window` is followed, and
+    ``exact_windows`` not claimed; nor is ``engine``, since its insert frees duplicates itself. With the key
+    ``sliding_window`` instead nobody knows of the window: an engine drives it, nobody gives halves back early
+    or asks for windows to be evicted, and no node is ever a tombstone. A new leaf is split where its window
+    begins, so nodes are not shown.
     """
 
-    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
-        {**config, "sliding_window": window}
-        for config in pool_configurations([None], ["swa"])
-        for window in (4, 6)
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        *pool_configurations([None], ["swa"], sliding_window=4),
+        *pool_configurations([4, 6], ["swa"]),
     )
     PARTS: ClassVar[Sequence[str]] = ("FULL", "SWA")
 
     def claim(self) -> frozenset[str]:
-        return super().claim() - {"inspect"}
+        return super().claim() - {"inspect"} - ({"engine"} if self.is_followed else set())
 
     def parameters(self, page_size: int, **more: Any) -> Any:
-        return super().parameters(page_size, sliding_window_size=self.number("sliding_window"), **more)
+        window = self.number("window" if self.is_followed else "sliding_window")
+        return super().parameters(page_size, sliding_window_size=window, **more)
 
     @property
-    def is_held_to_windows(self) -> bool:
-        """Whether our rules for windows are claimed."""
+    def is_followed(self) -> bool:
+        """Whether the window is known to whoever calls."""
         return self.config.get("window") is not None
 
     def sizes_of_cache(self) -> dict[str, int]:
         """Return the sizes, those of the window's half where windows are claimed."""
         sizes = super().sizes_of_cache()
-        if self.is_held_to_windows:
+        if self.is_followed:
             sizes["swa_evictable_size"] = int(self.cache.swa_evictable_size())
             sizes["swa_protected_size"] = int(self.cache.swa_protected_size())
         return sizes
 
+    def secondary(self, amount: int) -> dict[str, int]:
+        return {"swa_num_tokens": amount} if self.is_followed else {}
+
+    def call_insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
+        """Make the call; halves that have other slots afterwards have moved, by no call of the pool."""
+        before = self.pool.table()
+        result = super().call_insert(operation, key, value)
+        self.effects[:0] = find_moves(before, self.pool.table())
+        return result
+
     def more_of_insert(self, operation: Insert) -> dict[str, Any]:
-        """Return how much of the window is gone, which nobody says where windows are not claimed."""
-        more = super().more_of_insert(operation)
-        if not self.is_held_to_windows:
-            return more
-        return more | {"component_evicted_seqlens": {kind_of_memory("SWA"): operation.swa_evicted_seqlen}}
+        """Return how much was known and is gone, which nobody says who does not know of windows."""
+        if not self.is_followed:
+            return super().more_of_insert(operation)
+        gone = {kind_of_memory("SWA"): operation.swa_evicted_seqlen}
+        known = {"prev_prefix_len": operation.prev_prefix_len, "component_evicted_seqlens": gone}
+        return known | {"track_adopted_ranges": True}
+
+    def adopted(self, operation: Insert, result: Any) -> tuple[tuple[int, int], ...]:
+        """Return the ranges that the cache took, revived tombstones among them."""
+        if not self.is_followed:
+            return super().adopted(operation, result)
+        ranges = result.adopted_ranges.get(kind_of_memory("FULL"), ()) if result.adopted_ranges else ()
+        return tuple((int(start), int(stop)) for start, stop in ranges)
 
     def shown_token(self, token: Any) -> int | str | None:
-        """Return what a hold has for the edge of its window."""
-        if not self.is_held_to_windows:
+        """Return what a hold has for the edge of its window, where that is claimed."""
+        if "hold_tokens" not in self.capabilities:
             return None
         edge: int | None = token.component_lock_uuids[kind_of_memory("SWA")]
         return edge
 
     def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
-        """Refuse to give halves back early, after which there would be tombstones."""
-        if self.is_held_to_windows:
+        """Refuse to give halves back early where nobody knows of windows."""
+        if self.is_followed:
             return super().do_free_swa(step, operation)
         raise UnsupportedError("halves are given back with their slots only")
+
+
+def find_moves(before: Sequence[int], after: Sequence[int]) -> list[Effect]:
+    """Return the halves that have other slots than before, by a table that has the half of each slot or 0."""
+    owners = {half: slot for slot, half in enumerate(before) if half > 0}
+    moved = {
+        slot: owners[half] for slot, half in enumerate(after) if half > 0 and owners.get(half, slot) != slot
+    }
+    return [Effect("move_swa", tuple(moved.values()), tuple(moved))] if moved else []
 
 
 class SglangRustSWA(SglangUnifiedSWA):
@@ -189,7 +214,7 @@ class SglangSWA(SglangOlder):
     """
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
-        config for config in SglangUnifiedSWA.CONFIGURATIONS if config["page_size"] == 1
+        pool_configurations([None], ["swa"], sliding_window=window)[0] for window in (4, 6)
     )
 
     def make_cache(self, page_size: int) -> Any:

@@ -112,8 +112,13 @@ class SglangPool(CallRecorder):
         """Return the SWA half of each slot, 0 where it is gone; nothing where there are no halves."""
         if not self.has_halves:
             return ()
-        table = self.allocator.full_to_swa_index_mapping
-        return tuple(table[torch.tensor(slots, dtype=torch.int64)].tolist())
+        table = self.table()
+        return tuple(table[slot] for slot in slots)
+
+    def table(self) -> list[int]:
+        """Return the SWA half of every slot, 0 for none."""
+        halves: list[int] = self.allocator.full_to_swa_index_mapping.tolist()
+        return halves
 
     def sizes(self) -> dict[str, int]:
         """Return what is available, of each half and of both."""

@@ -69,7 +69,7 @@ class SglangTree(PrefixAdapter, ABC):
 
     def claim(self) -> frozenset[str]:
         claimed = {"pool", "extra_key", "inspect", "node_ids", "engine"}
-        claimed |= {"swa", "hold_tokens"} if self.config.get("window") is not None else set()
+        claimed |= {"swa"} if self.config.get("window") is not None else set()
         return frozenset(claimed) | also_claimed(self.config)
 
     def effects_of_cache(self, effect: out.Effect) -> None:
@@ -194,7 +194,8 @@ class SglangTree(PrefixAdapter, ABC):
         self._nodes.update(dict.fromkeys(self._nodes))
         self.cache.reset()
         if not self.config.get("whole_reset"):
-            self.pool.allocator.free(torch.tensor(held, dtype=torch.int64))
+            self.pool.free(held)
+            self.effects_of_cache(out.Effect("free", tuple(held)))
 
     def cached_slots(self) -> list[int]:
         """Return every slot in the tree."""

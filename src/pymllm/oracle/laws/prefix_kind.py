@@ -416,8 +416,10 @@ PREFIX = KindLaws(
         Insert: "K1 R3 R1 S7 R4 R3 M7 M1 R4 S7 R4 R5 X2 X1",
         # First what is no page of the cache; what is held, or leaves no tree; how much was told, or too
         # little; which ones went; and last whom and in which order it called.
-        Evict: "R4 A2 A7 S2 R6 S6 R9 S4 M4 M7 R5 S3 M6 M5 R8 R11 R5 S3 M5 X2 R5 X2 X3 X6 X2",
+        Evict: "R4 A2 A7 S2 R6 S6 S5 R9 S4 M4 M7 R5 S3 M6 M5 R8 R11 R5 S3 M5 X2 R5 X2 X3 X6 X2",
         Reset: "X7 X2 X7 M7 X7",
+        # Halves that a hold needs are more than halves of the cache.
+        ReadHalves: "S5 S2 A7",
         # First whether the pages are there, then what is shown of them, then ends of nodes and states.
         Inspect: "X5 K1 R3 R9 R6 R10 S2 S6 R8 R10 X3 R2 S5 H2 M3 M1 M4 M1 M8",
     },

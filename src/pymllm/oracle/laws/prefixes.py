@@ -283,6 +283,9 @@ def the_cache_owns_what_it_adopted(before: CacheModel, operation: Insert, seen: 
     - an insert frees exactly the slots that S7 displaces, without a window none. It evicts nothing, calls
       nobody back, and frees no SWA half (what an insert evicts of a cache with a `capacity`, R3, is no
       slot of a pool, and no effect);
+    - where windows are followed, an insert may give back duplicates from `prev_prefix_len` on, whole
+      pages, and let a dead page below take the slots that come, if nobody holds it, or their halves;
+      `adopted` and the effects say so, and what such a page had before is displaced;
     - a match, a lock, an unlock and a hash have no effects;
     - an eviction frees slots of the cache, and moves no half. A reset frees all of them (X7).
 
@@ -327,7 +330,7 @@ def _what_comes_is_not_freed(before: CacheModel, operation: Insert, seen: SeenIn
 
 @the_cache_owns_what_it_adopted.on(Insert)
 def _what_is_displaced_is_freed(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
-    if seen.calls.halves:
+    if seen.calls.halves and not seen.is_followed:
         return Broken("SWA halves that an insert frees", "none", seen.calls.halves)
     return None if seen.involves_tombstones else gives_back_as_planned(seen)
 
@@ -451,7 +454,8 @@ def _no_more_goes_than_is_needed(before: CacheModel, operation: Evict, seen: See
         return Broken(*seen.odd[1:]) if seen.odd[0] == TOO_MANY and seen.is_for_tokens else None
     if before.is_ordered:
         return len(seen.victims) > 0 or not before.retains or None
-    return seen.is_for_tokens or None
+    is_free = before.follows_windows and seen.secondary > 0
+    return (seen.is_for_tokens and not is_free) or None
 
 
 @an_eviction_takes_just_enough.on(Evict)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pymllm.history.operations import Evict, Insert, Inspect, Lock, Match, ReadHalves, Unlock
 from pymllm.oracle.laws.law import LEFT_OUT, Broken, Found, demand, law, same
 from pymllm.oracle.laws.prefixes import find_wrong_count, gives_back_as_planned
@@ -102,6 +104,8 @@ def a_tombstone_frees_its_half(before: CacheModel, operation: Evict, seen: SeenE
     (`read_halves` tells). Over a pool without halves, and without a pool, a page is dead because the
     cache says so: no call is made for it. It must be the same in everything else.
 
+    Where windows are followed, an insert may tombstone pages, too: new ones, revived ones, or any others.
+
     Why
     ---
     Most of a long prompt is outside every window. Halves that are not given back fill the smaller pool,
@@ -134,6 +138,15 @@ def _halves_of_whole_pages_go(before: CacheModel, operation: Evict, seen: SeenEv
     return (
         Broken("slots that share a page with those whose halves were freed", "none", parts) if parts else None
     )
+
+
+@a_tombstone_frees_its_half.on(Insert)
+def _an_insert_frees_halves_of_the_cache(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    if not seen.is_followed:  # or else it frees none (R4)
+        return None
+    fallen = sorted(slot for slots in seen.plan.fallen.values() for slot in slots)
+    freed = sorted(seen.calls.halves)
+    return same("SWA halves of the cache's pages that an insert frees", fallen, freed) if freed else None
 
 
 @a_tombstone_frees_its_half.on(ReadHalves)
@@ -192,6 +205,11 @@ def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, se
     | one page more | `1 2`, `3 4`, `5 6` | | 0 | 6 |
     | a tree with one node | | all four | 8 | 8 |
 
+    Where windows are **followed**, a cache takes the windows that it likes, and with them the leaves that
+    it likes; *not too much* is asked, of pages, only where *m* <= 0. Its `swa` is *told right*, and it is
+    *enough*: `swa >= min(m, s)`, where *s* is the `swa_evictable_size` that it told before. The two sizes
+    of windows that it tells afterwards are together the tokens of all live pages.
+
     Why
     ---
     The pool of halves is the small one and runs out first; whoever asked for *m* and got less cannot
@@ -223,10 +241,23 @@ def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, se
         alive = sum(cache.pages[path].alive for path in seen.gone | (tombstoned or frozenset())) * size
         if told != alive:
             return Broken("window tokens evicted", alive, told)
-    least = min(seen.secondary, cache.sizes()["swa_evictable_size"])
+    sizes = before.told if before.follows_windows else cache.sizes()
+    least = min(seen.secondary, sizes.get("swa_evictable_size", 0))
     if told < least and least > 0:
         return Broken("window tokens evicted", f">= {least}", told)
     return is_known or least > 0 or None
+
+
+@a_window_eviction_takes_just_enough.on(Evict)
+def _what_may_go_and_what_may_not_is_all_that_lives(
+    before: CacheModel, operation: Evict, seen: SeenEvict
+) -> Found:
+    """Compare the sum of both sizes, of which nobody else says what they are."""
+    names = ("swa_evictable_size", "swa_protected_size")
+    if not before.follows_windows or seen.taken is None or not all(name in seen.sizes for name in names):
+        return None
+    live = sum(page.alive for page in before.cache.pages.values()) * before.page_size - seen.taken.swa
+    return same(f"{names[0]} and {names[1]} together", live, sum(seen.sizes[name] for name in names))
 
 
 @a_window_eviction_takes_just_enough.on(Evict)
@@ -238,10 +269,10 @@ def _no_more_windows_go_than_needed(before: CacheModel, operation: Evict, seen: 
         return Broken(*seen.odd[1:]) if is_mine else None
     if before.is_ordered:
         return (seen.taken is not None and bool(seen.taken.tombstoned)) or None
-    return not seen.is_for_tokens or None
+    return not (seen.is_for_tokens or before.follows_windows) or None
 
 
-@law("S4", Evict, page="windows", ways="sop", kinds="prefix", needs="swa")
+@law("S4", Evict, page="windows", ways="sop", kinds="prefix", needs="swa exact_windows")
 def every_leaf_is_alive(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """Every leaf is alive.
 
@@ -314,6 +345,10 @@ def a_hold_locks_its_window(before: CacheModel, operation: Lock, seen: SeenNode)
       somebody's hold elsewhere. If the edge node is split, its upper half has the boundary (R10). Once no
       hold has the token any more, what the node shows is open.
 
+    Where windows are **followed**, a hold locks at least its window: until the release none of these pages
+    loses its halves, to an eviction, to an insert, or in any other way. Nobody takes a hold at a prefix
+    that is not usable.
+
     Pages of two tokens, *W* = 5, one path of twelve tokens:
 
     | hold at | *L* - *W* | *E* | window | token |
@@ -372,6 +407,35 @@ def _a_token_is_taken_back(before: CacheModel, operation: Unlock, seen: SeenNode
     return (before.cache.window is not None and seen.token is not None and seen.here > 0) or None
 
 
+@a_hold_locks_its_window.on(Evict)
+def _a_held_window_stays(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
+    """Look at what went of windows that are followed; of others S6 does."""
+    taken = seen.tombstoned if before.follows_windows else None
+    return _keeps_held_windows(before, taken) if taken else None
+
+
+@a_hold_locks_its_window.on(Insert)
+def _an_insert_leaves_held_windows(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    return _keeps_held_windows(before, seen.plan.fallen) if seen.plan.fallen else None
+
+
+@a_hold_locks_its_window.on(ReadHalves)
+def _held_windows_have_halves(before: CacheModel, operation: ReadHalves, seen: SeenHalves) -> Found:
+    pages, place = before.cache.pages, before.ownership.place
+    pairs = [*zip(seen.slots, seen.result.swa_slots, strict=False)] if before.follows_windows else []
+    held = [pair for pair in pairs if (path := place(pair[0])) is not None and pages[path].swa_locks]
+    lost = [slot for slot, half in held if not half]
+    return demand(not lost, "slots in a hold's window without an SWA half", [], lost) if held else None
+
+
+def _keeps_held_windows(before: CacheModel, fallen: Collection[Path]) -> Found:
+    pages = before.cache.pages
+    covered = [path for path in fallen if path in pages and pages[path].swa_locks]
+    if covered:
+        return Broken("pages in a hold's window that lost their halves", "none", tokens_of(covered))
+    return before.cache.sizes()["swa_protected_size"] > 0 or None
+
+
 @a_hold_locks_its_window.on(Inspect)
 def _a_held_window_starts_at_a_node(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """Compare the first node of each held window, which alone carries the hold's token."""
@@ -397,7 +461,7 @@ def first_of_window(before: CacheModel, hold: Hold) -> Path:
     return hold.path.upto(hold.edge + before.page_size)
 
 
-@law("S6", Inspect, page="windows", ways="sop", kinds="prefix", needs="swa")
+@law("S6", Inspect, page="windows", ways="sop", kinds="prefix", needs="swa exact_windows")
 def window_locks_count_holds(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """Window lock references count the holds that cover a page.
 
@@ -460,7 +524,7 @@ def _an_eviction_takes_no_held_window(before: CacheModel, operation: Evict, seen
     return (is_tested and before.cache.sizes()["swa_protected_size"] > 0) or None
 
 
-@law("S7", Insert, page="windows", ways="op", kinds="prefix", needs="swa")
+@law("S7", Insert, page="windows", ways="op", kinds="prefix", needs="swa exact_windows")
 def a_tombstone_is_revived_by_the_rules(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
     """A tombstone is revived by the rules, or the insert is refused whole.
 

@@ -201,7 +201,7 @@ class BlocksModel(KindModel):
             raise ProgramError("cached states are not claimed")
         return self.states
 
-    def end_step(self, operation: Operation) -> None:
+    def end_step(self, operation: Operation, told: Mapping[str, int]) -> None:
         """Forget a fault that was for the operation at hand."""
         if not isinstance(operation, Fault):
             self._armed = None

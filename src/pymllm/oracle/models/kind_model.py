@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -97,8 +97,11 @@ class KindModel:
         if seen.wrong[0].trace == "X1":
             self.suspect("X1")
 
-    def end_step(self, operation: Operation) -> None:
-        """Forget what concerned the operation at hand alone, also one that an adapter does not know."""
+    def end_step(self, operation: Operation, told: Mapping[str, int]) -> None:
+        """Forget what concerned the operation at hand alone, also one that an adapter does not know.
+
+        ``told`` are the sizes afterwards, as the implementation tells them.
+        """
 
     # -- reading -------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pymllm.errors import ProgramError
 from pymllm.history.operations import Hash, Insert, Inspect, Lock, Match, Reset, Unlock
 from pymllm.history.outcomes import Hashes, Inserted, Inspected, Matched, Outcome
+from pymllm.oracle.models.followed_windows import follow_insert, require_duties
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, Misuse, Seen
 from pymllm.oracle.models.prefix_evictions import EvictionModel
 from pymllm.oracle.models.prefix_model import InsertPlan, NotUsableError, Path
@@ -108,6 +109,8 @@ class CacheModel(CallersPools, EvictionModel):
             try:
                 seen.hold = self.cache.plan_lock(seen.handle.path)
             except NotUsableError:
+                if self.follows_windows:
+                    raise ProgramError("a hold on a dead window, and windows are followed") from None
                 seen.fate, seen.wrong = REFUSED, (_DEAD_WINDOW,)
             seen.token = getattr(outcome.result, "token", None)
         return seen
@@ -119,7 +122,8 @@ class CacheModel(CallersPools, EvictionModel):
         if path.tokens and hold is not None:
             self.tokens[step] = seen.token
             self.cache.commit_lock(step, hold)
-            self.nodes.may_split([path.upto(hold.edge)])
+            ends = self.cache.page_ends(path) if self.follows_windows else [path.upto(hold.edge)]
+            self.nodes.may_split(ends)
 
     def read_unlock(self, operation: Unlock, outcome: Outcome) -> SeenNode:
         """Read which hold is given up, by the token that it was given."""
@@ -178,11 +182,20 @@ class CacheModel(CallersPools, EvictionModel):
         try:
             plan = self.cache.plan_insert(key, slots, *bounds)
         except NotUsableError as error:
+            if self.follows_windows:
+                raise ProgramError(f"{error}: nobody says what that is where windows are followed") from None
             law = "X1" if self.cache.window is None else "S7"
             wrong = Misuse("a bad insert is refused", law, ("ValueError",), name=str(error))
             return Seen(result, REFUSED, (wrong,))
         self._make_room(plan)
-        if self._lacks_halves(plan):
+        calls = sort_effects(outcome.effects)
+        if self.follows_windows:
+            require_duties(self.cache, self.ownership, plan.path, slots, bounds)
+            adopted = getattr(result, "adopted", ())
+            if not plan.refused or adopted or calls.names:
+                place = (plan.path, slots, bounds[0], adopted)
+                plan = follow_insert(self.cache, self.ownership, *place, calls)
+        elif self._lacks_halves(plan):
             return Seen(result, REFUSED, (_WRONG_HALVES,))
         seen = SeenInsert(
             result,
@@ -190,7 +203,8 @@ class CacheModel(CallersPools, EvictionModel):
             slots=slots,
             plan=plan,
             bounds=bounds,
-            calls=sort_effects(outcome.effects),
+            calls=calls,
+            is_followed=self.follows_windows,
             state=state,
             finds_state=state is not None and self.tracks is not None and key in self.tracks.ends,
         )
@@ -294,6 +308,8 @@ class CacheModel(CallersPools, EvictionModel):
         if not plan.refused:
             for end in (*plan.new, *plan.replaced):
                 ownership.adopt(end, self.cache.pages[end].slots)
+            self.cache.commit_evict((), plan.fallen)
+            ownership.give_back_halves([slot for slots in plan.fallen.values() for slot in slots])
             self._give(step, plan.path)
         elif seen.result.node_len is not None:
             self._give(step, plan.path.upto(seen.result.node_len))

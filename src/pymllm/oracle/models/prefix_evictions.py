@@ -155,7 +155,12 @@ class EvictionModel(PrefixTracker):
             yield from plan_evictions(self.cache, seen.tokens, seen.secondary, self.nodes.cut)
 
     def _is_explained(self, seen: SeenEvict) -> bool:
-        """Tell whether everything that was taken was needed, in whatever order."""
+        """Tell whether everything that was taken was needed, in whatever order.
+
+        A cache whose windows are followed takes of them what it likes, and with them what it must.
+        """
+        if self.follows_windows:
+            return seen.secondary > 0 or is_explained(self.cache, seen.gone, frozenset(), seen.tokens, 0)
         asked, gone = (seen.tokens, seen.secondary), seen.gone
         if self.tracks is None:
             return is_explained(self.cache, gone, seen.tombstoned or frozenset(), *asked)

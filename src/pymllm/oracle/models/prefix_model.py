@@ -124,6 +124,7 @@ class InsertPlan:
     has_room: bool = True
     splits: set[Path] = field(default_factory=set)  # where a tree may split a node
     dead: list[Path] = field(default_factory=list)  # pages on its path that were dead before
+    fallen: dict[Path, tuple[int, ...]] = field(default_factory=dict)  # pages that lose halves, with slots
 
     @property
     def is_alive(self) -> bool:

@@ -102,11 +102,12 @@ class SeenInsert(Seen):
     calls: Calls
     state: int | None = None  # the track slot that is handed over
     finds_state: bool = False  # there is one already
+    is_followed: bool = False  # the plan is read from what was told and called
 
     @property
     def involves_tombstones(self) -> bool:
         """Whether S7 decides who owns what, and not R4 alone."""
-        return self.plan.refused or not self.plan.is_alive
+        return not self.is_followed and (self.plan.refused or not self.plan.is_alive)
 
 
 @dataclass(slots=True)

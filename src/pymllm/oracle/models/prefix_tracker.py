@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from pymllm.errors import ProgramError
@@ -55,7 +55,9 @@ class PrefixTracker(KindModel):
         self.ownership = SlotOwnership(
             pool, size, slots, self._whole_pages("swa_slots") if self.has_halves else 0
         )
-        self.nodes = ShownNodes(self.cache, "hit_counts" in self.claims)
+        self.follows_windows = window is not None and "exact_windows" not in self.claims
+        self.nodes = ShownNodes(self.cache, "hit_counts" in self.claims, not self.follows_windows)
+        self.told: Mapping[str, int] = {}  # the sizes that the last operation told
         self.fault: Fault | None = None  # what the next operation, or the one in progress, is to meet
         self.has_matched = False  # the last match of a key that was not inserted since found something
         self.tokens: dict[int, HoldToken] = {}  # what each outstanding hold was given, by its `Lock`
@@ -104,6 +106,13 @@ class PrefixTracker(KindModel):
             raise ProgramError(f"the configuration's pool is {pool!r}; it must be none, token or swa")
         if window is not None and "swa" not in self.claims:
             raise ProgramError("a cache with a window claims swa")
+        if window is not None and "exact_windows" not in self.claims:
+            planned = ", ".join(sorted(self.claims & {"exact_lru", "exact_policy", "faults"}))
+            if planned or pool != "swa":
+                raise ProgramError(
+                    f"a window without exact_windows, over pool {pool}, with {planned or 'no order'}: it is "
+                    "followed by its halves; the pool must be swa, and neither an order nor faults be claimed"
+                )
         if "mamba" in self.claims and (window is not None or pool == "swa"):
             raise ProgramError("a cache that keeps states has no window, and no slots with SWA halves")
         if ("pool" in self.claims) != (pool != "none"):
@@ -146,8 +155,10 @@ class PrefixTracker(KindModel):
         return self.has_order or not (self.retains or self.tracks)
 
     def sizes(self) -> dict[str, int]:
-        """Return every size of the cache and of its pools."""
+        """Return every size of the cache and of its pools; where windows are followed, not what they lock."""
         sizes = {**self.cache.sizes(), **self.ownership.sizes()}
+        if self.follows_windows:
+            del sizes["swa_evictable_size"], sizes["swa_protected_size"]
         return sizes if self.tracks is None else sizes | self.tracks.sizes()
 
     def sizes_after(self, taken: Taken) -> dict[str, int]:
@@ -193,8 +204,9 @@ class PrefixTracker(KindModel):
         """Arm it."""
         self.fault = operation
 
-    def end_step(self, operation: Operation) -> None:
-        """Forget the fault that this operation was to meet."""
+    def end_step(self, operation: Operation, told: Mapping[str, int]) -> None:
+        """Forget the fault that this operation was to meet, and remember what was told."""
+        self.told = told
         if self.fault is not None and not isinstance(operation, Fault):
             self.fault = None
 

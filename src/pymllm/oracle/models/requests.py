@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -189,7 +189,7 @@ class RequestsModel(KindModel):
         """Return the counts of blocks, slots and requests."""
         return self.context.sizes()
 
-    def end_step(self, operation: Operation) -> None:
+    def end_step(self, operation: Operation, told: Mapping[str, int]) -> None:
         """Forget a fault that was for the operation at hand."""
         if not isinstance(operation, Fault):
             self._fault = None

@@ -41,7 +41,7 @@ class SeenLook(Seen):
         return result.nodes
 
 
-def _find_odd(rows: Iterable[Row], has_window: bool, has_hits: bool) -> Row | None:
+def _find_odd(rows: Iterable[Row], has_window: bool, has_hits: bool, has_locks: bool) -> Row | None:
     """Return the first page of which something is shown otherwise than it is; ``None`` is not shown."""
     for row in rows:
         _, page, node, slots = row
@@ -50,7 +50,8 @@ def _find_odd(rows: Iterable[Row], has_window: bool, has_hits: bool) -> Row | No
             is_right = node.lock_ref in (None, page.locks) and not is_hit
             if slots != page.slots or not is_right:
                 return row
-        if has_window and (node.is_alive != page.alive or node.swa_lock_ref not in (None, page.swa_locks)):
+        is_locked = has_locks and node.swa_lock_ref not in (None, page.swa_locks)
+        if has_window and (node.is_alive != page.alive or is_locked):
             return row
     return None
 
@@ -66,8 +67,8 @@ def _width_of(tokens: Iterable[Token]) -> int | None:
 class ShownNodes:
     """What is known of the nodes of a cache, where they are shown: nothing is compared here."""
 
-    def __init__(self, cache: PrefixModel, has_hits: bool = True) -> None:
-        self.cache, self.has_hits = cache, has_hits
+    def __init__(self, cache: PrefixModel, has_hits: bool = True, has_window_locks: bool = True) -> None:
+        self.cache, self.has_hits, self.has_window_locks = cache, has_hits, has_window_locks
         self.ends: dict[int, NodeView] = {}  # the nodes at the last look, by the births of their last pages
         self.last_birth = 0  # the latest of the pages at the last look
         self.last_id = -1
@@ -134,7 +135,8 @@ class ShownNodes:
                 look.ends[birth] = end, node
         if len(look.rows) < len(pages):
             look.lost = [path for path, page in pages.items() if page.birth not in look.starts]
-        look.odd = _find_odd(look.rows, self.cache.window is not None, self.has_hits)
+        has_window = self.cache.window is not None
+        look.odd = _find_odd(look.rows, has_window, self.has_hits, self.has_window_locks)
         return look
 
     def _end_of(self, look: SeenLook, node: NodeView, paths: dict[int, Path]) -> Path | None:

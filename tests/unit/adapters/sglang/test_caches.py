@@ -137,7 +137,8 @@ def test_the_trees_are_told_apart() -> None:
     """By sglang's own names, and each kind of memory by its."""
     assert [it.BACKEND for it in NAMES.values()] == ["python", "rust", "python", "rust"]
     assert [it.PARTS for it in NAMES.values()] == [("FULL",)] * 2 + [("FULL", "SWA")] * 2
-    assert {config["sliding_window"] for config in SglangRustSWA.CONFIGURATIONS} == {4, 6}
+    windows = [(it["window"], it.get("sliding_window")) for it in SglangRustSWA.CONFIGURATIONS]
+    assert set(windows) == {(4, None), (6, None), (None, 4)}
 
 
 @needs_sglang_newer
@@ -164,27 +165,59 @@ def test_only_the_tree_in_python_shows_nodes() -> None:
 
 
 @needs_sglang_newer
-def test_halves_are_not_given_back_early() -> None:
+def test_halves_are_not_given_back_early_where_nobody_knows_of_the_window() -> None:
     """There would be tombstones, of which nothing is claimed."""
     assert isinstance(make_adapter("sglang-rust-swa").apply(1, ops.FreeSWA(())).result, out.Unsupported)
 
 
+WINDOWED = pytest.mark.parametrize("name", ["sglang-unified-swa", "sglang-rust-swa"])
+FOLLOWED = SglangUnifiedSWA.CONFIGURATIONS[2]
+
+
 @needs_sglang_newer
-@pytest.mark.parametrize("name", ["sglang-unified-swa", "sglang-rust-swa"])
-def test_a_window_holds_it_to_our_rules(name: str) -> None:
-    """S5 to S7: halves go early, an insert says which, a hold has a token, and window sizes are told."""
-    adapter = make_adapter(name, {**NAMES[name].CONFIGURATIONS[0], "window": 4})
-    assert "swa" in adapter.capabilities
-    adapter.apply(1, ops.Alloc(5))
-    assert adapter.apply(2, ops.FreeSWA((ops.Span(1, 0, 1),))).result == out.Done()
-    key = ops.Key((1, 2, 3, 4, 5))
-    inserted = adapter.apply(3, ops.Insert(key, (ops.Span(1, 0, 5),), swa_evicted_seqlen=1))
-    assert (inserted.sizes["swa_evictable_size"], inserted.sizes["evictable_size"]) == (4, 5)
-    held = adapter.apply(4, ops.Lock(3))
-    assert isinstance(held.result, out.Locked)
-    assert isinstance(held.result.token, int)
-    assert held.sizes["swa_protected_size"] == 4
-    assert adapter.apply(5, ops.Unlock(4)).sizes["swa_protected_size"] == 0
+@WINDOWED
+def test_a_window_is_known(name: str) -> None:
+    """S3, S5: halves go early, an insert says which, and window sizes are told; a token by claim only."""
+    told = []
+    for also in ("", "hold_tokens"):
+        adapter = make_adapter(name, {**FOLLOWED, "also": also})
+        assert adapter.capabilities == {"pool", "extra_key", "node_ids", "swa", *also.split()}
+        adapter.apply(1, ops.Alloc(5))
+        assert adapter.apply(2, ops.FreeSWA((ops.Span(1, 0, 1),))).result == out.Done()
+        key = ops.Key((1, 2, 3, 4, 5))
+        inserted = adapter.apply(3, ops.Insert(key, (ops.Span(1, 0, 5),), swa_evicted_seqlen=1))
+        assert (inserted.sizes["swa_evictable_size"], inserted.sizes["evictable_size"]) == (4, 5)
+        held = adapter.apply(4, ops.Lock(3))
+        assert isinstance(held.result, out.Locked)
+        told.append(held.result.token)
+        assert held.sizes["swa_protected_size"] == 4
+        assert adapter.apply(5, ops.Unlock(4)).sizes["swa_protected_size"] == 0
+        assert adapter.apply(6, ops.Reset()).effects == (out.Effect("free", (1, 2, 3, 4, 5)),)
+    assert told[0] is None
+    assert isinstance(told[1], int)
+
+
+@needs_sglang_newer
+@WINDOWED
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_tombstone_takes_what_comes(name: str, is_held: bool) -> None:
+    """S2, R4: under a hold the halves alone, and the slots that brought them go back."""
+    adapter = make_adapter(name, dict(FOLLOWED))
+    adapter.apply(1, ops.Alloc(2))
+    adapter.apply(2, ops.FreeSWA((ops.Span(1, 0, 2),)))
+    adapter.apply(3, ops.Insert(ops.Key((1, 2)), (ops.Span(1, 0, 2),), swa_evicted_seqlen=2))
+    adapter.apply(4, ops.Alloc(4))
+    if is_held:
+        adapter.apply(5, ops.Insert(ops.Key((1, 2, 7, 7, 7, 7)), (ops.Span(1, 0, 2), ops.Span(4, 0, 4)), 2))
+        adapter.apply(6, ops.Lock(5))
+    adapter.apply(7, ops.Alloc(2))
+    inserted = adapter.apply(8, ops.Insert(ops.Key((1, 2)), (ops.Span(7, 0, 2),)))
+    assert inserted.result == out.Inserted(2, () if is_held else ((0, 2),), 2)
+    moved = (out.Effect("move_swa", (7, 8), (1, 2)), out.Effect("free", (7, 8)))
+    assert inserted.effects == (moved if is_held else (out.Effect("free", (1, 2)),))
+    halves = adapter.apply(9, ops.ReadHalves((ops.Span(1, 0, 2), ops.Span(7, 0, 2)))).result
+    assert isinstance(halves, out.Slots)
+    assert [half > 0 for half in halves.swa_slots] == [is_held] * 2 + [not is_held] * 2
 
 
 # -- The adapter of sglang's ``SWARadixCache``, which only older versions have -------------------------------
