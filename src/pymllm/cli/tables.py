@@ -273,9 +273,9 @@ def deviation_lines(rows: Iterable[DeviationRow]) -> Iterator[tuple[str, str]]:
 
 
 def deviation_table(rows: Iterable[DeviationRow]) -> Table:
-    """Lay out what became of each known deviation."""
+    """Lay out what became of each known deviation that was looked for."""
     table = make_table("deviation", "law", "kind", "programs", "", "because", right=("programs",), gap=2)
-    for it in rows:
+    for it in (row for row in rows if row.status != "not searched"):
         status = "" if it.programs else it.status
         table.add_row(it.name, it.law, it.kind, f"{it.programs:,}", status, it.reason)
     return table

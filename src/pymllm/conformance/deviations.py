@@ -20,7 +20,7 @@ import glob
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -127,12 +127,19 @@ def is_of_version(deviation: Deviation) -> bool:
 
 
 def tell_deviations(
-    deviations: Sequence[Deviation], met: Mapping[str, Counter[str]]
+    deviations: Sequence[Deviation], met: Mapping[str, tuple[Collection[str], Counter[str]]]
 ) -> tuple[DeviationRow, ...]:
-    """Say what became of each deviation; ``met``: programs by its name, by adapter that was searched."""
+    """Say what became of each deviation.
+
+    ``met``: by adapter that was searched, the laws that apply to it, and programs by a deviation's name.
+    """
     rows = []
     for it in deviations:
-        own = {name: counts[it.name] for name, counts in met.items() if fnmatchcase(name, it.adapter)}
+        own = {
+            name: counts[it.name]
+            for name, (laws, counts) in met.items()
+            if fnmatchcase(name, it.adapter) and it.law in laws
+        }
         programs = sum(own.values())
         status = SHOWS if programs else GONE if own else NOT_SEARCHED
         if not is_of_version(it):

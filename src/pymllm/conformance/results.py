@@ -142,6 +142,11 @@ class AdapterResult:
     passed_over: Counter[str] = field(default_factory=Counter)
 
     @property
+    def tested(self) -> frozenset[str]:
+        """Ids of the laws that it claims to keep."""
+        return frozenset(law.id for law in self.laws if law.verdict is not Verdict.NOT_CLAIMED)
+
+    @property
     def verdict(self) -> Verdict:
         """The heaviest of its laws; unknown where there are problems."""
         own = merge_verdicts(result.verdict for result in self.laws)
@@ -209,7 +214,8 @@ class VerifyReport:
     @property
     def deviations(self) -> tuple[DeviationRow, ...]:
         """What became of what is known."""
-        return tell_deviations(self.known, {it.name: it.known for it in self.adapters if it.machines})
+        searched = [it for it in self.adapters if it.machines]
+        return tell_deviations(self.known, {it.name: (it.tested, it.known) for it in searched})
 
     @property
     def laws(self) -> tuple[LawRow, ...]:

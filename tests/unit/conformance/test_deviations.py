@@ -141,14 +141,16 @@ def test_each_deviation_is_told_of() -> None:
             known(name="b", adapter="other-*"),
             known(name="c", adapter="one"),
             known(name="d", versions="msgspec<0.1"),
+            known(name="e", law="A4"),
         ],
-        {"one": Counter(a=3), "two": Counter()},
+        {"one": ({"X4"}, Counter(a=3)), "two": ({"X4"}, Counter())},
     )
     assert [(row.name, row.status, row.programs, row.adapters) for row in rows] == [
         ("a", "shows", 3, ("one",)),
         ("b", "not searched", 0, ()),
         ("c", "gone", 0, ()),
         ("d", "other version", 0, ()),
+        ("e", "not searched", 0, ()),
     ]
 
 

@@ -102,9 +102,8 @@ class SoakReport:
     def deviations(self) -> tuple[DeviationRow, ...]:
         """What became of what is known, over all campaigns."""
         known = {repr(it): it for header in self.headers for it in header.deviations}
-        return tell_deviations(
-            tuple(known.values()), {it.name: it.known for it in self.totals.adapters.values()}
-        )
+        met = {it.name: (it.laws, it.known) for it in self.totals.adapters.values()}
+        return tell_deviations(tuple(known.values()), met)
 
     def verdict(self, *, strict: bool = False) -> Verdict:
         """Return the verdict; a strict one takes a coverage goal at zero or memory that grows for broken.
