@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pymllm.adapters.vllm.blocks import VllmBlocks
+from pymllm.adapters.vllm.hybrid import VllmMamba, VllmWindow
 from pymllm.adapters.vllm.manager import VllmFull
 from pymllm.adapters.vllm.package import load_vllm
 from pymllm.conformance.acting import drive, make_machine
@@ -144,10 +145,85 @@ def test_a_fault_of_the_pool_is_found(
     assert found.value.law == law
 
 
+def go_on_without(find: Method) -> Method:
+    """Let a hit go on where the second group has nothing any more, with the last block that it has."""
+
+    def planted(cls: type, *, max_length: int, kv_cache_spec: Any, **more: Any) -> Any:
+        blocks, length = find(max_length=max_length, kv_cache_spec=kv_cache_spec, **more)
+        for found in blocks:
+            found += found[-1:] * ((max_length - length) // kv_cache_spec.block_size)
+        return blocks, len(blocks[0]) * kv_cache_spec.block_size
+
+    return classmethod(planted)  # type: ignore[return-value]
+
+
+def stop_at_the_first(find: Method) -> Method:
+    """Let a hit end at the first place that would do."""
+
+    def planted(cls: type, *, max_length: int, kv_cache_spec: Any, **more: Any) -> Any:
+        ends = range(kv_cache_spec.block_size, max_length + 1, kv_cache_spec.block_size)
+        found = (find(max_length=end, kv_cache_spec=kv_cache_spec, **more) for end in ends)
+        none = find(max_length=0, kv_cache_spec=kv_cache_spec, **more)
+        return next((hit for hit in found if hit[1]), none)
+
+    return classmethod(planted)  # type: ignore[return-value]
+
+
+def one_block_less(needed: Method) -> Method:
+    """Let one block less than a window be enough."""
+    return classmethod(lambda cls, *sizes, **more: max(1, needed(*sizes, **more) - 1))  # type: ignore[return-value]
+
+
+def one_token_less(skipped: Method) -> Method:
+    """Let the window of a request begin a block too late."""
+    return lambda manager, tokens: skipped(manager, tokens) + manager.block_size
+
+
+def keep_nothing(add: Method) -> Method:
+    """Let nobody hold the state that a request found."""
+
+    def planted(manager: Any, request: str, blocks: Any, *lengths: int) -> None:
+        add(manager, request, blocks, *lengths)
+        manager.block_pool.free_blocks(manager.req_to_blocks[request][-1:])
+
+    return planted
+
+
+@pytest.mark.parametrize(
+    ("adapter", "kind", "place", "fault", "laws"),
+    [
+        (VllmMamba, "MambaManager", "find_longest_cache_hit", go_on_without, "M2 S1"),
+        (VllmMamba, "MambaManager", "find_longest_cache_hit", stop_at_the_first, "R2 R6"),
+        (VllmMamba, "MambaManager", "add_local_computed_blocks", keep_nothing, "M4 M6"),
+        (VllmWindow, "SlidingWindowManager", "find_longest_cache_hit", go_on_without, "M2 S1"),
+        (VllmWindow, "SlidingWindowManager", "find_longest_cache_hit", stop_at_the_first, "R2 R6"),
+        (VllmWindow, "SlidingWindowManager", "_contiguous_blocks_for_hit", one_block_less, "S1"),
+        (VllmWindow, "SlidingWindowManager", "get_num_skipped_tokens", one_token_less, "S5"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_fault_of_a_second_group_is_found(
+    adapter: Any, kind: str, place: str, fault: Any, laws: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a law of what the second group needs, or by the one that sees it first."""
+    managers = load_vllm("v1.core.single_type_kv_cache_manager")
+    monkeypatch.setattr(getattr(managers, kind), place, fault(getattr(getattr(managers, kind), place)))
+    name = "vllm-hybrid-mamba" if adapter is VllmMamba else "vllm-hybrid-window"
+    machine = make_machine(PrefixMachine, name, dict(adapter.CONFIGURATIONS[0]))
+
+    def search() -> None:
+        for seed in range(20):
+            drive(machine, seed, 100)
+
+    with pytest.raises(InvariantViolation) as found:
+        search()
+    assert found.value.law in laws.split()
+
+
 def test_a_block_that_is_told_to_go_stays_in_line() -> None:
     """What docs/findings says: a blank block waits behind cached ones, which go first."""
     adapter = VllmFull("vllm-full", {**VllmFull.CONFIGURATIONS[0], "capacity": 2})
-    pool = adapter.pool
+    pool = adapter.blocks
     first, second = pool.free_block_queue.get_all_free_blocks()
     assert pool.get_num_free_blocks() == 2
     for number, block in ((1, first), (2, second)):

@@ -23,7 +23,7 @@ WAY_OUT = "which are not installed; pip install 'pymllm[torch]' brings them"
 # What stands on our own pools and caches, and what runs them: all of a room, or some modules of one.
 OF_TORCH = re.compile(
     r"pymllm\.(torch_needed$|(mem_cache|core|invariants|workloads)(\.|$)"
-    r"|adapters\.((own(?!_index)|faulty)_\w+|(sglang|vllm|mllm)\.(?!package)\w+|megatron\.\w+)$"
+    r"|adapters\.((own(?!_index)|faulty)_\w+|(sglang|vllm|mllm)\.(?!package|blocks)\w+|megatron\.\w+)$"
     r"|adapters\.(exact_forward|failing_calls|key_forms)$"
     r"|conformance\.(replays|driven_cache|lifecycle_machine|sweep|detection|faults_run)$)"
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.failing_calls import InjectedFault, RecordingPool, record_around
 from pymllm.adapters.key_forms import clobber, make_indices, make_radix_key
 from pymllm.adapters.simple import PrefixAdapter
@@ -42,43 +42,16 @@ def pool_configurations(
     )
 
 
-class OwnPrefixCache(PrefixAdapter, ABC):
-    """A `BasePrefixCache` of ours, the `cache`, over a recording `pool`, or none.
+class CallersPool(BaseAdapter):
+    """What a caller does with the `pool` under a prefix cache, which writes down what the cache gives back.
 
-    Keys of its configuration: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``none``, ``token``
-    or ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens; ``check_ownership``, on where it is
-    left out. Off, the pool is a queue that neither checks nor sorts, and what only trackers could refuse is
-    not refused: a tree over it claims no refusals. `is_touched` says whether the last operation may have
-    changed anything; looking inside after one that only read would take a third of a machine's time.
+    It reads ``pool``, ``slots``, ``swa_slots`` and ``check_ownership``, as `OwnPrefixCache` says.
     """
 
-    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
-        super().__init__(name, config)
-        self.is_touched = True
-        self._fault: ops.Fault | None = None
-        self._callbacks_run = 0
-        self.pool = self._make_pool()
-        self.cache = self.make_cache(self._on_node_evict)
-        # Sizes are told after every operation: what to ask for them is looked up once.
-        self._asked = self.size_calls()
+    pool: RecordingPool | None
 
-    @abstractmethod
-    def make_cache(self, on_node_evict: Callable[[int], None]) -> Any:
-        """Build what is examined over `pool`."""
-
-    def node_length(self, node: Any, key: ops.Key) -> int | None:
-        """Return the length of the path that ends with a node, where nodes have paths."""
-        return None
-
-    def state_of(self, node: Any) -> int | None:
-        """Return the track slot of a node's state, where nodes have states."""
-        return None
-
-    def states_of(self, operation: ops.Insert) -> dict[str, torch.Tensor]:
-        """Return what an insert is given beside KV, by name."""
-        return {}
-
-    def _make_pool(self) -> RecordingPool | None:
+    def make_pool(self) -> RecordingPool | None:
+        """Build the pool that the configuration names."""
         kind, page_size = self.config["pool"], self.number("page_size")
         if kind == "none":
             return None
@@ -103,6 +76,81 @@ class OwnPrefixCache(PrefixAdapter, ABC):
     @property
     def _device(self) -> str:
         return str(self.config.get("device", "cpu"))
+
+    # -- the pool, called by who owns the slots --------------------------------------------------------
+
+    def do_alloc(self, step: int, operation: ops.Alloc) -> out.Result:
+        inner = self._pool_of_caller()
+        slots = inner.alloc(operation.tokens)
+        if slots is None:
+            return out.NoRoom()
+        halves = inner.translate_to_swa(slots).tolist() if hasattr(inner, "translate_to_swa") else ()
+        return out.Slots(tuple(slots.tolist()), tuple(halves))
+
+    def do_read_halves(self, step: int, operation: ops.ReadHalves) -> out.Result:
+        halves = self._pool_of_caller("translate_to_swa").translate_to_swa(
+            make_indices(self.numbers(operation.slots), "int64")
+        )
+        return out.Slots((), tuple(halves.tolist()))
+
+    def do_free(self, step: int, operation: ops.Free) -> out.Result:
+        self._pool_of_caller().free(make_indices(self.numbers(operation.slots), operation.form))
+        return out.Done()
+
+    def do_free_swa(self, step: int, operation: ops.FreeSWA) -> out.Result:
+        inner = self._pool_of_caller(needs="free_swa")
+        inner.free_swa(make_indices(self.numbers(operation.slots), operation.form))
+        return out.Done()
+
+    def do_move_swa(self, step: int, operation: ops.MoveSWA) -> out.Result:
+        inner = self._pool_of_caller(needs="move_swa")
+        ends = (self.numbers(operation.source), self.numbers(operation.target))
+        inner.move_swa(*(make_indices(numbers, "int64") for numbers in ends))
+        return out.Done()
+
+    def _pool_of_caller(self, needs: str = "alloc") -> Any:
+        if self.pool is None:
+            raise UnsupportedError("there is no pool")
+        if not hasattr(self.pool.inner, needs):
+            raise UnsupportedError("the pool has no SWA halves")
+        return self.pool.inner
+
+
+class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
+    """A `BasePrefixCache` of ours, the `cache`, over a recording `pool`, or none.
+
+    Keys of its configuration: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``none``, ``token``
+    or ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens; ``check_ownership``, on where it is
+    left out. Off, the pool is a queue that neither checks nor sorts, and what only trackers could refuse is
+    not refused: a tree over it claims no refusals. `is_touched` says whether the last operation may have
+    changed anything; looking inside after one that only read would take a third of a machine's time.
+    """
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        super().__init__(name, config)
+        self.is_touched = True
+        self._fault: ops.Fault | None = None
+        self._callbacks_run = 0
+        self.pool = self.make_pool()
+        self.cache = self.make_cache(self._on_node_evict)
+        # Sizes are told after every operation: what to ask for them is looked up once.
+        self._asked = self.size_calls()
+
+    @abstractmethod
+    def make_cache(self, on_node_evict: Callable[[int], None]) -> Any:
+        """Build what is examined over `pool`."""
+
+    def node_length(self, node: Any, key: ops.Key) -> int | None:
+        """Return the length of the path that ends with a node, where nodes have paths."""
+        return None
+
+    def state_of(self, node: Any) -> int | None:
+        """Return the track slot of a node's state, where nodes have states."""
+        return None
+
+    def states_of(self, operation: ops.Insert) -> dict[str, torch.Tensor]:
+        """Return what an insert is given beside KV, by name."""
+        return {}
 
     # -- watching --------------------------------------------------------------------------------------
 
@@ -159,44 +207,6 @@ class OwnPrefixCache(PrefixAdapter, ABC):
             return ("A1", "A2", "A7")
         check_token_allocator(self.pool.inner)
         return ("A1", "A2")
-
-    # -- the pool, called by who owns the slots --------------------------------------------------------
-
-    def do_alloc(self, step: int, operation: ops.Alloc) -> out.Result:
-        inner = self._pool_of_caller()
-        slots = inner.alloc(operation.tokens)
-        if slots is None:
-            return out.NoRoom()
-        halves = inner.translate_to_swa(slots).tolist() if hasattr(inner, "translate_to_swa") else ()
-        return out.Slots(tuple(slots.tolist()), tuple(halves))
-
-    def do_read_halves(self, step: int, operation: ops.ReadHalves) -> out.Result:
-        halves = self._pool_of_caller("translate_to_swa").translate_to_swa(
-            make_indices(self.numbers(operation.slots), "int64")
-        )
-        return out.Slots((), tuple(halves.tolist()))
-
-    def do_free(self, step: int, operation: ops.Free) -> out.Result:
-        self._pool_of_caller().free(make_indices(self.numbers(operation.slots), operation.form))
-        return out.Done()
-
-    def do_free_swa(self, step: int, operation: ops.FreeSWA) -> out.Result:
-        inner = self._pool_of_caller(needs="free_swa")
-        inner.free_swa(make_indices(self.numbers(operation.slots), operation.form))
-        return out.Done()
-
-    def do_move_swa(self, step: int, operation: ops.MoveSWA) -> out.Result:
-        inner = self._pool_of_caller(needs="move_swa")
-        ends = (self.numbers(operation.source), self.numbers(operation.target))
-        inner.move_swa(*(make_indices(numbers, "int64") for numbers in ends))
-        return out.Done()
-
-    def _pool_of_caller(self, needs: str = "alloc") -> Any:
-        if self.pool is None:
-            raise UnsupportedError("there is no pool")
-        if not hasattr(self.pool.inner, needs):
-            raise UnsupportedError("the pool has no SWA halves")
-        return self.pool.inner
 
     # -- keys in and out -------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class AdapterEntry:
         if not self.package or importlib.util.find_spec(self.package) is not None:
             return None
         pins = "peers-alone" if self.environment == "peers" else self.environment
-        needed = "pip install -r constraints/peers.txt && " if self.package == "sglang" else ""
+        needed = "pip install -r constraints/peers.txt && " if self.package in ("sglang", "vllm") else ""
         return (
             f"{self.name} needs {self.package}, which is not installed; tox -e {self.environment} installs "
             f"it, or {needed}pip install --no-deps -r constraints/{pins}.txt"
@@ -110,6 +110,14 @@ _PEERS = {
 }
 _VLLM = {
     "vllm-blocks": ("vllm.blocks:VllmBlocks", "vLLM's BlockPool"),
+    "vllm-hybrid-mamba": (
+        "vllm.hybrid:VllmMamba",
+        "vLLM's KVCacheManager with full attention and Mamba layers",
+    ),
+    "vllm-hybrid-window": (
+        "vllm.hybrid:VllmWindow",
+        "vLLM's KVCacheManager with full attention and layers with a sliding window",
+    ),
     "vllm-full": ("vllm.manager:VllmFull", "vLLM's KVCacheManager with one group of full attention"),
 }
 _OLDER = ("sglang-mamba", "sglang-swa")

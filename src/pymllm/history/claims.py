@@ -77,6 +77,7 @@ CLAIMS: dict[str, Claim] = {
     "bare_inserts": Claim("with states: takes keys that come without a state"),
     "bare_holds": Claim("with states: locks a node without a state, and the state that the node gets later"),
     "state_leaves": Claim("with states: removes nodes that an eviction made leaves without one, unless held"),
+    "lone_states": Claim("with states: a state may outlive its KV, and stands there again with it"),
     "lru_lists": Claim("has the two documented lists of nodes by recency, and shows their order"),
     "exact_removals": Claim("forgets the blocks that a removal names, and none below them", "index"),
     "early_exit": Claim("can end a search when one worker is left", "index"),

@@ -404,4 +404,6 @@ def test_the_last_victim_was_still_needed(
 ) -> None:
     """R5, M5: in any order, one leaf or one state fewer would have been too few."""
     model, _ = make(LEFT, RIGHT, STEM)
-    assert is_state_eviction_explained(model, paths(*removed), paths(*freed), tokens, wanted) is is_told
+    alone = paths(*freed) - paths(*removed)
+    found = is_state_eviction_explained(model, paths(*removed), paths(*freed), alone, tokens, wanted)
+    assert found is is_told

@@ -48,9 +48,9 @@ class MllmCache(OwnPrefixCache):
         """Claim what its docstrings promise; nothing is refused, and no key is copied."""
         return frozenset({"pool", "extra_key", "bigrams", "engine"}) | also_claimed(self.config)
 
-    def _make_pool(self) -> RecordingPool | None:
+    def make_pool(self) -> RecordingPool | None:
         if self.config["pool"] != "token":
-            return super()._make_pool()
+            return super().make_pool()
         allocator = load_mllm("memory_pool").TokenToKVPoolAllocator
         inner = allocator(self.number("slots"), "cpu", self.number("page_size"))
         return record_around(inner, lambda effect: self.effects.append(effect))

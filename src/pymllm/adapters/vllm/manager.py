@@ -13,8 +13,8 @@ blocks for the rest (``allocate_slots``), which registers those that are full, a
 - an eviction is a request whose blocks are registered nowhere: vLLM evicts when it allocates, and only then;
 - a reset ends all requests first, as the scheduler does that is told to: vLLM resets no cache that is in use.
 
-Kind `blocks` would ask more of its `BlockPool`, and less of what a request meets: children that go before
-their parents (C1) and one block for each hash (C3), neither of which vLLM promises.
+Further groups are in `pymllm.adapters.vllm.hybrid`, the pool under all of them in
+`pymllm.adapters.vllm.blocks`.
 """
 
 from __future__ import annotations
@@ -67,9 +67,8 @@ class VllmFull(BaseAdapter):
         super().__init__(name, config)
         require_version()
         self.page_size = self.number("page_size")
-        self.capacity = self.number("capacity") // self.page_size
-        self.cache = _make_manager(self.page_size, self.capacity + 1)
-        self.pool = self.cache.block_pool
+        self.cache = self.make_cache()
+        self.blocks = self.cache.block_pool
         self._hasher = _make_hasher(self.page_size)
         self._contents: dict[int, tuple[int, ...]] = {}  # by block: what the request that had it wrote
         self._numbers: dict[int, int] = {}  # by block: the number of what it holds (X3)
@@ -78,6 +77,10 @@ class VllmFull(BaseAdapter):
         self._nodes: dict[int, ops.Key] = {}
         self._holds: dict[int, Any] = {}
 
+    def make_cache(self) -> Any:
+        """Build the manager."""
+        return make_manager(self.page_size, self.number("capacity") // self.page_size + 1)
+
     def claim(self) -> frozenset[str]:
         """Claim its order; misuse is undefined, and blocks have no hashes of ours."""
         order = {"exact_policy"} if self.config["policy"] == "release" else set()
@@ -85,26 +88,26 @@ class VllmFull(BaseAdapter):
         return frozenset({"extra_key", "inspect", "lean_matches", "node_ids", *order, *also})
 
     def _cached(self) -> list[Any]:
-        return [block for block in self.pool.blocks if block.block_hash is not None]
+        return [block for block in self.blocks.blocks if block.block_hash is not None]
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes in registered blocks; what is free says how many of these nobody has."""
-        total, evictable = len(self._cached()), self.pool.get_num_free_blocks() - self._count_blank()
+        total, evictable = len(self._cached()), self.blocks.get_num_free_blocks() - self._count_blank()
         pages = {"total_size": total, "evictable_size": evictable, "protected_size": total - evictable}
         return {name: count * self.page_size for name, count in pages.items()}
 
     def _count_blank(self) -> int:
         """Count the blocks that nobody has and nobody can find."""
-        idle = [block for block in self.pool.blocks if not block.ref_cnt and not block.is_null]
+        idle = [block for block in self.blocks.blocks if not block.ref_cnt and not block.is_null]
         return sum(block.block_hash is None for block in idle)
 
     # -- requests ------------------------------------------------------------------------------------------
 
-    def _request(self, step: int, key: ops.Key) -> Any:
+    def _request(self, name: object, key: ops.Key) -> Any:
         """Return a request for a key and one token more, as the scheduler has it."""
         tokens = [token for token in key.tokens if isinstance(token, int)]
         request = load_vllm("v1.request").Request(
-            f"{step}",
+            f"{name}",
             tokens if self.config.get("bare_keys") else [*tokens, _MORE],
             SimpleNamespace(
                 max_tokens=1, extra_args=None, skip_reading_prefix_cache=None, structured_outputs=None
@@ -152,7 +155,7 @@ class VllmFull(BaseAdapter):
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
         """Let a request come and go that is found nowhere, which takes all blank blocks and some more."""
         before, pages = len(self._cached()), -(-operation.tokens // self.page_size)
-        wanted = min(self._count_blank() + pages, self.pool.get_num_free_blocks())
+        wanted = min(self._count_blank() + pages, self.blocks.get_num_free_blocks())
         if pages > 0 and wanted:
             request = self._request(step, ops.Key((_MORE,) * (wanted * self.page_size - 1)))
             self.cache.allocate_slots(request, wanted * self.page_size, delay_cache_blocks=True)
@@ -166,6 +169,7 @@ class VllmFull(BaseAdapter):
         key = self._nodes[step] = self._nodes[operation.of]
         request = self._holds[step] = self._request(step, key) if key.tokens else None
         if request is not None:
+            self.cache.new_step_starts()
             blocks, found, _ = self.cache.get_computed_blocks(request)
             if found != len(key.tokens) or self.cache.allocate_slots(request, 0, found, blocks) is None:
                 raise RuntimeError(f"{found} of {len(key.tokens)} tokens are there")
@@ -212,19 +216,25 @@ class VllmFull(BaseAdapter):
         )
 
 
-def _make_manager(page_size: int, blocks: int) -> Any:
-    """Build a manager of one group, whose prompts are never too long."""
+def make_manager(page_size: int, blocks: int, *more: tuple[Any, str]) -> Any:
+    """Build a manager of a group of full attention and perhaps more, whose prompts are never too long.
+
+    Of each further group the specification is given, and the name of the class that manages it.
+    """
     managers = load_vllm("v1.core.single_type_kv_cache_manager")
     interface = load_vllm("v1.kv_cache_interface")
-    spec = interface.FullAttentionSpec
-    load_vllm("v1.kv_cache_spec_registry").KVCacheSpecRegistry.register(
-        spec, managers.FullAttentionManager, uniform_type_base_spec=spec
-    )
-    group = interface.KVCacheGroupSpec(
-        ["0"], spec(block_size=page_size, num_kv_heads=1, head_size=1, dtype=torch.float16)
-    )
+    registry = load_vllm("v1.kv_cache_spec_registry").KVCacheSpecRegistry
+    full = interface.FullAttentionSpec(block_size=page_size, num_kv_heads=1, head_size=1, dtype=torch.float16)
+    groups: list[Any] = []
+    for spec, manager in ((full, "FullAttentionManager"), *more):
+        registry.register(type(spec), getattr(managers, manager), uniform_type_base_spec=type(spec))
+        groups.append(interface.KVCacheGroupSpec([f"{len(groups)}"], spec))
     return load_vllm("v1.core.kv_cache_manager").KVCacheManager(
-        interface.KVCacheConfig(blocks, [], [group]), 2**30, page_size, page_size
+        interface.KVCacheConfig(blocks, [], groups),
+        2**30,
+        page_size,
+        page_size,
+        enable_kv_cache_events=bool(more),
     )
 
 

@@ -178,7 +178,7 @@ _OF_WINDOWS = (
     ),
     *_prefix(
         ("a cascade goes through three levels", "S4 M5", "B44"),
-        needs="inspect",
+        needs="inspect exact_lru",
         when=(_RETAINS, _SECONDARY),
     ),
     *_prefix(

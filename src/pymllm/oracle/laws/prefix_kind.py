@@ -303,7 +303,7 @@ def _met_by_windows(model: CacheModel, seen: SeenEvict) -> dict[str, object]:
 def _met_by_states(model: CacheModel, seen: SeenEvict) -> dict[str, object]:
     cache, taken, sizes = model.cache, seen.taken, model.cache.sizes()
     assert taken is not None
-    alone, is_asked = taken.states.difference(taken.removed), seen.secondary > 0
+    alone, is_asked = taken.states.intersection(cache.pages).difference(taken.removed), seen.secondary > 0
     free, locked = sizes["mamba_evictable_size"], sizes["mamba_protected_size"]
     return {
         "a node keeps its KV without its state": alone,

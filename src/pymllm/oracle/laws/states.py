@@ -99,7 +99,9 @@ def _nodes_have_the_states_of_their_ends(before: CacheModel, operation: Inspect,
 
 @a_state_belongs_to_the_end_of_a_key.on(Inspect)
 def _a_node_ends_at_each_state(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
-    missing = [path.tokens for path in before.ends.slots if before.cache.pages[path].birth not in seen.ends]
+    pages = before.cache.pages
+    there = [path for path in before.ends.slots if path in pages]
+    missing = [path.tokens for path in there if pages[path].birth not in seen.ends]
     return Broken("states at whose place no node ends", "none", missing) if missing else None
 
 
@@ -319,6 +321,9 @@ def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, see
       what is said above. With an order alone, each bare leaf goes or stays. Without an order,
       there must be a victim among those taken without which there would be too little.
     - Each state that goes is given back by `free_state`; a page never goes without its state (M7).
+    - Who claims `lone_states` evicts pages and states each by itself: a page may go and leave its state
+      behind, which goes later as any other. Then a state may be the victim that was needed wherever its
+      page is.
     - *m* <= 0 asks for nothing.
 
     Pages of one token; states at `b` and `d` of `a b c d`, one insert for each, `a b` first. Nothing is
@@ -350,7 +355,7 @@ def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, see
       `_evict_device_next_node`). A leaf without a state stays, since full attention alone decides:
       different, and why `state_leaves` is a claim of its own. `MambaRadixCache` of 0.5.15 removed it. A
       match refreshes only the state that it returns (`refresh_lru`), and not those above: another order.
-    - vLLM: state blocks and KV blocks are evicted from one queue, each by itself.
+    - vLLM: state blocks and KV blocks are evicted from one queue, each by itself: `lone_states`.
     """
     cache, states = before.cache, seen.states.pages
     least = min(seen.secondary, cache.sizes()["mamba_evictable_size"])
@@ -425,7 +430,9 @@ def a_track_slot_is_freed_once(before: CacheModel, operation: Reset, seen: SeenR
       state was there already.
     - An eviction gives back each state that it takes, by an effect
       `{"call": "free_state", "slots": [slot]}`, and each slot once. A removed page's state goes with it.
-      A state goes alone only by M5.
+      A state goes alone only by M5. For who claims `lone_states` it may stay, as the cache's and counted,
+      where no page is; nothing is found there (M2) until the page is cached again, with the state at its
+      end.
     - A reset gives all states back (X7). If the pool of states refuses one of these calls, all others are
       still made, and the refused one is the caller's afterwards, who frees it later.
     - If the pool of states refuses a call of an eviction, what it has taken by then is gone, and all else
@@ -453,7 +460,8 @@ def a_track_slot_is_freed_once(before: CacheModel, operation: Reset, seen: SeenR
     - sglang: slots of a `MambaSlotAllocator` (`sglang/srt/mem_cache/allocator/mamba.py`); the request
       hands its slot to the tree, and frees it where `mamba_exist` is told (`components/mamba.py`,
       `cleanup_after_caching_req`).
-    - vLLM: not applicable; a state is a block with a reference count.
+    - vLLM: a state is a block with a reference count, which may outlive the blocks with its KV:
+      `lone_states`.
     """
     foreign = Counter(seen.calls.states) - Counter(seen.states)
     if foreign:
@@ -466,7 +474,7 @@ def a_track_slot_is_freed_once(before: CacheModel, operation: Reset, seen: SeenR
 def _a_state_goes_with_its_page(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     states = seen.states.pages
     lost = [path for path in seen.gone if path in before.ends and path not in states]
-    if lost:
+    if lost and "lone_states" not in before.claims:
         return Broken("removed pages whose state was not freed", "none", tokens_of(lost))
     return (seen.fate == DONE and len(states) > 0) or None
 

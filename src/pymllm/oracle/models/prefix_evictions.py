@@ -164,7 +164,8 @@ class EvictionModel(PrefixTracker):
         asked, gone = (seen.tokens, seen.secondary), seen.gone
         if self.tracks is None:
             return is_explained(self.cache, gone, seen.tombstoned or frozenset(), *asked)
-        return is_state_eviction_explained(self.cache, gone, seen.states.pages, *asked)
+        alone = seen.states.pages if "lone_states" in self.claims else seen.states.pages - gone
+        return is_state_eviction_explained(self.cache, gone, seen.states.pages, alone, *asked)
 
     def _taken(self, seen: SeenEvict) -> Taken:
         """Return what was seen to be taken."""
@@ -213,7 +214,7 @@ class EvictionModel(PrefixTracker):
         if cache.states is not None:
             cache.states.remove(taken.states)
             if seen.fate == DONE:
-                alone = taken.states.difference(taken.removed)
+                alone = taken.states.intersection(cache.pages)
                 cache.states.evicted = (cache.states.evicted | alone).difference(taken.removed)
         cache.commit_evict(taken.removed, taken.tombstoned)
         if seen.fate == DONE and "callbacks" in self.claims:

@@ -267,8 +267,8 @@ class PrefixModel:
         return tuple(slot for end in self.page_ends(path) for slot in self.pages[end].slots)
 
     def locks(self, page: Path) -> int:
-        """Count the holds at or below a page (R6)."""
-        return self.pages[page].locks
+        """Count the holds at or below a page (R6), which may have left a state behind."""
+        return self.pages[page].locks if page in self.pages else 0
 
     def usable(self, alive: Sequence[bool]) -> bool:
         """Tell whether a prefix whose pages have these flags may be resumed from (S1)."""

@@ -354,12 +354,12 @@ class _StateSketch:
 
 
 def is_state_eviction_explained(
-    model: PrefixModel, removed: Set[Path], states: Set[Path], tokens: int, wanted: int
+    model: PrefixModel, removed: Set[Path], states: Set[Path], alone: Set[Path], tokens: int, wanted: int
 ) -> bool:
-    """Tell the same as `is_explained`; the last victim may also be a state alone."""
+    """Tell the same as `is_explained`; the last victim may also be a state that went ``alone``."""
     if not removed and not states:
         return True
-    if states - removed and len(states) <= wanted:
+    if alone and len(states) <= wanted:
         return True
     return any(
         (len(removed) - len(run)) * model.page_size < tokens or len(states - run) < wanted
