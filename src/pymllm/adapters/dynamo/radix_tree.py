@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.checkouts import ANY_VERSION
 from pymllm.history import operations as ops
 from pymllm.history.files import Config
 from pymllm.history.outcomes import Done, Indexed, IndexedBlock, Leading, NotThere, Result
@@ -31,7 +32,7 @@ def load_radix_tree() -> Any:
         version = importlib.metadata.version("ai-dynamo-runtime")
     except importlib.metadata.PackageNotFoundError:
         raise ImportError(f"ai-dynamo-runtime is not installed; {_INSTALLS}") from None
-    if version != VERSION:
+    if version != VERSION and not os.environ.get(ANY_VERSION):
         raise ImportError(
             f"ai-dynamo-runtime {version} is not the version that this adapter knows, {VERSION}; {_INSTALLS}"
         )

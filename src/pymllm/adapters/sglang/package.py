@@ -77,7 +77,8 @@ def require_version(known: str) -> None:
     """Refuse another version of sglang than those that an adapter knows, by `ImportError`.
 
     ``known`` is the one it was made for, `NEWER` or `OLDER`; `KNOWN` has the others. A call that another
-    version does not have, or that means something else there, would be taken for an error of its cache. Who wants to know all the same sets `ANY_VERSION`.
+    version does not have, or that means something else there, would be taken for an error of its cache. Who
+    wants to know all the same sets `ANY_VERSION`.
     """
     environment = _ENVIRONMENTS[known]
     version = sglang_version(environment)

@@ -23,6 +23,7 @@ KNOWN = (VERSION, "0.32.0", "0.31.0")
 """All versions that they were tried with, and need no other calls for."""
 
 STAND_INS: dict[str, str] = {
+    "aiohttp": "requests to servers, which versions before 0.28 import here",
     "cbor2": "another way to spell what is hashed; the default is pickle",
     "regex": "patterns in names of classes",
     "uvloop": "a server's loop of events",

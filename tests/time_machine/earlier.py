@@ -1,0 +1,422 @@
+"""Adapters of sglang's caches as releases before 0.5.22 have them: one contract, four ways to call it.
+
+Use one as ``--adapter tests.time_machine.earlier:EarlierRadix`` from the repository's root, with
+``PYMLLM_ANY_VERSION=1``. What a release lacks is told by what is there, not by its number: records of
+parameters (from 0.5.8 and 0.5.9 on), keys with a namespace (0.5.3), results of evictions (0.5.9) and of
+holds (0.5.10).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+from unittest import mock
+
+import msgspec
+import torch
+
+from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.sglang import mamba, pools
+from pymllm.adapters.sglang import slots as sglang_slots
+from pymllm.adapters.sglang import tree as sglang_tree
+from pymllm.adapters.sglang.caches import SglangRadix, SglangSWA
+from pymllm.adapters.sglang.mamba import SglangMamba
+from pymllm.adapters.sglang.package import STAND_INS, load_sglang
+from pymllm.adapters.sglang.slots import SglangRows, SglangSWASlots
+from pymllm.adapters.sglang.tree import SglangTree
+from pymllm.adapters.simple import SlotAdapter
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
+from pymllm.history.files import Config
+
+
+def _first(name: str, *modules: str) -> Any:
+    """Return what has this name in the first of sglang's modules that has it."""
+    for module in modules:
+        try:
+            return getattr(load_sglang(f"mem_cache.{module}"), name)
+        except (ImportError, AttributeError):
+            continue
+    raise ImportError(f"sglang has no {name}")
+
+
+def _parameters_of(name: str) -> Any:
+    """Return a class of parameters, or ``None`` where calls take them one by one."""
+    return getattr(load_sglang("mem_cache.base_prefix_cache"), name, None)
+
+
+def _named(call: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the values that a call has a name for."""
+    known = inspect.signature(call).parameters
+    return {name: value for name, value in values.items() if name in known}
+
+
+def _raises(call: Callable[[], Any]) -> bool:
+    try:
+        call()
+    except NotImplementedError:
+        return True
+    return False
+
+
+def make_allocator(page_size: int, slots: int, swa_slots: int | None = None, need_sort: bool = False) -> Any:
+    """Build the allocator of slots that this release would choose on the CPU."""
+    name = "TokenToKVPoolAllocator" if page_size == 1 else "PagedTokenToKVPoolAllocator"
+    modules = ("allocator.token", "allocator.paged", "allocator", "paged_allocator", "memory_pool")
+    values = {"size": slots, "page_size": page_size, "dtype": torch.float16, "device": "cpu", "kvcache": None}
+    if swa_slots is not None:
+        name, modules = "SWATokenToKVPoolAllocator", ("allocator.swa", "swa_memory_pool", "allocator")
+        values |= {"size_swa": swa_slots, "kvcache": _kv_of_halves()}
+    made = _first(name, *modules)
+    allocator = made(**_named(made, values | {"need_sort": need_sort}))
+    if swa_slots is not None and _raises(allocator.available_size):
+        sizes = (allocator.full_available_size, allocator.swa_available_size)
+        allocator.available_size = lambda: min(size() for size in sizes)  # nobody asked for it
+    if swa_slots is not None and not hasattr(allocator, "free_full"):
+        allocator.free_full = lambda slots: allocator.free(slots)  # which passed over halves that are gone
+    return allocator
+
+
+def _kv_of_halves() -> Any:
+    try:
+        return pools._make_kv_of_halves()
+    except (ImportError, AttributeError):
+        base = _first("SWAKVPool", "swa_memory_pool", "memory_pool")
+
+    def register_mapping(self: Any, full_to_swa_index_mapping: torch.Tensor) -> None:
+        self.full_to_swa_index_mapping = full_to_swa_index_mapping
+
+    names: dict[str, Any] = dict.fromkeys(base.__abstractmethods__, lambda self: None)
+    names |= {"__init__": lambda self: None, "register_mapping": register_mapping}
+    kv: Any = type("KVOfHalves", (base,), names)()
+    kv.full_kv_pool = kv.swa_kv_pool = None
+    return kv
+
+
+class _States(pools.SglangStates):
+    """Slots of states in the ``MambaPool`` that had them before there was an allocator of their own."""
+
+    def __init__(self, slots: int, record: Callable[[out.Effect], None]) -> None:
+        pools.CallRecorder.__init__(self, record)
+        memory = load_sglang("mem_cache.memory_pool")
+        self.allocator: Any = type("Slots", (memory.MambaPool,), {"__init__": lambda self: None})()
+        self.allocator.size, self.allocator.device, self.allocator.is_kda_cache = slots, "cpu", False
+        # Nothing is stored: one layer, one number each.
+        stored = torch.zeros(1, slots + 1)
+        source = inspect.getsource(memory.MambaPool)
+        conv = [stored] if "conv[i][" in source and "is_kda_cache" not in source else stored
+        self.allocator.mamba_cache = types.SimpleNamespace(conv=conv, temporal=stored.clone())
+        self.allocator.clear()
+        pool = type("RequestsWithStates", (memory.HybridReqToTokenPool,), {"__init__": lambda self: None})
+        self.request_pool: Any = pool()
+        self.request_pool.mamba_pool = self.allocator
+        self.watch(self.allocator, "free", "free_state")
+
+
+def make_states(slots: int, record: Callable[[out.Effect], None]) -> pools.SglangStates:
+    """Build what hands out states in this release."""
+    try:
+        load_sglang("mem_cache.allocator.mamba")
+    except ImportError:
+        return _States(slots, record)
+    return pools.SglangStates(slots, record)
+
+
+# Releases before 0.4.8 import a reader of videos, and compile some of what no cache calls.
+STAND_INS.setdefault("decord", "reads videos")
+with mock.patch.object(torch, "compile", lambda *function, **how: function[0] if function else lambda it: it):
+    load_sglang("mem_cache.radix_cache")
+sglang_tree.make_allocator = make_allocator  # type: ignore[attr-defined]
+sglang_slots.make_allocator = make_allocator  # type: ignore[attr-defined]
+mamba.SglangStates = make_states  # type: ignore[attr-defined]
+
+
+class EarlierTree(SglangTree):
+    """How a cache of an earlier release is called, in place of how `SglangTree` calls one."""
+
+    MODULE: ClassVar[str]
+    NAME: ClassVar[str]
+
+    def make_cache(self, page_size: int) -> Any:
+        """Build what is examined over the pool, by the names that its constructor has."""
+        made = getattr(load_sglang(f"mem_cache.{self.MODULE}"), self.NAME)
+        values = {"disable": False, "req_to_token_pool": None, "page_size": page_size}
+        values |= {"token_to_kv_pool_allocator": self.pool.allocator} | self.more_parameters(page_size)
+        try:
+            params = load_sglang("mem_cache.cache_init_params").CacheInitParams
+        except ImportError:
+            return made(**_named(made, values))
+        rest = _named(made, values) if len(inspect.signature(made).parameters) > 1 else {}
+        return made(params(**_named(params, values)), **rest)
+
+    def more_parameters(self, page_size: int) -> dict[str, Any]:
+        """Return what only this cache is built from."""
+        return {}
+
+    @property
+    def has_namespaces(self) -> bool:
+        """Whether keys have one."""
+        return hasattr(load_sglang("mem_cache.radix_cache"), "RadixKey")
+
+    def claim(self) -> frozenset[str]:
+        """Claim no namespaces before there were any."""
+        return super().claim() - (set() if self.has_namespaces else {"extra_key"})
+
+    def key_of(self, key: ops.Key) -> Any:
+        """Return a key of whole pages: callers cut it off until insertions did."""
+        whole = ops.Key(key.tokens[: self.whole(len(key.tokens))], key.extra_key)
+        if not self.has_namespaces:
+            return [token for token in whole.tokens if isinstance(token, int)]
+        made = super().key_of(whole)
+        if not hasattr(made, "page_aligned"):  # and tokens came as a list
+            made.token_ids = list(made.token_ids)
+        return made
+
+    def call_match(self, key: Any) -> Any:
+        """Look a key up, whose answer was a pair before 0.4.8."""
+        params = _parameters_of("MatchPrefixParams")
+        found = self.cache.match_prefix(key if params is None else params(key=key))
+        if hasattr(found, "device_indices"):
+            return found
+        return types.SimpleNamespace(device_indices=found[0], last_device_node=found[1])
+
+    def do_match(self, step: int, operation: ops.Match) -> out.Result:
+        result = self.call_match(self.key_of(operation.key))
+        node = self._nodes[step] = result.last_device_node
+        return self.matched(operation, node, result)
+
+    def matched(self, operation: ops.Match, node: Any, result: Any) -> out.Matched:
+        """Tell what a match found."""
+        slots = tuple(result.device_indices.tolist())
+        dtype = str(result.device_indices.dtype).removeprefix("torch.")
+        return out.Matched(slots, len(slots), self.node_length(node, operation.key), dtype)
+
+    def call_insert(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
+        """Make the call, and find the node."""
+        value = value[: self.whole(len(value))].clone()  # callers made a copy of whole pages
+        params, more = _parameters_of("InsertParams"), self.more_of_insert(operation)
+        if params is None:
+            found = self.cache.insert(key, value, **_named(self.cache.insert, more))
+            prefix, exists = found if isinstance(found, tuple) else (found, False)
+        else:
+            told = self.cache.insert(params(key=key, value=value, **_named(params, more)))
+            prefix, exists = told.prefix_len, getattr(told, "mamba_exist", False)
+        node = self.call_match(self.key_of(operation.key)).last_device_node
+        return types.SimpleNamespace(prefix_len=prefix, mamba_exist=exists, last_device_node=node)
+
+    def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
+        """Evict; before evictions told anything, what went back to the pools is counted."""
+        if _parameters_of("EvictParams") is not None:
+            return super().do_evict(step, operation)
+        self.cache.evict(*([max(0, operation.tokens)] + [0] * (self.NAME == "SWARadixCache")))
+        return out.Evicted(self.gone("free"), 0, self.gone("free_state"))
+
+    def gone(self, call: str) -> int:
+        """Count what went back to a pool in this step."""
+        return sum(len(effect.slots) for effect in self.effects if effect.call == call)
+
+    def unlock(self, node: Any, token: Any) -> None:
+        """Release a hold with what it gave, where that has a name for it."""
+        if hasattr(token, "to_dec_params"):
+            self.cache.dec_lock_ref(node, token.to_dec_params())
+        elif dataclasses.is_dataclass(token):
+            params = _parameters_of("DecLockRefParams")
+            self.cache.dec_lock_ref(node, params(swa_uuid_for_lock=token.swa_uuid_for_lock))
+        elif self.NAME == "SWARadixCache":
+            self.cache.dec_lock_ref(node, token)
+        else:
+            self.cache.dec_lock_ref(node)
+
+    def shown_token(self, token: Any) -> int | str | None:
+        """Show none: the edges of windows are numbered for all caches of a process together."""
+        return None
+
+    def node_length(self, node: Any, key: ops.Key) -> int | None:
+        return sum(len(part.key) for part in self._climb(node))
+
+
+class EarlierRadix(EarlierTree, SglangRadix):
+    """``RadixCache`` of releases from 0.4.8 on."""
+
+    MODULE, NAME = "radix_cache", "RadixCache"
+
+    def view(self, node: Any, parent: int | None) -> out.NodeView:
+        """Tell what a node looks like, whose key was a list before there were namespaces."""
+        if self.has_namespaces:
+            return super().view(node, parent)
+        parts = {"id": node.id, "value": node.value, "lock_ref": node.lock_ref}
+        key = types.SimpleNamespace(token_ids=node.key, extra_key=None)
+        return super().view(types.SimpleNamespace(key=key, **parts), parent)
+
+
+class FirstRadix(EarlierRadix):
+    """The same with pages of one token, as before 0.4.8 others are allocated by a kernel."""
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        config for config in EarlierRadix.CONFIGURATIONS if config["page_size"] == 1
+    )
+
+
+class EarlierSWA(EarlierTree, SglangSWA):
+    """``SWARadixCache`` of releases from 0.4.10 on."""
+
+    MODULE, NAME = "swa_radix_cache", "SWARadixCache"
+
+    def more_parameters(self, page_size: int) -> dict[str, Any]:
+        return {"sliding_window_size": self.number("sliding_window")}
+
+    @property
+    def shows_nodes(self) -> bool:
+        """Whether a new leaf is one node, as before it was split where its window begins."""
+        cache = load_sglang("mem_cache.swa_radix_cache").SWARadixCache
+        return not hasattr(cache, "_maybe_split_leaf_for_swa_lock")
+
+    def claim(self) -> frozenset[str]:
+        """Claim nodes, where they are as they were inserted."""
+        return super().claim() | ({"inspect"} if self.shows_nodes else set())
+
+    def nodes(self) -> Iterable[tuple[Any, Any]]:
+        """Return every node but the root with its parent, parents before their children."""
+        return SglangTree.nodes(self)
+
+    def view(self, node: Any, parent: int | None) -> out.NodeView:
+        """Tell what a node looks like, whose key was a list before there were namespaces."""
+        locks, value = node.full_lock_ref, node.value
+        if not self.has_namespaces:
+            key = types.SimpleNamespace(token_ids=node.key, extra_key=None)
+            node = types.SimpleNamespace(id=node.id, key=key)
+        return self.view_of(node, parent, value, lock_ref=locks)
+
+
+class EarlierMamba(EarlierTree, SglangMamba):
+    """``MambaRadixCache`` of releases from 0.5.7 on."""
+
+    MODULE, NAME = "mamba_radix_cache", "MambaRadixCache"
+
+    def claim(self) -> frozenset[str]:
+        """Claim no branching before matches told of it."""
+        result = load_sglang("mem_cache.base_prefix_cache").MatchResult
+        tells = "mamba_branching_seqlen" in inspect.signature(result).parameters
+        return super().claim() - (set() if tells else {"branching"})
+
+    def more_parameters(self, page_size: int) -> dict[str, Any]:
+        return {"req_to_token_pool": self.states.request_pool, "enable_mamba_extra_buffer": page_size > 1}
+
+    def make_cache(self, page_size: int) -> Any:
+        """Build a cache; a server would tell it the chunk of its kernels, by arguments that it has."""
+        module = load_sglang("mem_cache.mamba_radix_cache")
+        told = types.SimpleNamespace(mamba_cache_chunk_size=page_size)
+        for name in ("get_server_args", "get_global_server_args"):
+            if hasattr(module, name):
+                setattr(module, name, lambda: told)
+        if hasattr(module, "FLA_CHUNK_SIZE"):
+            module.FLA_CHUNK_SIZE = page_size
+        return super().make_cache(page_size)
+
+    def matched(self, operation: ops.Match, node: Any, result: Any) -> out.Matched:
+        """Tell what a match found, the state at its end included."""
+        state = None if node.mamba_value is None else int(node.mamba_value[0])
+        found = EarlierTree.matched(self, operation, node, result)
+        branching = getattr(result, "mamba_branching_seqlen", None)
+        return msgspec.structs.replace(found, state=state, branching=branching)
+
+    def call_insert(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
+        """Make the call; a key without a page is none."""
+        if operation.state is None:
+            raise UnsupportedError("a key without a page comes without a state")
+        return super().call_insert(operation, key, value)
+
+    def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
+        """Evict KV, then the states that are missing, and count what went."""
+        if _parameters_of("EvictParams") is not None:
+            return SglangMamba.do_evict(self, step, operation)
+        self.cache.evict(max(0, operation.tokens))
+        self.cache.evict_mamba(max(0, operation.secondary - self.gone("free_state")))
+        return out.Evicted(self.gone("free"), 0, self.gone("free_state"))
+
+    def reset(self) -> None:
+        """Empty the cache, and free the states that it held, as a server does."""
+        if not hasattr(self.cache, "all_mamba_values_flatten"):
+            self.cache.all_mamba_values_flatten = lambda: [
+                view.state for view in self.views() if view.state is not None
+            ]
+        super().reset()
+
+    def cached_slots(self) -> list[int]:
+        """Return every slot in the tree."""
+        return [slot for view in self.views() for slot in view.slots]
+
+
+class FirstMamba(EarlierMamba):
+    """The same with pages of one token, as there were from 0.5.4 to 0.5.6."""
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        config for config in EarlierMamba.CONFIGURATIONS if config["page_size"] == 1
+    )
+
+
+class EarlierSWASlots(SglangSWASlots):
+    """``SWATokenToKVPoolAllocator`` by the token, without sorting, which came later."""
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        config
+        for config in SglangSWASlots.CONFIGURATIONS
+        if not config["need_sort"] and config["page_size"] == 1
+    )
+
+
+class EarlierRows(SglangRows):
+    """``ReqToTokenPool``, whose rows were taken and freed by other calls."""
+
+    def do_alloc_rows(self, step: int, operation: ops.AllocRows) -> out.Slots | out.NoRoom:
+        if hasattr(self.pool, "alloc_rows"):
+            return super().do_alloc_rows(step, operation)
+        asked: Any = operation.count
+        if "reqs" in inspect.signature(self.pool.alloc).parameters:
+            asked = [_request(None) for _ in range(operation.count)]
+        rows = self.pool.alloc(asked)
+        return out.NoRoom() if rows is None else out.Slots(tuple(map(int, rows)))
+
+    def do_free_row(self, step: int, operation: ops.FreeRow) -> out.Done:
+        if hasattr(self.pool, "free_rows"):
+            return super().do_free_row(step, operation)
+        row = self.one(operation.row)
+        takes_request = "req" in inspect.signature(self.pool.free).parameters
+        self.pool.free(_request(row) if takes_request else row)
+        return out.Done()
+
+
+def _request(row: int | None) -> Any:
+    """Return what a pool of rows asks of a request: that it is new, and has this row."""
+    return types.SimpleNamespace(
+        req_pool_idx=row, is_chunked=0, inflight_middle_chunks=0, kv_committed_len=0, kv=None
+    )
+
+
+class EarlierStateSlots(SlotAdapter):
+    """Slots of states by themselves: what padded rows write to is handed out to nobody (A1)."""
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"page_size": 1, "pages": 6}, {"page_size": 1, "pages": 2})
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        super().__init__(name, config)
+        self.pool = make_states(self.number("pages"), lambda effect: None).allocator
+
+    def claim(self) -> frozenset[str]:
+        return frozenset({"pool"})
+
+    def sizes(self) -> dict[str, int]:
+        return {"available_size": int(self.pool.available_size())}
+
+    def alloc(self, tokens: int) -> Sequence[int] | None:
+        found = self.pool.alloc(tokens)
+        return None if found is None else [int(slot) for slot in found]
+
+    def free(self, slots: Sequence[int]) -> None:
+        self.pool.free(torch.tensor(slots, dtype=torch.int64))
+
+    def clear(self) -> None:
+        self.pool.clear()
