@@ -35,6 +35,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "faulty-leaves-only": ("R7",),
     "faulty-short-holds": ("S5", "S6"),  # where the hold's window ends, and how often its nodes are locked
     "faulty-low-boundaries": ("S5",),
+    "faulty-followed-holds": ("S5", "S6"),
     "faulty-twice-protected": ("S6",),
     "faulty-dead-leaves": ("S4",),
     "faulty-living-tombstones": ("S6",),  # what seems alive is missing from the sizes
