@@ -156,7 +156,7 @@ def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
     words = [
         f"{totals.operations:,} operations in {totals.runs:,} runs",
         f"{time_of(totals.cpu)} of CPU time",
-        f"{_laws(totals)} laws tested, {broken} broken",
+        f"{_laws(totals)} laws tested, {broken} broken{_but_for(report)}",
         f"{_goals(totals)} coverage goals reached, counted for each adapter",
     ]
     words += [f"{count_of(problems, 'error')} of adapters"] if problems else []
@@ -165,6 +165,11 @@ def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
     )
     words += [*_strictly(report)] if strict else []
     return f"{report.verdict(strict=strict).value}: " + "; ".join(words)
+
+
+def _but_for(report: SoakReport) -> str:
+    met = sum(bool(row.programs) for row in report.deviations)
+    return f" but for {count_of(met, 'known deviation')}" if met else ""
 
 
 def _strictly(report: SoakReport) -> Iterator[str]:

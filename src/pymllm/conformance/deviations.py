@@ -31,7 +31,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from pymllm.adapters.checkouts import Checkout
 from pymllm.adapters.projects import CHECKOUTS
-from pymllm.conformance.documents import AdapterRow, DeviationRow
+from pymllm.conformance.documents import AdapterRow, DeviationRow, ViolationRow
 from pymllm.errors import UsageError
 from pymllm.history.codec import decode, name_of
 from pymllm.history.files import END, GO_ON, Deviation
@@ -149,6 +149,19 @@ def tell_deviations(
     return tuple(rows)
 
 
+_RAISED = re.compile(r"message=(['\"])(.*?)\1")
+
+
+def _said(found: ViolationRow) -> str:
+    """Return what another program says that shows the same: an error's text, or what was looked at.
+
+    Of that the longest part without a number, since those are of one program.
+    """
+    raised = _RAISED.search(found.observed or "")
+    text = raised[2] if raised is not None else found.message
+    return max(re.split(r"[\d\\]+", text), key=len).strip()
+
+
 def begin_deviations(adapters: Iterable[AdapterRow], taken: Iterable[str] = ()) -> Iterator[str]:
     """Write a table for each violation, to be looked at; ``taken`` names are not used again."""
     names = set(taken)
@@ -166,6 +179,7 @@ def begin_deviations(adapters: Iterable[AdapterRow], taken: Iterable[str] = ()) 
                 "law": found.law,
                 "adapter": glob.escape(adapter.name),
                 "operation": found.operation,
+                "says": _said(found),
                 "kind": "open",
                 "reason": f"not looked at yet: {found.message}",
                 "program": found.file or "",

@@ -20,6 +20,7 @@ from pymllm.conformance.deviations import (
     read_deviations,
     tell_deviations,
 )
+from pymllm.conformance.documents import AdapterRow, ViolationRow
 from pymllm.conformance.machines import DEV
 from pymllm.conformance.program import rerun_history
 from pymllm.conformance.row_machine import RowMachine
@@ -264,3 +265,24 @@ def test_what_was_found_begins_a_file() -> None:
     assert name == "faulty-merging-failure-X4-2"
     fields = msgspec.toml.decode(text)[name]
     assert (fields["law"], fields["operation"], fields["adapter"]) == ("X4", "alloc", MERGES)
+    assert fields["says"] == "pages of an allocation"
+
+
+@pytest.mark.parametrize(
+    ("message", "observed", "says"),
+    [
+        ("bytes that the slots of node 2006 keep", "16", "bytes that the slots of node"),
+        ("write_kv", "Failed(error='IndexError', message='index 25 is out of bounds')", "is out of bounds"),
+        ("reset", 'Failed(error="KeyError", message="it\'s gone")', "it's gone"),
+        ("evictable_size", None, "evictable_size"),
+    ],
+)
+def test_what_is_written_down_says_what_was_seen(message: str, observed: str | None, says: str) -> None:
+    """Or a file that was written for one fault would hide others of its law and operation."""
+    row = ViolationRow(
+        law="X7", message=message, expected="done", observed=observed, config={}, step=1, steps=1, program="",
+        file=None, rerun_shows_it=True, judge_shows_it=True, smallest=True, operation="reset",
+    )  # fmt: skip
+    adapter = AdapterRow("mine", "rows", Verdict.VIOLATED, (), (), (row,), ())
+    (text,) = begin_deviations([adapter])
+    assert msgspec.toml.decode(text)["mine-X7"]["says"] == says
