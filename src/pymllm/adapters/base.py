@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from typing import ClassVar, Protocol
+from operator import index
+from typing import ClassVar, Protocol, SupportsIndex
 
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.history.claims import CAPABILITIES as CAPABILITIES
@@ -19,6 +20,7 @@ from pymllm.history.files import Config, Header
 from pymllm.history.operations import OPERATIONS_OF, Operation, Span
 from pymllm.history.outcomes import Effect, Failed, Matched, Outcome, Result, Slots, Unsupported
 from pymllm.history.spans import resolve_spans
+from pymllm.text_file import cut
 
 _METHODS = {
     kind: {operation: f"do_{name_of(operation)}" for operation in operations}
@@ -103,7 +105,7 @@ class BaseAdapter:
         name = _METHODS[self.kind].get(type(operation))
         method = None if name is None else getattr(self, name, None)
         if method is None:
-            return Outcome(Unsupported(name_of(type(operation))), (), self.sizes())
+            return Outcome(Unsupported(name_of(type(operation))), (), _plain_sizes(self.sizes()))
         self.effects = []
         result: Result
         try:
@@ -118,13 +120,13 @@ class BaseAdapter:
             result = Failed(named, str(error))
         if isinstance(result, _GIVES):
             self._given[step] = result.slots
-        return Outcome(result, tuple(self.effects), self.sizes())
+        return Outcome(result, tuple(self.effects), _plain_sizes(self.sizes()))
 
     def number(self, key: str) -> int:
         """Return a number of the configuration; `ValueError` if it is none."""
         value = self.config[key]
         if type(value) is not int:
-            raise ValueError(f"the configuration's {key} is {value!r}; it must be an integer")
+            raise ValueError(f"the configuration's {key} is {cut(repr(value))}; it must be an integer")
         return value
 
     def numbers(self, spans: Sequence[Span]) -> list[int]:
@@ -137,6 +139,16 @@ class BaseAdapter:
         if len(numbers) != 1:
             raise ProgramError(f"{span} names {len(numbers)} numbers; it must name one")
         return numbers[0]
+
+
+def _plain_sizes(sizes: dict[str, int]) -> dict[str, int]:
+    """Return sizes as plain integers, such as those of NumPy; what is no integer stays for the smoke test."""
+    if type(sizes) is not dict or {*map(type, sizes.values())} <= {int}:
+        return sizes
+    return {
+        name: index(size) if isinstance(size, SupportsIndex) and type(size) is not bool else size
+        for name, size in sizes.items()
+    }
 
 
 def _read_claims(name: str, claimed: object) -> frozenset[str]:

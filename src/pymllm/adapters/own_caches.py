@@ -106,7 +106,7 @@ class Chunk(OwnPrefixCache):
     def claim(self) -> frozenset[str]:
         """Claim namespaces and bigrams, which cannot meet where nothing is kept."""
         claimed = {"extra_key", "bigrams", "forms"}
-        if self.config["pool"] != "none":
+        if self.config.get("pool", "none") != "none":
             claimed |= {"pool", "engine"}
         return frozenset(claimed)
 
@@ -151,7 +151,7 @@ class OwnTree(OwnPrefixCache):
         )
         if ranks_policy(self.policy):
             claimed.add("exact_lru" if self.policy == "lru" else "exact_policy")
-        return frozenset(claimed | ({"pool"} if self.config["pool"] != "none" else set()))
+        return frozenset(claimed | ({"pool"} if self.config.get("pool", "none") != "none" else set()))
 
     def do_match(self, step: int, operation: ops.Match) -> Result:
         """Match a key, and keep the node for `audit_departed`."""
@@ -245,9 +245,9 @@ class Radix(OwnTree):
     def claim(self) -> frozenset[str]:
         """Claim everything; what is about slots only over a pool."""
         claimed = set(super().claim())
-        if self.config["pool"] != "none":
+        if self.config.get("pool", "none") != "none":
             claimed.add("engine")
-        if self.config["window"] is not None:
+        if self.config.get("window") is not None:
             claimed |= {"swa", "exact_windows", "hold_tokens"}
         return frozenset(claimed)
 
@@ -256,7 +256,7 @@ class Radix(OwnTree):
         return RadixCache(page_size, None, pool)
 
     def make_cache(self, on_node_evict: Callable[[int], None]) -> RadixCache:
-        window = self.config["window"]
+        window = self.config.get("window")
         return self.CACHE(
             self.number("page_size"),
             None if window is None else self.number("window"),
@@ -278,7 +278,7 @@ class Radix(OwnTree):
             laws.append("R1")
         if self.cache.supports_swa:
             laws += ["S3", "S4", "S5", "S6"]
-            laws += ["S2"] if self.config["pool"] == "swa" else []
+            laws += ["S2"] if self.config.get("pool") == "swa" else []
         return (*laws, *self.audit_departed(), *self.audit_pool())
 
 
@@ -326,7 +326,7 @@ class Mamba(OwnTree):
         """Claim everything that is about nodes and states; an engine needs slots, too."""
         claimed = super().claim() | {"mamba", "branching", "bare_inserts", "bare_holds"}
         claimed |= {"state_leaves", "lru_lists"}
-        return claimed | {"engine"} if self.config["pool"] != "none" else claimed
+        return claimed | {"engine"} if self.config.get("pool", "none") != "none" else claimed
 
     def build(self, page_size: int, pool: Any = None) -> MambaRadixCache:
         """Build another cache, without states."""

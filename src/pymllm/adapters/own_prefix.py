@@ -52,7 +52,7 @@ class CallersPool(BaseAdapter):
 
     def make_pool(self) -> RecordingPool | None:
         """Build the pool that the configuration names."""
-        kind, page_size = self.config["pool"], self.number("page_size")
+        kind, page_size = self.config.get("pool", "none"), self.number("page_size")
         if kind == "none":
             return None
         # What an insert is to refuse, the pool's trackers tell it; those of a GPU are asked only on request.
@@ -120,10 +120,11 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
     """A `BasePrefixCache` of ours, the `cache`, over a recording `pool`, or none.
 
     Keys of its configuration: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``none``, ``token``
-    or ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens; ``check_ownership``, on where it is
-    left out. Off, the pool is a queue that neither checks nor sorts, and what only trackers could refuse is
-    not refused: a tree over it claims no refusals. `is_touched` says whether the last operation may have
-    changed anything; looking inside after one that only read would take a third of a machine's time.
+    or ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens; ``check_ownership``. Left out,
+    there is no window, no pool, and ownership is checked. Unchecked, the pool is a queue that neither
+    checks nor sorts, and what only trackers could refuse is not refused: a tree over it claims no refusals.
+    `is_touched` says whether the last operation may have changed anything; looking inside after one that
+    only read would take a third of a machine's time.
     """
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:

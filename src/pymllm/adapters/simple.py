@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import index
 from typing import Any, ClassVar
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
-from pymllm.errors import ProgramError
+from pymllm.errors import AdapterError, ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.operations import Key
@@ -21,9 +22,35 @@ from pymllm.history.outcomes import BlockBooks, Effect
 
 
 def plain_numbers(numbers: Any) -> tuple[int, ...]:
-    """Return the numbers of a list, an array or a tensor, or one number, as a tuple."""
+    """Return the integers of a list, an array or a tensor, or one integer, as a tuple; or `TypeError`."""
     listed = numbers.tolist() if hasattr(numbers, "tolist") else numbers
-    return (listed,) if isinstance(listed, int) else tuple(map(int, listed))
+    return (listed,) if isinstance(listed, int) else tuple(map(index, listed))
+
+
+def _told(adapter: BaseAdapter, method: str, answer: Any, form: str, read: Callable[[Any], Any]) -> Any:
+    """Return what a method of an adapter answered, as read; `AdapterError` where it has another form."""
+    try:
+        return read(answer)
+    except (TypeError, ValueError):
+        raise AdapterError(adapter.name, f"{method} returned {answer!r}; it must return {form}") from None
+
+
+def _slots_of(adapter: BaseAdapter, method: str, answer: Any) -> tuple[int, ...]:
+    """Return the slots or blocks that a method of an adapter answered."""
+    slots: tuple[int, ...] = _told(
+        adapter, method, answer, "integers in a list, array or tensor", plain_numbers
+    )
+    return slots
+
+
+def _pair(answer: Any) -> tuple[Any, Any]:
+    first, second = answer
+    return first, second
+
+
+def _known_and_node(answer: Any) -> tuple[int, Any]:
+    known, node = answer
+    return index(known), node
 
 
 class CallRecorder:
@@ -123,8 +150,8 @@ class SlotCalls(BaseAdapter):
         found = self.alloc(operation.tokens)
         if found is None:
             return out.NoRoom()
-        slots = plain_numbers(found)
-        return out.Slots(slots, tuple(self.halves(slots)))
+        slots = _slots_of(self, "alloc", found)
+        return out.Slots(slots, plain_numbers(self.halves(slots)))
 
     def do_free(self, step: int, operation: ops.Free) -> out.Result:
         with self.calls.unrecorded():
@@ -195,7 +222,7 @@ class PrefixAdapter(SlotCalls):
         known : int
             How many tokens it had. All behind them, as far as pages are whole, it has adopted.
         node : object
-            What `lock` takes to hold the whole pages of the key.
+            What `lock` takes to hold the whole pages of the key; ``None`` where only a match gives one.
         """
         raise UnsupportedError("insert")
 
@@ -234,17 +261,24 @@ class PrefixAdapter(SlotCalls):
     # -- operations ----------------------------------------------------------------------------------------
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
-        found, self._nodes[step] = self.match(operation.key)
-        slots = plain_numbers(found)
+        answer = self.match(operation.key)
+        found, self._nodes[step] = _told(self, "match", answer, "slots and a node", _pair)
+        slots = _slots_of(self, "match", found)
         return out.Matched(slots, len(slots), len(slots))
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        known, self._nodes[step] = self.insert(operation.key, self.numbers(operation.slots or ()))
+        answer = self.insert(operation.key, self.numbers(operation.slots or ()))
+        form = "how many tokens it had, and a node, or None for no node: (2, node)"
+        known, node = _told(self, "insert", answer, form, _known_and_node)
+        if node is not None:
+            self._nodes[step] = node
         length = self.whole(len(operation.key.tokens))
-        return out.Inserted(known, ((known, length),) if known < length else (), length)
+        adopted = ((known, length),) if known < length else ()
+        return out.Inserted(known, adopted, None if node is None else length)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        return out.Evicted(self.evict(operation.tokens))
+        form = "how many tokens went, as gave_back(slots) does"
+        return out.Evicted(_told(self, "evict", self.evict(operation.tokens), form, index))
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
         self.reset()
@@ -372,7 +406,7 @@ class BlockAdapter(BaseAdapter):
 
     def do_alloc_blocks(self, step: int, operation: ops.AllocBlocks) -> out.Result:
         found = self.alloc(operation.count)
-        return out.NoRoom() if found is None else out.Slots(plain_numbers(found))
+        return out.NoRoom() if found is None else out.Slots(_slots_of(self, "alloc", found))
 
     def do_retain_blocks(self, step: int, operation: ops.RetainBlocks) -> out.Result:
         self.retain(self.numbers(operation.blocks))

@@ -309,7 +309,7 @@ def driven_config(header: Header, **changes: Any) -> EngineConfig:
         sizes = {"cache": "mamba", "track_slots": _integer(header, "track_slots")}
     if header.config["pool"] == "swa":
         swa_slots = _integer(header, "swa_slots")
-        if header.config["window"] is None:
+        if header.config.get("window") is None:
             capacity = min(capacity, swa_slots)
         else:
             sizes = {"sliding_window_size": _integer(header, "window"), "swa_capacity": swa_slots}

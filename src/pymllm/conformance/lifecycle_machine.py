@@ -262,8 +262,6 @@ class LifecycleMachine(ActingMachine):
         self._scale = 1 if judge.model.page_size == 1 else 2
         self._has_states = judge.model.tracks is not None
         self._spaces = _SPACES if "extra_key" in header.capabilities else (None,)
-        if len(self._spaces) == 1:
-            judge.evidence.left_out.add("K1")  # nor has an engine keys of another width or container
         self._carrier = Carrier(self._carry, judge)
         self._start(headroom=0, early=1)  # what is cached then is dead in part; later engines may be lazy
 

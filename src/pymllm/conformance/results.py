@@ -370,11 +370,20 @@ def _judge_law(
         verdict = Verdict.NOT_CLAIMED
     elif exercised and not any(search.result.crash for search in able):
         verdict = Verdict.HOLDS
-    elif able and all(law.id in search.result.left_out and not search.result.crash for search in able):
+    elif _is_left_out_everywhere(law, able):
         verdict = Verdict.NOT_CLAIMED
     else:
         verdict = Verdict.UNKNOWN
     return law_row(law, verdict, exercised, audited, broken)
+
+
+def _is_left_out_everywhere(law: Law, able: Sequence[SearchedConfiguration]) -> bool:
+    """Tell whether some machine met, on each configuration, that what a law needs is not told.
+
+    Not each machine: one that never looks inside cannot meet it.
+    """
+    left_out = [search.config for search in able if law.id in search.result.left_out]
+    return bool(able) and all(search.config in left_out and not search.result.crash for search in able)
 
 
 def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineResult, ...]:

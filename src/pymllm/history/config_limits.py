@@ -64,7 +64,7 @@ CONFIG_KEYS: Final[Mapping[str, str]] = {
     "hashes": "",
     "prefix": """
 `page_size` | at least 1 | tokens per page, of the cache and of its pool
-`window` | at least 1, or null | tokens that the window layers look back; null without such layers
+`window` | at least 1, or null | tokens that the window layers look back; null, or absent, without such layers
 `pool` | `"none"`, `"token"`, `"swa"` | none (so if absent): tokens are the slots; slots; slots with halves
 `slots` | whole pages | tokens of the pool, page 0 not counted; absent without a pool
 `swa_slots` | whole pages | tokens of its second half; absent without one

@@ -19,6 +19,7 @@ from pymllm.adapters.own_caches import (
     view_node,
     view_tree,
 )
+from pymllm.adapters.registry import make_adapter
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
@@ -104,6 +105,17 @@ def test_an_audit_finds_what_is_wrong_inside(made: Any, spoil: Any, law: str) ->
     spoil(adapter.cache)
     with pytest.raises(InvariantViolation, match=law):
         adapter.audit()
+
+
+@pytest.mark.parametrize("name", ["radix", "chunk"])
+def test_a_strangers_configuration_may_leave_out_window_and_pool(name: str) -> None:
+    """Absent is none, as documented: a stranger's program runs on our classes."""
+    keys = {"window": None, "pool": "none"}
+    for config in ({"page_size": 2}, {"page_size": 2, "pool": "token", "slots": 8}):
+        short, full = make_adapter(name, config), make_adapter(name, {**keys, **config})
+        assert short.capabilities == full.capabilities
+        for step, operation in enumerate((ops.Match(ops.Key((1, 2))), ops.Evict(2), ops.Reset()), 1):
+            assert short.apply(step, operation) == full.apply(step, operation)
 
 
 def test_nothing_is_walked_again_after_reading() -> None:

@@ -138,14 +138,14 @@ def test_a_package_that_is_missing_is_named_with_what_brings_it(monkeypatch: pyt
     ("config", "words"),
     [
         (
-            {"page_size": 4},
-            "cannot be built with {'page_size': 4}: there is no 'pool' in it; one of its own is {'",
+            {"pool": "token"},
+            "cannot be built with {'pool': 'token'}: there is no 'page_size' in it; one of its own is {'",
         ),
         (
-            {"page_size": 4, "pol": "none", "slot": 1},
-            "there is no 'pool' in it, and no configuration of its own has 'pol', 'slot'; one of its own is",
+            {"page_size": 4, "pool": "token", "pol": "none", "slot": 1},
+            "there is no 'slots' in it, and no configuration of its own has 'pol', 'slot'; one of its own is",
         ),
-        ({"page_size": "x" * 999, "pool": 7}, "...: "),
+        ({"page_size": "x" * 999, "pool": "token"}, "...: "),
     ],
 )
 def test_a_configuration_that_does_not_fit_is_said_in_words(config: Config, words: str) -> None:
@@ -153,7 +153,7 @@ def test_a_configuration_that_does_not_fit_is_said_in_words(config: Config, word
     with pytest.raises(AdapterError) as caught:
         make_adapter("radix", config)
     assert words in caught.value.message
-    assert "KeyError: 'pool'" not in caught.value.message
+    assert "KeyError" not in caught.value.message
     assert len(caught.value.message) < 1000
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from pymllm.adapters.simple import BlockAdapter, PrefixAdapter, SlotAdapter, plain_numbers
-from pymllm.errors import ProgramError
+from pymllm.errors import AdapterError, ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 
@@ -146,6 +147,52 @@ def test_an_insert_adopts_the_whole_pages_that_were_not_there() -> None:
     made = cache.apply(2, ops.Insert(ops.Key((1, 2, 3, 4, 5)), (SPAN, ops.Span(0, 7, 9)))).result
     assert made == out.Inserted(2, ((2, 4),), 4)
     assert cache.apply(3, ops.Insert(ops.Key((1, 2, 3)), (SPAN,))).result == out.Inserted(2, (), 2)
+
+
+class Answers(PrefixAdapter):
+    """Answers what it is told to, whatever it is asked."""
+
+    def __init__(self, answer: Any, sizes: Any = None) -> None:
+        super().__init__("x", {"page_size": 1})
+        self.match = self.insert = self.alloc = self.evict = lambda *asked: answer  # type: ignore[method-assign]
+        self.sizes = lambda: sizes or {}  # type: ignore[method-assign]
+
+
+MATCH, INSERT = ops.Match(ops.Key((1,))), ops.Insert(ops.Key((1, 2)), (ops.Span(0, 4, 6),))
+
+
+@pytest.mark.parametrize(
+    ("answer", "operation", "message"),
+    [
+        (1, INSERT, "insert returned 1; it must return how many tokens it had, and a node, or None"),
+        ((1.0, "node"), INSERT, "insert returned (1.0, 'node'); it must return how many"),
+        (None, ops.Evict(1), "evict returned None; it must return how many tokens went"),
+        ([4], MATCH, "match returned [4]; it must return slots and a node"),
+        (([4.0], "node"), MATCH, "match returned [4.0]; it must return integers in a list"),
+        (torch.tensor([4.0]), ops.Alloc(1), "alloc returned tensor([4.]); it must return integers"),
+    ],
+)
+def test_an_answer_of_another_form_is_the_adapters_fault(
+    answer: Any, operation: ops.Operation, message: str
+) -> None:
+    """Not an error of the cache, whose laws it would be held against."""
+    with pytest.raises(AdapterError, match=re.escape(message)):
+        Answers(answer).apply(1, operation)
+
+
+def test_an_insert_without_a_node_gives_none_to_hold() -> None:
+    cache = Answers((1, None))
+    assert cache.apply(1, INSERT).result == out.Inserted(1, ((1, 2),), None)
+    with pytest.raises(ProgramError, match="step 1 gave no node"):
+        cache.apply(2, ops.Lock(1))
+
+
+def test_counts_of_numpy_are_integers() -> None:
+    """And nothing else becomes one: what is wrong is for the smoke test to tell."""
+    outcome = Answers(np.int64(3), {"total_size": np.int64(2), "evictable_size": 2.0}).apply(1, ops.Evict(1))
+    assert outcome == out.Outcome(out.Evicted(3), (), {"total_size": 2, "evictable_size": 2.0})
+    told = [type(it) for it in (outcome.result.full, *outcome.sizes.values())]  # type: ignore[union-attr]
+    assert told == [int, int, float]
 
 
 def test_holds_are_released_as_they_are_named() -> None:

@@ -254,14 +254,16 @@ STRANGERS: dict[type[Any], str] = {
 """Each with the laws that it breaks where it claims what it does not do."""
 
 
-def machine_of(adapter: type[Any], lacks: frozenset[str], config: Any = None) -> type[ActingMachine]:
-    """Make the machine of an adapter that claims all but some capabilities."""
+def machine_of(
+    adapter: type[Any], lacks: frozenset[str], config: Any = None, number: int = 0
+) -> type[ActingMachine]:
+    """Make a machine of an adapter that claims all but some capabilities."""
 
     class Claiming(adapter):  # type: ignore[misc]
         def claim(self) -> frozenset[str]:
             return frozenset(super().claim()) - lacks
 
-    entry, config = MACHINES[adapter.KIND][0], config or adapter.CONFIGURATIONS[0]
+    entry, config = MACHINES[adapter.KIND][number], config or adapter.CONFIGURATIONS[0]
     made = make_machine(load_machine(entry), adapter.__name__, config, audit=False)
     made.make_adapter = classmethod(lambda cls: Claiming(adapter.__name__, config))  # type: ignore[assignment,method-assign]
     return made
@@ -322,16 +324,18 @@ def test_who_claims_to_refuse_all_misuse_is_held_to_it() -> None:
 
 def verdicts_of(adapter: type[Any], lacks: frozenset[str], config: Any = None) -> dict[str, Verdict]:
     """Search an adapter, and say what is known of each law."""
-    config, entry = config or adapter.CONFIGURATIONS[0], MACHINES[adapter.KIND][0]
-    machine = machine_of(adapter, lacks, config)
-    made = machine.make_adapter()
+    config = config or adapter.CONFIGURATIONS[0]
+    made = machine_of(adapter, lacks, config).make_adapter()
     for number, step in make_sample(made.kind, config, made.capabilities).items():
         if step.is_claimed:
             assert find_fault(made.apply(number, step.operation), step) is None
     smoke = SmokeReport("x", made.kind, ((config, made.capabilities),))
-    result = search(machine, SearchPlan(seed=0, steps=20, examples=5, shrinks=10, driven=3))
-    searched = SearchedConfiguration("x", config, made.capabilities, entry, result)
-    return {row.id: row.verdict for row in judge_adapter(smoke, [searched]).laws}
+    plan, searched = SearchPlan(seed=0, steps=20, examples=5, shrinks=10, driven=3), []
+    for number, entry in enumerate(MACHINES[adapter.KIND]):
+        if entry.needs <= made.capabilities:
+            result = search(machine_of(adapter, lacks, config, number), plan)
+            searched.append(SearchedConfiguration("x", config, made.capabilities, entry, result))
+    return {row.id: row.verdict for row in judge_adapter(smoke, searched).laws}
 
 
 class Speechless(Radix):
@@ -346,6 +350,7 @@ class Speechless(Radix):
 
 ALL = frozenset(CAPABILITIES)
 NO_POOL = {"page_size": 1, "window": None, "pool": "none"}
+TOKEN_POOL = {"page_size": 1, "pool": "token", "slots": 24}
 
 
 @pytest.mark.parametrize(
@@ -354,9 +359,10 @@ NO_POOL = {"page_size": 1, "window": None, "pool": "none"}
         (ListSlots, "pool", None, "X7"),
         (Radix, "extra_key", NO_POOL, "R5 R9"),
         (Speechless, "extra_key inspect", NO_POOL, "R5 R7 X5"),
+        (Speechless, "pool engine inspect", TOKEN_POOL, "K1 R7 X5"),
         (Radix, "pool exact_lru", None, "K1"),
     ],
-    ids=["clear", "no pool", "nothing told", "one namespace"],
+    ids=["clear", "no pool", "nothing told", "nor to an engine", "one namespace"],
 )
 def test_what_can_never_be_tested_is_not_claimed(adapter: Any, claims: str, config: Any, laws: str) -> None:
     """Instead of unknown; and all the rest holds."""
