@@ -270,8 +270,7 @@ class PrefixAdapter(SlotCalls):
         answer = self.insert(operation.key, self.numbers(operation.slots or ()))
         form = "how many tokens it had, and a node, or None for no node: (2, node)"
         known, node = _told(self, "insert", answer, form, _known_and_node)
-        if node is not None:
-            self._nodes[step] = node
+        self._nodes[step] = node
         length = self.whole(len(operation.key.tokens))
         adopted = ((known, length),) if known < length else ()
         return out.Inserted(known, adopted, None if node is None else length)
@@ -286,6 +285,8 @@ class PrefixAdapter(SlotCalls):
 
     def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
         node = self.node_of(operation.of)
+        if node is None:
+            raise UnsupportedError("no node to hold")
         token = self.lock(node)
         self.keep_hold(step, node, token)
         return out.Locked(self.shown_token(token))
