@@ -207,7 +207,6 @@ def test_a_judge_that_goes_on_sees_what_is_behind() -> None:
     ("adapter", "laws"),
     [
         ("faulty-stale-matches", "R8"),
-        ("faulty-greedy-eviction", "R5"),
         ("faulty-forgotten-halves", "A1 A2 A3 A7 X4"),
     ],
 )
