@@ -114,7 +114,8 @@ def _noted(method: Callable[..., None]) -> Callable[..., None]:
         try:
             method(machine, **arguments)
         except InvariantViolation:
-            if machine.passed_over is None:
+            # What has come to its end must not call the next act, which would do nothing.
+            if machine.passed_over is None or machine.is_ending:
                 raise
         finally:
             machine.is_acting = False
@@ -176,7 +177,7 @@ class ActingMachine(RuleBasedStateMachine):
         super().__init__()
         self._rules_strategy = _Rules(self)
         self._noted: list[tuple[str, dict[str, int]]] = []
-        self.is_acting = False
+        self.is_acting = self.is_ending = False
         # The law or the deviation that has ended the program and is no finding.
         self.passed_over: str | None = None
         audit = self.AUDIT_EVERY if self.AUDIT else 0
@@ -268,6 +269,7 @@ class ActingMachine(RuleBasedStateMachine):
         is_broken = found is not None and found.history is self.examiner.history
         try:
             if not is_broken and not self.examiner.is_cut_short and self.passed_over is None:
+                self.is_ending = True
                 with self.passing_over():
                     self.end()
                     if self.AUDIT and self.AUDIT_EVERY > 1:

@@ -233,7 +233,10 @@ class Judge(Generic[ModelT]):
             elif isinstance(found, tuple):
                 evidence.count(*found)
             elif isinstance(found, Broken):
-                self._refuse(operation, found.law or law, found.what, found.expected, found.observed)
+                can_follow = plan.follow is None or model.can_follow(seen)
+                blamed = found.law or law
+                self._refuse(operation, blamed, found.what, found.expected, found.observed, can_follow)
+                tell = None  # what is wrong reaches nothing
             elif found is LEFT_OUT:
                 evidence.left_out.add(law)
         if tell is not None:
@@ -274,13 +277,21 @@ class Judge(Generic[ModelT]):
         law: str | Callable[[Any, Any, Any], str] = plan.sizes
         return law if isinstance(law, str) else law(self.model, operation, seen)
 
-    def _refuse(self, operation: Operation, law: str, what: str, expected: object, observed: object) -> None:
-        """Say that a law is broken, unless that is known and what was seen is to count as right."""
+    def _refuse(
+        self,
+        operation: Operation,
+        law: str,
+        what: str,
+        expected: object,
+        observed: object,
+        can_follow: bool = True,
+    ) -> None:
+        """Say that a law is broken, unless that is known, and what was seen can and is to count as right."""
         try:
             self.evidence.refuse(law, what, expected, observed)
         except InvariantViolation as violation:
             known = None if self._header is None else self._header.known(operation, violation)
-            if known is None or known.then != GO_ON:
+            if known is None or known.then != GO_ON or not can_follow:
                 raise
             self.evidence.known[known.name] += 1
 

@@ -204,6 +204,21 @@ def test_a_judge_that_goes_on_sees_what_is_behind() -> None:
     assert all(len(it.acts_played) > 40 for it in met), "they were played and cleaned up to their end"
 
 
+@pytest.mark.parametrize(
+    ("adapter", "laws"),
+    [
+        ("faulty-stale-matches", "R8"),
+        ("faulty-forgotten-halves", "A1 A2 A3 A7 X4"),
+    ],
+)
+def test_what_no_model_can_follow_ends_the_program(adapter: str, laws: str) -> None:
+    """No violation is left, nothing breaks and everything comes to an end."""
+    listed = tuple(known(name=law, law=law, then="go on") for law in laws.split())
+    report = verify(plan(adapter, *listed))
+    assert report.exit_status in (0, 1)
+    assert any(row.programs for row in report.deviations)
+
+
 def test_a_program_says_what_was_known_of_it(tmp_path: Path) -> None:
     """X4: whoever runs it again goes on where the search went on, and by itself it breaks the law."""
     machine = make_machine(SlotMachine, MERGES, dict(CONFIG), unwanted=Unwanted((known(then="go on"),)))

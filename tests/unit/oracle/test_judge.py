@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.history.files import Deviation, Header, Step
+from pymllm.history.files import Deviation, Header, Step, load_history
 from pymllm.history.operations import KINDS, Alloc, Free, RunStep, Span
 from pymllm.history.outcomes import Done, Failed, Outcome, Slots
 from pymllm.history.spans import GivenNumbers
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.judge import judge_steps, make_judge
+from pymllm.oracle.laws import laws_of
 from pymllm.oracle.models.block_model import BlockModel
 from pymllm.oracle.models.slot_model import Remainder
 from tests.unit.oracle.recorded import read_corpus
@@ -74,14 +76,28 @@ def test_what_is_known_may_count_as_right(law: str) -> None:
             assert step.outcome is not None
             judge.judge(step.number, step.operation, step.outcome)
         assert WRONG[law].outcome is not None
-        if then == "go on" and other == law and law != "A1":
+        if then == "go on" and other == law and law != "A1":  # page 0 is not the pool's to give
             judge.judge(6, WRONG[law].operation, WRONG[law].outcome)
             assert judge.evidence.known == {"it": 1}
             continue
         with pytest.raises(InvariantViolation) as broken:
             judge.judge(6, WRONG[law].operation, WRONG[law].outcome)
-        # Behind slot 0 that counts as right stands that page 0 is nobody's.
-        assert broken.value.law == ("A2" if (then, other) == ("go on", "A1") else law)
+        assert broken.value.law == law
+
+
+PROGRAMS = sorted((Path(__file__).parents[3] / "docs/specification/programs").glob("*-breaks.jsonl"))
+
+
+def test_what_cannot_be_followed_ends_a_program() -> None:
+    """Nobody knows what is left, though every law counts as kept; what can be followed is gone on behind."""
+    ended, followed = set(), set()
+    for path in PROGRAMS:
+        history = load_history(path)
+        listed = tuple(Deviation(law.id, law.id, "so", then="go on") for law in laws_of(history.header.kind))
+        _, found = judge_steps(replace(history.header, deviations=listed), history.steps)
+        (followed if found is None else ended).add(path.name.partition("-")[0])
+    assert {"R3", "R5", "S3", "C1"} <= ended
+    assert {"A4", "R7"} <= followed
 
 
 CORPUS = read_corpus()

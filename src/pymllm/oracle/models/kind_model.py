@@ -97,6 +97,10 @@ class KindModel:
         if seen.wrong[0].trace == "X1":
             self.suspect("X1")
 
+    def can_follow(self, seen: Seen) -> bool:
+        """Tell whether it can do what breaks a law as it was seen; of most nobody knows what is left."""
+        return False
+
     def end_step(self, operation: Operation, told: Mapping[str, int]) -> None:
         """Forget what concerned the operation at hand alone, also one that an adapter does not know.
 

@@ -19,6 +19,7 @@ from pymllm.oracle.models.prefix_seen import (
     Calls,
     Handle,
     HoldToken,
+    SeenEvict,
     SeenInsert,
     SeenMatch,
     SeenNode,
@@ -38,6 +39,14 @@ _WRONG_HALVES = Misuse("halves that were not returned are refused", "S7", ("Owne
 
 class CacheModel(CallersPools, EvictionModel):
     """Follows a prefix cache page by page, and the pools below it slot by slot."""
+
+    def can_follow(self, seen: Seen) -> bool:
+        """Tell whether a match found its slots, an eviction can be explained, a look shows every page."""
+        if isinstance(seen, SeenMatch):
+            return (*seen.result.slots,) == (*seen.found.slots,)
+        if isinstance(seen, SeenLook):
+            return seen.fate == DONE and not (seen.lost or seen.strangers)
+        return isinstance(seen, SeenEvict) and seen.taken is not None
 
     # -- match and hash ------------------------------------------------------------------------------------
 

@@ -137,6 +137,12 @@ class SlotModel(KindModel):
         self.given.record(step, seen.slots)
         self.most_taken = max(self.most_taken, seen.wanted)
 
+    def can_follow(self, seen: Seen) -> bool:
+        """Tell whether free pages were handed out, each once and as many as were asked for: other ones."""
+        if not isinstance(seen, SeenAlloc) or not len(seen.pages) == len({*seen.pages}) == seen.wanted:
+            return False
+        return self.window_pool is None and all(self.full.is_free(page) for page in seen.pages)
+
     # -- giving back ---------------------------------------------------------------------------------------
 
     def read_free(self, operation: Free, outcome: Outcome) -> SeenSlots:
