@@ -53,6 +53,10 @@ def _known_and_node(answer: Any) -> tuple[int, Any]:
     return index(known), node
 
 
+_NO_NODE = object()
+"""Stands for the node of an insert that gave none; of a cache without nodes ``None`` is one that is held."""
+
+
 class CallRecorder:
     """Tells what a cache gives back to its pools by itself.
 
@@ -270,7 +274,7 @@ class PrefixAdapter(SlotCalls):
         answer = self.insert(operation.key, self.numbers(operation.slots or ()))
         form = "how many tokens it had, and a node, or None for no node: (2, node)"
         known, node = _told(self, "insert", answer, form, _known_and_node)
-        self._nodes[step] = node
+        self._nodes[step] = _NO_NODE if node is None else node
         length = self.whole(len(operation.key.tokens))
         adopted = ((known, length),) if known < length else ()
         return out.Inserted(known, adopted, None if node is None else length)
@@ -285,7 +289,7 @@ class PrefixAdapter(SlotCalls):
 
     def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
         node = self.node_of(operation.of)
-        if node is None:
+        if node is _NO_NODE:
             raise UnsupportedError("no node to hold")
         token = self.lock(node)
         self.keep_hold(step, node, token)
