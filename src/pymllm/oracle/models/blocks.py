@@ -152,7 +152,8 @@ class BlocksModel(KindModel):
     """Follows blocks, slots and states; what an allocator may choose is told to it.
 
     The configuration has ``blocks`` beside the dummy, ``policy`` (``lru``, ``release`` or ``ref_zero``), and
-    ``caching``, true unless it is false; where ``mamba`` is claimed, also ``slots`` and what `BlockStates` reads.
+    ``caching``, true unless it is false; where ``mamba`` is claimed, also ``slots`` and what `BlockStates`
+    reads.
 
     Attributes
     ----------
