@@ -12,8 +12,8 @@ from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.adapters.sglang.package import OLDER, load_sglang
 from pymllm.adapters.sglang.tree import SglangTree
 from pymllm.history.files import Config
-from pymllm.history.operations import FreeSWA, Insert, Key, Match
-from pymllm.history.outcomes import Effect, Matched, NodeView, Result
+from pymllm.history.operations import FreeSWA, Insert, Key
+from pymllm.history.outcomes import Effect, NodeView, Result
 
 
 def kind_of_memory(name: str) -> Any:
@@ -55,11 +55,6 @@ class SglangOlder(SglangManyKinds):
 
     VERSION: ClassVar[str] = OLDER
 
-    def matched(self, operation: Match, node: Any, result: Any) -> Matched:
-        slots = tuple(result.device_indices.tolist())
-        dtype = str(result.device_indices.dtype).removeprefix("torch.")
-        return Matched(slots, len(slots), self.node_length(node, operation.key), dtype)
-
     def call_insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call, and find the node."""
         result = super().call_insert(operation, key, value)
@@ -95,7 +90,9 @@ class SglangUnified(SglangManyKinds):
         return super().claim() - ({"inspect"} if self.BACKEND == "rust" else set())
 
     def node_length(self, node: Any, key: Key) -> int | None:
-        return len(self.cache.path_device_indices(node))
+        """Return the length of a node's path, which nobody tells before 0.5.22."""
+        known = hasattr(self.cache, "path_device_indices")
+        return len(self.cache.path_device_indices(node)) if known else None
 
     def view(self, node: Any, parent: int | None) -> NodeView:
         full = self.part(node, "FULL")

@@ -114,14 +114,10 @@ class SglangUnifiedMamba(SglangTreeOfStates, SglangUnified):
 
     def matched(self, operation: Match, node: Any, result: Any) -> Matched:
         """Tell what a match found, the state at its end included."""
-        kind = kind_of_memory("MAMBA")
-        value = (
-            self.cache.tree_core.get_component_device_value(node, kind) if result.device_prefix_len else None
-        )
+        found, kind = super().matched(operation, node, result), kind_of_memory("MAMBA")
+        value = self.cache.tree_core.get_component_device_value(node, kind) if found.slots else None
         state = None if value is None else int(value[0])
-        return replace(
-            super().matched(operation, node, result), state=state, branching=result.mamba_branching_seqlen
-        )
+        return replace(found, state=state, branching=result.mamba_branching_seqlen)
 
     def view(self, node: Any, parent: int | None) -> NodeView:
         """Tell what a node looks like; locks of a state that is not there are no locks yet."""

@@ -21,7 +21,7 @@ from pymllm.adapters.stand_ins import standing_in
 NEWER, OLDER = "0.5.23", "0.5.15"
 """The versions that the adapters were made for; constraints/peers-alone.txt and peers-older.txt."""
 
-KNOWN = {NEWER: (NEWER, "0.5.22"), OLDER: (OLDER,)}
+KNOWN = {NEWER: (NEWER, "0.5.22", "0.5.21"), OLDER: (OLDER,)}
 """All versions that the adapters for each were tried with, and need no other calls for."""
 
 _ENVIRONMENTS = {NEWER: "peers", OLDER: "peers-older"}

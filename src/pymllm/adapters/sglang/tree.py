@@ -129,11 +129,16 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
 
     def matched(self, operation: ops.Match, node: Any, result: Any) -> out.Matched:
         """Tell what a match found."""
-        indices = self.cache.path_device_indices(node)
+        indices, found = self.found(node, result)
         slots, dtype = tuple(indices.tolist()), str(indices.dtype).removeprefix("torch.")
         clobber(indices)
-        length = self.node_length(node, operation.key)
-        return out.Matched(slots, int(result.device_prefix_len), length, dtype)
+        return out.Matched(slots, found, self.node_length(node, operation.key), dtype)
+
+    def found(self, node: Any, result: Any) -> tuple[torch.Tensor, int]:
+        """Return the slots that a match found and their number: before 0.5.22 it brings the slots along."""
+        if hasattr(result, "device_indices"):
+            return result.device_indices, len(result.device_indices)
+        return self.cache.path_device_indices(node), int(result.device_prefix_len)
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
         """Insert a key; its slots are overwritten at once (X5)."""
