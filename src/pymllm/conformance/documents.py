@@ -271,6 +271,56 @@ class ShrinkDocument(Document, frozen=True, kw_only=True, tag="pymllm.shrink"):
     mistakes: tuple[str, ...]
 
 
+# -- bisect --------------------------------------------------------------------------------------------------
+class ReleaseRow(Row, frozen=True):
+    """What is known of one release: the law that its verdict is about, and what was looked at.
+
+    Where the verdict is unknown, ``because`` says why, and the search passed the release over.
+    """
+
+    release: str
+    verdict: Verdict
+    law: str | None
+    because: str
+    seconds: float
+
+
+class ReleaseChange(Row, frozen=True):
+    """A verdict that changed from one release to another, such as from ``violated R6`` to ``holds``.
+
+    The releases ``between`` were passed over: any of them may be the first with the new verdict.
+    """
+
+    before: str
+    after: str
+    was: str
+    now: str
+    between: tuple[str, ...]
+
+
+class BisectDocument(Document, frozen=True, kw_only=True, tag="pymllm.bisect"):
+    """What ``pymllm bisect --json`` prints; ``verdict`` is that of the newest release that was judged.
+
+    ``releases`` counts those that were to be searched, ``rows`` has those that were tried, oldest first. Only
+    where all were tried are the ``changes`` all that there are.
+    """
+
+    package: str
+    adapter: str
+    file: str
+    kind: Kind
+    config: Config
+    first: str
+    last: str
+    releases: int
+    rows: tuple[ReleaseRow, ...]
+    changes: tuple[ReleaseChange, ...]
+    verdict: Verdict
+    exit_status: int
+    seconds: float
+    interrupted: bool
+
+
 # -- faults ------------------------------------------------------------------------------------------------
 VERIFICATION = "verification"
 """Who caught a fault where `verify --cabinet` did, beside `pymllm.faults.fault.SEARCHERS`."""
