@@ -27,6 +27,7 @@ WORDS = (
     "peers",
     "peers-older",
     "peers-dynamo",
+    "time-machine",
     "report",
     "bench",
     "bench-peers",

@@ -21,7 +21,7 @@ __all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown", "on_p
 
 _LOG = logging.getLogger("mkdocs.plugins.pymllm")
 
-_LONG_TABLES = ("compare.md", "faults.md", "faulty.md", "coverage-goals.md")
+_LONG_TABLES = ("compare.md", "faults.md", "faulty.md", "coverage-goals.md", "time-machine.md")
 _OPEN_SECTION = "Guides"
 _SECTIONS = {"examples": "Examples", "findings": "Findings", "tutorials": "Tutorials"}
 

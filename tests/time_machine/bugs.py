@@ -15,7 +15,7 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"of":
     `last_with` and `first_without` are releases of `project`, by its name in the package registry, and `read`
     says what of both was read. `adapter` runs it, or is empty where there is none; `reachable` says whether a
     search of that adapter can meet the bug on a CPU, and `why`. `expected` are laws that we would name; no
-    search is told.
+    search is told. `missed` says of a bug that no search found why not, and what would see it.
     """
 
     id: str
@@ -31,6 +31,7 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"of":
     adapter: str
     reachable: bool
     why: str
+    missed: str = ""
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True):
