@@ -100,5 +100,22 @@ NANOVLLM = Checkout(
 )
 """GeeeekExplorer/nano-vllm, June 2026."""
 
-CHECKOUTS = (MLLM, MEGATRON, MINISGL, NANOVLLM)
+SCALELLM = Checkout(
+    project="ScaleLLM",
+    variable="PYMLLM_SCALELLM",
+    package="",
+    commit="ffee4ff",
+    digests={
+        "src/common/slice.h": "7b4d1dc115c27da4a46ed0af3f1b46d4d580b5e8fd3dd1f0ba28be3f4aff0fde",
+        "src/memory/block.h": "6a33259bb1f1fa1d8364f3bf53638d674c6b4740836d97a33680c8a12b6de77d",
+        "src/memory/block.cpp": "404dfbc662f794a95fe159ed38955ad629525ff5cd4f7d24407df0b277c6ec1a",
+        "src/memory/block_allocator.h": "317d1ec10a1e995585ed98c52f89a52cada81cf3c637230aee965249d72f99ee",
+        "src/memory/block_allocator.cpp": "a493bae87d7939e541093717837cef478554d1d31df743c565ba2a1d936abf37",
+        "src/memory/prefix_cache.h": "6778d60c4375aa5f024b9448cad278285e757b015ed53775770280bd4efa0fa7",
+        "src/memory/prefix_cache.cpp": "85cb96f319027103622effb3e983a68b98c7fc8732dc025599bda9a569df43d0",
+    },
+)
+"""vectorch-ai/ScaleLLM, in C++."""
+
+CHECKOUTS = (MLLM, MEGATRON, MINISGL, NANOVLLM, SCALELLM)
 """All of them."""
