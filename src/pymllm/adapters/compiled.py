@@ -55,7 +55,7 @@ def compile_files(
     command : sequence of str
         One of `TOOLS` with its arguments; it must write its product to ``product``.
     environment : dict, optional
-        Variables beside those of this process.
+        Variables beside those of this process; ``{folder}`` stands for the folder in which the command runs.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def _compile(
     done = subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, **environment},
+        env={**os.environ, **{key: value.format(folder=folder) for key, value in environment.items()}},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=_SECONDS,

@@ -117,5 +117,48 @@ SCALELLM = Checkout(
 )
 """vectorch-ai/ScaleLLM, in C++."""
 
-CHECKOUTS = (MLLM, MEGATRON, MINISGL, NANOVLLM, SCALELLM)
+AIBRIX = Checkout(
+    project="aibrix",
+    variable="PYMLLM_AIBRIX",
+    package="",
+    commit="e3e10f9",
+    digests={
+        "pkg/utils/syncprefixcacheindexer/events.go": (
+            "a61ada7b256924ed91e31e5b476529eedbb8313fa0339953ba333f8fcae4d35c"
+        ),
+        "pkg/utils/syncprefixcacheindexer/sync_hash.go": (
+            "921fbf3a6c6bc57739121618816ef66a177eb56c5db74418feff4934e18d0868"
+        ),
+    },
+)
+"""vllm-project/aibrix, in Go."""
+
+LLMD = Checkout(
+    project="llm-d-kv-cache",
+    variable="PYMLLM_LLMD",
+    package="",
+    commit="7be76e1",
+    digests={
+        "pkg/kvcache/backend.go": "5f40215c60873df0ae00252fc35ad473f0c76d09b4424ddd780a7255a5ada81e",
+        "pkg/kvcache/kvblock_scorer.go": "2ac988a847b207604253ea4f1588903d257961b26ac47a49a1bd977d74d260b7",
+        "pkg/kvcache/kvblock/extra_keys.go": (
+            "907c188abe7f79d8640a3f69580be91e73ec45506fc24ac27436cf37a72e4d4f"
+        ),
+        "pkg/kvcache/kvblock/hma.go": "67cc65d74caff7614b2d8c99dc91e7f40bad90109dca2bf136a88ca0e6f623da",
+        "pkg/kvcache/kvblock/in_memory.go": (
+            "eddceeee04124a8192653b508463ecdb09c112e3d2c32dffa2fd8cf96d536fdd"
+        ),
+        "pkg/kvcache/kvblock/index.go": "f0038ade10b890555ef8dff6b20078f6a9c03eb2c702ea8d15fec5ff23c26760",
+        "pkg/kvcache/kvblock/token_processor.go": (
+            "e0ecc27a4c0e0f22d4d8744b8dbb508134469c85757f9bcc693eb336dc0930e5"
+        ),
+        "pkg/kvevents/events.go": "9b20b8d683d869d740109c90e43e336ba0bfe4faed655ba587cd8c1eabd5fdf6",
+        "pkg/kvevents/pool.go": "bd42cb0127d33621a5576c8fe66765dc8927d7f207eef2a9c2436f0843c69e09",
+        "pkg/utils/logging/levels.go": "ffe15f89a2da90c46d0760ab6c304aee447ebcfcbb4b656cda285775f6c8ae11",
+        "pkg/utils/slices.go": "2e2a9d192e3a43e6ed8d84db659fc68daec5386cfc3c380c96dad9832ca65183",
+    },
+)
+"""llm-d/llm-d-kv-cache, in Go."""
+
+CHECKOUTS = (MLLM, MEGATRON, MINISGL, NANOVLLM, SCALELLM, AIBRIX, LLMD)
 """All of them."""

@@ -64,12 +64,15 @@ class AdapterEntry:
 
     @property
     def is_of_torch(self) -> bool:
-        """Whether it needs torch: whoever adapts our classes, or those of others but an index, does."""
+        """Whether it needs torch: our classes do, and those of others in Python but an index."""
         is_ours = self.place.startswith(("pymllm.adapters.", "pymllm.faults."))
         return is_ours and not self.place.startswith(_WITHOUT_TORCH)
 
 
-_WITHOUT_TORCH = ("pymllm.adapters.own_index:", "pymllm.adapters.dynamo.")
+_WITHOUT_TORCH = (
+    *("pymllm.adapters.own_index:", "pymllm.adapters.dynamo.", "pymllm.adapters.routers."),
+    "pymllm.adapters.scalellm.",
+)
 
 _OWN = {
     "token-slots": ("own_slots:TokenSlots", "TokenToKVPoolAllocator"),
@@ -174,15 +177,19 @@ _SCALELLM = {
     "scale-prefix": ("scalellm.caches:ScalePrefix", "ScaleLLM's PrefixCache over its BlockAllocator, in C++"),
     "scale-slots": ("scalellm.caches:ScaleSlots", "ScaleLLM's BlockAllocator, in C++"),
 }
+_AIBRIX = {"aibrix-index": ("routers.indexes:AibrixIndex", "aibrix's SyncPrefixHashTable, in Go")}
+_LLMD = {"llmd-index": ("routers.indexes:LlmdIndex", "llm-d's InMemoryIndex, in Go")}
 _CHECKOUTS = {
     "PYMLLM_MLLM": _MLLM,
     "PYMLLM_MEGATRON": _MEGATRON,
     "PYMLLM_MINISGL": _MINISGL,
     "PYMLLM_NANOVLLM": _NANOVLLM,
     "PYMLLM_SCALELLM": _SCALELLM,
+    "PYMLLM_AIBRIX": _AIBRIX,
+    "PYMLLM_LLMD": _LLMD,
 }
 _NEEDED = {"PYMLLM_NANOVLLM": "xxhash"}
-_TOOLS = {"PYMLLM_SCALELLM": "g++"}
+_TOOLS = {"PYMLLM_SCALELLM": "g++", "PYMLLM_AIBRIX": "go", "PYMLLM_LLMD": "go"}
 
 PEERS: tuple[AdapterEntry, ...] = (
     *(
