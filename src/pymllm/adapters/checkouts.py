@@ -38,7 +38,8 @@ class Checkout:
     `commit`: so a clone, an archive and a copy are all known by what is in them. `stand_ins` names what is
     replaced while they are imported, with the reason. `root` is the folder below the checkout's in which the
     package lies, and `entered` are those of its packages of which others import names, so that their
-    ``__init__`` is run.
+    ``__init__`` is run. A project in another language has no ``package``: its files are read, and compiled by
+    `pymllm.adapters.compiled`.
     """
 
     project: str
@@ -72,6 +73,12 @@ class Checkout:
             f"{self.project} is read from a checkout; clone it, check {self.commit} out and set "
             f"{self.variable} to its folder"
         )
+
+    def read(self) -> dict[str, bytes]:
+        """Return the files of `digests` by their paths, for who compiles them; as of `require_version`."""
+        self.require_version()
+        folder = self.folder()
+        return {path: (folder / path).read_bytes() for path in self.digests}
 
     def require_version(self) -> None:
         """Refuse another version than the adapters were tried with, by `ImportError`.

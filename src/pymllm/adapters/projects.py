@@ -100,5 +100,65 @@ NANOVLLM = Checkout(
 )
 """GeeeekExplorer/nano-vllm, June 2026."""
 
-CHECKOUTS = (MLLM, MEGATRON, MINISGL, NANOVLLM)
+SCALELLM = Checkout(
+    project="ScaleLLM",
+    variable="PYMLLM_SCALELLM",
+    package="",
+    commit="ffee4ff",
+    digests={
+        "src/common/slice.h": "7b4d1dc115c27da4a46ed0af3f1b46d4d580b5e8fd3dd1f0ba28be3f4aff0fde",
+        "src/memory/block.h": "6a33259bb1f1fa1d8364f3bf53638d674c6b4740836d97a33680c8a12b6de77d",
+        "src/memory/block.cpp": "404dfbc662f794a95fe159ed38955ad629525ff5cd4f7d24407df0b277c6ec1a",
+        "src/memory/block_allocator.h": "317d1ec10a1e995585ed98c52f89a52cada81cf3c637230aee965249d72f99ee",
+        "src/memory/block_allocator.cpp": "a493bae87d7939e541093717837cef478554d1d31df743c565ba2a1d936abf37",
+        "src/memory/prefix_cache.h": "6778d60c4375aa5f024b9448cad278285e757b015ed53775770280bd4efa0fa7",
+        "src/memory/prefix_cache.cpp": "85cb96f319027103622effb3e983a68b98c7fc8732dc025599bda9a569df43d0",
+    },
+)
+"""vectorch-ai/ScaleLLM, in C++."""
+
+AIBRIX = Checkout(
+    project="aibrix",
+    variable="PYMLLM_AIBRIX",
+    package="",
+    commit="e3e10f9",
+    digests={
+        "pkg/utils/syncprefixcacheindexer/events.go": (
+            "a61ada7b256924ed91e31e5b476529eedbb8313fa0339953ba333f8fcae4d35c"
+        ),
+        "pkg/utils/syncprefixcacheindexer/sync_hash.go": (
+            "921fbf3a6c6bc57739121618816ef66a177eb56c5db74418feff4934e18d0868"
+        ),
+    },
+)
+"""vllm-project/aibrix, in Go."""
+
+LLMD = Checkout(
+    project="llm-d-kv-cache",
+    variable="PYMLLM_LLMD",
+    package="",
+    commit="7be76e1",
+    digests={
+        "pkg/kvcache/backend.go": "5f40215c60873df0ae00252fc35ad473f0c76d09b4424ddd780a7255a5ada81e",
+        "pkg/kvcache/kvblock_scorer.go": "2ac988a847b207604253ea4f1588903d257961b26ac47a49a1bd977d74d260b7",
+        "pkg/kvcache/kvblock/extra_keys.go": (
+            "907c188abe7f79d8640a3f69580be91e73ec45506fc24ac27436cf37a72e4d4f"
+        ),
+        "pkg/kvcache/kvblock/hma.go": "67cc65d74caff7614b2d8c99dc91e7f40bad90109dca2bf136a88ca0e6f623da",
+        "pkg/kvcache/kvblock/in_memory.go": (
+            "eddceeee04124a8192653b508463ecdb09c112e3d2c32dffa2fd8cf96d536fdd"
+        ),
+        "pkg/kvcache/kvblock/index.go": "f0038ade10b890555ef8dff6b20078f6a9c03eb2c702ea8d15fec5ff23c26760",
+        "pkg/kvcache/kvblock/token_processor.go": (
+            "e0ecc27a4c0e0f22d4d8744b8dbb508134469c85757f9bcc693eb336dc0930e5"
+        ),
+        "pkg/kvevents/events.go": "9b20b8d683d869d740109c90e43e336ba0bfe4faed655ba587cd8c1eabd5fdf6",
+        "pkg/kvevents/pool.go": "bd42cb0127d33621a5576c8fe66765dc8927d7f207eef2a9c2436f0843c69e09",
+        "pkg/utils/logging/levels.go": "ffe15f89a2da90c46d0760ab6c304aee447ebcfcbb4b656cda285775f6c8ae11",
+        "pkg/utils/slices.go": "2e2a9d192e3a43e6ed8d84db659fc68daec5386cfc3c380c96dad9832ca65183",
+    },
+)
+"""llm-d/llm-d-kv-cache, in Go."""
+
+CHECKOUTS = (MLLM, MEGATRON, MINISGL, NANOVLLM, SCALELLM, AIBRIX, LLMD)
 """All of them."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymllm.adapters.base import Adapter, AdapterClass
+from pymllm.adapters.compiled import missing_tool
 from pymllm.adapters.process.command_name import PREFIX, split_command
 from pymllm.errors import AdapterError, PymllmError, UsageError
 from pymllm.history.files import Config
@@ -30,7 +31,8 @@ class AdapterEntry:
     """One line of the registry: the name for ``--adapter``, ``"module:Class"``, and what that adapts.
 
     `package` is what it needs beyond what pymllm needs (empty for nothing); `environment` of tox.ini has it.
-    `variable` is the environment variable that names a checkout, where it needs one.
+    `variable` is the environment variable that names a checkout, where it needs one, and `tool` the compiler
+    for a checkout in another language.
     """
 
     name: str
@@ -39,14 +41,18 @@ class AdapterEntry:
     package: str = ""
     environment: str = ""
     variable: str = ""
+    tool: str = ""
 
     def find_missing(self) -> str | None:
-        """Say which package or checkout is not there, and what brings it; ``None`` where none is missing."""
+        """Say which package, checkout or compiler is missing, and what brings it; ``None`` where none is."""
         if self.variable and not os.environ.get(self.variable):
             return (
                 f"{self.name} needs a checkout: {self.variable} is to name its folder "
                 "(docs/findings/README.md says which version)"
             )
+        missing = missing_tool(self.tool) if self.tool else None
+        if missing is not None:
+            return f"{self.name} needs {missing}"
         if not self.package or importlib.util.find_spec(self.package) is not None:
             return None
         pins = "peers-alone" if self.environment == "peers" else self.environment
@@ -58,12 +64,15 @@ class AdapterEntry:
 
     @property
     def is_of_torch(self) -> bool:
-        """Whether it needs torch: whoever adapts our classes, or those of others but an index, does."""
+        """Whether it needs torch: our classes do, and those of others in Python but an index."""
         is_ours = self.place.startswith(("pymllm.adapters.", "pymllm.faults."))
         return is_ours and not self.place.startswith(_WITHOUT_TORCH)
 
 
-_WITHOUT_TORCH = ("pymllm.adapters.own_index:", "pymllm.adapters.dynamo.")
+_WITHOUT_TORCH = (
+    *("pymllm.adapters.own_index:", "pymllm.adapters.dynamo.", "pymllm.adapters.routers."),
+    "pymllm.adapters.scalellm.",
+)
 
 _OWN = {
     "token-slots": ("own_slots:TokenSlots", "TokenToKVPoolAllocator"),
@@ -164,13 +173,23 @@ _MINISGL = {
 _NANOVLLM = {
     "nano-blocks": ("nanovllm.blocks:NanoBlocks", "nano-vllm's BlockManager as a prefix cache"),
 }
+_SCALELLM = {
+    "scale-prefix": ("scalellm.caches:ScalePrefix", "ScaleLLM's PrefixCache over its BlockAllocator, in C++"),
+    "scale-slots": ("scalellm.caches:ScaleSlots", "ScaleLLM's BlockAllocator, in C++"),
+}
+_AIBRIX = {"aibrix-index": ("routers.indexes:AibrixIndex", "aibrix's SyncPrefixHashTable, in Go")}
+_LLMD = {"llmd-index": ("routers.indexes:LlmdIndex", "llm-d's InMemoryIndex, in Go")}
 _CHECKOUTS = {
     "PYMLLM_MLLM": _MLLM,
     "PYMLLM_MEGATRON": _MEGATRON,
     "PYMLLM_MINISGL": _MINISGL,
     "PYMLLM_NANOVLLM": _NANOVLLM,
+    "PYMLLM_SCALELLM": _SCALELLM,
+    "PYMLLM_AIBRIX": _AIBRIX,
+    "PYMLLM_LLMD": _LLMD,
 }
 _NEEDED = {"PYMLLM_NANOVLLM": "xxhash"}
+_TOOLS = {"PYMLLM_SCALELLM": "g++", "PYMLLM_AIBRIX": "go", "PYMLLM_LLMD": "go"}
 
 PEERS: tuple[AdapterEntry, ...] = (
     *(
@@ -187,7 +206,13 @@ PEERS: tuple[AdapterEntry, ...] = (
     _DYNAMO,
     *(
         AdapterEntry(
-            name, f"pymllm.adapters.{place}", summary, _NEEDED.get(variable, ""), "peers", variable=variable
+            name,
+            f"pymllm.adapters.{place}",
+            summary,
+            _NEEDED.get(variable, ""),
+            "peers",
+            variable=variable,
+            tool=_TOOLS.get(variable, ""),
         )
         for variable, adapters in _CHECKOUTS.items()
         for name, (place, summary) in adapters.items()

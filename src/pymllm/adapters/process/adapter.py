@@ -12,7 +12,6 @@ from typing import ClassVar
 from pymllm.adapters.base import BaseAdapter
 from pymllm.adapters.process.command_name import split_command
 from pymllm.adapters.process.conversation import Asked, Conversation
-from pymllm.adapters.process.messages import Program
 from pymllm.adapters.process.wire import nodes_and_holds_of, spans_of, steps_of, write_operation
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.codec import name_of
@@ -92,7 +91,6 @@ class ProcessAdapter(BaseAdapter):
     """
 
     COMMAND: ClassVar[Sequence[str]]
-    PROGRAM: ClassVar[Program]
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         self.conversation = lend(name, self.COMMAND)
@@ -128,7 +126,7 @@ class ProcessAdapter(BaseAdapter):
 
     def _asked(self, step: int, operation: Operation) -> Asked:
         plain = write_operation(operation, self.numbers)
-        if not self.PROGRAM.clock:
+        if not self.conversation.program.clock:
             return Asked(step, plain)
         self._clock += 1
         return Asked(step, plain, self._clock)
@@ -207,7 +205,7 @@ class ProcessAdapter(BaseAdapter):
 
     def audit(self) -> Sequence[str]:
         """Have the program look inside, where it offers that."""
-        if not self.PROGRAM.audits:
+        if not self.conversation.program.audits:
             return ()
         audited = self.conversation.audit()
         if audited.broken is not None:
@@ -242,7 +240,6 @@ def _load(name: str, folder: str) -> type[ProcessAdapter]:
     space = {
         "__doc__": f"{program.name} {program.version}, in {program.language}.",
         "COMMAND": command,
-        "PROGRAM": program,
         "KIND": program.kind,
         "CONFIGURATIONS": program.configurations,
     }
