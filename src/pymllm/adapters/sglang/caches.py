@@ -161,10 +161,10 @@ class SglangWindows(SglangManyKinds):
     def secondary(self, amount: int) -> dict[str, int]:
         return {"swa_num_tokens": amount} if self.is_followed else {}
 
-    def call_insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
+    def insert_and_look(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call; halves that have other slots afterwards have moved, by no call of the pool."""
         before = self.pool.table()
-        result = super().call_insert(operation, key, value)
+        result = super().insert_and_look(operation, key, value)
         self.effects[:0] = find_moves(before, self.pool.table())
         return result
 
@@ -246,9 +246,9 @@ class SglangSWA(SglangWindows, SglangOlder):
             raise UnsupportedError("a key of which nothing is alive is not inserted")
         return super().do_insert(step, operation)
 
-    def call_insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
+    def insert_and_look(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call; the node is where the key ends, also where no match may end there."""
-        result = super().call_insert(operation, key, value)
+        result = super().insert_and_look(operation, key, value)
         if self.is_followed:
             result.last_device_node = [self.cache.root_node, *self._nodes_along(operation.key)][-1]
         return result
