@@ -145,7 +145,7 @@ def make_cache(page_size: int, blocks: int, events: bool) -> Any:
         sizes = {"block_size": page_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float16}
         group = interface.KVCacheGroupSpec(["0"], full(**sizes, **_named(full, {"use_mla": False})))
         config = interface.KVCacheConfig
-        tensors = {"tensors": {}, "kv_cache_tensors": []}
+        tensors: dict[str, object] = {"tensors": {}, "kv_cache_tensors": []}
         made = config(num_blocks=blocks + 1, kv_cache_groups=[group], **_named(config, tensors))
         cache = manager(made, **_named(manager, values))
     if getattr(cache, "prefix_cache_stats", None) is not None:
