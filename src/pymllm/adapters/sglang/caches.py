@@ -96,9 +96,13 @@ class SglangUnified(SglangManyKinds):
         return super().claim() - ({"inspect"} if self.BACKEND == "rust" else set())
 
     def node_length(self, node: Any, key: Key) -> int | None:
-        """Return the length of a node's path, which nobody tells before 0.5.22."""
-        known = hasattr(self.cache, "path_device_indices")
-        return len(self.cache.path_device_indices(node)) if known else None
+        """Return the length of a node's path; before 0.5.22 only hashes of its pages tell how many it has."""
+        if hasattr(self.cache, "path_device_indices"):
+            return len(self.cache.path_device_indices(node))
+        core = self.cache.tree_core
+        core.backfill_missing_hash_values()
+        pages = len(core.get_prefix_hash_values(node)) + len(core.get_hash_values(node))
+        return pages * self.number("page_size")
 
     def view(self, node: Any, parent: int | None) -> NodeView:
         full = self.part(node, "FULL")
