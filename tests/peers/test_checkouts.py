@@ -6,6 +6,7 @@ They run where variables such as `PYMLLM_MLLM` name checkouts, and where LMCache
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,9 @@ def search(entry: AdapterEntry, config: Config) -> tuple[set[str], dict[str, str
     """Return the laws that were tested with a configuration, and those that were broken."""
     laws: set[str] = set()
     broken: dict[str, str] = {}
-    for place in machines_for(load_adapter(entry).KIND, make_adapter(entry.name, config).capabilities):
+    with closing(make_adapter(entry.name, config)) as adapter:
+        capabilities = adapter.capabilities
+    for place in machines_for(load_adapter(entry).KIND, capabilities):
         machine = make_machine(load_machine(place), entry.name, config)
         for seed in range(4):
             try:
@@ -211,9 +214,9 @@ _SCORER = "pkg/kvcache/kvblock_scorer.go"
     ("entry", "path", "text", "fault"),
     [
         (find_adapter("scale-prefix"), _TREE, "if (!blocks[non_shared_start].is_shared()) {", "if (true) {"),
-        (find_adapter("scale-prefix"), _TREE, "grand_child->parent = child;", ""),
-        (find_adapter("scale-slots"), _FREE, "free_blocks_[--num_free_blocks_];", "free_blocks_[0];"),
-        (find_adapter("aibrix-index"), _TABLE, "delete(pods, podName)\n\t\tif len(pods) == 0", "if false"),
+        (find_adapter("scale-prefix"), _TREE, "num_blocks_ -= total_evicted;", ""),
+        (find_adapter("scale-slots"), _FREE, "free_blocks_[num_free_blocks_++] = block_id;", ""),
+        (find_adapter("aibrix-index"), _TABLE, "delete(pods, podName)\n\t\tif", "if"),
         (find_adapter("llmd-index"), _SCORER, "delete(activePods, pod)", ""),
     ],
     ids=lambda value: value.name if isinstance(value, AdapterEntry) else "",
