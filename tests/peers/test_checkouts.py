@@ -5,16 +5,23 @@ They run where variables such as `PYMLLM_MLLM` name checkouts, and where LMCache
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import closing
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from benchmarks.peers.run import Options, play
+from pymllm.adapters.checkouts import Checkout
 from pymllm.adapters.minisgl.package import load_minisgl
+from pymllm.adapters.projects import CHECKOUTS
 from pymllm.adapters.registry import PEERS, AdapterEntry, find_adapter, load_adapter, make_adapter
+from pymllm.adapters.routers import indexes
+from pymllm.adapters.scalellm import library
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.machines import load_machine, machines_for
 from pymllm.conformance.smoke import smoke_test
@@ -29,10 +36,14 @@ KNOWN = {
     "mllm-rows": {"P1"},
     "mllm-buffers": {"P3"},
     "minisgl-radix": {"X5"},
+    "aibrix-index": {"I1", "I2", "I3"},
+    "llmd-index": {"I1", "I6"},
 }
 """Laws with a page in docs/findings that a search without anything special breaks."""
 BEHIND = {"whole_keys", "matched_first", "padded", "untold"}
 """Keys of configurations with which a search goes on behind those."""
+AVOIDED = ("single_blocks", "known_parents", "own_contexts")
+"""The same of routers' indexes, where all that a configuration has must be true."""
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +58,9 @@ def search(entry: AdapterEntry, config: Config) -> tuple[set[str], dict[str, str
     """Return the laws that were tested with a configuration, and those that were broken."""
     laws: set[str] = set()
     broken: dict[str, str] = {}
-    for place in machines_for(load_adapter(entry).KIND, make_adapter(entry.name, config).capabilities):
+    with closing(make_adapter(entry.name, config)) as adapter:
+        capabilities = adapter.capabilities
+    for place in machines_for(load_adapter(entry).KIND, capabilities):
         machine = make_machine(load_machine(place), entry.name, config)
         for seed in range(4):
             try:
@@ -73,6 +86,8 @@ def test_nothing_is_broken_but_what_has_a_page(entry: AdapterEntry) -> None:
         is_behind = bool(BEHIND & config.keys()) and (
             entry.name != "mllm-radix-window" or "matched_first" in config
         )
+        avoided = [config[key] for key in AVOIDED if key in config]
+        is_behind |= bool(avoided) and all(avoided)
         assert broken.keys() <= (set() if is_behind else KNOWN.get(entry.name, set())), (config, broken)
     assert len(laws) >= 2
 
@@ -188,3 +203,49 @@ def test_a_planted_fault_is_found(
     kind = type(attrgetter(path)(sound))
     monkeypatch.setattr(kind, method, fault(getattr(kind, method)))
     assert search(entry, config)[1]
+
+
+_TREE = "src/memory/prefix_cache.cpp"
+_FREE = "src/memory/block_allocator.cpp"
+_TABLE = "pkg/utils/syncprefixcacheindexer/sync_hash.go"
+_SCORER = "pkg/kvcache/kvblock_scorer.go"
+
+
+@pytest.mark.parametrize(
+    ("entry", "path", "text", "fault"),
+    [
+        (find_adapter("scale-prefix"), _TREE, "if (!blocks[non_shared_start].is_shared()) {", "if (true) {"),
+        (find_adapter("scale-prefix"), _TREE, "num_blocks_ -= total_evicted;", ""),
+        (find_adapter("scale-slots"), _FREE, "free_blocks_[num_free_blocks_++] = block_id;", ""),
+        (find_adapter("aibrix-index"), _TABLE, "delete(pods, podName)\n\t\tif", "if"),
+        (find_adapter("llmd-index"), _SCORER, "delete(activePods, pod)", ""),
+    ],
+    ids=lambda value: value.name if isinstance(value, AdapterEntry) else "",
+)
+def test_a_fault_planted_in_compiled_sources_is_found(
+    entry: AdapterEntry, path: str, text: str, fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They are compiled as read, so another text is another program."""
+    read, loads = Checkout.read, (library._load, indexes._compile)
+    assert text.encode() in find_checkout(entry).read()[path]
+
+    def planted(checkout: Checkout) -> dict[str, bytes]:
+        files = read(checkout)
+        return files | {path: files[path].replace(text.encode(), fault.encode())}
+
+    monkeypatch.setattr(Checkout, "read", planted)
+    # What Go has compiled of its own is found again; what is planted is not left behind.
+    monkeypatch.setenv("GOCACHE", os.environ.get("GOCACHE") or f"{Path.home()}/.cache/go-build")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    try:
+        for load in loads:
+            load.cache_clear()
+        assert search(entry, dict(load_adapter(entry).CONFIGURATIONS[-1]))[1]
+    finally:
+        for load in loads:
+            load.cache_clear()
+
+
+def find_checkout(entry: AdapterEntry) -> Checkout:
+    (found,) = (checkout for checkout in CHECKOUTS if checkout.variable == entry.variable)
+    return found

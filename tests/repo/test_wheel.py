@@ -28,11 +28,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_the_wheel_carries_every_module_types_and_licence(wheel: zipfile.ZipFile) -> None:
-    """A user of the wheel gets what the tree has, modules, templates, py.typed and licence, and no tests."""
+    """A user of the wheel gets modules, templates, what is compiled, py.typed and licence, and no tests."""
     files = set(wheel.namelist())
     source = ROOT / "src"
     assert {str(path.relative_to(source)) for path in source.rglob("*.py")} <= files
     assert "pymllm/py.typed" in files
+    compiled = {path for end in ("cpp", "h", "go") for path in source.rglob(f"*.{end}")}
+    assert compiled
+    assert {str(path.relative_to(source)) for path in compiled} <= files
     templates = source / "pymllm" / "report" / "templates"
     assert {str(path.relative_to(source)) for path in templates.iterdir()} <= files
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in files)

@@ -13,7 +13,10 @@ import pytest
 
 from pymllm.adapters.checkouts import ANY_VERSION, Checkout
 from pymllm.adapters.compiled import compile_files, missing_tool
+from pymllm.adapters.projects import AIBRIX, LLMD, SCALELLM
 from pymllm.adapters.registry import find_adapter, make_adapter
+from pymllm.adapters.routers import indexes
+from pymllm.adapters.scalellm import library
 from pymllm.errors import AdapterError
 
 SOURCE = """
@@ -117,9 +120,23 @@ def test_a_checkout_is_read_in_the_version_that_is_known(
     assert other.read() == {"one.h": b"one"}
 
 
-@pytest.mark.parametrize("name", ["scale-slots", "scale-prefix"])
-def test_without_a_checkout_the_error_says_how_to_get_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "project"),
+    [
+        ("scale-slots", SCALELLM),
+        ("scale-prefix", SCALELLM),
+        ("aibrix-index", AIBRIX),
+        ("llmd-index", LLMD),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_without_a_checkout_the_error_says_how_to_get_it(
+    name: str, project: Checkout, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One line, and nothing is compiled."""
-    monkeypatch.delenv("PYMLLM_SCALELLM", raising=False)
-    with pytest.raises(AdapterError, match="ScaleLLM is read from a checkout; clone it, check ffee4ff out"):
+    monkeypatch.delenv(project.variable, raising=False)
+    monkeypatch.setattr(library, "_load", library._load.__wrapped__)
+    monkeypatch.setattr(indexes, "_compile", indexes._compile.__wrapped__)
+    with pytest.raises(AdapterError, match=f"{project.project} is read from a checkout; clone it, check"):
         make_adapter(name)
+    assert not cache.exists()

@@ -56,7 +56,8 @@ class ScaleSlots(_Blocks, SlotAdapter):
 class ScalePrefix(_Blocks, PrefixAdapter):
     """``PrefixCache``. A node has many blocks, but evictions take single ones, so each is shown as a node.
 
-    ``also`` names capabilities that it does not promise, for one program.
+    Two keys of a configuration are each for one program: ``also`` names capabilities that it does not
+    promise, and with ``clock_back`` the clock on the wall is being set back.
     """
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
@@ -66,7 +67,8 @@ class ScalePrefix(_Blocks, PrefixAdapter):
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
-        self.memory = ScaleMemory(self.number("slots") // self.page_size, self.page_size)
+        step = -1 if self.config.get("clock_back") else 1
+        self.memory = ScaleMemory(self.number("slots") // self.page_size, self.page_size, step)
         self._counter = itertools.count()
         self._numbers: dict[int, int] = {}  # by block, of what it was cached for
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "memory/block_allocator.h"
 #include "memory/prefix_cache.h"
 
@@ -89,15 +90,10 @@ Block block_of(const Memory& memory, int32_t id) {
 std::string look_inside(const Memory& memory) {
   const PrefixCache& cache = *memory.cache;
   std::set<const PrefixCache::Node*> listed;
-  int64_t before = 0;
   for (const auto* node = cache.lru_front_.next; node != &cache.lru_back_; node = node->next) {
     if (!listed.insert(node).second || node->next->prev != node) {
       return "the list of nodes by recency is no list";
     }
-    if (node->last_access_time < before) {
-      return "the list of nodes is not in order of recency";
-    }
-    before = node->last_access_time;
   }
   size_t nodes = 0, blocks = 0;
   std::vector<const PrefixCache::Node*> left{&cache.root_};
@@ -132,7 +128,8 @@ extern "C" {
 
 const char* scale_failure() { return failure.c_str(); }
 
-Memory* scale_new(int32_t blocks, int32_t block_size) {
+Memory* scale_new(int32_t blocks, int32_t block_size, int32_t step) {
+  absl::step = step;
   Memory* made = nullptr;
   guarded([&] {
     made = new Memory(blocks, block_size);

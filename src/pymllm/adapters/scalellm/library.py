@@ -39,14 +39,15 @@ def _load() -> ctypes.CDLL:
 class ScaleMemory:
     """An allocator, a cache over it, and who has which blocks; block 0 is padding, as their manager has it.
 
-    A check of ScaleLLM's that fails is a `RuntimeError` with its text.
+    A check of ScaleLLM's that fails is a `RuntimeError` with its text. ``step`` is how many microseconds
+    later the clock is each time that anybody looks.
     """
 
-    def __init__(self, blocks: int, block_size: int) -> None:
+    def __init__(self, blocks: int, block_size: int, step: int = 1) -> None:
         self._library = _load()
         self._size = block_size
         self._room = (ctypes.c_int32 * ((blocks + 1) * (3 + block_size)))()
-        self._memory = ctypes.c_void_p(self._library.scale_new(blocks, block_size))
+        self._memory = ctypes.c_void_p(self._library.scale_new(blocks, block_size, step))
         if not self._memory:
             raise RuntimeError(self._failure())
 

@@ -71,8 +71,11 @@ def who_has_leading_blocks_is_told(before: IndexModel, operation: FindBlocks, se
       `find_match_details`): the same. Events name blocks by the hashes of the sequence, searches go by
       those of the tokens. Workers that hash in different ways are told wrongly
       ([finding](../findings/own-hashes-are-not-removed.md)).
-    - llm-d: a table of blocks, with the workers that have each; searches went on behind a gap
+    - llm-d 7be76e1: a table of blocks, with the workers that have each, and a scorer that follows each worker
+      to its first gap (`pkg/kvcache/kvblock_scorer.go`): the same. Searches went on behind a gap
       ([pull request 688](https://github.com/llm-d/llm-d-kv-cache/pull/688)).
+    - aibrix e3e10f9: a table like that; blocks of one event stand side by side
+      ([finding](../findings/blocks-of-an-event-stand-side-by-side.md)).
     - sglang, vLLM and Megatron Core have no such index. The first two send the events that one is made of.
     """
     workers = [worker for worker, _ in seen.result.workers]
@@ -135,6 +138,8 @@ def events_change_nothing_of_others(before: IndexModel, operation: object, seen:
       `clear_children_if_unreachable`): the same, since who has less of it has nothing below.
     - An index of dynamo that many threads write to lost this between a split and a removal
       ([pull request 11169](https://github.com/ai-dynamo/dynamo/pull/11169)).
+    - aibrix e3e10f9: one worker's removal takes the block from all
+      ([finding](../findings/a-removal-takes-the-block-from-all.md)).
     """
 
 
@@ -170,6 +175,10 @@ def nothing_is_stored_below_what_is_not_there(
     -------
     - dynamo 1.6.1: `ParentBlockNotFound` (`radix_tree.rs`, `apply_stored`), which its Python interface
       raises as `RuntimeError`: the same.
+    - llm-d 7be76e1: nothing is stored below a parent that nobody has named; another worker's is enough
+      ([finding](../findings/another-workers-parent-is-enough.md)).
+    - aibrix e3e10f9: it is put in front
+      ([finding](../findings/a-block-without-its-parent-is-put-in-front.md)).
     """
 
 
@@ -261,7 +270,8 @@ def what_is_removed_is_not_found(before: IndexModel, operation: object, seen: Se
       that): within these bounds ([finding](../findings/cut-off-blocks-come-back-or-not.md)).
     - vLLM evicts the end of a chain first, but any block goes whose reference is the last one.
     - A search of llm-d went on behind what was missing
-      ([pull request 688](https://github.com/llm-d/llm-d-kv-cache/pull/688)).
+      ([pull request 688](https://github.com/llm-d/llm-d-kv-cache/pull/688)); one of aibrix does
+      ([finding](../findings/a-search-goes-on-behind-a-gap.md)).
     """
 
 
@@ -321,8 +331,8 @@ def who_is_cleared_has_nothing(before: IndexModel, operation: object, seen: Seen
     -------
     - dynamo 1.6.1: the event `cleared`, `clear_all_blocks` and `remove_worker` (`radix_tree.rs`): the same.
       The latter two are for all ranks of a worker, which here are workers of their own.
-    - llm-d logged the event and did nothing
-      ([pull request 593](https://github.com/llm-d/llm-d-kv-cache/pull/593)).
+    - llm-d 7be76e1 and aibrix e3e10f9: `Clear`, `RemovePrefix`: the same. llm-d had logged the event and done
+      nothing ([pull request 593](https://github.com/llm-d/llm-d-kv-cache/pull/593)).
     """
 
 

@@ -1,4 +1,5 @@
-// Stands in for absl's clock: every look at it is a microsecond later, so that a program repeats.
+// Stands in for absl's clock: every look at it is a microsecond later, so that a program repeats, or earlier,
+// where somebody sets it back.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,11 @@ struct Time {
   int64_t microseconds;
 };
 
+inline int64_t step = 1;
+
 inline Time Now() {
-  static int64_t looks = 0;
-  return {++looks};
+  static int64_t shown = int64_t{1} << 40;
+  return {shown += step};
 }
 
 }  // namespace absl
