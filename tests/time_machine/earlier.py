@@ -266,8 +266,9 @@ class EarlierRadix(EarlierTree, SglangRadix):
         super().__init__(name, config)
 
     def claim(self) -> frozenset[str]:
-        """Claim hashes, where events tell some."""
-        return super().claim() | ({"hashes"} if "events" in self.config else set())
+        """Claim hashes, where events tell some; nodes are shown without them."""
+        claimed = super().claim()
+        return (claimed - {"inspect"}) | {"hashes"} if "events" in self.config else claimed
 
     def more_parameters(self, page_size: int) -> dict[str, Any]:
         return {"eviction_policy": self.policy, "enable_kv_cache_events": "events" in self.config}
