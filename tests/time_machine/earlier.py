@@ -19,7 +19,7 @@ import msgspec
 import torch
 
 from pymllm.adapters.base import UnsupportedError
-from pymllm.adapters.key_forms import spell_namespace
+from pymllm.adapters.key_forms import read_namespace, spell_namespace
 from pymllm.adapters.sglang import mamba, pools
 from pymllm.adapters.sglang import slots as sglang_slots
 from pymllm.adapters.sglang import tree as sglang_tree
@@ -236,10 +236,64 @@ class EarlierTree(SglangTree):
         return sum(len(part.key) for part in self._climb(node))
 
 
+def _radix_knows(policy: str) -> bool:
+    """Tell whether a radix tree of this release can be built with a policy."""
+    try:
+        load_sglang("mem_cache.cache_init_params")
+        strategies = vars(load_sglang("mem_cache.evict_policy"))
+    except ImportError:
+        return False
+    return {"inserts": "LFUStrategy", "priority": "PriorityStrategy"}[policy] in strategies
+
+
 class EarlierRadix(EarlierTree, SglangRadix):
-    """``RadixCache`` of releases from 0.4.8 on."""
+    """``RadixCache`` of releases from 0.4.8 on.
+
+    With the key ``events`` in its configuration the hashes of pages are those of the events that it sent when
+    it stored them, as a router keeps them.
+    """
 
     MODULE, NAME = "radix_cache", "RadixCache"
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        {**config, **more}
+        for config in SglangRadix.CONFIGURATIONS
+        for more in ({}, {"events": True})
+        if ("policy" not in config or (_radix_knows(str(config["policy"])) and not more))
+    )
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        self._told: dict[tuple[Any, ...], str] = {}
+        super().__init__(name, config)
+
+    def claim(self) -> frozenset[str]:
+        """Claim hashes, where events tell some; nodes are shown without them."""
+        claimed = super().claim()
+        return (claimed - {"inspect"}) | {"hashes"} if "events" in self.config else claimed
+
+    def more_parameters(self, page_size: int) -> dict[str, Any]:
+        return {"eviction_policy": self.policy, "enable_kv_cache_events": "events" in self.config}
+
+    def insert_and_look(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
+        """Make the call; the last blocks that were stored are those that it did not know."""
+        result = super().insert_and_look(operation, key, value)
+        size, tokens = self.page_size, operation.key.tokens
+        ends = range(result.prefix_len + size, self.whole(len(tokens)) + 1, size)
+        stored = [event for event in self.cache.take_events() if hasattr(event, "parent_block_hash")]
+        hashes = [digest for event in stored for digest in event.block_hashes]
+        for end, digest in zip(reversed(ends), reversed(hashes), strict=False):
+            self._told[operation.key.extra_key, *tokens[:end]] = str(digest)
+        return result
+
+    def do_hash(self, step: int, operation: ops.Hash) -> out.Result:
+        """Tell the hashes that events had for the pages of a path."""
+        if "events" not in self.config:
+            raise UnsupportedError("no events are sent")
+        node = self.node_of(operation.of)  # none in a tree that was reset, which left the root alone
+        path = [] if node is None else [*self._climb(node)][::-1]
+        tokens = [token for node in path for token in getattr(node.key, "token_ids", node.key)]
+        name = read_namespace(getattr(path[0].key, "extra_key", None)) if path else None
+        ends = range(self.page_size, len(tokens) + 1, self.page_size)
+        return out.Hashes(tuple(self._told[name, *tokens[:end]] for end in ends))
 
     def view(self, node: Any, parent: int | None) -> out.NodeView:
         """Tell what a node looks like, whose key was a list before there were namespaces."""

@@ -24,10 +24,34 @@ def kind_of_memory(name: str) -> Any:
 
 
 class SglangRadix(SglangTree):
-    """``sglang.srt.mem_cache.radix_cache.RadixCache`` over its token and paged allocators."""
+    """``sglang.srt.mem_cache.radix_cache.RadixCache`` over its token and paged allocators.
+
+    One more key of its configuration, ``policy``, orders evictions: ``inserts``, which it calls ``lfu``, and
+    ``priority``. Ranks are claimed, and not which of equal ones goes: a split has its own time of access.
+    """
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        *pool_configurations([None], ["token"]),
+        *pool_configurations([None], ["token"], policy="inserts"),
+        *pool_configurations([None], ["token"], policy="priority"),
+    )
 
     def make_cache(self, page_size: int) -> Any:
-        return load_sglang("mem_cache.radix_cache").RadixCache(self.parameters(page_size))
+        return load_sglang("mem_cache.radix_cache").RadixCache(
+            self.parameters(page_size, eviction_policy=self.policy)
+        )
+
+    @property
+    def policy(self) -> str:
+        """The policy by sglang's name."""
+        return {"inserts": "lfu"}.get(own := str(self.config.get("policy", "lru")), own)
+
+    def claim(self) -> frozenset[str]:
+        """Claim the ranks of a policy that has some."""
+        return super().claim() | ({"ranked_policy"} if "policy" in self.config else set())
+
+    def more_of_insert(self, operation: Insert) -> dict[str, Any]:
+        return {"priority": operation.priority}
 
     def view(self, node: Any, parent: int | None) -> NodeView:
         """Tell what a node looks like; its hits count inserts, which is another law's business."""

@@ -17,7 +17,7 @@ from pymllm.adapters.sglang.caches import (
     merge_ranges,
 )
 from pymllm.adapters.sglang.package import OLDER, require_version
-from pymllm.errors import AdapterError, ProgramError
+from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.files import Config
@@ -117,6 +117,20 @@ def test_a_node_shows_what_it_holds() -> None:
     assert adapter.capabilities == {"pool", "extra_key", "inspect", "node_ids", "engine"}
 
 
+@needs_sglang_newer
+@pytest.mark.parametrize(("policy", "freed"), [("inserts", (3,)), ("priority", (1, 2))])
+def test_a_policy_orders_leaves(policy: str, freed: tuple[int, ...]) -> None:
+    """R11: by inserts, the older leaf has come twice; by priority, the other one was given one."""
+    config = next(config for config in SglangRadix.CONFIGURATIONS if config.get("policy") == policy)
+    adapter = make_adapter("sglang-radix", {**config, "page_size": 1})
+    assert "ranked_policy" in adapter.capabilities
+    adapter.apply(1, ops.Alloc(5))
+    for step, (first, last, priority) in enumerate(((0, 2, 0), (3, 5, 0), (2, 3, 1)), 2):
+        key = ops.Key((9,)) if priority else ops.Key((1, 2))
+        adapter.apply(step, ops.Insert(key, (ops.Span(1, first, last),), priority=priority))
+    assert adapter.apply(5, ops.Evict(1)).effects == (out.Effect("free", freed),)
+
+
 # -- The adapters of sglang's unified tree: in Python and in Rust, alone and beside a window -----------------
 
 
@@ -163,6 +177,25 @@ def test_only_the_tree_in_python_shows_nodes() -> None:
 def test_halves_are_not_given_back_early_where_nobody_knows_of_the_window() -> None:
     """There would be tombstones, of which nothing is claimed."""
     assert isinstance(make_adapter("sglang-rust-swa").apply(1, ops.FreeSWA(())).result, out.Unsupported)
+
+
+@needs_sglang_newer
+def test_a_tree_is_asked_to_check_itself_when_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R9: as a server does when idle; a plain radix tree cannot."""
+    assert make_adapter("sglang-radix").audit() == ()
+    adapter = make_adapter("sglang-unified")
+    adapter.apply(1, ops.Alloc(2))
+    adapter.apply(2, ops.Insert(ops.Key((1, 2)), (ops.Span(1, 0, 2),)))
+    assert adapter.audit() == ("R9",)
+
+    def fail() -> None:
+        raise AssertionError("node 1234 is dead")
+
+    monkeypatch.setattr(adapter.cache, "sanity_check", fail)
+    with pytest.raises(InvariantViolation, match=r"^R9: the tree's own check says: node # is dead$"):
+        adapter.audit()
+    adapter.apply(3, ops.Lock(2))
+    assert adapter.audit() == ()
 
 
 WINDOWED = pytest.mark.parametrize("name", ["sglang-unified-swa", "sglang-rust-swa"])
