@@ -40,7 +40,10 @@ _MORE = 3
 """The token behind every key."""
 
 _STAND_INS = STAND_INS | {
+    "PIL": "images",
+    "cbor2": "another way to spell what is hashed",
     "cloudpickle": "functions on their way to other processes",
+    "transformers": "names of models",
     "vllm.platforms": "which GPU there is",
     "vllm.sequence": "requests of the first engine",
     "vllm.triton_utils": "kernels",
