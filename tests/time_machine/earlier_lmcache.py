@@ -160,7 +160,8 @@ class Pins(BlockAdapter):
         for block in blocks:
             self._objects[block].pin()
             order = self._order[block]
-            order.insert(self.PINS_BEFORE if len(order) > self.PINS_BEFORE else 0, "pin")
+            before = order.index("reference") if "reference" in order else self.PINS_BEFORE
+            order.insert(0 if before < self.PINS_BEFORE else len(order), "pin")
 
     def release(self, blocks: list[int]) -> None:
         """Let go of objects, and tell which of them came free."""

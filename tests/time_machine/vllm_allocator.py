@@ -33,6 +33,9 @@ from pymllm.history import outcomes as out
 from pymllm.history.files import Config
 from tests.time_machine.earlier_vllm import load
 
+_MORE = 3
+"""The token behind every key, with a tail."""
+
 
 class Request:
     """A group of one sequence, as a block manager asks for it."""
@@ -94,6 +97,9 @@ class BlockManager(BaseAdapter):
         require_version()
         super().__init__(name, config)
         self.page_size = self.number("page_size")
+        self._tail = (_MORE,) if config.get("tail") else ()
+        if self._tail and self.page_size < 2:
+            raise ValueError(f"page_size is {self.page_size}; it must be at least 2 with a tail")
         self._start()
         self._contents: dict[int, tuple[int, ...]] = {}  # by block: what the request that had it wrote
         self._numbers: dict[int, int] = {}  # by block: the number of what it holds (X3)
@@ -104,7 +110,8 @@ class BlockManager(BaseAdapter):
         self._holds: dict[int, Request | None] = {}
 
     def _start(self) -> None:
-        self.manager = make_manager(self.page_size, self.number("capacity") // self.page_size)
+        blocks = self.number("capacity") // self.page_size + len(self._tail)
+        self.manager = make_manager(self.page_size, blocks)
         device = load("utils").Device.GPU
         self.allocator = self.manager.block_allocator._allocators[device]
 
@@ -140,11 +147,11 @@ class BlockManager(BaseAdapter):
         length = len(key.tokens) if end is None else end
         return ops.Key(key.tokens[: length // self.page_size * self.page_size], key.extra_key)
 
-    def _request(self, key: ops.Key) -> Request:
+    def _request(self, key: ops.Key, more: Sequence[int] = ()) -> Request:
         space = spell_namespace(key.extra_key)
         adapter = 0 if space is None else self._adapters.setdefault(space, len(self._adapters) + 1)
         tokens = [token for token in key.tokens if isinstance(token, int)]
-        return Request(next(self._counter), tokens, adapter)
+        return Request(next(self._counter), [*tokens, *more], adapter)
 
     def _cached(self, request: Request) -> list[int | None]:
         """Return the cached block of each page of a request, or ``None``."""
@@ -181,7 +188,7 @@ class BlockManager(BaseAdapter):
         length = len(key.tokens)
         if not length:
             return out.Inserted(0, (), 0)
-        request = self._request(key)
+        request = self._request(key, self._tail)
         if self._lacks_room(request):
             return out.NoRoom()
         self.manager.allocate(request)
@@ -204,7 +211,8 @@ class BlockManager(BaseAdapter):
         """Say whether what is free is too little for what is missing."""
         cached = self._cached(request)
         idle = [block for block in cached if block is not None and block in self.allocator.evictor]
-        return cached.count(None) > self.allocator.get_num_free_blocks() - len(idle)
+        missing = cached.count(None) + len(self._tail)
+        return missing > self.allocator.get_num_free_blocks() - len(idle)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
         """Let somebody take all blank blocks and some more, and give them back."""
@@ -275,6 +283,20 @@ class BlockManager(BaseAdapter):
             slots=self._contents[block],
             lock_ref=int(self.allocator._refcounter.get(block)),
         )
+
+
+class Tails(BlockManager):
+    """The same, where each insert has one token more than its key, and so a block that is never full.
+
+    There is one block more than the capacity. Pages have two tokens or more: of one, that token would be a
+    page of its own.
+    """
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        {**_configuration(2, 6), "tail": True},
+        {**_configuration(2, 14), "tail": True},
+        {**_configuration(4, 5), "tail": True},
+    )
 
 
 class Adapters(BlockManager):
