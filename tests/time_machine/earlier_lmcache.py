@@ -5,8 +5,8 @@ Use one as ``--adapter tests.time_machine.earlier_lmcache:EarlierChunks`` from t
 `EarlierChunks` is `pymllm.adapters.lmcache.chunks.LMCacheChunks` over ``TensorMemoryAllocator`` of its time.
 The others are of the objects that it hands out, as kind ``blocks`` without hashes. An object is kept by who
 has a reference, and by who has looked it up and is to retrieve it: that is a pin, and is counted apart. Both
-are references here. The first one of a block is LMCache's reference, all others are pins; which of them go
-first is what the adapters differ in.
+are references here. `OnePin` pins an object once, and lets go of the pin last; `Pins` pins it as often as it
+is shared, and lets go of one pin before the reference.
 """
 
 from __future__ import annotations
@@ -118,14 +118,12 @@ class EarlierChunks(LMCacheChunks):
 
 
 class Pins(BlockAdapter):
-    """``blocks`` objects; the reference of a block goes before its pins."""
+    """``blocks`` objects of one reference and any number of pins."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         {"blocks": 4, "block_size": 1, "policy": "release", "caching": False},
         {"blocks": 2, "block_size": 1, "policy": "release", "caching": False},
     )
-    PINS_BEFORE: ClassVar[int] = 0
-    """How many pins go before the reference."""
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
@@ -160,8 +158,7 @@ class Pins(BlockAdapter):
         for block in blocks:
             self._objects[block].pin()
             order = self._order[block]
-            before = order.index("reference") if "reference" in order else self.PINS_BEFORE
-            order.insert(0 if before < self.PINS_BEFORE else len(order), "pin")
+            order.insert(0 if order[0] == "reference" else len(order), "pin")
 
     def release(self, blocks: list[int]) -> None:
         """Let go of objects, and tell which of them came free."""
@@ -198,7 +195,16 @@ class Pins(BlockAdapter):
         return int(meta.ref_count) + int(getattr(meta, "pin_count", getattr(meta, "is_pin", 0)))
 
 
-class PinsFirst(Pins):
-    """The same, where one pin goes before the reference, and the others after it."""
+class OnePin(Pins):
+    """``blocks`` objects of one pin and any number of references."""
 
-    PINS_BEFORE: ClassVar[int] = 1
+    def retain(self, blocks: list[int]) -> None:
+        """Pin objects that nobody has pinned, and take references of the others."""
+        for block in blocks:
+            memory, order = self._objects[block], self._order[block]
+            if "pin" in order:
+                memory.ref_count_up()
+                order.insert(0, "reference")
+            else:
+                memory.pin()
+                order.append("pin")
