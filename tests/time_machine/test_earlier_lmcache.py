@@ -158,7 +158,7 @@ def test_sound_chunks_break_no_law(release: Any) -> None:
 
 
 def test_a_free_of_nothing_is_found(release: Any) -> None:
-    """The bug of releases until 0.3.5 fails in the first step."""
+    """The bug of releases until 0.3.12 fails in the first step."""
     release(FREES_NOTHING=False)
     with pytest.raises(InvariantViolation) as found:
         search(SlotMachine, EarlierChunks, 20, 60)
