@@ -4,9 +4,8 @@ Use it as ``--adapter tests.time_machine.vllm_allocator:BlockManager`` from the 
 ``PYMLLM_ANY_VERSION=1``. ``BlockSpaceManager`` (until 0.6.2 ``BlockSpaceManagerV2``) is called as the
 scheduler of its time calls it, over ``PrefixCachingBlockAllocator``:
 
-- an insert is a request that comes, is computed, and goes; a hold is one that stays. Each insert has one
-  token more than its key, which is computed again in any case. So there is one block more than the capacity,
-  and pages have two tokens or more: of one, that token would be a page of its own;
+- an insert is a request that comes, is computed, and goes; a hold is one that stays. The last block of a
+  prompt is computed again in any case, and until 0.6.4 nothing is told of it; so it is asked for by itself;
 - a request is accessed in every step that it runs in, and so when it ends: what was let go of last goes last
   (policy ``release``);
 - nothing can be looked up without taking it. A match looks at the block of each hash, and whether it counts
@@ -35,7 +34,7 @@ from pymllm.history.files import Config
 from tests.time_machine.earlier_vllm import load
 
 _MORE = 3
-"""The token behind every key."""
+"""The token behind every key, with a tail."""
 
 
 class Request:
@@ -89,8 +88,8 @@ class BlockManager(BaseAdapter):
 
     KIND: ClassVar[str] = "prefix"
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
-        _configuration(2, 6),
-        _configuration(2, 14),
+        _configuration(1, 6),
+        _configuration(1, 14),
         _configuration(4, 5),
     )
 
@@ -98,8 +97,9 @@ class BlockManager(BaseAdapter):
         require_version()
         super().__init__(name, config)
         self.page_size = self.number("page_size")
-        if self.page_size < 2:
-            raise ValueError(f"page_size is {self.page_size}; it must be at least 2")
+        self._tail = (_MORE,) if config.get("tail") else ()
+        if self._tail and self.page_size < 2:
+            raise ValueError(f"page_size is {self.page_size}; it must be at least 2 with a tail")
         self._start()
         self._contents: dict[int, tuple[int, ...]] = {}  # by block: what the request that had it wrote
         self._numbers: dict[int, int] = {}  # by block: the number of what it holds (X3)
@@ -110,7 +110,8 @@ class BlockManager(BaseAdapter):
         self._holds: dict[int, Request | None] = {}
 
     def _start(self) -> None:
-        self.manager = make_manager(self.page_size, self.number("capacity") // self.page_size + 1)
+        blocks = self.number("capacity") // self.page_size + len(self._tail)
+        self.manager = make_manager(self.page_size, blocks)
         device = load("utils").Device.GPU
         self.allocator = self.manager.block_allocator._allocators[device]
 
@@ -187,12 +188,14 @@ class BlockManager(BaseAdapter):
         length = len(key.tokens)
         if not length:
             return out.Inserted(0, (), 0)
-        request = self._request(key, [_MORE])
+        request = self._request(key, self._tail)
         if self._lacks_room(request):
             return out.NoRoom()
         self.manager.allocate(request)
-        found = len(self.manager.get_common_computed_block_ids([request])) * self.page_size
         table = self.manager.get_block_table(request)
+        told = len(self.manager.get_common_computed_block_ids([request]))
+        is_last = told == len(table) - 1 and self.allocator.block_is_computed(table[-1])
+        found = (told + is_last) * self.page_size
         for place in range(found // self.page_size, length // self.page_size):
             first, block = place * self.page_size, table[place]
             self._contents[block] = tuple(slots[first : first + self.page_size])  # type: ignore[arg-type]
@@ -205,10 +208,11 @@ class BlockManager(BaseAdapter):
         return out.Inserted(found, ((found, length),) if found < length else (), length)
 
     def _lacks_room(self, request: Request) -> bool:
-        """Say whether what is free is too little for what is missing, and for the token behind the key."""
+        """Say whether what is free is too little for what is missing."""
         cached = self._cached(request)
         idle = [block for block in cached if block is not None and block in self.allocator.evictor]
-        return cached.count(None) + 1 > self.allocator.get_num_free_blocks() - len(idle)
+        missing = cached.count(None) + len(self._tail)
+        return missing > self.allocator.get_num_free_blocks() - len(idle)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
         """Let somebody take all blank blocks and some more, and give them back."""
@@ -279,6 +283,20 @@ class BlockManager(BaseAdapter):
             slots=self._contents[block],
             lock_ref=int(self.allocator._refcounter.get(block)),
         )
+
+
+class Tails(BlockManager):
+    """The same, where each insert has one token more than its key, and so a block that is never full.
+
+    There is one block more than the capacity. Pages have two tokens or more: of one, that token would be a
+    page of its own.
+    """
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        {**_configuration(2, 6), "tail": True},
+        {**_configuration(2, 14), "tail": True},
+        {**_configuration(4, 5), "tail": True},
+    )
 
 
 class Adapters(BlockManager):
