@@ -38,7 +38,9 @@ installed without their dependencies, and the adapter that the table names calls
    law there, and that these searches broke it by no other program either.
 
 `tox -e time-machine` plays the rows that have no result yet; `tox -e time-machine -- run --again --only ID`
-plays one again. `python -m tests.time_machine page` writes this page.
+plays one again. With `--store FOLDER` every verification is kept with its release, and
+`pymllm report FOLDER` [draws](report.md#releases) which laws each release breaks.
+`python -m tests.time_machine page` writes this page.
 """
 
 _FIGURES = """\

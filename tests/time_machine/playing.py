@@ -46,11 +46,17 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """An installed release, the adapter that knows it, and the number of processes to search with."""
+    """An installed release, the adapter that knows it, and the number of processes to search with.
 
+    `store` is where verifications are kept for `pymllm report`, or `None`.
+    """
+
+    package: str
+    version: str
     folder: Path
     adapter: str
     jobs: int
+    store: Path | None = None
 
     def ask(self, command: str, *words: str) -> dict[str, Any]:
         """Give a command of pymllm this release, in a process of its own; return its document."""
@@ -70,7 +76,8 @@ class Release:
     def verify(self, seed: int, output: Path) -> tuple[dict[str, Any], list[Program], list[str]]:
         """Search in the default profile; return the document, the programs, and what stopped it."""
         words = ("--seed", str(seed), "--jobs", str(self.jobs), "--output", str(output))
-        document = self.ask("verify", *words)
+        kept = () if self.store is None else ("--store", str(self.store))
+        document = self.ask("verify", *words, "--release", f"{self.package}=={self.version}", *kept)
         (adapter,) = document["adapters"]
         programs = [
             Program(it["law"], it["message"], it["smallest"], ROOT / it["file"])
@@ -168,7 +175,9 @@ def _used() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def play(bug: Bug, packages: Path, work: Path, jobs: int, programs: Path) -> Result:
+def play(
+    bug: Bug, packages: Path, work: Path, jobs: int, programs: Path, store: Path | None = None
+) -> Result:
     """Play a row, and keep the program that found its bug.
 
     Parameters
@@ -183,6 +192,8 @@ def play(bug: Bug, packages: Path, work: Path, jobs: int, programs: Path) -> Res
         Processes of a search.
     programs : Path
         Where the program is kept.
+    store : Path, optional
+        Where verifications are kept, each with its release.
 
     Raises
     ------
@@ -190,7 +201,7 @@ def play(bug: Bug, packages: Path, work: Path, jobs: int, programs: Path) -> Res
         pip has no such release, or a command refused.
     """
     old, fixed = (
-        Release(unpack(bug.project, version, packages), bug.adapter, jobs)
+        Release(bug.project, version, unpack(bug.project, version, packages), bug.adapter, jobs, store)
         for version in (bug.last_with, bug.first_without)
     )
     at_play = Play(bug, old, fixed, work)
