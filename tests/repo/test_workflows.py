@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from pymllm.adapters.registry import PEERS
 from pymllm.report.feeds import make_openmetrics
 from pymllm.report.records import Figure
 from tests.repo.test_pages import BLOCK, what_is_wrong
@@ -94,7 +99,7 @@ def test_a_workflow_is_one(name: str) -> None:
 
 def test_what_is_told_of_a_violation_is_told_although_verify_ends_in_1() -> None:
     """The step with the feed runs all the same, where the feed has verdicts."""
-    for name in ("github-summary.yml", "junit.yml", "prometheus.yml", "badge.yml"):
+    for name in ("github-summary.yml", "junit.yml", "prometheus.yml", "badge.yml", "nightly.yml"):
         (feed,) = (step for step in steps_of(name) if "pymllm report" in step.get("run", ""))
         assert feed["if"] == "${{ !cancelled() }}"
 
@@ -121,3 +126,130 @@ def test_metrics_that_the_page_and_the_rules_name_are_written() -> None:
     kinds = [samples.verify(absent), samples.faults(), samples.soak(), samples.verify()]
     runs = [samples.run(plain) for plain in kinds] + [run for it in figures for run in days(it)]
     assert told == set(re.findall(r"^# TYPE (\w+)", make_openmetrics(runs), flags=re.MULTILINE))
+
+
+# -- the night ---------------------------------------------------------------------------------------------
+
+NIGHT: dict[str, Any] = yaml.safe_load(FILES["nightly.yml"])["jobs"]["laws"]
+SAYS = """#!/bin/sh
+printf '%s\\n' "$*" >> said.txt
+"""
+GH = """#!/bin/sh
+printf 'gh %s\\n' "$*" >> said.txt
+case "$1 $2" in
+"run list") echo 9; echo 8; echo 7 ;;
+"run download") [ -d "nights/$3" ] && cp -r "nights/$3" before ;;
+esac
+"""
+
+
+def play(name: str, folder: Path, **programs: str) -> list[str]:
+    """Run the script of a step of the night as GitHub does, with stand-ins; return what these were told."""
+    bin_folder = folder / "bin"
+    bin_folder.mkdir(exist_ok=True)
+    for program, source in programs.items():
+        (bin_folder / program).write_text(source, encoding="utf-8")
+        (bin_folder / program).chmod(0o755)
+    (script,) = (step["run"] for step in steps_of("nightly.yml") if step.get("name") == name)
+    told = {key: value for key, value in NIGHT["env"].items() if EXPRESSION.search(value) is None}
+    env = {**os.environ, **told, "PATH": f"{bin_folder}:{os.environ['PATH']}", "RUN": "https://run"}
+    env |= {"GITHUB_RUN_NUMBER": "41", "LC_ALL": "C", "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        ["bash", "-e"], input=script, cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    said = folder / "said.txt"
+    return said.read_text(encoding="utf-8").splitlines() if said.exists() else []
+
+
+def test_the_night_judges_every_adapter_of_what_it_installs() -> None:
+    """An adapter that is new here is asked, too, and none that only an older release has."""
+    found = {"sglang": "sglang", "vllm": "vllm", "ai-dynamo-runtime": "dynamo"}
+    packages = {found[name] for name in NIGHT["env"]["PACKAGES"].split()}
+    newest = [it.name for it in PEERS if it.package in packages and it.environment != "peers-older"]
+    assert sorted(NIGHT["env"]["ADAPTERS"].split()) == sorted(newest)
+    assert (ROOT / NIGHT["env"]["KNOWN"].removeprefix("pymllm/")).is_file()
+
+
+def test_code_of_strangers_gets_no_right_to_write() -> None:
+    """Whoever installs packages may only read; whoever writes runs nothing but GitHub's own programs."""
+    for job in yaml.safe_load(FILES["nightly.yml"])["jobs"].values():
+        scripts = "".join(step.get("run", "") for step in job["steps"])
+        assert ("pip install" in scripts) == ("write" not in job["permissions"].values())
+        assert ("pymllm " in scripts) == ("pip install" in scripts)
+        assert not any("github.token" in value for value in job.get("env", {}).values())
+
+
+def test_what_the_night_types_can_be_typed(tmp_path: Path) -> None:
+    """With all adapters, the known deviations, and another seed each night for one of the two."""
+    (tmp_path / "tonight").mkdir()
+    play("Search", tmp_path, pymllm=SAYS)
+    search, matrix = (words.split() for words in play("Matrix", tmp_path))
+    assert [wrong for words in (search, matrix) if (wrong := what_is_wrong(words))] == []
+    adapters = NIGHT["env"]["ADAPTERS"].split()
+    assert search[1 : 1 + 2 * len(adapters)] == [word for it in adapters for word in ("--adapter", it)]
+    assert (matrix[0], matrix[1 : 1 + len(adapters)]) == ("compare", adapters)
+    for words, seed in ((search, "41"), (matrix, "0")):
+        assert words[words.index("--seed") + 1] == seed
+        assert words[words.index("--deviations") + 1] == "pymllm/docs/findings/known.toml"
+
+
+def test_the_night_takes_the_newest_night_that_had_a_matrix(tmp_path: Path) -> None:
+    """One had no artefact, one no matrix; in the first night there is nothing."""
+    play("What the last night kept", tmp_path, gh=GH)
+    assert not (tmp_path / "before").exists()
+    for night, text in (("8", ""), ("7", "{}")):
+        (tmp_path / "nights" / night).mkdir(parents=True)
+        (tmp_path / "nights" / night / "compare.json").write_text(text, encoding="utf-8")
+    play("What the last night kept", tmp_path)
+    assert (tmp_path / "before" / "compare.json").read_text(encoding="utf-8") == "{}"
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="GitHub's runners have jq, this machine has none")
+@pytest.mark.parametrize(
+    ("before", "line"),
+    [
+        (samples.adapter("rows", "rows", [samples.law("P2", "holds")]), None),
+        (
+            samples.adapter("rows", "rows", [samples.law("P2", "violated")]),
+            "P2    rows   violated   holds   fixed",
+        ),
+        (samples.adapter("gone", "rows", [samples.law("P2", "holds")]), "only before: gone"),
+        (None, None),
+    ],
+)
+def test_the_night_writes_an_issue_where_a_verdict_changed(
+    before: dict[str, Any] | None, line: str | None, tmp_path: Path
+) -> None:
+    """For the worse, for the better, and where an adapter came or went; not in the first night."""
+    tonight = samples.adapter("rows", "rows", [samples.law("P2", "holds")])
+    versions = {
+        "before": "sglang 0.5.22\nvllm 0.33.0\n",
+        "tonight": "ai-dynamo-runtime 1.6.1\nsglang 0.5.23\n",
+    }
+    for night, row in (("before", before), ("tonight", tonight)):
+        (tmp_path / night).mkdir()
+        (tmp_path / night / "versions.txt").write_text(versions[night], encoding="utf-8")
+        if row is not None:
+            plain = samples.verify(row, schema="pymllm.compare", matrix=[])
+            (tmp_path / night / "compare.json").write_text(json.dumps(plain), encoding="utf-8")
+    pymllm = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pymllm "$@"\n'
+    play("Text where a verdict changed", tmp_path, gh=GH, pymllm=pymllm)
+    said = play("Issue", tmp_path)
+    issue = tmp_path / "tonight" / "issue.md"
+    assert issue.exists() == bool(said) == (line is not None)
+    if line is None:
+        return
+    assert re.fullmatch(
+        r"gh issue create --title A verdict changed: \S+ --body-file tonight/issue\.md", said[0]
+    )
+    lines = issue.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "A verdict changed since the last night."
+    assert lines[4:7] == [
+        "| ai-dynamo-runtime | none | 1.6.1 |",
+        "| sglang | 0.5.22 | 0.5.23 |",
+        "| vllm | 0.33.0 | none |",
+    ]
+    assert f"    {line}" in lines
+    assert "the artefact `tonight` of [this run](https://run), for a law" in lines[-3]
+    assert lines[-1] == "    pymllm bisect PROGRAM --package PACKAGE"

@@ -9,7 +9,7 @@ from pymllm.cli.program import main
 __all__ = ["main"]
 
 for verb in (
-    *("verify", "soak", "compare", "diff", "rerun", "judge", "shrink"),
+    *("verify", "soak", "compare", "diff", "rerun", "judge", "shrink", "bisect"),
     *("faults", "adapters", "goals", "doctor", "schema", "replay", "report"),
 ):
     main.add_command(getattr(import_module(f"pymllm.cli.{verb}"), f"{verb}_command"))

@@ -30,6 +30,7 @@ from pymllm.conformance.program import RerunResult, rerun_history
 from pymllm.conformance.workers import Lost, ask
 from pymllm.errors import AdapterError, ProgramError, UsageError
 from pymllm.history.files import History
+from pymllm.history.outcomes import Failed
 from pymllm.oracle.verdicts import Verdict
 from pymllm.text_file import cut
 
@@ -37,6 +38,10 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _PIP = (sys.executable, "-P", "-m", "pip")
 """The pip of this interpreter; -P: what lies in the working folder is not it."""
 _LONGEST = 300  # of what pip says
+_OF_CALLS = frozenset(
+    {"AttributeError", "ImportError", "ModuleNotFoundError", "NotImplementedError", "TypeError"}
+)
+"""What a call raises that another release does not have: no law is about that."""
 _NO_WHEEL = ("No matching distribution found", "Could not find a version")
 
 # -- what pip knows ----------------------------------------------------------------------------------------
@@ -171,13 +176,27 @@ class Trial:
             return Verdict.UNKNOWN, None, str(error)
         if isinstance(result, Lost):
             return Verdict.UNKNOWN, None, result.message
+        stranger = self._find_strange_call(result.history)
+        if stranger is not None:
+            return Verdict.UNKNOWN, None, stranger
         if result.violation is not None:
             return Verdict.VIOLATED, result.violation.law, result.violation.message
         if result.misfit is not None:
             return Verdict.UNKNOWN, None, f"made other choices than the program relies on: {result.misfit}"
-        if not any(result.exercised.values()):
-            return Verdict.UNKNOWN, None, "the program tests no law"
         return Verdict.HOLDS, None, ""
+
+    def _find_strange_call(self, history: History) -> str | None:
+        """Say which step ended as a call does that this release does not have, and did not when recorded."""
+        step = history.steps[-1] if history.steps else None
+        if step is None or step.outcome is None:
+            return None
+        raised = step.outcome.result
+        if not isinstance(raised, Failed) or raised.error not in _OF_CALLS:
+            return None
+        recorded = {it.number: it.outcome for it in self.history.steps}[step.number]
+        if recorded is not None and recorded.result == raised:
+            return None
+        return f"step {step.number} raised {raised.error}: {raised.message}"
 
     def carry_out(self) -> RerunResult:
         """Run the program here, in a process that has imported nothing of the package yet."""
@@ -232,7 +251,7 @@ class Bisection:
     def search(self) -> Iterator[ReleaseRow]:
         """Try as few releases as it takes to find one change, and yield what is known of each.
 
-        Where the verdict changes more than once, this is one of the changes.
+        Where the verdict changes more than once, the search goes for what looks like the newest change.
         """
         last = len(self.releases) - 1
         for place in dict.fromkeys((last, 0)):
@@ -244,10 +263,10 @@ class Bisection:
         if not self._judged:
             return
         # An adapter knows releases one after the other: it is enough to look for the first and last of them.
-        while (place := self._place_outside()) is not None:
-            yield self._try(place)
-        while (place := self._place_between()) is not None:
-            yield self._try(place)
+        while (outside := self._place_outside()) is not None:
+            yield self._try(outside)
+        while (between := self._place_between()) is not None:
+            yield self._try(between)
 
     def search_all(self) -> Iterator[ReleaseRow]:
         """Try every release, oldest first, and yield what is known of each."""
@@ -272,7 +291,7 @@ class Bisection:
     @property
     def settled(self) -> int:
         """How many releases need not be tried any more."""
-        pair = next(self._pairs(), None)
+        pair = self._newest_pair
         return len(self.rows) if pair is None else len(self.releases) - len(self._untried(*pair))
 
     def _try(self, place: int) -> ReleaseRow:
@@ -289,6 +308,10 @@ class Bisection:
             if _shown(self.rows[old]) != _shown(self.rows[new]):
                 yield old, new
 
+    @property
+    def _newest_pair(self) -> tuple[int, int] | None:
+        return max(self._pairs(), default=None)
+
     def _untried(self, old: int, new: int) -> list[int]:
         return [place for place in range(old + 1, new) if place not in self.rows]
 
@@ -299,19 +322,19 @@ class Bisection:
 
     def _place_outside(self) -> int | None:
         """Return the middle between what could be judged, and what could not further out."""
-        if next(self._pairs(), None) is not None:
+        if self._newest_pair is not None:
             return None
         oldest, newest = self._judged[0], self._judged[-1]
         before = max((place for place in self.rows if place < oldest), default=oldest)
         behind = min((place for place in self.rows if place > newest), default=newest)
-        for known, unknown in ((oldest, before), (newest, behind)):
+        for known, unknown in ((newest, behind), (oldest, before)):
             if abs(known - unknown) > 1:
                 return (known + unknown) // 2
         return None
 
     def _place_between(self) -> int | None:
-        """Return what is nearest to the middle of the first pair."""
-        old, new = next(self._pairs(), (0, 0))
+        """Return what is nearest to the middle of the newest pair."""
+        old, new = self._newest_pair or (0, 0)
         return min(self._untried(old, new), key=lambda place: abs(2 * place - old - new), default=None)
 
 
