@@ -58,6 +58,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     kept = ("--store", "store", "--jobs", "1")
     pymllm(folder, "verify", "--adapter", "rows", "--adapter", "faulty-dirty-rows", "--examples", "40", *kept)
+    for adapter, release in (("faulty-guests", "router==1.0"), ("index-dict", "router==1.1")):
+        pymllm(folder, "verify", "--adapter", adapter, "--examples", "40", "--release", release, *kept)
     pymllm(folder, "faults", "faulty-slot-zero", "faulty-dirty-rows", *kept)
     pymllm(folder, "soak", "--adapter", "rows", "--operations", "2000", "--seed", "1", *kept)
     for capacity in ("2k", "4k"):
@@ -111,7 +113,10 @@ def test_the_page_shows_the_numbers_of_its_runs(page: Any, folder: Path) -> None
     """Laws, faults, soaks and hit rates, read off the page as a reader sees them."""
     assert page.locator("h1").inner_text() == "Nightly"
     (document,) = (
-        it for run in load_runs([folder]).runs for it in run.documents if isinstance(it, VerifyDocument)
+        it
+        for run in load_runs([folder]).runs
+        for it in run.documents
+        if isinstance(it, VerifyDocument) and it.release is None
     )
     tested = {law.id: law.tests for law in document.adapters[0].laws}
     assert cell(page, "P3", 1) == f"✓ {tested['P3']:,}"
@@ -148,6 +153,19 @@ def test_every_picture_is_drawn_as_it_is_reached_and_fits(page: Any) -> None:
             assert box["height"] >= 150
             assert box["x"] + box["width"] <= 1280
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_releases_stand_beside_each_other(page: Any) -> None:
+    """In the picture and in the table: the newest is on the left, with nothing that was not searched."""
+    section = page.locator("#releases")
+    section.scroll_into_view_if_needed()
+    picture = section.locator(".pictures")
+    picture.locator(".cartesianlayer path").first.wait_for(state="attached")
+    assert picture.locator(".xtick text").all_text_contents() == ["1.1", "1.0"]
+    assert picture.locator(".ytick text").first.text_content() == "I1"
+    head, *lines = section.locator("table tr").all_inner_texts()
+    assert head.split("\t")[-2:] == ["1.1", "1.0"]
+    assert lines[0].split("\t")[-2:] == ["not searched", "✗ violated"]
 
 
 def test_a_choice_changes_the_pictures(page: Any) -> None:

@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--again", action="store_true", help="also rows that have a result")
     run.add_argument("--jobs", type=int, default=2, help="processes of a search; by default 2")
     run.add_argument("--packages", type=Path, help="folder to keep releases in; by default none is kept")
+    run.add_argument("--store", type=Path, help="folder to keep verifications in, for pymllm report")
     verbs.add_parser("page", help="write docs/time-machine.md")
     options = parser.parse_args(arguments)
     if options.verb == "page":
@@ -58,10 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [bug for bug in reachable if not options.only or bug.id in options.only]
     with ExitStack() as stack:
         packages = options.packages or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        return _run(bugs, chosen, packages.absolute(), options.jobs, options.again)
+        store = options.store and options.store.absolute()
+        return _run(bugs, chosen, packages.absolute(), options.jobs, store, options.again)
 
 
-def _run(bugs: Sequence[Bug], chosen: Sequence[Bug], packages: Path, jobs: int, again: bool) -> int:
+def _run(
+    bugs: Sequence[Bug], chosen: Sequence[Bug], packages: Path, jobs: int, store: Path | None, again: bool
+) -> int:
     """Play the chosen rows, and keep the results of the others as far as they are of the table."""
     by_id = {bug.id: bug for bug in bugs}
     known = {id: it for id, it in read_results().items() if id in by_id and it.is_of(by_id[id])}
@@ -72,7 +76,7 @@ def _run(bugs: Sequence[Bug], chosen: Sequence[Bug], packages: Path, jobs: int, 
         _tell(f"{number} of {len(left)}: {bug.id}, {bug.project} {bug.last_with} and {bug.first_without}")
         with tempfile.TemporaryDirectory() as work:
             try:
-                result = play(bug, packages, Path(work), jobs, PROGRAMS)
+                result = play(bug, packages, Path(work), jobs, PROGRAMS, store)
             except UsageError as error:
                 _tell(f"{bug.id}: {error}")
                 failed += 1

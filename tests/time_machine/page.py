@@ -35,10 +35,13 @@ installed without their dependencies, and the adapter that the table names calls
    breaks a law in the old release and not in the fixed one. The law must be one that the table names for this
    bug; the table is read only now. Then the searches of this row end.
 3. The fixed release is searched in the same way, as often. *Silent* means that the program does not break the
-   law there, and that these searches broke it by no other program either.
+   law there, and that these searches broke it by no other program either. Where they did, the release has
+   another bug of this law, which the old release may have, too.
 
 `tox -e time-machine` plays the rows that have no result yet; `tox -e time-machine -- run --again --only ID`
-plays one again. `python -m tests.time_machine page` writes this page.
+plays one again. With `--store FOLDER` every verification is kept with its release, and
+`pymllm report FOLDER` [draws](report.md#releases) which laws each release breaks.
+`python -m tests.time_machine page` writes this page.
 """
 
 _FIGURES = """\
@@ -76,9 +79,10 @@ def _count(reachable: int, found: Sequence[tuple[Bug, Result]]) -> str:
     if found:
         longest = max(it.found.operations for _, it in found if it.found is not None)
         slowest = max(it.seconds for _, it in found)
-        silent = sum(it.is_silent for _, it in found)
+        loud = sum(not it.is_silent for _, it in found)
         text += f", by programs of at most {longest} operations, in at most {slowest:,.0f} seconds each"
-        text += f"; {silent} of them are silent in the fixed release"
+        text += ". No program breaks its law in the fixed release"
+        text += f"; in {loud} of these, searches break the same law by other programs" if loud else ""
     return f"{text}."
 
 
@@ -138,7 +142,8 @@ def _found_table(found: Iterable[tuple[Bug, Result]]) -> Iterator[str]:
 def _in_fixed(it: Result) -> str:
     """Say what the fixed release does."""
     assert it.found is not None
-    told = "silent" if it.is_silent else f"the program is silent; {it.found.law} is broken by others"
+    law = it.found.law
+    told = "silent" if it.is_silent else f"the program is silent; others break {law}, by another bug"
     if it.found.fixed is not None:
         return f"{told}; the program breaks {it.found.fixed} there"
     return told if it.found.fixed_ends is None else f"{told}; the program cannot go on there"

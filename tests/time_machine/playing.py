@@ -46,11 +46,17 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """An installed release, the adapter that knows it, and the number of processes to search with."""
+    """An installed release, the adapter that knows it, and the number of processes to search with.
 
+    `store` is where verifications are kept for `pymllm report`, or `None`.
+    """
+
+    package: str
+    version: str
     folder: Path
     adapter: str
     jobs: int
+    store: Path | None = None
 
     def ask(self, command: str, *words: str) -> dict[str, Any]:
         """Give a command of pymllm this release, in a process of its own; return its document."""
@@ -70,7 +76,8 @@ class Release:
     def verify(self, seed: int, output: Path) -> tuple[dict[str, Any], list[Program], list[str]]:
         """Search in the default profile; return the document, the programs, and what stopped it."""
         words = ("--seed", str(seed), "--jobs", str(self.jobs), "--output", str(output))
-        document = self.ask("verify", *words)
+        kept = () if self.store is None else ("--store", str(self.store))
+        document = self.ask("verify", *words, "--release", f"{self.package}=={self.version}", *kept)
         (adapter,) = document["adapters"]
         programs = [
             Program(it["law"], it["message"], it["smallest"], ROOT / it["file"])
@@ -114,11 +121,10 @@ class Play:
         for command, seed in ORDER:
             search, programs = self._make(self.old, command, seed)
             self.searches.append(search)
-            for program in programs:
-                self._look_at(program)
+            self.seen += [(self._play(program), program.file) for program in programs]
             found = [it for it in self.seen if it[0].tells_apart and it[0].law in self.bug.expected]
             if found:
-                return min(found, key=lambda it: it[0].operations)
+                return self._shorten(*min(found, key=lambda it: it[0].operations))
         return None
 
     def search_again(self) -> tuple[Search, ...]:
@@ -138,18 +144,15 @@ class Play:
         seconds, cpu_seconds = (round(it, 1) for it in (time.monotonic() - started, _used() - used))
         return Search(command, seed, seconds, cpu_seconds, laws, why), programs
 
-    def _look_at(self, program: Program) -> None:
-        """Play a program again in both releases, and make it smaller where the search had no time to."""
-        seen = self._play(program)
-        if seen.tells_apart and not seen.smallest:
-            short = program.file.with_suffix(".short.jsonl")
-            ended = bool(self.old.ask("shrink", str(program.file), "--output", str(short))["finished"])
-            smaller = Program(program.law, program.message, ended, short)
-            shown = self._play(smaller)
-            # A smaller program may break the law by another bug, which the fixed release has, too.
-            if shown.tells_apart:
-                seen, program = shown, smaller
-        self.seen.append((seen, program.file))
+    def _shorten(self, seen: Seen, file: Path) -> tuple[Seen, Path]:
+        """Go on making the program small by which the bug was found, where the search had no time to."""
+        if seen.smallest:
+            return seen, file
+        short = file.with_suffix(".short.jsonl")
+        ended = bool(self.old.ask("shrink", str(file), "--output", str(short))["finished"])
+        shorter = self._play(Program(seen.law, seen.message, ended, short))
+        # A smaller program may break the law by another bug, which the fixed release has, too.
+        return (shorter, short) if shorter.tells_apart else (seen, file)
 
     def _play(self, program: Program) -> Seen:
         history = load_history(program.file)
@@ -168,7 +171,9 @@ def _used() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def play(bug: Bug, packages: Path, work: Path, jobs: int, programs: Path) -> Result:
+def play(
+    bug: Bug, packages: Path, work: Path, jobs: int, programs: Path, store: Path | None = None
+) -> Result:
     """Play a row, and keep the program that found its bug.
 
     Parameters
@@ -183,6 +188,8 @@ def play(bug: Bug, packages: Path, work: Path, jobs: int, programs: Path) -> Res
         Processes of a search.
     programs : Path
         Where the program is kept.
+    store : Path, optional
+        Where verifications are kept, each with its release.
 
     Raises
     ------
@@ -190,7 +197,7 @@ def play(bug: Bug, packages: Path, work: Path, jobs: int, programs: Path) -> Res
         pip has no such release, or a command refused.
     """
     old, fixed = (
-        Release(unpack(bug.project, version, packages), bug.adapter, jobs)
+        Release(bug.project, version, unpack(bug.project, version, packages), bug.adapter, jobs, store)
         for version in (bug.last_with, bug.first_without)
     )
     at_play = Play(bug, old, fixed, work)
@@ -202,6 +209,7 @@ def play(bug: Bug, packages: Path, work: Path, jobs: int, programs: Path) -> Res
     if found is not None:
         programs.mkdir(exist_ok=True)
         shutil.copyfile(found[1], kept)
+    besides = tuple(seen for seen, _ in at_play.seen if found is None or seen.law != found[0].law)
     machine = look_at_this_machine()
     return Result(
         bug.id,
@@ -209,7 +217,7 @@ def play(bug: Bug, packages: Path, work: Path, jobs: int, programs: Path) -> Res
         bug.last_with,
         bug.first_without,
         None if found is None else found[0],
-        tuple(seen for seen, _ in at_play.seen if found is None or seen is not found[0]),
+        besides,
         seconds,
         tuple(at_play.searches),
         at_play.search_again() if found is not None else (),

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from pymllm.history.files import load_history
+from pymllm.report.loading import load_runs
 from tests.time_machine import __main__ as command
 from tests.time_machine.bugs import Bug, read_bugs
 from tests.time_machine.playing import Play, Program, Release, play
@@ -53,9 +54,15 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bug_is_found_in_the_release_that_had_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a program that is kept, breaks its law there, and none in the fixed release."""
     quickly(monkeypatch)
-    it = played(ROWS, tmp_path)
+    store = tmp_path / "store"
+    it = play(ROWS, tmp_path / "packages", tmp_path / "work", 1, tmp_path / "programs", store)
     assert it.found is not None
     assert (it.found.law, it.found.old, it.found.fixed) == ("P2", "P2", None)
+    kept = [document for run in load_runs([store]).runs for document in run.documents]
+    assert [(run.release.package, run.release.version) for run in kept] == [
+        ("tiny-rows", "1.0"),
+        ("tiny-rows", "1.1"),
+    ]
     assert it.is_silent
     assert [(search.command, search.seed) for search in it.old] == [("verify", 0)]
     assert [search.laws for search in it.fixed] == [()]

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import click
+import msgspec
 
 from pymllm.cli import options
 from pymllm.cli.check_protocol import check_protocols
@@ -35,12 +37,13 @@ from pymllm.conformance.documents import (
     AdapterRow,
     CoverageRow,
     LawRow,
+    SearchedRelease,
     VerifyDocument,
 )
 from pymllm.history.files import Deviation, History
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.quantities import count_of
-from pymllm.text_file import read_text_file, write_text_file
+from pymllm.text_file import cut, read_text_file, write_text_file
 from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
@@ -75,6 +78,24 @@ BUT, BUT_FOR = " *", "but for deviations that are listed above"
 _UNFINISHED = (
     "    perhaps not the smallest: the search for smaller ones was cut short (--profile deep has longer)"
 )
+
+
+def read_release(context: click.Context, param: click.Parameter, text: str | None) -> SearchedRelease | None:
+    """Read the release of a package that is examined: PACKAGE==VERSION, or the version that is installed."""
+    if text is None:
+        return None
+    from pymllm.conformance.releases import read_version
+
+    package, is_told, told = text.partition("==")
+    if is_told and not package:
+        raise click.BadParameter(f"{cut(text)!r} names no package; write PACKAGE=={cut(told)}.")
+    try:
+        found = told if is_told else version(package)
+    except (PackageNotFoundError, ValueError):
+        way = f"install it, or write {cut(package) or 'PACKAGE'}==VERSION"
+        raise click.BadParameter(f"no package {cut(package)!r} is installed; {way}.") from None
+    with options.refusing("--release"):
+        return SearchedRelease(package, str(read_version(found)))
 
 
 @click.command("verify", short_help="Search implementations for programs that break a law.")
@@ -119,6 +140,13 @@ _UNFINISHED = (
 )
 @options.programs
 @options.json
+@click.option(
+    "--release",
+    metavar="PACKAGE",
+    callback=read_release,
+    help="Write into the document which release of a package was examined, the one that is installed or "
+    "PACKAGE==VERSION; `pymllm report` sets releases beside each other.",
+)
 @click.option("--junit", type=options.OUTPUT_FILE, help="Also write the verdicts to FILE, as JUnit XML.")
 @options.store
 @click.option(
@@ -138,6 +166,7 @@ _UNFINISHED = (
 def verify_command(
     output: Path,
     as_json: bool,
+    release: SearchedRelease | None,
     junit: Path | None,
     store: Path | None,
     verbose: bool,
@@ -168,10 +197,10 @@ def verify_command(
     """
     names = options.names_of(adapters, commands)
     if check_protocol:
-        options.refuse_typed(("junit", "store"), "--check-protocol judges no law")
+        options.refuse_typed(("junit", "store", "release"), "--check-protocol judges no law")
         return check_protocols(names, chosen["timeout"], output, as_json)
     if cabinets or faults:
-        refuse_beside_faults("output", "junit", "strict", "verbose", "deviations", "begun")
+        refuse_beside_faults("output", "junit", "strict", "verbose", "deviations", "begun", "release")
         require_torch("pymllm verify --cabinet")
     plan = plan_search(names, **chosen)
     if cabinets or faults:
@@ -183,7 +212,7 @@ def verify_command(
         return look_and_tell(planted, hunt, plan.jobs, progress, as_json, store, hunter=hunter)
     report = search(plan, progress)
     files = save_programs(report, output)
-    document = report.document(files)
+    document = msgspec.structs.replace(report.document(files), release=release)
     if junit is not None:
         write_text_file(junit, make_junit(document))
     if begun is not None:
@@ -390,7 +419,10 @@ def cut_short(document: VerifyDocument) -> str:
 
 def heading(document: VerifyDocument) -> str:
     """Say what was searched with, and how far programs go."""
-    versions = "  ".join(f"{name} {version}" for name, version in document.versions.items())
+    named = document.versions | (
+        {} if document.release is None else {document.release.package: document.release.version}
+    )
+    versions = "  ".join(f"{name} {number}" for name, number in named.items())
     amount = "" if document.examples is None else f", {document.examples:,} per machine and configuration"
     programs = f"programs of up to {document.acts_max} acts{amount}, seed {document.seed}"
     return f"{versions}\nprofile {document.profile}: {programs}"

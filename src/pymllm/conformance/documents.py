@@ -137,10 +137,18 @@ class AdapterRow(Row, frozen=True):
     problems: tuple[ProblemRow, ...]
 
 
+class SearchedRelease(Row, frozen=True):
+    """The release of a package that was examined, as the caller named it."""
+
+    package: str
+    version: str
+
+
 class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
     """What ``pymllm verify --json`` prints; after an interrupt the command's status is the signal's.
 
-    ``passed_over`` counts the programs that broke a law which nobody asked for, by law.
+    ``passed_over`` counts the programs that broke a law which nobody asked for, by law; ``release`` is null
+    where the caller named none.
     """
 
     versions: dict[str, str]
@@ -162,6 +170,7 @@ class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
     promised: int = 0
     deviations: tuple[DeviationRow, ...] = ()
     passed_over: dict[str, int] = field(default_factory=dict)
+    release: SearchedRelease | None = None
 
 
 class MatrixCell(Row, frozen=True):

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -229,6 +230,43 @@ def test_deep_draws_a_seed_and_prints_it(tiny: str) -> None:
     arguments = ("--adapter", f"{tiny}:TinyRows", *deep, "--json")
     seeds = {json.loads(verify(*arguments).stdout)["seed"] for _ in "abc"}
     assert len(seeds) > 1
+
+
+@pytest.mark.parametrize(
+    ("named", "package", "version"),
+    [("click", "click", metadata.version("click")), ("tree==1.2.post03", "tree", "1.2.post3")],
+)
+def test_a_document_names_the_release_that_was_examined(named: str, package: str, version: str) -> None:
+    """The one that is installed, or the one that the caller knows; the table says it, too."""
+    result = verify("--adapter", "rows", "--release", named, *FEW)
+    assert f"{package} {version}\n" in result.stdout
+    document = json.loads(verify("--adapter", "rows", "--release", named, "--json", *FEW).stdout)
+    assert document["release"] == {"package": package, "version": version}
+    assert json.loads(verify("--adapter", "rows", "--json", *FEW).stdout)["release"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--release", "nobody-has-this"],
+            "no package 'nobody-has-this' is installed; install it, or write nobody-has-this==VERSION.",
+        ),
+        (["--release", ""], "no package '' is installed; install it, or write PACKAGE==VERSION."),
+        (["--release", "tree==new"], "--release: 'new' is no version; write one such as 1.2.1"),
+        (["--release", "==1"], "'==1' names no package; write PACKAGE==1."),
+        (["--release", "click", "--fault", "B01"], "--release: --cabinet and --fault print the table"),
+        (
+            ["--release", "click", "--check-protocol"],
+            "--release: --check-protocol judges no law; leave it out.",
+        ),
+    ],
+)
+def test_a_release_that_nobody_can_know_is_refused(words: list[str], said: str) -> None:
+    """Before anything is searched."""
+    result = verify("--adapter", "rows", *words)
+    assert result.exit_code == 2
+    assert said in result.stderr.replace("\n", " ")
 
 
 def test_verdicts_are_written_as_junit(tiny: str) -> None:

@@ -65,6 +65,10 @@ def verify(*adapters: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return sample("verify", adapters=list(adapters or both)) | changes
 
 
+def release(version: str, package: str = "tree") -> dict[str, str]:
+    return {"package": package, "version": version}
+
+
 def detection(seed: int, searcher: str, operations: int) -> dict[str, Any]:
     return sample("detection", seed=seed, searcher=searcher, operations=operations)
 

@@ -186,11 +186,14 @@ def everything() -> tuple[Run, ...]:
     """A run with something for every section, and one before it that some of it can be compared with."""
     program = {"runs/faulty-x-P2-0.jsonl": samples.PROGRAM}
     plains = (
-        samples.verify(), samples.faults(), samples.soak(samples.soak_failure("R6")), samples.replay(),
-        samples.doctor(), samples.gpu_memory(), samples.peers(), samples.gpu_benchmarks(),
+        samples.verify(release=samples.release("2.0")), samples.faults(),
+        samples.soak(samples.soak_failure("R6")), samples.replay(), samples.doctor(),
+        samples.gpu_memory(), samples.peers(), samples.gpu_benchmarks(),
     )  # fmt: skip
     before = samples.run(
-        samples.verify(samples.adapter("faulty-x", "rows", [samples.law("P2", "holds")])),
+        samples.verify(
+            samples.adapter("faulty-x", "rows", [samples.law("P2", "holds")]), release=samples.release("1.9")
+        ),
         samples.replay(samples.engine_run(4096)),
         time="2026-11-20T15:03:11Z",
         figures=(replace(FIGURE, value=8.0, low=7.0, high=9.0),),
@@ -234,13 +237,13 @@ def test_a_page_has_every_section(page: Page) -> None:
 
 
 def test_every_word_of_a_table_or_tile_is_explained_once() -> None:
-    """But for those that say it themselves, and names of implementations; a word means one thing."""
+    """But for those that say it themselves, implementations and releases; a word means one thing."""
     sections = make_sections(LoadedRuns(everything()))
     explained = [word for section in sections for word in section.words]
     assert sorted(explained) == sorted(set(explained))
     tables = [it for section in sections for it in section.blocks if isinstance(it, Table)]
     heads = {column.name for table in tables for column in table.columns}
-    assert heads - {*explained, "rows", "faulty-x"} - SAY_IT_THEMSELVES == set()
+    assert heads - {*explained, "rows", "faulty-x", "1.9", "2.0"} - SAY_IT_THEMSELVES == set()
     tiles = {it.name.removesuffix(" since the run before") for section in sections for it in section.tiles}
     assert tiles - {*explained} == set()
 
@@ -319,7 +322,7 @@ def test_the_pictures_are_json_that_the_script_reads(text: str) -> None:
     plots = json.loads(found[1])
     assert set(plots) == {
         "plot-faults", "plot-trends", "plot-peers", "plot-hit-rate", "plot-latency", "plot-replay-latency",
-        "plot-memory",
+        "plot-memory", "plot-releases-tree",
     }  # fmt: skip
     assert all(f'id="{id}"' in text for id in plots)
 

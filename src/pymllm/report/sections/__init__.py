@@ -13,11 +13,13 @@ from pymllm.report.sections.campaigns import make_faults_section, make_soak_sect
 from pymllm.report.sections.changes import make_changes_section
 from pymllm.report.sections.figures import make_gpu_section, make_peers_section, make_trends_section
 from pymllm.report.sections.machines import make_machines_section, make_memory_section, make_runs_section
+from pymllm.report.sections.releases import make_releases_section
 from pymllm.report.sections.replays import make_hit_rate_section, make_latency_section
 from pymllm.report.sections.searches import make_goals_section, make_laws_section
 
 SECTIONS: Mapping[str, Callable[[Sequence[Run]], Iterable[Part]]] = {
     "laws": make_laws_section,
+    "releases": make_releases_section,
     "changes": make_changes_section,
     "faults": make_faults_section,
     "goals": make_goals_section,
