@@ -1,4 +1,4 @@
-"""Adapter of vLLM's `KVCacheManager` as releases from 0.6.4 to 0.12 have it, over full attention.
+"""Adapter of vLLM's `KVCacheManager` as releases from 0.6.4 to 0.24 have it, over full attention.
 
 Use it as ``--adapter tests.time_machine.earlier_vllm:EarlierFull`` from the repository's root, with
 ``PYMLLM_ANY_VERSION=1``. What `pymllm.adapters.vllm.manager` says of requests holds here, too. What differs
@@ -29,7 +29,7 @@ import torch
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.key_forms import spell_namespace
 from pymllm.adapters.stand_ins import standing_in
-from pymllm.adapters.vllm.manager import VllmFull
+from pymllm.adapters.vllm.manager import VllmFull, make_manager
 from pymllm.adapters.vllm.package import BARE_PACKAGES, STAND_INS, require_version
 from pymllm.errors import ProgramError
 from pymllm.history import operations as ops
@@ -90,7 +90,7 @@ class Request:
         self.all_token_ids = self.prompt_token_ids = [*tokens]
         self.num_tokens = self.num_prompt_tokens = len(tokens)
         self.num_computed_tokens = 0
-        self.num_preemptions = 0
+        self.num_preemptions, self.status = 0, None
         self.spec_token_ids: list[int] = []
         self.block_hashes: list[Any] = []  # from 0.10.1 on
         self.kv_block_hashes: list[Any] = []  # until 0.7.2
@@ -140,7 +140,10 @@ def make_cache(page_size: int, blocks: int, events: bool) -> Any:
     values = {"num_preallocate_tokens": 0, "max_model_len": 2**20, "enable_caching": True}
     values |= {"enable_kv_cache_events": events}
     known = inspect.signature(manager).parameters
-    if "kv_cache_config" not in known:
+    if "scheduler_block_size" in known:
+        load("v1.core.single_type_kv_cache_manager")
+        cache = make_manager(page_size, blocks + 1)
+    elif "kv_cache_config" not in known:
         cache = manager(page_size, blocks, **_named(manager, values))
     else:
         interface = load("v1.kv_cache_interface")
@@ -224,8 +227,11 @@ class EarlierFull(VllmFull):
         self._holds = {}
 
     def _start(self) -> None:
-        pages = self.number("capacity") // self.page_size
-        self.cache = make_cache(self.page_size, pages, bool(self.config.get("events")))
+        self._tail = int(bool(self.config.get("tail")))
+        if self._tail and self.page_size < 2:
+            raise ValueError(f"page_size is {self.page_size}; it must be at least 2 with a tail")
+        blocks = self.number("capacity") // self.page_size + self._tail
+        self.cache = make_cache(self.page_size, blocks, bool(self.config.get("events")))
         pool = self.cache.block_pool
         self.blocks: Any = _OwnBlocks(self.cache) if isinstance(pool, list) else pool
         self.null_block = getattr(pool, "null_block", None)
@@ -276,17 +282,23 @@ class EarlierFull(VllmFull):
 
     def _take(self, request: Request, found: list[Any]) -> None:
         """Let a request have what it has found, as a hit does."""
-        self._touch(found)
         one = getattr(self.cache, "single_type_manager", None)
-        if hasattr(self.cache, "coordinator"):
-            self.cache.coordinator.save_new_computed_blocks(request.request_id, (found,))
+        several = getattr(self.cache, "coordinator", None)
+        if several is not None and not hasattr(several, "save_new_computed_blocks"):
+            length = len(found) * self.page_size
+            several.allocate_new_computed_blocks(request.request_id, (found,), length, 0)  # touches them
+            return
+        self._touch(found)
+        if several is not None:
+            several.save_new_computed_blocks(request.request_id, (found,))
         elif one is not None:
             one.save_new_computed_blocks(request.request_id, found)
         else:
             self.cache.req_to_blocks[request.request_id] = found
 
     def _touch(self, blocks: list[Any]) -> None:
-        self.blocks.touch((blocks,) if hasattr(self.cache, "coordinator") else blocks)
+        by_group = "tuple" in str(inspect.signature(self.blocks.touch).parameters["blocks"].annotation)
+        self.blocks.touch((blocks,) if by_group else blocks)
 
     def _free_blocks(self) -> list[Any]:
         """Return what is free, first what goes first."""
@@ -327,9 +339,9 @@ class EarlierFull(VllmFull):
         request = self._request(step, key)
         blocks = self._find(request)
         found = len(blocks) * self.page_size
-        if found == length:
+        if found == length and not self._tail:
             self._take(request, blocks)
-        elif self._allocate(request, length - found, blocks) is None:
+        elif self._allocate(request, length - found + self._tail, blocks) is None:
             self._forget(request)
             return out.NoRoom()
         table = self._table(request)
@@ -397,3 +409,17 @@ class EarlierFull(VllmFull):
         blocks.sort(key=lambda it: (len(self._paths[it.block_id].tokens), self._numbers[it.block_id]))
         numbers = {self._paths[it.block_id]: self._numbers[it.block_id] for it in blocks}
         return out.Inspected(tuple(self._view(self._paths[it.block_id], it, numbers) for it in blocks))
+
+
+class Tails(EarlierFull):
+    """The same, where each insert has the block of the token behind its key, too, which is never full.
+
+    There is one block more than the capacity. Pages have two tokens or more: of one, that token would be a
+    page of its own.
+    """
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        {**_configuration(2, 6, "salt"), "tail": True},
+        {**_configuration(2, 14, "adapter"), "tail": True},
+        {**_configuration(4, 5, "image"), "tail": True},
+    )

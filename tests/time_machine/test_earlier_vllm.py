@@ -58,6 +58,7 @@ class Manager:
     """A manager of blocks of its own, as before 0.7."""
 
     TOUCHES_FIRST: ClassVar[bool] = False
+    BLANK_LAST: ClassVar[bool] = False
 
     def __init__(
         self, block_size: int, num_gpu_blocks: int, max_model_len: int, enable_caching: bool
@@ -122,7 +123,9 @@ class Manager:
         for block in blocks:
             block.ref_cnt -= 1
             if not block.ref_cnt:
-                self.free_block_queue.blocks.append(block)
+                is_blank = block.block_hash is None and not self.BLANK_LAST
+                queue = self.free_block_queue.blocks
+                queue.insert(0 if is_blank else len(queue), block)
 
     def free(self, request: Any) -> None:
         self.give(reversed(self.req_to_blocks.pop(request.request_id, [])))
@@ -153,12 +156,16 @@ class GroupManager(Manager):
             get_num_free_blocks=lambda: self.free_block_queue.num_free_blocks,
             get_new_blocks=self._get_new_blocks,
             free_blocks=self.give,
-            touch=lambda groups: self._touch(groups[0]),
+            touch=self.touch,
         )
         self.coordinator = SimpleNamespace(save_new_computed_blocks=self.save)
 
     def all_blocks(self) -> list[Block]:
         return self.all
+
+    def touch(self, blocks: tuple[Sequence[Block], ...]) -> None:
+        (group,) = blocks
+        self._touch(group)
 
     def save(self, request_id: str, groups: Sequence[list[Block]]) -> None:
         self.req_to_blocks[request_id] = groups[0]
@@ -183,6 +190,29 @@ class GroupManager(Manager):
         for block in self.all:
             block.block_hash = None
         return len(self.free_block_queue.blocks) == len(self.all) - 1
+
+
+class RecentManager(GroupManager):
+    """The same as from 0.23 on, where a pool takes blocks of any group, and a hit is one call."""
+
+    def __init__(self, kv_cache_config: Any, max_model_len: int) -> None:
+        super().__init__(kv_cache_config, max_model_len)
+        self.block_pool.touch = self.touch_all
+        self.coordinator = SimpleNamespace(allocate_new_computed_blocks=self.hit)
+
+    def touch_all(self, blocks: Sequence[Block]) -> None:
+        self._touch(blocks)
+
+    def hit(self, request_id: str, groups: Sequence[list[Block]], length: int, external: int) -> None:
+        assert (length, external) == (len(groups[0]) * self.block_size, 0)
+        self._touch(groups[0])
+        self.save(request_id, groups)
+
+
+class BlankLast(RecentManager):
+    """What releases until 0.23 had: what nobody can find goes when its turn comes."""
+
+    BLANK_LAST: ClassVar[bool] = True
 
 
 def images_only(request: Any) -> Any:
@@ -243,7 +273,8 @@ def machine_of(adapter: type[Any], number: int) -> Any:
 
 
 MANAGERS = pytest.mark.parametrize(
-    ("manager", "apart"), [(Manager, None), (Manager, images_only), (GroupManager, all_three)]
+    ("manager", "apart"),
+    [(Manager, None), (Manager, images_only), (GroupManager, all_three), (RecentManager, all_three)],
 )
 
 
@@ -253,6 +284,23 @@ def test_a_sound_manager_breaks_no_law(manager: type[Manager], apart: Any, relea
     release(manager, apart)
     for number in range(len(EarlierFull.CONFIGURATIONS)):
         assert drive(machine_of(EarlierFull, number), number, 80).passed_over is None
+        assert drive(machine_of(earlier_vllm.Tails, number), number, 80).passed_over is None
+
+
+def test_blank_blocks_go_when_their_turn_comes(release: Any) -> None:
+    """The bug of releases until 0.23 is found where requests have a block that is never full."""
+    release(BlankLast, all_three)
+    machine = machine_of(earlier_vllm.Tails, 0)
+    with pytest.raises(InvariantViolation) as found:
+        [drive(machine, seed, 100) for seed in range(20)]
+    assert found.value.law in {"R3", "R5", "R7", "R9"}
+
+
+def test_a_tail_needs_pages_of_two(release: Any) -> None:
+    """Pages of one token are refused with a tail."""
+    release(Manager, None)
+    with pytest.raises(ValueError, match=r"^page_size is 1; it must be at least 2 with a tail$"):
+        earlier_vllm.Tails("it", {**earlier_vllm.Tails.CONFIGURATIONS[0], "page_size": 1})
 
 
 def test_what_is_touched_stays_touched(release: Any) -> None:
