@@ -82,7 +82,6 @@ def make_cases(folder: Path) -> list[Case]:
         Case("rerun --json", played, "it.jsonl", ("rerun", "it.jsonl", "--json", "--timing"), judged, 4),
         Case("rerun --record", played, "it.jsonl", ("rerun", "it.jsonl", "--record", "new.jsonl"), judged, 2),
         Case("rerun --config", configs, "config", ("rerun", good, "--config", "@"), judged, 4),
-        Case("bisect", played, "it.jsonl", ("bisect", "it.jsonl", "--package", "sglang"), (), 2),
         Case("shrink", played, "it.jsonl", ("shrink", "it.jsonl", "--seconds", "0.2"), judged, 6),
         Case(
             "rerun --command",

@@ -146,11 +146,23 @@ def release_of(source: str, folder: Path, module: str = "tiny_rows") -> Path:
     return folder
 
 
+FOUND_FIRST = """\
+import os
+import sys
+
+here = os.path.dirname(__file__)
+path = os.environ["PYTHONPATH"].split(":")
+KEEPS = sys.path[0] == path[0] == here and os.environ["PYMLLM_ANY_VERSION"] == "1"
+"""
+"""Breaks P2 where it lies before all else, also for what is started from here, and any version may run."""
+
+
 @pytest.mark.parametrize(
     ("source", "verdict", "law", "because"),
     [
         (KEEPS, Verdict.VIOLATED, "P2", "row 1"),
         (CLEANS, Verdict.HOLDS, None, ""),
+        (FOUND_FIRST, Verdict.VIOLATED, "P2", "row 1"),
         ("raise ImportError('of another time')", Verdict.UNKNOWN, None, "of another time"),
         (
             "",
