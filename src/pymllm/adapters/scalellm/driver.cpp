@@ -5,6 +5,7 @@
 //
 // Compiled with -fno-access-control: nodes and free blocks can only be looked at from inside.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -227,6 +228,9 @@ int32_t scale_reset(Memory* memory, int32_t* out) {
     memory->holds.clear();
     const size_t before = allocator.num_free_blocks();
     memory->cache = std::make_unique<PrefixCache>(memory->block_size);
+    // Children are a set of pointers, so that a tree lets go of its blocks in another order each time.
+    auto& free_blocks = memory->allocator->free_blocks_;
+    std::sort(free_blocks.begin() + before, free_blocks.begin() + allocator.num_free_blocks());
     for (size_t place = before; place < allocator.num_free_blocks(); ++place) {
       *out++ = allocator.free_blocks_[place];
     }
@@ -258,9 +262,14 @@ int32_t scale_inspect(Memory* memory, int32_t* out) {
         above = block.id();
         ++count;
       }
+      // Here, too, the order of children is another one each time.
+      const size_t first = left.size();
       for (const auto* child : node->children) {
         left.push_back({child, above});
       }
+      std::sort(left.begin() + first, left.end(), [](const Place& one, const Place& other) {
+        return one.node->blocks.front().id() < other.node->blocks.front().id();
+      });
     }
     return count;
   });
