@@ -19,6 +19,7 @@ import msgspec
 import torch
 
 from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.key_forms import read_namespace, spell_namespace
 from pymllm.adapters.sglang import mamba, pools
 from pymllm.adapters.sglang import slots as sglang_slots
 from pymllm.adapters.sglang import tree as sglang_tree
@@ -75,8 +76,8 @@ def make_allocator(page_size: int, slots: int, swa_slots: int | None = None, nee
     if swa_slots is not None and _raises(allocator.available_size):
         sizes = (allocator.full_available_size, allocator.swa_available_size)
         allocator.available_size = lambda: min(size() for size in sizes)  # nobody asked for it
-    if swa_slots is not None and not hasattr(allocator, "free_full"):
-        allocator.free_full = lambda slots: allocator.free(slots)  # which passed over halves that are gone
+    if swa_slots is not None:
+        pools.extend_on_host(allocator.full_attn_allocator)
     return allocator
 
 
@@ -211,12 +212,9 @@ class EarlierTree(SglangTree):
         """Evict; before evictions told anything, what went back to the pools is counted."""
         if _parameters_of("EvictParams") is not None:
             return super().do_evict(step, operation)
-        self.cache.evict(*([max(0, operation.tokens)] + [0] * (self.NAME == "SWARadixCache")))
-        return out.Evicted(self.gone("free"), 0, self.gone("free_state"))
-
-    def gone(self, call: str) -> int:
-        """Count what went back to a pool in this step."""
-        return sum(len(effect.slots) for effect in self.effects if effect.call == call)
+        self.cache.evict(max(0, operation.tokens))
+        gone = [slot for effect in self.effects if effect.call == "free" for slot in effect.slots]
+        return out.Evicted(len(gone))
 
     def unlock(self, node: Any, token: Any) -> None:
         """Release a hold with what it gave, where that has a name for it."""
@@ -238,10 +236,64 @@ class EarlierTree(SglangTree):
         return sum(len(part.key) for part in self._climb(node))
 
 
+def _radix_knows(policy: str) -> bool:
+    """Tell whether a radix tree of this release can be built with a policy."""
+    try:
+        load_sglang("mem_cache.cache_init_params")
+        strategies = vars(load_sglang("mem_cache.evict_policy"))
+    except ImportError:
+        return False
+    return {"inserts": "LFUStrategy", "priority": "PriorityStrategy"}[policy] in strategies
+
+
 class EarlierRadix(EarlierTree, SglangRadix):
-    """``RadixCache`` of releases from 0.4.8 on."""
+    """``RadixCache`` of releases from 0.4.8 on.
+
+    With the key ``events`` in its configuration the hashes of pages are those of the events that it sent when
+    it stored them, as a router keeps them.
+    """
 
     MODULE, NAME = "radix_cache", "RadixCache"
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        {**config, **more}
+        for config in SglangRadix.CONFIGURATIONS
+        for more in ({}, {"events": True})
+        if ("policy" not in config or (_radix_knows(str(config["policy"])) and not more))
+    )
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        self._told: dict[tuple[Any, ...], str] = {}
+        super().__init__(name, config)
+
+    def claim(self) -> frozenset[str]:
+        """Claim hashes, where events tell some; nodes are shown without them."""
+        claimed = super().claim()
+        return (claimed - {"inspect"}) | {"hashes"} if "events" in self.config else claimed
+
+    def more_parameters(self, page_size: int) -> dict[str, Any]:
+        return {"eviction_policy": self.policy, "enable_kv_cache_events": "events" in self.config}
+
+    def insert_and_look(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
+        """Make the call; the last blocks that were stored are those that it did not know."""
+        result = super().insert_and_look(operation, key, value)
+        size, tokens = self.page_size, operation.key.tokens
+        ends = range(result.prefix_len + size, self.whole(len(tokens)) + 1, size)
+        stored = [event for event in self.cache.take_events() if hasattr(event, "parent_block_hash")]
+        hashes = [digest for event in stored for digest in event.block_hashes]
+        for end, digest in zip(reversed(ends), reversed(hashes), strict=False):
+            self._told[operation.key.extra_key, *tokens[:end]] = str(digest)
+        return result
+
+    def do_hash(self, step: int, operation: ops.Hash) -> out.Result:
+        """Tell the hashes that events had for the pages of a path."""
+        if "events" not in self.config:
+            raise UnsupportedError("no events are sent")
+        node = self.node_of(operation.of)  # none in a tree that was reset, which left the root alone
+        path = [] if node is None else [*self._climb(node)][::-1]
+        tokens = [token for node in path for token in getattr(node.key, "token_ids", node.key)]
+        name = read_namespace(getattr(path[0].key, "extra_key", None)) if path else None
+        ends = range(self.page_size, len(tokens) + 1, self.page_size)
+        return out.Hashes(tuple(self._told[name, *tokens[:end]] for end in ends))
 
     def view(self, node: Any, parent: int | None) -> out.NodeView:
         """Tell what a node looks like, whose key was a list before there were namespaces."""
@@ -260,27 +312,149 @@ class FirstRadix(EarlierRadix):
     )
 
 
+class _OneRow:
+    """The row of the only request, in a table that has nothing else."""
+
+    def __init__(self, slots: torch.Tensor) -> None:
+        self.req_to_token = slots.to(torch.int32)[None].clone()
+
+    def write(self, where: Any, slots: torch.Tensor) -> None:
+        """Write a part of the row."""
+        self.req_to_token[where] = slots.to(torch.int32)
+
+    def free(self, row: Any) -> None:
+        """Give the row back."""
+
+
+class _WholeRequest(types.SimpleNamespace):
+    """What caches ask of a request, which later releases keep in an object of its own."""
+
+    req_pool_idx, priority, cache_salt = 0, 0, None
+    swa_prefix_lock_released = False
+
+    @property
+    def kv(self) -> _WholeRequest:
+        """Itself."""
+        return self
+
+    @property
+    def origin_input_ids(self) -> Any:
+        """All of its tokens are of its prompt."""
+        return self.fill_ids
+
+    @property
+    def output_ids(self) -> Any:
+        """None is an answer."""
+        return self.fill_ids[:0]
+
+    def get_fill_ids(self) -> Any:
+        """Return its tokens."""
+        return self.fill_ids
+
+    def pop_committed_kv_cache(self) -> int:
+        """Return how many of them have KV."""
+        return len(self.fill_ids)
+
+
+def _halves_have_pages() -> bool:
+    """Tell whether slots with halves come in pages of several tokens, as from 0.5.8 on."""
+    made = _first("SWATokenToKVPoolAllocator", "allocator.swa", "swa_memory_pool", "allocator")
+    return "page_size" in inspect.signature(made).parameters
+
+
 class EarlierSWA(EarlierTree, SglangSWA):
-    """``SWARadixCache`` of releases from 0.4.10 on."""
+    """``SWARadixCache`` of releases from 0.4.10 on.
+
+    A key of its configuration, ``handed_over``, lets an insert be that of a request which is ``unfinished``
+    or ``finished``: the cache gets the request, takes and releases holds, and inserts what it finds right.
+    """
 
     MODULE, NAME = "swa_radix_cache", "SWARadixCache"
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        {**config, **more}
+        for config in SglangSWA.CONFIGURATIONS
+        for more in ({}, {"handed_over": "unfinished"}, {"handed_over": "finished"})
+        if (config["page_size"] == 1 or _halves_have_pages()) and (not more or config["window"] == 4)
+    )
 
     def more_parameters(self, page_size: int) -> dict[str, Any]:
-        return {"sliding_window_size": self.number("sliding_window")}
+        return {"sliding_window_size": self.window}
 
     @property
     def shows_nodes(self) -> bool:
         """Whether a new leaf is one node, as before it was split where its window begins."""
         cache = load_sglang("mem_cache.swa_radix_cache").SWARadixCache
-        return not hasattr(cache, "_maybe_split_leaf_for_swa_lock")
+        return not (hasattr(cache, "_maybe_split_leaf_for_swa_lock") or self.is_followed)
 
     def claim(self) -> frozenset[str]:
         """Claim nodes, where they are as they were inserted."""
         return super().claim() | ({"inspect"} if self.shows_nodes else set())
 
+    def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
+        """Insert, where no halves were given back before inserts knew of that."""
+        call = _parameters_of("InsertParams") or self.cache.insert
+        if operation.swa_evicted_seqlen and "swa_evicted_seqlen" not in inspect.signature(call).parameters:
+            raise UnsupportedError("halves are given back with their slots only, or by the cache")
+        return super().do_insert(step, operation)
+
+    def call_insert(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
+        """Make the call, or have the cache make it for a request."""
+        if "handed_over" not in self.config or not self.whole(len(operation.key.tokens)):
+            return super().call_insert(operation, key, value)
+        return self.hand_over(operation, value[: self.whole(len(value))].clone())
+
+    def hand_over(self, operation: ops.Insert, slots: torch.Tensor) -> Any:
+        """Let a request come, with the hold of what it matched, and go again; tell what its insert told."""
+        known, gone, length = operation.prev_prefix_len, operation.swa_evicted_seqlen, len(slots)
+        if gone > known and length - gone < self.window:
+            raise UnsupportedError("a request keeps the halves of its window")
+        key, name = operation.key, operation.key.extra_key
+        found = self.call_match(self.key_of(ops.Key(key.tokens[:known], name)))
+        if len(found.device_indices) < known:
+            raise UnsupportedError("a request has matched what it says")
+        edge, told, spelled = self.lock(found.last_device_node), [], self.key_of(key)
+        request = _WholeRequest(
+            fill_ids=getattr(spelled, "token_ids", spelled),
+            extra_key=spell_namespace(name),
+            prefix_indices=slots[:known],
+            cache_protected_len=known,
+            swa_evicted_seqlen=gone,
+            last_node=found.last_device_node,
+            swa_uuid_for_lock=getattr(edge, "swa_uuid_for_lock", edge),
+        )
+        self.cache.req_to_token_pool = _OneRow(slots)
+        insert = self.cache.insert
+        self.cache.insert = lambda *given, **named: told.append(insert(*given, **named)) or told[-1]
+        try:
+            if self.config["handed_over"] == "finished":
+                end = self.cache.cache_finished_req
+                end(request, **_named(end, {"kv_len_to_handle": length}))
+            else:
+                self.cache.cache_unfinished_req(request)
+                edge, params = request.swa_uuid_for_lock, _parameters_of("DecLockRefParams")
+                given = edge if params is None else params(swa_uuid_for_lock=edge)
+                self.cache.dec_lock_ref(request.last_node, given)
+        finally:
+            self.cache.insert = insert
+        return types.SimpleNamespace(prefix_len=getattr(told[0], "prefix_len", told[0]), mamba_exist=False)
+
+    def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
+        """Evict; before evictions told anything, slots and halves that went back are counted."""
+        if _parameters_of("EvictParams") is not None:
+            return super().do_evict(step, operation)
+        before = self.pool.table()
+        window = max(0, operation.secondary) if self.is_followed else 0
+        self.cache.evict(max(0, operation.tokens), window)
+        halves = sum(old > 0 >= new for old, new in zip(before, self.pool.table(), strict=True))
+        return out.Evicted(self.gone("free"), halves if self.is_followed else 0)
+
     def nodes(self) -> Iterable[tuple[Any, Any]]:
         """Return every node but the root with its parent, parents before their children."""
         return SglangTree.nodes(self)
+
+    def spelled(self, node: Any) -> tuple[tuple[int, ...], str | None]:
+        """Return the tokens of a node, whose key was a list before there were namespaces."""
+        return super().spelled(node) if self.has_namespaces else (tuple(node.key), None)
 
     def view(self, node: Any, parent: int | None) -> out.NodeView:
         """Tell what a node looks like, whose key was a list before there were namespaces."""
@@ -359,12 +533,12 @@ class FirstMamba(EarlierMamba):
 
 
 class EarlierSWASlots(SglangSWASlots):
-    """``SWATokenToKVPoolAllocator`` by the token, without sorting, which came later."""
+    """``SWATokenToKVPoolAllocator`` without sorting, which came later, and pages, where they came."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
         config
         for config in SglangSWASlots.CONFIGURATIONS
-        if not config["need_sort"] and config["page_size"] == 1
+        if not config["need_sort"] and (config["page_size"] == 1 or _halves_have_pages())
     )
 
 

@@ -196,6 +196,7 @@ class PrefixMachine(StateActs):
         parts = [Key(key.tokens[: end * size], key.extra_key, key.form) for end in (at + hole, at)]
         self._insert_fresh(key, style)
         self.match(parts[0])
+        self.match(parts[1])  # both split first: some trees count the lower half as used then
         self.match(key)
         self.match(parts[1])  # used later than what lies behind it
         self.look()
@@ -219,6 +220,38 @@ class PrefixMachine(StateActs):
             bound = len(path.tokens) - size * is_pair
             protected, evicted = (bound, 0) if is_pair and style % 2 else (0, bound)
             self._insert_fresh(Key(path.tokens, path.space.extra_key), style, protected, evicted)
+
+    @looked_at(needs="can_evict_windows", weight=2, pages=PAGES, turn=PAGES, style=STYLE, at=PAGES, pick=PICK)
+    def punch_another_hole(self, pages: int, turn: int, style: int, at: int, pick: int) -> None:
+        """Let the beginning of a path die that has a hole; between them less than a window lives (S1)."""
+        size, ends, cached = self.page_size, self.model.page_ends, self.model.pages
+        paths = self._paths_with_a_hole()
+        if not paths:
+            longest = max(pages, 4 * (1 + (size > 1)))
+            first = 2 + at % max(1, longest // (1 + (size > 1)) - 3)
+            self.punch_hole(pages=longest, turn=turn, style=style, at=first, hole=1)
+            paths = self._paths_with_a_hole()
+        assert self.window is not None
+        if not paths:
+            return
+        whole = picked(paths, pick)
+        live = next(number for number, end in enumerate(ends(whole)) if not cached[end].alive)
+        between = 1 + at % max(1, -(-self.window // size) - 1)
+        begins = max(1, live - between)
+        self.match(Key(whole.tokens[: begins * size], whole.space.extra_key))
+        key, slots = Key(whole.tokens, whole.space.extra_key), self.model.slots(whole)
+        self.insert(key, slots, style, len(key.tokens) if self.follows_windows else 0)  # used later
+        self._evict(0, begins * size)
+        self.look()
+        for end in ends(whole)[begins:]:
+            self.match(Key(end.tokens, end.space.extra_key))
+
+    def _paths_with_a_hole(self) -> list[Path]:
+        """Return the paths to leaves that are alive at both ends, for two pages at first, and not between."""
+        pages, ends = self.model.pages, self.model.page_ends
+        leaves = [end for end in pages if end not in self.model.children]
+        alive = {leaf: [pages[end].alive for end in ends(leaf)] for leaf in leaves}
+        return [leaf for leaf, flags in alive.items() if all(flags[:2]) and flags[-1] and not all(flags)]
 
     def _dead_ends(self) -> list[Path]:
         return [end for end, page in self.model.pages.items() if not page.alive]

@@ -44,6 +44,7 @@ CLAIMS: dict[str, Claim] = {
     "exact_policy": Claim(
         "evicts leaves in the strict order of the configuration's policy, instead", "prefix blocks"
     ),
+    "ranked_policy": Claim("evicts leaves by the rank of the configuration's policy, of equal ones any"),
     "refusals": Claim("refuses misuse with the documented errors: all of the next six", _ALL),
     "refuses_malformed": Claim("refuses what nobody may pass at any time", _ALL),
     "refuses_bad_arguments": Claim("refuses arguments that do not fit each other, or what they name", _ALL),

@@ -305,6 +305,28 @@ def test_a_modest_adapter_is_not_asked_for_more() -> None:
     assert all(unlock.at is None and unlock.token is None for unlock in unlocks)
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_path_gets_a_second_hole(is_first: bool) -> None:
+    """S1: dead, alive, dead, alive; what lives before the last hole counts for nothing behind it."""
+    machine = make_machine(PrefixMachine, "radix-window", {**WINDOWED, "page_size": 1, "window": 4})()
+    if not is_first:
+        machine.punch_hole(10, 1, 0, 5, 1)
+    machine.punch_another_hole(10, 1, 0, 3, 0)
+    pages = sorted(machine.model.pages.items(), key=lambda entry: len(entry[0].tokens))
+    assert [page.alive for _, page in pages] == [False] * 4 + [True, False] + [True] * 4
+    results = [step.outcome.result for step in machine.examiner.history.steps]
+    matched = [result.prefix_len for result in results if isinstance(result, Matched)]
+    assert matched[-6:] == [0, 0, 0, 0, 0, 10]
+
+
+def test_where_nothing_can_be_inserted_there_is_no_hole() -> None:
+    """X4: the pool is in the caller's hands."""
+    machine = make_machine(PrefixMachine, "radix-window", {**WINDOWED, "page_size": 1, "window": 4})()
+    machine.allocate(18)
+    machine.punch_another_hole(10, 1, 0, 3, 0)
+    assert not machine.model.pages
+
+
 def test_a_hole_leaves_pieces_that_are_shorter_than_a_window() -> None:
     """S1: alive, dead, alive; what ends in the last piece cannot be used before it is as long as a window."""
     machine = make_machine(PrefixMachine, "radix-window", {**WINDOWED, "page_size": 1, "window": 4})()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from told_program import HYBRID, ToldProgram
 from pymllm.conformance.replay_plan import knows_policy
 from pymllm.errors import ProgramError
 from pymllm.history.files import Header
-from pymllm.history.operations import Evict, Insert, Inspect, Key, Match
+from pymllm.history.operations import Evict, Insert, Inspect, Key, Lock, Match, Unlock
 from pymllm.history.outcomes import Effect
 from pymllm.mem_cache.tree.eviction_policy import POLICIES
 from pymllm.oracle.judge import make_judge
@@ -98,6 +99,39 @@ def test_a_policy_that_nobody_knows_is_judged_without_order() -> None:
     assert told.law(evicted, effects=(Effect("free", (3, 4)), callback), full=2) == "R5"
 
 
+def ranked_leaves() -> ToldProgram:
+    """Return the three leaves of a cache that claims ranks and no order; (2,) is inserted a second time."""
+    told = three_leaves("lru", without=("exact_lru", "call_order"))
+    claims = (*told.header.capabilities, "ranked_policy")
+    config = {**told.header.config, "policy": "inserts"}
+    told.header = dataclasses.replace(told.header, capabilities=claims, config=config)
+    told.put(2)
+    return told
+
+
+def test_a_rank_lets_equal_ones_go_in_any_order() -> None:
+    """R11, R5: of two leaves with one insert each either, the one with two not before them."""
+    told = ranked_leaves()
+    evicted = told(Evict(1))
+    callback = told.effects(evicted)[-1]
+    assert told.sound().exercised["R11"] > 0
+    for freed, law in (((2,), None), ((3,), "R11"), ((3, 4), "R5")):
+        assert told.law(evicted, effects=(Effect("free", freed), callback), full=len(freed)) == law
+
+
+def test_what_is_held_may_have_any_rank() -> None:
+    """R11, R6: and where nothing goes, or nothing stays, nothing was before it."""
+    told = ranked_leaves()
+    held = [told(Lock(told(Match(Key(tokens))))) for tokens in ((1, 1), (3,))]
+    evicted = told(Evict(1))
+    assert [effect.slots for effect in told.effects(evicted) if effect.call == "free"] == [(3,)]
+    told(Evict(1))
+    for lock in held:
+        told(Unlock(lock))
+    told(Evict(9))
+    told.sound()
+
+
 class Largest:
     """A policy with a name that looks at a node's length, which pages do not have."""
 
@@ -122,7 +156,7 @@ def test_a_policy_that_no_page_can_rank_claims_no_order(
     assert not {"exact_lru", "exact_policy"} & {*told.header.capabilities}
     assert knows_policy("radix", "largest") is bool(line)
     with pytest.raises(
-        ProgramError, match=r"who claims exact_policy has one of lru, lfu, .* log-lfu, release$"
+        ProgramError, match=r"who claims exact_policy has one of lru, lfu, .* log-lfu, release, inserts$"
     ):
         make_judge(Header("x", "prefix", told.header.config, ("exact_policy", "pool")))
 
@@ -133,8 +167,19 @@ def test_a_policy_that_no_page_can_rank_claims_no_order(
         ("exact_lru", "fifo", "the configuration's policy is 'fifo'; who claims exact_lru has lru"),
         ("exact_policy", "mine", "policy is 'mine'; who claims exact_policy has one of lru, lfu, fifo"),
         ("exact_policy", None, "policy is None; who claims exact_policy"),
+        ("ranked_policy", "mine", "policy is 'mine'; who claims ranked_policy has one of lru, lfu, fifo"),
     ],
 )
 def test_a_claim_that_does_not_fit_the_policy_is_no_program(claim: str, policy: Any, message: str) -> None:
     with pytest.raises(ProgramError, match=message):
         make_judge(Header("x", "prefix", {"page_size": 1, "pool": "none", "policy": policy}, (claim,)))
+
+
+@pytest.mark.parametrize(("claims", "config"), [(("swa", "exact_windows"), {"window": 2}), (("mamba",), {})])
+def test_ranks_alone_are_claimed_without_windows_and_states(
+    claims: tuple[str, ...], config: dict[str, int]
+) -> None:
+    """R11: their evictions take leaves in another order."""
+    whole = {"page_size": 1, "pool": "none", "policy": "inserts", "track_slots": 1, **config}
+    with pytest.raises(ProgramError, match="who claims it has neither a window nor states"):
+        make_judge(Header("x", "prefix", whole, ("ranked_policy", *claims)))

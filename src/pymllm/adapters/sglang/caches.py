@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 
 from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.key_forms import spell_namespace
 from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.adapters.sglang.package import OLDER, load_sglang
 from pymllm.adapters.sglang.tree import SglangTree
 from pymllm.history.files import Config
-from pymllm.history.operations import FreeSWA, Insert, Key, Match
-from pymllm.history.outcomes import Effect, Matched, NodeView, Result
+from pymllm.history.operations import Evict, FreeSWA, Insert, Key, Match
+from pymllm.history.outcomes import Effect, Evicted, Matched, NodeView, Result
 
 
 def kind_of_memory(name: str) -> Any:
@@ -22,10 +24,34 @@ def kind_of_memory(name: str) -> Any:
 
 
 class SglangRadix(SglangTree):
-    """``sglang.srt.mem_cache.radix_cache.RadixCache`` over its token and paged allocators."""
+    """``sglang.srt.mem_cache.radix_cache.RadixCache`` over its token and paged allocators.
+
+    One more key of its configuration, ``policy``, orders evictions: ``inserts``, which it calls ``lfu``, and
+    ``priority``. Ranks are claimed, and not which of equal ones goes: a split has its own time of access.
+    """
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        *pool_configurations([None], ["token"]),
+        *pool_configurations([None], ["token"], policy="inserts"),
+        *pool_configurations([None], ["token"], policy="priority"),
+    )
 
     def make_cache(self, page_size: int) -> Any:
-        return load_sglang("mem_cache.radix_cache").RadixCache(self.parameters(page_size))
+        return load_sglang("mem_cache.radix_cache").RadixCache(
+            self.parameters(page_size, eviction_policy=self.policy)
+        )
+
+    @property
+    def policy(self) -> str:
+        """The policy by sglang's name."""
+        return {"inserts": "lfu"}.get(own := str(self.config.get("policy", "lru")), own)
+
+    def claim(self) -> frozenset[str]:
+        """Claim the ranks of a policy that has some."""
+        return super().claim() | ({"ranked_policy"} if "policy" in self.config else set())
+
+    def more_of_insert(self, operation: Insert) -> dict[str, Any]:
+        return {"priority": operation.priority}
 
     def view(self, node: Any, parent: int | None) -> NodeView:
         """Tell what a node looks like; its hits count inserts, which is another law's business."""
@@ -67,6 +93,10 @@ class SglangOlder(SglangManyKinds):
         found = self.cache.match_prefix(params(key=self.key_of(operation.key)))
         result.last_device_node = found.last_device_node
         return result
+
+    def gone(self, call: str) -> int:
+        """Count what went back to a pool in this step."""
+        return sum(len(effect.slots) for effect in self.effects if effect.call == call)
 
 
 class SglangUnified(SglangManyKinds):
@@ -116,29 +146,28 @@ class SglangRust(SglangUnified):
     BACKEND: ClassVar[str] = "rust"
 
 
-class SglangUnifiedSWA(SglangUnified):
-    """The tree in Python with a sliding window beside full attention, over slots with SWA halves.
+class SglangWindows(SglangManyKinds):
+    """What sglang's trees with a sliding window share, beside full attention, over slots with SWA halves.
 
-    Its rules for windows are others than ours: it keeps leaves that are tombstones, a hold covers whole nodes
-    up to its window, and an insert may leave a key that cannot be used. So a `window` is followed, and
-    ``exact_windows`` not claimed; nor is ``engine``, since its insert frees duplicates itself. With the key
-    ``sliding_window`` instead nobody knows of the window: an engine drives it, nobody gives halves back early
-    or asks for windows to be evicted, and no node is ever a tombstone. A new leaf is split where its window
-    begins, so nodes are not shown.
+    Their rules for windows are others than ours: a hold covers whole nodes up to its window, and an insert
+    may leave a key that cannot be used. So a `window` is followed, and ``exact_windows`` not claimed; nor is
+    ``engine``, since an insert frees duplicates itself. With the key ``sliding_window`` instead nobody knows
+    of the window: an engine drives it, nobody gives halves back early or asks for windows to be evicted, and
+    no node is ever a tombstone. A new leaf is split where its window begins, so nodes are not shown.
     """
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         *pool_configurations([None], ["swa"], sliding_window=4),
         *pool_configurations([4, 6], ["swa"]),
     )
-    PARTS: ClassVar[Sequence[str]] = ("FULL", "SWA")
 
     def claim(self) -> frozenset[str]:
         return super().claim() - {"inspect"} - ({"engine"} if self.is_followed else set())
 
-    def parameters(self, page_size: int, **more: Any) -> Any:
-        window = self.number("window" if self.is_followed else "sliding_window")
-        return super().parameters(page_size, sliding_window_size=window, **more)
+    @property
+    def window(self) -> int:
+        """The window that the tree is told."""
+        return self.number("window" if self.is_followed else "sliding_window")
 
     @property
     def is_followed(self) -> bool:
@@ -156,12 +185,27 @@ class SglangUnifiedSWA(SglangUnified):
     def secondary(self, amount: int) -> dict[str, int]:
         return {"swa_num_tokens": amount} if self.is_followed else {}
 
-    def call_insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
+    def insert_and_look(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call; halves that have other slots afterwards have moved, by no call of the pool."""
         before = self.pool.table()
-        result = super().call_insert(operation, key, value)
+        result = super().insert_and_look(operation, key, value)
         self.effects[:0] = find_moves(before, self.pool.table())
         return result
+
+    def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
+        """Refuse to give halves back early where nobody knows of windows."""
+        if self.is_followed:
+            return super().do_free_swa(step, operation)
+        raise UnsupportedError("halves are given back with their slots only")
+
+
+class SglangUnifiedSWA(SglangWindows, SglangUnified):
+    """The tree in Python with a sliding window; it keeps leaves that are tombstones."""
+
+    PARTS: ClassVar[Sequence[str]] = ("FULL", "SWA")
+
+    def parameters(self, page_size: int, **more: Any) -> Any:
+        return super().parameters(page_size, sliding_window_size=self.window, **more)
 
     def more_of_insert(self, operation: Insert) -> dict[str, Any]:
         """Return how much was known and is gone, which nobody says who does not know of windows."""
@@ -185,12 +229,6 @@ class SglangUnifiedSWA(SglangUnified):
         edge: int | None = token.component_lock_uuids[kind_of_memory("SWA")]
         return edge
 
-    def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
-        """Refuse to give halves back early where nobody knows of windows."""
-        if self.is_followed:
-            return super().do_free_swa(step, operation)
-        raise UnsupportedError("halves are given back with their slots only")
-
 
 def find_moves(before: Sequence[int], after: Sequence[int]) -> list[Effect]:
     """Return the halves that have other slots than before, by a table that has the half of each slot or 0."""
@@ -207,27 +245,72 @@ class SglangRustSWA(SglangUnifiedSWA):
     BACKEND: ClassVar[str] = "rust"
 
 
-class SglangSWA(SglangOlder):
-    """``SWARadixCache`` over slots with SWA halves, without tombstones as `SglangUnifiedSWA`.
+class SglangSWA(SglangWindows, SglangOlder):
+    """``SWARadixCache`` over slots with SWA halves, whose window is followed as that of `SglangUnifiedSWA`.
 
-    Pages of one token only: for larger ones older versions allocate halves with a kernel that needs a GPU.
+    Its insert tells how much it knew, and not what it revived: that is read from the tree. It frees a key of
+    which nothing would be alive; its caller never has one, and the adapter takes none. Nor does it tell what
+    tombstones a window's eviction takes along: the adapter counts what goes back to the pool, unless
+    ``told_counts`` in the configuration repeats the answer.
     """
 
-    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
-        pool_configurations([None], ["swa"], sliding_window=window)[0] for window in (4, 6)
-    )
-
     def make_cache(self, page_size: int) -> Any:
-        params = self.parameters(page_size, sliding_window_size=self.number("sliding_window"))
+        params = self.parameters(page_size, sliding_window_size=self.window)
         return load_sglang("mem_cache.swa_radix_cache").SWARadixCache(params)
 
-    def claim(self) -> frozenset[str]:
-        """Claim no nodes: a new leaf is split where its window begins."""
-        return super().claim() - {"inspect"}
+    def more_of_insert(self, operation: Insert) -> dict[str, Any]:
+        """Return how much was known and is gone, which nobody says who does not know of windows."""
+        if not self.is_followed:
+            return super().more_of_insert(operation)
+        known, gone = operation.prev_prefix_len, operation.swa_evicted_seqlen
+        return {"prev_prefix_len": known, "swa_evicted_seqlen": gone}
 
-    def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
-        """Refuse to give halves back early, after which there would be tombstones."""
-        raise UnsupportedError("halves are given back with their slots only")
+    def do_insert(self, step: int, operation: Insert) -> Result:
+        if 0 < self.whole(len(operation.key.tokens)) <= operation.swa_evicted_seqlen:
+            raise UnsupportedError("a key of which nothing is alive is not inserted")
+        return super().do_insert(step, operation)
+
+    def insert_and_look(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
+        """Make the call; the node is where the key ends, also where no match may end there."""
+        result = super().insert_and_look(operation, key, value)
+        if self.is_followed:
+            result.last_device_node = [self.cache.root_node, *self._nodes_along(operation.key)][-1]
+        return result
+
+    def adopted(self, operation: Insert, result: Any) -> tuple[tuple[int, int], ...]:
+        """Return the ranges that the cache took: what came and stands in the tree, behind what was known."""
+        if not self.is_followed:
+            return super().adopted(operation, result)
+        came, size, known = self.numbers(operation.slots or ()), self.page_size, operation.prev_prefix_len
+        kept = [slot for node in self._nodes_along(operation.key) for slot in node.value.tolist()]
+        starts = range(0, len(kept), size)
+        taken = (at for at in starts if at >= known and kept[at : at + size] == came[at : at + size])
+        return merge_ranges((at, at + size) for at in taken)
+
+    def do_evict(self, step: int, operation: Evict) -> Result:
+        """Evict, and count the slots that went: of tombstones that windows take along nothing is told."""
+        result = super().do_evict(step, operation)
+        if self.config.get("told_counts") or not isinstance(result, Evicted):
+            return result
+        return replace(result, full=self.gone("free"))
+
+    def _nodes_along(self, key: Key) -> list[Any]:
+        """Return the nodes on the path of a key that was inserted, whether they can be used or not."""
+        node, found, rest = self.cache.root_node, [], key.tokens[: self.whole(len(key.tokens))]
+        name = spell_namespace(key.extra_key)
+        while node is not None and rest:
+            spelled = ((child, *self.spelled(child)) for child in node.children.values())
+            on_path = (
+                child for child, tokens, own in spelled if own == name and tokens == rest[: len(tokens)]
+            )
+            node = next(on_path, None)
+            found += [] if node is None else [node]
+            rest = rest[0 if node is None else len(node.value) :]
+        return found
+
+    def spelled(self, node: Any) -> tuple[tuple[int, ...], str | None]:
+        """Return the tokens of a node, and its namespace as sglang has it."""
+        return tuple(node.key.token_ids), node.key.extra_key
 
     def cached_slots(self) -> list[int]:
         has_nodes = bool(self.cache.root_node.children)
@@ -243,3 +326,13 @@ class SglangSWA(SglangOlder):
     def view(self, node: Any, parent: int | None) -> NodeView:
         """Show none."""
         raise UnsupportedError("there are no nodes to look at")
+
+
+def merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return ranges that touch as one."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in ranges:
+        if merged and merged[-1][1] == start:
+            start = merged.pop()[0]
+        merged.append((start, stop))
+    return tuple(merged)

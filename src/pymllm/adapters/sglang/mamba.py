@@ -181,12 +181,9 @@ class SglangMamba(SglangTreeOfStates, SglangOlder):
             return super().do_evict(step, operation)
         base = load_sglang("mem_cache.base_prefix_cache")
         self.cache.evict(base.EvictParams(num_tokens=max(0, operation.tokens)))
-        missing = operation.secondary - len(self._gone("free_state"))
+        missing = operation.secondary - self.gone("free_state")
         self.cache.evict(base.EvictParams(num_tokens=0, mamba_num=max(0, missing)))
-        return Evicted(len(self._gone("free")), 0, len(self._gone("free_state")))
-
-    def _gone(self, call: str) -> list[int]:
-        return [slot for effect in self.effects if effect.call == call for slot in effect.slots]
+        return Evicted(self.gone("free"), 0, self.gone("free_state"))
 
     def cached_slots(self) -> list[int]:
         """Return every slot in the tree."""

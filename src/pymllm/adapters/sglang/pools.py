@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,12 +32,59 @@ def make_allocator(page_size: int, slots: int, swa_slots: int | None = None, nee
     common = (torch.float16, "cpu")
     if swa_slots is not None:
         swa = load_sglang("mem_cache.allocator.swa").SWATokenToKVPoolAllocator
-        return swa(slots, swa_slots, page_size, *common, _make_kv_of_halves(), need_sort)
+        made = swa(slots, swa_slots, page_size, *common, _make_kv_of_halves(), need_sort)
+        extend_on_host(made.full_attn_allocator)
+        return made
     if page_size == 1:
         token = load_sglang("mem_cache.allocator.token").TokenToKVPoolAllocator
         return token(slots, *common, None, need_sort)
     paged = load_sglang("mem_cache.allocator.paged").PagedTokenToKVPoolAllocator
     return paged(slots, page_size, *common, None, need_sort)
+
+
+def extend_on_host(allocator: Any) -> None:
+    """Let an allocator of pages extend requests on the host, where its version launches a kernel for that.
+
+    Versions before 0.5.22 have no other way to allocate slots with halves by the page.
+    """
+    module = sys.modules[type(allocator).__module__]
+    if hasattr(module, "alloc_extend_kernel"):
+        module.alloc_extend_kernel = _EveryGrid()  # type: ignore[attr-defined]
+
+
+class _EveryGrid:
+    """Stands for a kernel: whatever grid it is launched with, one loop runs over all of it."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return fill_extensions
+
+
+def fill_extensions(
+    prefix_lens: torch.Tensor,
+    seq_lens: torch.Tensor,
+    last_loc: torch.Tensor,
+    free_pages: torch.Tensor,
+    out_indices: torch.Tensor,
+    *sizes: int,
+) -> None:
+    """Write down the slots by which requests grow, one request behind the other.
+
+    A request first fills its last page, behind the slot ``last_loc``, and then takes free pages in their
+    order, the last of them perhaps in part. Where there are too few, the caller finds that out afterwards,
+    and looks at nothing here. ``sizes`` are the launch's own: of a block of requests, then ``page_size``.
+    """
+    page_size, done, taken = sizes[1], 0, 0
+    for start, stop, last in zip(prefix_lens.tolist(), seq_lens.tolist(), last_loc.tolist(), strict=True):
+        begun = -(-start // page_size)  # pages that the request has already
+        needed = -(-stop // page_size) - begun
+        if taken + needed > len(free_pages):
+            return
+        pages = free_pages[taken : taken + needed]
+        offsets = torch.arange(page_size)
+        old = last + 1 + torch.arange(min(stop, begun * page_size) - start)
+        grown = torch.cat([old, (pages[:, None] * page_size + offsets).reshape(-1)])
+        out_indices[done : done + stop - start] = grown[: stop - start]
+        done, taken = done + stop - start, taken + needed
 
 
 def _make_kv_of_halves() -> Any:
@@ -100,8 +148,9 @@ class SglangPool(CallRecorder):
         rest = [slot for slot, half in zip(slots, halves, strict=True) if not half]
         with self.unrecorded():
             self.allocator.free(torch.tensor(whole, dtype=torch.int64))
-            if rest:  # older versions have no call for these
-                self.allocator.free_full(torch.tensor(rest, dtype=torch.int64))
+            if rest:  # older versions have no call for these, and pass over halves that are gone
+                free = getattr(self.allocator, "free_full", self.allocator.free)
+                free(torch.tensor(rest, dtype=torch.int64))
 
     def free_swa(self, slots: Sequence[int]) -> None:
         """Give halves back."""

@@ -9,6 +9,8 @@ of a tree that was reset, since a server resets when idle.
 
 from __future__ import annotations
 
+import logging
+import re
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +25,7 @@ from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.adapters.sglang.package import NEWER, also_claimed, load_sglang, require_version
 from pymllm.adapters.sglang.pools import OverSglangPool, SglangPool, make_allocator
 from pymllm.adapters.simple import PrefixAdapter
+from pymllm.errors import InvariantViolation
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.files import Config
@@ -141,7 +144,7 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
             raise UnsupportedError("a cache over a pool takes slots")
         key = self.key_of(operation.key)
         value = torch.tensor(self.numbers(operation.slots), dtype=torch.int64)
-        result = self.call_insert(operation, key, value)
+        result = self.insert_and_look(operation, key, value)
         self._let_go(key)
         clobber(value)
         node = self._nodes[step] = result.last_device_node
@@ -150,6 +153,10 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
         # Where no state was handed over, sglang's answer means nothing.
         exists = operation.state is not None and bool(result.mamba_exist)
         return out.Inserted(int(result.prefix_len), adopted, length, exists)
+
+    def insert_and_look(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
+        """Make the call, and read from pool and tree what it does not tell: nothing."""
+        return self.call_insert(operation, key, value)
 
     def call_insert(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call."""
@@ -215,6 +222,22 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
         self.cache.dec_lock_ref(node, token.to_dec_params())
 
     # -- looking inside ------------------------------------------------------------------------------------
+
+    def audit(self) -> Sequence[str]:
+        """Let the tree check itself, where it can and nothing is held, as a server does when idle (R9)."""
+        check = getattr(self.cache, "sanity_check", None)
+        if check is None or self.sizes_of_cache()["protected_size"]:
+            return ()
+        disabled = logging.root.manager.disable
+        logging.disable(logging.ERROR)  # what it finds it also writes there
+        try:
+            check()
+        except Exception as error:
+            said = re.sub(r"\d+", "#", str(error))  # nodes are numbered for all caches of a process together
+            raise InvariantViolation("R9", f"the tree's own check says: {said}") from error
+        finally:
+            logging.disable(disabled)
+        return ("R9",)
 
     def nodes(self) -> Iterable[tuple[Any, Any]]:
         """Return every node but the root with its parent, parents before their children."""

@@ -62,7 +62,8 @@ ROLES: dict[str, Roles] = {
         "reset reset_refused_by_pool reset_refused_by_state_pool",
         "match_key:pages,turn,other insert_fresh:pages,turn,other insert_token_ids:pages,turn "
         "insert_windowed:pages,turn,other,protected,evicted request:pages,turn,other,evicted "
-        "punch_hole:pages,turn,at serve:pages,turn,other insert_with_state:pages,turn,other "
+        "punch_hole:pages,turn,at punch_another_hole:pages,turn,at "
+        "serve:pages,turn,other insert_with_state:pages,turn,other "
         "reinsert_stored:pages,turn,other,evicted "
         "add_state_to_stored:pages,turn,other add_state_under_holds:pages,turn hoard_slots:pages "
         "insert_refused_by_pool:pages,turn,other insert_badly:pages,turn insert_without_halves:pages,turn",

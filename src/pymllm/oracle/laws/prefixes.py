@@ -800,7 +800,7 @@ def _ends_of_nodes_keep_their_ids(before: CacheModel, operation: Inspect, seen: 
     return len(nodes.find_splits(seen)) > 0 or None
 
 
-@law("R11", Evict, page="prefixes", ways="sop", kinds="prefix", needs="exact_policy")
+@law("R11", Evict, page="prefixes", ways="sop", kinds="prefix", needs="exact_policy|ranked_policy")
 def the_first_in_rank_goes_first(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """The first in rank of a policy goes first.
 
@@ -818,6 +818,7 @@ def the_first_in_rank_goes_first(before: CacheModel, operation: Evict, seen: See
     | `slru` | 0 with fewer than 2 hits, 1 from then on |
     | `log-lfu` | 0 without hits, 1 with one, 2 with 2 or 3, 3 with 4 to 7: binary digits of its hits |
     | `release` | the number of the last insert or release of a hold that had it on its path |
+    | `inserts` | how many inserts of whole pages had it on their paths, since it came into the cache |
 
     A revived page (S7), a page that is split off, and one that is inserted again while it is cached came when
     they first came, and keep their hits. What was evicted and comes back begins anew. An insert that S7
@@ -835,6 +836,10 @@ def the_first_in_rank_goes_first(before: CacheModel, operation: Evict, seen: See
     order of recency whatever the policy; so does a leaf that goes because its window or its state is asked
     for. In a tree the pages of a node have one rank; R5 says where the last victim stops.
 
+    Who claims `ranked_policy` alone is held to the ranks and to no order of equal ones: no leaf stays that
+    was an unlocked leaf before the call and has a smaller rank than a page that went. That is asked without
+    a window and without states.
+
     Why
     ---
     No order is best for every load. Recency loses a system prompt that comes back every minute to one long
@@ -843,7 +848,7 @@ def the_first_in_rank_goes_first(before: CacheModel, operation: Evict, seen: See
 
     Choices
     -------
-    Who does not claim `exact_policy` may evict in any order; so a policy that is not in the table can be
+    Who claims neither may evict in any order; so a policy that is not in the table can be
     examined by all laws but this one. That is so of every policy that asks for more than a page has, such
     as the length of a node: where nodes begin and end an implementation may choose, and a rank of the table
     goes by hits, arrival, priority and recency alone.
@@ -855,9 +860,10 @@ def the_first_in_rank_goes_first(before: CacheModel, operation: Evict, seen: See
     Engines
     -------
     - sglang has the same names but `log-lfu` (`evict_policy.py`, `EvictionStrategy`). It counts a hit when
-      a prefix is inserted again, not when it is matched, and the first insert counts: different numbers, and
-      its threshold of 2 for `slru` is one reuse. The upper half of a split came when it was split
-      (`radix_cache.py`, `_split_node`): different. A policy `tlru` asks for more than a node knows.
+      a prefix is inserted again, not when it is matched, and the first insert counts: its `lfu` is
+      `inserts` here, and its threshold of 2 for `slru` is one reuse. The upper half of a split came when
+      it was split (`radix_cache.py`, `_split_node`): different. A policy `tlru` asks for more than a node
+      knows.
     - vLLM has one order, that of its queue (R8).
     """
     if seen.odd is not None:

@@ -28,6 +28,7 @@ POLICY_RANKS: dict[str, Rank | None] = {
 
 _OF_OTHERS: dict[str, Rank] = {
     "release": lambda page: page.released,
+    "inserts": lambda page: page.inserts,
 }
 """Of policies that only other people's caches have."""
 

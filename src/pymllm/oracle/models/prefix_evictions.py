@@ -13,7 +13,9 @@ from pymllm.oracle.models.prefix_model import Path
 from pymllm.oracle.models.prefix_seen import (
     GARBLED,
     HIDDEN,
+    OLDER,
     TOO_MANY,
+    Odd,
     Returned,
     SeenEvict,
     sort_effects,
@@ -78,6 +80,8 @@ class EvictionModel(PrefixTracker):
             if not self._is_explained(seen):
                 what = "memory evicted" if has_states else "pages evicted"
                 seen.odd = TOO_MANY, what, "none but what was needed", spell(seen.gone)
+            elif "ranked_policy" in self.claims:
+                seen.odd = self._out_of_rank(seen)
         if seen.taken is not None and "callbacks" in self.claims:
             seen.ids = self.nodes.ids_of(seen.taken.removed)
         return seen
@@ -166,6 +170,18 @@ class EvictionModel(PrefixTracker):
             return is_explained(self.cache, gone, seen.tombstoned or frozenset(), *asked)
         alone = seen.states.pages if "lone_states" in self.claims else seen.states.pages - gone
         return is_state_eviction_explained(self.cache, gone, seen.states.pages, alone, *asked)
+
+    def _out_of_rank(self, seen: SeenEvict) -> Odd | None:
+        """Say which leaf stays although one went whose rank is larger (R11)."""
+        cache, gone, rank = self.cache, seen.gone, self.cache.rank
+        assert rank is not None
+        leaves = (path for path in cache.pages.keys() - gone if path not in cache.children)
+        stays = {path: rank(cache.pages[path]) for path in leaves if not cache.pages[path].locks}
+        if not (gone and stays):
+            return None
+        last, first = max(rank(cache.pages[path]) for path in gone), min(stays.values())
+        before = spell([path for path in stays if stays[path] == first])
+        return (OLDER, "pages evicted", f"with {before}", spell(gone)) if first < last else None
 
     def _taken(self, seen: SeenEvict) -> Taken:
         """Return what was seen to be taken."""

@@ -84,6 +84,7 @@ class Page:
     birth: int = 0  # another number each time that a path is cached anew, the same for a revived page
     came: int = 0  # number of the insert that brought it (R11)
     priority: int = 0  # the highest that an insert with it on its path was given (R11)
+    inserts: int = 0  # that had it on their paths since it came (R11)
     released: int = 0  # number of the last insert or release with it on its path (R11)
     access: int = 0  # number of the last match or insert that had it on its path (R8)
     hits: int = 0  # matches whose returned prefix had it (R10)
@@ -414,6 +415,7 @@ class PrefixModel:
         self._let_go(plan.path)
         for end in self.page_ends(plan.path):
             self.pages[end].priority = max(self.pages[end].priority, priority)
+            self.pages[end].inserts += 1
 
     # -- evict and reset -----------------------------------------------------------------------------------
 

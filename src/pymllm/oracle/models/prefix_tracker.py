@@ -91,12 +91,13 @@ class PrefixTracker(KindModel):
         policy = self.config.get("policy", "lru")
         if "exact_lru" in self.claims and policy != "lru":
             raise ProgramError(f"the configuration's policy is {policy!r}; who claims exact_lru has lru")
-        if "exact_policy" not in self.claims:
+        claimed = " and ".join(sorted(self.claims & {"exact_policy", "ranked_policy"}))
+        if not claimed:
             return None
         rank = find_rank(policy)
         if rank is None:
             raise ProgramError(
-                f"the configuration's policy is {policy!r}; who claims exact_policy has one of "
+                f"the configuration's policy is {policy!r}; who claims {claimed} has one of "
                 f"{known_policies()}"
             )
         return rank
@@ -106,6 +107,11 @@ class PrefixTracker(KindModel):
             raise ProgramError(f"the configuration's pool is {pool!r}; it must be none, token or swa")
         if window is not None and "swa" not in self.claims:
             raise ProgramError("a cache with a window claims swa")
+        if "ranked_policy" in self.claims and (window is not None or "mamba" in self.claims):
+            raise ProgramError(
+                "ranked_policy is claimed; who claims it has neither a window nor states, whose evictions "
+                "take leaves in another order"
+            )
         if window is not None and "exact_windows" not in self.claims:
             planned = ", ".join(sorted(self.claims & {"exact_lru", "exact_policy", "faults"}))
             if planned or pool != "swa":

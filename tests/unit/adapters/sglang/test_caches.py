@@ -14,11 +14,13 @@ from pymllm.adapters.sglang.caches import (
     SglangSWA,
     SglangUnified,
     SglangUnifiedSWA,
+    merge_ranges,
 )
 from pymllm.adapters.sglang.package import OLDER, require_version
-from pymllm.errors import AdapterError, ProgramError
+from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
+from pymllm.history.files import Config
 from tests.unit.adapters.sglang.sglang_versions import needs_sglang_newer
 
 # -- What the adapters of sglang's prefix caches do in the place of sglang's own caller ----------------------
@@ -115,6 +117,20 @@ def test_a_node_shows_what_it_holds() -> None:
     assert adapter.capabilities == {"pool", "extra_key", "inspect", "node_ids", "engine"}
 
 
+@needs_sglang_newer
+@pytest.mark.parametrize(("policy", "freed"), [("inserts", (3,)), ("priority", (1, 2))])
+def test_a_policy_orders_leaves(policy: str, freed: tuple[int, ...]) -> None:
+    """R11: by inserts, the older leaf has come twice; by priority, the other one was given one."""
+    config = next(config for config in SglangRadix.CONFIGURATIONS if config.get("policy") == policy)
+    adapter = make_adapter("sglang-radix", {**config, "page_size": 1})
+    assert "ranked_policy" in adapter.capabilities
+    adapter.apply(1, ops.Alloc(5))
+    for step, (first, last, priority) in enumerate(((0, 2, 0), (3, 5, 0), (2, 3, 1)), 2):
+        key = ops.Key((9,)) if priority else ops.Key((1, 2))
+        adapter.apply(step, ops.Insert(key, (ops.Span(1, first, last),), priority=priority))
+    assert adapter.apply(5, ops.Evict(1)).effects == (out.Effect("free", freed),)
+
+
 # -- The adapters of sglang's unified tree: in Python and in Rust, alone and beside a window -----------------
 
 
@@ -161,6 +177,25 @@ def test_only_the_tree_in_python_shows_nodes() -> None:
 def test_halves_are_not_given_back_early_where_nobody_knows_of_the_window() -> None:
     """There would be tombstones, of which nothing is claimed."""
     assert isinstance(make_adapter("sglang-rust-swa").apply(1, ops.FreeSWA(())).result, out.Unsupported)
+
+
+@needs_sglang_newer
+def test_a_tree_is_asked_to_check_itself_when_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R9: as a server does when idle; a plain radix tree cannot."""
+    assert make_adapter("sglang-radix").audit() == ()
+    adapter = make_adapter("sglang-unified")
+    adapter.apply(1, ops.Alloc(2))
+    adapter.apply(2, ops.Insert(ops.Key((1, 2)), (ops.Span(1, 0, 2),)))
+    assert adapter.audit() == ("R9",)
+
+    def fail() -> None:
+        raise AssertionError("node 1234 is dead")
+
+    monkeypatch.setattr(adapter.cache, "sanity_check", fail)
+    with pytest.raises(InvariantViolation, match=r"^R9: the tree's own check says: node # is dead$"):
+        adapter.audit()
+    adapter.apply(3, ops.Lock(2))
+    assert adapter.audit() == ()
 
 
 WINDOWED = pytest.mark.parametrize("name", ["sglang-unified-swa", "sglang-rust-swa"])
@@ -228,9 +263,81 @@ def why_missing() -> str:
     return ""
 
 
-def test_pages_are_single_tokens() -> None:
-    """Larger ones need a kernel in these versions."""
-    assert [(it["page_size"], it["sliding_window"]) for it in SglangSWA.CONFIGURATIONS] == [(1, 4), (1, 6)]
+needs_sglang_older = pytest.mark.skipif(bool(why_missing()), reason=why_missing() or "it is there")
+
+
+def test_windows_are_known_and_not_with_pages_of_either_size() -> None:
+    """As of the unified tree."""
+    sizes = {(it["page_size"], it["window"]) for it in SglangSWA.CONFIGURATIONS}
+    assert sizes == {(page_size, window) for page_size in (1, 4) for window in (None, 4, 6)}
+
+
+OLDER_FOLLOWED = [it for it in SglangSWA.CONFIGURATIONS if it["window"] == 4]
+
+
+@needs_sglang_older
+@pytest.mark.parametrize("config", OLDER_FOLLOWED, ids=lambda config: f"pages of {config['page_size']}")
+def test_an_older_window_is_followed(config: Config) -> None:
+    """S2, S3: halves go early, and window sizes tell what is left; a dead leaf goes with the one below."""
+    size = int(config["page_size"] or 0)
+    adapter, length = make_adapter("sglang-swa", dict(config)), 4 * size
+    assert adapter.capabilities == {"pool", "extra_key", "node_ids", "swa"}
+    adapter.apply(1, ops.Alloc(length))
+    assert adapter.apply(2, ops.FreeSWA((ops.Span(1, 0, size),))).result == out.Done()
+    key, slots = ops.Key((1,) * length), (ops.Span(1, 0, length),)
+    inserted = adapter.apply(3, ops.Insert(key, slots, swa_evicted_seqlen=size))
+    assert inserted.result == out.Inserted(0, ((0, length),), length)
+    assert (inserted.sizes["swa_evictable_size"], inserted.sizes["evictable_size"]) == (3 * size, length)
+    evicted = adapter.apply(4, ops.Evict(0, 99))
+    assert evicted.result == out.Evicted(length, 3 * size)
+    assert sum(len(effect.slots) for effect in evicted.effects if isinstance(effect, out.Effect)) == length
+
+
+@needs_sglang_older
+def test_an_older_insert_takes_no_key_of_which_nothing_lives() -> None:
+    """Its caller never has one: it would free all of it."""
+    adapter = make_adapter("sglang-swa", dict(OLDER_FOLLOWED[0]))
+    adapter.apply(1, ops.Alloc(2))
+    adapter.apply(2, ops.FreeSWA((ops.Span(1, 0, 2),)))
+    dead = adapter.apply(3, ops.Insert(ops.Key((1, 2)), (ops.Span(1, 0, 2),), swa_evicted_seqlen=2))
+    assert isinstance(dead.result, out.Unsupported)
+
+
+@needs_sglang_older
+@pytest.mark.parametrize("is_held", [True, False])
+def test_an_older_tombstone_takes_what_comes(is_held: bool) -> None:
+    """S2, R4: under a hold the halves alone, and the slots that brought them go back."""
+    adapter = make_adapter("sglang-swa", dict(OLDER_FOLLOWED[0]))
+    adapter.apply(1, ops.Alloc(6))
+    adapter.apply(2, ops.FreeSWA((ops.Span(1, 0, 2),)))
+    key = ops.Key((1, 2, 7, 7, 7, 7))
+    adapter.apply(3, ops.Insert(key, (ops.Span(1, 0, 6),), swa_evicted_seqlen=2))
+    if is_held:
+        adapter.apply(4, ops.Lock(3))
+    adapter.apply(5, ops.Alloc(2))
+    inserted = adapter.apply(6, ops.Insert(ops.Key((1, 2)), (ops.Span(5, 0, 2),)))
+    assert inserted.result == out.Inserted(2, () if is_held else ((0, 2),), 2)
+    moved = (out.Effect("move_swa", (7, 8), (1, 2)), out.Effect("free", (7, 8)))
+    assert inserted.effects == (moved if is_held else (out.Effect("free", (1, 2)),))
+
+
+@needs_sglang_older
+def test_tombstones_that_go_along_are_counted_unless_it_is_left_to_sglang() -> None:
+    """R5: a window's eviction takes them with the leaf, and tells nothing of them."""
+    told = []
+    for more in ({}, {"told_counts": True}):
+        adapter = make_adapter("sglang-swa", {**OLDER_FOLLOWED[0], **more})
+        adapter.apply(1, ops.Alloc(2))
+        adapter.apply(2, ops.FreeSWA((ops.Span(1, 0, 1),)))
+        adapter.apply(3, ops.Insert(ops.Key((1, 2)), (ops.Span(1, 0, 2),), swa_evicted_seqlen=1))
+        told.append(adapter.apply(4, ops.Evict(0, 1)).result)
+    assert told == [out.Evicted(2, 1), out.Evicted(1, 1)]
+
+
+def test_ranges_that_touch_are_one() -> None:
+    """R3: in order, as an insert tells them."""
+    assert merge_ranges([(0, 4), (4, 8), (12, 16)]) == ((0, 8), (12, 16))
+    assert merge_ranges([]) == ()
 
 
 def test_it_runs_where_its_version_is_and_says_so_elsewhere() -> None:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import pytest
 import torch
 
 from pymllm.adapters.registry import make_adapter
-from pymllm.adapters.sglang.pools import SglangPool, SglangStates, settings_of_states
+from pymllm.adapters.sglang import pools
+from pymllm.adapters.sglang.pools import (
+    SglangPool,
+    SglangStates,
+    extend_on_host,
+    fill_extensions,
+    settings_of_states,
+)
 from pymllm.adapters.sglang.slots import SglangPagedSlots, SglangRows, SglangSWASlots, SglangTokenSlots
 from pymllm.errors import ProgramError
 from pymllm.history import operations as ops
@@ -93,6 +103,72 @@ def test_slots_are_freed_as_their_halves_demand() -> None:
     pool.free_swa([4])
     assert effects == [Effect("free_swa", (4,))]
     assert pool.sizes() == {"available_size": 7, "full_available_size": 3, "swa_available_size": 2}
+
+
+def test_slots_without_halves_go_back_where_there_is_no_call_for_them() -> None:
+    """A7: older versions pass over halves that are gone."""
+
+    class Older(Halves):
+        free_full = None
+
+        def __getattribute__(self, name: str) -> object:
+            if name == "free_full":
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    pool = SglangPool(Older(), [].append)
+    pool.free([4, 5])
+    assert pool.allocator.freed == [4, 5]
+
+
+# -- The kernel by which older versions extend requests ------------------------------------------------------
+
+
+def extend_naively(
+    prefixes: list[int], lengths: list[int], lasts: list[int], free: list[int], size: int
+) -> list[int]:
+    """Take one slot after the other: the next of the page, or the first of the next free page."""
+    slots, pages = [], iter(free)
+    for prefix, length, last in zip(prefixes, lengths, lasts, strict=True):
+        slot = last
+        for place in range(prefix, length):
+            slot = next(pages) * size if place % size == 0 else slot + 1
+            slots.append(slot)
+    return slots
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    ("prefixes", "lengths"), [([0], [8]), ([0], [3]), ([3], [4]), ([5], [5]), ([2, 0, 7], [9, 5, 8])]
+)
+def test_requests_are_extended_as_by_a_loop(prefixes: list[int], lengths: list[int], size: int) -> None:
+    """A3: the rest of the last page, whole pages, and a part of one."""
+    lasts = [40 * size + (prefix - 1) % size if prefix else -1 for prefix in prefixes]
+    free = [9, 3, 7, 5, 2, 8, 6, 4, 1]
+    found = torch.full((sum(lengths) - sum(prefixes),), -7)
+    tensors = [torch.tensor(numbers) for numbers in (prefixes, lengths, lasts, free)]
+    fill_extensions(*tensors, found, 1, size, 128)
+    assert found.tolist() == extend_naively(prefixes, lengths, lasts, free, size)
+
+
+def test_where_pages_are_missing_nothing_is_written() -> None:
+    """X4: the caller finds out afterwards, and looks at none of it."""
+    found = torch.full((6,), -7)
+    prefix, length, last, free = (torch.tensor(numbers) for numbers in ([0], [6], [-1], [3]))
+    fill_extensions(prefix, length, last, free, found, 1, 4)
+    assert set(found.tolist()) == {-7}
+
+
+def test_only_a_module_with_the_kernel_gets_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any grid: the loop runs over all requests by itself."""
+    module = types.ModuleType("module_of_an_allocator")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    allocator = type("Paged", (), {"__module__": module.__name__})()
+    extend_on_host(allocator)
+    assert not hasattr(module, "alloc_extend_kernel")
+    monkeypatch.setattr(module, "alloc_extend_kernel", None, raising=False)
+    extend_on_host(allocator)
+    assert module.alloc_extend_kernel[(3,)] is pools.fill_extensions
 
 
 # -- sglang's allocator of states, as its caches and their caller use it -------------------------------------
