@@ -1,8 +1,8 @@
-"""Rules whose arguments are small integers, so that Hypothesis and a seeded generator can both play them.
+"""Acts whose arguments are small integers, so that Hypothesis and a seeded generator can both play them.
 
 Draw small, derive big: an act takes a few bounded integers and derives keys, slots and operations from
 them, which keeps Hypothesis fast and its shrinking meaningful, and lets `drive` run the same acts many
-times faster from a seed.
+times faster from a seed. To Hypothesis, too, an act is plain numbers: one that says which, and its arguments.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from hypothesis import strategies as st
-from hypothesis.stateful import Rule, RuleBasedStateMachine, RuleStrategy, precondition, rule
+from hypothesis.stateful import Rule, RuleBasedStateMachine, RuleStrategy, rule
 
 from pymllm.adapters.base import Adapter
 from pymllm.conformance.adapter_calls import build_adapter, close_adapter
@@ -31,6 +30,9 @@ from pymllm.history.codec import name_of
 from pymllm.history.files import Config, Deviation, Header, History, PlayedAct, PlayedActs
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Failed, Outcome, Unsupported
+
+if TYPE_CHECKING:
+    from hypothesis.internal.conjecture.data import ConjectureData
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +80,14 @@ def act(
 ) -> Callable[[Callable[..., None]], Any]:
     """Make a method an act, with arguments that are integers in the given closed ranges.
 
-    It makes sense where the machine's attribute ``needs`` is true. `drive` chooses it by its ``weight``;
-    Hypothesis weighs by itself.
+    It makes sense where the machine's attribute ``needs`` is true. `drive` chooses it by its ``weight``; in a
+    program of Hypothesis all acts that are on weigh the same.
     """
 
     def mark(method: Callable[..., None]) -> Any:
-        strategies: dict[str, Any] = {name: st.integers(low, high) for name, (low, high) in ranges.items()}
-        decorate: Any = rule
         noted = _noted(method)
-        made = decorate(**strategies)(noted)
-        if needs is not None:
-            made = precondition(lambda machine: bool(getattr(machine, needs)))(made)
+        decorate: Any = rule()
+        made = decorate(noted)
         made.act_needs, made.act_ranges, made.act_weight = needs, ranges, weight
         made.act_itself = noted
         return made
@@ -145,12 +144,77 @@ class FoundViolation:
     mistakes: tuple[str, ...] = ()
 
 
-class _Rules(RuleStrategy):
-    """Hypothesis's own choice of a rule; how often each precondition held, a tenth of it, is not counted."""
+_SWARMS = 2**16  # sets of acts that a program of Hypothesis may be limited to, the whole one included
+_OFF_MOST = 0.75  # An act is left out of one with a chance up to this, drawn for each set.
+_TRIES = 3  # draws of an act that makes no sense yet, until all that do are looked for
 
-    def is_valid(self, rule: Rule) -> bool:
-        """Tell whether an act makes sense now; none of ours is about a bundle."""
-        return all(makes_sense(self.machine) for makes_sense in rule.preconditions)
+
+class _DrawnAct(NamedTuple):
+    """An act as Hypothesis draws it: the rule to play, what it needs, and its arguments' ranges."""
+
+    rule: Rule
+    needs: str | None
+    ranges: tuple[tuple[str, int, int], ...]
+
+    def makes_sense(self, machine: ActingMachine) -> bool:
+        """Tell whether a machine can play it now."""
+        return self.needs is None or bool(getattr(machine, self.needs))
+
+
+class _Numbers(RuleStrategy):
+    """Draws acts as plain numbers: which it is, and each of its arguments.
+
+    Hypothesis's own choice of a rule asks a strategy for each argument and draws whether each rule is on: ten
+    draws for an act, and three times as long. Here one number of a program says which acts are on in it.
+    """
+
+    def __init__(self, machine: ActingMachine) -> None:
+        super().__init__(machine)
+        self._machine = machine
+        self._all = _acts_in_order(type(machine))
+        self._on: tuple[_DrawnAct, ...] | None = None
+
+    def do_draw(self, data: ConjectureData) -> tuple[Rule, dict[str, int]]:
+        """Draw an act that makes sense now, and its arguments."""
+        if self._on is None:
+            self._on = _swarm(self._all, data.draw_integer(0, _SWARMS - 1))
+        drawn = self._choose(self._on, data)
+        return drawn.rule, {name: data.draw_integer(low, high) for name, low, high in drawn.ranges}
+
+    def _choose(self, on: tuple[_DrawnAct, ...], data: ConjectureData) -> _DrawnAct:
+        # A number stands for the same act at any time, so that a program from which others were dropped still
+        # does what it did. Where that makes no sense it is drawn again, and marked as what can be dropped.
+        machine = self._machine
+        for _ in range(_TRIES):
+            data.start_span(self.label)
+            drawn = on[data.draw_integer(0, len(on) - 1)]
+            makes_sense = drawn.makes_sense(machine)
+            data.stop_span(discard=not makes_sense)
+            if makes_sense:
+                return drawn
+        ready = [it for it in on if it.makes_sense(machine)]
+        ready = ready or [it for it in self._all if it.makes_sense(machine)]
+        return ready[data.draw_integer(0, len(ready) - 1)]
+
+
+@functools.lru_cache
+def _acts_in_order(machine: type[ActingMachine]) -> tuple[_DrawnAct, ...]:
+    """Return a machine's acts, those with fewer arguments first: they are the simpler ones."""
+    rules = {it.function.__name__: it for it in machine.setup_state().rules}
+    acts = [
+        _DrawnAct(rules[name], method.act_needs, tuple((it, *ends) for it, ends in method.act_ranges.items()))
+        for name, method in acts_of(machine).items()
+    ]
+    return tuple(sorted(acts, key=lambda it: len(it.ranges)))
+
+
+def _swarm(acts: tuple[_DrawnAct, ...], number: int) -> tuple[_DrawnAct, ...]:
+    """Return the acts that are on in a program: all for 0, towards which it shrinks, or some."""
+    if not number:
+        return acts
+    source = random.Random(number)
+    off = source.random() * _OFF_MOST
+    return tuple(it for it in acts if source.random() >= off) or acts
 
 
 class ActingMachine(RuleBasedStateMachine):
@@ -161,7 +225,8 @@ class ActingMachine(RuleBasedStateMachine):
     SEED: ClassVar[int | None] = None
     AUDIT: ClassVar[bool] = True  # whether to walk the implementation from inside,
     AUDIT_EVERY: ClassVar[int] = 1  # after so many steps; and at the end, where it is more than one
-    REPLAY_EVERY: ClassVar[int] = 8
+    REPLAY_EVERY: ClassVar[int] = 8  # One program of so many is run a second time:
+    REPLAY_AT: ClassVar[int] = 0  # the first, or the one behind so many.
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset()  # capabilities that no use is made of
     UNWANTED: ClassVar[Unwanted] = Unwanted()  # what ends a program and is no finding
     judge: Any  # the one of the adapter's kind
@@ -175,7 +240,7 @@ class ActingMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._rules_strategy = _Rules(self)
+        self._rules_strategy = _Numbers(self)
         self._noted: list[tuple[str, dict[str, int]]] = []
         self.is_acting = self.is_ending = False
         # The law or the deviation that has ended the program and is no finding.
@@ -292,7 +357,7 @@ class ActingMachine(RuleBasedStateMachine):
 
         Every one is once a violation was found: a shrinker must meet it in each run, not in some.
         """
-        return self.runs % self.REPLAY_EVERY == 0 or self.found is not None
+        return self.runs % self.REPLAY_EVERY == self.REPLAY_AT or self.found is not None
 
 
 def _bare(machine: type[ActingMachine]) -> type[ActingMachine]:

@@ -256,6 +256,8 @@ def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
     """
     watch = _Watch(machine, plan)
     watch.share = _SHARE if plan.driven else 1.0
+    # The first program of Hypothesis is the simplest that there is, and tells little when it is run again.
+    machine.REPLAY_AT = 0 if plan.examples + plan.driven == 1 else 1
     number = plan.first_slice
     # An adapter that cannot even be made ends the search before it begins.
     for number, programs in () if watch.is_over else _slices(plan):

@@ -8,7 +8,9 @@ import random
 import subprocess
 import sys
 import unittest
+from collections import Counter
 from itertools import pairwise
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import Phase, settings
@@ -164,6 +166,49 @@ def test_hypothesis_plays_the_same_acts_and_shrinks() -> None:
     found = machine.found
     assert found is not None
     assert (found.violation.law, len(found.history)) == ("E3", 3)
+
+
+class Choosy(ActingMachine):
+    """Notes which acts each program plays; most of them need what only one of them brings."""
+
+    played: ClassVar[list[list[str]]]
+
+    def begin(self) -> None:
+        self.is_open = False
+
+    @act()
+    def open(self) -> None:
+        self.is_open = True
+
+    @act("is_open")
+    def one(self) -> None:
+        assert self.is_open
+
+    @act("is_open", size=(3, 5))
+    def two(self, size: int) -> None:
+        assert self.is_open
+        assert 3 <= size <= 5
+
+    @act("is_open")
+    def three(self) -> None:
+        assert self.is_open
+
+    def teardown(self) -> None:
+        self.played.append([played.name for played in self.acts_played])
+        super().teardown()
+
+
+def test_one_number_of_a_program_says_which_acts_are_on() -> None:
+    """Some programs have all acts, some few; where none that is on makes sense, another is played."""
+    machine: Any = make_machine(Choosy, "token-slots", CONFIG)
+    machine.played = []
+    quick = settings(max_examples=60, stateful_step_count=30, database=None, derandomize=True)
+    run_state_machine_as_test(machine, settings=quick)
+    assert max(map(len, machine.played)) == 30
+    assert {acts[0] for acts in machine.played} == {"open"}
+    kinds = Counter(frozenset(acts[1:]) for acts in machine.played)
+    assert len(kinds) > 6
+    assert 15 < kinds[frozenset({"open", "one", "two", "three"})] < 50
 
 
 class BrokenRun(Breaking):

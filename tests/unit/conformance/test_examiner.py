@@ -11,7 +11,17 @@ from pymllm.adapters.base import Adapter
 from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.examiner import Examiner, find_wrong_answer
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
-from pymllm.history.operations import Alloc, AllocRows, Free, Key, Malformed, Match, Operation, Span
+from pymllm.history.operations import (
+    Alloc,
+    AllocRows,
+    Free,
+    Key,
+    Malformed,
+    Match,
+    Operation,
+    ReadHalves,
+    Span,
+)
 from pymllm.history.outcomes import Done, Effect, Failed, Matched, NoRoom, Outcome, Slots, Unsupported
 from pymllm.oracle.judge import judge_steps
 
@@ -40,6 +50,16 @@ def test_the_walk_from_inside_is_counted(audit: bool, walks: int) -> None:
     assert examiner.audited["A2"] == walks
     examiner.look_inside()
     assert examiner.audited["A2"] == walks + 1
+
+
+def test_what_only_looks_is_not_walked_behind() -> None:
+    """The walk before has seen all that there is; what comes next is walked again."""
+    examiner = Examiner(make_adapter("swa-slots"))
+    for operation in (Alloc(8), ReadHalves((Span(1, 0, 1),)), ReadHalves((Span(1, 0, 1),))):
+        examiner.do(operation)
+        assert examiner.audited["A2"] == 1
+    examiner.do(Free((Span(1, 0, 8),)))
+    assert examiner.audited["A2"] == 2
 
 
 class Wrong:

@@ -95,7 +95,7 @@ def test_a_violation_leaves_nothing_missing(tiny: str) -> None:
 
 def test_what_was_found_is_found_again_without_what_was_played_before(tiny: str) -> None:
     """X3: the run of Hypothesis that found it is enough, and may shrink this time."""
-    plan = dataclasses.replace(PLAN, examples=500, shrinks=0)
+    plan = dataclasses.replace(PLAN, seed=2, examples=500, shrinks=0)
     machine = make_machine(RowMachine, f"{tiny}:FailsLate", dict(CONFIG))
     first = search(machine, plan)
     assert first.again is not None
