@@ -31,13 +31,16 @@ def _table(made: Made) -> str:
     for id, killed in made.kills.items():
         for name in killed:
             by_fault[name].append(id)
+    every = len(faults)
     shown = [id for id in faults if id not in UNSHOWN or id in by_fault]
     count, size = sum(map(len, made.vectors.values())), sum(map(len, made.files().values()))
     lines = [
         f"{count} vectors in {size:,} bytes show {len(by_fault)} planted faults:",
         "",
-        f"- {_share(len(by_fault), len(shown))} of the {len(shown)} that outcomes can show;",
-        f"- {_share(len(by_fault), len(faults))} of all {len(faults)}, which searches from seed 0 find.",
+        f"- {_share(len(by_fault), len(shown))} of the {len(shown)} that outcomes show, in a program that a "
+        "search from seed 0 finds;",
+        f"- {_share(len(by_fault), every)} of all {every}, which searches from seed 0 find, also by "
+        "engines, second runs and looks inside.",
         "",
         "| kind | vectors |",
         "| --- | ---: |",
