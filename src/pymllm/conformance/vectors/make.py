@@ -43,7 +43,6 @@ VERSION = "1.0.0"
 """Of the vectors; docs/vectors.md says what its numbers mean."""
 
 LICENSE = "Apache-2.0"
-MOST_BYTES = 1_500_000
 
 _OPERATIONS, _OPERATIONS_FROM_OUTSIDE = 100_000, 20_000
 _SHRINKS = 200
