@@ -34,6 +34,7 @@ from tests.unit.report import samples
 from tests.unit.report.test_store import EACH
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+VECTORS = Path(__file__).parents[2] / "vectors" / "v1"
 _EACH = 5
 """One in so many programs of the book of verdicts, which are long."""
 _WRONG = ("faulty-short-matches", "faulty-row-zero", "faulty-stale-slots", "faulty-durable-hashes")
@@ -160,6 +161,14 @@ def make_cases(folder: Path) -> list[Case]:
             ("report", "it.jsonl", "--format", "badge"),
             nothing,
             1,
+        ),
+        Case(
+            "vectors run",
+            [path.read_bytes() for path in sorted(VECTORS.glob("rows.jsonl"))],
+            "it/it.jsonl",
+            ("vectors", "run", "--vectors", "it", "--adapter", "rows"),
+            judged,
+            3,
         ),
         Case("faults --keep", kept, "it.jsonl", ("faults", "B01", "--keep", "it.jsonl"), (130,), 3),
         Case(

@@ -20,6 +20,7 @@ _OF_LINES = {
     "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.ledger:ledger_schema"),
     "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
     "protocol": ("a line sent to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
+    "vectors": ("a line of a file of vectors", "pymllm.conformance.vectors.format:vectors_schema"),
     "run": ("a line of a run in a store", "pymllm.report.store:run_schema"),
 }
 

@@ -29,7 +29,7 @@ from pymllm.errors import InvariantViolation, PymllmError
 from pymllm.faults.fault import ANY, Fault
 from pymllm.faults.plant import StaleEditError, planted
 from pymllm.faults.table import bug_of
-from pymllm.history.files import Config
+from pymllm.history.files import Config, History
 
 _ACTS = (40, 80, 160, 320)
 """Lengths of programs, in turn: what shows at once is found in a short one, other things need a long life."""
@@ -327,6 +327,21 @@ def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caug
         None,
     )
     return detection, what
+
+
+def find_program(fault: Fault, plan: HuntPlan) -> tuple[str, History, str] | None:
+    """Put a fault in place and look for it from the first seed; adapter, small program and law, or ``None``.
+
+    The same program comes back on every machine: what is tried to make it small is counted, not timed.
+    """
+    with planted(fault.edits):
+        found = _hunt_from(fault, plan.seeds[0], plan)
+        if isinstance(found, str):
+            return None
+        caught = found[1]
+        laws = None if fault.laws == ANY else fault.laws
+        small = shrink(caught.found, seconds=None, plays=plan.shrinks, laws=laws)
+        return caught.adapter, small.history, small.violation.law
 
 
 def _take_turns(searchers: Sequence[Searcher], operations: int) -> tuple[Searcher, Caught] | None:

@@ -397,6 +397,42 @@ class FaultsDocument(Document, frozen=True, kw_only=True, tag="pymllm.faults"):
     faults: tuple[FaultRow, ...]
 
 
+# -- vectors -------------------------------------------------------------------------------------------------
+class VectorRow(Row, frozen=True):
+    """What became of a vector: ``passed``, ``failed``, ``other way`` or ``skipped``, at which step, and why.
+
+    ``known`` is the reason that a file of known deviations gives for it.
+    """
+
+    id: str
+    law: str
+    says: str
+    verdict: Literal["passed", "failed", "other way", "skipped"]
+    step: int
+    why: str
+    known: str = ""
+
+
+class VectorsDocument(Document, frozen=True, kw_only=True, tag="pymllm.vectors-run"):
+    """What ``pymllm vectors run --json`` prints: an implementation, and what became of each vector.
+
+    ``unknown`` counts the failures that no file lists; ``unexpected`` names what it lists and did not fail.
+    """
+
+    adapter: str
+    kind: Kind
+    vectors_version: str
+    verdict: Verdict
+    exit_status: int = 0
+    passed: int
+    failed: int
+    other_way: int
+    skipped: int
+    unknown: int
+    unexpected: tuple[str, ...]
+    vectors: tuple[VectorRow, ...]
+
+
 # -- soak ----------------------------------------------------------------------------------------------------
 class CampaignRow(Row, frozen=True):
     """A campaign: what to type to play it again."""

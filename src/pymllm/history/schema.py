@@ -46,6 +46,8 @@ def _schema_of(info: inspect.Type) -> dict[str, Any]:
             return {"type": "object", "additionalProperties": _schema_of(info.value_type)}
         case inspect.EnumType():
             return {"enum": [option.value for option in info.cls]}
+        case inspect.AnyType():
+            return {}
     return {"type": _NAMES[type(info)]}
 
 

@@ -399,3 +399,14 @@ def test_operations_say_what_a_program_cannot_guess() -> None:
     assert field_notes(Unlock)["at"] == "Passes the node of another Match, Insert or Lock instead."
     assert field_notes(Insert)["prev_prefix_len"] == field_notes(Insert)["swa_evicted_seqlen"]
     assert field_notes(Reset) == {}
+
+
+def test_a_field_that_may_hold_anything_has_a_schema_that_lets_all_pass() -> None:
+    """Such as what a step of a vector must come to."""
+
+    class Open(Record, frozen=True):
+        """Holds anything."""
+
+        held: dict[str, Any]
+
+    assert schema_of(Open)["properties"]["held"] == {"type": "object", "additionalProperties": {}}

@@ -1,0 +1,232 @@
+"""``pymllm vectors``: programs with what they must come to, as data; played here on an adapter, or made."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from pymllm.adapters.process.command_name import PREFIX
+from pymllm.cli import options
+from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.tables import draw, make_table, progress_bar, tell
+from pymllm.conformance.documents import VectorRow, VectorsDocument
+from pymllm.errors import AdapterError
+from pymllm.oracle.verdicts import Verdict
+from pymllm.report.quantities import count_of
+from pymllm.text_file import cut, read_json, read_text_file, write_text_file
+from pymllm.torch_extra import require_torch
+
+if TYPE_CHECKING:
+    from pymllm.conformance.vectors.run import Run
+
+_T = TypeVar("_T")
+_FOLDER = Path("vectors/v1")
+_PAGE = Path("docs/vectors.md")
+_SHOWN = 20
+
+_folder = click.option(
+    "--vectors",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    default=_FOLDER,
+    help="Folder with the files of vectors, one for each kind.",
+)
+
+
+@click.group("vectors", short_help="Play vectors: programs with what they must come to, as data.")
+def vectors_command() -> None:
+    """Play or make vectors: programs with what each step must come to, as data that anybody can vendor.
+
+    docs/vectors.md has the format, and runners of one file each.
+    """
+
+
+@vectors_command.command("run", short_help="Play vectors on an implementation.")
+@click.option(
+    "--adapter",
+    metavar="NAME",
+    shell_complete=options.complete_adapter,
+    help="A name of `pymllm adapters`, or module:Class.",
+)
+@options.command(multiple=False)
+@_folder
+@click.option(
+    "--known",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help='Known deviations: a JSON object of ids of vectors and reasons, {"slots-A2-0f3c81d2": "..."}.',
+)
+@options.timeout
+@options.json
+@options.progress
+def run_command(
+    adapter: str | None,
+    command: str | None,
+    folder: Path,
+    known: Path | None,
+    timeout: float,
+    as_json: bool,
+    progress: str,
+) -> int:
+    """Play the vectors of an adapter's kind, and compare each step with what it must come to.
+
+    What an adapter does not claim is skipped. No oracle takes part: a runner in any language does the same.
+
+    Exit status: 0 if no vector failed but known ones, 1 if one did, 2 for bad input, 3 if the adapter cannot
+    be examined, or every vector was skipped.
+    """
+    if (adapter is None) == (command is None):
+        raise click.UsageError("name one implementation, with --adapter or --command.")
+    name = adapter if adapter is not None else f"{PREFIX}{command}"
+    assert name is not None
+    entry = options.find_adapter_or_refuse(name)
+    from pymllm.conformance.vectors.run import Task, load_all, run_vectors
+    from pymllm.conformance.workers import Lost, ask
+
+    files = _read(folder, load_all)
+    reasons = {} if known is None else _read_known(known)
+    ids = {it.id for _, vectors in files.values() for it in vectors}
+    for id in reasons:
+        if id not in ids:
+            raise click.UsageError(f"{known}: {cut(repr(id))} is no vector of {folder}.")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    most = max(len(vectors) for _, vectors in files.values())
+    with progress_bar(progress, "vectors", most, unit="") as show:
+        answer = ask(run_vectors, Task(entry.name, files), timeout, show)
+    if isinstance(answer, Lost):
+        raise AdapterError(entry.name, answer.message)
+    if answer.kind not in files:
+        raise click.UsageError(f"{folder} has no vectors of kind {answer.kind}, which {entry.name} is of.")
+    return tell(_document(answer, reasons), make_text, as_json)
+
+
+def _read(folder: Path, load: Callable[[Path], _T]) -> _T:
+    if not folder.is_dir():
+        raise click.UsageError(f"--vectors: there is no folder {folder}; name the one with the vectors.")
+    with options.refusing_unreadable():
+        found = load(folder)
+    if not found:
+        raise click.UsageError(f"--vectors: {folder} has no file of vectors, *.jsonl.")
+    return found
+
+
+def _read_known(path: Path) -> dict[str, str]:
+    with options.refusing_unreadable():
+        text = read_text_file(path)
+    try:
+        plain = read_json(text)
+        if not isinstance(plain, dict) or not all(isinstance(it, str) for it in plain.values()):
+            raise ValueError("it must be an object of reasons, by the ids of vectors")
+    except ValueError as error:
+        raise click.UsageError(f"{path}: {error}.") from None
+    return plain
+
+
+def _document(run: Run, reasons: dict[str, str]) -> VectorsDocument:
+    rows = tuple(
+        VectorRow(it.id, it.law, it.says, played.verdict, played.step, played.why, reasons.get(it.id, ""))
+        for it, played in run.played
+    )
+    counts = Counter(row.verdict for row in rows)
+    unknown = sum(row.verdict == "failed" and not row.known for row in rows)
+    verdict = (
+        Verdict.VIOLATED if unknown else Verdict.UNKNOWN if counts["skipped"] == len(rows) else Verdict.HOLDS
+    )
+    return VectorsDocument(
+        adapter=run.adapter,
+        kind=run.kind,
+        vectors_version=run.version,
+        verdict=verdict,
+        exit_status=verdict.exit_status,
+        passed=counts["passed"],
+        failed=counts["failed"],
+        other_way=counts["other way"],
+        skipped=counts["skipped"],
+        unknown=unknown,
+        unexpected=tuple(row.id for row in rows if row.known and row.verdict in ("passed", "other way")),
+        vectors=rows,
+    )
+
+
+def make_text(document: VectorsDocument) -> str:
+    """Lay a run out as text: what failed first, then the counts."""
+    lines: list[str] = []
+    failed = [row for row in document.vectors if row.verdict == "failed"]
+    for row in failed[:_SHOWN]:
+        known = f" (known: {escaped(row.known)})" if row.known else ""
+        lines += [
+            f"{row.id}  {row.law}: {row.says}{known}",
+            f"    step {row.step}: {escaped(cut(row.why, 300))}",
+        ]
+    if len(failed) > _SHOWN:
+        lines.append(f"and {len(failed) - _SHOWN} more; --json has all")
+    lines += [f"{id}  passes, and is listed as a known deviation" for id in document.unexpected]
+    table = make_table(
+        "passed", "failed", "other way", "skipped", right=("passed", "failed", "other way", "skipped")
+    )
+    table.add_row(*map(str, (document.passed, document.failed, document.other_way, document.skipped)))
+    reasons = Counter(cut(row.why, 160) for row in document.vectors if row.verdict == "skipped")
+    skipped = [f"    {count} skipped: {escaped(why)}" for why, count in sorted(reasons.items())]
+    count = count_of(len(document.vectors), "vector")
+    head = f"{count} {document.vectors_version} on {escaped(document.adapter)}"
+    return "\n".join([*lines, head, "", draw(table).rstrip("\n"), *skipped])
+
+
+@vectors_command.command("make", short_help="Make the vectors of a folder anew.")
+@_folder
+@click.option(
+    "--page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=_PAGE,
+    help="The page whose table of vectors by fault is written, too.",
+)
+@click.option("--check", is_flag=True, help="Write nothing; end with 1 where a file would change.")
+@click.option(
+    "--search", is_flag=True, help="Also search for programs that show faults which no vector shows."
+)
+@options.progress
+def make_command(folder: Path, page: Path, check: bool, search: bool, progress: str) -> int:
+    """Derive what the vectors of a folder must come to, plant each fault of ours, and keep what kills.
+
+    The same bytes come out each time. With --search, which takes long, vectors are added for faults that none
+    of them shows.
+
+    Exit status: 0 if done, 1 with --check if a file differs, 2 for bad input.
+    """
+    if check and search:
+        raise click.UsageError("--check compares with what is there, and --search adds to it; choose one.")
+    if not folder.is_dir():
+        raise click.UsageError(f"--vectors: there is no folder {folder}; name the one with the vectors.")
+    require_torch("pymllm vectors make")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from pymllm.conformance.vectors.make import make_vectors
+    from pymllm.conformance.vectors.page import make_page
+
+    with options.refusing(str(folder)), options.refusing_unreadable():
+        made = make_vectors(folder, is_search=search, progress=partial(progress_bar, progress, unit=""))
+    with options.refusing_unreadable():
+        there = page.read_text(encoding="utf-8") if page.is_file() else ""
+        wanted = {folder / name: text for name, text in made.files().items()}
+        wanted[page] = make_page(made, there)
+        old = {path: path.read_text(encoding="utf-8") for path in wanted if path.is_file()}
+        gone = sorted(set(folder.glob("*.jsonl")) - set(wanted))
+    changed = sorted(path for path, text in wanted.items() if old.get(path) != text)
+    for path in [*changed, *gone]:
+        complain(f"{path} {'differs' if check else 'is removed' if path in gone else 'is written'}")
+    if not check:
+        with options.refusing_unreadable():
+            for path in changed:
+                write_text_file(path, wanted[path])
+            for path in gone:
+                path.unlink()
+    count = sum(map(len, made.vectors.values()))
+    killed = len(frozenset[str]().union(*made.kills.values()))
+    say(f"{count_of(count, 'vector')}, which kill {count_of(killed, 'fault')}")
+    return int(check and bool(changed or gone))

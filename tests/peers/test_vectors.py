@@ -1,0 +1,40 @@
+"""Vectors on other people's implementations: each that fails there shows a deviation that is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pymllm.adapters.registry import PEERS, AdapterEntry, load_adapter
+from pymllm.conformance.vectors.play import play_on
+from pymllm.conformance.vectors.run import load_all
+from pymllm.errors import AdapterError
+
+ROOT = Path(__file__).parents[2]
+FILES = load_all(ROOT / "vectors" / "v1")
+KNOWN = {
+    "sglang-token": {"X4": "failed-alloc-merges"},
+    "mllm-rows": {"P1": "no-row-for-padding"},
+}
+"""Laws of vectors that fail, and the finding that says why, by adapter."""
+
+
+@pytest.mark.parametrize("entry", PEERS, ids=lambda entry: entry.name)
+def test_only_known_deviations_fail(entry: AdapterEntry) -> None:
+    """By the laws of the vectors; each deviation has a page."""
+    missing = entry.find_missing()
+    if missing is not None:
+        pytest.skip(missing)
+    try:
+        made = load_adapter(entry)
+    except AdapterError as error:
+        pytest.skip(str(error))
+    failed = {}
+    for vector in FILES[made.KIND][1]:
+        played = play_on(vector, entry.name, made)
+        if played.verdict == "failed":
+            failed[vector.id] = (vector.law, played.why)
+    known = KNOWN.get(entry.name, {})
+    assert {law for law, _ in failed.values()} == set(known), failed
+    assert all((ROOT / "docs" / "findings" / f"{finding}.md").is_file() for finding in known.values())

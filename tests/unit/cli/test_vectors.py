@@ -1,0 +1,129 @@
+"""``pymllm vectors``: playing and making, and everything that is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from pymllm.cli.schema import make_schema
+from tests.unit.cli.typed import refused, typed
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "vectors" / "v1"
+ROWS = json.loads((FOLDER / "rows.jsonl").read_text(encoding="utf-8").splitlines()[1])["id"]
+
+
+def run(*words: object) -> list[object]:
+    return ["vectors", "run", "--vectors", FOLDER, "--progress", "off", *words]
+
+
+def test_an_adapter_of_ours_passes() -> None:
+    """The document keeps to its schema, and counts what it lists."""
+    result = typed(*run("--adapter", "rows", "--json"))
+    assert (result.exit_code, result.stderr) == (0, "")
+    document = json.loads(result.stdout)
+    Draft202012Validator(make_schema("vectors-run")).validate(document)
+    verdicts = [row["verdict"] for row in document["vectors"]]
+    assert document["passed"] == len(verdicts) == verdicts.count("passed") > 0
+    assert document["verdict"] == "holds"
+
+
+def test_a_wrong_one_fails() -> None:
+    """The law, the step and what was seen are told; the status is 1."""
+    result = typed(*run("--adapter", "faulty-row-zero"))
+    assert result.exit_code == 1
+    assert "rows-P" in result.stdout
+    assert "    step " in result.stdout
+    assert "expected" in result.stdout
+
+
+def test_a_known_deviation_is_no_failure_and_one_that_is_gone_is_told(tmp_path: Path) -> None:
+    """By a file of reasons."""
+    wrong = typed(*run("--adapter", "faulty-row-zero", "--json"))
+    failed = [row["id"] for row in json.loads(wrong.stdout)["vectors"] if row["verdict"] == "failed"]
+    known = tmp_path / "known.json"
+    known.write_text(json.dumps(dict.fromkeys(failed, "row 0 is handed out")), encoding="utf-8")
+    result = typed(*run("--adapter", "faulty-row-zero", "--known", known))
+    assert result.exit_code == 0
+    assert "(known: row 0 is handed out)" in result.stdout
+    result = typed(*run("--adapter", "rows", "--known", known))
+    assert result.exit_code == 0
+    assert f"{failed[0]}  passes, and is listed as a known deviation" in result.stdout
+
+
+def test_an_adapter_that_skips_all_is_unknown(tmp_path: Path) -> None:
+    """Nothing was tested, with the reason."""
+    lines = (FOLDER / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+    vector = json.loads(lines[1])
+    (tmp_path / "rows.jsonl").write_text(
+        f"{lines[0]}\n{json.dumps({**vector, 'needs': ['mamba']})}\n", encoding="utf-8"
+    )
+    result = typed("vectors", "run", "--adapter", "rows", "--vectors", tmp_path, "--progress", "off")
+    assert result.exit_code == 3
+    assert "1 skipped: does not claim mamba" in result.stdout
+
+
+def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
+    """In one line, with status 2."""
+    refused(*run(), words="name one implementation, with --adapter or --command")
+    refused(*run("--adapter", "rows", "--command", "x"), words="name one implementation")
+    refused(*run("--adapter", "nothing-there"), words="no adapter 'nothing-there'")
+    refused("vectors", "run", "--adapter", "rows", "--vectors", tmp_path / "no", words="there is no folder")
+    refused("vectors", "run", "--adapter", "rows", "--vectors", tmp_path, words="has no file of vectors")
+    shutil.copy(FOLDER / "rows.jsonl", tmp_path)
+    refused(
+        *("vectors", "run", "--adapter", "hashes", "--vectors", tmp_path, "--progress", "off"),
+        words="has no vectors of kind hashes",
+    )
+    (tmp_path / "rows.jsonl").write_text("{}\n", encoding="utf-8")
+    refused("vectors", "run", "--adapter", "rows", "--vectors", tmp_path, words="rows.jsonl:1: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[]", "an object of reasons"),
+        ('{"a": 1}', "an object of reasons"),
+        ("{", "known.json: "),
+        ('{"a": "b"}', "'a' is no vector of"),
+    ],
+)
+def test_a_file_of_known_deviations_is_read_with_care(tmp_path: Path, text: str, words: str) -> None:
+    """A mistyped id would be known for ever."""
+    known = tmp_path / "known.json"
+    known.write_text(text, encoding="utf-8")
+    refused(*run("--adapter", "rows", "--known", known), words=words)
+    refused(*run("--adapter", "rows", "--known", tmp_path / "none.json"), words="none.json: ")
+
+
+def test_what_is_made_is_the_same_again(tmp_path: Path) -> None:
+    """Of one kind: what was written is what --check finds, and anything else is told and put right."""
+    shutil.copy(FOLDER / "rows.jsonl", tmp_path)
+    page = tmp_path / "page.md"
+    make = ["vectors", "make", "--vectors", tmp_path, "--page", page, "--progress", "off"]
+    assert typed(*make).exit_code == 0
+    assert (tmp_path / "rows.jsonl").read_bytes() == (FOLDER / "rows.jsonl").read_bytes()
+    assert ROWS in page.read_text(encoding="utf-8")
+    result = typed(*make, "--check")
+    assert (result.exit_code, result.stderr) == (0, "")
+    page.write_text("# Mine\n", encoding="utf-8")
+    result = typed(*make, "--check")
+    assert (result.exit_code, result.stderr) == (1, f"pymllm: {page} differs\n")
+    assert page.read_text(encoding="utf-8") == "# Mine\n"
+
+
+def test_what_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    """In one line, with status 2."""
+    make = ("vectors", "make", "--progress", "off", "--vectors")
+    refused(*make, tmp_path / "no", words="there is no folder")
+    refused(*make, tmp_path, "--check", "--search", words="choose one")
+    lines = (FOLDER / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+    vector = json.loads(lines[1])
+    (tmp_path / "rows.jsonl").write_text(
+        f"{lines[0]}\n{json.dumps({**vector, 'needs': ['mamba']})}\n", encoding="utf-8"
+    )
+    refused(*make, tmp_path, words="no adapter of ours claims mamba")
