@@ -38,17 +38,34 @@ installed without their dependencies, and the adapter that the table names calls
    law there, and that these searches broke it by no other program either. Where they did, the release has
    another bug of this law, which the old release may have, too.
 
+Each row is a bug as its project told of it: rows may share one cause, or be shown by equal programs.
+
+## Do it again
+
 `tox -e time-machine` plays the rows that have no result yet; `tox -e time-machine -- run --again --only ID`
 plays one again. With `--store FOLDER` every verification is kept with its release, and
 `pymllm report FOLDER` [draws](report.md#releases) which laws each release breaks.
-`python -m tests.time_machine page` writes this page.
+`python -m tests.time_machine page` writes this page. Without tox, what the caches import must be there:
+`pip install -c constraints.txt -r constraints/peers.txt`.
+
+One program alone, in a clone, on any release:
+
+```sh
+pip install --no-deps --target release sglang==0.5.7
+export PYMLLM_ANY_VERSION=1 PYTHONPATH=release:.
+program=tests/time_machine/programs/sglang-radix-splits-keep-the-whole.jsonl
+pymllm rerun $program --adapter tests.time_machine.earlier:EarlierRadix
+```
+
+On 0.5.7 it breaks X5, on 0.5.8 nothing. [`pymllm bisect`](verify.md#in-which-release-did-it-change) does
+this for a row of releases.
 """
 
 _FIGURES = """\
-*Operations* are those of the program, which is in `tests/time_machine/programs`. *Seconds* are of the wall
-clock, from the start of the first search of the old release until the program was found, made small and
-played again in both releases; installing is not counted. *CPU* is the processor time of these searches in all
-their processes, which other work on the machine does not change much.
+*Operations* are those of the program, in `tests/time_machine/programs` under the bug's name. *Seconds* are
+of the wall clock, from the start of the first search of the old release until the program was found, made
+small and played again in both releases; installing is not counted. *CPU* is the processor time of these
+searches in all their processes, which other work on the machine does not change much.
 """
 
 
@@ -167,9 +184,9 @@ def _program(bug: Bug, it: Result, programs: Path) -> Iterator[str]:
     """Show a program, and what it breaks."""
     assert it.found is not None
     history = load_history(program_of(bug.id, programs))
-    law = it.found.law
+    law, config = it.found.law, history.header.config
     yield f'### <a id="{bug.id}"></a>{bug.id}\n'
-    yield f"{law}, {find_law(law).sentence}: {it.found.message}. With `{history.header.config}`:\n"
+    yield f"{law}, {find_law(law).sentence}: {it.found.message}. On `{it.adapter}` with `{config}`:\n"
     yield "```python"
     yield from (f"{step.number}: {write_record(step.operation)}" for step in history.steps)
     yield "```\n"
