@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -80,8 +81,14 @@ _UNFINISHED = (
 )
 
 
+_PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+
 def read_release(context: click.Context, param: click.Parameter, text: str | None) -> SearchedRelease | None:
-    """Read the release of a package that is examined: PACKAGE==VERSION, or the version that is installed."""
+    """Read the release that is examined: PACKAGE is what is installed, PACKAGE==VERSION may be no other.
+
+    A checkout, or a wheel without its metadata, is no installed package: its version is taken as told.
+    """
     if text is None:
         return None
     from pymllm.conformance.releases import read_version
@@ -89,13 +96,26 @@ def read_release(context: click.Context, param: click.Parameter, text: str | Non
     package, is_told, told = text.partition("==")
     if is_told and not package:
         raise click.BadParameter(f"{cut(text)!r} names no package; write PACKAGE=={cut(told)}.")
+    if not _PACKAGE.fullmatch(package) and text:
+        raise click.BadParameter(
+            f"{cut(text)!r} is neither a package nor a release of one; write PACKAGE or PACKAGE==VERSION."
+        )
     try:
-        found = told if is_told else version(package)
+        installed = version(package)
     except (PackageNotFoundError, ValueError):
+        installed = None
+    found = told if is_told else installed
+    if found is None:
         way = f"install it, or write {cut(package) or 'PACKAGE'}==VERSION"
-        raise click.BadParameter(f"no package {cut(package)!r} is installed; {way}.") from None
+        raise click.BadParameter(f"no package {cut(package)!r} is installed; {way}.")
     with options.refusing("--release"):
-        return SearchedRelease(package, str(read_version(found)))
+        release = SearchedRelease(package, str(read_version(found)))
+        if installed is not None and read_version(installed) != read_version(found):
+            raise click.BadParameter(
+                f"{cut(text)!r} is not what is installed, which is {package} {installed}; "
+                f"write {package}, or install {package}=={release.version}."
+            )
+    return release
 
 
 @click.command("verify", short_help="Search implementations for programs that break a law.")

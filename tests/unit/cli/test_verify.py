@@ -254,6 +254,18 @@ def test_a_document_names_the_release_that_was_examined(named: str, package: str
         ),
         (["--release", ""], "no package '' is installed; install it, or write PACKAGE==VERSION."),
         (["--release", "tree==new"], "--release: 'new' is no version; write one such as 1.2.1"),
+        (
+            ["--release", "click==0.0.1"],
+            f"'click==0.0.1' is not what is installed, which is click {metadata.version('click')}; write "
+            "click, or install click==0.0.1.",
+        ),
+        *(
+            (
+                ["--release", named],
+                f"{named!r} is neither a package nor a release of one; write PACKAGE or PACKAGE==VERSION.",
+            )
+            for named in ("foo>=1", "click >= 1", "click>=1==2")
+        ),
         (["--release", "==1"], "'==1' names no package; write PACKAGE==1."),
         (["--release", "click", "--fault", "B01"], "--release: --cabinet and --fault print the table"),
         (
