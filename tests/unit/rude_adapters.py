@@ -22,9 +22,15 @@ def raise_(error: BaseException) -> Any:
     raise error
 
 
+_ORIGINAL = os.getpid()
+_COPIES: list[int] = []
+
+
 def fork() -> None:
-    """Go on twice."""
-    if not os.fork():
+    """Go on twice, but copy no copy: a search frees rows without end, and would fill the machine."""
+    if os.getpid() == _ORIGINAL and not _COPIES:
+        _COPIES.append(os.fork())
+    if os.getpid() != _ORIGINAL:
         raise RuntimeError("a copy of the process came back")
 
 
