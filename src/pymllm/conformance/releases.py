@@ -42,6 +42,8 @@ _OF_CALLS = frozenset(
     {"AttributeError", "ImportError", "ModuleNotFoundError", "NotImplementedError", "TypeError"}
 )
 """What a call raises that another release does not have: no law is about that."""
+_NO_JSON, _LISTED = "no such option: --json", "Available versions:"
+"""What an older pip says of an option that it does not know, and what stands before its list."""
 _NO_WHEEL = ("No matching distribution found", "Could not find a version")
 
 # -- what pip knows ----------------------------------------------------------------------------------------
@@ -53,11 +55,22 @@ def list_releases(package: str, *, prereleases: bool = False) -> tuple[str, ...]
     `UsageError` where pip finds none, with its last line.
     """
     _refuse_name(package)
-    options = ["--json", "--ignore-requires-python", *(["--pre"] if prereleases else [])]
-    done = _pip("index", "versions", package, *options)
+    asked = ["index", "versions", package, "--ignore-requires-python", *(["--pre"] if prereleases else [])]
+    done = _pip(*asked, "--json")
+    if done.returncode and _NO_JSON in done.stderr:
+        done = _pip(*asked)
     if done.returncode:
         raise UsageError(f"{package}: pip lists no releases: {_last_line(done)}")
-    return tuple(sorted(json.loads(done.stdout)["versions"], key=Version))
+    return tuple(sorted(_read_list(done.stdout), key=Version))
+
+
+def _read_list(told: str) -> list[str]:
+    """Read the versions that pip tells, as JSON or in words."""
+    if told.lstrip().startswith("{"):
+        versions: list[str] = json.loads(told)["versions"]
+        return versions
+    line = next((line for line in told.splitlines() if line.startswith(_LISTED)), _LISTED)
+    return [version.strip() for version in line.removeprefix(_LISTED).split(",") if version.strip()]
 
 
 def within(releases: Sequence[str], first: str | None, last: str | None) -> tuple[str, ...]:

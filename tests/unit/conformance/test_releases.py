@@ -43,6 +43,20 @@ def test_releases_are_listed_oldest_first(wheels: Path) -> None:
     assert list_releases("tiny-rows", prereleases=True) == ("1.2", "1.9", "1.10rc1", "1.10")
 
 
+def test_an_older_pip_tells_its_list_in_words(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the one that a new environment of Python 3.11 has, which cannot print JSON."""
+    ask = releases._pip
+
+    def ask_older(*arguments: str) -> subprocess.CompletedProcess[str]:
+        if "--json" in arguments:
+            return subprocess.CompletedProcess(arguments, 2, "", "\nno such option: --json\n")
+        return ask(*arguments)
+
+    monkeypatch.setattr(releases, "_pip", ask_older)
+    assert list_releases("tiny_rows") == ("1.2", "1.9", "1.10")
+    assert list_releases("tiny-rows", prereleases=True) == ("1.2", "1.9", "1.10rc1", "1.10")
+
+
 def test_a_release_that_was_yanked_is_left_out(
     wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
