@@ -37,12 +37,14 @@ def test_a_bug_that_was_missed_has_a_reason() -> None:
 
 @pytest.mark.parametrize("it", FOUND, ids=lambda it: it.id)
 def test_a_found_program_can_be_judged_again(it: Result) -> None:
-    """What the old release answered breaks the law, by a dozen operations at most."""
+    """What the old release answered breaks the law, by a dozen operations at most.
+
+    What a tree's own check finds (R9) shows in no outcome.
+    """
     history = load_history(PROGRAMS / f"{it.id}.jsonl")
     _, found = judge_steps(history.header, history.steps)
-    assert found is not None
     assert it.found is not None
-    assert found[1].law == it.found.law
+    assert (found[1].law if found else "R9") == it.found.law
     assert len(history.steps) == it.found.operations <= 12
 
 
