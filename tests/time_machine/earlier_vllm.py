@@ -26,12 +26,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.by_request import ByRequest
 from pymllm.adapters.key_forms import spell_namespace
 from pymllm.adapters.stand_ins import standing_in
 from pymllm.adapters.vllm.manager import VllmFull, make_manager
 from pymllm.adapters.vllm.package import BARE_PACKAGES, STAND_INS, require_version
-from pymllm.errors import ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.files import Config
@@ -214,8 +213,7 @@ class EarlierFull(VllmFull):
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         require_version()
-        BaseAdapter.__init__(self, name, config)
-        self.page_size = self.number("page_size")
+        ByRequest.__init__(self, name, config)
         self._start()
         self._hasher = make_hasher(self.page_size)
         self._contents = {}
@@ -223,8 +221,6 @@ class EarlierFull(VllmFull):
         self._counter = itertools.count()
         self._paths: dict[int, ops.Key] = {}  # by block, all that it ends
         self._names: dict[str, int] = {}
-        self._nodes = {}
-        self._holds = {}
 
     def _start(self) -> None:
         self._tail = int(bool(self.config.get("tail")))
@@ -304,7 +300,7 @@ class EarlierFull(VllmFull):
         """Return what is free, first what goes first."""
         return list(self.blocks.free_block_queue.get_all_free_blocks())
 
-    def _end(self, request: Request) -> None:
+    def leave(self, request: Request) -> None:
         """Let a request go, and what was kept for it."""
         self.cache.free(request)
         self._forget(request)
@@ -325,13 +321,13 @@ class EarlierFull(VllmFull):
         found = self._find(request)
         self._forget(request)
         length = len(found) * self.page_size
-        self._nodes[step] = self._whole(operation.key, length)
+        self._nodes[step] = self.whole(operation.key, length)
         slots = [slot for block in found for slot in self._contents[block.block_id]]
         return out.Matched(tuple(slots), length, length)
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
         """Let a request come, be computed and go; one of no whole page never comes."""
-        key = self._nodes[step] = self._whole(operation.key)
+        key = self._nodes[step] = self.whole(operation.key)
         slots = key.tokens if operation.slots is None else self.numbers(operation.slots)
         length = len(key.tokens)
         if not length:
@@ -349,8 +345,8 @@ class EarlierFull(VllmFull):
             first, block = place * self.page_size, table[place]
             self._contents[block] = tuple(slots[first : first + self.page_size])  # type: ignore[arg-type]
             self._numbers[block] = next(self._counter)
-            self._paths[block] = self._whole(key, first + self.page_size)
-        self._end(request)
+            self._paths[block] = self.whole(key, first + self.page_size)
+        self.leave(request)
         return out.Inserted(found, ((found, length),) if found < length else (), length)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
@@ -367,36 +363,17 @@ class EarlierFull(VllmFull):
             self.blocks.free_blocks([*taken, *rest])
         return out.Evicted((before - len(self._cached())) * self.page_size)
 
-    def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
-        """Let a request come that stays; for the root none comes."""
-        if operation.of not in self._nodes:
-            raise ProgramError(f"step {operation.of} gave no node")
-        key = self._nodes[step] = self._nodes[operation.of]
-        request = self._holds[step] = self._request(step, key) if key.tokens else None
-        if request is not None:
-            found = self._find(request)
-            if len(found) * self.page_size != len(key.tokens):
-                raise RuntimeError(f"{len(found) * self.page_size} of {len(key.tokens)} tokens are there")
-            self._take(request, found)
-        return out.Locked()
-
-    def do_unlock(self, step: int, operation: ops.Unlock) -> out.Result:
-        """Let a request go."""
-        if operation.at is not None or operation.token is not None:
-            raise UnsupportedError("a hold is released as it was taken")
-        if operation.lock not in self._holds:
-            raise ProgramError(f"step {operation.lock} took no hold")
-        request = self._holds.pop(operation.lock)
-        if request is not None:
-            self._end(request)
-        return out.Done()
+    def stay(self, step: int, key: ops.Key) -> Any:
+        """Let a request come that stays."""
+        request = self._request(step, key)
+        found = self._find(request)
+        self.refuse_partial(len(found) * self.page_size, key)
+        self._take(request, found)
+        return request
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
         """Let every request go, and forget everything; before 0.7 that takes a new server."""
-        for request in self._holds.values():
-            if request is not None:
-                self._end(request)
-        self._holds = dict.fromkeys(self._holds)
+        self.forget_requests()
         if not hasattr(self.cache, "reset_prefix_cache"):
             self._start()
         elif not self.cache.reset_prefix_cache():

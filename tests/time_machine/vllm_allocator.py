@@ -24,10 +24,9 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.by_request import ByRequest
 from pymllm.adapters.key_forms import spell_namespace
 from pymllm.adapters.vllm.package import require_version
-from pymllm.errors import ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.files import Config
@@ -83,10 +82,9 @@ def _configuration(page_size: int, pages: int) -> Config:
     return {**sizes, "window": None, "pool": "none", "splits": False, "policy": "release"}
 
 
-class BlockManager(BaseAdapter):
+class BlockManager(ByRequest):
     """``page_size`` and ``capacity``, in tokens."""
 
-    KIND: ClassVar[str] = "prefix"
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         _configuration(1, 6),
         _configuration(1, 14),
@@ -96,7 +94,6 @@ class BlockManager(BaseAdapter):
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         require_version()
         super().__init__(name, config)
-        self.page_size = self.number("page_size")
         self._tail = (_MORE,) if config.get("tail") else ()
         if self._tail and self.page_size < 2:
             raise ValueError(f"page_size is {self.page_size}; it must be at least 2 with a tail")
@@ -106,8 +103,6 @@ class BlockManager(BaseAdapter):
         self._paths: dict[int, ops.Key] = {}  # by block, all that it ends
         self._counter = itertools.count(1)
         self._adapters: dict[str, int] = {}
-        self._nodes: dict[int, ops.Key] = {}
-        self._holds: dict[int, Request | None] = {}
 
     def _start(self) -> None:
         blocks = self.number("capacity") // self.page_size + len(self._tail)
@@ -143,10 +138,6 @@ class BlockManager(BaseAdapter):
 
     # -- requests ------------------------------------------------------------------------------------------
 
-    def _whole(self, key: ops.Key, end: int | None = None) -> ops.Key:
-        length = len(key.tokens) if end is None else end
-        return ops.Key(key.tokens[: length // self.page_size * self.page_size], key.extra_key)
-
     def _request(self, key: ops.Key, more: Sequence[int] = ()) -> Request:
         space = spell_namespace(key.extra_key)
         adapter = 0 if space is None else self._adapters.setdefault(space, len(self._adapters) + 1)
@@ -177,13 +168,13 @@ class BlockManager(BaseAdapter):
         """Look at what a prompt would be given."""
         blocks = self._find(self._request(operation.key))
         length = len(blocks) * self.page_size
-        self._nodes[step] = self._whole(operation.key, length)
+        self._nodes[step] = self.whole(operation.key, length)
         slots = [slot for block in blocks for slot in self._contents[block]]
         return out.Matched(tuple(slots), length, length)
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
         """Let a request come, be computed and go; one of no whole page never comes."""
-        key = self._nodes[step] = self._whole(operation.key)
+        key = self._nodes[step] = self.whole(operation.key)
         slots = key.tokens if operation.slots is None else self.numbers(operation.slots)
         length = len(key.tokens)
         if not length:
@@ -200,7 +191,7 @@ class BlockManager(BaseAdapter):
             first, block = place * self.page_size, table[place]
             self._contents[block] = tuple(slots[first : first + self.page_size])  # type: ignore[arg-type]
             self._numbers[block] = next(self._counter)
-            self._paths[block] = self._whole(key, first + self.page_size)
+            self._paths[block] = self.whole(key, first + self.page_size)
         self._run(request)
         call = self.manager.mark_blocks_as_computed
         call(*(request, length)[: len(inspect.signature(call).parameters)])
@@ -225,40 +216,23 @@ class BlockManager(BaseAdapter):
             self.allocator.free(block)
         return out.Evicted((before - self._evictable()) * self.page_size)
 
-    def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
-        """Let a request come that stays; for the root none comes."""
-        if operation.of not in self._nodes:
-            raise ProgramError(f"step {operation.of} gave no node")
-        key = self._nodes[step] = self._nodes[operation.of]
-        request = self._holds[step] = self._request(key) if key.tokens else None
-        if request is not None:
-            found = len(self._find(request)) * self.page_size
-            if found != len(key.tokens):
-                raise RuntimeError(f"{found} of {len(key.tokens)} tokens are there")
-            self.manager.allocate(request)
-            self._run(request)
-        return out.Locked()
+    def stay(self, step: int, key: ops.Key) -> Any:
+        """Let a request come that stays."""
+        request = self._request(key)
+        self.refuse_partial(len(self._find(request)) * self.page_size, key)
+        self.manager.allocate(request)
+        self._run(request)
+        return request
 
-    def do_unlock(self, step: int, operation: ops.Unlock) -> out.Result:
+    def leave(self, request: Request) -> None:
         """Let a request go, after a last step."""
-        if operation.at is not None or operation.token is not None:
-            raise UnsupportedError("a hold is released as it was taken")
-        if operation.lock not in self._holds:
-            raise ProgramError(f"step {operation.lock} took no hold")
-        self._end(self._holds.pop(operation.lock))
-        return out.Done()
-
-    def _end(self, request: Request | None) -> None:
-        if request is not None:
-            self._run(request)
-            self.manager.get_common_computed_block_ids([request])
-            self.manager.free(request)
+        self._run(request)
+        self.manager.get_common_computed_block_ids([request])
+        self.manager.free(request)
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
         """Let every request go, and forget everything; before 0.7 that takes a new server."""
-        for request in self._holds.values():
-            self._end(request)
-        self._holds = dict.fromkeys(self._holds)
+        self.forget_requests()
         if not hasattr(self.allocator, "reset_prefix_cache"):
             self._start()
         elif not self.allocator.reset_prefix_cache():
@@ -274,7 +248,7 @@ class BlockManager(BaseAdapter):
 
     def _view(self, block: int, numbers: Mapping[ops.Key, int]) -> out.NodeView:
         key = self._paths[block]
-        above = self._whole(key, len(key.tokens) - self.page_size)
+        above = self.whole(key, len(key.tokens) - self.page_size)
         return out.NodeView(
             id=self._numbers[block],
             parent=numbers.get(above),

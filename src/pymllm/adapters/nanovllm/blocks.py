@@ -16,9 +16,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.by_request import ByRequest
 from pymllm.adapters.projects import NANOVLLM
-from pymllm.errors import ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.files import Config
@@ -34,7 +33,7 @@ def _configuration(page_size: int, pages: int) -> Config:
     }
 
 
-class NanoBlocks(BaseAdapter):
+class NanoBlocks(ByRequest):
     """``page_size`` and ``capacity``, in tokens. Blocks that an eviction leaves blank are put in front.
 
     There they are at the beginning. Three more keys hold nano-vllm to what it does not promise, to show where
@@ -42,7 +41,6 @@ class NanoBlocks(BaseAdapter):
     token is behind a key; and with ``bare_evictions`` blank blocks stay where the manager has put them.
     """
 
-    KIND: ClassVar[str] = "prefix"
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         _configuration(1, 6),
         _configuration(1, 14),
@@ -52,9 +50,7 @@ class NanoBlocks(BaseAdapter):
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
         NANOVLLM.require_version()
-        self.page_size = self.number("page_size")
         self._counter = itertools.count()
-        self._nodes: dict[int, ops.Key] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -62,7 +58,6 @@ class NanoBlocks(BaseAdapter):
         self.manager = NANOVLLM.load("nanovllm.engine.block_manager").BlockManager(capacity, self.page_size)
         # By block: what the sequence that had it wrote, for which key, and the number of that (X3).
         self._written: dict[int, tuple[ops.Key, tuple[int, ...], int]] = {}
-        self._holds: dict[int, Any] = dict.fromkeys(getattr(self, "_holds", ()))
 
     def claim(self) -> frozenset[str]:
         """Claim its order; misuse is undefined, and blocks have no hashes of ours."""
@@ -98,13 +93,10 @@ class NanoBlocks(BaseAdapter):
             self.manager.free_block_ids.pop()
         return found
 
-    def _whole(self, key: ops.Key, end: int) -> ops.Key:
-        return ops.Key(key.tokens[: end // self.page_size * self.page_size])
-
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
         """Look a key up; what is found is read where it was written."""
         count = self._found(operation.key, len(operation.key.tokens) + 1)
-        key = self._nodes[step] = self._whole(operation.key, count * self.page_size)
+        key = self._nodes[step] = self.whole(operation.key, count * self.page_size)
         manager, sequence, digest = self.manager, self._sequence((*key.tokens, _MORE)), -1
         slots: list[int] = []
         for place in range(count):
@@ -114,7 +106,7 @@ class NanoBlocks(BaseAdapter):
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
         """Let a sequence come, be computed and go; one of no whole block never comes."""
-        key = self._nodes[step] = self._whole(operation.key, len(operation.key.tokens))
+        key = self._nodes[step] = self.whole(operation.key, len(operation.key.tokens))
         slots = key.tokens if operation.slots is None else self.numbers(operation.slots)
         if not key.tokens:
             return out.Inserted(0, (), 0)
@@ -126,7 +118,7 @@ class NanoBlocks(BaseAdapter):
         for place, block in enumerate(sequence.block_table):
             if place >= count:
                 own = tuple(slots[place * size : (place + 1) * size])
-                whole = self._whole(key, (place + 1) * size)
+                whole = self.whole(key, (place + 1) * size)
                 self._written[block] = whole, own, next(self._counter)  # type: ignore[assignment]
         known, length = count * size, len(key.tokens)
         sequence.num_scheduled_tokens = length - known
@@ -147,33 +139,21 @@ class NanoBlocks(BaseAdapter):
                 free.rotate(wanted)
         return out.Evicted((before - len(self._cached())) * self.page_size)
 
-    def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
-        """Let a sequence come that stays; for the root none comes."""
-        if operation.of not in self._nodes:
-            raise ProgramError(f"step {operation.of} gave no node")
-        key = self._nodes[step] = self._nodes[operation.of]
-        self._holds[step] = None
-        if key.tokens:
-            pages = len(key.tokens) // self.page_size
-            if self._found(key, pages + 1) != pages:
-                raise RuntimeError(f"not all of {pages} blocks are there")
-            self._holds[step] = self._sequence(key.tokens)
-            self.manager.allocate(self._holds[step], pages)
-        return out.Locked()
+    def stay(self, step: int, key: ops.Key) -> Any:
+        """Let a sequence come that stays."""
+        pages = len(key.tokens) // self.page_size
+        self.refuse_partial(self._found(key, pages + 1) * self.page_size, key)
+        sequence = self._sequence(key.tokens)
+        self.manager.allocate(sequence, pages)
+        return sequence
 
-    def do_unlock(self, step: int, operation: ops.Unlock) -> out.Result:
-        """Let a sequence go; those of before a reset are gone."""
-        if operation.at is not None or operation.token is not None:
-            raise UnsupportedError("a hold is released as it was taken")
-        if operation.lock not in self._holds:
-            raise ProgramError(f"step {operation.lock} took no hold")
-        sequence = self._holds.pop(operation.lock)
-        if sequence is not None:
-            self.manager.deallocate(sequence)
-        return out.Done()
+    def leave(self, request: Any) -> None:
+        """Let a sequence go."""
+        self.manager.deallocate(request)
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
         self._begin()
+        self.forget_requests(leave=False)
         return out.Done()
 
     def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
@@ -183,7 +163,7 @@ class NanoBlocks(BaseAdapter):
         numbers = {key: number for key, _, number, _ in pages}
         views = []
         for key, slots, number, references in pages:
-            above = self._whole(key, len(key.tokens) - self.page_size)
+            above = self.whole(key, len(key.tokens) - self.page_size)
             own = key.tokens[len(above.tokens) :]
             views.append(out.NodeView(number, numbers.get(above), own, None, slots, lock_ref=references))
         return out.Inspected(tuple(views))

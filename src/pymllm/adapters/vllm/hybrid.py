@@ -94,7 +94,7 @@ class _Hybrid(CallersPool, VllmFull):
         """Look a prompt up; what is found is read where it was written."""
         request = self._request(step, operation.key)
         blocks, length, junction = self.cache.get_computed_blocks(request)
-        self._nodes[step] = self._whole(operation.key, length)
+        self._nodes[step] = self.whole(operation.key, length)
         kv, second = (
             [self._contents[it.block_id] for it in found if not it.is_null] for found in blocks.blocks
         )
@@ -107,7 +107,7 @@ class _Hybrid(CallersPool, VllmFull):
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
         """Let requests come, be computed and go; for a key of no whole page none comes."""
-        key = self._nodes[step] = self._whole(operation.key)
+        key = self._nodes[step] = self.whole(operation.key)
         length, slots = len(key.tokens), self.numbers(operation.slots or ())
         requests = [self._request(f"{step}.{number}", key) for number in range(self._at_once)]
         digests = requests[0].block_hashes[: length // self.page_size]
@@ -243,7 +243,7 @@ class _Hybrid(CallersPool, VllmFull):
         self, digest: bytes, numbers: Mapping[ops.Key, int], kv: Sequence[Any], second: Sequence[Any]
     ) -> out.NodeView:
         key = self._keys[digest]
-        above = self._whole(key, len(key.tokens) - self.page_size)
+        above = self.whole(key, len(key.tokens) - self.page_size)
         return out.NodeView(
             id=self._births[digest],
             parent=numbers.get(above),

@@ -26,10 +26,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.by_request import ByRequest
 from pymllm.adapters.key_forms import spell_namespace
 from pymllm.adapters.vllm.package import load_vllm, require_version
-from pymllm.errors import ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.files import Config
@@ -49,7 +48,7 @@ def _configuration(page_size: int, pages: int) -> Config:
     }
 
 
-class VllmFull(BaseAdapter):
+class VllmFull(ByRequest):
     """``page_size`` and ``capacity``, in tokens; the null block comes on top.
 
     Three more keys hold vLLM to what it does not promise, to show where it differs; nobody searches with one:
@@ -57,7 +56,6 @@ class VllmFull(BaseAdapter):
     and with ``bare_reset`` a reset ends none of them.
     """
 
-    KIND: ClassVar[str] = "prefix"
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         _configuration(1, 6),
         _configuration(1, 14),
@@ -67,7 +65,6 @@ class VllmFull(BaseAdapter):
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
         require_version()
-        self.page_size = self.number("page_size")
         self.cache = self.make_cache()
         self.blocks = self.cache.block_pool
         self._hasher = _make_hasher(self.page_size)
@@ -75,8 +72,6 @@ class VllmFull(BaseAdapter):
         self._numbers: dict[int, int] = {}  # by block: the number of what it holds (X3)
         self._counter = itertools.count()
         self._keys: dict[bytes, ops.Key] = {}  # by the hash of a block, all that it ends
-        self._nodes: dict[int, ops.Key] = {}
-        self._holds: dict[int, Any] = {}
 
     def make_cache(self) -> Any:
         """Build the manager."""
@@ -121,20 +116,16 @@ class VllmFull(BaseAdapter):
             self._keys.setdefault(digest, ops.Key(tuple(tokens[: count * self.page_size]), key.extra_key))
         return request
 
-    def _whole(self, key: ops.Key, end: int | None = None) -> ops.Key:
-        length = len(key.tokens) if end is None else end
-        return ops.Key(key.tokens[: length // self.page_size * self.page_size], key.extra_key)
-
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
         """Look a prompt up; what is found is read where it was written."""
         blocks, length, _ = self.cache.get_computed_blocks(self._request(step, operation.key))
-        self._nodes[step] = self._whole(operation.key, length)
+        self._nodes[step] = self.whole(operation.key, length)
         slots = [slot for block in blocks.blocks[0] for slot in self._contents[block.block_id]]
         return out.Matched(tuple(slots), length, length)
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
         """Let a request come, be computed and go; one of no whole page never comes."""
-        key = self._whole(operation.key)
+        key = self.whole(operation.key)
         slots = key.tokens if operation.slots is None else self.numbers(operation.slots)
         if not key.tokens:
             self._nodes[step] = key
@@ -163,36 +154,23 @@ class VllmFull(BaseAdapter):
             self.cache.free(request)
         return out.Evicted((before - len(self._cached())) * self.page_size)
 
-    def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
-        """Let a request come that stays; for the root none comes."""
-        if operation.of not in self._nodes:
-            raise ProgramError(f"step {operation.of} gave no node")
-        key = self._nodes[step] = self._nodes[operation.of]
-        request = self._holds[step] = self._request(step, key) if key.tokens else None
-        if request is not None:
-            self.cache.new_step_starts()
-            blocks, found, _ = self.cache.get_computed_blocks(request)
-            if found != len(key.tokens) or self.cache.allocate_slots(request, 0, found, blocks) is None:
-                raise RuntimeError(f"{found} of {len(key.tokens)} tokens are there")
-        return out.Locked()
+    def stay(self, step: int, key: ops.Key) -> Any:
+        """Let a request come that stays."""
+        request = self._request(step, key)
+        self.cache.new_step_starts()
+        blocks, found, _ = self.cache.get_computed_blocks(request)
+        self.refuse_partial(found, key)
+        if self.cache.allocate_slots(request, 0, found, blocks) is None:
+            raise RuntimeError(f"no room for the {found} tokens that are there")
+        return request
 
-    def do_unlock(self, step: int, operation: ops.Unlock) -> out.Result:
+    def leave(self, request: Any) -> None:
         """Let a request go."""
-        if operation.at is not None or operation.token is not None:
-            raise UnsupportedError("a hold is released as it was taken")
-        if operation.lock not in self._holds:
-            raise ProgramError(f"step {operation.lock} took no hold")
-        request = self._holds.pop(operation.lock)
-        if request is not None:
-            self.cache.free(request)
-        return out.Done()
+        self.cache.free(request)
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
         """Let every request go, and forget everything."""
-        for request in () if self.config.get("bare_reset") else self._holds.values():
-            if request is not None:
-                self.cache.free(request)
-        self._holds = dict.fromkeys(self._holds)
+        self.forget_requests(leave=not self.config.get("bare_reset"))
         if not self.cache.reset_prefix_cache():
             raise RuntimeError("vLLM refuses to reset a cache that is in use")
         return out.Done()
@@ -206,7 +184,7 @@ class VllmFull(BaseAdapter):
         return out.Inspected(tuple(self._view(key, block, numbers) for key, block in pages))
 
     def _view(self, key: ops.Key, block: Any, numbers: Mapping[ops.Key, int]) -> out.NodeView:
-        above = self._whole(key, len(key.tokens) - self.page_size)
+        above = self.whole(key, len(key.tokens) - self.page_size)
         return out.NodeView(
             id=self._numbers[block.block_id],
             parent=numbers.get(above),
