@@ -434,3 +434,12 @@ def test_a_prefix_is_one_object() -> None:
     cold = ColdRuns(2, 0, 0)
     assert prefixes_of(cold, (1, 2, 3, 4))[0] is prefixes_of(cold, (1, 2, 9))[0]
     assert prefixes_of(cold, (1, 2, 3, 4))[1] is not prefixes_of(cold, (3, 4))[0]
+
+
+def test_a_state_is_the_same_however_many_were_asked_for_before() -> None:
+    """Requests in one block ask for theirs in turns, more of them than are remembered."""
+    prompts = [tuple(range(request, request + 90)) for request in range(2)]
+    cold = ColdRuns(100, 3, 5)
+    for stop in (*range(90), *range(90, 0, -7)):
+        for tokens in prompts:
+            assert cold.state_at([], tokens, stop) == ColdRuns(100, 3, 5).state_at([], tokens, stop)

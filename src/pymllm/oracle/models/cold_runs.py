@@ -12,6 +12,8 @@ from pymllm.history.operations import CONV_PRIME, KV_FACTOR, KV_PRIME, SSM_PRIME
 from pymllm.oracle.models.prefix_model import Path
 
 _LARGEST_HASH = 2**63 - 1
+_PARTIAL = 64
+"""States behind one prefix that are remembered: requests stand in its next block, and a look asks for all."""
 
 
 def hash_page(numbers: Sequence[int], prior: str = "") -> str:
@@ -55,7 +57,7 @@ class ColdRuns:
         self._hash_digits = hash_digits
         self._maps: dict[int, list[tuple[int, int, int]]] = {}
         self._known: dict[tuple[Prefix, tuple[int, ...]], Prefix] = {}
-        self._partial: dict[Prefix, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._partial: dict[Prefix, dict[tuple[int, ...], tuple[int, ...]]] = {}
         self.nothing = Prefix(None, 0, 0, 0, (0,) * len(self._elements), "")
 
     def extend(self, prefixes: list[Prefix], tokens: Sequence[int]) -> None:
@@ -70,12 +72,15 @@ class ColdRuns:
         whole = stop // self.block_size
         above = prefixes[whole - 1] if whole else self.nothing
         rest = tuple(tokens[above.length : stop])
-        # Asked for over and over while a request is looked at, and then a few tokens further on.
-        known, state = self._partial.get(above, ((), above.state))
-        if rest[: len(known)] != known:
-            known, state = (), above.state
-        state = self._advance(state, rest[len(known) :])
-        self._partial[above] = (rest, state)
+        # Asked for over and over while requests are looked at, and then a few tokens further on.
+        known = self._partial.setdefault(above, {})
+        state = known.get(rest)
+        if state is None:
+            near = max((it for it in known if rest[: len(it)] == it), key=len, default=())
+            state = self._advance(known.get(near, above.state), rest[len(near) :])
+            if len(known) == _PARTIAL:
+                del known[next(iter(known))]
+            known[rest] = state
         return state
 
     def kv_until(self, prefixes: Sequence[Prefix], tokens: Sequence[int], stop: int) -> tuple[int, ...]:
