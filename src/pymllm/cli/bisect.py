@@ -99,7 +99,12 @@ def bisect_command(
     refuse_unwritable("--packages", packages)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: --help and a mistyped option can do without.
-    from pymllm.conformance.releases import Bisection, Trial, list_releases, unpack, within
+    from pymllm.conformance.releases import Bisection, Trial, list_releases, read_version, unpack, within
+
+    if first is not None and last is not None and read_version(first) > read_version(last):
+        raise click.UsageError(
+            f"--first {first} is newer than --last {last}; write them the other way round."
+        )
 
     def judge(release: str) -> ReleaseRow:
         begun = monotonic()
