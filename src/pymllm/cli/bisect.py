@@ -12,7 +12,7 @@ import click
 
 from pymllm.adapters.registry import OWN, AdapterEntry, faulty
 from pymllm.cli import options
-from pymllm.cli.program import escaped
+from pymllm.cli.program import escaped, status_of
 from pymllm.cli.store import refuse_unwritable
 from pymllm.cli.tables import draw, make_table, progress_bar, tell
 from pymllm.conformance.documents import BisectDocument, ReleaseChange, ReleaseRow
@@ -174,7 +174,7 @@ def make_document(
         rows=rows,
         changes=bisection.changes,
         verdict=verdict,
-        exit_status=verdict.exit_status,
+        exit_status=verdict.exit_status if interruption is None else status_of(interruption),
         seconds=round(seconds, 3),
         interrupted=interruption is not None,
     )

@@ -14,9 +14,7 @@ from shlex import quote
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
-from pymllm.cli.program import complain, escaped, say, status_of
+from pymllm.cli.program import complain, escaped, say
 from pymllm.conformance.documents import AdapterRow, DeviationRow, VerifyDocument, ViolationRow
 from pymllm.history.files import Config
 from pymllm.instrument.documents import Document
@@ -45,12 +43,7 @@ def tell(
     as_json: bool,
     interruption: KeyboardInterrupt | None = None,
 ) -> int:
-    """Print a document as text or as JSON, and return its exit status; what cut it short goes on.
-
-    As JSON it then has the status with which the command ends.
-    """
-    if interruption is not None and hasattr(document, "exit_status"):
-        document = msgspec.structs.replace(document, exit_status=status_of(interruption))
+    """Print a document as text or as JSON, and return its exit status; what cut it short goes on."""
     if as_json:
         say_document(document)
     else:

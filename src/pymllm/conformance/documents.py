@@ -145,7 +145,7 @@ class SearchedRelease(Row, frozen=True):
 
 
 class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
-    """What ``pymllm verify --json`` prints; after an interrupt the status is the signal's, 130 or 143.
+    """What ``pymllm verify --json`` prints; after an interrupt the command's status is the signal's.
 
     ``versions`` are of what took part, other projects' packages among them. ``passed_over`` counts the
     programs that broke a law which nobody asked for, by law; ``release`` is null where the caller named none.
@@ -497,7 +497,7 @@ class DriftRow(Row, frozen=True, kw_only=True):
 
 
 class SoakDocument(Document, frozen=True, kw_only=True, tag="pymllm.soak"):
-    """What ``pymllm soak --json`` prints; after an interrupt the status is the signal's, 130 or 143."""
+    """What ``pymllm soak --json`` prints; after an interrupt the command's status is the signal's."""
 
     campaigns: tuple[CampaignRow, ...] = ()
     strict: bool = False
