@@ -13,13 +13,14 @@ import numpy as np
 import torch
 
 from benchmarks.peers.contender import Hit, PrefixPeer, SlotPeer
-from pymllm.adapters.vllm.package import load_vllm, vllm_version
+from pymllm.adapters.installed import installed_version
+from pymllm.adapters.vllm.package import load_vllm
 
 
 def missing_vllm() -> str | None:
     """Say why its block pool cannot be imported, if it cannot."""
     try:
-        vllm_version("bench-peers")
+        installed_version("vllm", "bench-peers")
         load_vllm("v1.core.block_pool")
     except ImportError as error:
         return str(error)

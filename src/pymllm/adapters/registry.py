@@ -63,12 +63,18 @@ class AdapterEntry:
         )
 
     @property
+    def distribution(self) -> str:
+        """What the package is called where its version is asked for; empty where it needs none."""
+        return _DISTRIBUTIONS.get(self.package, self.package)
+
+    @property
     def is_of_torch(self) -> bool:
         """Whether it needs torch: our classes do, and those of others in Python but an index."""
         is_ours = self.place.startswith(("pymllm.adapters.", "pymllm.faults."))
         return is_ours and not self.place.startswith(_WITHOUT_TORCH)
 
 
+_DISTRIBUTIONS = {"dynamo": "ai-dynamo-runtime"}
 _WITHOUT_TORCH = (
     *("pymllm.adapters.own_index:", "pymllm.adapters.dynamo.", "pymllm.adapters.routers."),
     "pymllm.adapters.scalellm.",

@@ -50,7 +50,9 @@ def _describe_all(entries: Sequence[AdapterEntry]) -> list[dict[str, Any]]:
     with Workers(1) as workers:
         for entry, answer in workers.stream(_describe, entries):
             if isinstance(answer, Lost):
-                raise AdapterError(entry.name, answer.message)
+                if entry not in PEERS:
+                    raise AdapterError(entry.name, answer.message)
+                answer = _without(entry, None, answer.message)
             found.append(answer)
     if workers.interruption is not None:
         raise workers.interruption
@@ -58,20 +60,25 @@ def _describe_all(entries: Sequence[AdapterEntry]) -> list[dict[str, Any]]:
 
 
 def _describe(entry: AdapterEntry) -> dict[str, Any]:
-    described: dict[str, Any] = {"name": entry.name, "kind": None, "summary": entry.summary}
     reason = why_no_torch() if entry.is_of_torch else None
     if reason is not None:
-        return {**described, "configurations": [], "problem": reason}
+        return _without(entry, None, reason)
     adapter_class = options.load_or_refuse(entry.name)
-    described["kind"] = adapter_class.KIND
     try:
         configurations = [_claims(entry, dict(config)) for config in adapter_class.CONFIGURATIONS]
     except AdapterError as error:
         if entry not in PEERS:
             raise
         # Whoever lists all of the registry has not asked for other people's packages.
-        return {**described, "configurations": [], "problem": error.message}
-    return {**described, "configurations": configurations}
+        return _without(entry, adapter_class.KIND, error.message)
+    kind = adapter_class.KIND
+    return {"name": entry.name, "kind": kind, "summary": entry.summary, "configurations": configurations}
+
+
+def _without(entry: AdapterEntry, kind: str | None, problem: str) -> dict[str, Any]:
+    """Describe an adapter that cannot start."""
+    described = {"name": entry.name, "kind": kind, "summary": entry.summary}
+    return {**described, "configurations": [], "problem": problem}
 
 
 def _claims(entry: AdapterEntry, config: Config) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import click
 
 from pymllm.adapters.registry import OWN, AdapterEntry, faulty
 from pymllm.cli import options
-from pymllm.cli.program import escaped
+from pymllm.cli.program import escaped, status_of
 from pymllm.cli.store import refuse_unwritable
 from pymllm.cli.tables import draw, make_table, progress_bar, tell
 from pymllm.conformance.documents import BisectDocument, ReleaseChange, ReleaseRow
@@ -99,7 +99,12 @@ def bisect_command(
     refuse_unwritable("--packages", packages)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: --help and a mistyped option can do without.
-    from pymllm.conformance.releases import Bisection, Trial, list_releases, unpack, within
+    from pymllm.conformance.releases import Bisection, Trial, list_releases, read_version, unpack, within
+
+    if first is not None and last is not None and read_version(first) > read_version(last):
+        raise click.UsageError(
+            f"--first {first} is newer than --last {last}; write them the other way round."
+        )
 
     def judge(release: str) -> ReleaseRow:
         begun = monotonic()
@@ -169,7 +174,7 @@ def make_document(
         rows=rows,
         changes=bisection.changes,
         verdict=verdict,
-        exit_status=verdict.exit_status,
+        exit_status=verdict.exit_status if interruption is None else status_of(interruption),
         seconds=round(seconds, 3),
         interrupted=interruption is not None,
     )

@@ -51,6 +51,12 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM: whatever an interrupt from the keyboard cleans up is cleaned up for it, too."""
 
 
+def status_of(interruption: KeyboardInterrupt | click.Abort) -> int:
+    """Return the status that a command ends with after an interrupt or SIGTERM."""
+    is_terminated = Terminated in (type(interruption), type(interruption.__cause__))
+    return _TERMINATED if is_terminated else _INTERRUPTED
+
+
 class Program(click.Group):
     """A group of commands that end with the statuses above; a command returns its own, or ``None`` for 0."""
 
@@ -92,9 +98,8 @@ class Program(click.Group):
             complain(" ".join(str(error).split()) + _last_lines_of(error))
             status = _UNKNOWN
         except (click.Abort, KeyboardInterrupt) as error:
-            is_terminated = Terminated in (type(error), type(error.__cause__))
-            complain("terminated" if is_terminated else "interrupted")
-            status = _TERMINATED if is_terminated else _INTERRUPTED
+            status = status_of(error)
+            complain("terminated" if status == _TERMINATED else "interrupted")
         except SystemExit:
             # Outside of its standalone mode click itself exits for one reason only, a closed pipe.
             status = _PIPE_CLOSED

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pymllm.adapters.registry import find_adapter
 from pymllm.cli import options
 from pymllm.cli.judge import make_text as make_judgement_text
 from pymllm.cli.program import complain, escaped, say
@@ -184,7 +185,11 @@ def _tell(
         raise click.UsageError(
             f"{file}: breaks {best.violation.law}, and not {' or '.join(laws)}; name it with --law."
         )
-    header = replace(best.history.header, versions=versions(), note=str(best.violation))
+    header = replace(
+        best.history.header,
+        versions=versions([find_adapter(best.history.header.adapter)]),
+        note=str(best.violation),
+    )
     best = replace(best, history=with_scenario(History(header, best.history.steps), best.scenario))
     document = make_document(file, save_program(best.history, target), replace(run, best=best))
     tell(document, partial(make_text, history=best.history), as_json, interruption)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -81,9 +80,6 @@ _UNFINISHED = (
 )
 
 
-_PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-
-
 def read_release(context: click.Context, param: click.Parameter, text: str | None) -> SearchedRelease | None:
     """Read the release that is examined: PACKAGE is what is installed, PACKAGE==VERSION may be no other.
 
@@ -91,12 +87,12 @@ def read_release(context: click.Context, param: click.Parameter, text: str | Non
     """
     if text is None:
         return None
-    from pymllm.conformance.releases import read_version
+    from pymllm.conformance.releases import is_build_of, is_package_name, read_version
 
     package, is_told, told = text.partition("==")
     if is_told and not package:
         raise click.BadParameter(f"{cut(text)!r} names no package; write PACKAGE=={cut(told)}.")
-    if not _PACKAGE.fullmatch(package) and text:
+    if text and not is_package_name(package):
         raise click.BadParameter(
             f"{cut(text)!r} is neither a package nor a release of one; write PACKAGE or PACKAGE==VERSION."
         )
@@ -110,7 +106,7 @@ def read_release(context: click.Context, param: click.Parameter, text: str | Non
         raise click.BadParameter(f"no package {cut(package)!r} is installed; {way}.")
     with options.refusing("--release"):
         release = SearchedRelease(package, str(read_version(found)))
-        if installed is not None and read_version(installed) != read_version(found):
+        if installed is not None and not is_build_of(installed, found):
             raise click.BadParameter(
                 f"{cut(text)!r} is not what is installed, which is {package} {installed}; "
                 f"write {package}, or install {package}=={release.version}."

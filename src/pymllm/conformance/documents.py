@@ -147,8 +147,8 @@ class SearchedRelease(Row, frozen=True):
 class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
     """What ``pymllm verify --json`` prints; after an interrupt the command's status is the signal's.
 
-    ``passed_over`` counts the programs that broke a law which nobody asked for, by law; ``release`` is null
-    where the caller named none.
+    ``versions`` are of what took part, other projects' packages among them. ``passed_over`` counts the
+    programs that broke a law which nobody asked for, by law; ``release`` is null where the caller named none.
     """
 
     versions: dict[str, str]
@@ -311,7 +311,8 @@ class BisectDocument(Document, frozen=True, kw_only=True, tag="pymllm.bisect"):
     """What ``pymllm bisect --json`` prints; ``verdict`` is that of the newest release that was judged.
 
     ``releases`` counts those that were to be searched, ``rows`` has those that were tried, oldest first. Only
-    where all were tried are the ``changes`` all that there are.
+    where all were tried are the ``changes`` all that there are. After an interrupt the status is the
+    signal's, 130 or 143.
     """
 
     package: str

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from packaging.specifiers import Specifier
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -98,17 +99,25 @@ def read_version(text: str) -> Version:
         raise UsageError(f"{cut(text)!r} is no version; write one such as 1.2.1 or 0.5.4.post1") from None
 
 
+def is_build_of(installed: str, release: str) -> bool:
+    """Tell whether what is installed is a release, as pip tells it: 2.13.0+cpu is 2.13.0, but not +cu130."""
+    return Specifier(f"=={read_version(release)}").contains(read_version(installed), prereleases=True)
+
+
 def unpack(package: str, version: str, folder: Path) -> Path:
     """Have pip unpack one release below a folder, without its dependencies, and return where it is.
 
-    What is there already is taken as it is. A wheel is taken, and built from source only where there is none.
-    `UsageError` where pip cannot do it, with package, version and pip's last line.
+    What is there already is taken as it is, but for an empty folder, which is filled. A wheel is taken, and
+    built from source only where there is none. `UsageError` where pip cannot do it, with package, version and
+    pip's last line, or where a file is in the way.
     """
     _refuse_name(package)
     name = canonicalize_name(package)
     place = folder.absolute() / f"{name}-{read_version(version)}"
-    if place.is_dir():
+    if place.is_dir() and any(place.iterdir()):
         return place
+    if place.exists() and not place.is_dir():
+        raise UsageError(f"{place} is in the way of {package} {version}: it is no folder; move it")
     # Beside its place, so that nobody takes half of a release for all of it.
     partial = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
     try:
@@ -120,7 +129,7 @@ def unpack(package: str, version: str, folder: Path) -> Path:
         try:
             partial.rename(place)
         except OSError:
-            if not place.is_dir():  # nobody else was faster
+            if not (place.is_dir() and any(place.iterdir())):  # nobody else was faster
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -154,8 +163,13 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
     return cut((errors or lines or [f"it ended with status {done.returncode}"])[-1], _LONGEST)
 
 
+def is_package_name(text: str) -> bool:
+    """Tell whether a package may be called so."""
+    return _NAME.fullmatch(text) is not None
+
+
 def _refuse_name(package: str) -> None:
-    if not _NAME.fullmatch(package):
+    if not is_package_name(package):
         raise UsageError(f"{cut(package)!r} is no name of a package; write one such as sglang")
 
 

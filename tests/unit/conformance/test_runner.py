@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -15,7 +16,14 @@ from pymllm.conformance.acting import make_machine
 from pymllm.conformance.machines import CI, DEV, MACHINES, MachineEntry
 from pymllm.conformance.results import SearchedConfiguration, VerifyReport
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.runner import ShrinkTask, VerifyPlan, plan_shrinking, shrink_findings, verify
+from pymllm.conformance.runner import (
+    ShrinkTask,
+    VerifyPlan,
+    plan_shrinking,
+    shrink_findings,
+    verify,
+    versions,
+)
 from pymllm.conformance.search import SearchPlan, SearchResult, search
 from pymllm.conformance.shrinker import Finding
 from pymllm.errors import InvariantViolation, UsageError
@@ -56,6 +64,22 @@ def findings_of(report: VerifyReport) -> list[object]:
         for adapter in report.adapters
         for finding in adapter.findings
     ]
+
+
+def test_versions_are_those_of_what_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other projects' packages as pip calls them, each once, and none that is not there."""
+    installed = {"hypothesis": "6", "numpy": "2", "sglang": "0.5.23", "ai-dynamo-runtime": "1.6.1"}
+
+    def version(package: str) -> str:
+        if package not in installed:
+            raise PackageNotFoundError(package)
+        return installed[package]
+
+    monkeypatch.setattr("pymllm.conformance.runner.version", version)
+    names = ("rows", "sglang-radix", "sglang-rows", "dynamo-index", "vllm-blocks", "nowhere:Rows")
+    found = versions([find_adapter(name) for name in names])
+    assert {name: number for name, number in found.items() if name not in ("pymllm", "python")} == installed
+    assert "sglang" not in versions()
 
 
 def test_a_right_adapter_holds(tiny: str) -> None:

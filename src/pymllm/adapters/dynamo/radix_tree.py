@@ -6,14 +6,13 @@ It is the tree of one thread; those of many threads have no interface in Python.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
-from pymllm.adapters.checkouts import ANY_VERSION
+from pymllm.adapters.installed import require_known
 from pymllm.history import operations as ops
 from pymllm.history.files import Config
 from pymllm.history.outcomes import Done, Indexed, IndexedBlock, Leading, NotThere, Result
@@ -21,21 +20,13 @@ from pymllm.history.outcomes import Done, Indexed, IndexedBlock, Leading, NotThe
 VERSION = "1.6.1"
 """The version that the adapter was tried with; constraints/peers-dynamo.txt."""
 
-_INSTALLS = "tox -e peers-dynamo installs it"
 _NOT_THERE = ("Failed to find parent block", "Failed to find block")
 """How the tree tells what it does not know of a worker; anything else that it raises is an error."""
 
 
 def load_radix_tree() -> Any:
     """Import the class; `ImportError` where the package is missing, or is not the version that is known."""
-    try:
-        version = importlib.metadata.version("ai-dynamo-runtime")
-    except importlib.metadata.PackageNotFoundError:
-        raise ImportError(f"ai-dynamo-runtime is not installed; {_INSTALLS}") from None
-    if version != VERSION and not os.environ.get(ANY_VERSION):
-        raise ImportError(
-            f"ai-dynamo-runtime {version} is not the version that this adapter knows, {VERSION}; {_INSTALLS}"
-        )
+    require_known("ai-dynamo-runtime", (VERSION,), "peers-dynamo")
     os.environ.setdefault("DYN_LOG", "error")  # or it warns on the terminal of all that is not there
     return importlib.import_module("dynamo._core").RadixTree
 

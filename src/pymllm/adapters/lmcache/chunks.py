@@ -9,7 +9,6 @@ batch. LMCache has no padding, so chunk 0 is slot 1 here.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import logging
 import sys
@@ -18,6 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from pymllm.adapters.installed import require_known
 from pymllm.adapters.simple import SlotAdapter
 from pymllm.adapters.stand_ins import standing_in
 from pymllm.history.files import Config
@@ -37,17 +37,12 @@ _SHAPE, _DTYPE = torch.Size([8]), torch.uint8
 _BYTES = 8  # of a chunk
 
 
-def _load(module: str) -> Any:
+def load_allocators(module: str) -> Any:
     """Import a module of LMCache's allocators, where there is no GPU."""
+    require_known("lmcache", (VERSION,), "peers")
     spec = importlib.util.find_spec("lmcache")
     if spec is None:
-        raise ImportError("lmcache is not installed; tox -e peers installs it")
-    version = importlib.metadata.version("lmcache")
-    if version != VERSION:
-        raise ImportError(
-            f"lmcache {version} is not the version that this adapter knows, {VERSION};"
-            " tox -e peers installs it"
-        )
+        raise ImportError("what is installed as lmcache has no package of that name")
     if "lmcache" not in sys.modules:
         # Its __init__ looks for a GPU, and its modules import from it what it has found.
         package = sys.modules["lmcache"] = importlib.util.module_from_spec(spec)
@@ -79,7 +74,7 @@ class LMCacheChunks(SlotAdapter):
 
     def make_allocator(self, buffer: torch.Tensor) -> Any:
         """Build the allocator over a buffer."""
-        return _load("tensor_memory_allocator").TensorMemoryAllocator(buffer, _BYTES)
+        return load_allocators("tensor_memory_allocator").TensorMemoryAllocator(buffer, _BYTES)
 
     def slot_of(self, chunk: Any) -> int:
         """Return the number of a chunk."""
@@ -116,7 +111,7 @@ class LMCachePages(LMCacheChunks):
     """``PagedTensorMemoryAllocator``, whose chunks are objects that it has from the beginning."""
 
     def make_allocator(self, buffer: torch.Tensor) -> Any:
-        module = _load("paged_tensor_memory_allocator")
+        module = load_allocators("paged_tensor_memory_allocator")
         return module.PagedTensorMemoryAllocator(buffer, [_SHAPE], [_DTYPE])
 
     def slot_of(self, chunk: Any) -> int:

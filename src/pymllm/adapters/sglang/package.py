@@ -9,13 +9,11 @@ entered without it (`BARE_PACKAGES`); `pymllm.adapters.stand_ins` is how.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from pymllm.adapters.checkouts import ANY_VERSION
+from pymllm.adapters.installed import installed_version, require_known
 from pymllm.adapters.stand_ins import standing_in
 
 NEWER, OLDER = "0.5.23", "0.5.15"
@@ -67,26 +65,15 @@ def also_claimed(config: Mapping[str, int | str | bool | None]) -> frozenset[str
 
 def sglang_version(environment: str = _ENVIRONMENTS[NEWER]) -> str:
     """Return the version of sglang that is installed; `ImportError` names what of tox.ini installs one."""
-    try:
-        return importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
-        raise ImportError(f"sglang is not installed; tox -e {environment} installs it") from None
+    return installed_version("sglang", environment)
 
 
 def require_version(known: str) -> None:
     """Refuse another version of sglang than those that an adapter knows, by `ImportError`.
 
-    ``known`` is the one it was made for, `NEWER` or `OLDER`; `KNOWN` has the others. A call that another
-    version does not have, or that means something else there, would be taken for an error of its cache.
-    Who wants to know all the same sets `ANY_VERSION`.
+    ``known`` is the one it was made for, `NEWER` or `OLDER`; `KNOWN` has the others.
     """
-    environment = _ENVIRONMENTS[known]
-    version = sglang_version(environment)
-    if version not in KNOWN[known] and not os.environ.get(ANY_VERSION):
-        raise ImportError(
-            f"sglang {version} is not the version that this adapter knows, {' or '.join(KNOWN[known])}; "
-            f"tox -e {environment} installs {known}, and {ANY_VERSION}=1 tries this one as it is"
-        )
+    require_known("sglang", KNOWN[known], _ENVIRONMENTS[known])
 
 
 def load_sglang(module: str) -> Any:

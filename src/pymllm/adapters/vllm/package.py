@@ -8,12 +8,11 @@ own ``__init__`` pulls the rest in are entered without it; `pymllm.adapters.stan
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 import sys
 from typing import Any
 
-from pymllm.adapters.checkouts import ANY_VERSION
+from pymllm.adapters.installed import installed_version, require_known
 from pymllm.adapters.stand_ins import standing_in
 
 VERSION = "0.33.0"
@@ -21,6 +20,8 @@ VERSION = "0.33.0"
 
 KNOWN = (VERSION, "0.32.0", "0.31.0")
 """All versions that they were tried with, and need no other calls for."""
+
+_ENVIRONMENT = "peers"  # of tox.ini, that installs it
 
 STAND_INS: dict[str, str] = {
     "aiohttp": "requests to servers, which versions before 0.28 import here",
@@ -45,24 +46,8 @@ BARE_PACKAGES: dict[str, str] = {
 
 
 def require_version() -> None:
-    """Refuse another version of vLLM than those that the adapters know, by `ImportError`.
-
-    Who wants to know all the same sets `ANY_VERSION`.
-    """
-    version = vllm_version()
-    if version not in KNOWN and not os.environ.get(ANY_VERSION):
-        raise ImportError(
-            f"vllm {version} is not the version that this adapter knows, {' or '.join(KNOWN)}; "
-            f"tox -e peers installs {VERSION}, and {ANY_VERSION}=1 tries this one as it is"
-        )
-
-
-def vllm_version(environment: str = "peers") -> str:
-    """Return the version of vLLM that is installed; `ImportError` names what of tox.ini installs one."""
-    try:
-        return importlib.metadata.version("vllm")
-    except importlib.metadata.PackageNotFoundError:
-        raise ImportError(f"vllm is not installed; tox -e {environment} installs it") from None
+    """Refuse another version of vLLM than those that the adapters know, by `ImportError`."""
+    require_known("vllm", KNOWN, _ENVIRONMENT)
 
 
 def load_vllm(module: str) -> Any:
@@ -70,7 +55,7 @@ def load_vllm(module: str) -> Any:
     name = f"vllm.{module}"
     if name in sys.modules:
         return sys.modules[name]
-    vllm_version()
+    installed_version("vllm", _ENVIRONMENT)
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
     with standing_in(STAND_INS, BARE_PACKAGES, "vllm"):
         return importlib.import_module(name)

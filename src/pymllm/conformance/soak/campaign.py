@@ -272,7 +272,7 @@ def _begin(
         )
     header = CampaignHeader(
         build_version(),
-        versions(),
+        versions(plan.adapters),
         plan.seed,
         plan.operations,
         plan.longest,

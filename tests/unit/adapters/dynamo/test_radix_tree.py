@@ -24,14 +24,6 @@ def test_the_version_is_the_one_that_is_installed() -> None:
     assert re.findall(r"^ai-dynamo-runtime==(.*)$", pinned, re.MULTILINE) == [VERSION]
 
 
-def test_another_version_is_accused_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it lacks would look like an error of its index."""
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.1")
-    said = r"0\.0\.1 is not the version that this adapter knows, .*; tox -e peers-dynamo installs it$"
-    with pytest.raises(ImportError, match=said):
-        load_radix_tree()
-
-
 def test_without_the_package_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, before anything of it is imported."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import logging
 import re
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from pymllm.adapters.checkouts import ANY_VERSION
-from pymllm.adapters.sglang import package as sglang_package
 from pymllm.adapters.sglang.package import (
     KNOWN,
     NEWER,
@@ -24,7 +24,6 @@ from pymllm.adapters.sglang.package import (
     sglang_version,
 )
 from pymllm.adapters.stand_ins import standing_in
-from pymllm.adapters.vllm import package as vllm_package
 
 # -- Importing sglang's cache modules without its dependencies: what stands in, and what is left behind ------
 
@@ -126,24 +125,11 @@ def test_a_version_that_nobody_tried_is_accused_of_nothing(
     with pytest.raises(ImportError, match=said):
         require_version(known)
     for version in KNOWN[known]:
-        monkeypatch.setattr(sglang_package.importlib.metadata, "version", lambda name, it=version: it)
+        monkeypatch.setattr(importlib.metadata, "version", lambda name, it=version: it)
         require_version(known)
-    monkeypatch.setattr(sglang_package.importlib.metadata, "version", lambda name: "0.0.1")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.1")
     monkeypatch.setenv(ANY_VERSION, "1")
     require_version(known)
-
-
-def test_another_vllm_is_accused_of_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor tried, unless a variable says so."""
-    monkeypatch.delenv(ANY_VERSION, raising=False)
-    for version in vllm_package.KNOWN:
-        monkeypatch.setattr(vllm_package.importlib.metadata, "version", lambda name, it=version: it)
-        vllm_package.require_version()
-    monkeypatch.setattr(vllm_package.importlib.metadata, "version", lambda name: "0.0.1")
-    with pytest.raises(ImportError, match=r"vllm 0\.0\.1 is not the version that .*, 0\.33\.0 or "):
-        vllm_package.require_version()
-    monkeypatch.setenv(ANY_VERSION, "1")
-    vllm_package.require_version()
 
 
 def test_the_versions_are_those_that_are_installed() -> None:
@@ -160,9 +146,9 @@ def test_without_sglang_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     """One line that names what has the version in question, and no traceback into somebody else's package."""
 
     def missing(name: str) -> str:
-        raise sglang_package.importlib.metadata.PackageNotFoundError(name)
+        raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(sglang_package.importlib.metadata, "version", missing)
+    monkeypatch.setattr(importlib.metadata, "version", missing)
     with pytest.raises(ImportError, match="sglang is not installed; tox -e peers installs it"):
         load_sglang("mem_cache.no_such_module")
     with pytest.raises(ImportError, match="sglang is not installed; tox -e peers-older installs it"):
