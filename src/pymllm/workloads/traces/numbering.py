@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Sequence
+from operator import itemgetter
 
 from pymllm.workloads.request import BLOCK_ID_MAX
 from pymllm.workloads.traces.lines import Rejected
@@ -36,14 +37,15 @@ class BlockNumbers:
         if self._is_identity and self._is_in_order(ids):
             return tuple(ids)
         self._learn()
-        dense = self._dense
-        try:
-            found = [dense[id] for id in ids]
-        except (IndexError, OverflowError):
-            found = []
+        found: tuple[int, ...] = ()
+        if len(ids) > 1:  # of one, it would give the number alone
+            try:
+                found = itemgetter(*ids)(self._dense)
+            except IndexError:
+                found = ()
         if not found or min(found) < 0:
-            found = [self._number(id) for id in ids]
-        return tuple(found)
+            found = tuple([self._number(id) for id in ids])
+        return found
 
     def number_of(self, name: Hashable) -> int:
         """Return the number of one block, by any name that is no number."""

@@ -12,6 +12,7 @@ milliseconds; without it a request arrives with the one above it. Nothing of the
 
 from __future__ import annotations
 
+import importlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
@@ -45,6 +46,22 @@ class TextLine(msgspec.Struct, frozen=True):
     output_length: int = 1
     session_id: str | None = None
     type: str | None = None
+
+
+def find_tokenizer(named: str) -> Callable[[Any], Sequence[int]]:
+    """Return the function that ``module:function`` names; `UsageError` where there is none."""
+    module, colon, name = named.partition(":")
+    if not colon or not module or not name:
+        raise UsageError(f"no tokenizer {named[:60]!r}: write module:function")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"no tokenizer {named[:60]!r}: {said}") from error
+    if not callable(found):
+        raise UsageError(f"tokenizer {named[:60]!r} is {type(found).__name__}, must be a function of a text")
+    encode: Callable[[Any], Sequence[int]] = found
+    return encode
 
 
 def read(lines: TraceLines, options: ReadOptions) -> Iterator[Request]:
