@@ -16,6 +16,9 @@ NAMED_WORKLOADS = ("chat", "agent", "shared-prompt", "adversarial")
 TRACE_FORMATS = ("mooncake", "bailian", "weka", "dynamo", "kvsim", "pymllm", "text")
 """Keys of `pymllm.workloads.traces.registry.FORMATS`, which this module must not load."""
 
+WRITTEN_FORMATS = ("mooncake", "bailian", "dynamo", "kvsim", "pymllm")
+"""Those of them that are written, too."""
+
 NESTED_TIMES = ("auto", "relative", "absolute")
 """Those of `pymllm.workloads.traces.weka`."""
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pymllm.workloads.request import LENGTH_MAX, Request
 from pymllm.workloads.traces.mooncake import BLOCK_TOKENS
 from pymllm.workloads.traces.records import ReadOptions
-from pymllm.workloads.traces.registry import known_lines, open_trace, read_requests
+from pymllm.workloads.traces.registry import open_trace, read_requests, written_lines
 
 
 def read_trace(
@@ -48,5 +48,5 @@ def write_trace(path: str | os.PathLike[str], requests: Iterable[Request]) -> in
             )
     opener = gzip.open if os.fspath(path).endswith(".gz") else open
     with opener(path, "wb") as stream:
-        stream.writelines(known_lines(written, "mooncake", BLOCK_TOKENS))
+        stream.writelines(written_lines(written, "mooncake"))
     return len(written)

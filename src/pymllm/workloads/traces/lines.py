@@ -76,6 +76,12 @@ class TraceLines:
         return os.path.getsize(self.place)
 
     @property
+    def is_read_once(self) -> bool:
+        """Whether it cannot be read again: standard input, or a pipe."""
+        place = self.place
+        return place == STANDARD_INPUT or not (os.path.isfile(place) or os.path.isdir(place))
+
+    @property
     def position(self) -> int:
         """How many bytes of the file were read."""
         return 0 if self._raw is None or self._raw.closed or not self._raw.seekable() else self._raw.tell()

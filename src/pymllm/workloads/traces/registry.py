@@ -70,6 +70,9 @@ FORMATS: dict[str, Format] = {
 }
 """By name."""
 
+WRITTEN = tuple(name for name, it in FORMATS.items() if it.write is not None)
+"""Names of those that are written, too."""
+
 # The fields by which a line is told, most telling first: any of the first ones, and all of the second.
 _TELLING: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
     ("weka", frozenset({"hash_id_scope"}), frozenset({"requests"})),
@@ -191,12 +194,12 @@ def _detected(lines: TraceLines) -> str:
     return found
 
 
-def known_lines(requests: Iterable[Request], format: str, block_tokens: int) -> Iterator[bytes]:
-    """Yield the lines of a file in some format; a request that it has no way to write is a `UsageError`."""
+def written_lines(requests: Iterable[Request], format: str) -> Iterator[bytes]:
+    """Yield the lines of a file in one of the `WRITTEN` formats, without the fields that it does not keep."""
     maker = FORMATS[format].write
     assert maker is not None
     make, encoder = maker(), msgspec.json.Encoder()
-    if format == "pymllm":
-        yield encoder.encode(own.write_header(block_tokens)) + b"\n"
-    for request in requests:
+    for place, request in enumerate(requests):
+        if not place and format == "pymllm":
+            yield encoder.encode(own.write_header(request.block_tokens)) + b"\n"
         yield encoder.encode(make(request)) + b"\n"

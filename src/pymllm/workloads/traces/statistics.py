@@ -120,6 +120,7 @@ class TraceStatistics:
         self.kinds: dict[str, KindCounts] = {}
         self.namespaces: set[str | int] = set()
         self.windows = [Window(seconds) for seconds in WIDTHS]
+        self.donor: int | None = None  # who used the deepest of the latest request's shared blocks before
         self._gap_squares = 0.0
         self.forest = PrefixForest()
         self._last = array("i")  # node -> the request that used it last
@@ -157,6 +158,7 @@ class TraceStatistics:
         self._gap_squares += (now - self.now_ms) ** 2
         self.now_ms = now
         path = self.forest.add(request)
+        self.donor = self._last[path.shared[-1]] if path.shared else None
         used = list(self._reuse(path, request.block_tokens, now))
         self._look_at_windows(number, now, length - path.hit_tokens, used)
         self.requests += 1
@@ -180,6 +182,10 @@ class TraceStatistics:
             last[node] = number
         last.extend(array("i", [number]) * path.added)
         return path
+
+    def last_use(self, node: int) -> int:
+        """Return the number of the request that used a node last."""
+        return self._last[node]
 
     def finish(self) -> None:
         """Close the windows that are open; once, after the last request."""
