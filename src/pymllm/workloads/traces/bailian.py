@@ -13,7 +13,7 @@ above has that, as where the recording began later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import msgspec
 
@@ -49,7 +49,7 @@ class BailianLine(msgspec.Struct, frozen=True, gc=False):
     turn: int = 1
 
 
-def read(lines: TraceLines, options: ReadOptions) -> Iterator[Request]:
+def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file."""
     block_tokens = options.block_tokens or BLOCK_TOKENS
     numbers, clock = BlockNumbers(), Clock("timestamp", "seconds")

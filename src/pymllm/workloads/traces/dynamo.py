@@ -16,7 +16,7 @@ them without ``wait_for`` wait for it. Blocks have 512 tokens unless ``--block-t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -59,7 +59,7 @@ class DynamoLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     tool_wait_ms: float | None = None
 
 
-def read(lines: TraceLines, options: ReadOptions) -> Iterator[Request]:
+def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file, each after those that it waits for."""
     block_tokens = options.block_tokens or BLOCK_TOKENS
     numbers, sessions, clock = BlockNumbers(), Names(), Clock("timestamp")

@@ -12,7 +12,7 @@ tokens of each block, must be what the length says: a request has blocks of one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 import msgspec
 
@@ -42,7 +42,7 @@ class KvsimLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     block_tokens: tuple[int, ...] | None = None
 
 
-def read(lines: TraceLines, options: ReadOptions) -> Iterator[Request]:
+def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file."""
     numbers, texts, clock = BlockNumbers(), Names(), Clock("timestamp")
     block_tokens, arrival_ms = options.block_tokens, 0.0

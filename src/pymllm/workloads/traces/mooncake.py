@@ -10,7 +10,7 @@ prompt's blocks of 512 tokens: equal ids at the same leading places mean a share
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import msgspec
 
@@ -39,7 +39,7 @@ class MooncakeLine(msgspec.Struct, frozen=True, gc=False):
     hash_ids: tuple[int, ...]
 
 
-def read(lines: TraceLines, options: ReadOptions) -> Iterator[Request]:
+def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file."""
     block_tokens = options.block_tokens or BLOCK_TOKENS
     numbers, clock = BlockNumbers(), Clock("timestamp")

@@ -13,7 +13,7 @@ at `pymllm.workloads.request.Request`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -91,7 +91,7 @@ def trace_schema() -> dict[str, Any]:
     }
 
 
-def read(lines: TraceLines, options: ReadOptions) -> Iterator[Request]:
+def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file."""
     block_tokens = _read_header(lines, options).block_tokens
     numbers, sessions, clock = BlockNumbers(), Names(), Clock("arrival_ms")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -33,7 +33,7 @@ class Format:
 
     name: str
     reads: str
-    read: Callable[[TraceLines, ReadOptions], Iterator[Request]]
+    read: Callable[[TraceLines, ReadOptions], Generator[Request]]
     write: Callable[[], LineMaker] | None = None
     keeps: frozenset[str] = frozenset()
 
@@ -94,12 +94,12 @@ _TELLING: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
 
 def detect(line: bytes) -> str | None:
     """Return the name of the format that a first line is in; ``None`` where none is told by its fields."""
-    if line.strip() == b"{":
-        return "weka"  # the only one whose objects go over many lines
     try:
         fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError):
-        return None
+        # The only one whose objects go over many lines.
+        is_begun = line.strip() == b"{" or (line.startswith(b"{") and b'"hash_id_scope"' in line)
+        return "weka" if is_begun else None
     if fields.get("schema") == msgspec.Raw(b'"pymllm.trace"'):
         return "pymllm"
     return next((name for name, some, all in _TELLING if some & fields.keys() and all <= fields.keys()), None)
@@ -119,6 +119,11 @@ class Trace:
         self._most = requests
         self._given = 0
 
+    def close(self) -> None:
+        """Let go of the file, which is done at the end of it, too."""
+        self._requests.close()
+        self.lines.close()
+
     @property
     def source(self) -> str:
         """The name of the file, for messages."""
@@ -126,11 +131,14 @@ class Trace:
 
     def __iter__(self) -> Iterator[Request]:
         """Give each request; a trace without any is a `TraceError`."""
-        for request in self._requests:
-            self._given += 1
-            yield request
-            if self._given == self._most:
-                return
+        try:
+            for request in self._requests:
+                self._given += 1
+                yield request
+                if self._given == self._most:
+                    return
+        finally:
+            self.close()
         if not self._given:
             raise TraceError(
                 self.source, None, "the file holds no request; expected one JSON object per line"

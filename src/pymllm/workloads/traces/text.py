@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -64,7 +64,7 @@ def find_tokenizer(named: str) -> Callable[[Any], Sequence[int]]:
     return encode
 
 
-def read(lines: TraceLines, options: ReadOptions) -> Iterator[Request]:
+def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file."""
     if options.tokenizer is None:
         raise UsageError("lines of text need a tokenizer; give --tokenizer module:function")

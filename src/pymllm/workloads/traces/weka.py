@@ -23,7 +23,7 @@ the order of their files; where one has ended, the next begins.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
@@ -101,7 +101,7 @@ class _Lane:
     place: int = 0
 
 
-def read(lines: TraceLines, options: ReadOptions) -> Iterator[Request]:
+def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file or a folder, in order of arrival."""
     documents = enumerate(_documents(lines))
     numbers = BlockNumbers()
@@ -327,10 +327,13 @@ def _documents(lines: TraceLines) -> Iterator[tuple[TraceLines, int, WekaDocumen
     lines.limit = DOCUMENT_BYTES_MAX
     decoder = msgspec.json.Decoder(WekaDocument)
     for number, text in lines:
-        if text.strip() == b"{":  # an object that goes over many lines
-            text = _whole(text, lines)
         try:
-            document = decoder.decode(text)
+            try:
+                document = decoder.decode(text)
+            except msgspec.DecodeError as error:
+                if "truncated" not in str(error):
+                    raise
+                document = decoder.decode(_whole(text, lines))  # an object that goes over many lines
         except (msgspec.DecodeError, RecursionError) as error:
             raise lines.error(f"not a conversation: {error}; got {excerpt(text)}", number) from error
         yield lines, number, document
