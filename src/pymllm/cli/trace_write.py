@@ -103,17 +103,19 @@ def sample_command(
     """
     if (fraction is None) == (most is None):
         raise click.UsageError("say how much to keep, with one of --fraction and --requests.")
-    opened = open_or_refuse(trace, None, dict(chosen))
     from pymllm.workloads.traces.conversion import Groups, chosen_by_count, chosen_by_share, sampled
+    from pymllm.workloads.traces.lines import TraceLines
 
+    lines = TraceLines(trace)
+    if most is not None and lines.is_read_once:
+        raise click.UsageError(
+            f"{lines.source} can be read once only, and --requests reads it twice; give --fraction."
+        )
+    opened = open_or_refuse(trace, None, dict(chosen))
     if fraction is not None:
         choose = chosen_by_share(fraction, seed)
     else:
         assert most is not None
-        if opened.lines.is_read_once:
-            raise click.UsageError(
-                f"{opened.source} can be read once only, and --requests reads it twice; give --fraction."
-            )
         groups = Groups()
         sizes = Counter(groups.of(request) for request in watched(opened, progress, "counting"))
         with options.refusing():

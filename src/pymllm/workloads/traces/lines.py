@@ -77,9 +77,11 @@ class TraceLines:
 
     @property
     def is_read_once(self) -> bool:
-        """Whether it cannot be read again: standard input, or a pipe."""
+        """Whether it is there and cannot be read again: standard input, or a pipe."""
         place = self.place
-        return place == STANDARD_INPUT or not (os.path.isfile(place) or os.path.isdir(place))
+        if place == STANDARD_INPUT:
+            return True
+        return os.path.exists(place) and not (os.path.isfile(place) or os.path.isdir(place))
 
     @property
     def position(self) -> int:

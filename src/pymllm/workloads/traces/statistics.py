@@ -196,13 +196,15 @@ class TraceStatistics:
         """Yield which request used shared tokens last, and how many: those of one stand together."""
         last = self._last
         lasts = [last[node] for node in path.shared]
-        place, left = 0, path.hit_tokens
+        place, left, above = 0, path.hit_tokens, 0
         while left > 0:
             request = lasts[place]
             # The deeper a node, the longer ago it was used: whoever used it used those above it, too.
             count = lasts.count(request)
             tokens = min(count * block_tokens, left)
-            since = self._recency.take(request, tokens)
+            # Those above were used later, too, and were taken away just now.
+            since = self._recency.take(request, tokens) + above
+            above += tokens
             self.distances[max(0, since - 1).bit_length() if since else 0] += tokens
             self.intervals[_power(now - self._times[request])] += tokens
             yield request, tokens

@@ -1,15 +1,18 @@
 """Traces that are like another: fitted to one in a pass, and made from a seed.
 
 What is kept of the fitted trace is, for each request, how many blocks it shared, how many requests ago the
-deepest of them was used, its lengths, the time since the request before it, its kind, and whether it went on
-with a session: a few numbers, and nothing of which block or whose. A new trace is made of runs of them, drawn
-at random: each request shares as much, with a request as long ago as that, and the rest of its prompt is new.
-So lengths and gaps are distributed as they were and come in bursts as they did, and sharing by depth and
-reuse distances nearly so: how nearly, is seen in the statistics of both.
+deepest of them was used and how long that request was, its own lengths, the time since the request before it,
+its kind, and whether it went on with a session: a few numbers, and nothing of which block or whose.
+
+A new trace is made of runs of them, drawn at random: each request shares as much, with a request as long ago
+as that, and the rest of its prompt is new. So lengths and gaps are distributed as they were and come in bursts
+as they did, and sharing by depth nearly so. Reuse distances come out shorter, as several requests may go on
+from one that only one went on from: how much shorter, is seen in the statistics of both.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from array import array
 from collections.abc import Iterator
@@ -37,6 +40,7 @@ class Fit:
     has_sessions: bool = False
     shared: array[int] = field(default_factory=lambda: array("i"))
     ago: array[int] = field(default_factory=lambda: array("i"))
+    of: array[int] = field(default_factory=lambda: array("i"))  # blocks of the request shared with
     lengths: array[int] = field(default_factory=lambda: array("i"))
     outputs: array[int] = field(default_factory=lambda: array("i"))
     gaps: array[float] = field(default_factory=lambda: array("d"))
@@ -60,6 +64,7 @@ class Fit:
         self._sessions.append(session)
         self.shared.append(len(path.shared))
         self.ago.append(0 if donor is None else number - donor)
+        self.of.append(0 if donor is None else -(-self.lengths[donor] // request.block_tokens))
         self.lengths.append(request.prompt_length)
         self.outputs.append(request.output_length)
         self.gaps.append(found.now_ms - before if number else 0.0)
@@ -88,7 +93,7 @@ def synthesized(fit: Fit, requests: int, seed: int, found: TraceStatistics) -> I
             raise UsageError(f"request {number + 1:,} would arrive after {ARRIVAL_MS_MAX:.0f} milliseconds")
         length = fit.lengths[source]
         total = -(-length // size)
-        donor = _donor(history, number, fit.shared[source], fit.ago[source], found)
+        donor = _donor(history, number, fit, source, found)
         kept: tuple[int, ...] = ()
         if donor is not None:
             kept = history[donor - (number - len(history))][0][: min(fit.shared[source], total)]
@@ -120,27 +125,30 @@ def synthesized(fit: Fit, requests: int, seed: int, found: TraceStatistics) -> I
 
 
 def _donor(
-    history: list[tuple[tuple[int, ...], Path]], number: int, shared: int, ago: int, found: TraceStatistics
+    history: list[tuple[tuple[int, ...], Path]], number: int, fit: Fit, source: int, found: TraceStatistics
 ) -> int | None:
     """Return a request whose first blocks a new one is to share.
 
-    Its last shared block should have been used about so many requests ago: of those that are near, the one is
-    taken where that is nearest; and where none is long enough, the longest.
+    Its last shared block should have been used about so many requests ago, and it should be about as long as
+    the one that was shared with: of those that are near, the one is taken where both are nearest, as ratios.
+    Where none is long enough, the longest.
     """
+    shared, ago, blocks = fit.shared[source], fit.ago[source], fit.of[source]
     if not shared or not history:
         return None
     oldest = number - len(history)
-    wanted = max(oldest, number - max(1, ago))
-    best, longest, error = None, None, number
+    wanted = max(oldest, number - ago)
+    best, longest, error = None, None, math.inf
     for step in range(_LOOKED_AT):
-        if step > error:
+        if math.log1p(step / ago) > error:
             break
         for at in {wanted - step, wanted + step}:
             if not oldest <= at < number:
                 continue
             ids, path = history[at - oldest]
             if len(ids) >= shared:
-                off = abs(found.last_use(_node(path, shared - 1)) - wanted)
+                since = number - found.last_use(_node(path, shared - 1))
+                off = abs(math.log(since / ago)) + abs(math.log(len(ids) / blocks))
                 if best is None or off < error:
                     best, error = at, off
             elif longest is None or len(ids) > len(history[longest - oldest][0]):
