@@ -75,6 +75,7 @@ def test_a_file_tells_its_format(path: Path) -> None:
         (b"[1, 2]", None),
         (b"{", "weka"),
         (b"\xff\xfe", None),
+        (b'{"a\xdf": 1}', None),
         (b"[" * 100_000, None),
     ],
 )
@@ -352,6 +353,10 @@ def agent(*requests: object, **changes: object) -> dict[str, object]:
         ([agent({**CALL, "type": "x"})], ":1: requests[0]: type is 'x', must be one of n, s, subagent"),
         ([agent({**CALL, "api_time": -2})], ":1: requests[0]: api_time is -2.0, must be in"),
         ([agent(CALL, {**CALL, "in": 500})], ":1: requests[1]: in 500 does not fit 1 hash_ids of 64 tokens"),
+        (
+            [agent({**CALL, "in": 1 << 30, "hash_ids": []})],
+            ":1: requests[0]: in is 1073741824 without hash_ids, must be in 1..4194304 (tokens)",
+        ),
         ([agent({**CALL, "in": None})], ":1: requests[0]: in is missing"),
         ([agent({**CALL, "hash_ids": [-7]})], ":1: requests[0]: hash_ids has -7, must be at least 0"),
         (
@@ -361,6 +366,11 @@ def agent(*requests: object, **changes: object) -> dict[str, object]:
         (
             [agent(*({"t": 5, "type": "subagent", "requests": [{**CALL, "t": t}]} for t in (1, 9)))],
             ":1: requests[0] has requests before its own time, and requests[1] has none; give --nested-times",
+        ),
+        (b'{"hash_id_scope": 1, "requests": [], "\xe4": 2}\n', ":1: not a conversation: "),
+        (
+            json.dumps(SIM).encode() + b'\n{"hash_ids": ["\xe4"]}\n',
+            ":2: not a request: 'utf-8' codec can't decode byte 0xe4",
         ),
         ([agent(requests=3)], ":1: not a conversation: Expected `array`, got `int`"),
         ([agent()], "holds no request"),
@@ -383,7 +393,7 @@ def test_a_bad_line_is_named_with_field_value_and_bound(tmp_path: Path, content:
         ({"text": " "}, ":1: the tokenizer gave no token for it, must be at least 1"),
         (
             {"messages": [{"role": "user"}]},
-            ":1: the tokenizer gave no whole numbers for it: KeyError: 'content'",
+            ":1: the tokenizer gave no whole numbers for it: TypeError: sequence item 0: expected str",
         ),
         ({"text": "a", "session_id": ""}, ":1: session_id has 0 characters"),
         ({"text": "a", "output_length": -1}, ":1: output_length is -1, must be in 0.."),

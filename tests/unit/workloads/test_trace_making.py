@@ -134,7 +134,7 @@ def chat() -> Fit:
 
 
 def test_a_synthetic_trace_is_like_the_one_that_it_was_fitted_to(chat: Fit) -> None:
-    """Shared tokens, lengths and rate within a few hundredths; uses are nearer to each other than they were."""
+    """Shared tokens, lengths and rate within a few hundredths; uses are nearer to each other."""
     requests, found = made_of(chat, 4000, 7)
     before = chat.statistics
     for name, near in (("prompt_tokens", 0.05), ("output_tokens", 0.05), ("shared_tokens", 0.1)):

@@ -18,7 +18,7 @@ SMALL = Path(__file__).with_name("small_traces")
 
 def encode(said: Any) -> list[int]:
     """Make a token of each word, of a text or of messages."""
-    text = said if isinstance(said, str) else " ".join(message["content"] for message in said)
+    text = said if isinstance(said, str) else " ".join(message.get("content") for message in said)
     return [zlib.crc32(word.encode()) % 50_000 for word in text.split()]
 
 

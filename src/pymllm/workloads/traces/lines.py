@@ -12,6 +12,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, cast
 
+import msgspec
+
 from pymllm.errors import TraceError
 
 STANDARD_INPUT = "-"
@@ -26,6 +28,9 @@ DOCUMENT_BYTES_MAX = 1 << 26
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
 _SHOWN = 60
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a line raises that is no JSON, or not what it should be."""
 
 NumberedLine = tuple[int, bytes]
 """Number of a line, counted from 1, and its bytes."""

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pymllm.workloads.request import ARRIVAL_MS_MAX, BLOCK_ID_MAX, LENGTH_MAX, Request
-from pymllm.workloads.traces.lines import Rejected, TraceLines, excerpt
+from pymllm.workloads.traces.lines import UNREADABLE, Rejected, TraceLines, excerpt
 from pymllm.workloads.traces.numbering import BlockNumbers, Names
 from pymllm.workloads.traces.records import (
     NAME_MAX,
@@ -138,7 +138,7 @@ def _read_header(lines: TraceLines, options: ReadOptions) -> TraceHeader:
     try:
         header = msgspec.json.decode(text, type=TraceHeader)
         check_block_tokens("block_tokens", header.block_tokens)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise lines.error(f"not the first line of a trace: {error}; got {excerpt(text)}", number) from error
     if options.block_tokens not in (None, header.block_tokens):
         raise lines.error(

@@ -11,7 +11,7 @@ import msgspec
 from pymllm.errors import TraceError, UsageError
 from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
 from pymllm.workloads.traces import bailian, dynamo, kvsim, mooncake, own, text, weka
-from pymllm.workloads.traces.lines import DOCUMENT_BYTES_MAX, LINE_BYTES_MAX, TraceLines, excerpt
+from pymllm.workloads.traces.lines import DOCUMENT_BYTES_MAX, LINE_BYTES_MAX, UNREADABLE, TraceLines, excerpt
 from pymllm.workloads.traces.records import ReadOptions
 
 AUTO = "auto"
@@ -96,7 +96,7 @@ def detect(line: bytes) -> str | None:
     """Return the name of the format that a first line is in; ``None`` where none is told by its fields."""
     try:
         fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         # The only one whose objects go over many lines.
         is_begun = line.strip() == b"{" or (line.startswith(b"{") and b'"hash_id_scope"' in line)
         return "weka" if is_begun else None

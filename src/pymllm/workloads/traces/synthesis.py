@@ -5,8 +5,8 @@ deepest of them was used and how long that request was, its own lengths, the tim
 its kind, and whether it went on with a session: a few numbers, and nothing of which block or whose.
 
 A new trace is made of runs of them, drawn at random: each request shares as much, with a request as long ago
-as that, and the rest of its prompt is new. So lengths and gaps are distributed as they were and come in bursts
-as they did, and sharing by depth nearly so. Reuse distances come out shorter, as several requests may go on
+as that, and the rest of its prompt is new. So lengths and gaps are distributed as they were, in bursts as
+they were, and sharing by depth nearly so. Reuse distances come out shorter, as several requests may go on
 from one that only one went on from: how much shorter, is seen in the statistics of both.
 """
 

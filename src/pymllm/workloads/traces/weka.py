@@ -32,7 +32,7 @@ import msgspec
 
 from pymllm.errors import TraceError
 from pymllm.workloads.request import ARRIVAL_MS_MAX, Request
-from pymllm.workloads.traces.lines import DOCUMENT_BYTES_MAX, Rejected, TraceLines, excerpt
+from pymllm.workloads.traces.lines import DOCUMENT_BYTES_MAX, UNREADABLE, Rejected, TraceLines, excerpt
 from pymllm.workloads.traces.numbering import BlockNumbers
 from pymllm.workloads.traces.records import (
     ReadOptions,
@@ -48,6 +48,7 @@ NESTED_TIMES = ("auto", "relative", "absolute")
 
 _CLOSE = 1e-6  # seconds that two readings of one moment may be apart
 _DEPTH_MAX = 16
+_UNNAMED_BLOCKS_MAX = 1 << 16
 _SECONDS_MAX = ARRIVAL_MS_MAX / 1000
 
 
@@ -178,7 +179,10 @@ def _request(
         else:
             blocks = number_blocks(numbers, ids, length, block_tokens, names_tail=False, field="in")
     else:  # its content is not known: nobody shares it
-        blocks = tuple(numbers.fresh() for _ in range(-(-length // block_tokens)))
+        most = _UNNAMED_BLOCKS_MAX * block_tokens
+        if length > most:
+            raise Rejected(f"in is {length} without hash_ids, must be in 1..{most} (tokens)")
+        blocks = tuple([numbers.fresh() for _ in range(-(-length // block_tokens))])
     return make_request(
         id,
         arrival * 1000,
@@ -334,7 +338,7 @@ def _documents(lines: TraceLines) -> Iterator[tuple[TraceLines, int, WekaDocumen
                 if "truncated" not in str(error):
                     raise
                 document = decoder.decode(_whole(text, lines))  # an object that goes over many lines
-        except (msgspec.DecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise lines.error(f"not a conversation: {error}; got {excerpt(text)}", number) from error
         yield lines, number, document
 
