@@ -45,21 +45,29 @@ NumberedLine = tuple[int, str]
 
 
 def write_text_file(path: Path, text: str) -> None:
-    """Write a text as UTF-8 beside the file, and put it in the file's place; an error leaves that as it was.
+    """Write a text as UTF-8, as `new_file` does."""
+    with new_file(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file to write beside the one of that path, put in its place at the end; an error leaves that.
 
     A file that is there keeps its permissions; of a link, the file that it leads to is replaced. What is no
     file, such as a pipe or ``/dev/stdout``, is written to as it is.
     """
     if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
+        with path.open("wb") as file:
+            yield file
         return
     place = path.resolve()
     # A name that nobody foresees, of a file that is not there: the folder may be a stranger's, with links.
     partial = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
     opened = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
     try:
-        with open(opened, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(opened, "wb") as file:
+            yield file
         if place.exists():
             shutil.copymode(place, partial)
         partial.replace(place)

@@ -34,6 +34,7 @@ from tests.unit.report import samples
 from tests.unit.report.test_store import EACH
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+TRACES = Path(__file__).parents[1] / "unit" / "workloads" / "small_traces"
 VECTORS = Path(__file__).parents[2] / "vectors" / "v1"
 _EACH = 5
 """One in so many programs of the book of verdicts, which are long."""
@@ -187,7 +188,34 @@ def make_cases(folder: Path) -> list[Case]:
             (0,),
             5,
         ),
+        *_cases_of_traces(),
     ]
+
+
+def _cases_of_traces() -> Iterator[Case]:
+    """Yield every verb that reads a trace, with small ones of every format."""
+    small = [path.read_bytes() for path in sorted(TRACES.iterdir()) if not path.name.startswith("text")]
+    text = [path.read_bytes() for path in sorted(TRACES.iterdir()) if path.name.startswith("text")]
+    inspect, write = ("trace", "inspect", "it.jsonl"), ("it.jsonl", "-o", "out.jsonl")
+    sizes = ("--capacity", "8k", "--page-size", "16")
+    for verb, files, words, weight in (
+        ("replay of other formats", small, ("replay", "it.jsonl", *sizes), 4),
+        ("replay --mode serial", small, ("replay", "it.jsonl", "--mode", "serial", *sizes), 2),
+        ("trace inspect", small, inspect, 6),
+        ("trace inspect --json", small, (*inspect, "--json"), 3),
+        (
+            "trace inspect of text",
+            text,
+            (*inspect, "--tokenizer", "tests.unit.workloads.trace_words:encode"),
+            2,
+        ),
+        ("trace convert", small, ("trace", "convert", *write, "--to", "bailian"), 3),
+        ("trace convert to ours", small, ("trace", "convert", *write), 3),
+        ("trace sample --fraction", small, ("trace", "sample", *write, "--fraction", "1"), 2),
+        ("trace sample --requests", small, ("trace", "sample", *write, "--requests", "20"), 2),
+        ("trace synthesize", small, ("trace", "synthesize", *write, "--requests", "20"), 2),
+    ):
+        yield Case(verb, files, "it.jsonl", words, (0,), weight)
 
 
 def _play_samples() -> Iterator[History]:

@@ -73,7 +73,8 @@ def warm_up() -> None:
             "report.feeds",
             "conformance.replays",
             "workloads.engine",
-            "workloads.trace_file",
+            "workloads.traces.statistics",
+            "workloads.traces.synthesis",
         ),
     ):
         __import__(f"pymllm.{name}")

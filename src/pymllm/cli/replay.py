@@ -13,6 +13,7 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.program import complain, escaped
+from pymllm.cli.reading import READING, trace_options
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.conformance.documents import CacheTime, CeilingRow, ReplayConfig, ReplayDocument, ReplayRun
@@ -70,7 +71,7 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     help="Replay the first N requests only.",
 )
 @click.option("--seed", type=options.SEED, default=0, help="Seed of a named workload.")
-@click.option("--block-tokens", type=_TOKENS, default=512, help="Tokens per block of a trace's hash_ids.")
+@trace_options
 @click.option(
     "--page-size",
     "page_sizes",
@@ -157,8 +158,8 @@ def replay_command(
 ) -> int:
     """Replay requests through a cache and its pools; print hit rates, evictions, memory and times.
 
-    TRACE is a file of JSON lines in the Mooncake format, plain or gzip, or - for standard input; NAME is
-    one of chat, agent, shared-prompt and adversarial, which need no file.
+    TRACE is a file of requests in one of the formats of docs/traces.md, plain or gzip, or - for standard
+    input; NAME is one of chat, agent, shared-prompt and adversarial, which need no file.
 
     With several page sizes, capacities or policies, each cache is replayed with each of them, in parallel
     processes. A table then has the hit rate for each capacity, beside that of an unlimited cache and, in a
@@ -171,7 +172,7 @@ def replay_command(
     policies = _each_once(
         "--eviction-policy", tuple(it if ":" in it else it.replace("_", "-") for it in eviction_policies)
     )
-    for policy in policies:
+    for policy in (*policies, chosen["tokenizer"] or ""):
         options.add_folder_of(policy)
     plans = [
         ReplayPlan(page_size=page_size, capacity=capacity, eviction_policies=policies, **chosen)
@@ -183,7 +184,7 @@ def replay_command(
     if plans[0].mode == "serial":
         options.refuse_typed(_ENGINE_ONLY, "--mode serial has no engine")
     if plans[0].is_named:
-        options.refuse_typed(("block_tokens",), "a named workload has its own")
+        options.refuse_typed(READING, "a named workload is no trace")
     try:
         for plan in plans:
             plan.check()

@@ -21,6 +21,7 @@ _OF_LINES = {
     "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
     "protocol": ("a line sent to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
     "vectors": ("a line of a file of vectors", "pymllm.conformance.vectors.format:vectors_schema"),
+    "trace": ("a line of a trace that pymllm trace writes", "pymllm.workloads.traces.own:trace_schema"),
     "run": ("a line of a run in a store", "pymllm.report.store:run_schema"),
 }
 

@@ -174,10 +174,16 @@ def shows_progress(mode: str) -> bool:
 
 @contextmanager
 def progress_bar(
-    mode: str, label: str, total: int, unit: str = "requests", *, clock: Callable[[], float] = monotonic
+    mode: str,
+    label: str,
+    total: int | None,
+    unit: str = "requests",
+    *,
+    clock: Callable[[], float] = monotonic,
 ) -> Iterator[Callable[[int], None] | None]:
     """Show how far a run is, without a thread, which would take the processor from what is being timed.
 
+    ``total`` is how many of the unit there are, ``None`` where nobody knows.
     What it yields takes the number done, and is called every second, too, where that does not change: the
     time in the bar moves. Where standard error is no terminal there are lines; ``on`` begins with one.
     """
@@ -186,7 +192,7 @@ def progress_bar(
         return
     begun = clock()
     if not sys.stderr.isatty():
-        of = f"of {total:,} {unit}".rstrip()
+        of = unit if total is None else f"of {total:,} {unit}".rstrip()
 
         def say_how_far(done: int) -> None:
             complain(f"{label}: {done:,} {of}, {time_of(clock() - begun)}")

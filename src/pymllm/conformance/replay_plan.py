@@ -13,6 +13,15 @@ from pymllm.text_file import cut, did_you_mean
 NAMED_WORKLOADS = ("chat", "agent", "shared-prompt", "adversarial")
 """Keys of `pymllm.workloads.synthetic.WORKLOADS`, which this module must not load."""
 
+TRACE_FORMATS = ("mooncake", "bailian", "weka", "dynamo", "kvsim", "pymllm", "text")
+"""Keys of `pymllm.workloads.traces.registry.FORMATS`, which this module must not load."""
+
+WRITTEN_FORMATS = ("mooncake", "bailian", "dynamo", "kvsim", "pymllm")
+"""Those of them that are written, too."""
+
+NESTED_TIMES = ("auto", "relative", "absolute")
+"""Those of `pymllm.workloads.traces.weka`."""
+
 _BLOCKS = "blocks"
 _CACHES_OF_STATES = ("mamba", _BLOCKS)
 _TREES = ("radix", "mamba")
@@ -53,7 +62,7 @@ class ReplayPlan:
     caches: tuple[str, ...]
     requests: int | None
     seed: int
-    block_tokens: int
+    block_tokens: int | None
     page_size: int
     window: int | None
     capacity: int | None
@@ -66,6 +75,10 @@ class ReplayPlan:
     check_every: int
     mamba_chunk_size: int | None = None
     eviction_policies: tuple[str, ...] = ()
+    format: str = "auto"
+    tokenizer: str | None = None
+    nested_times: str = "auto"
+    conversations: int = 16
 
     @property
     def columns(self) -> tuple[tuple[str, str | None], ...]:

@@ -38,7 +38,9 @@ from pymllm.workloads.request import Request
 from pymllm.workloads.serial import SerialConfig, SerialReport, replay_serially
 from pymllm.workloads.source import TraceSource
 from pymllm.workloads.synthetic import WORKLOADS, make_requests
-from pymllm.workloads.trace_file import read_trace
+from pymllm.workloads.traces.records import ReadOptions
+from pymllm.workloads.traces.registry import open_trace, read_requests
+from pymllm.workloads.traces.text import find_tokenizer
 
 T = TypeVar("T")
 _Task = tuple[Callable[..., T], tuple[object, ...]]
@@ -149,7 +151,7 @@ def run_plan(plan: ReplayPlan, show: Show = _unseen, requests: list[Request] | N
             kind="named" if plan.is_named else "trace",
             requests=len(requests),
             seed=plan.seed,
-            block_tokens=None if plan.is_named else plan.block_tokens,
+            block_tokens=None if plan.is_named else requests[0].block_tokens,
         ),
         mode="serial" if plan.mode == "serial" else "engine",
         asked=AskedRow(capacity=plan.capacity, swa_capacity=plan.swa_capacity),
@@ -165,7 +167,11 @@ def load_requests(plan: ReplayPlan) -> list[Request]:
     if plan.is_named:
         assert plan.requests is not None
         return make_requests(plan.workload, plan.requests, seed=plan.seed, capacity=plan.capacity)
-    return read_trace(plan.workload, requests=plan.requests, block_tokens=plan.block_tokens)
+    encode = None if plan.tokenizer is None else find_tokenizer(plan.tokenizer)
+    options = ReadOptions(plan.block_tokens, encode, plan.nested_times, plan.conversations)
+    return read_requests(
+        open_trace(plan.workload, format=plan.format, requests=plan.requests, options=options)
+    )
 
 
 def _run_cache(

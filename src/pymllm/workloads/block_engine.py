@@ -325,6 +325,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
         else:
             self._leave(live)
         self._tally.aborted += 1
+        self._note_end(live)
 
     def _leave(self, live: BlockRequest) -> None:
         """Take a request out of the context."""
@@ -426,6 +427,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
             self.watch.notice(Event.FINISHED, live)
             self._leave(live)
             self._tally.count_finish(live)
+            self._note_end(live)
 
     # -- making room -----------------------------------------------------------------------------------
 

@@ -150,6 +150,7 @@ class Engine(EngineLoop[LiveRequest]):
         else:
             self._leave_queue(live)
         self._tally.aborted += 1
+        self._note_end(live)
 
     def _leave(self, live: LiveRequest) -> None:
         if live in self.prefilling:
@@ -204,6 +205,7 @@ class Engine(EngineLoop[LiveRequest]):
         self.watch.check_row(live)
         self.memory.finish(live)
         self._tally.count_finish(live)
+        self._note_end(live)
 
     # -- prefill and admission -------------------------------------------------------------------------
 

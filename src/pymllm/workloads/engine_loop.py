@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
 from pymllm.errors import UsageError
+from pymllm.workloads.arrivals import Arrivals
 from pymllm.workloads.ceiling import HitCeiling
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_report import CutShort, EngineReport, EngineTally, MemoryCounts, MemoryUse
@@ -58,8 +59,8 @@ class EngineLoop(ABC, Generic[Live]):
         self._tally = EngineTally()
         self._refused_at = -1  # the memory's changes when the head of the queue was last refused
         self._ceiling = HitCeiling(config.page_size, held_back=1)
-        self._coming: Request | None = None
-        self._is_closed = False
+        self._arrivals = Arrivals(source)
+        self._over: list[Request] = []  # those that end in this iteration
         self._now_ms = 0.0
         self._started_ms = 0.0
 
@@ -73,6 +74,7 @@ class EngineLoop(ABC, Generic[Live]):
         try:
             while self.step():
                 pass
+            self._arrivals.demand_nobody_waits()
         except KeyboardInterrupt as interruption:
             raise CutShort(self.report(), interruption) from interruption
         self.check_quiescent()
@@ -85,12 +87,11 @@ class EngineLoop(ABC, Generic[Live]):
 
         A source that has another request later may be stepped on.
         """
-        if self._coming is None and not self._is_closed:
-            self._coming = self._source.next_request()
+        next_ms = self._arrivals.next_ms()
         if self._is_idle():
-            if self._coming is None:
+            if next_ms is None:
                 return False
-            self._now_ms = max(self._now_ms, self._coming.arrival_ms)
+            self._now_ms = max(self._now_ms, next_ms)
         if self._tally.iterations == 0:
             self._started_ms = self._now_ms
         began, settled = perf_counter(), self._tally.settled
@@ -99,6 +100,9 @@ class EngineLoop(ABC, Generic[Live]):
             self._abort_where_asked()
         self._iterate()
         self._now_ms += self.config.iteration_ms
+        for request in self._over:
+            self._arrivals.end(request, self._now_ms)
+        self._over.clear()
         self._tally.iterations += 1
         self._tally.virtual_ms = self._now_ms - self._started_ms
         self._tally.count_memory(self._loop_memory.use())
@@ -115,7 +119,7 @@ class EngineLoop(ABC, Generic[Live]):
 
     def drain(self) -> None:
         """Abort whatever waits or lives, and take nothing more from the source."""
-        self._coming, self._is_closed = None, True
+        self._arrivals.close()
         for live in [*self.queue, *self.lives()]:
             self._abort(live)
 
@@ -139,9 +143,8 @@ class EngineLoop(ABC, Generic[Live]):
     # -- arrivals and aborts -----------------------------------------------------------------------------
 
     def _take_arrivals(self) -> None:
-        while self._coming is not None and self._coming.arrival_ms <= self._now_ms:
-            self._arrive(self._coming)
-            self._coming = self._source.next_request()
+        for request in self._arrivals.take(self._now_ms):
+            self._arrive(request)
 
     def _arrive(self, request: Request) -> None:
         self._tally.requests += 1
@@ -149,6 +152,7 @@ class EngineLoop(ABC, Generic[Live]):
         if not self._can_ever_fit(live):
             self._loop_watch.notice(Event.REJECTED, live)
             self._tally.rejected += 1
+            self._arrivals.end(request, self._now_ms)
             return
         live.ceiling_tokens = self._ceiling.add(request)
         self.queue.append(live)
@@ -177,6 +181,10 @@ class EngineLoop(ABC, Generic[Live]):
         """Take a request out of the queue, whose head may be another one then."""
         self.queue.remove(live)
         self._refused_at = -1
+
+    def _note_end(self, live: Live) -> None:
+        """Note that a request ends in this iteration: whoever waits for it may come after that."""
+        self._over.append(live.request)
 
     # -- the source's choices ----------------------------------------------------------------------------
 

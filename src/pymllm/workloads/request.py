@@ -1,4 +1,4 @@
-"""One request of a workload: lengths, arrival, and the blocks that its prompt is made of."""
+"""One request of a workload: lengths, arrival, the blocks of its prompt, and what it waits for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ OUTPUT_TOKEN_BASE = 1 << 31
 #: Three centuries: later than that, a float of milliseconds is too coarse to step by less than a hundredth.
 ARRIVAL_MS_MAX = 1e13
 
+#: Blocks are numbered below this: a trace may have more of them than the tokens of an engine can name.
+BLOCK_ID_MAX = (1 << 31) - 1
+
 #: No pool has more slots than int32 can count, so nothing longer could ever run.
 LENGTH_MAX = (1 << 31) - 1
 
@@ -24,16 +27,21 @@ class Request:
     """A prompt given as block ids, and how many tokens to produce after it; out of bounds is a `ValueError`.
 
     Equal ids at equal leading positions are a shared prefix, except of different namespaces, which share
-    nothing.
+    nothing. A request with ``wait_for`` arrives once all of those have ended: ``delay_ms`` after the last of
+    them, whatever ``arrival_ms`` was recorded; without a delay at ``arrival_ms``, but not before.
     """
 
     request_id: int  # unique in its workload, 0 .. 2**31 - 1
     arrival_ms: float  # virtual, since the start of the workload, 0 .. ARRIVAL_MS_MAX
     prompt_length: int  # tokens, 1 .. LENGTH_MAX; the last block may be partial
     output_length: int  # tokens to produce, 1 .. LENGTH_MAX
-    block_ids: tuple[int, ...]  # each 0 .. 2**31 // block_tokens - 1
+    block_ids: tuple[int, ...]  # each 0 .. BLOCK_ID_MAX, of which `prompt` can name 2**31 // block_tokens
     block_tokens: int = 512  # 1 .. LENGTH_MAX
     namespace: str | int | None = None
+    session: int | None = None  # the conversation that it belongs to, counted from 0
+    wait_for: tuple[int, ...] = ()  # ids of requests that come before it in its workload
+    delay_ms: float | None = None  # 0 .. ARRIVAL_MS_MAX
+    kind: str | None = None  # the class of requests that it is counted with
 
     def __post_init__(self) -> None:
         if not 0 <= self.request_id < OUTPUT_TOKEN_BASE:
@@ -50,14 +58,31 @@ class Request:
                 f"block_ids has {len(self.block_ids)} entries; {self.prompt_length} tokens in blocks of "
                 f"{self.block_tokens} take exactly {blocks}"
             )
-        if min(self.block_ids) < 0 or (max(self.block_ids) + 1) * self.block_tokens > OUTPUT_TOKEN_BASE:
+        if min(self.block_ids) < 0 or max(self.block_ids) > BLOCK_ID_MAX:
             raise ValueError(
-                f"block_ids run from {min(self.block_ids)} to {max(self.block_ids)}; with blocks of "
-                f"{self.block_tokens} tokens they must be in 0..{OUTPUT_TOKEN_BASE // self.block_tokens - 1}"
+                f"block_ids run from {min(self.block_ids)} to {max(self.block_ids)}; they must be in "
+                f"0..{BLOCK_ID_MAX}"
             )
+        for other in self.wait_for:
+            if not 0 <= other < OUTPUT_TOKEN_BASE or other == self.request_id:
+                raise ValueError(
+                    f"wait_for has {other}; it must be the id of another request, 0..{OUTPUT_TOKEN_BASE - 1}"
+                )
+        if self.delay_ms is not None and not 0 <= self.delay_ms <= ARRIVAL_MS_MAX:
+            raise ValueError(f"delay_ms is {self.delay_ms}; it must be in 0..{ARRIVAL_MS_MAX:.0f}")
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the tokens of its blocks can be told apart: whether `prompt` can name them."""
+        return (max(self.block_ids) + 1) * self.block_tokens <= OUTPUT_TOKEN_BASE
 
     def prompt(self) -> np.ndarray:
         """Expand the prompt's blocks to uint32: block ``b`` is ``b * block_tokens`` and those after it."""
+        if not self.has_tokens:
+            raise ValueError(
+                f"block_ids run to {max(self.block_ids)}; with blocks of {self.block_tokens} tokens an "
+                f"engine can name 0..{OUTPUT_TOKEN_BASE // self.block_tokens - 1}"
+            )
         starts = np.asarray(self.block_ids, dtype=np.uint32) * np.uint32(self.block_tokens)
         # A block may be much larger than the one prompt that begins it.
         in_block = min(self.block_tokens, self.prompt_length)

@@ -67,7 +67,7 @@ LINES = [
     ("replay chat --iteration-ms 1e308 --json", "1e+308 is not in the range"),
     ("replay chat --check-every 2147483648", "is not in the range 0<=x<=2147483647"),
     ("replay t --block-tokens 2147483648", "--block-tokens': 2147483648 is not in the range 1<=x<="),
-    ("replay chat --block-tokens 16", "--block-tokens: a named workload has its own; leave it out"),
+    ("replay chat --block-tokens 16", "--block-tokens: a named workload is no trace; leave it out"),
     ("replay chat --mode serial --window 4", "--window: --mode serial has no engine; leave it out"),
     ("replay chat --mode serial --no-content-check", "--content-check: --mode serial has no engine"),
     (

@@ -12,7 +12,7 @@ from pymllm.mem_cache import MambaRadixCache, RadixCache, RadixKey
 from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
 from pymllm.workloads.exact_values import prefix_fingerprints
 from pymllm.workloads.live_request import BlockRequest, DecodeBatch, LiveRequest
-from pymllm.workloads.request import ARRIVAL_MS_MAX, LENGTH_MAX, OUTPUT_TOKEN_BASE, Request
+from pymllm.workloads.request import ARRIVAL_MS_MAX, BLOCK_ID_MAX, LENGTH_MAX, OUTPUT_TOKEN_BASE, Request
 from pymllm.workloads.source import RandomSource, Stage, TraceSource
 
 
@@ -82,13 +82,27 @@ def test_no_two_requests_begin_their_output_alike() -> None:
         ({"prompt_length": 13}, "take exactly 4"),
         ({"prompt_length": 8}, "take exactly 2"),
         ({"block_ids": (0, -1, 2)}, "run from -1"),
-        ({"block_ids": (0, OUTPUT_TOKEN_BASE // 4, 2)}, "must be in 0.."),
+        ({"block_ids": (0, BLOCK_ID_MAX + 1, 2)}, r"must be in 0\.\.2147483647$"),
+        ({"wait_for": (0, 1)}, "wait_for has 1; it must be the id of another request"),
+        ({"wait_for": (-1,)}, "wait_for has -1"),
+        ({"delay_ms": -0.5}, "delay_ms is -0.5"),
+        ({"delay_ms": float("nan")}, "delay_ms is nan"),
     ],
 )
 def test_impossible_request_is_refused(changes: dict[str, object], named: str) -> None:
     """X1: the message names the value that is out of bounds."""
     with pytest.raises(ValueError, match=named):
         make_request(**changes)
+
+
+def test_blocks_beyond_what_an_engine_can_name_have_no_tokens() -> None:
+    """X1: a trace may have them, and nobody is given the tokens of another block instead."""
+    last = OUTPUT_TOKEN_BASE // 4 - 1
+    assert make_request(block_ids=(0, last, 2)).prompt().max() == OUTPUT_TOKEN_BASE - 1
+    beyond = make_request(block_ids=(0, last + 1, 2))
+    assert not beyond.has_tokens
+    with pytest.raises(ValueError, match=rf"block_ids run to {last + 1}; .* can name 0\.\.{last}$"):
+        beyond.prompt()
 
 
 def drain(source: RandomSource) -> list[Request]:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from pymllm.errors import TraceError
-from pymllm.workloads import trace_file
-from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
+from pymllm.workloads.request import Request
 from pymllm.workloads.trace_file import read_trace, write_trace
+from pymllm.workloads.traces import lines
 
 GOOD = {"timestamp": 10, "input_length": 700, "output_length": 5, "hash_ids": [3, 4]}
 
@@ -41,11 +41,11 @@ def refusal(trace: Path, content: bytes, **options: int) -> TraceError:
 
 
 def test_fields_become_the_request(trace: Path) -> None:
-    """Milliseconds, lengths and block ids arrive as they stand; ids count from 0."""
+    """Milliseconds and lengths arrive as they stand; ids of requests and blocks count from 0."""
     trace.write_bytes(as_lines(GOOD, {**GOOD, "timestamp": 10.5, "input_length": 1024}))
     assert read_trace(trace) == [
-        Request(0, 10.0, 700, 5, (3, 4), 512),
-        Request(1, 10.5, 1024, 5, (3, 4), 512),
+        Request(0, 10.0, 700, 5, (0, 1), 512),
+        Request(1, 10.5, 1024, 5, (0, 1), 512),
     ]
 
 
@@ -72,16 +72,21 @@ def test_a_block_larger_than_all_tokens_is_refused(trace: Path) -> None:
         read_trace(trace, block_tokens=1 << 31)
     trace.write_bytes(as_lines({**GOOD, "hash_ids": [0]}))
     assert read_trace(trace, block_tokens=(1 << 31) - 1)[0].prompt_length == 700
-    words = r"hash_ids has 1, must be in 0\.\.0"
-    trace.write_bytes(as_lines({**GOOD, "hash_ids": [1]}))
+
+
+def test_more_blocks_than_an_engine_can_name_are_refused(trace: Path) -> None:
+    """X1: two blocks would have the same tokens; the message says how much of the trace can be replayed."""
+    trace.write_bytes(as_lines(*({**GOOD, "hash_ids": [number]} for number in (7, 7, 9))))
+    words = r"request 3 brings more than 1 blocks of 2,147,483,647 tokens, .* the first 2 requests with"
     with pytest.raises(TraceError, match=words):
         read_trace(trace, block_tokens=(1 << 31) - 1)
+    assert len(read_trace(trace, requests=2, block_tokens=(1 << 31) - 1)) == 2
 
 
 def test_other_block_sizes_are_read(trace: Path) -> None:
     """Traces with blocks of 16 tokens exist; the size is the caller's word."""
     trace.write_bytes(as_lines({**GOOD, "input_length": 17}))
-    assert read_trace(trace, block_tokens=16)[0].prompt().tolist() == [*range(48, 64), 64]
+    assert read_trace(trace, block_tokens=16)[0].prompt().tolist() == [*range(16), 16]
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
@@ -169,8 +174,7 @@ def test_a_closed_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         ({"output_length": 10**30}, "output_length is 1000000000000000000000000000000, must be in"),
         ({"output_length": None}, "got `null`"),
         ({"hash_ids": []}, "input_length 700 does not fit 0 hash_ids of 512 tokens (possible lengths: none)"),
-        ({"hash_ids": [3, -4]}, "hash_ids has -4, must be in 0..4194303"),
-        ({"hash_ids": [3, 1 << 40]}, "hash_ids has 1099511627776, must be in 0..4194303; number"),
+        ({"hash_ids": [3, -4]}, "hash_ids has -4, must be at least 0"),
         ({"hash_ids": ["a"]}, "Expected `int`, got `str` - at `$.hash_ids[0]`"),
         ({"hash_ids": 3}, "Expected `array`, got `int`"),
     ],
@@ -230,7 +234,7 @@ def test_file_without_a_request_is_refused(trace: Path, content: bytes) -> None:
 
 def test_endless_line_is_refused_before_memory_is(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """X1: /dev/zero and the like end in one sentence."""
-    monkeypatch.setattr(trace_file, "_LINE_BYTES_MAX", 200)
+    monkeypatch.setattr(lines, "LINE_BYTES_MAX", 200)
     error = refusal(trace, as_lines(GOOD) + b" " * 201)
     assert error.line == 2
     assert "longer than 200 bytes" in error.message
@@ -258,7 +262,7 @@ def test_directory_and_missing_file_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
 def test_what_is_written_reads_back(tmp_path: Path, name: str) -> None:
     """Reading inverts writing, compressed or not."""
-    requests = [Request(0, 0.0, 513, 1, (0, 1)), Request(1, 2.25, 512, 9, (OUTPUT_TOKEN_BASE // 512 - 1,))]
+    requests = [Request(0, 0.0, 513, 1, (0, 1)), Request(1, 2.25, 512, 9, (2,))]
     assert write_trace(tmp_path / name, requests) == 2
     assert read_trace(tmp_path / name) == requests
 

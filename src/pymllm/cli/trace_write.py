@@ -1,0 +1,231 @@
+"""``pymllm trace convert``, ``sample`` and ``synthesize``: traces made of a trace."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import click
+
+from pymllm.cli import options
+from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.reading import trace_options
+from pymllm.cli.tables import progress_bar, tell
+from pymllm.cli.trace import compared, open_or_refuse, requests_option, trace_command, watched
+from pymllm.conformance.replay_plan import WRITTEN_FORMATS
+from pymllm.conformance.trace_documents import TraceSynthesizeDocument, facts_of
+from pymllm.report.quantities import count_of
+from pymllm.text_file import new_file
+
+if TYPE_CHECKING:
+    from pymllm.workloads.request import Request
+
+_output = click.option(
+    "-o",
+    "--output",
+    type=options.OUTPUT_FILE,
+    metavar="FILE",
+    required=True,
+    help="File to write, compressed if its name ends in .gz; it is replaced once all is written.",
+)
+_to = click.option(
+    "--to",
+    "written_as",
+    type=click.Choice(WRITTEN_FORMATS),
+    default="pymllm",
+    help="How to write it; only pymllm keeps every field.",
+)
+_SIZES = {"mooncake": 512, "bailian": 16, "dynamo": 512}
+_WORDS = {
+    "session": "sessions",
+    "wait_for": "what a request waits for",
+    "delay_ms": "delays",
+    "kind": "kinds",
+}
+
+
+@trace_command.command("convert", short_help="Write a trace in another format.")
+@click.argument("trace", metavar="TRACE")
+@_to
+@_output
+@requests_option
+@trace_options
+@options.progress
+def convert_command(
+    trace: str, *, written_as: str, output: Path, requests: int | None, progress: str, **chosen: Any
+) -> None:
+    """Write a trace in another format; what that has no field for is left out, and said.
+
+    Blocks of different namespaces get different ids where the format has no namespaces. Exit status: 0, 2 for
+    bad input, and then nothing is written.
+    """
+    opened = open_or_refuse(trace, requests, chosen)
+    count = write_trace(watched(opened, progress, "converting"), written_as, output)
+    say(f"{output}: {count_of(count, 'request')}, {written_as}")
+
+
+@trace_command.command("sample", short_help="Write a part of a trace that names nobody.")
+@click.argument("trace", metavar="TRACE")
+@click.option(
+    "--fraction", type=options.Amount(0, 1), metavar="F", help="Keep about so large a part of the sessions."
+)
+@click.option(
+    "--requests",
+    "most",
+    type=options.whole(1, 2**31 - 1),
+    help="Keep sessions with N requests at most; reads a file twice.",
+)
+@click.option("--seed", type=options.SEED, default=0, help="Which sessions are drawn.")
+@_to
+@_output
+@trace_options
+@options.progress
+def sample_command(
+    trace: str,
+    *,
+    fraction: float | None,
+    most: int | None,
+    seed: int,
+    written_as: str,
+    output: Path,
+    progress: str,
+    **chosen: Any,
+) -> None:
+    """Write whole sessions of a trace, drawn at random, with ids and names numbered anew from 0.
+
+    In a trace without sessions a request belongs to the one that first had its longest shared beginning, if
+    that is more than half of it. Times begin with the sample; kinds stay as they are.
+
+    Exit status: 0, 2 for bad input, and then nothing is written.
+    """
+    if (fraction is None) == (most is None):
+        raise click.UsageError("say how much to keep, with one of --fraction and --requests.")
+    from pymllm.workloads.traces.conversion import Groups, chosen_by_count, chosen_by_share, sampled
+    from pymllm.workloads.traces.lines import TraceLines
+
+    lines = TraceLines(trace)
+    if most is not None and lines.is_read_once:
+        raise click.UsageError(
+            f"{lines.source} can be read once only, and --requests reads it twice; give --fraction."
+        )
+    opened = open_or_refuse(trace, None, dict(chosen))
+    if fraction is not None:
+        choose = chosen_by_share(fraction, seed)
+    else:
+        assert most is not None
+        groups = Groups()
+        sizes = Counter(groups.of(request) for request in watched(opened, progress, "counting"))
+        with options.refusing():
+            choose = chosen_by_count(sizes, most, seed)
+        opened = open_or_refuse(trace, None, dict(chosen))
+    count = write_trace(sampled(watched(opened, progress, "sampling"), choose), written_as, output)
+    say(f"{output}: {count_of(count, 'request')}, {written_as}")
+
+
+@trace_command.command("synthesize", short_help="Write a trace that is like another.")
+@click.argument("trace", metavar="TRACE")
+@click.option(
+    "--requests",
+    "count",
+    type=options.whole(1, 10**8),
+    show_default="as many as TRACE",
+    help="Requests to make.",
+)
+@click.option("--seed", type=options.SEED, default=0, help="Equal seeds make equal traces.")
+@_to
+@_output
+@trace_options
+@options.json
+@options.progress
+def synthesize_command(
+    trace: str,
+    *,
+    count: int | None,
+    seed: int,
+    written_as: str,
+    output: Path,
+    as_json: bool,
+    progress: str,
+    **chosen: Any,
+) -> int:
+    """Fit a generator to a trace, write what it makes, and compare the statistics of both.
+
+    Lengths, times between arrivals, sharing by depth and reuse distances are kept, by drawing runs of
+    requests; waits and namespaces are not.
+
+    Exit status: 0, 2 for bad input, and then nothing is written.
+    """
+    opened = open_or_refuse(trace, None, chosen)
+    from pymllm.workloads.traces.statistics import TraceStatistics
+    from pymllm.workloads.traces.synthesis import Fit, synthesized
+
+    fit, found = Fit(), TraceStatistics()
+    for request in watched(opened, progress, "fitting"):
+        fit.learn(request)
+    fit.statistics.finish()
+    if len(fit) < fit.statistics.requests:
+        complain(
+            f"fitted to the first {len(fit):,} of {fit.statistics.requests:,} requests, the most that are"
+        )
+    wanted = fit.statistics.requests if count is None else count
+    with options.refusing(), progress_bar(progress, f"making {output}", wanted) as show:
+
+        def shown(requests: Iterable[Request]) -> Iterable[Request]:
+            for done, request in enumerate(requests, 1):
+                yield request
+                if show is not None:
+                    show(done)
+
+        write_trace(shown(synthesized(fit, wanted, seed, found)), written_as, output)
+    found.finish()
+    document = TraceSynthesizeDocument(
+        name=trace,
+        format=opened.format,
+        seed=seed,
+        output=str(output),
+        fitted_requests=len(fit),
+        trace=facts_of(fit.statistics),
+        synthetic=facts_of(found),
+    )
+    return tell(document, make_text, as_json)
+
+
+def make_text(document: TraceSynthesizeDocument) -> str:
+    """Lay out the statistics of both traces."""
+    made = count_of(document.synthetic.requests, "request")
+    head = f"{escaped(document.output)}: {made} like those of {escaped(document.name)}, seed {document.seed}"
+    tables = compared([("trace", document.trace), ("synthetic", document.synthetic)])
+    return "\n".join([head, "", *tables])
+
+
+def write_trace(requests: Iterable[Request], written_as: str, output: Path) -> int:
+    """Write a trace; return how many requests it has, and say what its format could not keep."""
+    from pymllm.workloads.traces.conversion import Fitted
+    from pymllm.workloads.traces.registry import written_lines
+
+    fitted, count, size = Fitted(written_as), 0, 0
+
+    def counted() -> Iterable[Request]:
+        nonlocal count, size
+        for request in fitted(requests):
+            count, size = count + 1, request.block_tokens
+            yield request
+
+    with options.refusing_unreadable(), new_file(output) as file:
+        stream: IO[bytes] = file
+        if output.suffix == ".gz":
+            stream = cast("IO[bytes]", gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0))
+        stream.writelines(written_lines(counted(), written_as))
+        if stream is not file:
+            stream.close()
+        if not count:
+            raise click.UsageError("no request is left, so nothing was written; keep a larger part.")
+    for name, lost in fitted.lost.items():
+        if lost:
+            complain(f"{written_as} has no field for {_WORDS[name]}: left out of {count_of(lost, 'request')}")
+    if size != _SIZES.get(written_as, size):
+        complain(f"{written_as} does not say how large blocks are; read {output} with --block-tokens {size}")
+    return count

@@ -1,0 +1,140 @@
+"""The lines of a trace: of a file, a pipe or standard input, plain or gzip, and never without end."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import sys
+import zlib
+from collections.abc import Generator, Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, cast
+
+import msgspec
+
+from pymllm.errors import TraceError
+
+STANDARD_INPUT = "-"
+"""The path that stands for standard input; ``./-`` is a file of that name."""
+
+LINE_BYTES_MAX = 1 << 24
+"""Most bytes of a line that has one request."""
+
+DOCUMENT_BYTES_MAX = 1 << 26
+"""Most bytes of a line or file that has a whole conversation."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_UTF8_MARK = b"\xef\xbb\xbf"
+_SHOWN = 60
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a line raises that is no JSON, or not what it should be."""
+
+NumberedLine = tuple[int, bytes]
+"""Number of a line, counted from 1, and its bytes."""
+
+
+class Rejected(Exception):
+    """What is wrong with one line; whoever reads the file adds where it stands."""
+
+
+class TraceLines:
+    """The lines of one file that are not blank, with their numbers; iterated once.
+
+    ``source`` is the name for messages. A file that cannot be read is a `TraceError`, as is a line of more
+    than ``limit`` bytes, which whoever knows the format may set before the first line is asked for.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.place = os.fspath(path)
+        self.source = "standard input" if self.place == STANDARD_INPUT else self.place
+        self.limit = LINE_BYTES_MAX
+        self.number = 0
+        self._raw: BufferedReader | None = None
+        self._lines = self._read()
+        self._first: NumberedLine | None = None
+
+    def peek(self) -> NumberedLine | None:
+        """Return the first line, which is given again; ``None`` where there is none."""
+        if self._first is None:
+            self._first = next(self._lines, None)
+        return self._first
+
+    def __iter__(self) -> Iterator[NumberedLine]:
+        """Give every line."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            yield first
+        yield from self._lines
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._lines.close()
+
+    @property
+    def size(self) -> int | None:
+        """How many bytes the file has; ``None`` of a pipe, which does not tell."""
+        if self.place == STANDARD_INPUT or not os.path.isfile(self.place):
+            return None
+        return os.path.getsize(self.place)
+
+    @property
+    def is_read_once(self) -> bool:
+        """Whether it is there and cannot be read again: standard input, or a pipe."""
+        place = self.place
+        if place == STANDARD_INPUT:
+            return True
+        return os.path.exists(place) and not (os.path.isfile(place) or os.path.isdir(place))
+
+    @property
+    def position(self) -> int:
+        """How many bytes of the file were read."""
+        return 0 if self._raw is None or self._raw.closed or not self._raw.seekable() else self._raw.tell()
+
+    def error(self, message: str, number: int | None = None) -> TraceError:
+        """Make the error that names this file and one of its lines."""
+        return TraceError(self.source, number, message)
+
+    def _read(self) -> Generator[NumberedLine]:
+        number = 0
+        try:
+            with _open(self.place) as raw:
+                self._raw = raw
+                # A pipe cannot be rewound, so the magic number is peeked at rather than read.
+                packed = raw.peek(2)[:2] == _GZIP_MAGIC
+                stream: IO[bytes] = (
+                    cast("IO[bytes]", gzip.GzipFile(fileobj=raw, mode="rb")) if packed else raw
+                )
+                while text := stream.readline(self.limit + 1):
+                    number += 1
+                    if len(text) > self.limit:
+                        raise self.error(f"longer than {self.limit:,} bytes; expected JSON lines", number)
+                    if number == 1:
+                        text = self._without_mark(text)
+                    if text.strip():
+                        yield number, text
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise self.error(f"broken gzip data: {error}", number + 1) from error
+        except OSError as error:
+            raise self.error(f"cannot be read: {error.strerror or error}") from error
+
+    def _without_mark(self, text: bytes) -> bytes:
+        if b"\x00" in text[:4]:
+            raise self.error("not UTF-8 text (zero bytes, as in UTF-16 or a binary file)", 1)
+        return text.removeprefix(_UTF8_MARK)
+
+
+def _open(place: str) -> BufferedReader:
+    if place != STANDARD_INPUT:
+        return Path(place).open("rb")
+    if sys.stdin is None:  # its number may be another file's by now
+        raise OSError(errno.EBADF, "it is closed")
+    return open(sys.stdin.fileno(), "rb", closefd=False)
+
+
+def excerpt(text: bytes, length: int = _SHOWN) -> str:
+    """Return the beginning of a line, for a message."""
+    shown = text[: 4 * length].strip().decode("utf-8", errors="replace")
+    return repr(shown if len(shown) <= length else shown[: length - 3] + "...")
