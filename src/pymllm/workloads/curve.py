@@ -4,15 +4,15 @@ A serial replay (`pymllm.workloads.serial`) makes every page of a prompt the mos
 leaves, the least recent first. So in a cache of any capacity a page is there if, and only if, it is more
 recent than the last page that was evicted; of one prompt's pages the shallower counts as more recent.
 Recency does not depend on the capacity. All caches therefore share one prefix forest, and of each there is
-a mark: how far, in the order of recency, its evictions have come. That would be Mattson's stack algorithm, but
-for three things that do depend on the capacity:
+a mark: how far, in the order of recency, its evictions have come. That would be Mattson's stack algorithm,
+but for three things that do depend on the capacity:
 
 - An eviction takes whole nodes, so a mark stops only where a cache has the end of a node. A cache gets one
   where a match ends, and loses it when the pages before it are evicted. A segment of the forest says in one
   bit per cache whether its end is one. Because of this a larger cache may lack what a smaller one has.
 - While a prompt is read it takes whole pages, and its last, partial page is given back at the end.
-- A cache leaves out prompts above half its capacity. So the forest keeps of a segment, beside its last use, the
-  last one among prompts that smaller caches read, too.
+- A cache leaves out prompts above half its capacity. So the forest keeps of a segment, beside its last use,
+  the last one among prompts that smaller caches read, too.
 
 Cost of a request: its segments, and for each cache the segments that are evicted. Memory: what the largest
 cache holds, and with ``unlimited`` every prompt.
@@ -39,8 +39,8 @@ class _Segment:
     """Pages that were never parted: those from ``start`` to ``end``, counted from the root.
 
     ``edge``: ids of the blocks that these pages lie in. ``used``: number of the last prompt with them;
-    ``left_out``: how many of the caches, the smallest ones, did not read that one; ``earlier``: the same two of
-    prompts before it that more caches read, the last one first. ``fewest``: the least of all prompts so far.
+    ``left_out``: how many of the caches, the smallest ones, did not read that one; ``earlier``: the same two
+    of prompts before it that more caches read, the last one first. ``fewest``: the least of all so far.
     ``ends``: a bit for each cache in which a node ends where this segment does, if the cache has it.
     """
 
@@ -58,7 +58,9 @@ class _Segment:
         "used",
     )
 
-    def __init__(self, parent: _Segment | None, filed_under: bytes, edge: bytes, start: int, end: int) -> None:
+    def __init__(
+        self, parent: _Segment | None, filed_under: bytes, edge: bytes, start: int, end: int
+    ) -> None:
         self.parent = parent
         self.filed_under = filed_under
         self.edge = edge
@@ -93,7 +95,8 @@ class _Segment:
 class CurvePoint:
     """What a serial replay counts at one capacity; the fields are those of `SerialReport`.
 
-    ``ceiling_tokens`` is ``None`` where nobody asked for it.
+    ``ceiling_tokens`` is ``None`` where nobody asked for it; evictions are ``None`` of requests with a label:
+    an eviction is for one request, and of another's tokens.
     """
 
     capacity: int
@@ -102,8 +105,8 @@ class CurvePoint:
     prompt_tokens: int
     hit_tokens: int
     ceiling_tokens: int | None
-    evict_calls: int
-    evicted_tokens: int
+    evict_calls: int | None
+    evicted_tokens: int | None
 
     @property
     def token_hit_rate(self) -> float:
@@ -153,7 +156,8 @@ class LruCurve:
 
     ``capacities`` are in tokens, and rounded down to whole pages; equal ones count once. All prompts are in
     blocks of ``block_tokens``. Without ``unlimited`` there is no ceiling, and what no cache has any more is
-    forgotten. ``id_bytes``: how long the id of a block is where prompts come as bytes (`read`).
+    forgotten. ``id_bytes``: how long the id of a block is where prompts come as bytes (`read`). ``rate``:
+    which share of the blocks is read, of a sample; each cache has that share of its pages, and at least one.
     """
 
     def __init__(
@@ -164,6 +168,7 @@ class LruCurve:
         *,
         unlimited: bool = True,
         id_bytes: int = 4,
+        rate: float = 1.0,
     ) -> None:
         if page_size < 1 or block_tokens < 1:
             raise ValueError(
@@ -176,12 +181,14 @@ class LruCurve:
         self._block_tokens = block_tokens
         self._id_bytes = id_bytes
         self._unlimited = unlimited
+        self._is_sample = rate < 1
         self._pages = pages
         self._halves = [count * page_size // 2 for count in pages]
         self._roots: dict[str | int | None, _Segment] = {}
         self._nothing = _Segment(None, b"", b"", 0, 0)
         self._nothing.used = _NEVER - 1  # not even where a cache begins
-        self._caches = [_Cache(number, count, self._nothing) for number, count in enumerate(pages)]
+        self._rooms = [max(1, int(count * rate)) for count in pages]
+        self._caches = [_Cache(number, count, self._nothing) for number, count in enumerate(self._rooms)]
         self._everyone = (1 << len(pages)) - 1
         self._filled = 0
         self._most_passed = _NEVER * _DEPTHS
@@ -216,8 +223,8 @@ class LruCurve:
                     prompt_tokens=sum(sum(it.tokens[: at + 1]) for it in counted),
                     hit_tokens=sum(it.shared + it.hits[at] for it in counted) * self._page_size,
                     ceiling_tokens=ceiling if self._unlimited else None,
-                    evict_calls=cache.calls if label is None else 0,
-                    evicted_tokens=cache.evicted * self._page_size if label is None else 0,
+                    evict_calls=cache.calls if label is None else None,
+                    evicted_tokens=cache.evicted * self._page_size if label is None else None,
                 )
             )
         return found
@@ -244,7 +251,11 @@ class LruCurve:
 
         ``full_length`` decides who leaves it out; of a sample's prompt it is longer than what is read of it.
         """
+        whole = tokens // self._page_size
+        taken = -(-tokens // self._page_size)
         left_out = bisect_left(self._halves, full_length)
+        if self._is_sample:  # by chance a sample may have more of a prompt than a cache has room for
+            left_out = max(left_out, bisect_left(self._rooms, taken))
         counts = self._labels.get(label)
         if counts is None:
             counts = self._labels[label] = self._no_counts()
@@ -254,8 +265,6 @@ class LruCurve:
             return
         if left_out > self._most_left_out:
             self._most_left_out = left_out
-        whole = tokens // self._page_size
-        taken = -(-tokens // self._page_size)
         root = self._roots.get(namespace)
         if root is None:
             root = self._roots[namespace] = _Segment(None, b"", b"", 0, 0)

@@ -60,16 +60,25 @@ def read_trace(
     The path is that of a file or a pipe, plain or gzip (told by its first two bytes), or `STANDARD_INPUT`. A
     file that cannot be read, holds no request or breaks the format is a `TraceError`.
     """
+    return list(each_request(path, requests=requests, block_tokens=block_tokens))
+
+
+def each_request(
+    path: str | os.PathLike[str], *, requests: int | None = None, block_tokens: int = BLOCK_TOKENS
+) -> Iterator[Request]:
+    """Yield what `read_trace` returns, one request at a time, so that no more than one line is in memory."""
     if requests is not None and requests < 1:
         raise ValueError(f"requests must be at least 1, got {requests}")
     if not 1 <= block_tokens <= LENGTH_MAX:
         raise ValueError(f"block_tokens must be at least 1 and at most {LENGTH_MAX}, got {block_tokens}")
     place = os.fspath(path)
     source = "standard input" if place == STANDARD_INPUT else place
-    found = list(itertools.islice(_read_requests(place, source, block_tokens), requests))
-    if not found:
+    found = itertools.islice(_read_requests(place, source, block_tokens), requests)
+    first = next(found, None)
+    if first is None:
         raise TraceError(source, None, "the file holds no request; expected one JSON object per line")
-    return found
+    yield first
+    yield from found
 
 
 def write_trace(path: str | os.PathLike[str], requests: Iterable[Request]) -> int:
