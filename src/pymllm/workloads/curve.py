@@ -29,7 +29,7 @@ from typing import Final
 from pymllm.workloads.request import Request
 
 _DEPTHS: Final = 1 << 32
-"""More than there are pages in a prompt: a page's recency is the number of its last use, then its depth."""
+"""More than there are pages in a prompt. A page's age is its depth minus its last use times this."""
 
 _NEVER: Final = -1
 _SWEEP_EVERY: Final = 1024  # requests between two looks for what no cache has any more
@@ -134,17 +134,17 @@ class _Cache:
     """How far the evictions of one cache have come, and what they took, in pages.
 
     ``room``: pages that are free, if what all caches filled alike (`LruCurve._filled`) is left aside.
-    ``passed``: recency of the most recent page that was evicted. ``at``, ``segment``: the prompt whose
-    segments go next, and which one of them.
+    ``oldest``: age of the youngest page that was evicted; what is younger is there. ``at``, ``segment``: the
+    prompt whose segments go next, and which one of them.
     """
 
-    __slots__ = ("at", "bit", "calls", "evicted", "number", "passed", "room", "segment")
+    __slots__ = ("at", "bit", "calls", "evicted", "number", "oldest", "room", "segment")
 
     def __init__(self, number: int, pages: int, segment: _Segment) -> None:
         self.number = number
         self.bit = 1 << number
         self.room = pages
-        self.passed = _NEVER * _DEPTHS
+        self.oldest = -_NEVER * _DEPTHS
         self.at = _NEVER
         self.segment = segment
         self.evicted = 0
@@ -191,9 +191,10 @@ class LruCurve:
         self._caches = [_Cache(number, count, self._nothing) for number, count in enumerate(self._rooms)]
         self._everyone = (1 << len(pages)) - 1
         self._filled = 0
-        self._most_passed = _NEVER * _DEPTHS
+        self._youngest_gone = -_NEVER * _DEPTHS
         self._most_left_out = 0
         self._last: list[_Segment] = []  # what each prompt from `_first` on ends with
+        self._further: list[int] = []  # how far behind it the next one is that may be the least recent
         self._first = 0
         self._number = 0
         self._labels: dict[str | None, _Counts] = {}
@@ -272,16 +273,22 @@ class LruCurve:
         path = self._walk(root, raw, whole)
         if self._unlimited:
             self._count_ceiling(path, left_out, counts)
-        hit = self._hit_of_all(path)
-        if hit is None or left_out:
-            hits = self._hit_of_each(path, left_out)
-            self._use(path, root, raw, whole, left_out)
-            self._fill_each(hits, whole, taken, left_out, counts)
-        else:
+        hit = None if left_out else self._hit_of_all(path)
+        if hit is not None:
+            counts.shared += hit
             if path:
                 path[-1].ends = self._everyone
             self._use(path, root, raw, whole, 0)
-            self._fill_all(hit, whole, taken, counts)
+            level = self._filled + taken - hit
+            for cache in self._caches:
+                if cache.room < level:
+                    self._evict(cache, level - cache.room)
+            self._filled += whole - hit
+        else:
+            short = self._fill_each(path, whole, taken, left_out, counts.hits)
+            self._use(path, root, raw, whole, left_out)
+            for cache, pages in short:
+                self._evict(cache, pages)
         if not self._number % _SWEEP_EVERY:
             self._sweep()
 
@@ -365,6 +372,7 @@ class LruCurve:
         if whole:
             last.ends |= self._everyone >> left_out << left_out
         self._last.append(last if whole else self._nothing)
+        self._further.append(1)
 
     def _sweep(self) -> None:
         """Forget what no cache has any more."""
@@ -379,7 +387,7 @@ class LruCurve:
                     assert parent.children is not None
                     del parent.children[segment.filed_under]
                     segment = parent
-        del self._last[:passed]
+        del self._last[:passed], self._further[:passed]
         self._first += passed
 
     # -- the caches ------------------------------------------------------------------------------------------
@@ -401,73 +409,81 @@ class LruCurve:
         if not path:
             return 0
         last = path[-1]
-        if last.used * _DEPTHS - last.end <= self._most_passed:
+        if last.end - last.used * _DEPTHS >= self._youngest_gone:
             return None
         if self._most_left_out and any(it.left_out for it in path):
             return None
         return last.end
 
-    def _hit_of_each(self, path: list[_Segment], left_out: int) -> list[int]:
-        """Return how many pages each cache hits that reads a prompt, and note where it has ends of nodes."""
-        recencies = [it.used * _DEPTHS - it.end for it in path]
+    def _fill_each(
+        self, path: list[_Segment], whole: int, taken: int, left_out: int, counted: list[int]
+    ) -> list[tuple[_Cache, int]]:
+        """Let the caches that read a prompt take it; return those that are short of pages, and of how many.
+
+        Also note where they have ends of nodes now.
+        """
+        ends = [0, *(it.end for it in path)]
+        ages = [it.end - it.used * _DEPTHS for it in path]
         is_shared = not any(it.left_out for it in path)
-        hits = []
-        stopped = [0] * (len(path) + 1)  # which caches hit so many segments
+        stopped = [0] * len(ends)  # which caches hit so many segments
+        short = []
+        level = self._filled + taken
         for cache in self._caches[left_out:]:
-            passed, found = cache.passed, 0
             if not is_shared:
-                recencies = [it.used_by(cache.number) * _DEPTHS - it.end for it in path]
-            for recency in recencies:
-                if recency <= passed:
-                    break
-                found += 1
+                number = cache.number
+                ages = [it.end - it.used_by(number) * _DEPTHS for it in path]
+            found = bisect_left(ages, cache.oldest)
             stopped[found] |= cache.bit
-            hits.append(path[found - 1].end if found else 0)
+            hit = ends[found]
+            counted[cache.number] += hit
+            room = cache.room
+            if room < level - hit:
+                short.append((cache, level - hit - room))
+            cache.room = room - whole + hit
         others = (1 << left_out) - 1
         hitting = 0
         for segment, ending in zip(reversed(path), reversed(stopped), strict=False):
             hitting |= ending
             segment.ends = segment.ends & (hitting | others) | ending
-        return hits
-
-    def _fill_all(self, hit: int, whole: int, taken: int, counts: _Counts) -> None:
-        """Let all caches take a prompt of which they hit the same."""
-        counts.shared += hit
-        level = self._filled + taken - hit
-        for cache in self._caches:
-            if cache.room < level:
-                self._evict(cache, level - cache.room)
-        self._filled += whole - hit
-
-    def _fill_each(self, hits: list[int], whole: int, taken: int, left_out: int, counts: _Counts) -> None:
-        """Let the caches that read a prompt take it."""
-        for cache, hit in zip(self._caches[left_out:], hits, strict=True):
-            counts.hits[cache.number] += hit
-            short = self._filled + taken - hit - cache.room
-            if short > 0:
-                self._evict(cache, short)
-            cache.room -= whole - hit
+        return short
 
     def _evict(self, cache: _Cache, short: int) -> None:
         """Evict whole nodes of a cache, the least recent first, until so many pages are free."""
-        at, segment, bit, first, last = cache.at, cache.segment, cache.bit, self._first, self._last
-        number = cache.number
+        at, segment, bit = cache.at, cache.segment, cache.bit
+        reads_all = cache.number >= self._most_left_out
         gone = 0
-        reads_all = number >= self._most_left_out
         while True:
-            while (segment.used if reads_all else segment.used_by(number)) != at:
-                at += 1
-                segment = last[at - first]
+            if not reads_all:
+                while segment.used_by(cache.number) != at:
+                    at += 1
+                    segment = self._last[at - self._first]
+            elif segment.used != at:
+                at, segment = self._next_used(at)
             gone += segment.end - segment.start
             above = segment.parent
             assert above is not None
             if gone >= short and above.ends & bit:
                 break
             segment = above
-        cache.passed = passed = at * _DEPTHS - segment.start - 1
-        if passed > self._most_passed:
-            self._most_passed = passed
+        cache.oldest = oldest = segment.start + 1 - at * _DEPTHS
+        if oldest < self._youngest_gone:
+            self._youngest_gone = oldest
         cache.at, cache.segment = at, above
         cache.room += gone
         cache.evicted += gone
         cache.calls += 1
+
+    def _next_used(self, at: int) -> tuple[int, _Segment]:
+        """Return the next prompt whose end was not used since, and its last segment.
+
+        What was found is kept for the other caches: an end that was used again has its place in the order of
+        recency elsewhere, and never here again.
+        """
+        first, last, further = self._first, self._last, self._further
+        begin = place = at + 1 - first
+        segment = last[place]
+        while segment.used != place + first:
+            place += further[place]
+            segment = last[place]
+        further[begin] = max(1, place - begin)
+        return place + first, segment
