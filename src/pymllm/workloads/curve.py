@@ -9,7 +9,8 @@ but for three things that do depend on the capacity:
 
 - An eviction takes whole nodes, so a mark stops only where a cache has the end of a node. A cache gets one
   where a match ends, and loses it when the pages before it are evicted. A segment of the forest says in one
-  bit per cache whether its end is one. Because of this a larger cache may lack what a smaller one has.
+  bit per cache whether its end is one. Of caches that read the same prompts a larger one has all ends that a
+  smaller one has, and so all pages; but which pages, no stack distance tells.
 - While a prompt is read it takes whole pages, and its last, partial page is given back at the end.
 - A cache leaves out prompts above half its capacity. So the forest keeps of a segment, beside its last use,
   the last one among prompts that smaller caches read, too.
