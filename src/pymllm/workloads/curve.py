@@ -37,7 +37,7 @@ _SWEEP_EVERY: Final = 1024  # requests between two looks for what no cache has a
 
 
 class _Segment:
-    """Pages that were never parted: those from ``start`` to ``end``, counted from the root.
+    """Pages that were never parted: those from ``start`` to ``end``, counted from the root, its own parent.
 
     ``edge``: ids of the blocks that these pages lie in. ``used``: number of the last prompt with them;
     ``left_out``: how many of the caches, the smallest ones, did not read that one; ``earlier``: the same two
@@ -62,7 +62,7 @@ class _Segment:
     def __init__(
         self, parent: _Segment | None, filed_under: bytes, edge: bytes, start: int, end: int
     ) -> None:
-        self.parent = parent
+        self.parent = self if parent is None else parent
         self.filed_under = filed_under
         self.edge = edge
         self.start = start
@@ -333,7 +333,6 @@ class LruCurve:
         """Cut a segment in two, and return the upper half, at whose end no cache has a node's end yet."""
         page_size, block_tokens, width = self._page_size, self._block_tokens, self._id_bytes
         parent, start = lower.parent, lower.start
-        assert parent is not None
         assert parent.children is not None
         origin = start * page_size // block_tokens
         upper_blocks = -(-depth * page_size // block_tokens) - origin
@@ -384,7 +383,6 @@ class LruCurve:
             for number, segment in enumerate(self._last[:passed], self._first):
                 while segment.used == number:
                     parent = segment.parent
-                    assert parent is not None
                     assert parent.children is not None
                     del parent.children[segment.filed_under]
                     segment = parent
@@ -454,15 +452,19 @@ class LruCurve:
         reads_all = cache.number >= self._most_left_out
         gone = 0
         while True:
-            if not reads_all:
+            if reads_all:
+                if segment.used != at:
+                    place = at + 1 - self._first
+                    segment = self._last[place]
+                    at = segment.used
+                    if at != place + self._first:
+                        at, segment = self._next_used(place)
+            else:
                 while segment.used_by(cache.number) != at:
                     at += 1
                     segment = self._last[at - self._first]
-            elif segment.used != at:
-                at, segment = self._next_used(at)
             gone += segment.end - segment.start
             above = segment.parent
-            assert above is not None
             if gone >= short and above.ends & bit:
                 break
             segment = above
@@ -474,17 +476,17 @@ class LruCurve:
         cache.evicted += gone
         cache.calls += 1
 
-    def _next_used(self, at: int) -> tuple[int, _Segment]:
+    def _next_used(self, begin: int) -> tuple[int, _Segment]:
         """Return the next prompt whose end was not used since, and its last segment.
 
-        What was found is kept for the other caches: an end that was used again has its place in the order of
-        recency elsewhere, and never here again.
+        ``begin``: where it is looked for, counted from `_first`. What was found is kept for the other caches:
+        an end that was used again has its place in the order of recency elsewhere, and never here again.
         """
         first, last, further = self._first, self._last, self._further
-        begin = place = at + 1 - first
+        place = begin + further[begin]
         segment = last[place]
         while segment.used != place + first:
             place += further[place]
             segment = last[place]
-        further[begin] = max(1, place - begin)
+        further[begin] = place - begin
         return place + first, segment
