@@ -39,11 +39,11 @@ from pymllm.workloads.serial import SerialConfig, SerialReport, replay_serially
 from pymllm.workloads.source import TraceSource
 from pymllm.workloads.synthetic import WORKLOADS, make_requests
 from pymllm.workloads.traces.records import ReadOptions
-from pymllm.workloads.traces.registry import open_trace, read_requests
+from pymllm.workloads.traces.registry import Trace, open_trace, read_requests
 from pymllm.workloads.traces.text import find_tokenizer
 
 T = TypeVar("T")
-_Task = tuple[Callable[..., T], tuple[object, ...]]
+Task = tuple[Callable[..., T], tuple[object, ...]]
 _Progress = Callable[[int], None] | None
 Show = Callable[[str, int, str], AbstractContextManager[_Progress]]
 """Shows how far something is: a label, how many of what; it gives a function that takes the number done."""
@@ -96,7 +96,8 @@ class ReplayGrid:
         )
 
 
-def _unseen(label: str, total: int, unit: str) -> AbstractContextManager[None]:
+def unseen(label: str, total: int, unit: str) -> AbstractContextManager[None]:
+    """Show nothing."""
     return nullcontext()
 
 
@@ -120,7 +121,7 @@ def settle(plan: ReplayPlan) -> ReplayPlan:
     return settled
 
 
-def run_plan(plan: ReplayPlan, show: Show = _unseen, requests: list[Request] | None = None) -> Replayed:
+def run_plan(plan: ReplayPlan, show: Show = unseen, requests: list[Request] | None = None) -> Replayed:
     """Replay one workload through each cache of a plan, one after another.
 
     torch gets one thread: the tensors of a replay are too small to gain from more.
@@ -145,7 +146,7 @@ def run_plan(plan: ReplayPlan, show: Show = _unseen, requests: list[Request] | N
             interruption = ended.interruption
             break
     document = ReplayDocument(
-        versions=_versions(),
+        versions=versions_of_run(),
         workload=WorkloadRow(
             name=plan.workload,
             kind="named" if plan.is_named else "trace",
@@ -167,11 +168,14 @@ def load_requests(plan: ReplayPlan) -> list[Request]:
     if plan.is_named:
         assert plan.requests is not None
         return make_requests(plan.workload, plan.requests, seed=plan.seed, capacity=plan.capacity)
+    return read_requests(open_recorded(plan))
+
+
+def open_recorded(plan: ReplayPlan) -> Trace:
+    """Open the trace that a plan names, as it says how it is to be read."""
     encode = None if plan.tokenizer is None else find_tokenizer(plan.tokenizer)
     options = ReadOptions(plan.block_tokens, encode, plan.nested_times, plan.conversations)
-    return read_requests(
-        open_trace(plan.workload, format=plan.format, requests=plan.requests, options=options)
-    )
+    return open_trace(plan.workload, format=plan.format, requests=plan.requests, options=options)
 
 
 def _run_cache(
@@ -239,7 +243,8 @@ def _serial_config(plan: ReplayPlan, cache: str, policy: str | None) -> SerialCo
     )
 
 
-def _versions() -> dict[str, str]:
+def versions_of_run() -> dict[str, str]:
+    """Return what a replay's numbers may depend on."""
     return {
         "pymllm": __version__,
         "python": platform.python_version(),
@@ -249,7 +254,7 @@ def _versions() -> dict[str, str]:
 
 
 # -- several sizes -------------------------------------------------------------------------------------------
-def run_grid(plans: Sequence[ReplayPlan], jobs: int, show: Show = _unseen) -> ReplayGrid:
+def run_grid(plans: Sequence[ReplayPlan], jobs: int, show: Show = unseen) -> ReplayGrid:
     """Replay every plan with each of its caches.
 
     Several processes share the machine's memory bandwidth and caches: times in them are longer than alone.
@@ -260,18 +265,18 @@ def run_grid(plans: Sequence[ReplayPlan], jobs: int, show: Show = _unseen) -> Re
     if not settled[0].is_named:
         with show(f"reading {settled[0].workload}", 1, ""):
             shared = load_requests(settled[0])
-    runs: list[_Task[Replayed]] = [
+    runs: list[Task[Replayed]] = [
         (
             run_plan,
-            (replace(plan, caches=(cache,), eviction_policies=(policy,) if policy else ()), _unseen, shared),
+            (replace(plan, caches=(cache,), eviction_policies=(policy,) if policy else ()), unseen, shared),
         )
         for plan in settled
         for cache, policy in plan.columns
     ]
-    ceilings: list[_Task[CeilingRow]] = [(find_ceiling, (plan, shared)) for plan in settled]
-    tasks: list[_Task[object]] = [*runs, *ceilings]
+    ceilings: list[Task[CeilingRow]] = [(find_ceiling, (plan, shared)) for plan in settled]
+    tasks: list[Task[object]] = [*runs, *ceilings]
     with show(settled[0].workload, len(tasks), "runs and ceilings") as tell:
-        done, interruption = _carry_out(tasks, min(jobs, len(tasks)), tell)
+        done, interruption = carry_out(tasks, min(jobs, len(tasks)), tell)
     results = tuple(one for one in done if isinstance(one, Replayed))
     if interruption is not None and not results:
         raise interruption
@@ -315,8 +320,8 @@ def _as_replayed(ceiling: CeilingRow, results: Sequence[Replayed]) -> CeilingRow
     return ceiling
 
 
-def _carry_out(
-    tasks: list[_Task[object]], jobs: int, show: Callable[[int], None] | None
+def carry_out(
+    tasks: list[Task[object]], jobs: int, show: Callable[[int], None] | None
 ) -> tuple[list[object], KeyboardInterrupt | None]:
     """Return what each task returned, in their order, and the interrupt that some were lost to."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started now
@@ -329,6 +334,6 @@ def _carry_out(
     return list(done), workers.interruption
 
 
-def _act(task: _Task[object]) -> object:
+def _act(task: Task[object]) -> object:
     act, arguments = task
     return act(*arguments)

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from pymllm.conformance.documents import (
     CompareDocument,
+    CurveDocument,
     FaultsDocument,
     GoalsDocument,
     ReplayDocument,
@@ -150,6 +151,7 @@ _SHOWN = (
     SoakDocument,
     GoalsDocument,
     ReplayDocument,
+    CurveDocument,
     DoctorDocument,
 )
 DOCUMENTS: dict[str, type[AnyDocument]] = {

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from itertools import chain, pairwise
 
 from pymllm.conformance.documents import (
+    CurveDocument,
     FaultsDocument,
     ReplayDocument,
     ReplayRun,
@@ -105,6 +106,8 @@ def figures_of(document: AnyDocument) -> Iterator[Figure]:
         case ReplayDocument():
             for replayed in document.runs:
                 yield from _replay_figures(document, replayed)
+        case CurveDocument():
+            yield from _curve_figures(document)
         case GpuBenchmarksDocument():
             yield from _gpu_figures(document)
         case PeerComparison():
@@ -140,6 +143,16 @@ def _replay_figures(document: ReplayDocument, run: ReplayRun) -> Iterator[Figure
         yield Figure(f"{name}: {operation}, median of a request", time.median_us, "us", "smaller", plot=name)
     if run.peak_rss_bytes is not None:
         yield Figure(f"{name}: most resident memory", run.peak_rss_bytes, "bytes", "smaller", plot=name)
+
+
+def _curve_figures(document: CurveDocument) -> Iterator[Figure]:
+    workload = document.workload
+    drawn = f" seed {workload.seed}" if workload.kind == "named" else ""
+    sampled = "" if document.sample is None else f", {document.sample.rate * 100:g} % of blocks"
+    plot = f"curve {workload.name}{drawn}, {workload.requests:,} requests, page {document.page_size}{sampled}"
+    for row in document.rows:
+        name, rate = f"{plot}, {row.capacity:,} slots: hit rate", row.token_hit_rate
+        yield Figure(name, rate, "share", "bigger", row.low, row.high, plot=plot)
 
 
 def _gpu_figures(document: GpuBenchmarksDocument) -> Iterator[Figure]:

@@ -11,6 +11,7 @@ from pymllm.report.blocks import Part, Section, Table, Tile
 from pymllm.report.loading import LoadedRuns, Run
 from pymllm.report.sections.campaigns import make_faults_section, make_soak_section
 from pymllm.report.sections.changes import make_changes_section
+from pymllm.report.sections.curves import make_capacity_section
 from pymllm.report.sections.figures import make_gpu_section, make_peers_section, make_trends_section
 from pymllm.report.sections.machines import make_machines_section, make_memory_section, make_runs_section
 from pymllm.report.sections.releases import make_releases_section
@@ -28,6 +29,7 @@ SECTIONS: Mapping[str, Callable[[Sequence[Run]], Iterable[Part]]] = {
     "peers": make_peers_section,
     "gpu": make_gpu_section,
     "hit-rate": make_hit_rate_section,
+    "capacity": make_capacity_section,
     "latency": make_latency_section,
     "memory": make_memory_section,
     "machines": make_machines_section,

@@ -170,8 +170,12 @@ def open_trace(
 
 
 def read_requests(trace: Trace) -> list[Request]:
-    """Return the requests of a trace, which an engine is to replay; one that it cannot name is refused."""
-    found = []
+    """Return the requests of a trace that an engine is to replay."""
+    return list(replayable(trace))
+
+
+def replayable(trace: Trace) -> Iterator[Request]:
+    """Yield the requests of a trace that an engine is to replay; one that it cannot name is refused."""
     for request in trace:
         if not request.has_tokens:
             most = OUTPUT_TOKEN_BASE // request.block_tokens
@@ -182,8 +186,7 @@ def read_requests(trace: Trace) -> list[Request]:
                 f"{request.block_tokens:,} tokens, the most that an engine can name; replay the first "
                 f"{request.request_id} requests with --requests",
             )
-        found.append(request)
-    return found
+        yield request
 
 
 def _detected(lines: TraceLines) -> str:

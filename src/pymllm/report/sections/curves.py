@@ -1,0 +1,254 @@
+"""What a capacity planner reads: hits, seconds and memory over capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pymllm.conformance.documents import CurveDocument, CurveRow
+from pymllm.report.blocks import (
+    PALETTE,
+    UNKNOWN,
+    Cell,
+    Choice,
+    Column,
+    Panel,
+    Part,
+    Plot,
+    Table,
+    Text,
+    Tile,
+    legend,
+    log_axis,
+    make_table,
+    number,
+    or_quiet,
+    scatter,
+)
+from pymllm.report.loading import Run, documents_of
+from pymllm.report.quantities import show, show_count, show_share
+
+_FOLDED = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Curved:
+    """A curve, and the run that it was part of."""
+
+    document: CurveDocument
+    run: Run
+
+    @property
+    def name(self) -> str:
+        """What was read, how, and for which model: the newest of a name counts."""
+        it, model = self.document.workload, self.document.model
+        drawn = f", seed {it.seed}" if it.kind == "named" else ""
+        sampled = "" if self.document.sample is None else f", {self.document.sample.rate * 100:g} % of blocks"
+        of_model = "" if model is None else f", {model.name} {model.dtype}"
+        return (
+            f"{it.name}, {it.requests:,} requests{drawn}, page {self.document.page_size}{sampled}{of_model}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A capacity of a curve."""
+
+    curve: Curved
+    row: CurveRow
+
+
+def find_curves(runs: Sequence[Run]) -> list[Curved]:
+    """Return the newest curve of each name."""
+    found = {}
+    for document, run in documents_of(runs, CurveDocument):
+        it = Curved(document, run)
+        found[it.name] = it
+    return [found[name] for name in sorted(found)]
+
+
+def make_capacity_section(runs: Sequence[Run]) -> Iterator[Part]:
+    """Lay out curves: hit rate, what is saved, and what the next GiB is worth, over capacity or memory."""
+    for document, run in documents_of(runs, CurveDocument):
+        if document.interrupted:
+            yield Text(f"The curve in {run.source} was interrupted: its numbers are of a part.", UNKNOWN)
+    curves = find_curves(runs)
+    if not curves:
+        return
+    yield Plot(
+        "plot-capacity",
+        "What memory buys",
+        "Pictures over capacity, or over memory where the model is known: the share of the prompts' tokens "
+        "that the cache had, with the ceilings of the best choice and of an unlimited cache; the prefill "
+        "that is saved; and what a GiB more saves.",
+        [_choice(it) for it in curves],
+        "curve",
+    )
+    yield _table([_Point(it, row) for it in curves for row in it.document.rows])
+    if grouped := [it for it in curves if it.document.groups]:
+        yield _groups(
+            [_Grouped(it, g.name, row) for it in grouped for g in it.document.groups for row in g.rows]
+        )
+    yield Tile(show_count(len(curves)), "capacity curves")
+
+
+# -- pictures ------------------------------------------------------------------------------------------------
+
+
+def _choice(curve: Curved) -> Choice:
+    document = curve.document
+    in_bytes = document.model is not None
+    places = {
+        row.capacity: row.kv_bytes if row.kv_bytes is not None else row.capacity for row in document.rows
+    }
+    axis = (
+        log_axis("memory of the cache", list(places.values()), "bytes")
+        if in_bytes
+        else log_axis("capacity, KV slots (tokens)", list(places.values()))
+    )
+    panels = [
+        Panel(
+            _rates(document, places),
+            _layout(axis, "hit rate, % of prompt tokens", 400)
+            | {"yaxis": {"title": {"text": "hit rate, % of prompt tokens"}, "range": [0, 101]}},
+        )
+    ]
+    if document.prefill_rate is not None:
+        saved = [(places[row.capacity], row.prefill_seconds_saved) for row in document.rows]
+        line = _line("prefill saved", saved, _seconds)
+        panels.append(Panel([line], _layout(axis, "seconds", 260), "prefill that is saved, over the trace"))
+    worth = [
+        (places[row.capacity], row.next_gib_seconds if document.prefill_rate else row.next_gib_tokens)
+        for row in document.rows
+    ]
+    if any(value is not None for _, value in worth):
+        unit = "seconds per GiB" if document.prefill_rate else "tokens per GiB"
+        line = _line("next GiB", worth, lambda value: f"{show_count(value)} {unit}", shape="hv")
+        panels.append(Panel([line], _layout(axis, unit, 260), "what the next GiB saves, over the trace"))
+    if document.groups:
+        lines = [
+            _line(it.name, [(places[row.capacity], row.token_hit_rate * 100) for row in it.rows], _percent)
+            for it in document.groups
+        ]
+        layout = _layout(axis, "hit rate, %", 300) | {"showlegend": True}
+        panels.append(Panel(lines, layout, f"hit rate by {document.by}"))
+    return Choice(curve.name, panels)
+
+
+def _rates(document: CurveDocument, places: dict[int, int]) -> list[dict[str, Any]]:
+    rows = document.rows
+    own = [(places[row.capacity], row.token_hit_rate * 100) for row in rows]
+    lru = _line("lru", own, _percent, line={"color": PALETTE[0]})
+    lows = [(row.token_hit_rate - row.low) * 100 for row in rows if row.low is not None]
+    highs = [(row.high - row.token_hit_rate) * 100 for row in rows if row.high is not None]
+    if lows and highs:
+        lru["error_y"] = {
+            "type": "data",
+            "symmetric": False,
+            "array": highs,
+            "arrayminus": lows,
+            "thickness": 1,
+        }
+    traces = [lru]
+    for place, policy in enumerate(document.policies, 1):
+        replayed = [(places[it.capacity], it.token_hit_rate * 100) for it in policy.points]
+        color = PALETTE[place % len(PALETTE)]
+        traces.append(_line(policy.eviction_policy, replayed, _percent, line={"color": color}))
+    best = [(places[row.capacity], _in_percent(row.belady_hit_rate)) for row in rows]
+    ceiling = [(places[row.capacity], _in_percent(row.ceiling_hit_rate)) for row in rows]
+    for name, dash, points in (("best choice (Belady)", "dot", best), ("unlimited", "dash", ceiling)):
+        if any(rate is not None for _, rate in points):
+            traces.append(_line(name, points, _percent, line={"dash": dash, "color": PALETTE[-1]}))
+    return traces
+
+
+def _line(
+    name: str,
+    points: Sequence[tuple[int, float | None]],
+    tell: Callable[[float], str],
+    shape: str = "linear",
+    line: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    known = [(x, y) for x, y in points if y is not None]
+    return scatter(
+        name,
+        [x for x, _ in known],
+        [y for _, y in known],
+        line={"shape": shape} | (line or {}),
+        text=[tell(y) for _, y in known],
+        hovertemplate="%{text}<extra>%{fullData.name}</extra>",
+    )
+
+
+def _layout(axis: dict[str, Any], what: str, height: int) -> dict[str, Any]:
+    return {
+        "xaxis": axis,
+        "yaxis": {"title": {"text": what}, "rangemode": "tozero"},
+        "height": height,
+        **legend(),
+        "showlegend": height > 260,
+    }
+
+
+def _in_percent(rate: float | None) -> float | None:
+    return None if rate is None else rate * 100
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1f} %"
+
+
+def _seconds(value: float) -> str:
+    return show(value, "s")
+
+
+# -- tables --------------------------------------------------------------------------------------------------
+
+
+def _table(points: Sequence[_Point]) -> Table:
+    def gib(it: _Point) -> Any:
+        if it.row.next_gib_seconds is not None:
+            return show(it.row.next_gib_seconds, "s")
+        return or_quiet(it.row.next_gib_tokens, lambda tokens: f"{tokens:,.0f} tokens", "not known")
+
+    columns = [
+        Column("curve", lambda it: Cell(it.curve.name, hint=it.curve.run.hint)),
+        number("capacity, slots", lambda it: show_count(it.row.capacity)),
+        number("memory", lambda it: or_quiet(it.row.kv_bytes, lambda it: show(it, "bytes"), "no model")),
+        number("hit rate", lambda it: _rate(it.row)),
+        number("best choice", lambda it: or_quiet(it.row.belady_hit_rate, show_share, "not computed")),
+        number("ceiling", lambda it: or_quiet(it.row.ceiling_hit_rate, show_share, "not computed")),
+        number("tokens saved", lambda it: show_count(it.row.hit_tokens)),
+        number("prefill saved", lambda it: or_quiet(it.row.prefill_seconds_saved, _seconds, "no rate")),
+        number("next GiB saves", gib),
+        number("left out", lambda it: show_count(it.row.skipped)),
+    ]
+    return make_table("Capacities", points, columns, folded=len(points) > _FOLDED)
+
+
+def _rate(row: CurveRow) -> str:
+    if row.low is None or row.high is None:
+        return show_share(row.token_hit_rate)
+    return f"{show_share(row.token_hit_rate)} ({show_share(row.low)} to {show_share(row.high)})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Grouped:
+    """A capacity of a group of requests."""
+
+    curve: Curved
+    group: str
+    row: CurveRow
+
+
+def _groups(points: Sequence[_Grouped]) -> Table:
+    columns = [
+        Column("curve", lambda it: Cell(it.curve.name, hint=it.curve.run.hint)),
+        Column("requests with", lambda it: f"{it.curve.document.by} {it.group}"),
+        number("capacity, slots", lambda it: show_count(it.row.capacity)),
+        number("requests", lambda it: show_count(it.row.requests)),
+        number("hit rate", lambda it: show_share(it.row.token_hit_rate)),
+        number("tokens saved", lambda it: show_count(it.row.hit_tokens)),
+    ]
+    return make_table("Capacities, by class of request", points, columns, folded=True)
