@@ -39,7 +39,7 @@ def refusing(file: str = "") -> Iterator[None]:
     try:
         yield
     except (UsageError, ProgramError) as error:
-        raise click.UsageError(f"{file and f'{file}: '}{error}.") from error
+        raise click.UsageError(f"{file and f'{file}: '}{error}".rstrip(".") + ".") from error
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def refusing_unreadable() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise click.UsageError(f"{error.filename}: {error.strerror}.") from error
+        raise click.UsageError(f"{error.filename}: {error.strerror}".rstrip(".") + ".") from error
 
 
 # -- kinds of values ---------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def json_object(value: object) -> Config:
                 raise ValueError(f"{cut(key)} is {cut(repr(each))}; it must be {wanted}")
         check_config(config)
     except ValueError as error:
-        raise click.BadParameter(f"{cut(repr(value))}: {error}.") from None
+        raise click.BadParameter(f"{cut(repr(value))}: {error}".rstrip(".") + ".") from None
     return dict(config)
 
 
@@ -324,7 +324,7 @@ def load_or_refuse(name: str) -> AdapterClass:
     except AdapterError as error:
         if ":" not in name or isinstance(error, ConversationError):
             raise
-        raise click.UsageError(f"{error}.") from None
+        raise click.UsageError(f"{error}".rstrip(".") + ".") from None
 
 
 def find_law_or_refuse(id: str) -> Law:

@@ -52,7 +52,8 @@ def make_schema(name: str) -> dict[str, Any]:
     return schema
 
 
-_LIST = "\n".join(f"{name:<15} {described}" for name, described in SCHEMAS.items())
+_WIDTH = max(map(len, SCHEMAS))
+_LIST = "\n".join(f"{name:<{_WIDTH}} {described}" for name, described in SCHEMAS.items())
 
 
 @click.command(
