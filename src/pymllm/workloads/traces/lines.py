@@ -134,6 +134,13 @@ def _open(place: str) -> BufferedReader:
     return open(sys.stdin.fileno(), "rb", closefd=False)
 
 
+def reason(error: Exception) -> str:
+    """Say why a line cannot be read, of one of `UNREADABLE`."""
+    if isinstance(error, RecursionError):
+        return "too many lists and objects stand inside each other"
+    return str(error)
+
+
 def excerpt(text: bytes, length: int = _SHOWN) -> str:
     """Return the beginning of a line, for a message."""
     shown = text[: 4 * length].strip().decode("utf-8", errors="replace")

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pymllm.workloads.request import ARRIVAL_MS_MAX, BLOCK_ID_MAX, LENGTH_MAX, Request
-from pymllm.workloads.traces.lines import UNREADABLE, Rejected, TraceLines, excerpt
+from pymllm.workloads.traces.lines import UNREADABLE, Rejected, TraceLines, excerpt, reason
 from pymllm.workloads.traces.numbering import BlockNumbers, Names
 from pymllm.workloads.traces.records import (
     NAME_MAX,
@@ -83,12 +83,14 @@ def trace_schema() -> dict[str, Any]:
     )
     definitions["TraceLine"] = {**definitions.pop("_BoundedLine"), "title": "TraceLine"}
     line = {"$ref": "#/$defs/TraceLine"}
-    return {
+    schema: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "a line of a trace in pymllm's own form",
         "anyOf": [header, line],
         "$defs": definitions,
     }
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))  # defaults as JSON has them
+    return plain
 
 
 def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
@@ -139,7 +141,9 @@ def _read_header(lines: TraceLines, options: ReadOptions) -> TraceHeader:
         header = msgspec.json.decode(text, type=TraceHeader)
         check_block_tokens("block_tokens", header.block_tokens)
     except UNREADABLE as error:
-        raise lines.error(f"not the first line of a trace: {error}; got {excerpt(text)}", number) from error
+        raise lines.error(
+            f"not the first line of a trace: {reason(error)}; got {excerpt(text)}", number
+        ) from error
     if options.block_tokens not in (None, header.block_tokens):
         raise lines.error(
             f"block_tokens is {header.block_tokens}, must be the {options.block_tokens} of --block-tokens",

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from pymllm.workloads.request import ARRIVAL_MS_MAX, LENGTH_MAX, OUTPUT_TOKEN_BASE, Request
-from pymllm.workloads.traces.lines import UNREADABLE, Rejected, TraceLines, excerpt
+from pymllm.workloads.traces.lines import UNREADABLE, Rejected, TraceLines, excerpt, reason
 from pymllm.workloads.traces.numbering import BlockNumbers
 
 REQUESTS_MAX: Final = OUTPUT_TOKEN_BASE
@@ -40,7 +40,7 @@ def decoded(lines: TraceLines, kind: type[_Line]) -> Iterator[tuple[int, _Line]]
         try:
             yield number, decoder.decode(text)
         except UNREADABLE as error:
-            raise lines.error(f"not a request: {error}; got {excerpt(text)}", number) from error
+            raise lines.error(f"not a request: {reason(error)}; got {excerpt(text)}", number) from error
 
 
 class Clock:

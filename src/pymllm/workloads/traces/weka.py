@@ -32,7 +32,14 @@ import msgspec
 
 from pymllm.errors import TraceError
 from pymllm.workloads.request import ARRIVAL_MS_MAX, Request
-from pymllm.workloads.traces.lines import DOCUMENT_BYTES_MAX, UNREADABLE, Rejected, TraceLines, excerpt
+from pymllm.workloads.traces.lines import (
+    DOCUMENT_BYTES_MAX,
+    UNREADABLE,
+    Rejected,
+    TraceLines,
+    excerpt,
+    reason,
+)
 from pymllm.workloads.traces.numbering import BlockNumbers
 from pymllm.workloads.traces.records import (
     ReadOptions,
@@ -339,7 +346,7 @@ def _documents(lines: TraceLines) -> Iterator[tuple[TraceLines, int, WekaDocumen
                     raise
                 document = decoder.decode(_whole(text, lines))  # an object that goes over many lines
         except UNREADABLE as error:
-            raise lines.error(f"not a conversation: {error}; got {excerpt(text)}", number) from error
+            raise lines.error(f"not a conversation: {reason(error)}; got {excerpt(text)}", number) from error
         yield lines, number, document
 
 
