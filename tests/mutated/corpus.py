@@ -179,6 +179,7 @@ def make_cases(folder: Path) -> list[Case]:
             (0,),
             5,
         ),
+        Case("curve", traces, "it.jsonl", ("curve", "it.jsonl", "--page-size", "16"), (0,), 5),
     ]
 
 

@@ -47,6 +47,7 @@ def warm_up() -> None:
             "cli.faults",
             "cli.judge",
             "cli.replay",
+            "cli.curve",
             "cli.report",
         ),
         *(
@@ -71,6 +72,7 @@ def warm_up() -> None:
         *(
             "report.feeds",
             "conformance.replays",
+            "conformance.curves",
             "workloads.engine",
             "workloads.trace_file",
         ),
