@@ -189,6 +189,7 @@ def make_cases(folder: Path) -> list[Case]:
             5,
         ),
         *_cases_of_traces(),
+        Case("curve", traces, "it.jsonl", ("curve", "it.jsonl", "--page-size", "16"), (0,), 5),
     ]
 
 

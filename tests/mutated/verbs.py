@@ -47,6 +47,7 @@ def warm_up() -> None:
             "cli.faults",
             "cli.judge",
             "cli.replay",
+            "cli.curve",
             "cli.report",
         ),
         *(
@@ -72,6 +73,7 @@ def warm_up() -> None:
         *(
             "report.feeds",
             "conformance.replays",
+            "conformance.curves",
             "workloads.engine",
             "workloads.traces.statistics",
             "workloads.traces.synthesis",

@@ -25,7 +25,7 @@ OF_TORCH = re.compile(
     r"pymllm\.(torch_needed$|(mem_cache|core|invariants|workloads)(\.|$)"
     r"|adapters\.((own(?!_index)|faulty)_\w+|(sglang|vllm|mllm)\.(?!package|blocks)\w+|(lmcache|megatron|minisgl)\.\w+)$"
     r"|adapters\.(exact_forward|failing_calls|key_forms)$"
-    r"|conformance\.(replays|driven_cache|lifecycle_machine|sweep|detection|faults_run|vectors\.(make|page))$)"
+    r"|conformance\.(replays|curves|driven_cache|lifecycle_machine|sweep|detection|faults_run|vectors\.(make|page))$)"
 )
 REFUSE = """
 import sys
@@ -190,6 +190,7 @@ def test_what_only_an_engine_tests_is_unknown_and_says_why(python: Path, tmp_pat
         "soak --adapter blocks --minutes 0",
         "faults B01",
         "replay chat --requests 5",
+        "curve chat --requests 5",
         "adapters radix",
         "adapters pymllm.adapters.own_caches:Radix",
     ],

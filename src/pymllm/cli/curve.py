@@ -126,7 +126,7 @@ def curve_command(
     with options.refusing():
         shape = find_shape(model, layers, kv_heads, head_dim, latent_dim, hybrid)
     if shape is None:
-        options.refuse_typed(("dtype",), "it is of a model; give --model or --layers too, or")
+        options.refuse_typed(("dtype",), "without --model or --layers nothing tells bytes")
     plan = CurvePlan(eviction_policies=policies, shape=shape, **chosen)
     if plan.is_named:
         options.refuse_typed(READING, "a named workload is no trace")

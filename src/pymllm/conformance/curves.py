@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import gc
 import itertools
+import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-import torch
+import numpy
 
+from pymllm import __version__
 from pymllm.conformance.curve_plan import MOST_HELD, NAMED_REQUESTS, CurvePlan
 from pymllm.conformance.documents import (
     CeilingRow,
@@ -28,20 +30,10 @@ from pymllm.conformance.documents import (
     WorkloadRow,
 )
 from pymllm.conformance.kv_size import GIB
-from pymllm.conformance.replays import (
-    Replayed,
-    Show,
-    Task,
-    carry_out,
-    find_ceiling,
-    open_recorded,
-    run_plan,
-    unseen,
-    versions_of_run,
-)
+from pymllm.conformance.recorded import open_recorded
 from pymllm.errors import UsageError
 from pymllm.workloads.curve import CurvePoint, LruCurve
-from pymllm.workloads.engine_report import peak_rss_bytes
+from pymllm.workloads.peak_memory import peak_rss_bytes
 from pymllm.workloads.request import Request
 from pymllm.workloads.sampling import (
     PARTS,
@@ -53,10 +45,23 @@ from pymllm.workloads.sampling import (
 from pymllm.workloads.synthetic import WORKLOADS
 from pymllm.workloads.traces.registry import replayable
 
+if TYPE_CHECKING:
+    from pymllm.conformance.replays import Task
+
+# Not at the top: what replays are made of loads torch, four times as long as the pass over a usual trace.
+
 _TELL_EVERY: Final = 256
 _LRU: Final = "lru"
 _CHUNK: Final = 1 << 20
 _SLOT_MAX: Final = 2**31 - 1
+
+
+Show = Callable[[str, int, str], AbstractContextManager[Callable[[int], None] | None]]
+"""As `pymllm.conformance.replays.Show`."""
+
+
+def _unseen(label: str, total: int, unit: str) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class Curve:
     interruption: KeyboardInterrupt | None = None
 
 
-def run_curve(plan: CurvePlan, jobs: int, show: Show = unseen) -> Curve:
+def run_curve(plan: CurvePlan, jobs: int, show: Show = _unseen) -> Curve:
     """Count what caches of several capacities hit, in one pass; after an interrupt, of what was read by then.
 
     A trace is read twice if its capacities are to be chosen. Belady's rule and other policies need all of its
@@ -274,7 +279,11 @@ class _Pass:
             rows = self._rows(curve.points(), ceilings)
         shape = plan.shape
         return CurveDocument(
-            versions=versions_of_run(),
+            versions={
+                "pymllm": __version__,
+                "python": platform.python_version(),
+                "numpy": numpy.__version__,
+            },
             workload=WorkloadRow(
                 name=plan.workload,
                 kind="named" if plan.is_named else "trace",
@@ -373,13 +382,14 @@ def _replay(
     plan: CurvePlan, held: list[Request], capacities: Sequence[int], jobs: int, show: Show
 ) -> tuple[dict[int, float | None], tuple[CurveOfPolicy, ...], KeyboardInterrupt | None]:
     """Find Belady's hit rates and replay other policies, at each capacity."""
-    torch.set_num_threads(1)
+    from pymllm.conformance.replays import Replayed, carry_out, find_ceiling, run_plan
+
     policies = [policy for policy in plan.eviction_policies if policy != _LRU]
     tasks: list[Task[object]] = []
     if plan.belady:
         tasks += [(find_ceiling, (plan.replays(capacity), held)) for capacity in capacities]
     for policy in policies:
-        tasks += [(run_plan, (plan.replays(capacity, (policy,)), unseen, held)) for capacity in capacities]
+        tasks += [(run_plan, (plan.replays(capacity, (policy,)), _unseen, held)) for capacity in capacities]
     if not tasks:
         return {}, (), None
     with show(f"{plan.workload} beside it", len(tasks), "runs") as tell:

@@ -23,6 +23,7 @@ from pymllm.conformance.documents import (
     ReplayViolation,
     WorkloadRow,
 )
+from pymllm.conformance.recorded import open_recorded
 from pymllm.conformance.replay_plan import ReplayPlan, column_of, pick_name
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import InvariantViolation, UsageError
@@ -38,9 +39,7 @@ from pymllm.workloads.request import Request
 from pymllm.workloads.serial import SerialConfig, SerialReport, replay_serially
 from pymllm.workloads.source import TraceSource
 from pymllm.workloads.synthetic import WORKLOADS, make_requests
-from pymllm.workloads.traces.records import ReadOptions
-from pymllm.workloads.traces.registry import Trace, open_trace, read_requests
-from pymllm.workloads.traces.text import find_tokenizer
+from pymllm.workloads.traces.registry import read_requests
 
 T = TypeVar("T")
 Task = tuple[Callable[..., T], tuple[object, ...]]
@@ -169,13 +168,6 @@ def load_requests(plan: ReplayPlan) -> list[Request]:
         assert plan.requests is not None
         return make_requests(plan.workload, plan.requests, seed=plan.seed, capacity=plan.capacity)
     return read_requests(open_recorded(plan))
-
-
-def open_recorded(plan: ReplayPlan) -> Trace:
-    """Open the trace that a plan names, as it says how it is to be read."""
-    encode = None if plan.tokenizer is None else find_tokenizer(plan.tokenizer)
-    options = ReadOptions(plan.block_tokens, encode, plan.nested_times, plan.conversations)
-    return open_trace(plan.workload, format=plan.format, requests=plan.requests, options=options)
 
 
 def _run_cache(

@@ -12,6 +12,7 @@ import numpy as np
 from pymllm.workloads.cache_probe import CacheTimes
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.live_request import LiveSequence
+from pymllm.workloads.peak_memory import peak_rss_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,16 +212,6 @@ def cache_time(nanoseconds: list[int]) -> CacheTime:
         return CacheTime(0.0, 0.0)
     median, p99 = np.percentile(nanoseconds, [50, 99]) / 1000
     return CacheTime(float(median), float(p99))
-
-
-def peak_rss_bytes(platform: str) -> int | None:
-    """Read the most resident bytes that this process ever had; ``None`` on ``win32``, which does not tell."""
-    if platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if platform == "darwin" else peak * 1024  # kilobytes but on macOS
 
 
 class CutShort(KeyboardInterrupt):

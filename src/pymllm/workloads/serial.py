@@ -22,7 +22,8 @@ from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
 from pymllm.workloads.ceiling import HitCeiling
 from pymllm.workloads.engine_config import CACHES_OF_STATES, EngineConfig
 from pymllm.workloads.engine_pools import CACHE_MAKERS, check_allocator
-from pymllm.workloads.engine_report import CacheTime, CutShort, cache_times, peak_rss_bytes
+from pymllm.workloads.engine_report import CacheTime, CutShort, cache_times
+from pymllm.workloads.peak_memory import peak_rss_bytes
 from pymllm.workloads.request import Request
 
 

@@ -106,6 +106,7 @@ def replay(*runs: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return sample("replay", runs=list(runs) or [engine_run()]) | changes
 
 
+curve = partial(sample, "curve")
 doctor = partial(sample, "doctor")
 goals = partial(sample, "situations")
 gpu_benchmarks = partial(sample, "gpu_benchmarks")

@@ -38,12 +38,13 @@ EACH: dict[str, Callable[[], dict[str, Any]]] = {
     "pymllm.soak": lambda: samples.soak(samples.soak_failure("R6")),
     "pymllm.situations": samples.goals,
     "pymllm.replay": samples.replay,
+    "pymllm.curve": samples.curve,
     "pymllm.doctor": samples.doctor,
     "pymllm.gpu-memory": samples.gpu_memory,
     "pymllm.peers": samples.peers,
     "pymllm.gpu-benchmarks": samples.gpu_benchmarks,
 }
-WHOLE = ("verify", "compare", "faults", "soak", "situations", "peers")
+WHOLE = ("verify", "compare", "faults", "soak", "situations", "curve", "peers")
 """Documents whose samples are whole, so that they can be held against their schemas; others have parts."""
 
 

@@ -187,7 +187,7 @@ def everything() -> tuple[Run, ...]:
     program = {"runs/faulty-x-P2-0.jsonl": samples.PROGRAM}
     plains = (
         samples.verify(release=samples.release("2.0")), samples.faults(),
-        samples.soak(samples.soak_failure("R6")), samples.replay(), samples.doctor(),
+        samples.soak(samples.soak_failure("R6")), samples.replay(), samples.curve(), samples.doctor(),
         samples.gpu_memory(), samples.peers(), samples.gpu_benchmarks(),
     )  # fmt: skip
     before = samples.run(
@@ -264,7 +264,7 @@ SAY_IT_THEMSELVES = {
     *("highest", "test", "device", "processor", "processors usable", "memory", "system", "GPUs", "platform"),
     *("Python", "torch", "NVML", "packages", "file", "section", "what", "what brings it", "why", "cache"),
     *(f"{word}, {which}" for word in ("match", "insert", "evict", "lock") for which in ("median", "p99")),
-    *("over time", "last"),
+    *("over time", "last", "requests", "requests with"),
 }
 
 
@@ -322,7 +322,7 @@ def test_the_pictures_are_json_that_the_script_reads(text: str) -> None:
     plots = json.loads(found[1])
     assert set(plots) == {
         "plot-faults", "plot-trends", "plot-peers", "plot-hit-rate", "plot-latency", "plot-replay-latency",
-        "plot-memory", "plot-releases-tree",
+        "plot-memory", "plot-releases-tree", "plot-capacity",
     }  # fmt: skip
     assert all(f'id="{id}"' in text for id in plots)
 

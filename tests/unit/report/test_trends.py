@@ -72,7 +72,7 @@ def test_documents_have_figures_too() -> None:
     """What is worth following of each."""
     names = {
         figure.name: (figure.value, figure.unit, figure.better)
-        for make in ("verify", "faults", "soak", "replay", "peers", "gpu_benchmarks")
+        for make in ("verify", "faults", "soak", "replay", "curve", "peers", "gpu_benchmarks")
         for figure in figures_of(read_document(getattr(samples, make)()))
     }
     replayed = "replay chat seed 0, 200 requests, engine: radix, page 16, 8,192 slots"
@@ -87,6 +87,8 @@ def test_documents_have_figures_too() -> None:
         f"{replayed}: evict, median of a request": (0.0, "us", "smaller"),
         f"{replayed}: lock, median of a request": (12.8, "us", "smaller"),
         f"{replayed}: most resident memory": (300 << 20, "bytes", "smaller"),
+        "curve chat seed 0, 200 requests, page 16, 8,192 slots: hit rate": (0.4, "share", "bigger"),
+        "curve chat seed 0, 200 requests, page 16, 16,384 slots: hit rate": (0.5, "share", "bigger"),
         "gpu set_kv_buffer (tokens 64, dtype bfloat16), graph: ours, median": (12.0, "us", "smaller"),
         "gpu set_kv_buffer (tokens 64, dtype bfloat16), graph: copy, median": (10.0, "us", "smaller"),
         "peers T1a a full hit: pymllm, median": (50.0, "us", "smaller"),

@@ -21,10 +21,10 @@ from pymllm.workloads.engine_report import (
     EngineReport,
     EngineTally,
     MemoryUse,
-    peak_rss_bytes,
 )
 from pymllm.workloads.engine_watch import Event
 from pymllm.workloads.live_request import LiveRequest
+from pymllm.workloads.peak_memory import peak_rss_bytes
 from pymllm.workloads.request import Request
 from pymllm.workloads.serial import SerialConfig, replay_serially
 from pymllm.workloads.source import RandomSource, Stage, TraceSource

@@ -1,0 +1,231 @@
+"""``pymllm curve``."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from pymllm.cli.curve import make_text
+from pymllm.cli.schema import make_schema
+from pymllm.conformance import curves
+from pymllm.conformance.curve_plan import CurvePlan
+from pymllm.conformance.curves import run_curve
+from pymllm.workloads.curve import LruCurve
+from pymllm.workloads.request import Request
+from pymllm.workloads.serial import SerialConfig, replay_serially
+from pymllm.workloads.synthetic import make_requests
+from pymllm.workloads.trace_file import write_trace
+from tests.unit.cli.typed import typed
+
+curve = partial(typed, "curve")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    write_trace(tmp_path / "trace.jsonl", make_requests("agent", 40))
+    return str(tmp_path / "trace.jsonl")
+
+
+def document_of(*words: str) -> dict[str, Any]:
+    """Return what a curve prints as JSON, which keeps to the schema."""
+    done = curve(*words, "--json")
+    assert done.exit_code == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    Draft202012Validator(make_schema("curve")).validate(document)
+    return document
+
+
+def test_a_curve_of_a_trace_is_what_serial_replays_count(trace: str) -> None:
+    """At the capacities that were asked for, in order."""
+    words = ("--block-tokens", "16", "--page-size", "16", "--capacity", "30k", "--capacity", "20k")
+    document = document_of(trace, *words)
+    assert [row["capacity"] for row in document["rows"]] == [20_000, 30_000]
+    requests = make_requests("agent", 40)
+    for row in document["rows"]:
+        report = replay_serially(requests, SerialConfig(page_size=16, capacity=row["capacity"]))
+        for name in (
+            "requests",
+            "skipped",
+            "prompt_tokens",
+            "hit_tokens",
+            "token_hit_rate",
+            "evicted_tokens",
+        ):
+            assert row[name] == getattr(report, name)
+        assert row["ceiling_hit_rate"] == report.ceiling_hit_rate
+    assert document["method"] == "exact"
+    assert document["workload"]["requests"] == 40
+
+
+def test_capacities_are_chosen_for_the_trace() -> None:
+    """So many points, from one that reads every request to one that evicts nothing."""
+    rows = document_of("chat", "--requests", "80", "--points", "6", "--page-size", "16")["rows"]
+    assert len(rows) == 6
+    assert rows[0]["skipped"] == rows[-1]["evicted_tokens"] == 0
+    assert rows[0]["evicted_tokens"]
+
+
+def test_a_model_and_a_rate_tell_bytes_and_seconds() -> None:
+    """And what the next GiB is worth; the largest capacity has no next one."""
+    words = ("chat", "--capacity", "8192", "--capacity", "16384", "--prefill-rate", "1000")
+    document = document_of(*words, "--model", "llama-3.1-8b")
+    small, large = document["rows"]
+    assert document["model"]["bytes_per_token"] == 2 * 32 * 8 * 128 * 2
+    assert (small["kv_bytes"], large["kv_bytes"]) == (1 << 30, 2 << 30)
+    assert small["next_gib_tokens"] == large["hit_tokens"] - small["hit_tokens"]
+    assert small["next_gib_seconds"] == small["next_gib_tokens"] / 1000
+    assert large["next_gib_tokens"] is large["next_gib_seconds"] is None
+    assert large["prefill_seconds_saved"] == large["hit_tokens"] / 1000
+    text = curve(*words, "--model", "llama-3.1-8b").stdout
+    assert "llama-3.1-8b: 32 of 32 layers, 8 x 128, bf16: 131,072 bytes per token" in text
+    for word in ("1 GiB", "2 GiB", "prefill saved", "next GiB saves"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("words", "bytes_per_token"),
+    [
+        ("--model deepseek-v3", 61 * 576 * 2),
+        ("--model qwen3-next-80b-a3b --dtype fp8", 12 * 2 * 2 * 256),
+        ("--model gpt-oss-120b --dtype fp4", 18 * 2 * 8 * 64 / 2),
+        ("--layers 10 --kv-heads 2 --head-dim 64 --hybrid 5", 2 * 2 * 2 * 64 * 2),
+        ("--layers 10 --latent-dim 100 --dtype int8", 1000),
+    ],
+)
+def test_a_model_is_named_or_described(words: str, bytes_per_token: float) -> None:
+    """Layers that keep something of every token, and no others."""
+    document = document_of("chat", "--requests", "3", *words.split())
+    assert document["model"]["bytes_per_token"] == bytes_per_token
+
+
+def test_requests_are_told_apart(trace: str) -> None:
+    """By length, by namespace, or by what the trace calls them; the parts add up."""
+    whole = document_of(trace, "--block-tokens", "16", "--capacity", "30k")["rows"][0]
+    for by in ("length", "namespace", "kind"):
+        document = document_of(trace, "--block-tokens", "16", "--capacity", "30k", "--by", by)
+        assert document["by"] == by
+        for name in ("requests", "hit_tokens", "prompt_tokens"):
+            assert sum(group["rows"][0][name] for group in document["groups"]) == whole[name]
+    names = [group["name"] for group in document_of("agent", "--by", "length", "--points", "2")["groups"]]
+    assert names == ["1Ki to 4Ki", "4Ki to 16Ki"]
+    assert "namespace none" in curve(trace, "--block-tokens", "16", "--by", "namespace").stdout
+
+
+def test_belady_and_other_policies_are_beside_it() -> None:
+    """As replays tell them."""
+    words = ("chat", "--requests", "60", "--capacity", "8192", "--page-size", "16", "--jobs", "1")
+    document = document_of(*words, "--belady", "--eviction-policy", "fifo", "--eviction-policy", "lru")
+    (row,), (policy,) = document["rows"], document["policies"]
+    requests = make_requests("chat", 60)
+    fifo = replay_serially(requests, SerialConfig(page_size=16, capacity=8192, eviction_policy="fifo"))
+    assert policy["eviction_policy"] == "fifo"
+    assert policy["points"][0]["hit_tokens"] == fifo.hit_tokens
+    assert row["token_hit_rate"] <= row["belady_hit_rate"] <= row["ceiling_hit_rate"]
+
+
+def test_a_sample_tells_bounds(trace: str) -> None:
+    """And that it is one."""
+    words = (trace, "--block-tokens", "16", "--capacity", "30k", "--sample", "0.5")
+    document = document_of(*words)
+    (row,) = document["rows"]
+    assert document["sample"] == {"rate": 0.5, "parts": 8}
+    assert row["low"] <= row["token_hit_rate"] <= row["high"]
+    assert row["evicted_tokens"] is row["ceiling_hit_rate"] is None
+    assert "estimated from 50 % of the blocks" in curve(*words).stdout
+
+
+def test_a_sample_of_a_small_trace_has_a_least_capacity(trace: str) -> None:
+    """Capacities below it are not chosen, and where none is left that is said."""
+    document = document_of(trace, "--block-tokens", "16", "--sample", "0.004", "--points", "4")
+    assert min(row["capacity"] for row in document["rows"]) >= 32_000
+
+
+def test_a_store_keeps_it(tmp_path: Path) -> None:
+    """For a report, which shows it."""
+    done = curve("chat", "--requests", "20", "--points", "2", "--store", str(tmp_path / "store"))
+    assert done.exit_code == 0
+    (kept,) = (tmp_path / "store").iterdir()
+    assert "pymllm.curve" in kept.read_text(encoding="utf-8")
+    page = tmp_path / "page.html"
+    assert typed("report", str(tmp_path / "store"), "-o", str(page)).exit_code == 0
+    assert "What memory buys" in page.read_text(encoding="utf-8")
+
+
+REFUSED = {
+    "chatt": "'chatt' is no file and no workload (did you mean chat?)",
+    "chat --capacity 10 --page-size 16": "--capacity 10 holds no page of 16 tokens",
+    "chat --capacity 0": "0 tokens, not in 1..2147483647",
+    "chat --points 1": "is not in the range 2<=x<=1000",
+    "chat --points 5 --capacity 8k": "--points: --capacity says which; leave it out",
+    "chat --block-tokens 4": "--block-tokens: a named workload has its own; leave it out",
+    "chat --sample 0": "--sample",
+    "chat --sample 0.5 --belady": "--belady needs every request, not a sample; leave --sample out",
+    "chat --sample 0.5 --by length": "--by needs every request, not a sample",
+    "chat --sample 0.5 --eviction-policy lfu": "--eviction-policy needs every request, not a sample",
+    "chat --sample 0.001 --capacity 4k": "--sample 0.001 leaves less than a block of 16 tokens of --capacity",
+    "chat --sample 0.5 --capacity 4k --page-size 5": "--page-size 5 does not divide them; give one that does",
+    "chat --sample 0.0001 --points 3 --requests 2": "fits into less; leave --sample out",
+    "chat --eviction-policy lfuu": "did you mean lfu?",
+    "chat --model llama": "there is no model 'llama'",
+    "chat --model qwen3-8b --layers 3": "--model qwen3-8b says what --layers is; leave one of them out",
+    "chat --kv-heads 3": "--kv-heads describes a model; give --layers too, or --model alone",
+    "chat --layers 3": "give --kv-heads too, or --latent-dim instead of heads",
+    "chat --layers 3 --kv-heads 3": "give --head-dim too, or --latent-dim instead of heads",
+    "chat --layers 3 --latent-dim 4 --head-dim 3": "leave --kv-heads and --head-dim out",
+    "chat --layers 3 --latent-dim 4 --hybrid 5": "--hybrid 5 is more than --layers 3; give at most 3",
+    "chat --dtype fp8": "--dtype: without --model or --layers nothing tells bytes; leave it out",
+    "chat --prefill-rate 0": "--prefill-rate",
+    "-": "- can be read only once, and without --capacity a trace is read twice; give --capacity",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_does_not_fit_is_refused_in_one_line(words: str) -> None:
+    """With the value and the way out, status 2."""
+    done = curve(*words.split())
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert REFUSED[words] in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_trace_is_refused_with_its_line(tmp_path: Path) -> None:
+    """As by a replay."""
+    (tmp_path / "t.jsonl").write_text('{"timestamp": 0}\n', encoding="utf-8")
+    done = curve(str(tmp_path / "t.jsonl"))
+    assert done.exit_code == 2
+    assert "t.jsonl:1" in done.stderr or "line 1" in done.stderr
+    assert done.stdout == ""
+
+
+def test_requests_that_must_be_held_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option that needs them is named."""
+    monkeypatch.setattr(curves, "MOST_HELD", 10)
+    done = curve("chat", "--requests", "11", "--belady")
+    assert done.exit_code == 2
+    assert "--belady holds all requests in memory, and there are more than 10" in done.stderr
+
+
+def test_an_interrupt_leaves_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its numbers, said to be of a part."""
+    read = []
+
+    def add(self: LruCurve, request: Request, label: str | None = None) -> None:
+        read.append(request)
+        if len(read) == 6:
+            raise KeyboardInterrupt
+        original(self, request, label)
+
+    original = LruCurve.add
+    monkeypatch.setattr(LruCurve, "add", add)
+    plan = CurvePlan("chat", 20, 0, 512, 1, (8192,), 20)
+    result = run_curve(plan, 1)
+    assert isinstance(result.interruption, KeyboardInterrupt)
+    assert result.document.interrupted
+    assert result.document.rows[0].requests == 5
+    assert "interrupted after" in make_text(result.document)
