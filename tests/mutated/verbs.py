@@ -144,7 +144,7 @@ def _status_of(words: Sequence[str]) -> int:
     from pymllm.cli import main
     from pymllm.conformance import faults_run, releases
 
-    def look_for_nothing(*arguments: object) -> None:
+    def look_for_nothing(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     # The file was read by then; pip would ask the network.
