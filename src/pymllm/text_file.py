@@ -46,8 +46,13 @@ NumberedLine = tuple[int, str]
 
 def write_text_file(path: Path, text: str) -> None:
     """Write a text as UTF-8, as `new_file` does."""
+    write_text_pieces(path, [text])
+
+
+def write_text_pieces(path: Path, pieces: Iterable[str]) -> None:
+    """Write a text as `write_text_file` does, in pieces that are made while it is written."""
     with new_file(path) as file:
-        file.write(text.encode())
+        file.writelines(piece.encode() for piece in pieces)
 
 
 @contextmanager

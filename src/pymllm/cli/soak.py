@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,12 +19,13 @@ from pymllm.cli import options
 from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
 from pymllm.cli.program import complain
 from pymllm.cli.store import keep_run, refuse_run_or_program
-from pymllm.cli.tables import tell
+from pymllm.cli.tables import progress_bar, tell
 from pymllm.history.files import Config, Deviation
 from pymllm.text_file import write_text_file
 from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
+    from pymllm.conformance.shards import Shard
     from pymllm.conformance.soak.campaign import SoakPlan, SoakReport
 
 _SEED_STOP = 2**32
@@ -70,6 +71,10 @@ _page_option = click.option(
 )
 
 
+def _corpus_option(help: str) -> Callable[[Any], Any]:
+    return click.option("--corpus", type=options.OUTPUT_FOLDER, metavar="FOLDER", help=help)
+
+
 @click.group("soak", invoke_without_command=True, short_help="Run long random programs for hours.")
 @options.adapters
 @options.command(multiple=True)
@@ -106,6 +111,8 @@ _page_option = click.option(
     metavar="SEED",
     help="Repeat only the run with this seed, as a failure names it.",
 )
+@_corpus_option("Play the runs first that pymllm soak merge --corpus kept there, beside --operations.")
+@options.shard
 @options.jobs
 @click.option(
     "--audit",
@@ -159,7 +166,8 @@ def soak_command(
     A campaign has many runs. In a run, a state machine chooses the operations for one configuration of one
     adapter; it leaves out some kinds of operation, prefers others, and changes this from phase to phase. Each
     finished run is a line in the campaign's ledger; --resume continues from there. A program that fails is
-    saved and made small, and the campaign continues.
+    saved and made small, and the campaign continues. With --shard it runs one part of the campaign; the same
+    command continues that part, and pymllm soak merge puts all parts together.
 
     Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if an adapter failed or no run ended.
     After Ctrl-C or SIGTERM the results so far are printed, and the status is 130 or 143. docs/soak.md
@@ -173,8 +181,12 @@ def soak_command(
     chosen["adapters"] = options.names_of(chosen["adapters"], commands)
     if chosen["resume"] is not None:
         options.refuse_typed(_OF_A_CAMPAIGN, "--resume takes it from the ledger")
+        chosen["shard"] = None  # which may be of the environment
     if cabinets or faults:
-        refuse_beside_faults("page", "strict", "verbose", "output", "resume", "run", "deviations")
+        kept = ("page", "strict", "verbose", "output", "resume", "run", "deviations")
+        refuse_beside_faults(*kept, "shard", "corpus")
+    if strict and chosen["shard"] is not None:
+        raise click.UsageError("--strict is for the whole campaign; give it to pymllm soak merge.")
     plan = SoakOptions(**chosen)
     plan.check()
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
@@ -224,31 +236,73 @@ def _resuming(report: SoakReport) -> str:
     "--output",
     type=options.OUTPUT_FOLDER,
     metavar="FOLDER",
-    help="Folder for one ledger that has every run once.",
+    help="Folder for one ledger that has every run once, and for what was found.",
 )
+@click.option(
+    "--shrink",
+    "shrinks",
+    type=options.whole(0, 1_000),
+    metavar="N",
+    default=0,
+    help="Make the programs of up to N failing runs of each adapter and law small.",
+)
+@click.option(
+    "--baseline",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PATH",
+    help="What is known: a folder of an earlier merge, its findings, or a ledger. Only other findings fail.",
+)
+@_corpus_option("Also keep there the runs that reached coverage goals that few runs reach.")
+@options.adapters
+@options.command(multiple=True)
+@options.jobs
 @_strict_option
 @options.json
 @options.store
 @_page_option
 @_verbose_option
+@options.progress
 def merge_command(
     folders: tuple[Path, ...],
     output: Path | None,
+    shrinks: int,
+    baseline: Path | None,
+    corpus: Path | None,
+    adapters: tuple[str, ...],
+    commands: tuple[str, ...],
+    jobs: int,
     strict: bool,
     as_json: bool,
     store: Path | None,
     page: Path | None,
     verbose: bool,
+    progress: str,
 ) -> int:
     """Merge the ledgers in FOLDERs, and print the results of all campaigns.
 
-    A run that several ledgers have counts once; if its results differ, that breaks law X3.
+    A run that several ledgers have counts once; if its results differ, that breaks law X3. The merged ledger
+    is the same file whoever played the runs, and what was measured is beside it. Adapters run only with
+    --shrink; give --adapter again for a module or a command.
+
+    Exit status: as of pymllm soak, and 3 if runs of a campaign are missing.
     """
-    from pymllm.conformance.soak.campaign import merge_campaigns
+    from pymllm.conformance.soak.campaign import MergePlan, merge_campaigns
+    from pymllm.conformance.soak.findings import read_baseline
+
+    trusted = options.names_of(adapters, commands)
+    for name in trusted:
+        options.find_adapter_or_refuse(name)
+
+    def refuse(played: Iterable[str]) -> None:
+        for name in sorted(played):
+            options.adapter_of_file(str(folders[0]), name, name if name in trusted else None)
 
     with options.refusing_unreadable():
         try:
-            report = merge_campaigns(folders, output)
+            known = None if baseline is None else read_baseline(baseline)
+            show = partial(progress_bar, progress, unit="")
+            plan = MergePlan(output, shrinks, known, corpus, jobs, show, refuse)
+            report = merge_campaigns(folders, plan)
         except FileExistsError:
             why = "there is a ledger already; choose another folder."
             raise click.UsageError(f"--output {output}: {why}") from None
@@ -301,6 +355,8 @@ _OF_A_CAMPAIGN = (
     "configs",
     "deviations",
     "machine",
+    "shard",
+    "corpus",
     "seed",
     "run",
     "operations",
@@ -318,6 +374,8 @@ class SoakOptions:
     adapters: tuple[str, ...]
     configs: tuple[Config, ...]
     deviations: tuple[Deviation, ...]
+    shard: Shard | None
+    corpus: Path | None
     machine: str | None
     seed: int | None
     run: int | None
@@ -339,6 +397,13 @@ class SoakOptions:
             raise click.UsageError("--config is for one adapter; name it with --adapter.")
         if self.run is not None and not self.configs:
             raise click.UsageError("--run repeats one run: give its --adapter and --config, too.")
+        if self.shard is not None and self.resume is None:
+            if self.seed is None:
+                raise click.UsageError(
+                    f"--shard {self.shard}: all shards are of one campaign; give each the same --seed."
+                )
+            if self.run is not None:
+                raise click.UsageError("--run repeats one run, which has no shards; leave out --shard.")
         if self.resume is not None and not (self.resume / LEDGER).is_file():
             raise click.UsageError(f"--resume {self.resume}: there is no {LEDGER} in it.")
 
@@ -357,6 +422,7 @@ class SoakOptions:
     def settle(self, operations: int | None = None) -> tuple[SoakPlan, Path]:
         """Fill in the defaults; without a seed, one is drawn."""
         from pymllm.conformance.soak.campaign import SoakPlan
+        from pymllm.conformance.soak.corpus import read_corpus
 
         seed = secrets.randbelow(_SEED_STOP) if self.seed is None else self.seed
         is_bounded = any(it is not None for it in (operations, self.operations, self.run))
@@ -375,9 +441,14 @@ class SoakOptions:
             self.machine,
             self.run,
             self.deviations,
+            self.shard,
+            () if self.corpus is None else read_corpus(self.corpus),
         )
-        folder = self.resume or self.output or Path("runs") / f"soak-{seed if self.run is None else self.run}"
-        if self.resume is None and (folder / LEDGER).exists():
+        name = f"soak-{seed if self.run is None else self.run}"
+        if self.shard is not None:
+            name += f"-{self.shard.number}-of-{self.shard.count}"
+        folder = self.resume or self.output or Path("runs") / name
+        if self.resume is None and self.shard is None and (folder / LEDGER).exists():
             raise click.UsageError(
                 f"--output {folder}: there is a campaign already; --resume it, or choose another folder."
             )

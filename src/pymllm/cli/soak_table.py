@@ -32,7 +32,8 @@ from pymllm.cli.tables import (
 from pymllm.conformance.program import write_program
 from pymllm.conformance.soak.campaign import SoakReport
 from pymllm.conformance.soak.ledger import CampaignHeader, RunRecord
-from pymllm.conformance.soak.schedule import seed_of
+from pymllm.conformance.soak.merging import Missing
+from pymllm.conformance.soak.schedule import is_run_of
 from pymllm.conformance.soak.totals import AdapterTotals, Drift, Totals
 from pymllm.oracle.laws import find_law
 from pymllm.report.quantities import count_of
@@ -163,6 +164,10 @@ def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
     words += (
         [f"{count_of(len(report.conflicts), 'run')} that differed when repeated"] if report.conflicts else []
     )
+    lacking = sum(it.count for it in report.missing_runs)
+    words += [f"{count_of(lacking, 'run')} missing"] if lacking else []
+    if report.has_baseline:
+        words.append(f"{count_of(sum(it.new for it in report.kinds), 'finding')} not in the baseline")
     words += [*_strictly(report)] if strict else []
     return f"{report.verdict(strict=strict).value}: " + "; ".join(words)
 
@@ -194,6 +199,7 @@ def _heading(report: SoakReport) -> str:
     for header in report.headers:
         versions = escaped("  ".join(f"{name} {version}" for name, version in header.versions.items()))
         amount = "" if header.operations is None else f", {header.operations:,} operations"
+        amount += "" if header.shard is None else f", shard {header.shard[0]}/{header.shard[1]}"
         audit = _audit_rate(header.audit)
         lines.append(
             f"{versions}\nsource {escaped(header.version)}, seed {header.seed}{amount}, audit {audit}"
@@ -265,14 +271,48 @@ def _growth(value: float | None, unit: str) -> str:
 def _notes(report: SoakReport, strict: bool, verbose: bool) -> Iterator[str]:
     for smoke in report.refused:
         yield from ("", f"{smoke.name}  could not be examined", f"    because    {smoke.message}")
+    for lack in report.missing_runs:
+        yield from ("", f"seed {lack.header.seed}: {_missing(lack)}")
+        if lack.shards:
+            shown = _shown([str(it) for it in lack.shards])
+            yield f"    no ledger of {count_of(len(lack.shards), 'shard')}: {shown}"
     for conflict in report.conflicts:
         yield from ("", "X3  VIOLATED: the same run gave other results", f"    {conflict}")
     for adapter in report.totals.adapters.values():
         yield from _failures(report, adapter)
+    yield from _kinds(report)
     for name, missing in report.missing.items():
         mark = "NEVER REACHED" if strict else "not reached"
         named = f": {'; '.join(missing)}" if strict or verbose else "; --verbose names them"
         yield from ("", f"{name}: {count_of(len(missing), 'coverage goal')} {mark}{named}")
+
+
+def _kinds(report: SoakReport, most: int = 50) -> Iterator[str]:
+    """List what was found, the news first; after a merge that told it apart from what was known."""
+    if not report.has_baseline:
+        return
+    yield ""
+    for row in report.kinds[:most]:
+        word = "NEW" if row.new else "known" if row.runs else "not seen"
+        size = (
+            "not made small" if row.operations is None else f"program of {count_of(row.operations, 'step')}"
+        )
+        since = f"since {row.first_seen}" if row.runs else f"last seen in {row.last_seen}"
+        runs = f", {count_of(row.runs, 'run')}" if row.runs else ""
+        yield f"{word:8}  {row.law} of {', '.join(row.adapters)}, {size}{runs}, {since}: {row.message}"
+    if len(report.kinds) > most:
+        yield f"... and {len(report.kinds) - most:,} more; --json lists all"
+
+
+def _missing(missing: Missing) -> str:
+    ranges = [f"{first}-{last}" if last > first else f"{first}" for first, last in missing.ranges]
+    told = sum(last - first + 1 for first, last in missing.ranges)
+    rest = "" if told == missing.count else ", ..."
+    return f"{missing.count:,} of {missing.header.runs:,} runs are missing: {_shown(ranges)}{rest}"
+
+
+def _shown(items: Sequence[str], most: int = 20) -> str:
+    return ", ".join(items[:most]) + (", ..." if len(items) > most else "")
 
 
 def _failures(report: SoakReport, adapter: AdapterTotals) -> Iterator[str]:
@@ -331,7 +371,8 @@ def _cut(lines: list[str]) -> Iterator[str]:
 
 def _header_of(report: SoakReport, record: RunRecord) -> CampaignHeader:
     """Return the header of the campaign that a run is of: its seed follows from that."""
-    return next((it for it in report.headers if seed_of(it, record.number) == record.seed), report.headers[0])
+    found = (it for it in report.headers if is_run_of(it, record.number, record.seed))
+    return next(found, report.headers[0])
 
 
 def _place_of(report: SoakReport, file: str) -> str:

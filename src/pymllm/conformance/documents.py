@@ -436,7 +436,10 @@ class VectorsDocument(Document, frozen=True, kw_only=True, tag="pymllm.vectors-r
 
 # -- soak ----------------------------------------------------------------------------------------------------
 class CampaignRow(Row, frozen=True):
-    """A campaign: what to type to play it again."""
+    """A campaign: what to type to play it again, which part this is, and what a merge found missing.
+
+    ``missing`` has the first hundred stretches of runs, each with its first and last number.
+    """
 
     source: str
     versions: dict[str, str]
@@ -445,6 +448,10 @@ class CampaignRow(Row, frozen=True):
     longest: int
     audit: int
     places: int
+    runs: int | None = None
+    shard: str | None = None
+    missing_runs: int = 0
+    missing: tuple[tuple[int, int], ...] = ()
 
 
 class FailureRow(Row, frozen=True, kw_only=True):
@@ -496,6 +503,31 @@ class DriftRow(Row, frozen=True, kw_only=True):
     verdict: str
 
 
+class FindingRow(Row, frozen=True, kw_only=True):
+    """A law and a program that breaks it, and how many runs did; what merges know of it.
+
+    ``operations`` and ``program`` are null where nobody has made a program small, and ``runs`` is 0 where an
+    earlier merge saw it and this one did not. Versions are those of the runs.
+    """
+
+    id: str
+    law: str
+    adapters: tuple[str, ...]
+    message: str
+    operations: int | None
+    runs: int
+    program: str | None
+    first_seen: str
+    last_seen: str
+    new: bool = True
+
+
+class FindingsDocument(Document, frozen=True, kw_only=True, tag="pymllm.findings"):
+    """What ``pymllm soak merge`` writes beside its ledger: new findings first, and the smallest of them."""
+
+    findings: tuple[FindingRow, ...]
+
+
 class SoakDocument(Document, frozen=True, kw_only=True, tag="pymllm.soak"):
     """What ``pymllm soak --json`` prints; after an interrupt the command's status is the signal's."""
 
@@ -516,6 +548,8 @@ class SoakDocument(Document, frozen=True, kw_only=True, tag="pymllm.soak"):
     refused: dict[str, str] = field(default_factory=dict)
     conflicts: tuple[str, ...]
     deviations: tuple[DeviationRow, ...] = ()
+    findings: tuple[FindingRow, ...] = ()
+    has_baseline: bool = False
 
 
 # -- replay --------------------------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 A header, and one line for each run that ended, which has two halves. What was *played* follows from version,
 adapter, configuration, machine, seed and length, wherever it is played; two lines of one `key` with other
 contents mean that something is not deterministic (X3). What was *measured* (time, memory, walks from inside,
-files) is different each time. Two ledgers in one file, one behind the other, are a ledger: headers stand
-where their runs begin, and a run that stands in it twice is counted once.
+files) is different each time, and a merge keeps it apart (`pymllm.conformance.soak.measured`). Two ledgers
+in one file, one behind the other, are a ledger: headers stand where their runs begin, and a run that stands
+in it twice is counted once.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from pymllm.errors import TraceError, UsageError
 from pymllm.history.files import Config, Deviation
@@ -48,6 +49,14 @@ class Place(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     source: str = ""
 
 
+class KeptRun(Struct, frozen=True, forbid_unknown_fields=True):
+    """A run of a corpus: the number of its place, counted from 0, its seed and its length."""
+
+    place: int
+    seed: int
+    limit: int
+
+
 class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a campaign is: with it, each of its runs can be told by its number.
 
@@ -59,6 +68,10 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     - ``audit``: A walk from inside after so many operations; 0 for none.
     - ``places``: In the order of adapters, configurations, machines and sizes.
     - ``deviations``: What is known to differ, and is passed over.
+    - ``runs``: How many there are; ``None`` where time decides, and in ledgers of older versions.
+    - ``corpus``: Runs that are played first, beside those of ``operations``.
+    - ``shard``: Which part of them this ledger is to have: the third of eight is ``[3, 8]``; ``None`` for
+      all.
     """
 
     version: str
@@ -69,6 +82,14 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     audit: int
     places: tuple[Place, ...]
     deviations: tuple[Deviation, ...] = ()
+    runs: int | None = None
+    corpus: tuple[KeptRun, ...] = ()
+    shard: tuple[int, int] | None = None
+
+    @property
+    def campaign(self) -> CampaignHeader:
+        """Return the header of the whole campaign, of which this may be a shard."""
+        return self if self.shard is None else structs.replace(self, shard=None)
 
     def known_at(self, place: Place) -> tuple[Deviation, ...]:
         """Return what is known of an adapter in a configuration."""
@@ -194,14 +215,23 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
         return "|".join((self.version, self.adapter, config, self.machine, str(self.seed), str(self.limit)))
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it was played to its end, or to a failure; else its process died or hung."""
+        return bool(self.digest)
+
+    @property
     def played(self) -> tuple[str, Failure | None]:
         """Return what must be the same whenever this run is played."""
         return self.digest, self.failure
 
 
+OPENING = {"format": FORMAT, "schema": SCHEMA}
+"""What a header begins with."""
+
+
 def write_line(record: CampaignHeader | RunRecord) -> str:
     """Return a line of a ledger, without its end."""
-    opening = {"format": FORMAT, "schema": SCHEMA} if isinstance(record, CampaignHeader) else {}
+    opening = OPENING if isinstance(record, CampaignHeader) else {}
     return json.dumps({**opening, **msgspec.to_builtins(record)})
 
 
@@ -236,6 +266,8 @@ def ledger_schema() -> dict[str, Any]:
 
 FILE = "ledger.jsonl"
 """Name of a ledger in the folder of its campaign."""
+LIMIT = 2**36
+"""Most bytes of a ledger: nobody has it in memory."""
 
 
 class Ledger:
@@ -289,6 +321,11 @@ class Ledger:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
 
 
+def has_lines(path: Path) -> bool:
+    """Tell whether there is a ledger with at least one line that was finished."""
+    return path.exists() and _whole(path) > 0
+
+
 def _whole(path: Path) -> int:
     """Return the length of the lines that were finished, in bytes."""
     with open(path, "rb") as file:
@@ -309,7 +346,7 @@ def read_ledger(path: Path) -> Iterator[CampaignHeader | RunRecord]:
     `TraceError` says which line is none of a ledger, and why, or that there is none at all.
     """
     is_empty = True
-    for number, line in read_lines(path, errors="replace"):
+    for number, line in read_lines(path, errors="replace", limit=LIMIT):
         if not line.endswith("\n"):
             break
         if not line.strip():
@@ -324,36 +361,3 @@ def read_ledger(path: Path) -> Iterator[CampaignHeader | RunRecord]:
         yield record
     if is_empty:
         raise TraceError(str(path), None, "empty; a ledger begins with the header of its campaign")
-
-
-class Conflict:
-    """Two lines of one run that played different things (X3)."""
-
-    def __init__(self, first: RunRecord, second: RunRecord) -> None:
-        self.first = first
-        self.second = second
-
-    def __str__(self) -> str:
-        run = f"seed {self.first.seed} of {self.first.adapter} {self.first.config}"
-        return f"{run}: played {self.first.played}, and again {self.second.played}"
-
-
-def merge_ledgers(paths: Iterable[Path]) -> tuple[list[CampaignHeader], list[RunRecord], list[Conflict]]:
-    """Put ledgers together: headers and runs each once, and runs that did not do the same twice.
-
-    Of two equal runs (`RunRecord.key`) that stays which was looked at more often. Raises as `read_ledger`.
-    """
-    headers: dict[str, CampaignHeader] = {}
-    runs: dict[str, RunRecord] = {}
-    conflicts: list[Conflict] = []
-    for path in paths:
-        for record in read_ledger(path):
-            if isinstance(record, CampaignHeader):
-                headers.setdefault(write_line(record), record)
-                continue
-            before = runs.setdefault(record.key, record)
-            if before.played != record.played:
-                conflicts.append(Conflict(before, record))
-            elif sum(record.audited.values()) > sum(before.audited.values()):
-                runs[record.key] = record
-    return list(headers.values()), [runs[key] for key in sorted(runs)], conflicts
