@@ -187,6 +187,28 @@ jobs = click.option(
     callback=lambda context, param, jobs: jobs or len(os.sched_getaffinity(0)),
     help="Number of worker processes; adapters never run in the main process.",
 )
+
+
+def _read_shard(context: click.Context, param: click.Parameter, text: str | None) -> Any:
+    if text is None:
+        return None
+    from pymllm.conformance.shards import read_shard
+
+    try:
+        return read_shard(text, os.environ)
+    except UsageError as error:
+        raise click.UsageError(f"--shard {error}.") from None
+
+
+shard = click.option(
+    "--shard",
+    metavar="I/N",
+    envvar="PYMLLM_SHARD",
+    show_envvar=True,
+    callback=_read_shard,
+    help="Do only part I of N, of the same work on every machine. env: read I and N from Slurm or GitLab; "
+    "env/N: read I from Slurm or Kubernetes.",
+)
 timeout = click.option(
     "--timeout",
     type=Amount(0, 1_000_000),

@@ -25,6 +25,7 @@ from pymllm.text_file import write_text_file
 from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
+    from pymllm.conformance.shards import Shard
     from pymllm.conformance.soak.campaign import SoakPlan, SoakReport
 
 _SEED_STOP = 2**32
@@ -106,6 +107,7 @@ _page_option = click.option(
     metavar="SEED",
     help="Repeat only the run with this seed, as a failure names it.",
 )
+@options.shard
 @options.jobs
 @click.option(
     "--audit",
@@ -159,7 +161,8 @@ def soak_command(
     A campaign has many runs. In a run, a state machine chooses the operations for one configuration of one
     adapter; it leaves out some kinds of operation, prefers others, and changes this from phase to phase. Each
     finished run is a line in the campaign's ledger; --resume continues from there. A program that fails is
-    saved and made small, and the campaign continues.
+    saved and made small, and the campaign continues. With --shard it runs one part of the campaign; the same
+    command continues that part, and pymllm soak merge puts all parts together.
 
     Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if an adapter failed or no run ended.
     After Ctrl-C or SIGTERM the results so far are printed, and the status is 130 or 143. docs/soak.md
@@ -173,8 +176,11 @@ def soak_command(
     chosen["adapters"] = options.names_of(chosen["adapters"], commands)
     if chosen["resume"] is not None:
         options.refuse_typed(_OF_A_CAMPAIGN, "--resume takes it from the ledger")
+        chosen["shard"] = None  # which may be of the environment
     if cabinets or faults:
-        refuse_beside_faults("page", "strict", "verbose", "output", "resume", "run", "deviations")
+        refuse_beside_faults("page", "strict", "verbose", "output", "resume", "run", "deviations", "shard")
+    if strict and chosen["shard"] is not None:
+        raise click.UsageError("--strict is for the whole campaign; give it to pymllm soak merge.")
     plan = SoakOptions(**chosen)
     plan.check()
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
@@ -301,6 +307,7 @@ _OF_A_CAMPAIGN = (
     "configs",
     "deviations",
     "machine",
+    "shard",
     "seed",
     "run",
     "operations",
@@ -318,6 +325,7 @@ class SoakOptions:
     adapters: tuple[str, ...]
     configs: tuple[Config, ...]
     deviations: tuple[Deviation, ...]
+    shard: Shard | None
     machine: str | None
     seed: int | None
     run: int | None
@@ -339,6 +347,13 @@ class SoakOptions:
             raise click.UsageError("--config is for one adapter; name it with --adapter.")
         if self.run is not None and not self.configs:
             raise click.UsageError("--run repeats one run: give its --adapter and --config, too.")
+        if self.shard is not None and self.resume is None:
+            if self.seed is None:
+                raise click.UsageError(
+                    f"--shard {self.shard}: all shards are of one campaign; give each the same --seed."
+                )
+            if self.run is not None:
+                raise click.UsageError("--run repeats one run, which has no shards; leave out --shard.")
         if self.resume is not None and not (self.resume / LEDGER).is_file():
             raise click.UsageError(f"--resume {self.resume}: there is no {LEDGER} in it.")
 
@@ -375,9 +390,13 @@ class SoakOptions:
             self.machine,
             self.run,
             self.deviations,
+            self.shard,
         )
-        folder = self.resume or self.output or Path("runs") / f"soak-{seed if self.run is None else self.run}"
-        if self.resume is None and (folder / LEDGER).exists():
+        name = f"soak-{seed if self.run is None else self.run}"
+        if self.shard is not None:
+            name += f"-{self.shard.number}-of-{self.shard.count}"
+        folder = self.resume or self.output or Path("runs") / name
+        if self.resume is None and self.shard is None and (folder / LEDGER).exists():
             raise click.UsageError(
                 f"--output {folder}: there is a campaign already; --resume it, or choose another folder."
             )

@@ -38,6 +38,7 @@ _PATIENCE = 5.0  # Seconds that a process has to end by itself.
 _GARBAGE = 20_000  # Objects more than before until a worker's collector looks: at 700 it took a twentieth.
 _KNOWN = ("builtins", "click", "pymllm", *sys.stdlib_module_names)
 """Whose classes an answer may have: to read it imports no other module, for that would run its code."""
+_OF_OTHERS = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 _MADE = {
     *(("builtins", name) for name in ("Ellipsis", "NotImplemented", "bytearray", "complex", "frozenset")),
     *(("builtins", name) for name in ("range", "set", "slice")),
@@ -74,6 +75,7 @@ class Lost:
 
     message: str
     history: History | None = None
+    is_killed: bool = False  # by a signal as others send it, such as a system that has no memory left
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,8 @@ class WorkerProcess:
                 raise EOFError  # what it had started may still hold the other end
             answer = _Reader(io.BytesIO(self.link.recv_bytes())).load()
         except (EOFError, ConnectionError):
-            return Lost(_describe_death(self._end_dead()))
+            status = self._end_dead()
+            return Lost(_describe_death(status), is_killed=-status in _OF_OTHERS)
         except Exception as error:  # somebody else wrote to the connection, or what came is not to be read
             self.end(at_once=True)
             return Lost(f"the process that ran it sent no answer that can be read: {error}")

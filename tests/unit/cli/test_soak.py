@@ -29,6 +29,7 @@ from pymllm.cli.soak_table import (
     progress_table,
     soak_display,
 )
+from pymllm.conformance.shards import Shard
 from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak import campaign
@@ -148,6 +149,50 @@ def test_a_campaign_goes_on_and_campaigns_are_merged(tmp_path: Path) -> None:
     assert page.startswith("# Soak\n\n```text\n")
     assert merged.stdout.strip() in page
     assert len((both / FILE).read_text("utf-8").splitlines()) == 2 * len(lines)
+
+
+def test_a_shard_is_a_part_of_a_campaign_and_its_command_may_be_typed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which part may be of the environment; what is typed wins."""
+    monkeypatch.setenv("PYMLLM_SHARD", "2/2")
+    amount = (*SHORT, "--operations", 900)
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert soak(*amount, "--shard", "1/2", "--output", one).exit_code == 0
+    assert soak(*amount, "--output", two).exit_code == 0
+    headers = [json.loads((it / FILE).read_text("utf-8").splitlines()[0]) for it in (one, two)]
+    assert [it["shard"] for it in headers] == [[1, 2], [2, 2]]
+    before = (two / FILE).read_bytes()
+    assert soak(*amount, "--output", two).exit_code == 0
+    assert soak("--resume", two, "--jobs", 1).exit_code == 0
+    assert (two / FILE).read_bytes() == before
+    assert "another shard" in soak(*amount, "--output", one).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--shard", "3/2", "--seed", 1], "--shard 3/2: 3 is no shard of 2"),
+        (["--shard", "env", "--seed", 1], "--shard env: none of SLURM_ARRAY_TASK_ID,"),
+        (["--shard", "1/2"], "--shard 1/2: all shards are of one campaign; give each the same --seed"),
+        (["--shard", "1/2", "--seed", 1, "--strict"], "--strict is for the whole campaign"),
+        (
+            ["--shard", "1/2", "--seed", 1, *("--adapter", "rows", "--config", "{}", "--run", 4)],
+            "--run repeats",
+        ),
+        (["--shard", "1/2", "--resume", "c"], "--shard: --resume takes it from the ledger"),
+        (["--shard", "1/2", "--seed", 1, "--fault", "dirty-rows"], "print the table of faults only"),
+    ],
+)
+def test_shards_that_make_no_sense_are_refused(words: list[object], why: str) -> None:
+    """In one line."""
+    refused("soak", *words, words=why)
+
+
+def test_the_folder_of_a_shard_says_which_it_is() -> None:
+    """So that shards of one machine do not meet."""
+    plan, folder = replace(NONE, shard=Shard(2, 3), seed=7).settle()
+    assert (plan.shard, folder) == (Shard(2, 3), Path("runs") / "soak-7-2-of-3")
 
 
 def test_merged_campaigns_are_kept_in_a_store(tmp_path: Path) -> None:
@@ -441,7 +486,7 @@ def test_everything_that_can_come_out_keeps_to_the_schema() -> None:
 NONE = SoakOptions(
     adapters=(), configs=(), deviations=(), timeout=30.0, stop_on_failure=False, jobs=2,
     **dict.fromkeys(
-        ("machine", "seed", "run", "operations", "minutes", "longest", "audit", "output", "resume")
+        ("machine", "seed", "run", "operations", "minutes", "longest", "audit", "output", "resume", "shard")
     ),
 )  # fmt: skip
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from msgspec import structs
@@ -21,6 +22,7 @@ from pymllm.conformance.documents import CampaignRow, DeviationRow, SoakDocument
 from pymllm.conformance.foreign_source import digest_adapter
 from pymllm.conformance.machines import MACHINES, missing_machines
 from pymllm.conformance.runner import versions
+from pymllm.conformance.shards import Shard
 from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak.ledger import (
@@ -31,20 +33,33 @@ from pymllm.conformance.soak.ledger import (
     Ledger,
     Place,
     RunRecord,
+    has_lines,
     merge_ledgers,
 )
 from pymllm.conformance.soak.player import PlayedRun, play_run
-from pymllm.conformance.soak.schedule import SIZES, RunTask, find_places_of, make_task, plan_runs
+from pymllm.conformance.soak.schedule import (
+    SIZES,
+    RunTask,
+    count_runs,
+    find_places_of,
+    make_task,
+    runs_of_shard,
+)
 from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
 from pymllm.history.files import Config, Deviation, History, write_history
 from pymllm.instrument.provenance import build_version
+from pymllm.oracle.laws import LAWS
 from pymllm.oracle.verdicts import Verdict
 from pymllm.text_file import did_you_mean
 
 PROGRAMS = "programs"
 """Folder beside a ledger with the programs that failed."""
+
+_RETRIES = 2
+"""How often a run is played again whose process somebody killed, until that counts as its adapter's doing."""
+_EVERY_LAW = frozenset(law.id for law in LAWS)
 
 Onlooker = Callable[[Totals], None]
 """Called now and then with what there is so far."""
@@ -68,6 +83,8 @@ class SoakPlan:
     machine: str | None = None  # only this machine, by its name
     run: int | None = None  # play the run with this seed, and nothing else, at the one place there is
     deviations: tuple[Deviation, ...] = ()  # what is known to differ, and is passed over
+    # only this part of the runs, and its failures are made small when all parts are merged
+    shard: Shard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +224,7 @@ def soak(
 ) -> SoakReport:
     """Play a campaign; of a plan that goes on, only time, processes and what ends it are looked at.
 
+    A shard that has begun in the folder goes on there, so that what starts it again need not know.
     `UsageError`: there is no such class as ``module:Class`` names, nothing to play, the source of an adapter
     from outside this package changed since the campaign began, or another campaign is in the folder.
     `OSError`: the ledger cannot be written. `KeyboardInterrupt`: it came before anything was played.
@@ -218,14 +236,17 @@ def soak(
         refused: tuple[SmokeFailure, ...] = ()
         if resumed is None:
             header, refused = _begin(plan, workers, show)
-        else:
+            if plan.shard is not None:
+                resumed = _find_begun(folder, header)
+        if resumed is not None:
             header = resumed[0]
         campaign = _Campaign(plan, header, folder, show)
         with Ledger(folder / FILE, is_new=resumed is None) as ledger:
             if resumed is None:
                 ledger.add(header)
             for record in resumed[1] if resumed is not None else ():
-                campaign.count(record)
+                if record.has_ended:
+                    campaign.count(record)
             campaign.play(workers, ledger, start)
     if workers.interruption is not None and not campaign.totals.runs:
         raise workers.interruption
@@ -280,7 +301,26 @@ def _begin(
         tuple(places),
         tuple(filter(is_of_version, plan.deviations)),
     )
+    runs = count_runs(header) if plan.run is None else 1
+    header = structs.replace(header, runs=runs, shard=plan.shard and astuple(plan.shard))
+    if plan.shard is not None and runs is not None and 0 < runs < plan.shard.count:
+        raise UsageError(
+            f"--shard {plan.shard}: the campaign has {runs} runs; take at most so many shards, or give it "
+            "more --operations or a smaller --longest"
+        )
     return header, tuple(refused)
+
+
+def _find_begun(folder: Path, header: CampaignHeader) -> tuple[CampaignHeader, list[RunRecord]] | None:
+    """Read what there is already of a shard that is to be played; `UsageError` where it is something else."""
+    if not has_lines(folder / FILE):
+        return None
+    there, records = load_campaign(folder)
+    if structs.replace(there, versions=header.versions) != header:
+        raise UsageError(
+            f"{folder}: there is another campaign, or another shard; choose another folder, or --resume that"
+        )
+    return there, records
 
 
 def _missing_players(places: Sequence[Place], asked: str | None) -> list[SmokeFailure]:
@@ -305,6 +345,8 @@ class _Campaign:
         self._folder = folder
         self._show = show or (lambda totals: None)
         self._done: set[int] = set()
+        self._killed: Counter[int] = Counter()  # how often the process of a run was killed
+        self._again: list[RunTask] = []  # to be played once more
         self._is_over = False
 
     def count(self, record: RunRecord) -> None:
@@ -315,33 +357,46 @@ class _Campaign:
     def play(self, workers: Workers, ledger: Ledger, start: float) -> None:
         """Play what is left; an interrupt ends it with whole lines."""
         try:
-            for task, answer in workers.stream(play_run, self._tasks(start), self._tick):
-                played = (
-                    PlayedRun(_lost(task, answer), answer.history) if isinstance(answer, Lost) else answer
-                )
-                record = self._keep_programs(played)
-                ledger.add(record)
-                self.count(record)
-                self._is_over |= self._plan.stops_on_failure and record.failure is not None
-                self._tick()
+            self._play_all(workers, ledger, self._all_tasks(), start)
+            while self._again and not workers.interruption:
+                again, self._again = self._again, []
+                self._play_all(workers, ledger, again, start)
         except KeyboardInterrupt as interruption:  # between two answers
             workers.interruption = interruption
 
-    def _tasks(self, start: float) -> Iterator[RunTask]:
-        for task in self._all_tasks():
+    def _play_all(self, workers: Workers, ledger: Ledger, tasks: Iterable[RunTask], start: float) -> None:
+        for task, answer in workers.stream(play_run, self._tasks(tasks, start), self._tick):
+            if isinstance(answer, Lost) and self._is_to_be_played_again(task, answer):
+                continue
+            played = PlayedRun(_lost(task, answer), answer.history) if isinstance(answer, Lost) else answer
+            record = self._keep_programs(played)
+            ledger.add(record)
+            self.count(record)
+            self._is_over |= self._plan.stops_on_failure and record.failure is not None
+            self._tick()
+
+    def _is_to_be_played_again(self, task: RunTask, answer: Lost) -> bool:
+        """Tell whether a run shall be forgotten that somebody else ended: it says nothing of the adapter."""
+        self._killed[task.number] += answer.is_killed
+        is_again = answer.is_killed and self._killed[task.number] <= _RETRIES
+        self._again += [task] if is_again else []
+        return is_again
+
+    def _tasks(self, tasks: Iterable[RunTask], start: float) -> Iterator[RunTask]:
+        for task in tasks:
             is_late = self._plan.seconds is not None and time.monotonic() - start >= self._plan.seconds
             if self._is_over or is_late:
                 return
             if task.number not in self._done:
                 known = frozenset(law for name, law in self.findings if name == task.place.adapter)
-                yield replace(task, known=known)
+                yield replace(task, known=known if self._header.shard is None else _EVERY_LAW)
 
     def _all_tasks(self) -> Iterator[RunTask]:
         header, run = self._header, self._plan.run
         if not header.places:
             return
         if run is None:
-            yield from plan_runs(header)
+            yield from runs_of_shard(header)
         else:
             limit, place = header.operations or header.longest, header.places[0]
             yield replace(make_task(header, 0, place), seed=run, limit=limit)

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from pymllm.errors import TraceError, UsageError
 from pymllm.history.files import Config, Deviation
@@ -59,6 +59,9 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     - ``audit``: A walk from inside after so many operations; 0 for none.
     - ``places``: In the order of adapters, configurations, machines and sizes.
     - ``deviations``: What is known to differ, and is passed over.
+    - ``runs``: How many there are; ``None`` where time decides, and in ledgers of older versions.
+    - ``shard``: Which part of them this ledger is to have: the third of eight is ``[3, 8]``; ``None`` for
+      all.
     """
 
     version: str
@@ -69,6 +72,13 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     audit: int
     places: tuple[Place, ...]
     deviations: tuple[Deviation, ...] = ()
+    runs: int | None = None
+    shard: tuple[int, int] | None = None
+
+    @property
+    def campaign(self) -> CampaignHeader:
+        """Return the header of the whole campaign, of which this may be a shard."""
+        return self if self.shard is None else structs.replace(self, shard=None)
 
     def known_at(self, place: Place) -> tuple[Deviation, ...]:
         """Return what is known of an adapter in a configuration."""
@@ -194,6 +204,11 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
         return "|".join((self.version, self.adapter, config, self.machine, str(self.seed), str(self.limit)))
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it was played to its end, or to a failure; else its process died or hung."""
+        return bool(self.digest)
+
+    @property
     def played(self) -> tuple[str, Failure | None]:
         """Return what must be the same whenever this run is played."""
         return self.digest, self.failure
@@ -289,6 +304,11 @@ class Ledger:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
 
 
+def has_lines(path: Path) -> bool:
+    """Tell whether there is a ledger with at least one line that was finished."""
+    return path.exists() and _whole(path) > 0
+
+
 def _whole(path: Path) -> int:
     """Return the length of the lines that were finished, in bytes."""
     with open(path, "rb") as file:
@@ -341,7 +361,8 @@ class Conflict:
 def merge_ledgers(paths: Iterable[Path]) -> tuple[list[CampaignHeader], list[RunRecord], list[Conflict]]:
     """Put ledgers together: headers and runs each once, and runs that did not do the same twice.
 
-    Of two equal runs (`RunRecord.key`) that stays which was looked at more often. Raises as `read_ledger`.
+    Of two equal runs (`RunRecord.key`) that stays which ended, and was looked at more often. Raises as
+    `read_ledger`.
     """
     headers: dict[str, CampaignHeader] = {}
     runs: dict[str, RunRecord] = {}
@@ -352,7 +373,9 @@ def merge_ledgers(paths: Iterable[Path]) -> tuple[list[CampaignHeader], list[Run
                 headers.setdefault(write_line(record), record)
                 continue
             before = runs.setdefault(record.key, record)
-            if before.played != record.played:
+            if before.has_ended != record.has_ended:
+                runs[record.key] = before if before.has_ended else record
+            elif before.played != record.played:
                 conflicts.append(Conflict(before, record))
             elif sum(record.audited.values()) > sum(before.audited.values()):
                 runs[record.key] = record

@@ -20,6 +20,7 @@ from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.adapter_calls import build_adapter, closing
 from pymllm.conformance.foreign_source import digest_adapter
 from pymllm.conformance.machines import MachineEntry, machines_for
+from pymllm.conformance.shards import Shard
 from pymllm.conformance.smoke import SmokeFailure, try_adapter
 from pymllm.conformance.soak.ledger import CampaignHeader, Place
 from pymllm.errors import AdapterError, ProgramError, PymllmError
@@ -180,6 +181,20 @@ def plan_runs(header: CampaignHeader) -> Iterator[RunTask]:
         planned += task.limit
         number += 1
         yield task
+
+
+def count_runs(header: CampaignHeader) -> int | None:
+    """Return how many runs a campaign has, ``None`` where time decides; 20 microseconds for each."""
+    return None if header.operations is None else sum(1 for _ in plan_runs(header)) if header.places else 0
+
+
+def runs_of_shard(header: CampaignHeader) -> Iterator[RunTask]:
+    """Yield the runs that a header's ledger is to have: all of `plan_runs`, or those of its shard.
+
+    Shards have equally many operations, but for one run.
+    """
+    runs = plan_runs(header)
+    return runs if header.shard is None else Shard(*header.shard).keep(runs, lambda task: task.limit)
 
 
 def seed_of(header: CampaignHeader, number: int) -> int:
