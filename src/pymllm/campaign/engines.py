@@ -106,7 +106,9 @@ def _open_dask(address: str) -> Engine:
         client = Client(**where, timeout=_DASK_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         text = " ".join(str(error).split())
-        raise UsageError(f"--executor dask:{address}: no scheduler answers there ({cut(text, 200)})") from None
+        raise UsageError(
+            f"--executor dask:{address}: no scheduler answers there ({cut(text, 200)})"
+        ) from None
 
     def end(executor: Executor, at_once: bool) -> None:
         executor.shutdown(wait=not at_once)
@@ -114,7 +116,9 @@ def _open_dask(address: str) -> Engine:
 
     # By itself, Dask gives what a lost worker had to another one, some times.
     return Engine(
-        lambda: client.get_executor(pure=False, retries=0), lambda executor: sum(client.nthreads().values()), end
+        lambda: client.get_executor(pure=False, retries=0),
+        lambda executor: sum(client.nthreads().values()),
+        end,
     )
 
 
@@ -139,7 +143,8 @@ def _open_factory(name: str) -> Engine:
         made: Any = found()
         if not isinstance(made, Executor):
             raise UsageError(
-                f"--executor {cut(name)} made a {type(made).__name__}; it must make a concurrent.futures.Executor"
+                f"--executor {cut(name)} made a {type(made).__name__}; "
+                "it must make a concurrent.futures.Executor"
             )
         return made
 

@@ -62,7 +62,7 @@ class ShardPlan(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(words)
 
     def tasks(self, folder: Path, words: Sequence[str]) -> list[ShardTask]:
-        """Return the shards that have not come back; ``words`` are the options that say how they are played."""
+        """Return the shards that have not come back; ``words`` say how they are played."""
         tasks = (
             ShardTask(
                 (*self.words(), *words),

@@ -79,12 +79,16 @@ class Returned:
         partial.rename(self._folder / name)
         if played.left:
             self._complain(
-                f"shard {name}: {played.left} of its programs were too large to travel; their runs can be played again"
+                f"shard {name}: {played.left} of its programs were too large to travel; play their runs again"
             )
 
 
 def _describe_end(played: PlayedShard) -> str:
-    how = f"was killed by signal {-played.status}" if played.status < 0 else f"ended with status {played.status}"
+    how = (
+        f"was killed by signal {-played.status}"
+        if played.status < 0
+        else f"ended with status {played.status}"
+    )
     said = " ".join(played.said.split())
     return f"its process {how}{said and f': {cut(said, 400)}'}"
 

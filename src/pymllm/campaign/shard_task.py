@@ -111,7 +111,12 @@ def _play(task: ShardTask, folder: Path) -> PlayedShard:
         finally:
             _end(process)
     answer = PlayedShard(
-        task.number, status, _end_of(folder / "said.txt"), socket.gethostname(), resumed, time.monotonic() - begun
+        task.number,
+        status,
+        _end_of(folder / "said.txt"),
+        socket.gethostname(),
+        resumed,
+        time.monotonic() - begun,
     )
     if status not in ENDED:
         return answer
@@ -124,7 +129,9 @@ def _play(task: ShardTask, folder: Path) -> PlayedShard:
 
 def _command(task: ShardTask, folder: Path) -> list[str]:
     """Return the command line of a shard; its process finds the modules that this one finds."""
-    start = f"import sys; sys.path[:] = {sys.path!r}; from pymllm.campaign.leash import run; run({os.getpid()})"
+    start = (
+        f"import sys; sys.path[:] = {sys.path!r}; from pymllm.campaign.leash import run; run({os.getpid()})"
+    )
     words = [*task.words, "--shard", f"{task.number}/{task.count}", "--output", str(folder.absolute())]
     if task.known is not None:
         path = folder / "known.toml"

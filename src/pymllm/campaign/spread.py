@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 
 from pymllm.campaign.engines import Engine
 from pymllm.campaign.shard_task import PlayedShard, ShardTask, play_shard
+from pymllm.text_file import cut
 
 RETRIES = 3
 _LOOK = 1.0  # seconds between two looks, where nothing arrives
@@ -170,7 +171,7 @@ class Spread:
                 future.cancel()  # which those that have begun do not obey
 
     def _lose(self, attempt: _Attempt, error: Exception) -> None:
-        text = " ".join(str(error).split()) or "no reason given"
+        text = cut(" ".join(str(error).split()) or "no reason given", 200)
         broken = isinstance(error, BrokenExecutor)
         if broken:
             self._engine.restart()
