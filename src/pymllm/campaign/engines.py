@@ -53,10 +53,11 @@ class Engine:
         return None if workers is None else max(1, workers)
 
     def restart(self) -> None:
-        """Open another executor in place of one that is broken."""
+        """Open another executor in place of one that is broken; where that fails, the broken one stays."""
         with suppress(Exception):
             self.executor.shutdown(wait=False, cancel_futures=True)
-        self.executor = self.open()
+        with suppress(Exception):
+            self.executor = self.open()
 
     def close(self, *, at_once: bool = False) -> None:
         """Let go of it; ``at_once`` with what it still plays."""

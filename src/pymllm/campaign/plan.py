@@ -98,11 +98,13 @@ def read_plan(folder: Path) -> ShardPlan:
         raise UsageError(f"{folder}: there is no {FILE} in it, so it was begun without --executor")
     try:
         plain = read_json(read_text_file(path))
+        if not isinstance(plain, dict):
+            raise ValueError("the plan of a campaign is an object")
         named = plain.pop("format", None), plain.pop("schema", None)
         if named != (_FORMAT, _SCHEMA):
             raise ValueError(f"format and schema are {named}; this version reads {(_FORMAT, _SCHEMA)}")
         plan = msgspec.convert(plain, ShardPlan)
-    except (ValueError, AttributeError) as error:  # no object has no `pop`
+    except ValueError as error:
         if isinstance(error, TraceError):
             raise
         raise TraceError(str(path), None, str(error)) from None

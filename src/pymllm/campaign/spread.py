@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import BrokenExecutor, CancelledError, Future
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -97,7 +97,7 @@ class Spread:
         self._engine, self._keep, self._show = engine, keep, show
         self._retries, self._stops, self._pause = retries, stops_on_failure, pause
         self._waiting: deque[_Attempt] = deque()
-        self._given: dict[Future[PlayedShard], _Attempt] = {}
+        self._given: dict[Future[PlayedShard], tuple[_Attempt, Executor]] = {}
         self._arrived: SimpleQueue[Future[PlayedShard]] = SimpleQueue()
         self._is_over = False
 
@@ -127,7 +127,7 @@ class Spread:
         for _ in range(len(self._waiting)):
             if room is not None and len(self._given) >= room:
                 return
-            if any(it.is_alone for it in self._given.values()):
+            if any(attempt.is_alone for attempt, _ in self._given.values()):
                 return
             attempt = self._waiting.popleft()
             if attempt.due > time.monotonic() or (attempt.is_alone and self._given):
@@ -136,25 +136,26 @@ class Spread:
             self._submit(attempt)
 
     def _submit(self, attempt: _Attempt) -> None:
+        executor = self._engine.executor
         try:
-            future: Future[PlayedShard] = self._engine.executor.submit(play_shard, attempt.task)
+            future: Future[PlayedShard] = executor.submit(play_shard, attempt.task)
         except Exception as error:  # whatever an engine raises that is not there any more
-            self._lose(attempt, error)
+            self._lose(attempt, executor, error)
             return
-        self._given[future] = attempt
+        self._given[future] = attempt, executor
         future.add_done_callback(self._arrived.put)
 
     # -- back ----------------------------------------------------------------------------------------------
 
     def _take(self, future: Future[PlayedShard]) -> None:
-        attempt = self._given.pop(future)
+        attempt, executor = self._given.pop(future)
         try:
             played = future.result()
         except CancelledError:
             if not self._is_over:  # the engine gave it up by itself
-                self._lose(attempt, RuntimeError("the engine cancelled it"))
+                self._lose(attempt, executor, RuntimeError("the engine cancelled it"))
         except Exception as error:
-            self._lose(attempt, error)
+            self._lose(attempt, executor, error)
         else:
             self._judge(attempt, played)
 
@@ -170,10 +171,10 @@ class Spread:
             for future in self._given:
                 future.cancel()  # which those that have begun do not obey
 
-    def _lose(self, attempt: _Attempt, error: Exception) -> None:
+    def _lose(self, attempt: _Attempt, executor: Executor, error: Exception) -> None:
         text = cut(" ".join(str(error).split()) or "no reason given", 200)
         broken = isinstance(error, BrokenExecutor)
-        if broken:
+        if broken and executor is self._engine.executor:  # its other shards fail with it
             self._engine.restart()
         self._again(attempt, f"{type(error).__name__}: {text}", is_alone=broken)
 

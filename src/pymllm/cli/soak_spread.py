@@ -229,9 +229,10 @@ def spread_display(mode: str, clock: Callable[[], float] = monotonic) -> Iterato
             complain("shards go out")
         yield paced(lambda progress: complain(line(progress)), BETWEEN_LINES, clock)
         return
-    from rich.console import Console, Group
+    from rich.console import Console
     from rich.live import Live
     from rich.progress_bar import ProgressBar
+    from rich.table import Table
     from rich.text import Text
 
     with Live(
@@ -240,7 +241,10 @@ def spread_display(mode: str, clock: Callable[[], float] = monotonic) -> Iterato
 
         def draw(progress: Progress) -> None:
             bar = ProgressBar(progress.shards, progress.done + len(progress.lost))
-            live.update(Group(bar, Text(line(progress))), refresh=True)
+            grid = Table.grid()
+            grid.add_row(bar)
+            grid.add_row(Text(line(progress)))
+            live.update(grid, refresh=True)
 
         yield paced(draw, _BETWEEN_DRAWS, clock)
 
