@@ -53,13 +53,18 @@ def write_text_file(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
+    write_text_pieces(path, [text])
+
+
+def write_text_pieces(path: Path, pieces: Iterable[str]) -> None:
+    """Write a regular file as `write_text_file` does, in pieces that are made while it is written."""
     place = path.resolve()
     # A name that nobody foresees, of a file that is not there: the folder may be a stranger's, with links.
     partial = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
     opened = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
     try:
         with open(opened, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.writelines(pieces)
         if place.exists():
             shutil.copymode(place, partial)
         partial.replace(place)

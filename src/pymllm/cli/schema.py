@@ -18,6 +18,10 @@ _OF_LINES = {
     "gpu-memory": ("a line of pytest --gpu-memory-log", "pymllm.testing.gpu_memory:gpu_memory_schema"),
     "history": ("a line of a program's file", "pymllm.history.files:history_schema"),
     "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.ledger:ledger_schema"),
+    "ledger-measured": (
+        "a line that soak merge measured",
+        "pymllm.conformance.soak.measured:measured_schema",
+    ),
     "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
     "protocol": ("a line sent to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
     "vectors": ("a line of a file of vectors", "pymllm.conformance.vectors.format:vectors_schema"),

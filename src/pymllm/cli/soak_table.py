@@ -32,6 +32,7 @@ from pymllm.cli.tables import (
 from pymllm.conformance.program import write_program
 from pymllm.conformance.soak.campaign import SoakReport
 from pymllm.conformance.soak.ledger import CampaignHeader, RunRecord
+from pymllm.conformance.soak.merging import Missing
 from pymllm.conformance.soak.schedule import seed_of
 from pymllm.conformance.soak.totals import AdapterTotals, Drift, Totals
 from pymllm.oracle.laws import find_law
@@ -163,6 +164,8 @@ def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
     words += (
         [f"{count_of(len(report.conflicts), 'run')} that differed when repeated"] if report.conflicts else []
     )
+    lacking = sum(it.count for it in report.missing_runs)
+    words += [f"{count_of(lacking, 'run')} missing"] if lacking else []
     words += [*_strictly(report)] if strict else []
     return f"{report.verdict(strict=strict).value}: " + "; ".join(words)
 
@@ -194,6 +197,7 @@ def _heading(report: SoakReport) -> str:
     for header in report.headers:
         versions = escaped("  ".join(f"{name} {version}" for name, version in header.versions.items()))
         amount = "" if header.operations is None else f", {header.operations:,} operations"
+        amount += "" if header.shard is None else f", shard {header.shard[0]}/{header.shard[1]}"
         audit = _audit_rate(header.audit)
         lines.append(
             f"{versions}\nsource {escaped(header.version)}, seed {header.seed}{amount}, audit {audit}"
@@ -265,6 +269,11 @@ def _growth(value: float | None, unit: str) -> str:
 def _notes(report: SoakReport, strict: bool, verbose: bool) -> Iterator[str]:
     for smoke in report.refused:
         yield from ("", f"{smoke.name}  could not be examined", f"    because    {smoke.message}")
+    for lack in report.missing_runs:
+        yield from ("", f"seed {lack.header.seed}: {_missing(lack)}")
+        if lack.shards:
+            shown = _shown([str(it) for it in lack.shards])
+            yield f"    no ledger of {count_of(len(lack.shards), 'shard')}: {shown}"
     for conflict in report.conflicts:
         yield from ("", "X3  VIOLATED: the same run gave other results", f"    {conflict}")
     for adapter in report.totals.adapters.values():
@@ -273,6 +282,17 @@ def _notes(report: SoakReport, strict: bool, verbose: bool) -> Iterator[str]:
         mark = "NEVER REACHED" if strict else "not reached"
         named = f": {'; '.join(missing)}" if strict or verbose else "; --verbose names them"
         yield from ("", f"{name}: {count_of(len(missing), 'coverage goal')} {mark}{named}")
+
+
+def _missing(missing: Missing) -> str:
+    ranges = [f"{first}-{last}" if last > first else f"{first}" for first, last in missing.ranges]
+    told = sum(last - first + 1 for first, last in missing.ranges)
+    rest = "" if told == missing.count else ", ..."
+    return f"{missing.count:,} of {missing.header.runs:,} runs are missing: {_shown(ranges)}{rest}"
+
+
+def _shown(items: Sequence[str], most: int = 20) -> str:
+    return ", ".join(items[:most]) + (", ..." if len(items) > most else "")
 
 
 def _failures(report: SoakReport, adapter: AdapterTotals) -> Iterator[str]:

@@ -435,7 +435,10 @@ class VectorsDocument(Document, frozen=True, kw_only=True, tag="pymllm.vectors-r
 
 # -- soak ----------------------------------------------------------------------------------------------------
 class CampaignRow(Row, frozen=True):
-    """A campaign: what to type to play it again."""
+    """A campaign: what to type to play it again, which part this is, and what a merge found missing.
+
+    ``missing`` has the first hundred stretches of runs, each with its first and last number.
+    """
 
     source: str
     versions: dict[str, str]
@@ -444,6 +447,10 @@ class CampaignRow(Row, frozen=True):
     longest: int
     audit: int
     places: int
+    runs: int | None = None
+    shard: str | None = None
+    missing_runs: int = 0
+    missing: tuple[tuple[int, int], ...] = ()
 
 
 class FailureRow(Row, frozen=True, kw_only=True):

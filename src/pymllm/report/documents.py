@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,8 +25,8 @@ from pymllm.conformance.documents import (
     SoakDocument,
     VerifyDocument,
 )
-from pymllm.conformance.soak.ledger import RunRecord, merge_ledgers
-from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
+from pymllm.conformance.soak.merging import merge_ledgers
+from pymllm.conformance.soak.totals import Drift, DriftVerdict, MemoryCourse, Totals
 from pymllm.instrument.documents import DoctorDocument
 from pymllm.instrument.peer_comparison import PeerComparison
 from pymllm.instrument.reading import Reading
@@ -194,10 +194,10 @@ class Ledger:
 
 def read_ledger_file(*paths: Path) -> Ledger:
     """Read a ledger, or several as one; errors as of `pymllm.conformance.soak.ledger.read_ledger`."""
-    headers, runs, conflicts = merge_ledgers(paths)
+    merged = merge_ledgers(paths)
+    headers, conflicts = merged.headers, merged.conflicts
     totals = Totals(headers)
-    ordered = sorted(runs, key=lambda run: (run.memory.process, run.memory.operations))
-    for run in ordered:
+    for run in merged:
         totals.add(run)
     drifts = totals.memory.estimate()
     is_unknown = totals.has_problems or not totals.runs
@@ -205,7 +205,7 @@ def read_ledger_file(*paths: Path) -> Ledger:
     document = SoakDocument(
         verdict=Verdict.VIOLATED if totals.has_violations or conflicts else verdict,
         interrupted=False,
-        seconds=sum(run.seconds for run in runs),
+        seconds=sum(it.seconds for it in totals.adapters.values()),
         runs=totals.runs,
         operations=totals.operations,
         cpu_seconds=totals.cpu,
@@ -216,20 +216,17 @@ def read_ledger_file(*paths: Path) -> Ledger:
     )
     versions = {header.version for header in headers}
     version = versions.pop() if len(versions) == 1 else None
-    return Ledger(document, memory_curves(ordered, drifts), version, headers[0].versions)
+    return Ledger(document, memory_curves(totals.memory, drifts), version, headers[0].versions)
 
 
-def memory_curves(runs: Iterable[RunRecord], drifts: Sequence[Drift]) -> tuple[Curve, ...]:
+def memory_curves(memory: MemoryCourse, drifts: Sequence[Drift]) -> tuple[Curve, ...]:
     """Draw the memory that the first 16 processes of a campaign share with nobody, over their operations."""
-    points: dict[str, list[tuple[int, int]]] = {}
-    for run in runs:
-        if run.memory.process:
-            points.setdefault(run.memory.process, []).append((run.memory.operations, run.memory.uss))
     verdict = next((it.verdict for it in drifts if it.measure == "uss"), DriftVerdict.TOO_SHORT)
     good = {DriftVerdict.FLAT: True, DriftVerdict.GROWS: False}.get(verdict)
     plot = "memory of a soak's processes, shared with nobody"
     curves = []
-    for number, series in enumerate(list(points.values())[:_PROCESSES], 1):
+    for number, process in enumerate(memory.processes[:_PROCESSES], 1):
+        series = memory.samples(process, "uss")
         stride = -(-len(series) // _POINTS)
         x, y = zip(*series[::-1][::stride][::-1], strict=True)
         at = tuple(map(float, x))

@@ -34,7 +34,8 @@ from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak import campaign
 from pymllm.conformance.soak.campaign import SoakPlan, SoakReport
-from pymllm.conformance.soak.ledger import FILE, Conflict, Failure
+from pymllm.conformance.soak.ledger import FILE, Failure
+from pymllm.conformance.soak.merging import Conflict
 from pymllm.conformance.soak.schedule import seed_of
 from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
 from pymllm.errors import InvariantViolation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from pymllm.conformance.soak.ledger import Failure, Ledger, RunRecord
+from pymllm.conformance.soak.totals import MemoryCourse
 from pymllm.errors import TraceError
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.documents import (
@@ -139,9 +140,16 @@ def test_two_campaigns_of_two_versions_have_no_version(tmp_path: Path) -> None:
     assert read_ledger_file(path).version is None
 
 
+def course_of(records: Iterable[RunRecord]) -> MemoryCourse:
+    course = MemoryCourse()
+    for record in records:
+        course.add(record.memory)
+    return course
+
+
 def test_a_long_curve_is_thinned_and_keeps_its_end() -> None:
     """A page must not grow with a campaign."""
-    (curve,) = memory_curves(runs(1001), ())
+    (curve,) = memory_curves(course_of(runs(1001)), ())
     assert len(curve.x) <= 240
     assert curve.x[-1] == 1001 * 100
     assert (curve.verdict, curve.good) == ("too short to tell", None)
@@ -149,9 +157,10 @@ def test_a_long_curve_is_thinned_and_keeps_its_end() -> None:
 
 def test_runs_without_memory_draw_nothing_and_processes_are_bounded() -> None:
     """Sixteen lines are as many as anybody can tell apart."""
-    assert memory_curves([replace(RECORD, memory=replace(RECORD.memory, process=""))], ()) == ()
+    bare = replace(RECORD, memory=replace(RECORD.memory, process=""))
+    assert memory_curves(course_of([bare]), ()) == ()
     many = [run for number in range(20) for run in runs(1, f"p{number:02}")]
-    assert len(memory_curves(many, ())) == 16
+    assert len(memory_curves(course_of(many), ())) == 16
 
 
 def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:

@@ -28,14 +28,14 @@ from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak.ledger import (
     FILE,
     CampaignHeader,
-    Conflict,
     Failure,
     Ledger,
     Place,
     RunRecord,
     has_lines,
-    merge_ledgers,
+    read_ledger,
 )
+from pymllm.conformance.soak.merging import Conflict, Merged, Missing, merge_ledgers
 from pymllm.conformance.soak.player import PlayedRun, play_run
 from pymllm.conformance.soak.schedule import (
     SIZES,
@@ -104,6 +104,7 @@ class SoakReport:
     conflicts: tuple[Conflict, ...] = ()  # runs that did not do the same twice
     interruption: KeyboardInterrupt | None = None  # what ended it early
     parts: tuple[Path, ...] = ()  # the folders of campaigns that were put together
+    missing_runs: tuple[Missing, ...] = ()  # that are in none of them
 
     @property
     def missing(self) -> dict[str, list[str]]:
@@ -115,6 +116,10 @@ class SoakReport:
         """Measures of memory that grow."""
         return tuple(drift for drift in self.drifts if drift.verdict is DriftVerdict.GROWS)
 
+    def _missing_of(self, header: CampaignHeader) -> tuple[int, tuple[tuple[int, int], ...]]:
+        found = (it for it in self.missing_runs if it.header == header)
+        return next(((it.count, it.ranges) for it in found), (0, ()))
+
     @property
     def deviations(self) -> tuple[DeviationRow, ...]:
         """What became of what is known, over all campaigns."""
@@ -125,13 +130,14 @@ class SoakReport:
     def verdict(self, *, strict: bool = False) -> Verdict:
         """Return the verdict; a strict one takes a coverage goal at zero or memory that grows for broken.
 
-        So does a deviation that no longer shows. Where nothing was played nothing is known.
+        So does a deviation that no longer shows. Where nothing was played nothing is known, nor where runs
+        are missing.
         """
         gone = any(row.status == GONE for row in self.deviations)
         unmet = strict and bool(self.missing or self.growing or gone)
         if self.totals.has_violations or self.conflicts or unmet:
             return Verdict.VIOLATED
-        is_unknown = self.totals.has_problems or self.refused or not self.totals.runs
+        is_unknown = self.totals.has_problems or self.refused or self.missing_runs or not self.totals.runs
         return Verdict.UNKNOWN if is_unknown else Verdict.HOLDS
 
     def document(self, *, strict: bool = False) -> SoakDocument:
@@ -140,7 +146,10 @@ class SoakReport:
         return SoakDocument(
             campaigns=tuple(
                 CampaignRow(
-                    it.version, it.versions, it.seed, it.operations, it.longest, it.audit, len(it.places)
+                    *(it.version, it.versions, it.seed, it.operations, it.longest, it.audit, len(it.places)),
+                    it.runs,
+                    it.shard and str(Shard(*it.shard)),
+                    *self._missing_of(it),
                 )
                 for it in self.headers
             ),
@@ -163,8 +172,8 @@ class SoakReport:
         )
 
 
-def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
-    """Read a campaign that is to go on; `UsageError` where it cannot.
+def load_campaign(folder: Path) -> tuple[CampaignHeader, Merged]:
+    """Read a campaign that is to go on, and its runs by number; `UsageError` where it cannot.
 
     It was written by another version: what it would go on with are other programs. Or several campaigns are
     in it, lines of one run that disagree, a place that no campaign has, or a link for its ledger.
@@ -172,7 +181,8 @@ def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
     """
     if not _stays_inside(folder / FILE, folder):
         raise UsageError(f"{folder}: {FILE} is a link to a file elsewhere; put the file in its place")
-    headers, runs, conflicts = merge_ledgers([folder / FILE])
+    merged = merge_ledgers([folder / FILE])
+    headers = merged.headers
     if len(headers) > 1:
         raise UsageError(
             f"{folder} has {len(headers)} campaigns in one ledger; resume one that has a ledger of its own"
@@ -181,12 +191,12 @@ def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
         raise UsageError(
             f"{folder} is of version {headers[0].version}, which alone resumes it; this is {build_version()}"
         )
-    if conflicts:
+    if merged.conflicts:
         raise UsageError(
             f"{folder} has lines of one run that disagree; pymllm soak merge {folder} shows them"
         )
     _refuse_strange_places(folder, headers[0])
-    return headers[0], sorted(runs, key=lambda run: run.number)
+    return next(it for it in read_ledger(folder / FILE) if isinstance(it, CampaignHeader)), merged
 
 
 def _stays_inside(path: Path, folder: Path) -> bool:
@@ -219,7 +229,7 @@ def _refuse_other_sources(folder: Path, header: CampaignHeader) -> None:
 def soak(
     plan: SoakPlan,
     folder: Path,
-    resumed: tuple[CampaignHeader, Sequence[RunRecord]] | None = None,
+    resumed: tuple[CampaignHeader, Iterable[RunRecord]] | None = None,
     show: Onlooker | None = None,
 ) -> SoakReport:
     """Play a campaign; of a plan that goes on, only time, processes and what ends it are looked at.
@@ -311,16 +321,16 @@ def _begin(
     return header, tuple(refused)
 
 
-def _find_begun(folder: Path, header: CampaignHeader) -> tuple[CampaignHeader, list[RunRecord]] | None:
+def _find_begun(folder: Path, header: CampaignHeader) -> tuple[CampaignHeader, Merged] | None:
     """Read what there is already of a shard that is to be played; `UsageError` where it is something else."""
     if not has_lines(folder / FILE):
         return None
-    there, records = load_campaign(folder)
+    there, runs = load_campaign(folder)
     if structs.replace(there, versions=header.versions) != header:
         raise UsageError(
             f"{folder}: there is another campaign, or another shard; choose another folder, or --resume that"
         )
-    return there, records
+    return there, runs
 
 
 def _missing_players(places: Sequence[Place], asked: str | None) -> list[SmokeFailure]:
@@ -451,24 +461,21 @@ def merge_campaigns(folders: Sequence[Path], output: Path | None = None) -> Soak
     Programs stay where they are. `FileExistsError`: there is a ledger in ``output``. `TraceError`, `OSError`:
     a ledger cannot be read, or none can be written.
     """
+    if output is not None and (output / FILE).exists():
+        raise FileExistsError(output / FILE)
     ledgers = find_ledgers(folders)
-    headers, runs, conflicts = merge_ledgers(ledgers)
+    merged = merge_ledgers(ledgers)
     if output is not None:
-        if (output / FILE).exists():
-            raise FileExistsError(output / FILE)
-        with Ledger(output / FILE) as ledger:
-            for header in headers:
-                ledger.add(header)
-            for run in runs:
-                ledger.add(run)
-    totals = Totals(headers)
-    for run in sorted(runs, key=lambda run: (run.memory.process, run.memory.operations)):
+        merged.write(output)
+    totals = Totals(merged.headers)
+    for run in merged:
         totals.add(run)
     return SoakReport(
-        tuple(headers),
+        tuple(merged.headers),
         totals,
         totals.memory.estimate(),
         folder=output,
-        conflicts=tuple(conflicts),
+        conflicts=tuple(merged.conflicts),
         parts=tuple(ledger.parent for ledger in ledgers),
+        missing_runs=tuple(merged.missing),
     )

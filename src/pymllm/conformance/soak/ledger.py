@@ -3,8 +3,9 @@
 A header, and one line for each run that ended, which has two halves. What was *played* follows from version,
 adapter, configuration, machine, seed and length, wherever it is played; two lines of one `key` with other
 contents mean that something is not deterministic (X3). What was *measured* (time, memory, walks from inside,
-files) is different each time. Two ledgers in one file, one behind the other, are a ledger: headers stand
-where their runs begin, and a run that stands in it twice is counted once.
+files) is different each time, and a merge keeps it apart (`pymllm.conformance.soak.measured`). Two ledgers
+in one file, one behind the other, are a ledger: headers stand where their runs begin, and a run that stands
+in it twice is counted once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -214,9 +215,13 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
         return self.digest, self.failure
 
 
+OPENING = {"format": FORMAT, "schema": SCHEMA}
+"""What a header begins with."""
+
+
 def write_line(record: CampaignHeader | RunRecord) -> str:
     """Return a line of a ledger, without its end."""
-    opening = {"format": FORMAT, "schema": SCHEMA} if isinstance(record, CampaignHeader) else {}
+    opening = OPENING if isinstance(record, CampaignHeader) else {}
     return json.dumps({**opening, **msgspec.to_builtins(record)})
 
 
@@ -251,6 +256,8 @@ def ledger_schema() -> dict[str, Any]:
 
 FILE = "ledger.jsonl"
 """Name of a ledger in the folder of its campaign."""
+LIMIT = 2**36
+"""Most bytes of a ledger: nobody has it in memory."""
 
 
 class Ledger:
@@ -329,7 +336,7 @@ def read_ledger(path: Path) -> Iterator[CampaignHeader | RunRecord]:
     `TraceError` says which line is none of a ledger, and why, or that there is none at all.
     """
     is_empty = True
-    for number, line in read_lines(path, errors="replace"):
+    for number, line in read_lines(path, errors="replace", limit=LIMIT):
         if not line.endswith("\n"):
             break
         if not line.strip():
@@ -344,39 +351,3 @@ def read_ledger(path: Path) -> Iterator[CampaignHeader | RunRecord]:
         yield record
     if is_empty:
         raise TraceError(str(path), None, "empty; a ledger begins with the header of its campaign")
-
-
-class Conflict:
-    """Two lines of one run that played different things (X3)."""
-
-    def __init__(self, first: RunRecord, second: RunRecord) -> None:
-        self.first = first
-        self.second = second
-
-    def __str__(self) -> str:
-        run = f"seed {self.first.seed} of {self.first.adapter} {self.first.config}"
-        return f"{run}: played {self.first.played}, and again {self.second.played}"
-
-
-def merge_ledgers(paths: Iterable[Path]) -> tuple[list[CampaignHeader], list[RunRecord], list[Conflict]]:
-    """Put ledgers together: headers and runs each once, and runs that did not do the same twice.
-
-    Of two equal runs (`RunRecord.key`) that stays which ended, and was looked at more often. Raises as
-    `read_ledger`.
-    """
-    headers: dict[str, CampaignHeader] = {}
-    runs: dict[str, RunRecord] = {}
-    conflicts: list[Conflict] = []
-    for path in paths:
-        for record in read_ledger(path):
-            if isinstance(record, CampaignHeader):
-                headers.setdefault(write_line(record), record)
-                continue
-            before = runs.setdefault(record.key, record)
-            if before.has_ended != record.has_ended:
-                runs[record.key] = before if before.has_ended else record
-            elif before.played != record.played:
-                conflicts.append(Conflict(before, record))
-            elif sum(record.audited.values()) > sum(before.audited.values()):
-                runs[record.key] = record
-    return list(headers.values()), [runs[key] for key in sorted(runs)], conflicts

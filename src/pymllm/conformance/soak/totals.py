@@ -11,6 +11,7 @@ import enum
 import itertools
 import json
 import math
+import zlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +20,14 @@ from dataclasses import dataclass, field
 from pymllm.conformance.documents import DriftRow, FailureRow, SoakedAdapter
 from pymllm.conformance.soak.ledger import CampaignHeader, Memory, Place, RunRecord
 from pymllm.history.files import Config
-from pymllm.instrument.slope import estimate_slope
+from pymllm.instrument.slope import MOST_SAMPLES, estimate_slope
 from pymllm.oracle.coverage import expected_names
 from pymllm.oracle.laws import laws_of
 
 MILLION = 1_000_000
 _WARMING_UP = 0.25  # of the samples of a process: modules, classes and caches come with the first runs
+_SAMPLES_MOST, _LONG = 100_000, 512  # samples of all processes, and of one of which some may go
+_PAIRS_MOST = 2_000_000  # of samples, over all processes
 _FEWEST = 8  # samples after that, over all processes
 
 
@@ -99,29 +102,69 @@ class MemoryCourse:
     Looked at is the floor, the least that a process ever has again: what a run leaves behind until the next
     one is no growth. What the floor rises by with the first run of a process at a place is left out, with the
     operations of that run: modules and classes come once. ``peak`` is the largest resident memory of any
-    process, in bytes.
+    process, in bytes. Of more than ``most`` samples, every second one of long courses goes, and where all are
+    short, every second process, by a digest of its name: the same whoever comes first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = _SAMPLES_MOST) -> None:
         self.peak = 0
         self._of: dict[str, dict[str, array[float]]] = {}
+        self._most = most
+        self._samples = 0
+        self._share = 1  # one process in so many is looked at
+
+    @property
+    def processes(self) -> list[str]:
+        """The processes that are looked at, in order."""
+        return sorted(self._of)
+
+    def samples(self, process: str, name: str) -> list[tuple[int, int]]:
+        """Return operations and a measure of `Memory` after them, in their order."""
+        course = self._of[process]
+        return sorted(zip(map(int, course["operations"]), map(int, course[name]), strict=True))
 
     def add(self, memory: Memory) -> None:
-        """Take a sample, one behind the other for each process."""
+        """Take a sample of a process, in whichever order."""
         self.peak = max(self.peak, memory.rss)
-        if not memory.process:
+        if not memory.process or zlib.crc32(memory.process.encode()) % self._share:
             return
         course = self._of.setdefault(memory.process, {name: array("d") for name in _COURSES})
         for name, numbers in course.items():
             numbers.append(getattr(memory, name))
+        self._samples += 1
+        if self._samples > self._most:
+            self._thin()
+
+    def _thin(self) -> None:
+        long = [it for it in self._of.values() if len(it["operations"]) > _LONG]
+        for course in long:
+            ordered = _ordered(course)
+            first = ordered["is_first"]
+            kept = [at for at in range(len(first)) if first[at] or at % 2]  # what a first run added is known
+            for name, numbers in ordered.items():
+                course[name] = array("d", [numbers[at] for at in kept])
+        if not long:
+            self._share *= 2
+            gone = [name for name in self._of if zlib.crc32(name.encode()) % self._share]
+            for name in gone:
+                del self._of[name]
+        self._samples = sum(len(it["operations"]) for it in self._of.values())
 
     def estimate(self) -> tuple[Drift, ...]:
         """Return the drift of each measure that was taken."""
+        ordered = {name: _ordered(self._of[name]) for name in self.processes}
         return tuple(
-            estimate_drift(measure, {name: _risen(course, measure.name) for name, course in self._of.items()})
+            estimate_drift(measure, {name: _risen(course, measure.name) for name, course in ordered.items()})
             for measure in MEASURES
-            if not self._of or all(all(course[measure.name]) for course in self._of.values())
+            if not ordered or all(all(course[measure.name]) for course in ordered.values())
         )
+
+
+def _ordered(course: Mapping[str, array[float]]) -> dict[str, array[float]]:
+    """Return a course by operations: lines of a ledger come in the order of runs."""
+    operations = course["operations"]
+    order = sorted(range(len(operations)), key=operations.__getitem__)
+    return {name: array("d", [numbers[at] for at in order]) for name, numbers in course.items()}
 
 
 def _risen(course: Mapping[str, Sequence[float]], name: str) -> tuple[list[float], list[float]]:
@@ -142,7 +185,9 @@ def estimate_drift(measure: Measure, series: Mapping[str, tuple[Sequence[float],
     points_of = [list(zip(*course, strict=True)) for course in series.values()]
     warm = [points[int(len(points) * _WARMING_UP) :] for points in points_of]
     settled = [points for points in warm if len(points) >= 3]
-    found = estimate_slope(settled)
+    # Of many processes fewer samples each: pairs take memory.
+    most = min(MOST_SAMPLES, max(_FEWEST, math.isqrt(2 * _PAIRS_MOST // max(len(settled), 1))))
+    found = estimate_slope(settled, most=most)
     samples, processes = found.samples if found else sum(map(len, settled)), len(settled)
     if found is None or samples < _FEWEST:
         none = None, None, None

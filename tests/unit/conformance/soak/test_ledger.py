@@ -20,7 +20,6 @@ from pymllm.conformance.soak.ledger import (
     RunRecord,
     Shares,
     ledger_schema,
-    merge_ledgers,
     read_ledger,
     read_line,
     write_line,
@@ -185,28 +184,3 @@ def test_runs_without_a_campaign_are_refused(tmp_path: Path) -> None:
     """Nobody knows what they were to reach."""
     with pytest.raises(TraceError, match="begins with the header"):
         list(read_ledger(write(tmp_path / "ledger.jsonl", RECORD)))
-
-
-def test_merging_keeps_each_run_once(tmp_path: Path) -> None:
-    """Of two lines of a run the one with more walks; in one order, whatever order they came in."""
-    other = replace(RECORD, seed=10)
-    walked = replace(RECORD, audited={"P1": 50}, number=8)
-    first = write(tmp_path / "a.jsonl", HEADER, RECORD, other)
-    second = write(tmp_path / "b.jsonl", HEADER, replace(HEADER, seed=8), walked)
-    merged = merge_ledgers([first, second])
-    assert merged == ([HEADER, replace(HEADER, seed=8)], [other, walked], [])
-    both = tmp_path / "both.jsonl"
-    both.write_text(first.read_text("utf-8") + second.read_text("utf-8"), encoding="utf-8")
-    assert merge_ledgers([both]) == merged
-    assert merge_ledgers([first, second, both]) == merged
-    assert merge_ledgers([second, first])[1] == merged[1]
-
-
-def test_a_run_that_did_something_else_is_a_conflict(tmp_path: Path) -> None:
-    """X3: the same run plays the same, wherever it is played."""
-    path = write(tmp_path / "a.jsonl", HEADER, RECORD, replace(RECORD, digest="other"))
-    _, runs, (conflict,) = merge_ledgers([path])
-    assert runs == [RECORD]
-    assert "seed 9 of rows" in str(conflict)
-    assert "'abc'" in str(conflict)
-    assert "'other'" in str(conflict)

@@ -1,0 +1,158 @@
+"""``python -m benchmarks.soak_merge``: what a merge of many shards takes, and how large ledgers are.
+
+A short campaign over each of our own adapters is played, as `pymllm soak` plays it. Its lines, with other
+numbers, seeds and processes, become the ledgers of a campaign in many shards: what a merge reads is real,
+but for that a line stands in it more than once. Each merge runs in a process of its own, which tells its
+processor seconds and the most memory that it had, above what it had before it began.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from msgspec import structs
+
+# Before torch is loaded: the tensors are small.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from pymllm.adapters.registry import OWN
+from pymllm.conformance.shards import Shard
+from pymllm.conformance.soak.campaign import SoakPlan, merge_campaigns, soak
+from pymllm.conformance.soak.ledger import (
+    FILE,
+    CampaignHeader,
+    Memory,
+    RunRecord,
+    read_ledger,
+    write_line,
+)
+from pymllm.oracle.verdicts import Verdict
+
+__all__ = ["Merge", "main", "measure_merge", "play_sample", "write_shards"]
+
+SEED, LONGEST = 6, 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """What one merge took."""
+
+    shards: int
+    runs: int
+    operations: int
+    ledger_bytes: int  # of all shards together
+    merged_bytes: int  # of the ledger, without what was measured
+    cpu_seconds: float
+    peak_bytes: int  # more than before
+
+    @property
+    def cells(self) -> Iterator[str]:
+        """Its line of the table."""
+        millions = self.operations / 1e6
+        yield f"{self.shards:,}"
+        yield f"{self.runs:,}"
+        yield f"{millions:,.0f}"
+        yield f"{self.ledger_bytes / 2**20:,.1f}"
+        yield f"{self.ledger_bytes / millions / 1000:,.1f}"
+        yield f"{self.merged_bytes / millions / 1000:,.1f}"
+        yield f"{self.cpu_seconds:,.1f}"
+        yield f"{self.peak_bytes / 2**20:,.0f}"
+
+
+HEAD = ("shards", "runs", "M ops", "MiB", "kB/M ops", "merged", "CPU s", "peak MiB")
+
+
+def play_sample(folder: Path, operations: int, longest: int) -> tuple[CampaignHeader, list[RunRecord]]:
+    """Play the campaign whose lines are used."""
+    soak(SoakPlan(OWN, seed=SEED, operations=operations, longest=longest, jobs=1), folder)
+    header, *runs = read_ledger(folder / FILE)
+    assert isinstance(header, CampaignHeader)
+    return header, [run for run in runs if isinstance(run, RunRecord)]
+
+
+def write_shards(
+    folder: Path, header: CampaignHeader, sample: Sequence[RunRecord], shards: int, runs: int
+) -> list[Path]:
+    """Write the ledgers of a campaign in shards of so many runs each, and return their folders."""
+    total = shards * runs
+    operations = sum(sample[number % len(sample)].limit for number in range(total))
+    made = []
+    for shard in range(1, shards + 1):
+        place = folder / f"shard-{shard}"
+        place.mkdir(parents=True)
+        with open(place / FILE, "w", encoding="utf-8") as file:
+            part = structs.replace(header, runs=total, operations=operations, shard=(shard, shards))
+            file.write(f"{write_line(part)}\n")
+            spent = 0
+            for number in Shard(shard, shards).keep(range(total)):
+                run = sample[number % len(sample)]
+                spent += run.operations
+                memory = structs.replace(run.memory, process=f"{shard}/1/1.0", operations=spent)
+                file.write(f"{write_line(_renumbered(run, number, memory))}\n")
+        made.append(place)
+    return made
+
+
+def _renumbered(run: RunRecord, number: int, memory: Memory) -> RunRecord:
+    return structs.replace(run, number=number, seed=run.seed + number, memory=memory)
+
+
+def measure_merge(folders: Sequence[Path], output: Path) -> Merge:
+    """Merge ledgers in a process of its own."""
+    with get_context("spawn").Pool(1) as pool:  # a fork would have the memory of this one
+        return pool.apply(_merge, (list(folders), output))
+
+
+def _merge(folders: list[Path], output: Path) -> Merge:
+    before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    report = merge_campaigns(folders, output)
+    seconds = time.process_time() - begun
+    assert report.verdict() is Verdict.HOLDS, report.verdict()
+    return Merge(
+        len(folders),
+        report.totals.runs,
+        report.totals.operations,
+        sum((folder / FILE).stat().st_size for folder in folders),
+        (output / FILE).stat().st_size,
+        seconds,
+        1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a table of merges; exit status 0."""
+    parser = argparse.ArgumentParser(prog="soak_merge", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--shards", type=_positive, nargs="+", default=[10, 100, 1_000], metavar="N")
+    parser.add_argument("--runs", type=_positive, default=60, metavar="N", help="of a shard")
+    parser.add_argument("--operations", type=_positive, default=1_000_000, metavar="N", help="of the sample")
+    parser.add_argument("--longest", type=_positive, default=LONGEST, metavar="N", help="of a run")
+    asked = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as name:
+        header, sample = play_sample(Path(name) / "sample", asked.operations, asked.longest)
+        print("".join(f"{cell:>12}" for cell in HEAD))
+        for count in asked.shards:
+            folder = Path(name) / f"{count}"
+            folders = write_shards(folder, header, sample, count, asked.runs)
+            merge = measure_merge(folders, folder / "all")
+            print("".join(f"{cell:>12}" for cell in merge.cells), flush=True)
+    return 0
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of at least 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())
