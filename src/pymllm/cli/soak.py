@@ -178,6 +178,8 @@ def soak_command(
     """
     if context.invoked_subcommand is not None:
         return None
+    spread = SpreadOptions(executor, shards, retries)
+    is_spread = spread.check()
     chosen["adapters"] = options.names_of(chosen["adapters"], commands)
     if chosen["resume"] is not None:
         options.refuse_typed(_OF_A_CAMPAIGN, "--resume takes it from the ledger")
@@ -186,8 +188,6 @@ def soak_command(
         refuse_beside_faults("page", "strict", "verbose", "output", "resume", "run", "deviations", "shard")
     if strict and chosen["shard"] is not None:
         raise click.UsageError("--strict is for the whole campaign; give it to pymllm soak merge.")
-    spread = SpreadOptions(executor, shards, retries)
-    is_spread = spread.check()
     chosen["shard"] = None if is_spread else chosen["shard"]  # which may be of the environment
     plan = SoakOptions(**chosen)
     plan.check(is_spread=is_spread)
