@@ -26,7 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pymllm.adapters.registry import OWN
 from pymllm.conformance.shards import Shard
-from pymllm.conformance.soak.campaign import SoakPlan, merge_campaigns, soak
+from pymllm.conformance.soak.campaign import MergePlan, SoakPlan, merge_campaigns, soak
 from pymllm.conformance.soak.ledger import (
     FILE,
     CampaignHeader,
@@ -114,7 +114,7 @@ def measure_merge(folders: Sequence[Path], output: Path) -> Merge:
 
 def _merge(folders: list[Path], output: Path) -> Merge:
     before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    report = merge_campaigns(folders, output)
+    report = merge_campaigns(folders, MergePlan(output))
     seconds = time.process_time() - begun
     assert report.verdict() is Verdict.HOLDS, report.verdict()
     return Merge(

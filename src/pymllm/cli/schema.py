@@ -15,6 +15,7 @@ from pymllm.conformance.documents import schema_of_document
 from pymllm.instrument.documents import Document
 
 _OF_LINES = {
+    "corpus": ("a line of a soak's corpus", "pymllm.conformance.soak.corpus:corpus_schema"),
     "gpu-memory": ("a line of pytest --gpu-memory-log", "pymllm.testing.gpu_memory:gpu_memory_schema"),
     "history": ("a line of a program's file", "pymllm.history.files:history_schema"),
     "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.ledger:ledger_schema"),

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -72,6 +72,10 @@ _page_option = click.option(
 )
 
 
+def _corpus_option(help: str) -> Callable[[Any], Any]:
+    return click.option("--corpus", type=options.OUTPUT_FOLDER, metavar="FOLDER", help=help)
+
+
 @click.group("soak", invoke_without_command=True, short_help="Run long random programs for hours.")
 @options.adapters
 @options.command(multiple=True)
@@ -108,6 +112,7 @@ _page_option = click.option(
     metavar="SEED",
     help="Repeat only the run with this seed, as a failure names it.",
 )
+@_corpus_option("Play the runs first that pymllm soak merge --corpus kept there, beside --operations.")
 @options.shard
 @options_of_executor
 @options.jobs
@@ -185,7 +190,8 @@ def soak_command(
         options.refuse_typed(_OF_A_CAMPAIGN, "--resume takes it from the ledger")
         chosen["shard"] = None  # which may be of the environment
     if cabinets or faults:
-        refuse_beside_faults("page", "strict", "verbose", "output", "resume", "run", "deviations", "shard")
+        kept = ("page", "strict", "verbose", "output", "resume", "run", "deviations")
+        refuse_beside_faults(*kept, "shard", "corpus")
     if strict and chosen["shard"] is not None:
         raise click.UsageError("--strict is for the whole campaign; give it to pymllm soak merge.")
     chosen["shard"] = None if is_spread else chosen["shard"]  # which may be of the environment
@@ -238,8 +244,26 @@ def _resuming(report: SoakReport) -> str:
     "--output",
     type=options.OUTPUT_FOLDER,
     metavar="FOLDER",
-    help="Folder for one ledger that has every run once.",
+    help="Folder for one ledger that has every run once, and for what was found.",
 )
+@click.option(
+    "--shrink",
+    "shrinks",
+    type=options.whole(0, 1_000),
+    metavar="N",
+    default=0,
+    help="Make the programs of up to N failing runs of each adapter and law small.",
+)
+@click.option(
+    "--baseline",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PATH",
+    help="What is known: a folder of an earlier merge, its findings, or a ledger. Only other findings fail.",
+)
+@_corpus_option("Also keep there the runs that reached coverage goals that few runs reach.")
+@options.adapters
+@options.command(multiple=True)
+@options.jobs
 @_strict_option
 @options.json
 @options.store
@@ -248,6 +272,12 @@ def _resuming(report: SoakReport) -> str:
 def merge_command(
     folders: tuple[Path, ...],
     output: Path | None,
+    shrinks: int,
+    baseline: Path | None,
+    corpus: Path | None,
+    adapters: tuple[str, ...],
+    commands: tuple[str, ...],
+    jobs: int,
     strict: bool,
     as_json: bool,
     store: Path | None,
@@ -256,13 +286,27 @@ def merge_command(
 ) -> int:
     """Merge the ledgers in FOLDERs, and print the results of all campaigns.
 
-    A run that several ledgers have counts once; if its results differ, that breaks law X3.
+    A run that several ledgers have counts once; if its results differ, that breaks law X3. The merged ledger
+    is the same file whoever played the runs, and what was measured is beside it. Adapters run only with
+    --shrink; give --adapter again for a module or a command.
+
+    Exit status: as of pymllm soak, and 3 if runs of a campaign are missing.
     """
-    from pymllm.conformance.soak.campaign import merge_campaigns
+    from pymllm.conformance.soak.campaign import MergePlan, merge_campaigns
+    from pymllm.conformance.soak.findings import read_baseline
+
+    trusted = options.names_of(adapters, commands)
+    for name in trusted:
+        options.find_adapter_or_refuse(name)
+
+    def refuse(played: Iterable[str]) -> None:
+        for name in sorted(played):
+            options.adapter_of_file(str(folders[0]), name, name if name in trusted else None)
 
     with options.refusing_unreadable():
         try:
-            report = merge_campaigns(folders, output)
+            known = None if baseline is None else read_baseline(baseline)
+            report = merge_campaigns(folders, MergePlan(output, shrinks, known, corpus, jobs, refuse))
         except FileExistsError:
             why = "there is a ledger already; choose another folder."
             raise click.UsageError(f"--output {output}: {why}") from None
@@ -316,6 +360,7 @@ _OF_A_CAMPAIGN = (
     "deviations",
     "machine",
     "shard",
+    "corpus",
     "seed",
     "run",
     "operations",
@@ -334,6 +379,7 @@ class SoakOptions:
     configs: tuple[Config, ...]
     deviations: tuple[Deviation, ...]
     shard: Shard | None
+    corpus: Path | None
     machine: str | None
     seed: int | None
     run: int | None
@@ -380,6 +426,7 @@ class SoakOptions:
     def settle(self, operations: int | None = None) -> tuple[SoakPlan, Path]:
         """Fill in the defaults; without a seed, one is drawn."""
         from pymllm.conformance.soak.campaign import SoakPlan
+        from pymllm.conformance.soak.corpus import read_corpus
 
         seed = secrets.randbelow(_SEED_STOP) if self.seed is None else self.seed
         is_bounded = any(it is not None for it in (operations, self.operations, self.run))
@@ -399,6 +446,7 @@ class SoakOptions:
             self.run,
             self.deviations,
             self.shard,
+            () if self.corpus is None else read_corpus(self.corpus),
         )
         name = f"soak-{seed if self.run is None else self.run}"
         if self.shard is not None:

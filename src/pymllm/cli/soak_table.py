@@ -33,7 +33,7 @@ from pymllm.conformance.program import write_program
 from pymllm.conformance.soak.campaign import SoakReport
 from pymllm.conformance.soak.ledger import CampaignHeader, RunRecord
 from pymllm.conformance.soak.merging import Missing
-from pymllm.conformance.soak.schedule import seed_of
+from pymllm.conformance.soak.schedule import is_run_of
 from pymllm.conformance.soak.totals import AdapterTotals, Drift, Totals
 from pymllm.oracle.laws import find_law
 from pymllm.report.quantities import count_of
@@ -166,6 +166,8 @@ def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
     )
     lacking = sum(it.count for it in report.missing_runs)
     words += [f"{count_of(lacking, 'run')} missing"] if lacking else []
+    if report.has_baseline:
+        words.append(f"{count_of(sum(it.new for it in report.kinds), 'finding')} not in the baseline")
     words += [*_strictly(report)] if strict else []
     return f"{report.verdict(strict=strict).value}: " + "; ".join(words)
 
@@ -278,10 +280,28 @@ def _notes(report: SoakReport, strict: bool, verbose: bool) -> Iterator[str]:
         yield from ("", "X3  VIOLATED: the same run gave other results", f"    {conflict}")
     for adapter in report.totals.adapters.values():
         yield from _failures(report, adapter)
+    yield from _kinds(report)
     for name, missing in report.missing.items():
         mark = "NEVER REACHED" if strict else "not reached"
         named = f": {'; '.join(missing)}" if strict or verbose else "; --verbose names them"
         yield from ("", f"{name}: {count_of(len(missing), 'coverage goal')} {mark}{named}")
+
+
+def _kinds(report: SoakReport, most: int = 50) -> Iterator[str]:
+    """List what was found, the news first; after a merge that told it apart from what was known."""
+    if not report.has_baseline:
+        return
+    yield ""
+    for row in report.kinds[:most]:
+        word = "NEW" if row.new else "known" if row.runs else "not seen"
+        size = (
+            "not made small" if row.operations is None else f"program of {count_of(row.operations, 'step')}"
+        )
+        since = f"since {row.first_seen}" if row.runs else f"last seen in {row.last_seen}"
+        runs = f", {count_of(row.runs, 'run')}" if row.runs else ""
+        yield f"{word:8}  {row.law} of {', '.join(row.adapters)}, {size}{runs}, {since}: {row.message}"
+    if len(report.kinds) > most:
+        yield f"... and {len(report.kinds) - most:,} more; --json lists all"
 
 
 def _missing(missing: Missing) -> str:
@@ -351,7 +371,8 @@ def _cut(lines: list[str]) -> Iterator[str]:
 
 def _header_of(report: SoakReport, record: RunRecord) -> CampaignHeader:
     """Return the header of the campaign that a run is of: its seed follows from that."""
-    return next((it for it in report.headers if seed_of(it, record.number) == record.seed), report.headers[0])
+    found = (it for it in report.headers if is_run_of(it, record.number, record.seed))
+    return next(found, report.headers[0])
 
 
 def _place_of(report: SoakReport, file: str) -> str:

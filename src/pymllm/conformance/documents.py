@@ -502,6 +502,31 @@ class DriftRow(Row, frozen=True, kw_only=True):
     verdict: str
 
 
+class FindingRow(Row, frozen=True, kw_only=True):
+    """A law and a program that breaks it, and how many runs did; what merges know of it.
+
+    ``operations`` and ``program`` are null where nobody has made a program small, and ``runs`` is 0 where an
+    earlier merge saw it and this one did not. Versions are those of the runs.
+    """
+
+    id: str
+    law: str
+    adapters: tuple[str, ...]
+    message: str
+    operations: int | None
+    runs: int
+    program: str | None
+    first_seen: str
+    last_seen: str
+    new: bool = True
+
+
+class FindingsDocument(Document, frozen=True, kw_only=True, tag="pymllm.findings"):
+    """What ``pymllm soak merge`` writes beside its ledger: new findings first, and the smallest of them."""
+
+    findings: tuple[FindingRow, ...]
+
+
 class SoakDocument(Document, frozen=True, kw_only=True, tag="pymllm.soak"):
     """What ``pymllm soak --json`` prints; after an interrupt the command's status is the signal's."""
 
@@ -522,6 +547,8 @@ class SoakDocument(Document, frozen=True, kw_only=True, tag="pymllm.soak"):
     refused: dict[str, str] = field(default_factory=dict)
     conflicts: tuple[str, ...]
     deviations: tuple[DeviationRow, ...] = ()
+    findings: tuple[FindingRow, ...] = ()
+    has_baseline: bool = False
 
 
 # -- replay --------------------------------------------------------------------------------------------------

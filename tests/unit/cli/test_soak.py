@@ -487,7 +487,10 @@ def test_everything_that_can_come_out_keeps_to_the_schema() -> None:
 NONE = SoakOptions(
     adapters=(), configs=(), deviations=(), timeout=30.0, stop_on_failure=False, jobs=2,
     **dict.fromkeys(
-        ("machine", "seed", "run", "operations", "minutes", "longest", "audit", "output", "resume", "shard")
+        ("machine", "seed", "run", "operations", "minutes", "longest", "audit", "output", "resume"),
+    ),
+    **dict.fromkeys(
+        ("shard", "corpus"),
     ),
 )  # fmt: skip
 

@@ -18,13 +18,15 @@ from msgspec import structs
 
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.deviations import GONE, is_of_version, tell_deviations
-from pymllm.conformance.documents import CampaignRow, DeviationRow, SoakDocument
+from pymllm.conformance.documents import CampaignRow, DeviationRow, FindingRow, SoakDocument
 from pymllm.conformance.foreign_source import digest_adapter
 from pymllm.conformance.machines import MACHINES, missing_machines
 from pymllm.conformance.runner import versions
 from pymllm.conformance.shards import Shard
 from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
+from pymllm.conformance.soak.corpus import CorpusRun, RareRuns, choose_runs, read_corpus, write_corpus
+from pymllm.conformance.soak.findings import PROGRAMS, Findings, compare_findings, write_findings
 from pymllm.conformance.soak.ledger import (
     FILE,
     CampaignHeader,
@@ -54,9 +56,6 @@ from pymllm.oracle.laws import LAWS
 from pymllm.oracle.verdicts import Verdict
 from pymllm.text_file import did_you_mean
 
-PROGRAMS = "programs"
-"""Folder beside a ledger with the programs that failed."""
-
 _RETRIES = 2
 """How often a run is played again whose process somebody killed, until that counts as its adapter's doing."""
 _EVERY_LAW = frozenset(law.id for law in LAWS)
@@ -85,6 +84,7 @@ class SoakPlan:
     deviations: tuple[Deviation, ...] = ()  # what is known to differ, and is passed over
     # only this part of the runs, and its failures are made small when all parts are merged
     shard: Shard | None = None
+    corpus: tuple[CorpusRun, ...] = ()  # runs that come first, where they can be played
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,8 @@ class SoakReport:
     interruption: KeyboardInterrupt | None = None  # what ended it early
     parts: tuple[Path, ...] = ()  # the folders of campaigns that were put together
     missing_runs: tuple[Missing, ...] = ()  # that are in none of them
+    kinds: tuple[FindingRow, ...] = ()  # what was found in them, equal programs once
+    has_baseline: bool = False  # whether it was compared with what was known before
 
     @property
     def missing(self) -> dict[str, list[str]]:
@@ -121,6 +123,11 @@ class SoakReport:
         return next(((it.count, it.ranges) for it in found), (0, ()))
 
     @property
+    def has_news(self) -> bool:
+        """Whether something was found that was not known."""
+        return any(it.new for it in self.kinds)
+
+    @property
     def deviations(self) -> tuple[DeviationRow, ...]:
         """What became of what is known, over all campaigns."""
         known = {repr(it): it for header in self.headers for it in header.deviations}
@@ -135,7 +142,8 @@ class SoakReport:
         """
         gone = any(row.status == GONE for row in self.deviations)
         unmet = strict and bool(self.missing or self.growing or gone)
-        if self.totals.has_violations or self.conflicts or unmet:
+        is_broken = self.has_news if self.has_baseline else self.totals.has_violations
+        if is_broken or self.conflicts or unmet:
             return Verdict.VIOLATED
         is_unknown = self.totals.has_problems or self.refused or self.missing_runs or not self.totals.runs
         return Verdict.UNKNOWN if is_unknown else Verdict.HOLDS
@@ -169,6 +177,8 @@ class SoakReport:
             refused={it.name: it.message for it in self.refused},
             conflicts=tuple(map(str, self.conflicts)),
             deviations=self.deviations,
+            findings=self.kinds,
+            has_baseline=self.has_baseline,
         )
 
 
@@ -205,6 +215,8 @@ def _stays_inside(path: Path, folder: Path) -> bool:
 
 
 def _refuse_strange_places(folder: Path, header: CampaignHeader) -> None:
+    if any(not 0 <= kept.place < len(header.places) or kept.limit < 1 for kept in header.corpus):
+        raise UsageError(f"{folder}: a run of the corpus is at a place that there is not, or has no length")
     if header.longest < 1:
         raise UsageError(f"{folder}: longest is {header.longest}; a run has 1 operation or more")
     for place in header.places:
@@ -311,8 +323,10 @@ def _begin(
         tuple(places),
         tuple(filter(is_of_version, plan.deviations)),
     )
-    runs = count_runs(header) if plan.run is None else 1
-    header = structs.replace(header, runs=runs, shard=plan.shard and astuple(plan.shard))
+    if plan.run is None:
+        header = structs.replace(header, corpus=choose_runs(plan.corpus, header.places))
+        header = structs.replace(header, runs=count_runs(header))
+    header, runs = structs.replace(header, shard=plan.shard and astuple(plan.shard)), header.runs
     if plan.shard is not None and runs is not None and 0 < runs < plan.shard.count:
         raise UsageError(
             f"--shard {plan.shard}: the campaign has {runs} runs; take at most so many shards, or give it "
@@ -455,27 +469,57 @@ def find_ledgers(folders: Iterable[Path]) -> list[Path]:
     return [folder / FILE if folder.is_dir() else folder for folder in folders]
 
 
-def merge_campaigns(folders: Sequence[Path], output: Path | None = None) -> SoakReport:
-    """Put campaigns, folders or ledgers, together; with ``output``, every run in one ledger there.
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """What is done with campaigns that are put together."""
 
-    Programs stay where they are. `FileExistsError`: there is a ledger in ``output``. `TraceError`, `OSError`:
-    a ledger cannot be read, or none can be written.
+    output: Path | None = None  # folder for one ledger of all runs, findings, and their small programs
+    shrinks: int = 0  # so many failing runs of each adapter and law are made small
+    baseline: tuple[FindingRow, ...] | None = None  # what was known before
+    corpus: Path | None = None  # folder whose corpus is to have the runs that reached what few reach
+    jobs: int = 1  # processes that make programs small
+    # refuses adapters that nobody trusts, before one of them runs
+    refuse: Callable[[Iterable[str]], None] = lambda adapters: None
+
+
+def merge_campaigns(folders: Sequence[Path], plan: MergePlan | None = None) -> SoakReport:
+    """Put campaigns, folders or ledgers, together.
+
+    Programs as they were played stay where they are. `FileExistsError`: there is a ledger in ``output``.
+    `TraceError`, `OSError`: a ledger cannot be read, or none can be written.
     """
+    plan = plan or MergePlan()
+    output = plan.output
     if output is not None and (output / FILE).exists():
         raise FileExistsError(output / FILE)
     ledgers = find_ledgers(folders)
+    corpus = () if plan.corpus is None else read_corpus(plan.corpus)
     merged = merge_ledgers(ledgers)
     if output is not None:
         merged.write(output)
-    totals = Totals(merged.headers)
+    totals, found, rare = Totals(merged.headers), Findings(plan.shrinks), RareRuns()
     for run in merged:
         totals.add(run)
+        found.add(run)
+        rare.add(run)
+    if plan.shrinks:
+        plan.refuse(found.adapters())
+    parts = tuple(ledger.parent for ledger in ledgers)
+    kinds = found.settle(parts, output, plan.jobs)
+    if plan.baseline is not None:
+        kinds = compare_findings(kinds, plan.baseline)
+    if output is not None:
+        write_findings(kinds, output)
+    if plan.corpus is not None:
+        write_corpus(rare.settle(corpus), plan.corpus)
     return SoakReport(
         tuple(merged.headers),
         totals,
         totals.memory.estimate(),
         folder=output,
         conflicts=tuple(merged.conflicts),
-        parts=tuple(ledger.parent for ledger in ledgers),
+        parts=parts,
+        kinds=kinds,
+        has_baseline=plan.baseline is not None,
         missing_runs=tuple(merged.missing),
     )

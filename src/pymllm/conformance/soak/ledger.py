@@ -49,6 +49,14 @@ class Place(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     source: str = ""
 
 
+class KeptRun(Struct, frozen=True, forbid_unknown_fields=True):
+    """A run of a corpus: the number of its place, counted from 0, its seed and its length."""
+
+    place: int
+    seed: int
+    limit: int
+
+
 class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a campaign is: with it, each of its runs can be told by its number.
 
@@ -61,6 +69,7 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     - ``places``: In the order of adapters, configurations, machines and sizes.
     - ``deviations``: What is known to differ, and is passed over.
     - ``runs``: How many there are; ``None`` where time decides, and in ledgers of older versions.
+    - ``corpus``: Runs that are played first, beside those of ``operations``.
     - ``shard``: Which part of them this ledger is to have: the third of eight is ``[3, 8]``; ``None`` for
       all.
     """
@@ -74,6 +83,7 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     places: tuple[Place, ...]
     deviations: tuple[Deviation, ...] = ()
     runs: int | None = None
+    corpus: tuple[KeptRun, ...] = ()
     shard: tuple[int, int] | None = None
 
     @property

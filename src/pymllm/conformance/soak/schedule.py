@@ -14,7 +14,7 @@ import hashlib
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.adapter_calls import build_adapter, closing
@@ -172,15 +172,24 @@ def plan_runs(header: CampaignHeader) -> Iterator[RunTask]:
 
     Adapters take turns, and so do the places of an adapter within a size, in an order drawn from the seed: a
     short campaign sees every adapter, a long one every place. Lengths are drawn so that short and long runs
-    are equally common.
+    are equally common. Before them come the runs of a corpus, and change nothing in them.
     """
-    turns = _Turns(header)
+    for number, kept in enumerate(header.corpus):
+        place = header.places[kept.place]
+        yield replace(make_task(header, number, place), seed=kept.seed, limit=kept.limit)
+    turns, before = _Turns(header), len(header.corpus)
     planned = number = 0
     while header.operations is None or planned < header.operations:
         task = make_task(header, number, turns.take(number))
         planned += task.limit
+        yield replace(task, number=before + number)
         number += 1
-        yield task
+
+
+def is_run_of(header: CampaignHeader, number: int, seed: int) -> bool:
+    """Tell whether a campaign has a run with this number and this seed."""
+    before = len(header.corpus)
+    return (seed_of(header, number - before) if number >= before else header.corpus[number].seed) == seed
 
 
 def count_runs(header: CampaignHeader) -> int | None:

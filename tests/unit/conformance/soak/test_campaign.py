@@ -17,12 +17,13 @@ from pymllm.adapters.registry import OWN, find_adapter
 from pymllm.conformance.program import rerun_history
 from pymllm.conformance.soak import campaign, ledger
 from pymllm.conformance.soak.campaign import (
-    PROGRAMS,
+    MergePlan,
     SoakPlan,
     load_campaign,
     merge_campaigns,
     soak,
 )
+from pymllm.conformance.soak.findings import PROGRAMS
 from pymllm.conformance.soak.ledger import FILE, Ledger, Memory, RunRecord, Shares, read_ledger
 from pymllm.conformance.soak.merging import merge_ledgers
 from pymllm.conformance.soak.totals import DriftVerdict
@@ -386,12 +387,12 @@ def test_duplicates_collapse_and_everything_else_adds_up(folders: tuple[Path, Pa
 
 def test_a_merged_ledger_is_a_ledger(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
     """With each run once; an existing one is left alone."""
-    merge_campaigns(folders, tmp_path)
+    merge_campaigns(folders, MergePlan(tmp_path))
     merged, parts = merge_ledgers([tmp_path / FILE]), merge_ledgers([folder / FILE for folder in folders])
     assert (list(merged), merged.headers) == (list(parts), parts.headers)
     assert merge_campaigns([tmp_path / FILE]).totals.runs == merge_campaigns(folders).totals.runs
     with pytest.raises(FileExistsError):
-        merge_campaigns(folders, tmp_path)
+        merge_campaigns(folders, MergePlan(tmp_path))
 
 
 def test_a_run_that_did_something_else_elsewhere_breaks_x3(

@@ -21,7 +21,7 @@ from msgspec import structs
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.shards import Shard
 from pymllm.conformance.soak import merging
-from pymllm.conformance.soak.campaign import load_campaign, merge_campaigns, soak
+from pymllm.conformance.soak.campaign import MergePlan, load_campaign, merge_campaigns, soak
 from pymllm.conformance.soak.ledger import FILE, Memory, RunRecord, read_ledger
 from pymllm.conformance.soak.measured import MEASURED_FILE, canonical_line, measured_schema
 from pymllm.conformance.soak.merging import LineSorter, merge_ledgers
@@ -257,7 +257,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_shards_merge_to_the_bytes_of_the_whole_campaign(folders: list[Path], tmp_path: Path) -> None:
     """X3: in any order, with duplicates, torn and played again, merged before, or all in one file."""
     whole, *parts = folders
-    merge_campaigns([whole], tmp_path / "whole")
+    merge_campaigns([whole], MergePlan(tmp_path / "whole"))
     expected = bytes_of(tmp_path / "whole")
     assert expected.count(b"\n") == len(list(load_campaign(whole)[1])) + 1
     torn = tmp_path / "torn"
@@ -266,7 +266,7 @@ def test_shards_merge_to_the_bytes_of_the_whole_campaign(folders: list[Path], tm
     appended = tmp_path / "appended"
     appended.mkdir()
     (appended / FILE).write_bytes(b"".join(map(bytes_of, reversed(parts))))
-    merge_campaigns(parts[:2], tmp_path / "some")
+    merge_campaigns(parts[:2], MergePlan(tmp_path / "some"))
     for number, order in enumerate(
         (
             parts,
@@ -278,7 +278,7 @@ def test_shards_merge_to_the_bytes_of_the_whole_campaign(folders: list[Path], tm
             [parts[2], tmp_path / "some"],
         )
     ):
-        report = merge_campaigns(order, tmp_path / f"{number}")
+        report = merge_campaigns(order, MergePlan(tmp_path / f"{number}"))
         assert bytes_of(tmp_path / f"{number}") == expected
         assert (report.verdict(), report.conflicts, report.missing_runs) == (Verdict.HOLDS, (), ())
         assert report.headers == tuple(load_campaign(whole)[:1])
@@ -287,7 +287,7 @@ def test_shards_merge_to_the_bytes_of_the_whole_campaign(folders: list[Path], tm
 def test_an_incomplete_set_of_shards_is_unknown(folders: list[Path], tmp_path: Path) -> None:
     """And complete once the rest is there, by whichever way."""
     _, first, second, third = folders
-    report = merge_campaigns([first, third], tmp_path / "some")
+    report = merge_campaigns([first, third], MergePlan(tmp_path / "some"))
     assert report.verdict() is Verdict.UNKNOWN
     (lack,) = report.missing_runs
     assert (lack.count, lack.shards) == (len(list(load_campaign(second)[1])), (Shard(2, 3),))
@@ -296,9 +296,9 @@ def test_an_incomplete_set_of_shards_is_unknown(folders: list[Path], tmp_path: P
     assert again.totals.cpu == report.totals.cpu > 0
     header, merged = load_campaign(tmp_path / "some")
     soak(PLAN, tmp_path / "some", (header, merged))
-    report = merge_campaigns([tmp_path / "some"], tmp_path / "all")
+    report = merge_campaigns([tmp_path / "some"], MergePlan(tmp_path / "all"))
     assert report.verdict() is Verdict.HOLDS
-    merge_campaigns(folders, tmp_path / "whole")
+    merge_campaigns(folders, MergePlan(tmp_path / "whole"))
     assert bytes_of(tmp_path / "all") == bytes_of(tmp_path / "whole")
 
 
@@ -320,8 +320,8 @@ def test_shards_that_were_killed_and_started_again_merge_to_the_same_bytes(
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
     assert bytes_of(folder).startswith(killed[: killed.rfind(b"\n") + 1])
     assert killed != bytes_of(folder)
-    report = merge_campaigns([folders[3], folder, folders[1]], tmp_path / "all")
-    merge_campaigns(folders[:1], tmp_path / "whole")
+    report = merge_campaigns([folders[3], folder, folders[1]], MergePlan(tmp_path / "all"))
+    merge_campaigns(folders[:1], MergePlan(tmp_path / "whole"))
     assert bytes_of(tmp_path / "all") == bytes_of(tmp_path / "whole")
     assert report.verdict() is Verdict.HOLDS
 
@@ -332,8 +332,8 @@ def test_failures_of_shards_are_those_of_the_whole_campaign(tmp_path: Path) -> N
     soak(plan, tmp_path / "whole")
     for number in (2, 1):
         soak(of(number, plan, 2), tmp_path / f"{number}")
-    whole = merge_campaigns([tmp_path / "whole"], tmp_path / "a")
-    parts = merge_campaigns([tmp_path / "1", tmp_path / "2"], tmp_path / "b")
+    whole = merge_campaigns([tmp_path / "whole"], MergePlan(tmp_path / "a"))
+    parts = merge_campaigns([tmp_path / "1", tmp_path / "2"], MergePlan(tmp_path / "b"))
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
     one, other = (it.totals.adapters["faulty-dirty-rows"].failures["P2"] for it in (whole, parts))
     assert (one.runs, canonical_line(one.first)) == (other.runs, canonical_line(other.first))
@@ -342,6 +342,6 @@ def test_failures_of_shards_are_those_of_the_whole_campaign(tmp_path: Path) -> N
 
 def test_a_ledger_of_an_older_version_is_read_as_it_was(tmp_path: Path) -> None:
     """Its header does not say how many runs there are, so none is missing."""
-    report = merge_campaigns([write(tmp_path / FILE, HEADER, made(5)).parent], tmp_path / "all")
+    report = merge_campaigns([write(tmp_path / FILE, HEADER, made(5)).parent], MergePlan(tmp_path / "all"))
     assert (report.missing_runs, report.totals.runs) == ((), 1)
     assert next(iter(read_ledger(tmp_path / "all" / FILE))) == HEADER
