@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,7 +76,7 @@ class SpreadOptions:
             options.refuse_typed(("shards", "retries"), "this is for --executor, which is not given")
             return False
         options.refuse_typed(
-            ("shard", "run", "cabinets", "faults"), "this is for one process, not --executor"
+            ("shard", "run", "corpus", "cabinets", "faults"), "this is for one process, not --executor"
         )
         return True
 
@@ -191,12 +191,18 @@ def _merge(
 ) -> SoakReport:
     """Merge the shards that are there into the campaign's folder, in place of what was merged before."""
     from pymllm.conformance.smoke import SmokeFailure
-    from pymllm.conformance.soak.campaign import SoakReport, merge_campaigns
+    from pymllm.conformance.soak.campaign import MergePlan, SoakReport, merge_campaigns
     from pymllm.conformance.soak.ledger import FILE
     from pymllm.conformance.soak.totals import Totals
 
+    def refuse(played: Iterable[str]) -> None:
+        for name in sorted(played):  # what a node sent may name anything
+            options.adapter_of_file(str(folder), name, name if name in plan.adapters else None)
+
     (folder / FILE).unlink(missing_ok=True)
-    report = merge_campaigns(shards, folder) if shards else SoakReport((), Totals(), (), folder=folder)
+    shrinks = int(spread.interruption is None)  # once, as one process does
+    merge = MergePlan(folder, shrinks, jobs=asked.jobs, refuse=refuse)
+    report = merge_campaigns(shards, merge) if shards else SoakReport((), Totals(), (), folder=folder)
     lost = {f"shard {number}/{plan.shards}": why for number, why in sorted(spread.progress.lost.items())}
     failures = tuple(SmokeFailure(name, None, why) for name, why in {**refused, **lost}.items())
     return replace(report, refused=(*report.refused, *failures), interruption=spread.interruption)
