@@ -241,9 +241,14 @@ store = click.option(
 )
 
 
+KNOWN_FILE = "pymllm.known"
+"""Under this name a command's context has the file that ``--deviations`` named."""
+
+
 def _read_known(context: click.Context, param: click.Parameter, path: Path | None) -> tuple[Deviation, ...]:
     if path is None:
         return ()
+    context.meta[KNOWN_FILE] = path
     from pymllm.conformance.deviations import read_deviations  # and the laws; --help does without
 
     with refusing(str(path)), refusing_unreadable():

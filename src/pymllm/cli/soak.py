@@ -18,6 +18,7 @@ import click
 from pymllm.cli import options
 from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
 from pymllm.cli.program import complain
+from pymllm.cli.soak_spread import SpreadOptions, options_of_executor, spread_campaign
 from pymllm.cli.store import keep_run, refuse_run_or_program
 from pymllm.cli.tables import progress_bar, tell
 from pymllm.history.files import Config, Deviation
@@ -113,6 +114,7 @@ def _corpus_option(help: str) -> Callable[[Any], Any]:
 )
 @_corpus_option("Play the runs first that pymllm soak merge --corpus kept there, beside --operations.")
 @options.shard
+@options_of_executor
 @options.jobs
 @click.option(
     "--audit",
@@ -159,6 +161,9 @@ def soak_command(
     commands: tuple[str, ...],
     cabinets: tuple[str, ...],
     faults: tuple[str, ...],
+    executor: str | None,
+    shards: int | None,
+    retries: int | None,
     **chosen: Any,
 ) -> int | None:
     """Run long random programs for hours, while pools fill, age and drain; judge every operation.
@@ -178,6 +183,8 @@ def soak_command(
     """
     if context.invoked_subcommand is not None:
         return None
+    spread = SpreadOptions(executor, shards, retries)
+    is_spread = spread.check()
     chosen["adapters"] = options.names_of(chosen["adapters"], commands)
     if chosen["resume"] is not None:
         options.refuse_typed(_OF_A_CAMPAIGN, "--resume takes it from the ledger")
@@ -187,14 +194,15 @@ def soak_command(
         refuse_beside_faults(*kept, "shard", "corpus")
     if strict and chosen["shard"] is not None:
         raise click.UsageError("--strict is for the whole campaign; give it to pymllm soak merge.")
+    chosen["shard"] = None if is_spread else chosen["shard"]  # which may be of the environment
     plan = SoakOptions(**chosen)
-    plan.check()
+    plan.check(is_spread=is_spread)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     if cabinets or faults:
         return _look_for_faults(plan, cabinets, faults, as_json, store, progress)
-    report = _play(plan, progress)
-    if report.interruption is not None:
+    report = spread_campaign(plan, spread, progress) if is_spread else _play(plan, progress)
+    if report.interruption is not None and not is_spread:
         complain(f"continue with: {_resuming(report)}")
     folders = () if report.folder is None else (report.folder,)
     return _tell(report, strict, verbose, as_json, store, page, folders)
@@ -389,7 +397,7 @@ class SoakOptions:
     output: Path | None
     resume: Path | None
 
-    def check(self) -> None:
+    def check(self, *, is_spread: bool = False) -> None:
         """Refuse what does not fit together, and names that do not exist."""
         for name in self.adapters:
             options.find_adapter_or_refuse(name)
@@ -404,7 +412,7 @@ class SoakOptions:
                 )
             if self.run is not None:
                 raise click.UsageError("--run repeats one run, which has no shards; leave out --shard.")
-        if self.resume is not None and not (self.resume / LEDGER).is_file():
+        if self.resume is not None and not is_spread and not (self.resume / LEDGER).is_file():
             raise click.UsageError(f"--resume {self.resume}: there is no {LEDGER} in it.")
 
     def check_resumed(self, adapters: Iterable[str]) -> None:

@@ -1,0 +1,1 @@
+"""Campaigns over many machines: shards go out to an executor, their ledgers come back."""

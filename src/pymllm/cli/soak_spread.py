@@ -1,0 +1,270 @@
+"""``pymllm soak --executor``: a campaign whose shards are played wherever an engine has room."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from pymllm.campaign.plan import MOST, STOP, ShardPlan, read_plan, write_plan
+from pymllm.cli import options
+from pymllm.cli.program import complain
+from pymllm.cli.tables import BETWEEN_LINES, paced, shows_progress, time_of
+from pymllm.report.quantities import count_of
+
+if TYPE_CHECKING:
+    from pymllm.campaign.engines import Engine
+    from pymllm.campaign.spread import Progress, Spread
+    from pymllm.cli.soak import SoakOptions
+    from pymllm.conformance.soak.campaign import SoakReport
+
+_FEW = 4  # shards for each worker, so that a slow one holds up little
+_UNKNOWN = 16  # shards, where an engine does not say how many workers it has
+ENGINE_LOG = "engine.log"
+"""What an engine prints while it plays a campaign, in the campaign's folder."""
+_LONGEST = 50_000  # as of `pymllm.cli.soak`
+_BETWEEN_DRAWS = 0.5  # seconds
+
+
+def options_of_executor(command: Any) -> Any:
+    """Add the options of a campaign over many machines to a command."""
+    for option in (
+        click.option(
+            "--retries",
+            type=options.whole(0, 100),
+            show_default="3",
+            help="With --executor: how often a shard is tried again that was lost with its worker.",
+        ),
+        click.option(
+            "--shards",
+            type=options.whole(1, MOST),
+            show_default="a few for each worker",
+            help="With --executor: number of shards.",
+        ),
+        click.option(
+            "--executor",
+            metavar="ENGINE",
+            help="Play in shards on many machines: ray[:ADDRESS], dask:ADDRESS, slurm[:PARTITION], or "
+            "module:factory, which makes a concurrent.futures.Executor. --minutes then count for each shard, "
+            "and --jobs (default: 1) are processors of a shard.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadOptions:
+    """The options of `options_of_executor`, as given."""
+
+    executor: str | None
+    shards: int | None
+    retries: int | None
+
+    def check(self) -> bool:
+        """Refuse what does not fit together; return whether shards go to an executor."""
+        if self.executor is None:
+            options.refuse_typed(("shards", "retries"), "this is for --executor, which is not given")
+            return False
+        options.refuse_typed(
+            ("shard", "run", "corpus", "cabinets", "faults"), "this is for one process, not --executor"
+        )
+        return True
+
+
+def spread_campaign(asked: SoakOptions, spread: SpreadOptions, progress: str) -> SoakReport:
+    """Play a campaign on an engine, and merge what came back."""
+    from pymllm.campaign.engines import open_engine
+
+    assert spread.executor is not None  # as checked
+    begun = monotonic()
+    context = click.get_current_context()
+    is_default = context.get_parameter_source("jobs") is ParameterSource.DEFAULT
+    asked = replace(asked, jobs=1 if is_default else asked.jobs)
+    with options.refusing(), options.refusing_unreadable():
+        plan = None if asked.resume is None else read_plan(asked.resume)
+        if plan is not None:
+            options.refuse_typed(("shards",), "--resume takes it from the campaign")
+            asked.check_resumed(plan.adapters)
+        options.add_folder_of(spread.executor)
+        seed = secrets.randbelow(2**32) if asked.seed is None else asked.seed
+        folder = asked.resume or asked.output or Path("runs") / f"soak-{seed if plan is None else plan.seed}"
+        engine = open_engine(spread.executor, asked.jobs, folder / "jobs")
+        try:
+            if plan is None:
+                plan = _make_plan(asked, seed, spread.shards or _default_shards(asked, engine))
+                write_plan(plan, folder)
+            # An engine prints where results belong, such as what it has to say of a node that is gone.
+            with open(folder / ENGINE_LOG, "a", encoding="utf-8") as said, redirect_stdout(said):
+                return _play(plan, asked, spread, folder, engine, progress, begun)
+        finally:
+            engine.close(at_once=True)
+
+
+def _default_shards(asked: SoakOptions, engine: Engine) -> int:
+    """Return how many shards a campaign is cut into: never more than it has runs."""
+    if asked.operations is None:  # each plays for so many minutes
+        return engine.workers or _UNKNOWN
+    few = _FEW * engine.workers if engine.workers else _UNKNOWN
+    return max(1, min(few, asked.operations // (asked.longest or _LONGEST)))
+
+
+def _make_plan(asked: SoakOptions, seed: int, shards: int) -> ShardPlan:
+    known = click.get_current_context().meta.get(options.KNOWN_FILE)
+    audit = None if asked.audit is None else {0: "off", 1: "every"}.get(asked.audit, f"1/{asked.audit}")
+    return ShardPlan(
+        shards,
+        seed,
+        tuple(dict.fromkeys(asked.adapters)),
+        asked.configs,
+        asked.machine,
+        asked.operations,
+        asked.minutes,
+        asked.longest,
+        audit,
+        None if known is None else Path(known).read_text(encoding="utf-8"),
+    )
+
+
+def _play(
+    plan: ShardPlan,
+    asked: SoakOptions,
+    chosen: SpreadOptions,
+    folder: Path,
+    engine: Engine,
+    mode: str,
+    begun: float,
+) -> SoakReport:
+    from pymllm.campaign.returned import Returned
+    from pymllm.campaign.spread import RETRIES, Progress, Spread
+
+    words = ["--jobs", str(asked.jobs), "--timeout", str(asked.timeout)]
+    words += ["--stop-on-failure"] if asked.stop_on_failure else []
+    (folder / STOP).unlink(missing_ok=True)
+    tasks = plan.tasks(folder, words)
+    progress = Progress(plan.shards, done=plan.shards - len(tasks))
+    returned = Returned(folder, plan.shards, progress, complain)
+    retries = RETRIES if chosen.retries is None else chosen.retries
+    with spread_display(mode) as show:
+        spread = Spread(
+            engine,
+            returned.keep,
+            progress,
+            retries=retries,
+            stops_on_failure=asked.stop_on_failure,
+            show=show,
+        )
+        spread.play(tasks)
+    if spread.interruption is not None:
+        (folder / STOP).touch()
+    engine.close(at_once=spread.interruption is not None)
+    report = _merge(plan, asked, folder, returned.folders, returned.refused, spread)
+    if progress.retried:
+        attempts = count_of(progress.retried, "attempt")
+        complain(f"tried again after a loss: {attempts}; the last: {progress.trouble}")
+    if progress.resumed:
+        complain(f"taken over from attempts that were lost: {count_of(progress.resumed, 'run')}")
+    if spread.interruption is not None or progress.lost:
+        complain(f"continue with: {_resuming(plan, folder, chosen)}")
+    if spread.interruption is not None and not report.totals.runs:
+        raise spread.interruption
+    at_once = min(engine.workers or plan.shards, plan.shards)
+    return replace(report, seconds=monotonic() - begun, jobs=at_once * asked.jobs)
+
+
+def _merge(
+    plan: ShardPlan,
+    asked: SoakOptions,
+    folder: Path,
+    shards: list[Path],
+    refused: dict[str, str],
+    spread: Spread,
+) -> SoakReport:
+    """Merge the shards that are there into the campaign's folder, in place of what was merged before."""
+    from pymllm.conformance.smoke import SmokeFailure
+    from pymllm.conformance.soak.campaign import MergePlan, SoakReport, merge_campaigns
+    from pymllm.conformance.soak.ledger import FILE
+    from pymllm.conformance.soak.totals import Totals
+
+    def refuse(played: Iterable[str]) -> None:
+        for name in sorted(played):  # what a node sent may name anything
+            options.adapter_of_file(str(folder), name, name if name in plan.adapters else None)
+
+    (folder / FILE).unlink(missing_ok=True)
+    shrinks = int(spread.interruption is None)  # once, as one process does
+    merge = MergePlan(folder, shrinks, jobs=asked.jobs, refuse=refuse)
+    report = merge_campaigns(shards, merge) if shards else SoakReport((), Totals(), (), folder=folder)
+    lost = {f"shard {number}/{plan.shards}": why for number, why in sorted(spread.progress.lost.items())}
+    failures = tuple(SmokeFailure(name, None, why) for name, why in {**refused, **lost}.items())
+    return replace(report, refused=(*report.refused, *failures), interruption=spread.interruption)
+
+
+def _resuming(plan: ShardPlan, folder: Path, chosen: SpreadOptions) -> str:
+    """Return the command with which a campaign goes on: what runs from outside is named again."""
+    words = ["pymllm", "soak", "--resume", str(folder), "--executor", str(chosen.executor)]
+    for name in plan.adapters:
+        words += [] if options.is_of_registry(name) else ["--adapter", name]
+    return shlex.join(words)
+
+
+# -- while it runs -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def spread_display(mode: str, clock: Callable[[], float] = monotonic) -> Iterator[Callable[[Progress], None]]:
+    """Show how far a campaign is over all nodes: a bar on a terminal, else a line now and then."""
+    if not shows_progress(mode):
+        yield lambda progress: None
+        return
+    begun = clock()
+
+    def line(progress: Progress) -> str:
+        return describe_spread(progress, clock() - begun)
+
+    if not sys.stderr.isatty():
+        if mode == "on":
+            complain("shards go out")
+        yield paced(lambda progress: complain(line(progress)), BETWEEN_LINES, clock)
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    with Live(
+        console=Console(file=sys.stderr), auto_refresh=False, transient=True, redirect_stdout=False
+    ) as live:
+
+        def draw(progress: Progress) -> None:
+            bar = ProgressBar(progress.shards, progress.done + len(progress.lost))
+            grid = Table.grid()
+            grid.add_row(bar)
+            grid.add_row(Text(line(progress)))
+            live.update(grid, refresh=True)
+
+        yield paced(draw, _BETWEEN_DRAWS, clock)
+
+
+def describe_spread(progress: Progress, seconds: float) -> str:
+    """Say in one line how far a campaign is."""
+    rate = f"{progress.operations / seconds:,.0f}/s" if seconds else "-"
+    words = [
+        f"{progress.done:,} of {progress.shards:,} shards done, {progress.running:,} running, "
+        f"{progress.waiting:,} waiting, {progress.retried:,} retried, {len(progress.lost):,} given up",
+        f"{progress.operations:,} operations",
+        rate,
+        f"{progress.failures:,} failures",
+    ]
+    words += [] if progress.workers is None else [f"{progress.workers:,} workers"]
+    words += [f"last trouble: {progress.trouble}"] if progress.trouble else []
+    return f"{time_of(seconds)}  " + "  ".join(words)

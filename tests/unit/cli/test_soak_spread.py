@@ -1,0 +1,341 @@
+"""``pymllm soak --executor``."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zlib
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pymllm.campaign import shard_task, spread
+from pymllm.campaign.plan import FILE, STOP, read_plan
+from pymllm.campaign.shard_task import PlayedShard, ShardTask
+from pymllm.campaign.spread import Progress
+from pymllm.cli.soak_spread import describe_spread, spread_display
+from pymllm.cli.tables import BETWEEN_LINES
+from tests.unit.cli.typed import Terminal, refused, typed
+
+ENGINE = f"{__name__}:engine"
+LONG = ("--operations", "8000", "--longest", "1000", "--seed", "3")
+SHORT = ("--adapter", "rows", "--operations", "900", "--longest", "150", "--seed", "3")
+
+soak = partial(typed, "soak")
+
+
+class Engine(Executor):
+    """Plays each shard at once, in this process; first comes what a test has to say of it."""
+
+    _max_workers = 2
+    before: Callable[[ShardTask], PlayedShard | None] = lambda task: None
+    asked: list[ShardTask] = []  # noqa: RUF012  # of the class, as the test begins it anew
+    closed: list[bool] = []  # noqa: RUF012
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            (task,) = args
+            Engine.asked.append(task)
+            future.set_result(Engine.before(task) or play_here(task))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        Engine.closed.append(wait)
+
+
+def engine() -> Engine:
+    return Engine()
+
+
+def play_here(task: ShardTask) -> PlayedShard:
+    """Type the shard's command in this process."""
+    folder = shard_task._home(task.campaign) / task.name
+    folder.mkdir()
+    words = shard_task._command(task, folder)[4:]
+    result = typed("soak", *words)
+    programs = [(it.name, zlib.compress(it.read_bytes())) for it in (folder / "programs").glob("*")]
+    ledger, document = (folder / "ledger.jsonl").read_bytes(), result.stdout.encode()
+    return PlayedShard(
+        *(task.number, result.exit_code, result.stderr, "here", 0, 1.0),
+        *(zlib.compress(ledger), zlib.compress(document), tuple(programs)),
+    )
+
+
+@pytest.fixture(autouse=True)
+def begin_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, work_here: None) -> None:
+    monkeypatch.setattr(Engine, "before", staticmethod(lambda task: None))
+    monkeypatch.setattr(Engine, "asked", [])
+    monkeypatch.setattr(Engine, "closed", [])
+    monkeypatch.setattr(spread, "_PAUSE", 0.0)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "node"))
+    (tmp_path / "node").mkdir()
+
+
+def first(number: int, *outcomes: PlayedShard | BaseException) -> Callable[[ShardTask], PlayedShard | None]:
+    """Return what says, of the first attempts of a shard, what becomes of them."""
+    left = list(outcomes)
+
+    def say(task: ShardTask) -> PlayedShard | None:
+        if task.number != number or not left:
+            return None
+        outcome = left.pop(0)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    return say
+
+
+def merged(*folders: Path, to: Path) -> bytes:
+    """Return the one ledger of a campaign, whoever played it."""
+    assert soak("merge", *folders, "--output", to).exit_code == 0
+    return (to / "ledger.jsonl").read_bytes()
+
+
+def played_halves(folder: Path) -> list[Any]:
+    """What was played, of each run of a ledger in the order of its lines."""
+    lines = [json.loads(line) for line in (folder / "ledger.jsonl").read_text("utf-8").splitlines()]
+    return [(it["number"], it["digest"]) for it in lines if "number" in it]
+
+
+def test_the_shards_of_a_campaign_are_the_campaign(tmp_path: Path) -> None:
+    """The same runs, whatever the number of shards, and whoever played them."""
+    alone, several = tmp_path / "alone", tmp_path / "several"
+    assert soak(*SHORT, "--jobs", "1", "--output", alone).exit_code == 0
+    result = soak(*SHORT, "--executor", ENGINE, "--shards", "3", "--output", several)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[-1].startswith("holds: 9")
+    assert (several / "ledger.jsonl").read_bytes() == merged(alone, to=tmp_path / "merged")
+    assert [(it.number, it.count) for it in Engine.asked] == [(1, 3), (2, 3), (3, 3)]
+    assert {word for it in Engine.asked for word in it.words} >= {"--jobs", "1"}  # though there are more here
+    assert sorted(path.name for path in several.iterdir()) == [
+        *("engine.log", "ledger.jsonl", "measured.jsonl", "shards", "shards.json")
+    ]
+
+
+def test_real_processes_play_shards(tmp_path: Path) -> None:
+    """As anybody would type it, with an executor of Python's own, and shards that are counted for it."""
+    name = "concurrent.futures:ThreadPoolExecutor"
+    words = ("--adapter", "rows", "--operations", "300", "--longest", "150", "--seed", "3", "--json")
+    result = soak(*words, "--executor", name, "--shards", "2", "--output", tmp_path / "c")
+    assert (result.exit_code, result.stderr) == (0, "")
+    document = json.loads(result.stdout)
+    assert (document["verdict"], document["refused"], document["jobs"]) == ("holds", {}, 2)
+    assert document["operations"] >= 300
+    assert [*(tmp_path / "node").iterdir()] == []
+
+
+def test_a_campaign_has_a_few_shards_for_each_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never more than runs, and with minutes one for each."""
+
+    def refuse(task: ShardTask) -> None:
+        raise OSError("not now")
+
+    monkeypatch.setattr(Engine, "before", staticmethod(refuse))
+    soak = partial(typed, "soak", "--retries", "0")
+    soak(*SHORT, "--executor", ENGINE, "--output", tmp_path / "runs")  # at least 900 / 150
+    soak(*SHORT, "--longest", "10", "--executor", ENGINE, "--output", tmp_path / "workers")
+    minutes = ("--adapter", "rows", "--minutes", "0", "--seed", "3", "--executor", ENGINE)
+    soak(*minutes, "--output", tmp_path / "minutes")
+    monkeypatch.setattr(Engine, "_max_workers", None)
+    soak(*SHORT, "--longest", "10", "--executor", ENGINE, "--output", tmp_path / "silent")
+    counts = {it.name: read_plan(it).shards for it in tmp_path.iterdir() if (it / FILE).exists()}
+    assert counts == {"runs": 6, "workers": 8, "minutes": 2, "silent": 16}
+
+
+def test_what_is_lost_is_tried_again_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict is that of the campaign."""
+    monkeypatch.setattr(Engine, "before", staticmethod(first(2, OSError("node is gone"))))
+    result = soak(*SHORT, "--executor", ENGINE, "--shards", "3", "--output", tmp_path / "c")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "pymllm: tried again after a loss: 1 attempt; the last: shard 2-of-3: OSError: node is gone\n"
+    )
+    assert [it.number for it in Engine.asked] == [1, 2, 3, 2]
+
+
+def test_a_shard_that_is_given_up_makes_the_verdict_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its reason, and how to go on; then it is played, and it alone."""
+    gone = [OSError("node is gone")] * 2
+    monkeypatch.setattr(Engine, "before", staticmethod(first(2, *gone)))
+    folder = tmp_path / "c"
+    words = ("--executor", ENGINE, "--shards", "3", "--retries", "1")
+    result = soak(*SHORT, *words, "--output", folder, "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["verdict"], document["exit_status"]) == (3, "unknown", 3)
+    assert document["refused"] == {
+        "shard 2/3": "given up after 2 attempts; the last one: OSError: node is gone"
+    }
+    assert result.stderr.splitlines()[-1] == (
+        f"pymllm: continue with: pymllm soak --resume {folder} --executor {ENGINE}"
+    )
+    Engine.asked.clear()
+    again = soak("--resume", folder, "--executor", ENGINE)
+    assert (again.exit_code, again.stderr) == (0, "")
+    assert [it.number for it in Engine.asked] == [2]
+    assert len(played_halves(folder)) == len({number for number, _ in played_halves(folder)}) >= 6
+
+
+def test_nothing_that_came_back_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every shard was given up there is no ledger, and no traceback."""
+    monkeypatch.setattr(Engine, "before", staticmethod(first(1, OSError("gone"))))
+    words = ("--executor", ENGINE, "--shards", "1", "--retries", "0", "--output", tmp_path / "c")
+    result = soak(*SHORT, *words)
+    assert result.exit_code == 3
+    assert "shard 1/1  could not be examined" in result.stdout
+    assert not (tmp_path / "c" / "ledger.jsonl").exists()
+
+
+def test_a_violation_is_a_violation_although_a_shard_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its program came along."""
+    monkeypatch.setattr(Engine, "before", staticmethod(first(2, OSError("gone"))))
+    words = ("--adapter", "faulty-dirty-rows", "--executor", ENGINE, "--shards", "2", "--retries", "0")
+    result = soak(*words, *LONG, "--output", tmp_path / "c")
+    assert result.exit_code == 1
+    assert "P2  VIOLATED by faulty-dirty-rows" in result.stdout
+    (command,) = set(re.findall(r"as played +(pymllm rerun .*)", result.stdout))
+    file = command.split()[2]
+    assert Path(file).is_file()
+    assert Path(file).is_relative_to(tmp_path / "c")
+
+
+def test_a_failure_stops_the_campaign_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards that have not begun are not played, and none of them is missed."""
+    monkeypatch.setattr(Engine, "_max_workers", 1)
+    words = ("--adapter", "faulty-dirty-rows", "--stop-on-failure", "--executor", ENGINE, "--shards", "4")
+    result = soak(*words, *LONG, "--output", tmp_path / "c")
+    assert result.exit_code == 1
+    assert [it.number for it in Engine.asked] == [1]
+    assert "--stop-on-failure" in Engine.asked[0].words
+    assert "could not be examined" not in result.stdout
+
+
+def test_an_interrupt_keeps_what_came_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine is let go of at once, and shards that see the folder are told to stop."""
+
+    def interrupt(task: ShardTask) -> None:
+        if task.number == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "_max_workers", 1)
+    monkeypatch.setattr(Engine, "before", staticmethod(interrupt))
+    folder = tmp_path / "c"
+    words = ("--executor", ENGINE, "--shards", "3", "--output", folder)
+    result = soak(*SHORT, *words)
+    assert result.exit_code == 130
+    assert f"continue with: pymllm soak --resume {folder} --executor {ENGINE}" in result.stderr
+    assert 0 < len(played_halves(folder)) < 6
+    assert (folder / STOP).exists()
+    assert Engine.closed[0] is False
+    monkeypatch.setattr(Engine, "before", staticmethod(lambda task: None))
+    assert soak("--resume", folder, "--executor", ENGINE).exit_code == 0
+    assert not (folder / STOP).exists()
+    assert [it.number for it in Engine.asked] == [1, 2, 2, 3]
+
+
+def test_an_adapter_of_somebody_is_named_again_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: str
+) -> None:
+    """The file of a campaign may be anybody's; what it names is not played."""
+    monkeypatch.setattr(Engine, "before", staticmethod(first(1, OSError("gone"))))
+    name, folder = f"{tiny}:TinyRows", tmp_path / "c"
+    words = ("--operations", "300", "--longest", "150", "--seed", "3", "--shards", "1", "--retries", "0")
+    result = soak("--adapter", name, *words, "--executor", ENGINE, "--output", folder)
+    assert result.stderr.endswith(f"--executor {ENGINE} --adapter {name}\n")
+    refused("soak", "--resume", folder, "--executor", ENGINE, words=f"add --adapter {name}")
+    result = soak("--resume", folder, "--executor", ENGINE, "--adapter", name)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_deviations_travel_as_text(tmp_path: Path) -> None:
+    """The file need not be on the node."""
+    known = tmp_path / "known.toml"
+    known.write_text(
+        '[dirty]\nlaw = "P2"\nadapter = "faulty-dirty-rows"\nkind = "defect"\nreason = "a test"\n'
+    )
+    words = ("--adapter", "faulty-dirty-rows", "--deviations", known, "--executor", ENGINE, "--shards", "2")
+    result = soak(*words, *SHORT[2:], "--output", tmp_path / "c")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert {it.known for it in Engine.asked} == {known.read_text()}
+    assert read_plan(tmp_path / "c").known == known.read_text()
+
+
+@pytest.mark.parametrize(
+    ("typing", "words"),
+    [
+        (("--shards", "3"), "--shards: this is for --executor, which is not given; leave it out."),
+        (("--retries", "3"), "--retries: this is for --executor"),
+        (("--executor", ENGINE, "--run", "3"), "--run: this is for one process, not --executor"),
+        (("--executor", ENGINE, "--fault", "B01"), "--fault: this is for one process"),
+        (("--executor", ENGINE, "--shard", "1/2"), "--shard: this is for one process"),
+        (("--executor", ENGINE, "--shards", "0"), "0 is not in the range 1<=x<=100000."),
+        (("--executor", "spark"), "--executor 'spark'; it must be one of ray, ray:ADDRESS,"),
+        (("--executor", ENGINE, "--adapter", "rowz"), "rowz"),
+    ],
+)
+def test_what_does_not_fit_is_refused(typing: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    """Before anything is written or opened."""
+    refused("soak", *typing, "--output", tmp_path / "c", words=words)
+    assert not (tmp_path / "c").exists()
+    assert Engine.asked == []
+
+
+def test_a_folder_with_a_campaign_is_refused(tmp_path: Path) -> None:
+    """It goes on with --resume, which takes the number of shards from it."""
+    soak(*SHORT, "--executor", ENGINE, "--shards", "2", "--output", tmp_path)
+    refused("soak", *SHORT, "--executor", ENGINE, "--output", tmp_path, words="there is a campaign already")
+    typing = ("--resume", tmp_path, "--executor", ENGINE, "--shards", "2")
+    refused("soak", *typing, words="--shards: --resume takes it from the campaign; leave it out.")
+    refused("soak", "--resume", tmp_path / "no", "--executor", ENGINE, words="there is no shards.json in it")
+
+
+PROGRESS = Progress(
+    12, done=3, running=4, retried=2, operations=90_000, failures=1, workers=4, lost={7: "gone"}, trouble="x"
+)
+
+
+def test_one_line_tells_of_all_nodes() -> None:
+    """With units, and what went wrong last."""
+    assert describe_spread(PROGRESS, 60.0) == (
+        "0:01:00  3 of 12 shards done, 4 running, 4 waiting, 2 retried, 1 given up  90,000 operations  "
+        "1,500/s  1 failures  4 workers  last trouble: x"
+    )
+    assert describe_spread(Progress(1), 0.0).endswith("0 operations  -  0 failures")
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_progress_is_lines_or_a_bar(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> None:
+    """A line every ten seconds, or what is drawn again on a terminal; none if nobody asked."""
+    monkeypatch.setattr("sys.stderr", stream)
+    now = 0.0
+    with spread_display("on", lambda: now) as show:
+        show(PROGRESS)
+        now = BETWEEN_LINES
+        show(PROGRESS)
+    text = stream.getvalue()
+    assert text.count("3 of 12 shards done") == (1 if not stream.isatty() else text.count("0:00:10"))
+    assert ("shards go out" in text) == (not stream.isatty())
+    assert "0:00:10" in text
+    with spread_display("off") as show:
+        show(PROGRESS)
+    assert stream.getvalue() == text
+
+
+def test_help_names_the_engines() -> None:
+    """And needs none of them."""
+    text = " ".join(soak("--help").stdout.split())
+    assert "ray[:ADDRESS], dask:ADDRESS, slurm[:PARTITION], or module:factory" in text
