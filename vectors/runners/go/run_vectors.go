@@ -118,7 +118,10 @@ func isLike(expected, seen string, ended *bool) bool {
 	case "{":
 		return strings.HasPrefix(seen, "{") && find(all, func(it item) bool {
 			other := get(seen, it.name)
-			return (other != "" || it.name == "is") && !isLike(it.value, other, ended)
+			if other == "" {
+				other = map[string]string{"is": "null", "effects": "[]"}[it.name]
+			}
+			return other != "" && !isLike(it.value, other, ended)
 		}) < 0
 	case "[":
 		isRight := isList && len(all) == len(left)
@@ -329,6 +332,16 @@ func (my *pageCache) apply(step int, op string) string {
 		result = `"locked"`
 	case "unlock":
 		my.hold(my.nodes[numberOf(op, "lock")], -1)
+	case "reset":
+		prefixes := []string{}
+		for prefix := range my.pages {
+			prefixes = append(prefixes, prefix)
+		}
+		sort.Strings(prefixes)
+		for _, prefix := range prefixes {
+			freed = append(freed, my.pages[prefix].slots...)
+			delete(my.pages, prefix)
+		}
 	case "alloc":
 		count := (wanted + my.size - 1) / my.size * my.size
 		if result = `"no_room"`; count <= len(my.free) {
@@ -479,6 +492,9 @@ func main() {
 			} else if verdict != "skipped" && reason != "" {
 				told += id + "  passes, and is listed as a known deviation\n"
 			}
+		}
+		if kind == "" {
+			refuse(path + ": must begin with a header, which names the kind of its vectors")
 		}
 	}
 	summary := []string{}

@@ -10,9 +10,8 @@ import json
 import re
 import sys
 from collections import Counter
-from pathlib import Path
 
-# -- JSON: in ASCII without escapes, with integers of at most 19 digits ----------------------------------------
+# -- JSON: ASCII without escapes, and integers of at most 19 digits ------------------------------------------
 
 LIMIT = 2**20  # the most of counts, sizes and slots
 PLAIN = re.compile(r'(?:[\[\]{},:\s]|"[^"\\]*"|null|true|false|-?\b(?:0|[1-9][0-9]{0,18})\b)*', re.ASCII)
@@ -37,17 +36,15 @@ def show(value):
 
 
 def get(value, name, otherwise=""):
-    """A field of an object, if it is of the same type as what there is otherwise."""
     found = value.get(name) if isinstance(value, dict) else None
     return found if type(found) is type(otherwise) else otherwise
 
 
 def number_of(value, name):
-    return get(value, name, 0) if 0 <= get(value, name, 0) <= LIMIT else 0
+    return max(get(value, name, 0), 0) if get(value, name, 0) <= LIMIT else 0
 
 
 def items_of(value, name):
-    """The items of a list in a field; an object's are its values."""
     found = value.get(name) if isinstance(value, dict) else None
     return list(found.values()) if isinstance(found, dict) else found if isinstance(found, list) else []
 
@@ -56,7 +53,7 @@ def numbers_of(values):
     return [it for it in values if type(it) is int and it >= 0]
 
 
-# -- comparison: the rules of docs/vectors.md ------------------------------------------------------------------
+# -- comparison: the rules of docs/vectors.md ----------------------------------------------------------------
 
 
 class OtherWay(Exception):
@@ -64,7 +61,6 @@ class OtherWay(Exception):
 
 
 def is_like(expected, seen):
-    """Whether an answer is as expected."""
     if isinstance(expected, list):
         return isinstance(seen, list) and len(seen) == len(expected) and all(map(is_like, expected, seen))
     if not isinstance(expected, dict):
@@ -74,7 +70,7 @@ def is_like(expected, seen):
     if form in ("$of", "$halves"):
         return show(value) in (show(seen), show([seen]))
     if form == "$new":
-        return are_new(expected, numbers_of(seen if isinstance(seen, list) else []))
+        return are_new(expected, numbers_of(items_of({form: seen}, form)))
     if form == "$set":
         left = list(seen) if isinstance(seen, list) else [None]
         for item in items_of(expected, form):
@@ -91,10 +87,10 @@ def is_like(expected, seen):
         if "or" not in expected or any(is_like(item, seen) for item in items_of(expected, "or")):
             raise OtherWay
         return False
-    if form:
+    if form or not isinstance(seen, dict):
         return form in ("$free", "$may")
-    names = [name for name in expected if name == "is" or (isinstance(seen, dict) and name in seen)]
-    return isinstance(seen, dict) and all(is_like(expected[name], seen.get(name)) for name in names)
+    all_seen = {"is": None, "effects": [], **seen}
+    return all(is_like(it, all_seen[name]) for name, it in expected.items() if name in all_seen)
 
 
 def are_new(expected, seen):
@@ -102,7 +98,8 @@ def are_new(expected, seen):
     page, least, most = (number_of(expected, name) for name in ("page", "least", "most"))
     if len(seen) != number_of(expected, "$new") or page == 0:
         return False
-    taken = {it // page for form in get(expected, "but", {}).values() for it in numbers_of(form)}
+    but = get(expected, "but", {})
+    taken = {it // page for form in but for it in numbers_of(items_of(but, form))}
     for at, it in enumerate(seen):
         is_first = at % page == 0 and it % page == 0 and it // page not in taken
         is_next = at % page != 0 and it == seen[at - 1] + 1
@@ -113,31 +110,30 @@ def are_new(expected, seen):
 
 
 def are_calls(calls, inside, seen):
-    """Whether calls are as many as expected, or of the slots that are, and callbacks saw the sizes that they must."""
+    """Whether calls are as many as expected, or of the slots that are, and callbacks saw what they must."""
+    seen = items_of({"calls": seen}, "calls")
+    names = [get(it, "call") for it in seen]
     for name, value in calls.items():
-        same = [it for it in seen if get(it, "call") == name]
-        slots = sorted(slot for it in same for slot in items_of(it, "slots"))
         if isinstance(value, dict):
-            if slots != sorted(slot for form in value.values() for slot in numbers_of(form)):
+            slots = [slot for it in seen if get(it, "call") == name for slot in items_of(it, "slots")]
+            if sorted(slots) != sorted(slot for form in value for slot in numbers_of(items_of(value, form))):
                 return False
-        elif show(value) != show(len(same)):
+        elif show(value) != show(names.count(name)):
             return False
-    return all(
-        is_like(inside, get(it, "sizes", {})) if get(it, "call") == "callback" else get(it, "call") in calls
-        for it in seen
-    )
+    saw = [items["sizes"] for items in seen if get(items, "call") == "callback" and "sizes" in items]
+    return {*names} <= {"callback", *calls} and all(is_like(inside, sizes) for sizes in saw)
 
 
-# -- playing ---------------------------------------------------------------------------------------------------
+# -- playing -------------------------------------------------------------------------------------------------
 
 
 def resolve(value, given, kind="slots"):
-    """A value with numbers in the place of spans: of the answer of an earlier step, or of step 0 they themselves."""
+    """A value with numbers in the place of spans: of an earlier answer, or of step 0 they themselves."""
     if isinstance(value, dict):
         if is_span(value):
             return next(iter(numbers(value, given, kind)), None)
-        kinds = {"$halves": "swa_slots"}
-        return {name: resolve(it, given, kinds.get(name, kind)) for name, it in value.items()}
+        kinds = {name: "swa_slots" if name == "$halves" else kind for name in value}
+        return {name: resolve(it, given, kinds[name]) for name, it in value.items()}
     if isinstance(value, list):
         parts = [numbers(it, given, kind) if is_span(it) else [resolve(it, given, kind)] for it in value]
         return [number for part in parts for number in part]
@@ -150,9 +146,8 @@ def is_span(value):
 
 def numbers(span, given, kind):
     step, start, stop = (number_of(span, name) for name in ("step", "start", "stop"))
-    if step == 0:
-        return list(range(start, stop))
-    return numbers_of(items_of(given[step - 1], kind))[start:stop] if step <= len(given) else []
+    answer = items_of(given[step - 1], kind) if 0 < step <= len(given) else []
+    return numbers_of(answer)[start:stop] if step else list(range(start, stop))
 
 
 def play(vector, kind):
@@ -169,19 +164,19 @@ def play(vector, kind):
             return "skipped", ""
         try:
             if not is_like(expected, seen):
-                shown = f"expected {show(expected)}\n    seen     {show(seen)}"
-                return "failed", f"step {number}: {show(op)}\n    {shown}"
+                op, expected, seen = map(show, (op, expected, seen))
+                return "failed", f"step {number}: {op}\n    expected {expected}\n    seen     {seen}"
         except OtherWay:
             return "other way", ""
         given.append(seen["result"])
     return "passed", ""
 
 
-# -- an example: yours instead, with `KIND`, `CLAIMS`, `build` and `apply` -------------------------------------
+# -- an example: yours instead, with `KIND`, `CLAIMS`, `build` and `apply` -----------------------------------
 
 
 class PageCache:
-    """Pages of slots by prefix, in a pool of its own; the least recent page that none goes on from goes first."""
+    """Pages of slots by prefix, in a pool of its own; the least recent page at an end goes first."""
 
     KIND, CLAIMS = "prefix", ("pool", "extra_key", "exact_lru")
 
@@ -189,11 +184,9 @@ class PageCache:
     def build(cls, config):
         """A cache; none where it cannot be built so."""
         known = {"page_size", "slots", "swa_slots", "window", "pool", "check_ownership"}
-        is_known = (
-            known.issuperset(config) and config.get("window", 0) is None and get(config, "pool") == "token"
-        )
+        is_ours = config.get("window", 0) is None and get(config, "pool") == "token"
         size, count = number_of(config, "page_size"), number_of(config, "slots")
-        return cls(size, count) if is_known and size > 0 else None
+        return cls(size, count) if is_ours and known.issuperset(config) and size > 0 else None
 
     def __init__(self, size, count):
         self.size, self.free = size, list(range(size, size + count))  # page 0 is for padding
@@ -215,12 +208,13 @@ class PageCache:
             result = {"is": "locked"}
         elif name == "unlock":
             self.hold(self.nodes.get(number_of(op, "lock"), ()), -1)
+        elif name == "reset":
+            freed = [slot for prefix in sorted(self.pages) for slot in self.pages.pop(prefix)["slots"]]
         elif name == "alloc":
-            count = -(-wanted // self.size) * self.size
-            taken = self.free[:count]
-            result = {"is": "no_room"}
-            if len(taken) == count:
-                result, self.free = {"is": "slots", "slots": taken[:wanted]}, self.free[count:]
+            count, result = -(-wanted // self.size) * self.size, {"is": "no_room"}
+            if count <= len(self.free):
+                result = {"is": "slots", "slots": self.free[:wanted]}
+                del self.free[:count]
         else:
             result = {"is": "unsupported", "what": name}
         self.free += freed
@@ -231,6 +225,7 @@ class PageCache:
         return {"result": result, "effects": effects, "sizes": {**sizes, "available_size": len(self.free)}}
 
     def leaves(self):
+        """The pages at ends that nobody holds."""
         inner = {prefix[: -self.size] for prefix in self.pages}
         return [prefix for prefix, it in self.pages.items() if prefix not in inner and it["holds"] <= 0]
 
@@ -261,62 +256,53 @@ class PageCache:
         return {"is": "inserted", "prefix_len": known, "adopted": adopted, "node_len": length}
 
 
-# -- the command -----------------------------------------------------------------------------------------------
+# -- the command ---------------------------------------------------------------------------------------------
 
 
 def read(path):
     try:
-        return Path(path).read_bytes().decode(errors="replace")
+        with open(path, "rb") as file:
+            return file.read().decode(errors="replace")
     except OSError:
         raise Refused(f"{path}: must be a file that can be read") from None
 
 
-def run(words):
-    known, files, words = {}, [], list(words)
-    while words:
-        word = words.pop(0)
-        if word == "--known" and words:
-            known = read_object("--known", read(words.pop(0)))
-        elif word.startswith("-"):
-            files, words = [], []
-        else:
-            files.append(word)
-    if not files:
+def main(words):
+    known, files = {}, list(words)
+    if "--known" in files[:-1]:
+        place = files.index("--known")
+        known = read_object("--known", read(files.pop(place + 1)))
+        del files[place]
+    if not files or any(word.startswith("-") for word in files):
         raise Refused("usage: run_vectors FILE... [--known FILE]")
     counts, told, status = Counter(), "", 0
     for path in files:
         kind = ""
         for number, line in enumerate(read(path).split("\n"), 1):
             place, line = f"{path}: line {number}", line.strip(" \t\r")
-            if not line:
-                continue
-            if not kind:
+            if line and not kind:
                 kind = get(read_object(place, line, "format", "schema", "kind"), "kind")
-                continue
-            vector = read_object(place, line, "id", "law", "says", "needs", "config", "steps")
-            for step in items_of(vector, "steps"):
-                read_object(place, show(step), "op", "expect")
-            verdict, why = play(vector, kind)
-            id, reason = get(vector, "id"), get(known, get(vector, "id"))
-            counts[verdict] += 1
-            if verdict == "failed":
-                status = status if reason else 1
-                why = f"known: {reason}" if reason else why
-                told += f"{id}  {get(vector, 'law')}: {get(vector, 'says')}\n    {why}\n"
-            elif verdict != "skipped" and reason:
-                told += f"{id}  passes, and is listed as a known deviation\n"
+            elif line:
+                vector = read_object(place, line, "id", "law", "says", "needs", "config", "steps")
+                for step in items_of(vector, "steps"):
+                    read_object(place, show(step), "op", "expect")
+                verdict, why = play(vector, kind)
+                id, reason = get(vector, "id"), get(known, get(vector, "id"))
+                counts[verdict] += 1
+                if verdict == "failed":
+                    status, why = (status, f"known: {reason}") if reason else (1, why)
+                    told += f"{id}  {get(vector, 'law')}: {get(vector, 'says')}\n    {why}\n"
+                elif verdict != "skipped" and reason:
+                    told += f"{id}  passes, and is listed as a known deviation\n"
+        if not kind:
+            raise Refused(f"{path}: must begin with a header, which names the kind of its vectors")
     print(told + ", ".join(f"{verdict} {count}" for verdict, count in sorted(counts.items())))
     return status
 
 
-def main(words=None):
-    """Play every vector of some files; the exit status is 1 if one failed that is not known, 2 for bad input."""
+if __name__ == "__main__":
     try:
-        return run(sys.argv[1:] if words is None else words)
+        sys.exit(main(sys.argv[1:]))
     except Refused as error:
         print(error, file=sys.stderr)
-        return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sys.exit(2)
