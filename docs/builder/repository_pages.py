@@ -1,4 +1,4 @@
-"""What lies outside of ``docs`` and belongs on the site: changelog, contributing, examples, and vectors' runners."""
+"""What lies outside of ``docs`` and belongs on the site: changelog, contributing, examples, runners."""
 
 from __future__ import annotations
 

@@ -255,9 +255,10 @@ struct PageCache {
         }
         free.insert(free.end(), freed.begin(), freed.end());
         for (auto& it : pages) held += it.second.holds > 0 ? size : 0;
-        string effects = freed.empty() ? "" : "{\"call\":\"free\",\"slots\":[" + join(freed) + "]}", total = to_string(size * pages.size());
+        string effects = freed.empty() ? "" : "{\"call\":\"free\",\"slots\":[" + join(freed) + "]}";
+        string total = to_string(size * pages.size()), left = to_string(size * pages.size() - held);
         return "{\"result\":{\"is\":" + result + "},\"effects\":[" + effects + "],\"sizes\":{\"total_size\":" + total +
-               ",\"protected_size\":" + to_string(held) + ",\"evictable_size\":" + to_string(size * pages.size() - held) +
+               ",\"protected_size\":" + to_string(held) + ",\"evictable_size\":" + left +
                ",\"available_size\":" + to_string(free.size()) + "}}";
     }
 
@@ -266,7 +267,8 @@ struct PageCache {
         for (auto it = pages.begin(); it != pages.end(); it++) {
             auto next = std::next(it);  // in order: who goes on from a page comes next
             bool is_last = next == pages.end() || next->first.compare(0, it->first.size(), it->first) != 0;
-            if (is_last && it->second.holds <= 0 && (found == pages.end() || it->second.used < found->second.used)) found = it;
+            if (!is_last || it->second.holds > 0) continue;
+            if (found == pages.end() || it->second.used < found->second.used) found = it;
         }
         return found;
     }
@@ -294,7 +296,8 @@ struct PageCache {
         string known = to_string(found.size()), end = to_string(length);
         string list = is_insert ? ",\"adopted\":[" : ",\"slots\":[" + join(found);
         if (is_insert && found.size() < length) list += "[" + known + "," + end + "]";
-        return (is_insert ? "\"inserted\"" : "\"matched\"") + (",\"prefix_len\":" + known) + list + "],\"node_len\":" + end;
+        string is = is_insert ? "\"inserted\"" : "\"matched\"";
+        return is + ",\"prefix_len\":" + known + list + "],\"node_len\":" + end;
     }
 };
 
@@ -362,7 +365,8 @@ int main(int count, char** words) {
         size_t number = 1, end = 0;
         for (size_t at = 0; at < text.size(); at = end + 1, number++) {
             end = std::min(text.find('\n', at), text.size());
-            string line = text.substr(at, end - at).substr(skip(text.substr(at, end - at), 0)), why, place = path + ": line " + to_string(number);
+            string line = text.substr(at, end - at), why, place = path + ": line " + to_string(number);
+            line = line.substr(skip(line, 0));
             if (line.empty()) continue;
             if (kind.empty()) {
                 check(place, line, {"format", "schema", "kind"});
@@ -375,7 +379,8 @@ int main(int count, char** words) {
             counts[verdict]++;
             if (verdict == "failed") {
                 if (reason.empty()) status = 1;
-                told += id + "  " + text_of(line, "law") + ": " + text_of(line, "says") + "\n    " + (reason.empty() ? why : "known: " + reason) + "\n";
+                if (!reason.empty()) why = "known: " + reason;
+                told += id + "  " + text_of(line, "law") + ": " + text_of(line, "says") + "\n    " + why + "\n";
             } else if (verdict != "skipped" && !reason.empty()) {
                 told += id + "  passes, and is listed as a known deviation\n";
             }

@@ -289,7 +289,7 @@ type page struct {
 	used, holds int
 }
 
-// pageCache has pages of slots by prefix, in a pool of its own; the least recent page that none goes on from goes first.
+// pageCache has pages of slots by prefix, in a pool of its own; the least recent page at an end goes first.
 type pageCache struct {
 	size  int
 	free  []int

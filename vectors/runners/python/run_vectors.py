@@ -2,8 +2,7 @@
 
     python3 run_vectors.py ../../v1/prefix.jsonl [--known known.json]
 
-Copy it, and put your cache in the place of `PageCache`. docs/vectors.md has the format and the rules.
-Copyright: the authors of pymllm. Licence: Apache-2.0.
+Put your cache in the place of `PageCache`; docs/vectors.md has the rules. By pymllm; licence: Apache-2.0.
 """
 
 import json
@@ -66,9 +65,8 @@ def is_like(expected, seen):
     if not isinstance(expected, dict):
         return show(expected) == show(seen)
     form = next((name for name in expected if name.startswith("$")), "")
-    value = expected.get(form)
     if form in ("$of", "$halves"):
-        return show(value) in (show(seen), show([seen]))
+        return show(expected[form]) in (show(seen), show([seen]))
     if form == "$new":
         return are_new(expected, numbers_of(items_of({form: seen}, form)))
     if form == "$set":
@@ -82,8 +80,8 @@ def is_like(expected, seen):
     if form == "$any":
         return any(is_like(item, seen) for item in items_of(expected, form))
     if form == "$calls":
-        return are_calls(get(expected, form, {}), expected.get("inside", {}), seen)
-    if form == "$may" and not is_like(value, seen):
+        return are_calls(get(expected, form, {}), expected.get("inside", {}), items_of({form: seen}, form))
+    if form == "$may" and not is_like(expected[form], seen):
         if "or" not in expected or any(is_like(item, seen) for item in items_of(expected, "or")):
             raise OtherWay
         return False
@@ -98,8 +96,7 @@ def are_new(expected, seen):
     page, least, most = (number_of(expected, name) for name in ("page", "least", "most"))
     if len(seen) != number_of(expected, "$new") or page == 0:
         return False
-    but = get(expected, "but", {})
-    taken = {it // page for form in but for it in numbers_of(items_of(but, form))}
+    taken = {it // page for form in items_of(expected, "but") for it in numbers_of(items_of({0: form}, 0))}
     for at, it in enumerate(seen):
         is_first = at % page == 0 and it % page == 0 and it // page not in taken
         is_next = at % page != 0 and it == seen[at - 1] + 1
@@ -111,7 +108,6 @@ def are_new(expected, seen):
 
 def are_calls(calls, inside, seen):
     """Whether calls are as many as expected, or of the slots that are, and callbacks saw what they must."""
-    seen = items_of({"calls": seen}, "calls")
     names = [get(it, "call") for it in seen]
     for name, value in calls.items():
         if isinstance(value, dict):
@@ -203,9 +199,8 @@ class PageCache:
                 freed += self.pages.pop(min(leaves, key=lambda it: self.pages[it]["used"]))["slots"]
             result = {"is": "evicted", "full": len(freed)}
         elif name == "lock":
-            self.nodes[step] = self.nodes.get(number_of(op, "of"), ())
+            self.nodes[step], result = self.nodes.get(number_of(op, "of"), ()), {"is": "locked"}
             self.hold(self.nodes[step], 1)
-            result = {"is": "locked"}
         elif name == "unlock":
             self.hold(self.nodes.get(number_of(op, "lock"), ()), -1)
         elif name == "reset":
@@ -218,14 +213,13 @@ class PageCache:
         else:
             result = {"is": "unsupported", "what": name}
         self.free += freed
-        total, held = len(self.pages), sum(page["holds"] > 0 for page in self.pages.values())
+        held = self.size * sum(page["holds"] > 0 for page in self.pages.values())
+        total = self.size * len(self.pages)
         sizes = {"total_size": total, "protected_size": held, "evictable_size": total - held}
-        sizes = {name: pages * self.size for name, pages in sizes.items()}
         effects = [{"call": "free", "slots": freed}] if freed else []
         return {"result": result, "effects": effects, "sizes": {**sizes, "available_size": len(self.free)}}
 
     def leaves(self):
-        """The pages at ends that nobody holds."""
         inner = {prefix[: -self.size] for prefix in self.pages}
         return [prefix for prefix, it in self.pages.items() if prefix not in inner and it["holds"] <= 0]
 
@@ -234,7 +228,6 @@ class PageCache:
             page["holds"] += by if node[: len(prefix)] == prefix else 0
 
     def walk(self, step, op, is_insert):
-        """Match a key, or insert slots of it, page by page; what is found is used."""
         key, given, found = get(op, "key", {}), numbers_of(items_of(op, "slots")), []
         tokens = [show(it) for it in items_of(key, "tokens")]
         node, length = (show(key["extra_key"]) if "extra_key" in key else "",), 0
@@ -244,8 +237,7 @@ class PageCache:
                 self.pages[prefix]["used"] = step
                 found += self.pages[prefix]["slots"]
             elif is_insert and length + self.size <= len(given):
-                slots = given[length : length + self.size]
-                self.pages[prefix] = {"slots": slots, "used": step, "holds": 0}
+                self.pages[prefix] = {"slots": given[length:][: self.size], "used": step, "holds": 0}
             else:
                 break
             node, length = prefix, length + self.size

@@ -1,7 +1,5 @@
-//! Plays cache vectors on a cache; one file, and no crate is needed.
-//!
-//!     rustc -O run_vectors.rs && ./run_vectors ../../v1/prefix.jsonl [--known known.json]
-//!
+//! Plays cache vectors on a cache; one file, and no crate is needed:
+//! `rustc --edition 2021 -O run_vectors.rs && ./run_vectors ../../v1/prefix.jsonl [--known known.json]`.
 //! Copy it, and put your cache in the place of `PageCache`. docs/vectors.md has the format and the rules.
 //! Copyright: the authors of pymllm. Licence: Apache-2.0.
 
@@ -12,7 +10,6 @@ use std::{collections::BTreeMap, env, fs, process::exit};
 const LIMIT: usize = 1 << 20; // of counts, sizes and slots
 const LEVELS: u32 = 99; // of lists in lists
 type Items<'a> = Vec<(&'a str, &'a str)>;
-
 /// The items of the value that a text begins with, an object's with their names, and the rest behind it.
 fn scan(text: &str, levels: u32) -> Option<(Items<'_>, &str)> {
     let mut items = Items::new();
@@ -22,9 +19,8 @@ fn scan(text: &str, levels: u32) -> Option<(Items<'_>, &str)> {
         b'"' => return Some((items, behind_text(text)?)),
         _ => {
             let end = text.find(|it: char| !it.is_ascii_alphanumeric() && it != '-').unwrap_or(text.len());
-            let is_number = text[..end].parse::<i128>().is_ok_and(|it| it.to_string() == text[..end]);
-            let is_short = text[..end].trim_start_matches('-').len() < 20;
-            let is_word = is_number && is_short || matches!(&text[..end], "null" | "true" | "false");
+            let is_number = |it: i128| it.to_string() == text[..end] && it.unsigned_abs() < 10u128.pow(19);
+            let is_word = text[..end].parse().is_ok_and(is_number) || matches!(&text[..end], "null" | "true" | "false");
             return is_word.then_some((items, &text[end..]));
         }
     };
@@ -55,15 +51,12 @@ fn items(text: &str) -> Items<'_> { scan(text, LEVELS).map_or(vec![], |it| it.0)
 fn get<'a>(text: &'a str, name: &str) -> &'a str {
     items(text).iter().find(|it| it.0 == name).map_or("", |it| it.1)
 }
-
 fn text_of<'a>(text: &'a str, name: &str) -> &'a str {
     get(text, name).strip_prefix('"').map_or("", |it| &it[..it.len() - 1])
 }
-
 fn number_of(text: &str, name: &str) -> usize {
     get(text, name).parse().ok().filter(|it| *it <= LIMIT).unwrap_or(0)
 }
-
 fn numbers(text: &str) -> Vec<usize> { items(text).iter().filter_map(|it| it.1.parse().ok()).collect() }
 
 // -- comparison: the rules of docs/vectors.md ------------------------------------------------------------------
@@ -116,9 +109,8 @@ fn are_calls(expected: &str, seen: &str, ended: &mut bool) -> bool {
     let is_right = |(name, value): &(&str, &str)| {
         let same = items(seen).into_iter().filter(|it| text_of(it.1, "call") == *name);
         if !value.starts_with('{') { return *value == same.count().to_string() }
-        let (mut slots, mut wanted) = (vec![], vec![]);
-        items(value).iter().for_each(|it| wanted.extend(numbers(it.1)));
-        same.for_each(|it| slots.extend(numbers(get(it.1, "slots"))));
+        let mut wanted: Vec<_> = items(value).iter().flat_map(|it| numbers(it.1)).collect();
+        let mut slots: Vec<_> = same.flat_map(|it| numbers(get(it.1, "slots"))).collect();
         (slots.sort(), wanted.sort());
         slots == wanted
     };
@@ -147,26 +139,23 @@ fn resolve(value: &str, given: &[String], kind: &str) -> String {
     let inner = join(parts.filter(|it| !it.is_empty()));
     match &value[..1] { "[" => format!("[{inner}]"), "{" => format!("{{{inner}}}"), _ => value.into() }
 }
-
 fn join(items: impl Iterator<Item = impl ToString>) -> String {
     items.map(|it| it.to_string()).collect::<Vec<_>>().join(",")
 }
 
 /// What becomes of a vector: passed, failed, other way or skipped; and why it failed.
 fn play(vector: &str, kind: &str) -> (&'static str, String) {
-    let is_claimed = |it: &(&str, &str)| PageCache::CLAIMS.contains(&it.1);
+    let (skipped, is_claimed) = (("skipped", String::new()), |it: &(&str, &str)| PageCache::CLAIMS.contains(&it.1));
     let is_ours = kind == PageCache::KIND && items(get(vector, "needs")).iter().all(is_claimed);
-    let built = PageCache::build(get(vector, "config")).filter(|_| is_ours);
-    let Some(mut cache) = built else { return ("skipped", "".into()) };
+    let Some(mut cache) = PageCache::build(get(vector, "config")).filter(|_| is_ours) else { return skipped };
     let (mut given, mut ended) = (vec![], false);
     for (number, (_, step)) in (1..).zip(items(get(vector, "steps"))) {
         let [op, expected] = ["op", "expect"].map(|it| resolve(get(step, it), &given, "slots"));
         let seen = cache.apply(number, &op);
-        if text_of(get(&seen, "result"), "is") == "unsupported" { return ("skipped", "".into()) }
+        if text_of(get(&seen, "result"), "is") == "unsupported" { return skipped }
         let is_right = is_like(&expected, &seen, &mut ended);
         if ended { return ("other way", "".into()) }
-        let why = format!("step {number}: {op}\n    expected {expected}\n    seen     {seen}");
-        if !is_right { return ("failed", why) }
+        if !is_right { return ("failed", format!("step {number}: {op}\n    expected {expected}\n    seen     {seen}")) }
         given.push(get(&seen, "result").to_string());
     }
     ("passed", "".into())
@@ -219,7 +208,7 @@ impl PageCache {
                 if name == "lock" { r#""locked""#.into() } else { r#""done""#.into() }
             }
             "reset" => {
-                freed = std::mem::take(&mut self.pages).into_values().flat_map(|it| it.slots).collect();
+                while let Some((_, page)) = self.pages.pop_first() { freed.extend(page.slots) }
                 r#""done""#.into()
             }
             "alloc" if wanted > self.free.len() / self.size * self.size => r#""no_room""#.into(),
@@ -237,7 +226,6 @@ impl PageCache {
         let sizes = format!(r#""total_size":{total},"protected_size":{held},"evictable_size":{left}"#);
         format!(r#"{{"result":{{"is":{result}}},"effects":[{effects}],"sizes":{{{sizes},"available_size":{free}}}}}"#)
     }
-
     fn walk(&mut self, step: usize, op: &str, is_insert: bool) -> String {
         let (key, given) = (get(op, "key"), numbers(get(op, "slots")));
         let (mut node, mut found, mut length) = (get(key, "extra_key").to_string() + "|", Vec::<usize>::new(), 0);
@@ -254,8 +242,8 @@ impl PageCache {
         }
         self.nodes.insert(step, node);
         let (known, slots) = (found.len(), join(found.iter()));
-        let adopted = if known < length { format!("[{known},{length}]") } else { String::new() };
-        let (is, name, list) = if is_insert { ("inserted", "adopted", adopted) } else { ("matched", "slots", slots) };
+        let list = if !is_insert { slots } else if known < length { format!("[{known},{length}]") } else { "".into() };
+        let (is, name) = if is_insert { ("inserted", "adopted") } else { ("matched", "slots") };
         format!(r#""{is}","prefix_len":{known},"{name}":[{list}],"node_len":{length}"#)
     }
 }
@@ -265,14 +253,11 @@ impl PageCache {
 const USAGE: &str = "usage: run_vectors FILE... [--known FILE]";
 const HEADER: &[&str] = &["format", "schema", "kind"];
 const VECTOR: &[&str] = &["id", "law", "says", "needs", "config", "steps"];
-
 fn refuse(why: &str) -> ! { eprintln!("{why}"); exit(2) }
-
 fn read(path: &str) -> String {
     let bytes = fs::read(path).unwrap_or_else(|_| refuse(&format!("{path}: must be a file that can be read")));
     String::from_utf8_lossy(&bytes).into_owned()
 }
-
 fn check(place: &str, text: &str, fields: &[&str]) {
     let is_object = text.starts_with('{') && scan(text, LEVELS).is_some_and(|it| skip(it.1).is_empty());
     if !is_object || fields.iter().any(|it| get(text, it).is_empty()) {

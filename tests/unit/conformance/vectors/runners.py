@@ -1,4 +1,4 @@
-"""The runners of one file each as commands, built where they must be: as they are, and with a fault in the example."""
+"""The runners of one file each as commands: as they are, and with a fault in the example."""
 
 from __future__ import annotations
 
