@@ -23,7 +23,7 @@ _LOG = logging.getLogger("mkdocs.plugins.pymllm")
 
 _LONG_TABLES = ("compare.md", "faults.md", "faulty.md", "coverage-goals.md", "time-machine.md")
 _OPEN_SECTION = "Guides"
-_SECTIONS = {"examples": "Examples", "findings": "Findings", "tutorials": "Tutorials"}
+_SECTIONS = {"examples": "Examples", "findings": "Findings", "tutorials": "Tutorials", "vectors": "Runners"}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

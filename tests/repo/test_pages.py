@@ -34,7 +34,7 @@ BUILDER = DOCS / "builder"
 
 # Pages of the site that no file has, and the folders whose pages are made.
 MADE = {"CHANGELOG.md", "CONTRIBUTING.md", "commands.md", "schemas.md"}
-MADE_IN = ("api/", "examples/")
+MADE_IN = ("api/", "examples/", "vectors/")
 
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"``.+?``")  # such as calls[0](argument), which leads nowhere
@@ -189,6 +189,13 @@ def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
 
     pages = make_repository_pages()
     assert {"CHANGELOG.md", "examples/index.md", "examples/protocol/page_cache.c.md"} <= pages.keys()
+    runners = {path.relative_to(ROOT).as_posix() for path in (ROOT / "vectors" / "runners").glob("*/run_*")}
+    assert len(runners) == 4
+    assert {f"{path}.md" for path in runners} | {"vectors/runners/index.md"} <= pages.keys()
+    assert "{ .go linenums=1 }" in pages["vectors/runners/go/run_vectors.go.md"]
+    assert with_site_links("[a](../vectors/runners/cpp/run_vectors.cpp)", "vectors.md") == (
+        "[a](vectors/runners/cpp/run_vectors.cpp.md)"
+    )
     links = (
         "[a](../../examples/stranger_cache.py) [b](../verify.md) [c](../../README.md#x) [d](gone.md) "
         "[e](../../src/pymllm/oracle/__init__.py)"

@@ -1,300 +1,300 @@
 """Plays cache vectors on a cache; one file, and the standard library is all that it needs.
 
-::
-
     python3 run_vectors.py ../../v1/prefix.jsonl [--known known.json]
 
-Copy it, put your cache in the place of `PageCache`, and give its claims. docs/vectors.md has the format. The
-status is 0 where nothing failed but what the file of known deviations names, an object of reasons by ids.
-
-Copyright: the authors of pymllm. Licence: Apache-2.0.
+Put your cache in the place of `PageCache`; docs/vectors.md has the rules. By pymllm; licence: Apache-2.0.
 """
 
-import argparse
 import json
+import re
 import sys
 from collections import Counter
-from pathlib import Path
 
-# -- an example: a cache of pages in a dictionary; yours instead ---------------------------------------------
+# -- JSON: ASCII without escapes, and integers of at most 19 digits ------------------------------------------
 
-
-class PageCache:
-    """Pages of slots by prefix, in a pool of its own; the least recent page without a child goes first."""
-
-    CLAIMS = frozenset({"pool", "extra_key", "exact_lru"})
-
-    @staticmethod
-    def fits(config):
-        """Whether it can be built so; numbers may be any."""
-        known = {"page_size", "slots", "swa_slots", "window", "pool", "check_ownership"}
-        return set(config) <= known and config["window"] is None and config["pool"] == "token"
-
-    def __init__(self, config):
-        self.size = config["page_size"]
-        self.free = list(range(self.size, self.size + config["slots"]))  # page 0 is for padding
-        self.clock = 0
-        self.pages = {}  # prefix -> [slots of its last page, time of last use]
-        self.holds = Counter()  # prefix -> holds at or below it
-        self.nodes = {}  # step -> the prefix that it returned
-        self.effects = []
-
-    def prefixes(self, whole):
-        space, tokens = whole
-        return [(space, tokens[:end]) for end in range(self.size, len(tokens) + 1, self.size)]
-
-    def find(self, key):
-        tokens = tuple(key["tokens"])
-        whole, found = (key.get("extra_key"), tokens[: len(tokens) // self.size * self.size]), []
-        for prefix in self.prefixes(whole):
-            if prefix not in self.pages:
-                break
-            self.pages[prefix][1] = self.clock
-            found.append(prefix)
-        return found, whole
-
-    def do_match(self, step, op):
-        found, (space, tokens) = self.find(op["key"])
-        slots = [slot for prefix in found for slot in self.pages[prefix][0]]
-        self.nodes[step] = space, tokens[: len(slots)]
-        return {"is": "matched", "slots": slots, "prefix_len": len(slots), "node_len": len(slots)}
-
-    def do_insert(self, step, op):
-        found, whole = self.find(op["key"])
-        known, length = len(found) * self.size, len(whole[1])
-        for prefix in self.prefixes(whole)[len(found) :]:
-            end = len(prefix[1])
-            self.pages[prefix] = [op["slots"][end - self.size : end], self.clock]
-        self.nodes[step] = whole
-        adopted = [[known, length]] if known < length else []
-        return {"is": "inserted", "prefix_len": known, "adopted": adopted, "node_len": length}
-
-    def do_evict(self, step, op):
-        left = dict(self.pages)
-        while (len(self.pages) - len(left)) * self.size < op["tokens"]:
-            inner = {(space, tokens[: -self.size]) for space, tokens in left}
-            leaves = [it for it in left if it not in inner and not self.holds[it]]
-            if not leaves:
-                break
-            del left[min(leaves, key=lambda it: (left[it][1], len(it[1])))]
-        gone = [it for it in self.pages if it not in left]
-        self.give_back([slot for it in gone for slot in self.pages[it][0]])
-        self.pages = left
-        return {"is": "evicted", "full": len(gone) * self.size}
-
-    def give_back(self, slots):
-        if slots:
-            self.effects.append({"call": "free", "slots": slots})
-            self.free += slots
-
-    def do_lock(self, step, op):
-        self.nodes[step] = self.nodes[op["of"]]
-        self.holds.update(self.prefixes(self.nodes[step]))
-        return {"is": "locked"}
-
-    def do_unlock(self, step, op):
-        self.holds.subtract(self.prefixes(self.nodes[op["lock"]]))
-        return {"is": "done"}
-
-    def do_reset(self, step, op):
-        self.give_back([slot for slots, _ in self.pages.values() for slot in slots])
-        self.pages, self.holds = {}, Counter()
-        return {"is": "done"}
-
-    def do_alloc(self, step, op):
-        count = -(-op["tokens"] // self.size) * self.size
-        if count > len(self.free):
-            return {"is": "no_room"}
-        taken, self.free = self.free[:count], self.free[count:]
-        return {"is": "slots", "slots": taken[: op["tokens"]]}
-
-    def do_free(self, step, op):
-        for page in dict.fromkeys(slot // self.size for slot in op["slots"]):
-            self.free += range(page * self.size, (page + 1) * self.size)
-        return {"is": "done"}
-
-    def apply(self, step, op):
-        """Carry an operation out; slots in it are numbers, nodes and holds the steps that returned them."""
-        self.clock, self.effects = step, []
-        method = getattr(self, "do_" + op["op"], None)
-        if method is None:
-            return {"result": {"is": "unsupported", "what": op["op"]}}
-        result = method(step, op)
-        total = self.size * len(self.pages)
-        held = self.size * sum(1 for prefix in self.pages if self.holds[prefix] > 0)
-        sizes = {"total_size": total, "protected_size": held, "evictable_size": total - held}
-        sizes["available_size"] = len(self.free)
-        return {"result": result, "effects": self.effects, "sizes": sizes}
+LIMIT = 2**20  # the most of counts, sizes and slots
+PLAIN = re.compile(r'(?:[\[\]{},:\s]|"[^"\\]*"|null|true|false|-?\b(?:0|[1-9][0-9]{0,18})\b)*', re.ASCII)
 
 
-# -- the runner ----------------------------------------------------------------------------------------------
+class Refused(Exception):
+    """What was given makes no sense."""
 
-FORMS = ("$of", "$halves", "$new", "$set", "$any", "$free", "$calls", "$may")
+
+def read_object(place, text, *fields):
+    try:
+        value = json.loads(text) if text.isascii() and PLAIN.fullmatch(text) else None
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or any(name not in value for name in fields):
+        raise Refused(f"{place}: must be plain JSON, an object with {', '.join(fields)}")
+    return value
 
 
-class Mismatch(Exception):
-    """What was seen is not what a vector demands."""
+def show(value):
+    return json.dumps(value, separators=(",", ":"))
+
+
+def get(value, name, otherwise=""):
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if type(found) is type(otherwise) else otherwise
+
+
+def number_of(value, name):
+    return max(get(value, name, 0), 0) if get(value, name, 0) <= LIMIT else 0
+
+
+def items_of(value, name):
+    found = value.get(name) if isinstance(value, dict) else None
+    return list(found.values()) if isinstance(found, dict) else found if isinstance(found, list) else []
+
+
+def numbers_of(values):
+    return [it for it in values if type(it) is int and it >= 0]
+
+
+# -- comparison: the rules of docs/vectors.md ----------------------------------------------------------------
 
 
 class OtherWay(Exception):
-    """What was seen is right, too, and the vector has ended."""
+    """An answer is another one that is right, and the vector ends."""
 
 
-def numbers(spans, given):
-    """The numbers that spans name: of a step's answer, or of step 0 the numbers themselves."""
-    found = []
-    for span in spans:
-        every = given[span["step"]] if span["step"] else range(span["stop"])
-        found += every[span["start"] : span["stop"]]
-    return found
-
-
-def is_span(value):
-    return isinstance(value, dict) and set(value) == {"step", "start", "stop"}
-
-
-def with_numbers(op, given):
-    """An operation with slots in the place of spans: a list of spans is a list, one span is one number."""
-    resolved = {}
-    for name, value in op.items():
-        if is_span(value):
-            (value,) = numbers([value], given)
-        elif isinstance(value, list) and value and all(map(is_span, value)):
-            value = numbers(value, given)
-        resolved[name] = value
-    return resolved
-
-
-def compare(expected, seen, given, where=""):
-    """Raise `Mismatch` where something is not as expected; the rules are those of docs/vectors.md."""
-    form = next((it for it in expected if it in FORMS), None) if isinstance(expected, dict) else None
-    if form is None and isinstance(expected, dict):
-        for name, value in expected.items():
-            if name in seen or name == "is":
-                compare(value, seen.get(name), given, f"{where}.{name}")
-        return
-    if form is None and isinstance(expected, list):
-        demand(isinstance(seen, list) and len(seen) == len(expected), where, expected, seen)
-        for one, other in zip(expected, seen, strict=True):
-            compare(one, other, given, where)
-        return
-    if form is None:
-        demand(expected == seen, where, expected, seen)
-        return
-    value = expected[form]
-    if form == "$may" and not equals(value, seen, given):
-        if "or" not in expected or any(equals(other, seen, given) for other in expected["or"]):
-            raise OtherWay
-        compare(value, seen, given, where)
-    elif form in ("$of", "$halves"):
-        demand(
-            numbers(value, given[form]) == (seen if isinstance(seen, list) else [seen]), where, value, seen
-        )
-    elif form == "$new":
-        demand(are_new(expected, seen, given), where, expected, seen)
-    elif form == "$any":
-        demand(seen in value, where, expected, seen)
-    elif form == "$set":
-        left = list(seen)
-        for item in value:
-            place = next((at for at, it in enumerate(left) if equals(item, it, given)), None)
-            demand(place is not None, where, expected, seen)
+def is_like(expected, seen):
+    if isinstance(expected, list):
+        return isinstance(seen, list) and len(seen) == len(expected) and all(map(is_like, expected, seen))
+    if not isinstance(expected, dict):
+        return show(expected) == show(seen)
+    form = next((name for name in expected if name.startswith("$")), "")
+    if form in ("$of", "$halves"):
+        return show(expected[form]) in (show(seen), show([seen]))
+    if form == "$new":
+        return are_new(expected, numbers_of(items_of({form: seen}, form)))
+    if form == "$set":
+        left = list(seen) if isinstance(seen, list) else [None]
+        for item in items_of(expected, form):
+            place = next((at for at, it in enumerate(left) if is_like(item, it)), len(left))
+            if place == len(left):
+                return False
             del left[place]
-        demand(not left, where, expected, seen)
-    elif form == "$calls":
-        compare_calls(expected, seen, given, where)
-
-
-def equals(expected, seen, given):
-    try:
-        compare(expected, seen, given)
-    except Mismatch:
+        return not left
+    if form == "$any":
+        return any(is_like(item, seen) for item in items_of(expected, form))
+    if form == "$calls":
+        return are_calls(get(expected, form, {}), expected.get("inside", {}), items_of({form: seen}, form))
+    if form == "$may" and not is_like(expected[form], seen):
+        if "or" not in expected or any(is_like(item, seen) for item in items_of(expected, "or")):
+            raise OtherWay
         return False
+    if form or not isinstance(seen, dict):
+        return form in ("$free", "$may")
+    all_seen = {"is": None, "effects": [], **seen}
+    return all(is_like(it, all_seen[name]) for name, it in expected.items() if name in all_seen)
+
+
+def are_new(expected, seen):
+    """Whether these are different numbers that fill pages from their beginning, none of a taken page."""
+    page, least, most = (number_of(expected, name) for name in ("page", "least", "most"))
+    if len(seen) != number_of(expected, "$new") or page == 0:
+        return False
+    taken = {it // page for form in items_of(expected, "but") for it in numbers_of(items_of({0: form}, 0))}
+    for at, it in enumerate(seen):
+        is_first = at % page == 0 and it % page == 0 and it // page not in taken
+        is_next = at % page != 0 and it == seen[at - 1] + 1
+        if not least <= it <= most or not (is_first or is_next):
+            return False
+        taken.add(it // page)
     return True
 
 
-def demand(is_right, where, expected, seen):
-    if not is_right:
-        raise Mismatch(f"{where}: expected {expected}, seen {seen}")
+def are_calls(calls, inside, seen):
+    """Whether calls are as many as expected, or of the slots that are, and callbacks saw what they must."""
+    names = [get(it, "call") for it in seen]
+    for name, value in calls.items():
+        if isinstance(value, dict):
+            slots = [slot for it in seen if get(it, "call") == name for slot in items_of(it, "slots")]
+            if sorted(slots) != sorted(slot for form in value for slot in numbers_of(items_of(value, form))):
+                return False
+        elif show(value) != show(names.count(name)):
+            return False
+    saw = [items["sizes"] for items in seen if get(items, "call") == "callback" and "sizes" in items]
+    return {*names} <= {"callback", *calls} and all(is_like(inside, sizes) for sizes in saw)
 
 
-def are_new(expected, seen, given):
-    """Whether these are different numbers that fill pages from their beginning, none of a taken page."""
-    if len(seen) != expected["$new"] or len(set(seen)) != len(seen):
-        return False
-    page, ((form, spans),) = expected["page"], expected["but"].items()
-    taken = {it // page for it in numbers(spans, given[form])}
-    return all(
-        expected["least"] <= it <= expected["most"]
-        and it // page not in taken
-        and it == seen[at - at % page] + at % page
-        and (at % page != 0 or it % page == 0)
-        for at, it in enumerate(seen)
-    )
+# -- playing -------------------------------------------------------------------------------------------------
 
 
-def compare_calls(expected, seen, given, where):
-    for name, value in expected["$calls"].items():
-        calls = [it for it in seen if it["call"] == name]
-        if isinstance(value, int):
-            demand(len(calls) == value, f"{where}.{name}", value, len(calls))
-        else:
-            ((form, spans),) = value.items()
-            slots = sorted(slot for it in calls for slot in it["slots"])
-            demand(slots == sorted(numbers(spans, given[form])), f"{where}.{name}", value, slots)
-    for call in seen:
-        if call["call"] == "callback":
-            compare(expected.get("inside", {}), call.get("sizes", {}), given, f"{where}.inside")
-        else:
-            demand(call["call"] in expected["$calls"], where, expected, seen)
+def resolve(value, given, kind="slots"):
+    """A value with numbers in the place of spans: of an earlier answer, or of step 0 they themselves."""
+    if isinstance(value, dict):
+        if is_span(value):
+            return next(iter(numbers(value, given, kind)), None)
+        kinds = {name: "swa_slots" if name == "$halves" else kind for name in value}
+        return {name: resolve(it, given, kinds[name]) for name, it in value.items()}
+    if isinstance(value, list):
+        parts = [numbers(it, given, kind) if is_span(it) else [resolve(it, given, kind)] for it in value]
+        return [number for part in parts for number in part]
+    return value
 
 
-def play(vector, cache_class):
-    """What becomes of a vector: passed, failed, other way or skipped, and why."""
-    missing = sorted(set(vector["needs"]) - cache_class.CLAIMS)
-    if missing:
-        return "skipped", f"does not claim {', '.join(missing)}"
-    if not cache_class.fits(vector["config"]):
-        return "skipped", "cannot be built so"
-    cache, given = cache_class(vector["config"]), {"$of": {}, "$halves": {}}
-    for number, step in enumerate(vector["steps"], 1):
-        outcome = cache.apply(number, with_numbers(step["op"], given["$of"]))
-        result = outcome["result"]
-        if result["is"] == "unsupported":
-            return "skipped", f"{result['what']} is unsupported"
+def is_span(value):
+    return isinstance(value, dict) and "step" in value and "stop" in value
+
+
+def numbers(span, given, kind):
+    step, start, stop = (number_of(span, name) for name in ("step", "start", "stop"))
+    answer = items_of(given[step - 1], kind) if 0 < step <= len(given) else []
+    return numbers_of(answer)[start:stop] if step else list(range(start, stop))
+
+
+def play(vector, kind):
+    """What becomes of a vector: passed, failed, other way or skipped; and why it failed."""
+    is_ours = kind == PageCache.KIND and all(it in PageCache.CLAIMS for it in items_of(vector, "needs"))
+    cache = PageCache.build(get(vector, "config", {})) if is_ours else None
+    if cache is None:
+        return "skipped", ""
+    given = []
+    for number, step in enumerate(items_of(vector, "steps"), 1):
+        op, expected = resolve(step["op"], given), resolve(step["expect"], given)
+        seen = cache.apply(number, op)
+        if seen["result"]["is"] == "unsupported":
+            return "skipped", ""
         try:
-            compare(step["expect"], {"effects": [], "sizes": {}, **outcome}, given)
+            if not is_like(expected, seen):
+                op, expected, seen = map(show, (op, expected, seen))
+                return "failed", f"step {number}: {op}\n    expected {expected}\n    seen     {seen}"
         except OtherWay:
-            return "other way", f"step {number}"
-        except Mismatch as error:
-            return "failed", f"step {number}{error}"
-        given["$of"][number] = result.get("slots") or []
-        given["$halves"][number] = result.get("swa_slots") or []
+            return "other way", ""
+        given.append(seen["result"])
     return "passed", ""
 
 
-def main(words=None, cache_class=PageCache):
-    """Play every vector of some files; the exit status."""
-    parser = argparse.ArgumentParser(description="Play cache vectors.")
-    parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--known", type=Path, help="a JSON object of reasons, by the ids of vectors")
-    asked = parser.parse_args(words)
-    known = json.loads(asked.known.read_text(encoding="utf-8")) if asked.known else {}
-    counts, is_wrong = Counter(), False
-    for path in asked.files:
-        _, *vectors = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        for vector in vectors:
-            verdict, why = play(vector, cache_class)
-            counts[verdict] += 1
-            if verdict == "failed":
-                told = f"known: {known[vector['id']]}" if vector["id"] in known else why
-                print(f"{vector['id']}  {vector['law']}: {vector['says']}\n    {told}")
-                is_wrong |= vector["id"] not in known
-            elif verdict != "skipped" and vector["id"] in known:
-                print(f"{vector['id']}  passes, and is listed as a known deviation")
-    print(", ".join(f"{verdict} {count}" for verdict, count in sorted(counts.items())))
-    return int(is_wrong)
+# -- an example: yours instead, with `KIND`, `CLAIMS`, `build` and `apply` -----------------------------------
+
+
+class PageCache:
+    """Pages of slots by prefix, in a pool of its own; the least recent page at an end goes first."""
+
+    KIND, CLAIMS = "prefix", ("pool", "extra_key", "exact_lru")
+
+    @classmethod
+    def build(cls, config):
+        """A cache; none where it cannot be built so."""
+        known = {"page_size", "slots", "swa_slots", "window", "pool", "check_ownership"}
+        is_ours = config.get("window", 0) is None and get(config, "pool") == "token"
+        size, count = number_of(config, "page_size"), number_of(config, "slots")
+        return cls(size, count) if is_ours and known.issuperset(config) and size > 0 else None
+
+    def __init__(self, size, count):
+        self.size, self.free = size, list(range(size, size + count))  # page 0 is for padding
+        self.pages = {}  # by a namespace and the tokens up to their ends: slots, last use, holds
+        self.nodes = {}  # by step: the prefix that it returned
+
+    def apply(self, step, op):
+        """Carry an operation out; slots in it are numbers, nodes and holds the steps that returned them."""
+        name, wanted, freed, result = get(op, "op"), number_of(op, "tokens"), [], {"is": "done"}
+        if name in ("match", "insert"):
+            result = self.walk(step, op, name == "insert")
+        elif name == "evict":
+            while len(freed) < wanted and (leaves := self.leaves()):
+                freed += self.pages.pop(min(leaves, key=lambda it: self.pages[it]["used"]))["slots"]
+            result = {"is": "evicted", "full": len(freed)}
+        elif name == "lock":
+            self.nodes[step], result = self.nodes.get(number_of(op, "of"), ()), {"is": "locked"}
+            self.hold(self.nodes[step], 1)
+        elif name == "unlock":
+            self.hold(self.nodes.get(number_of(op, "lock"), ()), -1)
+        elif name == "reset":
+            freed = [slot for prefix in sorted(self.pages) for slot in self.pages.pop(prefix)["slots"]]
+        elif name == "alloc":
+            count, result = -(-wanted // self.size) * self.size, {"is": "no_room"}
+            if count <= len(self.free):
+                result = {"is": "slots", "slots": self.free[:wanted]}
+                del self.free[:count]
+        else:
+            result = {"is": "unsupported", "what": name}
+        self.free += freed
+        held = self.size * sum(page["holds"] > 0 for page in self.pages.values())
+        total = self.size * len(self.pages)
+        sizes = {"total_size": total, "protected_size": held, "evictable_size": total - held}
+        effects = [{"call": "free", "slots": freed}] if freed else []
+        return {"result": result, "effects": effects, "sizes": {**sizes, "available_size": len(self.free)}}
+
+    def leaves(self):
+        inner = {prefix[: -self.size] for prefix in self.pages}
+        return [prefix for prefix, it in self.pages.items() if prefix not in inner and it["holds"] <= 0]
+
+    def hold(self, node, by):
+        for prefix, page in self.pages.items():
+            page["holds"] += by if node[: len(prefix)] == prefix else 0
+
+    def walk(self, step, op, is_insert):
+        key, given, found = get(op, "key", {}), numbers_of(items_of(op, "slots")), []
+        tokens = [show(it) for it in items_of(key, "tokens")]
+        node, length = (show(key["extra_key"]) if "extra_key" in key else "",), 0
+        while length + self.size <= len(tokens):
+            prefix = (*node, *tokens[length : length + self.size])
+            if prefix in self.pages:
+                self.pages[prefix]["used"] = step
+                found += self.pages[prefix]["slots"]
+            elif is_insert and length + self.size <= len(given):
+                self.pages[prefix] = {"slots": given[length:][: self.size], "used": step, "holds": 0}
+            else:
+                break
+            node, length = prefix, length + self.size
+        self.nodes[step], known = node, len(found)
+        if not is_insert:
+            return {"is": "matched", "prefix_len": known, "slots": found, "node_len": length}
+        adopted = [[known, length]] if known < length else []
+        return {"is": "inserted", "prefix_len": known, "adopted": adopted, "node_len": length}
+
+
+# -- the command ---------------------------------------------------------------------------------------------
+
+
+def read(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode(errors="replace")
+    except OSError:
+        raise Refused(f"{path}: must be a file that can be read") from None
+
+
+def main(words):
+    known, files = {}, list(words)
+    if "--known" in files[:-1]:
+        place = files.index("--known")
+        known = read_object("--known", read(files.pop(place + 1)))
+        del files[place]
+    if not files or any(word.startswith("-") for word in files):
+        raise Refused("usage: run_vectors FILE... [--known FILE]")
+    counts, told, status = Counter(), "", 0
+    for path in files:
+        kind = ""
+        for number, line in enumerate(read(path).split("\n"), 1):
+            place, line = f"{path}: line {number}", line.strip(" \t\r")
+            if line and not kind:
+                kind = get(read_object(place, line, "format", "schema", "kind"), "kind")
+            elif line:
+                vector = read_object(place, line, "id", "law", "says", "needs", "config", "steps")
+                for step in items_of(vector, "steps"):
+                    read_object(place, show(step), "op", "expect")
+                verdict, why = play(vector, kind)
+                id, reason = get(vector, "id"), get(known, get(vector, "id"))
+                counts[verdict] += 1
+                if verdict == "failed":
+                    status, why = (status, f"known: {reason}") if reason else (1, why)
+                    told += f"{id}  {get(vector, 'law')}: {get(vector, 'says')}\n    {why}\n"
+                elif verdict != "skipped" and reason:
+                    told += f"{id}  passes, and is listed as a known deviation\n"
+        if not kind:
+            raise Refused(f"{path}: must begin with a header, which names the kind of its vectors")
+    print(told + ", ".join(f"{verdict} {count}" for verdict, count in sorted(counts.items())))
+    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Refused as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

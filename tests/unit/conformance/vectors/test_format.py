@@ -17,7 +17,7 @@ from pymllm.conformance.vectors.format import (
 )
 from pymllm.errors import TraceError
 from pymllm.history.operations import Alloc
-from tests.unit.conformance.vectors.runner import FOLDER
+from tests.unit.conformance.vectors.runners import FOLDER
 
 HEADER = VectorsHeader("1.0.0", "slots", "2.1", "Apache-2.0")
 CONFIG = {"page_size": 1, "pages": 2}

@@ -7,7 +7,7 @@ from pymllm.conformance.vectors.make import choose, derive_source, read_sources,
 from pymllm.conformance.vectors.run import load_all
 from pymllm.faults.table import find_faults, own_cabinet
 from pymllm.history.operations import Alloc
-from tests.unit.conformance.vectors.runner import FOLDER
+from tests.unit.conformance.vectors.runners import FOLDER
 
 STEP = VectorStep(Alloc(1), {})
 

@@ -15,7 +15,7 @@ from pymllm.conformance.vectors.run import load_all
 from pymllm.faults.table import own_cabinet
 from pymllm.history.operations import KINDS, Alloc, Free, Operation, Span
 from pymllm.history.outcomes import Done, Outcome, Slots, Unsupported
-from tests.unit.conformance.vectors.runner import FOLDER
+from tests.unit.conformance.vectors.runners import FOLDER
 
 FILES = load_all(FOLDER)
 EVERY = {kind: vectors for kind, (_, vectors) in FILES.items()}

@@ -1,83 +1,250 @@
-"""The runner of one file on its example, and on one with a bug."""
+"""The runners of one file: all say the same, of sound examples, of those with a fault, of spoiled files."""
 
 from __future__ import annotations
 
+import copy
 import json
+import random
+import resource
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.conformance.vectors.runner import FOLDER, RUNNER, VECTORS
+from tests.unit.conformance.vectors.runners import FAULTS, FOLDER, RUNNERS
 
-FILE = FOLDER / "prefix.jsonl"
+FILES = sorted(FOLDER.glob("*.jsonl"))
+PREFIX = FOLDER / "prefix.jsonl"
+CLAIMS = {"pool", "extra_key", "exact_lru"}
+LINES = {"python": 300, "rust": 300, "cpp": 400, "go": 510}
+"""What a reader has before them; Go and C++ say the same in more lines."""
+COMPILED = [name for name in RUNNERS if name != "python"]
 
-
-def test_the_example_passes(capsys: pytest.CaptureFixture[str]) -> None:
-    """Some vectors are played, and none fails."""
-    assert RUNNER.main([str(FILE)]) == 0
-    said = capsys.readouterr().out
-    assert "passed" in said
-    assert "failed" not in said
-
-
-class Forgetful(RUNNER.PageCache):  # type: ignore[misc, name-defined]
-    """Loses count of holds."""
-
-    def do_lock(self, step: int, op: dict[str, Any]) -> dict[str, str]:
-        self.nodes[step] = self.nodes[op["of"]]
-        return {"is": "locked"}
+Make = Callable[[str, str], list[str]]
 
 
-def test_a_bug_is_shown_and_can_be_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A known deviation does not fail; one that passes is reported."""
-    assert RUNNER.main([str(FILE)], Forgetful) == 1
-    failed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("prefix-")]
-    assert failed
-    played = {
-        json.loads(line)["id"]: RUNNER.play(json.loads(line), RUNNER.PageCache)[0]
-        for line in FILE.read_text(encoding="utf-8").splitlines()[1:]
-    }
-    sound = next(id for id, verdict in played.items() if verdict == "passed" and id not in failed)
-    known = tmp_path / "known.json"
-    known.write_text(
-        json.dumps({**dict.fromkeys(failed, "holds are lost"), sound: "wrong"}), encoding="utf-8"
-    )
-    assert RUNNER.main([str(FILE), "--known", str(known)], Forgetful) == 0
-    said = capsys.readouterr().out
-    assert "known: holds are lost" in said
-    assert f"{sound}  passes, and is listed as a known deviation" in said
+@pytest.fixture(scope="session")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Build a runner, once for each fault; without its compiler, the test is skipped."""
+    made: dict[tuple[str, str], list[str]] = {}
+
+    def make_one(name: str, fault: str) -> list[str]:
+        if (name, fault) not in made:
+            folder = tmp_path_factory.mktemp(name) / "runner"
+            made[name, fault] = RUNNERS[name].make(folder, fault)
+        return made[name, fault]
+
+    return make_one
 
 
-def test_every_reason_to_skip_is_told() -> None:
-    """A claim, a configuration, and an operation."""
-    header, first, *_ = map(json.loads, FILE.read_text(encoding="utf-8").splitlines())
-    assert header["kind"] == "prefix"
-    fitting = {"page_size": 1, "window": None, "pool": "token", "slots": 2}
-    vector = {
-        **first,
-        "needs": [],
-        "config": fitting,
-        "steps": [{"op": {"op": "hash", "of": 1}, "expect": {}}],
-    }
-    assert RUNNER.play({**vector, "needs": ["mamba"]}, RUNNER.PageCache) == (
-        "skipped",
-        "does not claim mamba",
-    )
-    assert (
-        RUNNER.play({**vector, "config": {**fitting, "window": 4}}, RUNNER.PageCache)[1]
-        == "cannot be built so"
-    )
-    assert RUNNER.play(vector, RUNNER.PageCache) == ("skipped", "hash is unsupported")
-
-
-def test_it_is_short_and_runs_by_itself(tmp_path: Path) -> None:
-    """At most 300 lines, and without this package: -S -E leaves the standard library."""
-    script = VECTORS / "runners" / "python" / "run_vectors.py"
-    assert len(script.read_text(encoding="utf-8").splitlines()) <= 300
+def run(command: list[str], *words: object) -> tuple[int, str, str]:
+    """A runner's status, and what it says."""
     done = subprocess.run(
-        [sys.executable, "-S", "-E", script, FILE], cwd=tmp_path, capture_output=True, text=True, check=False
+        [*command, *map(str, words)], capture_output=True, text=True, check=False, timeout=60
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    return done.returncode, done.stdout, done.stderr
+
+
+def read(path: Path = PREFIX) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write(path: Path, lines: list[dict[str, Any]]) -> Path:
+    text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# -- each runner ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_the_example_passes_and_says_what_became_of_each(name: str, make: Make) -> None:
+    """Some vectors are played, none fails, and every one is counted."""
+    status, said, complaint = run(make(name, ""), PREFIX)
+    assert (status, complaint) == (0, "")
+    counts = {verdict: int(count) for verdict, count in (it.rsplit(" ", 1) for it in said.split(", "))}
+    assert set(counts) <= {"passed", "other way", "skipped"}
+    assert counts["passed"] > 0
+    assert sum(counts.values()) == len(read()) - 1
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_other_kinds_are_skipped(name: str, make: Make) -> None:
+    """The example is a cache of prefixes."""
+    others = [path for path in FILES if path != PREFIX]
+    assert others
+    count = sum(len(read(path)) - 1 for path in others)
+    assert run(make(name, ""), *others) == (0, f"skipped {count}\n", "")
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_a_bug_is_shown_and_can_be_known(name: str, make: Make, tmp_path: Path) -> None:
+    """A known deviation does not fail; one that passes is reported."""
+    status, said, _ = run(make(name, "lost holds"), PREFIX)
+    failed = [line.split()[0] for line in said.splitlines() if line.startswith("prefix-")]
+    assert (status, len(failed) > 0) == (1, True)
+    assert "    seen     {" in said
+    known = write(tmp_path / "known.json", [dict.fromkeys(failed, "holds are lost")])
+    status, said, _ = run(make(name, "lost holds"), PREFIX, "--known", known)
+    assert (status, said.count("\n    known: holds are lost\n")) == (0, len(failed))
+    status, said, _ = run(make(name, ""), "--known", known, PREFIX)
+    assert status == 0
+    assert all(f"{id}  passes, and is listed as a known deviation\n" in said for id in failed)
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_it_is_short_and_runs_by_itself(name: str, make: Make) -> None:
+    """No longer than it is allowed to be, and all vectors take less than five seconds of processor time."""
+    lines = RUNNERS[name].source.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= LINES[name]
+    assert max(map(len, lines)) <= 120
+    command = make(name, "")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert run(command, *FILES)[0] == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime - before.ru_utime < 5
+
+
+# -- all alike -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["", *FAULTS])
+@pytest.mark.parametrize("name", COMPILED)
+def test_all_say_the_same_of_the_same_example(name: str, fault: str, make: Make) -> None:
+    """Byte for byte, of every file of vectors, with and without a fault."""
+    for path in FILES:
+        assert run(make(name, fault), path) == run(make("python", fault), path)
+    assert run(make(name, fault), PREFIX)[0] == bool(fault)
+
+
+BAD = {
+    "no such file": None,
+    "empty": b"",
+    "no header": b'{"id":"x"}\n',
+    "no JSON": b'{"format":"cache-vectors","schema":1,"kind":"prefix"}\n{"id":\n',
+    "a list": b'{"format":"cache-vectors","schema":1,"kind":"prefix"}\n[]\n',
+    "no steps": b'{"format":"cache-vectors","schema":1,"kind":"prefix"}\n{"id":"a","law":"R1"}\n',
+    "a float": b'{"format":"cache-vectors","schema":1.0,"kind":"prefix"}\n',
+    "a long number": b'{"format":"cache-vectors","schema":10000000000000000000,"kind":"prefix"}\n',
+    "a number with a zero before": b'{"format":"cache-vectors","schema":01,"kind":"prefix"}\n',
+    "no ASCII": b'{"format":"cache-vectors","schema":1,"kind":"pr\xc3\xa9fix"}\n',
+    "no text": b'\xff\xfe{"format":"cache-vectors"}\n',
+    "an escape": b'{"format":"cache-vectors","schema":1,"kind":"pr\\u0065fix"}\n',
+    "a comma too many": b'{"format":"cache-vectors","schema":1,"kind":"prefix",}\n',
+    "two values": b'{"format":"cache-vectors","schema":1,"kind":"prefix"} {}\n',
+    "lists in lists": b"[" * 100_000,
+    "zeros": bytes(1000),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_one_line(what: str, make: Make, tmp_path: Path) -> None:
+    """The same line, with the place, and status 2; nothing else is said."""
+    path, content = tmp_path / "bad.jsonl", BAD[what]
+    if content is not None:
+        path.write_bytes(content)
+    for name in RUNNERS:
+        status, said, complaint = run(make(name, ""), path)
+        assert (status, said, complaint.count("\n")) == (2, "", 1), name
+        assert complaint.startswith(str(path))
+        assert complaint == run(make("python", ""), path)[2]
+
+
+def test_words_that_mean_nothing_are_one_line(make: Make, tmp_path: Path) -> None:
+    """No file, an option that is not there, and a file of known deviations that is none."""
+    known = tmp_path / "known.json"
+    known.write_text('{"id": 1', encoding="utf-8")
+    for words in ([], ["--loud", PREFIX], [PREFIX, "--known"], [PREFIX, "--known", known]):
+        found = {run(make(name, ""), *words) for name in RUNNERS}
+        ((status, said, complaint),) = found
+        assert (status, said, complaint.count("\n")) == (2, "", 1)
+
+
+def test_all_say_the_same_of_vectors_that_demand_something_else(make: Make, tmp_path: Path) -> None:
+    """Expectations of what the example plays, with another number, less of a list, or one of the forms."""
+    header, *vectors = read()
+    spoiled = [
+        {**bent, "id": f"{vector['id']}-{number}"}
+        for vector in vectors
+        if set(vector["needs"]) <= CLAIMS
+        for number, bent in enumerate(bend(vector))
+        if number % 12 == 0
+    ]
+    path = write(tmp_path / "bent.jsonl", [header, *spoiled])
+    said = {name: run(make(name, ""), path) for name in RUNNERS}
+    assert said["python"][0] == 1
+    assert said["python"][1].count("\n    expected ") > 20
+    assert "passed" in said["python"][1]
+    assert all(it == said["python"] for it in said.values())
+
+
+def bend(vector: dict[str, Any]) -> list[dict[str, Any]]:
+    """Vectors in which one part of an expectation is another."""
+    bent = []
+    for at, step in enumerate(vector["steps"]):
+        for path, part in parts_of(step["expect"]):
+            for other in others(part):
+                new = copy.deepcopy(vector)
+                put(new["steps"][at], ["expect", *path], other)
+                bent.append(new)
+    return bent
+
+
+def parts_of(value: Any) -> list[tuple[list[Any], Any]]:
+    found: list[tuple[list[Any], Any]] = [([], value)]
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if isinstance(value, dict) and "stop" in value:
+        return []
+    for name, it in inner:
+        found += [([name, *path], part) for path, part in parts_of(it)]
+    return found
+
+
+def others(part: Any) -> list[Any]:
+    forms = [
+        {"$any": [part, 77]},
+        {"$free": True},
+        {"$may": 77, "or": [78, part]},
+        {"$may": part},
+        {"$may": 77},
+    ]
+    if isinstance(part, list):
+        return [part[:-1], [*part, 77], {"$set": part[::-1]}, {"$set": [*part, 77]}, *forms]
+    if isinstance(part, dict):
+        return [{**part, "is": "else"}, {"$set": [part]}, *forms]
+    return [
+        part + 1 if type(part) is int else None,
+        [part],
+        {"$of": [{"step": 1, "start": 0, "stop": 1}]},
+        *forms,
+    ]
+
+
+def put(value: Any, path: list[Any], new: Any) -> None:
+    for name in path[:-1]:
+        value = value[name]
+    value[path[-1]] = new
+
+
+def test_all_end_alike_on_spoiled_bytes(make: Make, tmp_path: Path) -> None:
+    """With the same words and status, whatever was cut out or changed."""
+    chance = random.Random(0)
+    lines = PREFIX.read_bytes().splitlines(keepends=True)
+    ours = [line for line in lines[1:] if set(json.loads(line)["needs"]) <= CLAIMS]
+    path = tmp_path / "spoiled.jsonl"
+    statuses = set()
+    for _ in range(12):
+        data = bytearray(b"".join([lines[0], *chance.sample(ours, 4)]))
+        at = chance.randrange(len(data))
+        if chance.random() < 0.5:
+            data[at] ^= 1 << chance.randrange(8)
+        else:
+            del data[at : at + chance.choice([1, 2, 400])]
+        path.write_bytes(data)
+        ((status, _, _),) = {run(make(name, ""), path) for name in RUNNERS}
+        statuses.add(status)
+    assert 2 in statuses
+    assert statuses <= {0, 1, 2}
