@@ -108,7 +108,7 @@ def cases():
             yield pytest.param(vector, id=vector["id"])
 
 
-@pytest.mark.parametrize("vector", cases())
+@pytest.mark.parametrize("vector", [*cases()])
 def test_vector(vector):
     verdict, why = run_vectors.play(vector, Index)
     if verdict == "skipped":

@@ -38,6 +38,7 @@ run_vectors = importlib.import_module("run_vectors")
 FULL, SWA, MAMBA = (component_type.ComponentType[name] for name in ("FULL", "SWA", "MAMBA"))
 DONE, NO_ROOM = {"is": "done"}, {"is": "no_room"}
 CALLS = {"clear": "clear", "begin_group": "free_group_begin", "end_group": "free_group_end"}
+CLAIMS_OF_CORES = {"python": set(), "rust": {"hashes"}, "python-inspector": {"inspect"}}
 CLAIMS_OF_KINDS = {(): set(), (SWA,): {"swa"}, (MAMBA,): {"mamba", "branching", "bare_holds"}}
 
 
@@ -127,7 +128,7 @@ class Slots:
 class Unified(Slots):
     """A `UnifiedRadixCache` over an allocator; nodes and holds are known by the step that returned them."""
 
-    CLAIMS, KINDS = frozenset({"pool", "extra_key", "node_ids", "hashes"}), (FULL,)
+    CLAIMS, KINDS = frozenset({"pool", "extra_key", "node_ids"}), (FULL,)
     BACKEND, CORES, FULL_SIZES = "python", {}, "full_"
 
     @classmethod
@@ -250,7 +251,7 @@ class Unified(Slots):
 class Radix(Unified):
     """A `RadixCache`, whose nodes anybody can look at."""
 
-    CLAIMS, FULL_SIZES = Unified.CLAIMS - {"hashes"} | {"inspect"}, ""
+    CLAIMS, FULL_SIZES = Unified.CLAIMS | {"inspect"}, ""
 
     def build(self, params):
         return RadixCache(params)
@@ -274,7 +275,7 @@ def make_caches():
     caches = {"slots": Slots, "radix": Radix}
     for (core, made), (kinds, claims) in itertools.product(cores.items(), CLAIMS_OF_KINDS.items()):
         own = {"KINDS": (FULL, *kinds), "BACKEND": core.removesuffix("-inspector"), "CORES": made}
-        own["CLAIMS"] = Unified.CLAIMS | claims | ({"inspect"} if made else set())
+        own["CLAIMS"] = Unified.CLAIMS | claims | CLAIMS_OF_CORES[core]
         name = "-".join(["unified", core, *(kind.name.lower() for kind in kinds)])
         caches[name] = type(name, (Unified,), own)
     return caches
@@ -289,7 +290,7 @@ def cases():
                 yield pytest.param(cache, vector, id=f"{name}-{vector['id']}")
 
 
-@pytest.mark.parametrize(("cache", "vector"), cases())
+@pytest.mark.parametrize(("cache", "vector"), [*cases()])
 def test_vector(cache, vector):
     verdict, why = run_vectors.play(vector, cache)
     if verdict == "skipped":

@@ -269,8 +269,7 @@ def cases():
                 yield pytest.param(cache, vector, id=vector["id"])
 
 
-@pytest.mark.cpu_test
-@pytest.mark.parametrize(("cache", "vector"), cases())
+@pytest.mark.parametrize(("cache", "vector"), [*cases()])
 def test_vector(cache, vector):
     verdict, why = run_vectors.play(vector, cache)
     if verdict == "skipped":
