@@ -131,7 +131,7 @@ def _choice(curve: Curved) -> Choice:
             _line(it.name, [(places[row.capacity], row.token_hit_rate * 100) for row in it.rows], _percent)
             for it in document.groups
         ]
-        layout = _layout(axis, "hit rate, %", 300) | {"showlegend": True}
+        layout = _layout(axis, "hit rate, %", 400) | {"showlegend": True}
         panels.append(Panel(lines, layout, f"hit rate by {document.by}"))
     return Choice(curve.name, panels)
 
