@@ -25,7 +25,6 @@ from msgspec import structs
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pymllm.adapters.registry import OWN
-from pymllm.conformance.shards import Shard
 from pymllm.conformance.soak.campaign import MergePlan, SoakPlan, merge_campaigns, soak
 from pymllm.conformance.soak.ledger import (
     FILE,
@@ -93,7 +92,7 @@ def write_shards(
             part = structs.replace(header, runs=total, operations=operations, shard=(shard, shards))
             file.write(f"{write_line(part)}\n")
             spent = 0
-            for number in Shard(shard, shards).keep(range(total)):
+            for number in range(shard - 1, total, shards):
                 run = sample[number % len(sample)]
                 spent += run.operations
                 memory = structs.replace(run.memory, process=f"{shard}/1/1.0", operations=spent)

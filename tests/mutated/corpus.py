@@ -76,6 +76,8 @@ def make_cases(folder: Path) -> list[Case]:
     stores, kept = _stores(folder), [_kept()]
     configs = [b'{"page_size": 1, "window": null, "pool": "token", "slots": 24, "swa_slots": 0}']
     judged, nothing = (0, 1, 3), (0,)
+    merge = ("soak", "merge", str(folder / "soaked"))
+    found, rare = _merged(folder)
     return [
         Case("judge", histories, "it.jsonl", ("judge", "it.jsonl"), judged, 22),
         Case("judge --json", histories, "it.jsonl", ("judge", "it.jsonl", "--json"), judged, 6),
@@ -109,6 +111,8 @@ def make_cases(folder: Path) -> list[Case]:
             5,
         ),
         Case("soak merge", ledgers, "it/ledger.jsonl", ("soak", "merge", "it"), judged, 4),
+        Case("soak merge --baseline", found, "it.json", (*merge, "--baseline", "it.json"), judged, 2),
+        Case("soak merge --corpus", rare, "it/corpus.jsonl", (*merge, "--corpus", "it"), judged, 2),
         Case(
             "report of a ledger",
             ledgers,
@@ -204,6 +208,17 @@ def _ledger(folder: Path) -> bytes:
     ended = run(words.split(), folder)
     assert ended.status == 0, ended.errors
     return (folder / "soaked" / "ledger.jsonl").read_bytes()
+
+
+def _merged(folder: Path) -> tuple[list[bytes], list[bytes]]:
+    """Return what a merge writes: what was found, and a corpus."""
+    for words in (
+        "soak --adapter faulty-dirty-rows --operations 600 --longest 200 --seed 7 --jobs 1 --output wrong",
+        "soak merge soaked wrong --output merged --corpus rare",
+    ):
+        assert run(words.split(), folder).status in (0, 1)
+    found, rare = folder / "merged" / "findings.json", folder / "rare" / "corpus.jsonl"
+    return [found.read_bytes()], [rare.read_bytes()]
 
 
 def _verdicts() -> object:

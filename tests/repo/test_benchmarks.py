@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.logger import Logger
 
-from benchmarks import code_hash, soak_profile, verify_profile
+from benchmarks import code_hash, soak_merge, soak_profile, verify_profile
 from benchmarks.code_hash import code_of, sources_of
 from benchmarks.conftest import pytest_benchmark_compare_machine_info, pytest_benchmark_update_json
 from benchmarks.machine import machine_facts
@@ -277,6 +277,20 @@ def test_the_time_of_a_soak_is_told_by_part(capsys: pytest.CaptureFixture[str]) 
     percents = [int(cell.rstrip("%")) for cell in row[2:]]
     assert 97 <= sum(percents) <= 103, "each is rounded"
     assert percents[soak_profile.PARTS.index("judge")] > 0
+
+
+def test_what_a_merge_takes_is_told_by_the_number_of_shards(capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs and operations of all shards, each once; a merged ledger is smaller than what it is of."""
+    words = ["--shards", "2", "5", "--runs", "4", "--operations", "6000", "--longest", "200"]
+    assert soak_merge.main(words) == 0
+    head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head[:2] == ["shards", "runs"]
+    assert [row[:2] for row in rows] == [["2", "8"], ["5", "20"]]
+    for row in rows:
+        assert 0 < float(row[5].replace(",", "")) < float(row[4].replace(",", ""))
+    with pytest.raises(SystemExit) as ended:
+        soak_merge.main(["--shards", "0"])
+    assert (ended.value.code, "0 is not a number of at least 1" in capsys.readouterr().err) == (2, True)
 
 
 def test_the_time_of_a_verification_is_told_by_part(

@@ -27,6 +27,7 @@ from pymllm.torch_extra import require_torch
 if TYPE_CHECKING:
     from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask
     from pymllm.conformance.faults_run import KeptResults
+    from pymllm.conformance.shards import Shard
     from pymllm.faults.fault import Fault
 
 _FULL_SEEDS = 5
@@ -41,6 +42,7 @@ _SHRINKS = 300
 )
 @click.option("--full", is_flag=True, help="Five seeds, and the smallest program for each fault.")
 @click.option("--seed", type=options.SEED, default=0, help="The first seed.")
+@options.shard
 @options.jobs
 @options.json
 @options.store
@@ -61,6 +63,7 @@ def faults_command(
     cabinets: tuple[str, ...],
     full: bool,
     seed: int,
+    shard: Shard | None,
     jobs: int,
     as_json: bool,
     store: Path | None,
@@ -72,7 +75,9 @@ def faults_command(
     """Put known faults in place, one at a time, and search for each until it breaks a law.
 
     ID names a fault, as --list shows them; by default all are planted. One seed is searched, up to the first
-    violation; --full takes the median of five seeds and makes the programs small.
+    violation; --full takes the median of five seeds and makes the programs small. With --shard and --keep,
+    several machines search for a part of the faults each; --keep with all their lines in one file prints the
+    whole table.
 
     Ends with 0 if every fault was caught by a law listed for it, with 1 if one was not, and with 2 for bad
     input. docs/verify.md explains the table.
@@ -85,6 +90,11 @@ def faults_command(
     require_torch("pymllm faults")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     chosen = choose_faults(ids, cabinets)
+    if shard is not None:
+        if shard.count > len(chosen):
+            amount = count_of(len(chosen), "fault")
+            raise click.UsageError(f"--shard {shard}: of {amount}; take at most so many shards.")
+        chosen = tuple(shard.keep(chosen))
     if only_list:
         say("\n".join(_lines(chosen)))
         return 0

@@ -20,7 +20,7 @@ from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
 from pymllm.cli.program import complain
 from pymllm.cli.soak_spread import SpreadOptions, options_of_executor, spread_campaign
 from pymllm.cli.store import keep_run, refuse_run_or_program
-from pymllm.cli.tables import tell
+from pymllm.cli.tables import progress_bar, tell
 from pymllm.history.files import Config, Deviation
 from pymllm.text_file import write_text_file
 from pymllm.torch_extra import require_torch
@@ -269,6 +269,7 @@ def _resuming(report: SoakReport) -> str:
 @options.store
 @_page_option
 @_verbose_option
+@options.progress
 def merge_command(
     folders: tuple[Path, ...],
     output: Path | None,
@@ -283,6 +284,7 @@ def merge_command(
     store: Path | None,
     page: Path | None,
     verbose: bool,
+    progress: str,
 ) -> int:
     """Merge the ledgers in FOLDERs, and print the results of all campaigns.
 
@@ -306,7 +308,9 @@ def merge_command(
     with options.refusing_unreadable():
         try:
             known = None if baseline is None else read_baseline(baseline)
-            report = merge_campaigns(folders, MergePlan(output, shrinks, known, corpus, jobs, refuse))
+            show = partial(progress_bar, progress, unit="")
+            plan = MergePlan(output, shrinks, known, corpus, jobs, show, refuse)
+            report = merge_campaigns(folders, plan)
         except FileExistsError:
             why = "there is a ledger already; choose another folder."
             raise click.UsageError(f"--output {output}: {why}") from None

@@ -72,6 +72,22 @@ def test_what_was_found_is_kept_for_the_next_call(tmp_path: Path) -> None:
     )
 
 
+def test_shards_have_each_fault_once_and_their_lines_make_the_whole_table(tmp_path: Path) -> None:
+    """P1, P2: whoever puts the kept lines into one file looks for nothing again."""
+    whole = faults("--list").stdout.splitlines()
+    parts = [faults("--list", "--shard", f"{number}/3").stdout.splitlines() for number in (1, 2, 3)]
+    assert sorted(line.split()[0] for part in parts for line in part) == sorted(it.split()[0] for it in whole)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    kept = [str(tmp_path / f"{number}.jsonl") for number in (1, 2)]
+    for number, path in enumerate(kept, 1):
+        assert faults("B116", "B107", "--shard", f"{number}/2", "--keep", path).exit_code == 0
+    both = tmp_path / "both.jsonl"
+    both.write_text("".join(Path(path).read_text("utf-8") for path in reversed(kept)), encoding="utf-8")
+    document = json.loads(faults("B116", "B107", "--keep", str(both), "--json").stdout)
+    assert (document["kept"], {row["id"] for row in document["faults"]}) == (2, {"B116", "B107"})
+    refused("faults", "B116", "--shard", "1/2", words="--shard 1/2: of 1 fault; take at most so many shards")
+
+
 def test_the_list_names_the_laws_beforehand() -> None:
     """All of the cabinet, nothing planted."""
     result = faults("--list")

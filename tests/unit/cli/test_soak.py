@@ -34,7 +34,7 @@ from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak import campaign
 from pymllm.conformance.soak.campaign import SoakPlan, SoakReport
-from pymllm.conformance.soak.ledger import FILE, Failure
+from pymllm.conformance.soak.ledger import FILE, Failure, Ledger
 from pymllm.conformance.soak.merging import Conflict
 from pymllm.conformance.soak.schedule import seed_of
 from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
@@ -194,6 +194,59 @@ def test_the_folder_of_a_shard_says_which_it_is() -> None:
     """So that shards of one machine do not meet."""
     plan, folder = replace(NONE, shard=Shard(2, 3), seed=7).settle()
     assert (plan.shard, folder) == (Shard(2, 3), Path("runs") / "soak-7-2-of-3")
+
+
+def test_a_merge_of_some_shards_is_unknown_and_names_the_rest(tmp_path: Path) -> None:
+    """Runs and shards; once all are there it holds."""
+    amount = (*SHORT, "--operations", 900)
+    for number in (1, 2, 3):
+        assert soak(*amount, "--shard", f"{number}/3", "--output", tmp_path / f"{number}").exit_code == 0
+    some = soak("merge", tmp_path / "1", tmp_path / "3", "--json")
+    document = json.loads(some.stdout)
+    Draft202012Validator(make_schema("soak")).validate(document)
+    (campaign,) = document["campaigns"]
+    assert (some.exit_code, document["verdict"], campaign["shard"]) == (3, "unknown", None)
+    assert campaign["missing_runs"] == sum(last - first + 1 for first, last in campaign["missing"]) > 0
+    told = soak("merge", tmp_path / "3", tmp_path / "1").stdout
+    assert f"seed 3: {campaign['missing_runs']} of {campaign['runs']} runs are missing: 1" in told
+    assert "    no ledger of 1 shard: 2/3\n" in told
+    assert f"; {campaign['missing_runs']} run" in told.splitlines()[-1]
+    whole = soak("merge", *(tmp_path / f"{number}" for number in (3, 2, 1)))
+    assert (whole.exit_code, "missing" in whole.stdout) == (0, False)
+
+
+def test_a_merge_makes_small_what_shards_found_and_knows_a_baseline(tmp_path: Path) -> None:
+    """P2: once; what was known then fails no later merge, and a corpus is played."""
+    amount = (*SHORT, "--adapter", "faulty-dirty-rows", "--operations", 1500)
+    parts = [tmp_path / "1", tmp_path / "2"]
+    for number, part in enumerate(parts, 1):
+        assert soak(*amount, "--shard", f"{number}/2", "--output", part).exit_code in (0, 1)
+    corpus, old = tmp_path / "corpus", tmp_path / "old"
+    first = soak("merge", *parts, "--output", old, "--shrink", 1, "--corpus", corpus, "--jobs", 1)
+    assert first.exit_code == 1
+    (small,) = (old / "programs").iterdir()
+    assert typed("rerun", small).exit_code == 1
+    again = soak("merge", *parts, "--shrink", 1, "--baseline", old, "--jobs", 1)
+    assert again.exit_code == 0, again.stdout
+    assert "known     P2 of faulty-dirty-rows, program of " in again.stdout
+    assert again.stdout.splitlines()[-1].endswith("0 findings not in the baseline")
+    (old / "findings.json").write_text('{"schema": "pymllm.findings", "version": 1, "findings": []}', "utf-8")
+    news = soak("merge", *parts, "--baseline", old / "findings.json", "--json")
+    document = json.loads(news.stdout)
+    Draft202012Validator(make_schema("soak")).validate(document)
+    assert (news.exit_code, [it["new"] for it in document["findings"]]) == (1, [True])
+    assert soak(*SHORT, "--corpus", corpus, "--output", tmp_path / "c").exit_code == 0
+    assert json.loads((tmp_path / "c" / FILE).read_text("utf-8").splitlines()[0])["corpus"]
+
+
+def test_a_merge_runs_no_adapter_that_a_ledger_alone_names(tmp_path: Path) -> None:
+    """Only --shrink runs any."""
+    strange = structs.replace(RECORD, adapter="my:Rows", failure=Failure("P2", "held"))
+    with Ledger(tmp_path / FILE) as ledger:
+        ledger.add(HEADER)
+        ledger.add(strange)
+    assert soak("merge", tmp_path).exit_code == 1
+    refused("soak", "merge", tmp_path, "--shrink", 1, words="names the adapter 'my:Rows', which may run any")
 
 
 def test_merged_campaigns_are_kept_in_a_store(tmp_path: Path) -> None:

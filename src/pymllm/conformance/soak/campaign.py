@@ -21,12 +21,18 @@ from pymllm.conformance.deviations import GONE, is_of_version, tell_deviations
 from pymllm.conformance.documents import CampaignRow, DeviationRow, FindingRow, SoakDocument
 from pymllm.conformance.foreign_source import digest_adapter
 from pymllm.conformance.machines import MACHINES, missing_machines
-from pymllm.conformance.runner import versions
+from pymllm.conformance.runner import Progress, versions
 from pymllm.conformance.shards import Shard
 from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak.corpus import CorpusRun, RareRuns, choose_runs, read_corpus, write_corpus
-from pymllm.conformance.soak.findings import PROGRAMS, Findings, compare_findings, write_findings
+from pymllm.conformance.soak.findings import (
+    PROGRAMS,
+    Findings,
+    compare_findings,
+    unseen,
+    write_findings,
+)
 from pymllm.conformance.soak.ledger import (
     FILE,
     CampaignHeader,
@@ -478,6 +484,7 @@ class MergePlan:
     baseline: tuple[FindingRow, ...] | None = None  # what was known before
     corpus: Path | None = None  # folder whose corpus is to have the runs that reached what few reach
     jobs: int = 1  # processes that make programs small
+    progress: Progress = unseen
     # refuses adapters that nobody trusts, before one of them runs
     refuse: Callable[[Iterable[str]], None] = lambda adapters: None
 
@@ -494,7 +501,8 @@ def merge_campaigns(folders: Sequence[Path], plan: MergePlan | None = None) -> S
         raise FileExistsError(output / FILE)
     ledgers = find_ledgers(folders)
     corpus = () if plan.corpus is None else read_corpus(plan.corpus)
-    merged = merge_ledgers(ledgers)
+    with plan.progress("ledgers", len(ledgers)) as done:
+        merged = merge_ledgers(ledgers, done=done)
     if output is not None:
         merged.write(output)
     totals, found, rare = Totals(merged.headers), Findings(plan.shrinks), RareRuns()
@@ -505,7 +513,7 @@ def merge_campaigns(folders: Sequence[Path], plan: MergePlan | None = None) -> S
     if plan.shrinks:
         plan.refuse(found.adapters())
     parts = tuple(ledger.parent for ledger in ledgers)
-    kinds = found.settle(parts, output, plan.jobs)
+    kinds = found.settle(parts, output, plan.jobs, plan.progress)
     if plan.baseline is not None:
         kinds = compare_findings(kinds, plan.baseline)
     if output is not None:

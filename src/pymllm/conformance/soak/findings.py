@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from msgspec.structs import replace
 from pymllm.conformance.acting import with_scenario
 from pymllm.conformance.documents import FindingRow, FindingsDocument, read_as
 from pymllm.conformance.reduction import renumbered
-from pymllm.conformance.runner import versions
+from pymllm.conformance.runner import Progress, versions
 from pymllm.conformance.shrinker import ShrinkTask, run_shrink
 from pymllm.conformance.soak.ledger import FILE, RunRecord
 from pymllm.conformance.soak.merging import merge_ledgers
@@ -38,6 +40,11 @@ SECONDS = 60.0
 """What making one program small may take."""
 
 _RENAMED = ("tokens", "next_tokens", "extra_key")
+
+
+def unseen(label: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]:
+    """Show no progress."""
+    return nullcontext()
 
 
 def digest_program(history: History) -> str:
@@ -104,7 +111,7 @@ class Findings:
         folders: Sequence[Path],
         output: Path | None = None,
         jobs: int = 1,
-        done: Callable[[int], None] | None = None,
+        progress: Progress = unseen,
     ) -> tuple[FindingRow, ...]:
         """Make programs small where that was asked for, put equal ones together, the smallest first.
 
@@ -116,7 +123,7 @@ class Findings:
             played = {id(it): _read(it.file, folders) for it in chosen if programs[id(it)] is None}
             left = [it for it in chosen if played.get(id(it)) is not None]
             tasks = [(played[id(it)], it.adapter, it.failure and it.failure.law) for it in left]
-            with Workers(jobs) as workers:
+            with Workers(jobs) as workers, progress("programs to make small", len(tasks)) as done:
                 answers = workers.map(_make_small, tasks, done)
             if workers.interruption is not None:
                 raise workers.interruption
@@ -168,7 +175,8 @@ def _row_of(record: RunRecord, history: History | None, output: Path | None) -> 
     digest = "" if history is None else digest_program(history)
     program = None
     if history is not None and output is not None:
-        program = f"{PROGRAMS}/{law}-{digest}.jsonl"
+        # A ledger may be anybody's, and name as a law what would be a path.
+        program = f"{PROGRAMS}/{re.sub(r'[^A-Za-z0-9]+', '-', law)[:20]}-{digest}.jsonl"
         (output / PROGRAMS).mkdir(parents=True, exist_ok=True)
         write_history(history, output / program)
     return FindingRow(

@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -195,7 +195,7 @@ class Merged:
         return map(_decode, self._kept() if self._unique is None else iter(self._unique))
 
     def add(self, path: Path) -> None:
-        """Read a ledger; raises as `read_ledger`."""
+        """Read a ledger; raises as `read_with_measured`."""
         place = b""
         for record in read_with_measured(path):
             if isinstance(record, CampaignHeader):
@@ -322,10 +322,14 @@ def _missing_shards(seen: set[Shard]) -> tuple[Shard, ...]:
     return tuple(it for number in range(1, count + 1) if (it := Shard(number, count)) not in seen)
 
 
-def merge_ledgers(paths: Iterable[Path], budget: int = BUDGET) -> Merged:
-    """Put ledgers together; raises as `read_ledger`."""
+def merge_ledgers(
+    paths: Iterable[Path], budget: int = BUDGET, done: Callable[[int], None] | None = None
+) -> Merged:
+    """Put ledgers together; ``done`` takes how many were read. Raises as `read_with_measured`."""
     merged = Merged(budget)
-    for path in paths:
+    for number, path in enumerate(paths, 1):
         merged.add(path)
+        if done is not None:
+            done(number)
     merged.finish()
     return merged

@@ -7,6 +7,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from pymllm.conformance.soak import totals
 from pymllm.conformance.soak.ledger import Failure, Memory, Place, Shares
 from pymllm.conformance.soak.totals import (
     MEASURES,
@@ -214,3 +215,61 @@ def test_each_kind_has_its_own_goals(kind: str) -> None:
     config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "pages": 12}
     place = Place("x", kind, config, "SomeMachine", "tiny", ("pool",))
     assert expected_at(place)
+
+
+def sample_of(process: str, operations: int, *, is_first: bool = False) -> Memory:
+    """Look at a process whose memory grows by a block for each operation."""
+    return Memory(process, operations, 10_000 + operations, 5_000 + operations, operations, is_first, 7)
+
+
+def test_samples_may_come_in_any_order() -> None:
+    """A merge has them by number of run, and not as a process played them."""
+    ordered, mixed = MemoryCourse(), MemoryCourse()
+    samples = [sample_of(process, 100 * at) for process in ("a", "b") for at in range(1, 30)]
+    for course, given in ((ordered, samples), (mixed, sorted(samples, key=lambda it: it.operations % 700))):
+        for it in given:
+            course.add(it)
+    assert mixed.estimate() == ordered.estimate()
+    assert mixed.processes == ["a", "b"]
+    assert mixed.samples("a", "blocks") == [(100 * at, 100 * at) for at in range(1, 30)]
+
+
+def test_a_long_course_is_thinned_and_keeps_first_runs_and_the_slope() -> None:
+    """Half of it tells as much; what a first run added is still left out."""
+    course = MemoryCourse(most=2_000)
+    for at in range(1, 5_000):
+        course.add(sample_of("a", 100 * at, is_first=at % 500 == 1))
+    kept = course.samples("a", "is_first")
+    assert 1_000 <= len(kept) <= 2_000
+    assert sum(is_first for _, is_first in kept) == 10
+    (blocks,) = (it for it in course.estimate() if it.measure == "blocks")
+    assert blocks.slope == pytest.approx(1_000_000)
+    assert course.peak == 10_000 + 100 * 4_999
+
+
+def test_of_many_short_courses_some_are_looked_at_the_same_whoever_comes_first() -> None:
+    """A thousand computers have more processes than anybody needs."""
+    names = [f"machine-{number}/1/1.0" for number in range(300)]
+    chosen = []
+    for order in (names, names[::-1]):
+        course = MemoryCourse(most=400)
+        for name in order:
+            for at in range(1, 5):
+                course.add(sample_of(name, 100 * at))
+        assert 40 <= len(course.processes) <= 100
+        assert all(len(course.samples(name, "uss")) == 4 for name in course.processes)
+        chosen.append(course.processes)
+    assert {*chosen[0]} & {*chosen[1]}
+    assert min(chosen, key=len) == sorted({*chosen[0]} & {*chosen[1]})
+
+
+def test_the_slopes_of_many_processes_share_their_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a thousand of them take no more memory than thirty."""
+    monkeypatch.setattr(totals, "_PAIRS_MOST", 1_000)
+    course = MemoryCourse()
+    for number in range(10):
+        for at in range(1, 60):
+            course.add(sample_of(f"{number}", 100 * at))
+    (blocks,) = (it for it in course.estimate() if it.measure == "blocks")
+    assert blocks.slope == pytest.approx(1_000_000)
+    assert blocks.samples == 10 * 14  # of each process so many that pairs are a hundred
