@@ -28,6 +28,7 @@ WORDS = (
     "peers-older",
     "peers-dynamo",
     "time-machine",
+    "engines",
     "report",
     "bench",
     "bench-peers",

@@ -63,6 +63,11 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy", "torch", "hypothesis", "packaging", "psutil", "msgspec"},
     ),
+    # Engines only where somebody names one. It types the program's command line, and never imports it.
+    "campaign": (
+        {"errors", "text_file", "history", "instrument", "conformance"},
+        {"msgspec", "ray", "distributed", "submitit"},
+    ),
     # jinja2 and Plotly where a page is made, packaging where releases are in order, msgspec where a run is
     # read: what writes one loads none of them.
     "report": (
@@ -84,6 +89,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
             "faults",
             "instrument",
             "conformance",
+            "campaign",
             "report",
         },
         {"numpy", "torch", "msgspec", "psutil", "click", "rich"},

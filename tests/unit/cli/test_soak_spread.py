@@ -117,7 +117,7 @@ def test_the_shards_of_a_campaign_are_the_campaign(tmp_path: Path) -> None:
     assert [(it.number, it.count) for it in Engine.asked] == [(1, 3), (2, 3), (3, 3)]
     assert {word for it in Engine.asked for word in it.words} >= {"--jobs", "1"}  # though there are more here
     assert sorted(path.name for path in several.iterdir()) == [
-        *("engine.log", "ledger.jsonl", "measured.jsonl", "shards", "shards.json")
+        *("engine.log", "findings.json", "ledger.jsonl", "measured.jsonl", "shards", "shards.json")
     ]
 
 
