@@ -1,4 +1,4 @@
-"""What lies outside of ``docs`` and belongs on the site: changelog, contributing, and the examples."""
+"""What lies outside of ``docs`` and belongs on the site: changelog, contributing, examples, integrations."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from sources import ROOT, public_modules
 __all__ = ["make_repository_pages", "with_site_links"]
 
 _AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")
+_FOLDERS = {
+    "examples": ("Examples", "The files of the repository's folder `examples`:"),
+    "vectors/integrations": (
+        "Files for other suites",
+        "One file for each project; [what to do with it](../../integrations.md):",
+    ),
+}
 _LANGUAGES = {".py": "python", ".c": "c", ".rs": "rust", ".yml": "yaml", ".groovy": "groovy"}
 _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 
@@ -19,12 +26,13 @@ _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 def make_repository_pages() -> dict[str, str]:
     """Return the text of each page by its place below ``docs``."""
     pages = {name: (ROOT / name).read_text(encoding="utf-8") for name in _AT_THE_ROOT}
-    examples = sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in _LANGUAGES)
-    listed = [f"- [{_name(path)}]({_name(path)}.md)" for path in examples]
-    pages["examples/index.md"] = (
-        "# Examples\n\nThe files of the repository's folder `examples`:\n\n" + "\n".join(listed)
-    )
-    return pages | {f"examples/{_name(path)}.md": _listing(path) for path in examples}
+    for folder, (title, text) in _FOLDERS.items():
+        files = sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in _LANGUAGES)
+        names = {path: path.relative_to(ROOT / folder).as_posix() for path in files}
+        listed = [f"- [{name}]({name}.md)" for name in names.values()]
+        pages[f"{folder}/index.md"] = f"# {title}\n\n{text}\n\n" + "\n".join(listed)
+        pages |= {f"{folder}/{name}.md": _listing(path, name) for path, name in names.items()}
+    return pages
 
 
 def with_site_links(text: str, place: str) -> str:
@@ -55,9 +63,9 @@ def _place_on_site(target: str) -> str:
     """Say where a file of the repository is on the site; nothing where it is not on it."""
     if target.startswith("docs/"):
         return target.removeprefix("docs/")
-    if target == "examples":
-        return "examples/index.md"
-    if target.startswith("examples/"):
+    if target in _FOLDERS:
+        return f"{target}/index.md"
+    if target.startswith(tuple(f"{folder}/" for folder in _FOLDERS)):
         return f"{target}.md"
     if target in _module_pages():
         return _module_pages()[target]
@@ -70,10 +78,6 @@ def _module_pages() -> dict[str, str]:
     return {module.path.relative_to(ROOT).as_posix(): module.page for module in public_modules()}
 
 
-def _name(path: Path) -> str:
-    return path.relative_to(ROOT / "examples").as_posix()
-
-
-def _listing(path: Path) -> str:
+def _listing(path: Path, name: str) -> str:
     code = path.read_text(encoding="utf-8").rstrip("\n")
-    return f"# {_name(path)}\n\n```` {{ .{_LANGUAGES[path.suffix]} linenums=1 }}\n{code}\n````\n"
+    return f"# {name}\n\n```` {{ .{_LANGUAGES[path.suffix]} linenums=1 }}\n{code}\n````\n"

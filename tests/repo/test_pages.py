@@ -34,7 +34,7 @@ BUILDER = DOCS / "builder"
 
 # Pages of the site that no file has, and the folders whose pages are made.
 MADE = {"CHANGELOG.md", "CONTRIBUTING.md", "commands.md", "schemas.md"}
-MADE_IN = ("api/", "examples/")
+MADE_IN = ("api/", "examples/", "vectors/")
 
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"``.+?``")  # such as calls[0](argument), which leads nowhere
