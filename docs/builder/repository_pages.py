@@ -1,4 +1,4 @@
-"""What lies outside of ``docs`` and belongs on the site: changelog, contributing, examples, runners."""
+"""What lies outside of ``docs`` and belongs on the site: changelog, contributing, examples, files of vectors."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ _FOLDERS = {
     "vectors/runners": (
         "Runners of vectors",
         "One file for each language; [how to use them](../../vectors.md):",
+    ),
+    "vectors/integrations": (
+        "Files for other suites",
+        "One file for each project; [what to do with it](../../integrations.md):",
     ),
 }
 _LANGUAGES = {

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.peers.integrations import PROJECTS, ROOT, VECTORS, copy_integration, load_integration, skip_without
+from tests.peers.integrations import PROJECTS, ROOT, copy_integration, load_integration, skip_without
 
 LEAST = {
     "sglang": {"Slots": 12, "Radix": 19, "unified-python": 15, "unified-rust": 16}
@@ -106,8 +106,6 @@ def test_what_runs_passes_or_is_listed(project: str, tmp_path: Path) -> None:
     assert failed == {}
     ran = {name: counts.total() - counts["skipped"] for name, counts in verdicts.items()}
     assert {name: least for name, least in LEAST[project].items() if ran.get(name, 0) < least} == {}
-    known = sum(counts["failed"] for counts in verdicts.values())
-    assert known == len(json.loads((VECTORS / "integrations" / project / "known.json").read_text("utf-8")))
 
 
 Change = Callable[[Any], Any]
