@@ -191,8 +191,15 @@ def make_text(document: VectorsDocument) -> str:
 @click.option(
     "--search", is_flag=True, help="Also search for programs that show faults which no vector shows."
 )
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="With --search: look for no further fault after so many minutes of processor time.",
+)
 @options.progress
-def make_command(folder: Path, page: Path, check: bool, search: bool, progress: str) -> int:
+def make_command(folder: Path, page: Path, check: bool, search: bool, minutes: float, progress: str) -> int:
     """Derive what the vectors of a folder must come to, plant each fault of ours, and keep what kills.
 
     The same bytes come out each time. With --search, which takes long, vectors are added for faults that none
@@ -210,7 +217,12 @@ def make_command(folder: Path, page: Path, check: bool, search: bool, progress: 
     from pymllm.conformance.vectors.page import make_page
 
     with options.refusing(str(folder)), options.refusing_unreadable():
-        made = make_vectors(folder, is_search=search, progress=partial(progress_bar, progress, unit=""))
+        made = make_vectors(
+            folder,
+            is_search=search,
+            seconds=60 * minutes,
+            progress=partial(progress_bar, progress, unit=""),
+        )
     with options.refusing_unreadable():
         there = page.read_text(encoding="utf-8") if page.is_file() else ""
         wanted = {folder / name: text for name, text in made.files().items()}
@@ -228,5 +240,8 @@ def make_command(folder: Path, page: Path, check: bool, search: bool, progress: 
                 path.unlink()
     count = sum(map(len, made.vectors.values()))
     killed = len(frozenset[str]().union(*made.kills.values()))
+    if made.unsearched:
+        left = count_of(len(made.unsearched), "fault")
+        complain(f"{left} not looked for: {minutes:g} minutes are over; raise --minutes for the same result")
     say(f"{count_of(count, 'vector')}, which kill {count_of(killed, 'fault')}")
     return int(check and bool(changed or gone))

@@ -9,17 +9,25 @@ less, or `$may`. So a vector demands nothing that a law does not.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from pymllm import errors
-from pymllm.conformance.vectors.format import Vector, VectorStep, make_id
+from pymllm.conformance.vectors.format import TWICE, Vector, VectorStep, make_id
 from pymllm.conformance.vectors.play import plain_outcome
-from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.history.claims import REFUSALS
+from pymllm.conformance.vectors.variations import (
+    FAR,
+    Asker,
+    joined,
+    pages_of,
+    regrouped,
+    vary,
+    ways_to_evict,
+)
+from pymllm.errors import ProgramError
 from pymllm.history.codec import encode
 from pymllm.history.files import Config, Header, Step
 from pymllm.history.operations import (
@@ -49,7 +57,6 @@ from pymllm.history.outcomes import (
     Slots,
 )
 from pymllm.history.spans import GivenNumbers
-from pymllm.oracle.judge import make_judge
 from pymllm.oracle.laws import find_law
 
 _ERRORS = (
@@ -63,53 +70,10 @@ _UNTOLD = {"token", "message"}
 """Fields that are opaque, or for people."""
 
 _Passes = Callable[[Any], bool | None]
-_FREE = {"$free": True}
-_FAR = 1 << 20
+FREE = {"$free": True}
 _MOST_CHOICES = 3000
 _MOST_OTHERS = 16
-_PAGES_CHOSEN = 10
-
-
-class Asker:
-    """Asks whether an outcome of one step would be let pass, after the steps before it."""
-
-    def __init__(self, header: Header, steps: Sequence[Step]) -> None:
-        self._header = header
-        self._steps = steps
-
-    def accepts(self) -> bool:
-        """Tell whether the judge lets the whole program pass."""
-        try:
-            self._judge_before(len(self._steps))
-        except (InvariantViolation, ProgramError):
-            return False
-        return True
-
-    def refuses(self) -> bool:
-        """Tell whether the judge finds a law broken."""
-        try:
-            self._judge_before(len(self._steps))
-        except InvariantViolation:
-            return True
-        except ProgramError:
-            return False
-        return False
-
-    def lets_pass(self, place: int, outcome: Outcome) -> bool:
-        """Tell whether the judge lets an outcome of the step at a place pass."""
-        judge, step = self._judge_before(place), self._steps[place]
-        try:
-            judge.judge(step.number, step.operation, outcome)
-        except InvariantViolation:
-            return False
-        return True
-
-    def _judge_before(self, place: int) -> Any:
-        judge = make_judge(self._header, coverage=False)
-        for step in self._steps[:place]:
-            assert step.outcome is not None
-            judge.judge(step.number, step.operation, step.outcome)
-        return judge
+_AROUND = 40
 
 
 class _Names:
@@ -146,8 +110,21 @@ def space_of(operation: Operation) -> str:
     return "states" if isinstance(operation, AllocTrack | AllocSlots | EvictSlots) else "slots"
 
 
-_BY_PLACE = (ReadStates, ReadRows, ReadKV, ReadLive, FindSlots)
-"""Operations whose answer has a number's content at its place, or numbers that nobody names."""
+_BY_PLACE = (ReadRows, ReadKV, ReadLive, FindSlots)
+"""Operations whose answer has a slot's content at its place, or numbers that nobody names."""
+
+
+def _spaces_by_place(kind: str, steps: Sequence[Step]) -> frozenset[str]:
+    """Return which numbers an implementation must have chosen alike, as content is read at their places."""
+    spaces = set()
+    for step in steps:
+        if isinstance(step.operation, ReadStates):
+            spaces |= {"states"}
+        if isinstance(step.operation, _BY_PLACE):
+            spaces |= {"slots", "halves"}
+        if kind != "prefix" and isinstance(step.operation, Inspect):
+            spaces |= {"slots", "halves", "states"}
+    return frozenset(spaces)
 
 
 def derive(
@@ -166,21 +143,13 @@ def derive(
 
     `ProgramError`: the judge does not let the program pass, so that nothing can be asked of it.
     """
-    header = Header("", kind, dict(config), tuple(sorted(needs)), specification=specification)
+    claims = tuple(sorted(set(needs) - {TWICE}))
+    header = Header("", kind, dict(config), claims, specification=specification)
     asker = Asker(header, steps)
     if not asker.accepts():
         raise ProgramError(f"the judge does not let the program pass with the claims {', '.join(needs)}")
-    names = _Names()
-    is_by_place = any(
-        isinstance(it.operation, _BY_PLACE) or (kind != "prefix" and isinstance(it.operation, Inspect))
-        for it in steps
-    )
-    made: list[VectorStep] = []
-    for place, step in enumerate(steps):
-        assert step.outcome is not None
-        expect = _Expecter(asker, place, step.operation, step.outcome, names, config, is_by_place).expect()
-        made.append(VectorStep(step.operation, expect))
-        names.record(step.number, step.operation, step.outcome)
+    made = _expect_all(asker, law, needs, config, steps, _spaces_by_place(kind, steps))
+    _free_what_matters_not(header, law, needs, config, steps, made)
     is_free = '"$may"' in str(msgspec.json.encode([it.expect for it in made]))
     return Vector(
         make_id(kind, law, tuple(needs), config, [it.operation for it in made]),
@@ -196,6 +165,87 @@ def derive(
     )
 
 
+def _expect_all(
+    asker: Asker,
+    law: str,
+    needs: Collection[str],
+    config: Config,
+    steps: Sequence[Step],
+    by_place: frozenset[str],
+    first: int = 0,
+) -> list[VectorStep]:
+    """Return what each step from the first on must come to."""
+    names = _Names()
+    made: list[VectorStep] = []
+    has_order = law == "X2" and "call_order" in needs
+    for place, step in enumerate(steps):
+        assert step.outcome is not None
+        if place >= first:
+            is_shaped = any(it.operation == step.operation for it in steps[:place])
+            expecter = _Expecter(
+                asker, place, step.operation, step.outcome, names, config, by_place, is_shaped, has_order
+            )
+            made.append(VectorStep(step.operation, expecter.expect()))
+        names.record(step.number, step.operation, step.outcome)
+    return made
+
+
+def _free_what_matters_not(
+    header: Header,
+    law: str,
+    needs: Collection[str],
+    config: Config,
+    steps: Sequence[Step],
+    made: list[VectorStep],
+) -> None:
+    """Let a result be anything where all that follows stays the same whatever it is.
+
+    Otherwise a vector would end where somebody answers what is right, too, and see nothing of what follows.
+    """
+    asker, by_place = Asker(header, steps), _spaces_by_place(header.kind, steps)
+    for place, step in enumerate(steps):
+        assert step.outcome is not None
+        expect = made[place].expect
+        if place == len(steps) - 1 or list(expect.get("result", ())) != ["$may"]:
+            continue
+        others = [
+            msgspec.structs.replace(step.outcome, result=it)
+            for it in _OTHER_RESULTS
+            if type(it) is not type(step.outcome.result)
+        ]
+        right = [it for it in others if asker.lets_pass(place, it)]
+        if all(
+            _comes_to_the_same(header, law, needs, config, steps, made, by_place, place, it) for it in right
+        ):
+            made[place] = VectorStep(step.operation, {**expect, "result": FREE})
+
+
+def _comes_to_the_same(
+    header: Header,
+    law: str,
+    needs: Collection[str],
+    config: Config,
+    steps: Sequence[Step],
+    made: Sequence[VectorStep],
+    by_place: frozenset[str],
+    place: int,
+    outcome: Outcome,
+) -> bool:
+    """Tell whether with another outcome at a place everything else must come to the same."""
+    others = [*steps[:place], msgspec.structs.replace(steps[place], outcome=outcome), *steps[place + 1 :]]
+    asker = Asker(header, others)
+    if not asker.accepts():
+        return False
+    here, *later = _expect_all(asker, law, needs, config, others, by_place, place)
+    own = made[place].expect
+    return later == list(made[place + 1 :]) and all(
+        here.expect.get(name) == own.get(name) for name in ("effects", "sizes")
+    )
+
+
+_OTHER_RESULTS = (Done(), NoRoom(), Failed("NoSuchError"), Slots(()))
+
+
 class _Expecter:
     """Makes the expectation of one step."""
 
@@ -207,10 +257,14 @@ class _Expecter:
         outcome: Outcome,
         names: _Names,
         config: Mapping[str, Any],
-        is_by_place: bool,
+        by_place: frozenset[str],
+        is_shaped: bool,
+        has_order: bool,
     ) -> None:
         self._asker = asker
-        self._is_by_place = is_by_place
+        self._by_place = by_place
+        self._is_shaped = is_shaped  # whether the same was read before, so that its shape is the same
+        self._has_order = has_order  # whether the vector is about how often a pool is called
         self._place = place
         self._operation = operation
         self._outcome = outcome
@@ -229,7 +283,7 @@ class _Expecter:
             for name, size in self._outcome.sizes.items()
             if not any(
                 self._passes(sizes={**self._outcome.sizes, name: other})
-                for other in _vary(size)
+                for other in vary(size)
                 if other != size
             )
         }
@@ -250,8 +304,7 @@ class _Expecter:
     def _result(self) -> Any:
         result = self._outcome.result
         plain = plain_outcome(self._outcome)["result"]
-        others = (Done(), NoRoom(), Failed("NoSuchError"), Slots(()))
-        if any(type(it) is not type(result) and self._passes(result=it) for it in others):
+        if any(type(it) is not type(result) and self._passes(result=it) for it in _OTHER_RESULTS):
             return {"$may": plain}
         if isinstance(result, Failed):
             return self._failure(result)
@@ -280,7 +333,7 @@ class _Expecter:
                     nodes = (*result.nodes[:place], changed, *result.nodes[place + 1 :])
                     return self._passes(result=msgspec.structs.replace(result, nodes=nodes))
 
-                if not any(passes(it) for it in _vary(value) if it != value and type(it) is type(value)):
+                if not any(passes(it) for it in vary(value) if it != value and type(it) is type(value)):
                     is_named = field == "slots" and value
                     fields[field] = self._names.of_or_plain(value) if is_named else value
                     if field == "state":
@@ -307,14 +360,30 @@ class _Expecter:
         if isinstance(result, Slots | Matched) and name in ("slots", "swa_slots") and value:
             space = space_of(self._operation) if name == "slots" else "halves"
             if isinstance(result, Slots) and self._are_chosen(value, passes):
-                return {"$may": value} if self._is_by_place else self._new(value, passes, space)
-            if not any(passes(other) for other in _vary(value) if other != value):
+                return {"$may": value} if space in self._by_place else self._new(value, passes, space)
+            if not any(passes(other) for other in vary(value) if other != value):
                 return self._names.of_or_plain(value, space)
             return {"$may": value}
+        if isinstance(self._operation, ReadStates) and not self._has_length():
+            return self._read(name, value, passes)
         found = self._part(value, passes)
         if found == value and name == "state" and isinstance(result, Matched) and value is not None:
             return self._names.of((value,), "states")
-        return _NOTHING if found == _FREE else found
+        return _NOTHING if found == FREE else found
+
+    def _has_length(self) -> bool:
+        """Tell whether it is determined how many states there are; a cache's own buffers may have more."""
+        result: Any = self._outcome.result
+        fewer = msgspec.structs.replace(result, recurrent=result.recurrent[:-1], conv=result.conv[:-1])
+        return not self._passes(result=fewer)
+
+    def _read(self, name: str, value: Any, passes: _Passes) -> Any:
+        """Return what is determined of states whose number is not: first their shape, then the content."""
+        if name.endswith("_shape"):
+            return value if self._is_shaped else {"$may": value}
+        if not self._is_shaped or not isinstance(value, list):
+            return _NOTHING
+        return [self._part(item, partial(_with_place, passes, value, at)) for at, item in enumerate(value)]
 
     def _part(self, value: Any, passes: _Passes) -> Any:
         """Return what is determined of a value; ``passes`` tells whether another one would be right."""
@@ -323,29 +392,37 @@ class _Expecter:
                 name: self._part(item, partial(_with_item, passes, value, name))
                 for name, item in value.items()
             }
-            return {name: part for name, part in parts.items() if part != _FREE}
+            return {name: part for name, part in parts.items() if part != FREE}
         if not isinstance(value, list) or not value:
-            told = [right for other in _vary(value) if other != value if (right := passes(other)) is not None]
-            return value if not any(told) else _FREE if all(told) else {"$may": value}
+            told = [right for other in vary(value) if other != value if (right := passes(other)) is not None]
+            if any(told) and not all(told) and type(value) is int:
+                return self._one_of(value, passes)
+            return value if not any(told) else FREE if all(told) else {"$may": value}
         shorter_or_longer: tuple[list[Any], ...] = (value[:-1], value[1:], [*value, value[-1]], [])
         told = [right for other in shorter_or_longer if (right := passes(other)) is not None]
         if any(told):
-            return _FREE if all(told) else {"$may": value}
+            return FREE if all(told) else {"$may": value}
         turned = value[::-1]
         if turned != value and passes(turned):
             return {"$set": value}
         return [self._part(item, partial(_with_place, passes, value, at)) for at, item in enumerate(value)]
 
+    def _one_of(self, value: int, passes: _Passes) -> dict[str, Any]:
+        """Return a number with the others that would be right, where these are few."""
+        right = [it for it in range(-_AROUND, value + _AROUND) if passes(it)]
+        is_few = right and right[-1] < value + _AROUND - 1 and not passes(value + FAR)
+        return {"$may": value, "or": [it for it in right if it != value]} if is_few else {"$may": value}
+
     def _are_chosen(self, value: list[int], passes: _Passes) -> bool:
         """Tell whether other numbers, or these in another order, would be right as well."""
-        pages = _pages(value, self._page)
-        if len(pages) > 1 and self._outcome.result and passes(_joined([*pages[1:], pages[0]], len(value))):
+        pages = pages_of(value, self._page)
+        if len(pages) > 1 and self._outcome.result and passes(joined([*pages[1:], pages[0]], len(value))):
             return True
         return next(self._others(value, passes), None) is not None
 
     def _others(self, value: list[int], passes: _Passes) -> Iterator[int]:
         """Yield the pages that could stand in the place of the first one."""
-        pages = _pages(value, self._page)
+        pages = pages_of(value, self._page)
         own = {page[0] // self._page for page in pages}
         first = len(pages[0])
         for page in range(max((*own, *(it // self._page for it in self._names.slots), 0)) + 40):
@@ -354,7 +431,7 @@ class _Expecter:
                 yield page
 
     def _new(self, value: list[int], passes: _Passes, space: str) -> Any:
-        pages = _pages(value, self._page)
+        pages = pages_of(value, self._page)
         own = {page[0] // self._page for page in pages}
         others = set(self._others(value, passes))
         right = own | others
@@ -396,7 +473,7 @@ class _Expecter:
             return None
         if is_bare or (
             not any(it.target for it in effects)
-            and any(self._passes(effects=other) for other in _regrouped(effects))
+            and any(self._passes(effects=other) for other in regrouped(effects))
         ):
             return self._calls(told)
         return self._exact_effects()
@@ -407,6 +484,9 @@ class _Expecter:
             slots = [slot for it in effects if it.call == name for slot in it.slots]
             count = sum(it.call == name for it in effects)
             space = "states" if name == "free_state" else "slots"
+            if self._has_order and len(slots) > count and not self._passes(effects=_split(effects, name)):
+                calls[name] = count
+                continue
             calls[name] = self._names.of(sorted(slots), space) if slots or name != "callback" else count
         inside = [it.sizes for it in effects if it.call == "callback"]
         sizes = {
@@ -459,9 +539,16 @@ class _Expecter:
         if not isinstance(operation, Evict) or isinstance(result, Failed):
             return []
         calls = range(1 + max(1, len(self._names.slots))) if outcome.effects else (0,)
-        backs = {count: tuple(Effect("callback", node=_FAR + it) for it in range(count)) for count in calls}
+        backs = {count: tuple(Effect("callback", node=FAR + it) for it in range(count)) for count in calls}
         found: list[dict[str, Any]] = []
-        for asked, (counts, freed) in enumerate(self._choices()):
+        choices = ways_to_evict(
+            outcome,
+            self._names.slots,
+            self._page_size,
+            has_pool=self._has_pool,
+            has_window=self._has_window,
+        )
+        for asked, (counts, freed) in enumerate(choices):
             if asked * len(calls) > _MOST_CHOICES or len(found) > _MOST_OTHERS:
                 return None
             other = Evicted(*counts)
@@ -484,36 +571,16 @@ class _Expecter:
             other == self._outcome.result and {(it.call, slot) for it in freed for slot in it.slots} == seen
         )
 
-    def _choices(self) -> Iterator[tuple[tuple[int, int, int], tuple[Effect, ...]]]:
-        """Yield what might be evicted: tokens, of them in the window's half, states; and what is freed."""
-        sizes, result = self._outcome.sizes, self._outcome.result
-        assert isinstance(result, Evicted)
-        states = range(1 + (result.states + 2 if "mamba_evictable_size" in sizes else 0))
-        if not self._has_pool:
-            full = range(1 + result.full + sizes.get("total_size", _PAGES_CHOSEN))
-            halves = range(1 + (result.swa + len(full) if self._has_window else 0))
-            for counts in itertools.product(full, halves, states):
-                yield counts, ()
-            return
-        pages = sorted({it // self._page_size for it in self._names.slots})
-        ways = ("kept", "gone", "half gone", "gone with its half") if self._has_window else ("kept", "gone")
-        for fate in itertools.product(ways, repeat=len(pages)):
-            told: dict[str, list[int]] = {"free": [], "free_swa": []}
-            swa = 0
-            for page, way in zip(pages, fate, strict=True):
-                slots = range(page * self._page_size, (page + 1) * self._page_size)
-                told["free"] += slots if way.startswith("gone") else ()
-                told["free_swa"] += slots if way == "half gone" else ()
-                swa += self._page_size * (way in ("half gone", "gone with its half"))
-            freed = tuple(Effect(name, tuple(slots)) for name, slots in told.items() if slots)
-            bare = tuple(it for it in freed if it.call == "free")
-            for count in states:
-                yield (len(told["free"]), swa, count), freed
-                if bare != freed:
-                    yield (len(told["free"]), swa, count), bare
-
 
 _NOTHING = object()
+
+
+def _split(effects: Sequence[Effect], name: str) -> tuple[Effect, ...]:
+    """Return effects with the calls of a name as calls of one slot each."""
+    split: list[Effect] = []
+    for effect in effects:
+        split += [Effect(name, (slot,)) for slot in effect.slots] if effect.call == name else [effect]
+    return tuple(split)
 
 
 def _plain_node(node: NodeView) -> dict[str, Any]:
@@ -545,89 +612,3 @@ def _with_item(passes: _Passes, value: dict[str, Any], name: str, other: Any) ->
 
 def _with_place(passes: _Passes, value: list[Any], at: int, other: Any) -> bool | None:
     return passes([*value[:at], other, *value[at + 1 :]])
-
-
-def _pages(numbers: Sequence[int], page: int) -> list[list[int]]:
-    return [list(numbers[at : at + page]) for at in range(0, len(numbers), page)]
-
-
-def _joined(pages: Iterable[Sequence[int]], count: int) -> list[int]:
-    """Join pages in another order; a part of one that is not the last any more is filled up."""
-    pages = list(pages)
-    longest = max(map(len, pages))
-    whole = [list(range(page[0], page[0] + longest)) for page in pages]
-    return list(itertools.chain.from_iterable(whole))[:count]
-
-
-def _counted(value: Any) -> list[str]:
-    return sorted(map(str, value)) if isinstance(value, list) else [str(value)]
-
-
-def _regrouped(effects: Sequence[Effect]) -> Iterator[tuple[Effect, ...]]:
-    """Yield effects in another order, and the same slots in other calls."""
-    yield tuple(reversed(effects))
-    names = list(dict.fromkeys(it.call for it in effects))
-    frees = [it for it in effects if it.call != "callback"]
-    backs = [it for it in effects if it.call == "callback"]
-    joined = [
-        Effect(name, tuple(slot for it in frees if it.call == name for slot in it.slots))
-        for name in names
-        if name != "callback"
-    ]
-    single = [Effect(it.call, (slot,)) for it in frees for slot in it.slots]
-    turned = [msgspec.structs.replace(it, slots=it.slots[::-1]) for it in frees]
-    for some in (joined, single, turned):
-        for other in ((*some, *backs), (*backs, *some)):
-            if other != tuple(effects):
-                yield other
-
-
-def _vary(value: Any) -> Iterator[Any]:
-    """Yield values unlike this one, of its type."""
-    match value:
-        case bool():
-            yield not value
-        case int():
-            yield from (value + 1, value - 1, value + 4, 0, value + _FAR)
-        case str():
-            yield value + "?"
-        case None:
-            yield from (0, 1, "a")
-        case list():
-            yield from _vary_list(value)
-        case dict():
-            for name, item in value.items():
-                for other in _vary(item):
-                    yield {**value, name: other}
-
-
-def _vary_list(value: list[Any]) -> Iterator[list[Any]]:
-    if not value:
-        yield from ([0], [1], ["?"], [[0, 1]])
-        return
-    yield value[:-1]
-    yield value[1:]
-    yield [*value, value[-1]]
-    yield value[::-1]
-    for place, item in enumerate(value):
-        for other in _vary(item):
-            yield [*value[:place], other, *value[place + 1 :]]
-
-
-# -- needs -------------------------------------------------------------------------------------------------
-
-
-def split_claims(capabilities: Collection[str]) -> frozenset[str]:
-    """Return capabilities with `refusals` as the six that it says."""
-    known = frozenset(capabilities)
-    return known - {"refusals"} | set(REFUSALS) if "refusals" in known else known
-
-
-def least_needs(header: Header, sound: Sequence[Step], wrong: Sequence[Step]) -> frozenset[str]:
-    """Drop each claim without which the judge still lets a sound run pass and refuses a wrong one."""
-    needs = split_claims(header.capabilities)
-    for claim in sorted(needs):
-        fewer = msgspec.structs.replace(header, capabilities=tuple(sorted(needs - {claim})))
-        if Asker(fewer, sound).accepts() and Asker(fewer, wrong).refuses():
-            needs = needs - {claim}
-    return needs

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from pymllm.adapters.registry import make_adapter
-from pymllm.conformance.vectors.derive import derive, least_needs
+from pymllm.conformance.vectors.derive import derive
 from pymllm.conformance.vectors.format import Vector
+from pymllm.conformance.vectors.variations import least_needs
 from pymllm.errors import ProgramError
 from pymllm.history.claims import SPECIFICATION
 from pymllm.history.files import Config, Header, Step
