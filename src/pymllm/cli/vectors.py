@@ -14,6 +14,7 @@ import click
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli import options
 from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_table, progress_bar, tell
 from pymllm.conformance.documents import VectorRow, VectorsDocument
 from pymllm.errors import AdapterError
@@ -64,6 +65,7 @@ def vectors_command() -> None:
     help='Known deviations: a JSON object of ids of vectors and reasons, {"slots-A2-0f3c81d2": "..."}.',
 )
 @options.timeout
+@options.store
 @options.json
 @options.progress
 def run_command(
@@ -72,6 +74,7 @@ def run_command(
     folder: Path,
     known: Path | None,
     timeout: float,
+    store: Path | None,
     as_json: bool,
     progress: str,
 ) -> int:
@@ -104,7 +107,9 @@ def run_command(
         raise AdapterError(entry.name, answer.message)
     if answer.kind not in files:
         raise click.UsageError(f"{folder} has no vectors of kind {answer.kind}, which {entry.name} is of.")
-    return tell(_document(answer, reasons), make_text, as_json)
+    document = _document(answer, reasons)
+    keep_run(store, document)
+    return tell(document, make_text, as_json)
 
 
 def _read(folder: Path, load: Callable[[Path], _T]) -> _T:
@@ -214,7 +219,7 @@ def make_command(folder: Path, page: Path, check: bool, search: bool, minutes: f
     require_torch("pymllm vectors make")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from pymllm.conformance.vectors.make import make_vectors
-    from pymllm.conformance.vectors.page import make_page
+    from pymllm.conformance.vectors.page import make_page, tell_of
 
     with options.refusing(str(folder)), options.refusing_unreadable():
         made = make_vectors(
@@ -239,9 +244,8 @@ def make_command(folder: Path, page: Path, check: bool, search: bool, minutes: f
             for path in gone:
                 path.unlink()
     count = sum(map(len, made.vectors.values()))
-    killed = len(frozenset[str]().union(*made.kills.values()))
     if made.unsearched:
         left = count_of(len(made.unsearched), "fault")
         complain(f"{left} not looked for: {minutes:g} minutes are over; raise --minutes for the same result")
-    say(f"{count_of(count, 'vector')}, which kill {count_of(killed, 'fault')}")
+    say(f"{count_of(count, 'vector')} {tell_of(made)}")
     return int(check and bool(changed or gone))

@@ -23,6 +23,7 @@ from pymllm.conformance.documents import (
     GoalsDocument,
     ReplayDocument,
     SoakDocument,
+    VectorsDocument,
     VerifyDocument,
 )
 from pymllm.conformance.soak.ledger import RunRecord, merge_ledgers
@@ -151,6 +152,7 @@ _SHOWN = (
     GoalsDocument,
     ReplayDocument,
     DoctorDocument,
+    VectorsDocument,
 )
 DOCUMENTS: dict[str, type[AnyDocument]] = {
     **{str(kind.__struct_config__.tag): kind for kind in _SHOWN},

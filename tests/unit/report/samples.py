@@ -108,6 +108,7 @@ def replay(*runs: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 doctor = partial(sample, "doctor")
 goals = partial(sample, "situations")
+vectors = partial(sample, "vectors")
 gpu_benchmarks = partial(sample, "gpu_benchmarks")
 
 

@@ -39,11 +39,12 @@ EACH: dict[str, Callable[[], dict[str, Any]]] = {
     "pymllm.situations": samples.goals,
     "pymllm.replay": samples.replay,
     "pymllm.doctor": samples.doctor,
+    "pymllm.vectors-run": samples.vectors,
     "pymllm.gpu-memory": samples.gpu_memory,
     "pymllm.peers": samples.peers,
     "pymllm.gpu-benchmarks": samples.gpu_benchmarks,
 }
-WHOLE = ("verify", "compare", "faults", "soak", "situations", "peers")
+WHOLE = ("verify", "compare", "faults", "soak", "situations", "peers", "vectors-run")
 """Documents whose samples are whole, so that they can be held against their schemas; others have parts."""
 
 

@@ -34,6 +34,8 @@ from pymllm.oracle.judge import make_judge
 _SHRINKS = 200
 _SECONDS = 20.0
 """Processor time for all vectors on one fault: more, and the fault has hung something."""
+_MOST_STEPS = 40
+"""Of a program: nobody reads a longer one, and what it must come to is asked of the judge for a long time."""
 _CONTENTS = ("keys", "values", "recurrent", "conv", "rows", "kv", "state", "digests")
 
 _NEVER_NEEDED = {"forms", "engine"}
@@ -182,6 +184,8 @@ def sources_of(fault: Fault, name: str, history: History) -> list[Source]:
         wrong, law = _play_wrongly(fault, name, header, [*operations, *look])
         if law:
             break
+    if len(wrong) > _MOST_STEPS:
+        return []
     if not law:
         return _told_twice(fault, header, operations) if "X3" in fault.laws else []
     try:
