@@ -179,7 +179,6 @@ def sources_of(fault: Fault, name: str, history: History) -> list[Source]:
     header, operations = history.header, [it.operation for it in history.steps]
     wrong: list[Step] = []
     law = ""
-    operations = _read_twice(operations)
     for look in ((), *_LOOKS.get(header.kind, ())):
         wrong, law = _play_wrongly(fault, name, header, [*operations, *look])
         if law:
@@ -195,6 +194,7 @@ def sources_of(fault: Fault, name: str, history: History) -> list[Source]:
         least = least_needs(header, sound, wrong)
     except (PymllmError, InvariantViolation):
         return []
+    wrong = _read_twice(wrong)
     operations = [it.operation for it in wrong]
     told = _told(fault)
     sources = []
@@ -231,12 +231,10 @@ def _told_twice(fault: Fault, header: Header, operations: Sequence[Operation]) -
     return [source]
 
 
-def _read_twice(operations: Sequence[Operation]) -> list[Operation]:
-    """Read states once for their number before they are read for what they are."""
-    first = next((at for at, it in enumerate(operations) if isinstance(it, ReadStates)), None)
-    if first is None:
-        return list(operations)
-    return [*operations[:first], operations[first], *operations[first:]]
+def _read_twice(steps: Sequence[Step]) -> list[Step]:
+    """Read states at the end once for their number before they are read for what they are."""
+    is_read = bool(steps) and isinstance(steps[-1].operation, ReadStates)
+    return [*steps, *steps[-1:]] if is_read else list(steps)
 
 
 _LOOKS: dict[str, tuple[tuple[Operation, ...], ...]] = {
