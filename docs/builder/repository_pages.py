@@ -1,4 +1,4 @@
-"""What lies outside of ``docs`` and belongs on the site: changelog, contributing, examples, files of vectors."""
+"""What lies outside of ``docs`` and belongs on the site: changelog, contributing, examples, vectors."""
 
 from __future__ import annotations
 

@@ -271,6 +271,7 @@ def _documents() -> list[bytes]:
 _MAKERS = (
     *(samples.verify, samples.faults, samples.soak, samples.replay, samples.doctor, samples.gpu_memory),
     *(samples.goals, samples.peers, samples.gpu_benchmarks, samples.benchmark_file, _verdicts),
+    samples.vectors,
 )
 
 

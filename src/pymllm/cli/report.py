@@ -18,7 +18,10 @@ from pymllm.text_file import write_text_file
 if TYPE_CHECKING:
     from pymllm.report.loading import LoadedRuns, Run
 
-FORMATS = ("html", "summary", "github-action-benchmark", "bencher", "openmetrics", "junit", "badge")
+FORMATS = (
+    *("html", "summary", "github-action-benchmark", "bencher", "openmetrics", "junit", "badge"),
+    "vectors-badge",
+)
 
 
 @click.command("report", short_help="Make a page or a feed of the results of runs.")
@@ -89,6 +92,7 @@ def _make(loaded: LoadedRuns, form: str, better: str, title: str) -> str:
         "openmetrics": feeds.make_openmetrics,
         "junit": feeds.make_junit,
         "badge": feeds.make_badge,
+        "vectors-badge": feeds.make_vectors_badge,
     }
     return make[form](loaded.runs)
 

@@ -14,6 +14,7 @@ import click
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli import options
 from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_table, progress_bar, tell
 from pymllm.conformance.documents import VectorRow, VectorsDocument
 from pymllm.errors import AdapterError
@@ -64,6 +65,7 @@ def vectors_command() -> None:
     help='Known deviations: a JSON object of ids of vectors and reasons, {"slots-A2-0f3c81d2": "..."}.',
 )
 @options.timeout
+@options.store
 @options.json
 @options.progress
 def run_command(
@@ -72,6 +74,7 @@ def run_command(
     folder: Path,
     known: Path | None,
     timeout: float,
+    store: Path | None,
     as_json: bool,
     progress: str,
 ) -> int:
@@ -104,7 +107,9 @@ def run_command(
         raise AdapterError(entry.name, answer.message)
     if answer.kind not in files:
         raise click.UsageError(f"{folder} has no vectors of kind {answer.kind}, which {entry.name} is of.")
-    return tell(_document(answer, reasons), make_text, as_json)
+    document = _document(answer, reasons)
+    keep_run(store, document)
+    return tell(document, make_text, as_json)
 
 
 def _read(folder: Path, load: Callable[[Path], _T]) -> _T:
@@ -191,8 +196,15 @@ def make_text(document: VectorsDocument) -> str:
 @click.option(
     "--search", is_flag=True, help="Also search for programs that show faults which no vector shows."
 )
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="With --search: look for no further fault after so many minutes of processor time.",
+)
 @options.progress
-def make_command(folder: Path, page: Path, check: bool, search: bool, progress: str) -> int:
+def make_command(folder: Path, page: Path, check: bool, search: bool, minutes: float, progress: str) -> int:
     """Derive what the vectors of a folder must come to, plant each fault of ours, and keep what kills.
 
     The same bytes come out each time. With --search, which takes long, vectors are added for faults that none
@@ -207,10 +219,15 @@ def make_command(folder: Path, page: Path, check: bool, search: bool, progress: 
     require_torch("pymllm vectors make")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from pymllm.conformance.vectors.make import make_vectors
-    from pymllm.conformance.vectors.page import make_page
+    from pymllm.conformance.vectors.page import make_page, tell_of
 
     with options.refusing(str(folder)), options.refusing_unreadable():
-        made = make_vectors(folder, is_search=search, progress=partial(progress_bar, progress, unit=""))
+        made = make_vectors(
+            folder,
+            is_search=search,
+            seconds=60 * minutes,
+            progress=partial(progress_bar, progress, unit=""),
+        )
     with options.refusing_unreadable():
         there = page.read_text(encoding="utf-8") if page.is_file() else ""
         wanted = {folder / name: text for name, text in made.files().items()}
@@ -227,6 +244,8 @@ def make_command(folder: Path, page: Path, check: bool, search: bool, progress: 
             for path in gone:
                 path.unlink()
     count = sum(map(len, made.vectors.values()))
-    killed = len(frozenset[str]().union(*made.kills.values()))
-    say(f"{count_of(count, 'vector')}, which kill {count_of(killed, 'fault')}")
+    if made.unsearched:
+        left = count_of(len(made.unsearched), "fault")
+        complain(f"{left} not looked for: {minutes:g} minutes are over; raise --minutes for the same result")
+    say(f"{count_of(count, 'vector')} {tell_of(made)}")
     return int(check and bool(changed or gone))

@@ -193,6 +193,7 @@ class HuntPlan:
     # most programs to play while the shortest that was found is made smaller; 0 leaves it as it is
     shrinks: int = 0
     seconds: float = 60.0  # a fault that takes more processor time than this from one seed has hung something
+    from_outside: bool = False  # whether what is made smaller must show in an outcome, and not only inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +341,9 @@ def find_program(fault: Fault, plan: HuntPlan) -> tuple[str, History, str] | Non
             return None
         caught = found[1]
         laws = None if fault.laws == ANY else fault.laws
-        small = shrink(caught.found, seconds=None, plays=plan.shrinks, laws=laws)
+        small = shrink(
+            caught.found, seconds=None, plays=plan.shrinks, laws=laws, from_outside=plan.from_outside
+        )
         return caught.adapter, small.history, small.violation.law
 
 

@@ -148,15 +148,17 @@ def shrink(
     seconds: float | None = 60.0,
     plays: int | None = None,
     laws: Collection[str] | None = None,
+    from_outside: bool = False,
 ) -> FoundViolation:
     """Return the smallest program that was found to break the same law, or one of ``laws``.
 
     It ends with the step that breaks the law, is numbered from 1, has outcomes, and is never larger than the
     one given, which comes back where running it again breaks no law. After ``seconds`` the best so far is
     returned; with ``plays``, the most programs to try, what is found does not depend on the machine. Marked
-    as unfinished where ``found`` is, where there were more programs to try, or the adapter hung.
+    as unfinished where ``found`` is, where there were more programs to try, or the adapter hung. With
+    ``from_outside`` the outcome of an operation must show it, and nobody looks closer.
     """
-    shrinker = Shrinker(found, seconds=seconds, plays=plays, laws=laws)
+    shrinker = Shrinker(found, seconds=seconds, plays=plays, laws=laws, from_outside=from_outside)
     shrinker.run()
     return shrinker.best
 
@@ -171,9 +173,11 @@ class Shrinker:
         seconds: float | None = 60.0,
         plays: int | None = None,
         laws: Collection[str] | None = None,
+        from_outside: bool = False,
         on_progress: Callable[[ShrinkProgress], None] | None = None,
     ) -> None:
         self._found = found
+        self._looks = (Look.OUTCOMES,) if from_outside else tuple(Look)
         self._on_progress = on_progress
         self._laws = frozenset({found.violation.law} if laws is None else laws)
         self.budget = ShrinkBudget(plays, seconds, self._tell)
@@ -215,12 +219,13 @@ class Shrinker:
         """Break the law again, by operations alone or else by acts, and make what breaks it smaller."""
         trials, scenario = self._trials, self._found.scenario
         program = _numbered(self._found.history)
-        for trials.look in Look:
+        for trials.look in self._looks:
             result = trials.play(program)
             if result is not None:
                 self._reduction = Reduction(trials, *result)
                 self._reduce(self._reduction)
-                self._confirm(self._reduction)
+                if len(self._looks) > 1:
+                    self._confirm(self._reduction)
                 return
         self._reduction = reduction = None if scenario is None else self._play_acts(scenario)
         before = None

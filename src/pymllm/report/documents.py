@@ -24,6 +24,7 @@ from pymllm.conformance.documents import (
     GoalsDocument,
     ReplayDocument,
     SoakDocument,
+    VectorsDocument,
     VerifyDocument,
 )
 from pymllm.conformance.soak.merging import merge_ledgers
@@ -153,6 +154,7 @@ _SHOWN = (
     ReplayDocument,
     CurveDocument,
     DoctorDocument,
+    VectorsDocument,
 )
 DOCUMENTS: dict[str, type[AnyDocument]] = {
     **{str(kind.__struct_config__.tag): kind for kind in _SHOWN},

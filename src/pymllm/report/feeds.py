@@ -23,6 +23,7 @@ from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import Run, newest_document
 from pymllm.report.quantities import SECONDS, show
 from pymllm.report.sections.searches import newest_searches
+from pymllm.report.sections.vectors import newest_vectors
 from pymllm.report.trends import Trend, find_trends
 from pymllm.text_file import cut
 
@@ -43,6 +44,19 @@ def make_badge(runs: Sequence[Run], label: str = "laws") -> str:
         color = "brightgreen" if words else "lightgrey"
     badge = {"schemaVersion": 1, "label": label, "message": words or "not searched", "color": color}
     return json.dumps(badge)
+
+
+def make_vectors_badge(runs: Sequence[Run]) -> str:
+    """Sum up how the vectors went on all implementations, likewise; known deviations are no failures."""
+    documents = newest_vectors(runs)
+    passed, wrong = sum(it.passed for it in documents), sum(it.unknown for it in documents)
+    known = sum(it.failed for it in documents) - wrong
+    counts = ((wrong, "fail"), (known, "known"), (passed, "pass"))
+    words = ", ".join(f"{count} {word}" for count, word in counts if count)
+    is_unknown = any(it.verdict is Verdict.UNKNOWN for it in documents)
+    color = "red" if wrong else "yellow" if is_unknown else "brightgreen" if words else "lightgrey"
+    message = words or ("all skipped" if documents else "not played")
+    return json.dumps({"schemaVersion": 1, "label": "vectors", "message": message, "color": color})
 
 
 def _words(verdict: Verdict, count: int) -> str:

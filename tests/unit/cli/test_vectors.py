@@ -32,6 +32,16 @@ def test_an_adapter_of_ours_passes() -> None:
     assert document["verdict"] == "holds"
 
 
+def test_a_run_is_kept_and_shown_as_a_badge(tmp_path: Path) -> None:
+    """The store has the document that --json prints, and the report reads it."""
+    store = tmp_path / "store"
+    document = json.loads(typed(*run("--adapter", "rows", "--store", store, "--json")).stdout)
+    result = typed("report", store, "--format", "vectors-badge")
+    assert (result.exit_code, result.stderr) == (0, "")
+    badge = json.loads(result.stdout)
+    assert (badge["message"], badge["color"]) == (f"{document['passed']} pass", "brightgreen")
+
+
 def test_a_wrong_one_fails() -> None:
     """The law, the step and what was seen are told; the status is 1."""
     result = typed(*run("--adapter", "faulty-row-zero"))

@@ -109,6 +109,7 @@ def replay(*runs: dict[str, Any], **changes: Any) -> dict[str, Any]:
 curve = partial(sample, "curve")
 doctor = partial(sample, "doctor")
 goals = partial(sample, "situations")
+vectors = partial(sample, "vectors")
 gpu_benchmarks = partial(sample, "gpu_benchmarks")
 
 

@@ -41,11 +41,12 @@ EACH: dict[str, Callable[[], dict[str, Any]]] = {
     "pymllm.replay": samples.replay,
     "pymllm.curve": samples.curve,
     "pymllm.doctor": samples.doctor,
+    "pymllm.vectors-run": samples.vectors,
     "pymllm.gpu-memory": samples.gpu_memory,
     "pymllm.peers": samples.peers,
     "pymllm.gpu-benchmarks": samples.gpu_benchmarks,
 }
-WHOLE = ("verify", "compare", "faults", "soak", "situations", "curve", "peers")
+WHOLE = ("verify", "compare", "faults", "soak", "situations", "curve", "peers", "vectors-run")
 """Documents whose samples are whole, so that they can be held against their schemas; others have parts."""
 
 

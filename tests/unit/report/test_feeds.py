@@ -9,7 +9,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pymllm.report.feeds import add_suite, make_action_feed, make_badge, make_case, make_junit, make_xml
+from pymllm.report.feeds import (
+    add_suite,
+    make_action_feed,
+    make_badge,
+    make_case,
+    make_junit,
+    make_vectors_badge,
+    make_xml,
+)
 from pymllm.report.records import Figure
 from tests.unit.report import samples
 from tests.unit.report.test_trends import FIGURE, OTHER, days
@@ -43,6 +51,27 @@ def test_green_is_a_claim() -> None:
     assert json.loads(make_badge([samples.run(samples.verify(*adapters))]))["color"] == "yellow"
     badge = json.loads(make_badge([samples.run(samples.faults())]))
     assert (badge["message"], badge["color"]) == ("not searched", "lightgrey")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "color"),
+    [
+        ({}, "1 fail, 1 known, 1 pass", "red"),
+        ({"unknown": 0, "verdict": "holds"}, "2 known, 1 pass", "brightgreen"),
+        ({"unknown": 0, "failed": 0, "passed": 0, "verdict": "unknown"}, "all skipped", "yellow"),
+    ],
+)
+def test_a_badge_of_vectors_counts_them(changes: dict[str, Any], message: str, color: str) -> None:
+    """A known deviation is no failure; the newest run of an implementation counts."""
+    older = samples.run(samples.vectors(passed=7, unknown=5), time="2026-11-20T15:03:11Z")
+    badge = json.loads(make_vectors_badge([older, samples.run(samples.vectors(**changes))]))
+    assert badge == {"schemaVersion": 1, "label": "vectors", "message": message, "color": color}
+
+
+def test_vectors_that_nobody_played_are_grey() -> None:
+    """Whatever else was run."""
+    badge = json.loads(make_vectors_badge([samples.run(samples.faults())]))
+    assert (badge["message"], badge["color"]) == ("not played", "lightgrey")
 
 
 # -- action feed -----------------------------------------------------------------------------------------

@@ -39,6 +39,13 @@ FLAGS = ("must", "may")
 """Whether every step is determined, or a vector ends where an implementation goes another way."""
 
 
+TWICE = "twice"
+"""A need that a runner has to meet, and no implementation: it plays the vector a second time on a new one.
+
+The answers must be the same to the last number.
+"""
+
+
 class VectorsHeader(Record, frozen=True):
     """What a file has.
 
@@ -148,7 +155,7 @@ def _check(vector: Vector, header: VectorsHeader) -> None:
         if value not in known:
             raise ValueError(f"{name} is {cut(repr(value))}; it must be one of {', '.join(known)}")
     for claim in vector.needs:
-        if claim not in CLAIMS:
+        if claim not in CLAIMS and claim != TWICE:
             raise ValueError(f"needs {cut(repr(claim))}, which is no capability")
     check_config(vector.config, header.kind)
     if not vector.steps:

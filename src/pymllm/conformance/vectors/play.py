@@ -11,7 +11,7 @@ import msgspec
 from pymllm.adapters.base import AdapterClass
 from pymllm.conformance.adapter_calls import apply_step, build_adapter, closing
 from pymllm.conformance.vectors.expectations import Given, Mismatch, OtherWay, match
-from pymllm.conformance.vectors.format import Vector
+from pymllm.conformance.vectors.format import TWICE, Vector
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError, PymllmError
 from pymllm.history.claims import all_claims
 from pymllm.history.files import Config
@@ -82,7 +82,7 @@ def play_on(vector: Vector, name: str, made: AdapterClass) -> Played:
         adapter = build_adapter(name, config)
     except PymllmError as error:
         return Played(SKIPPED, 0, f"cannot be built so: {error}")
-    missing = sorted(set(vector.needs) - all_claims(adapter.capabilities))
+    missing = sorted(set(vector.needs) - all_claims(adapter.capabilities) - {TWICE})
     limits = sorted(adapter.capabilities & _LIMITS - set(vector.needs))
     with closing(adapter):
         if limits:
@@ -90,20 +90,39 @@ def play_on(vector: Vector, name: str, made: AdapterClass) -> Played:
         if missing:
             return Played(SKIPPED, 0, f"does not claim {', '.join(missing)}")
         step = 0
+        answers: list[dict[str, Any]] = []
 
         def apply(number: int, operation: Operation) -> Outcome:
             nonlocal step
             step = number
-            return apply_step(adapter, number, operation)
+            outcome = apply_step(adapter, number, operation)
+            answers.append(plain_outcome(outcome))
+            return outcome
 
         try:
-            return play(vector, apply)
+            played = play(vector, apply)
+            if TWICE in vector.needs and played.verdict == PASSED:
+                return _play_again(vector, name, config, answers)
+            return played
         except InvariantViolation as error:
             return Played(FAILED, step, str(error), "inside")
         except ProgramError as error:
             return Played(FAILED, step, f"it makes no sense any more: {error}", "program")
         except AdapterError as error:
             return Played(FAILED, step, f"no answer: {error}", "adapter")
+
+
+def _play_again(vector: Vector, name: str, config: Config, answers: Sequence[dict[str, Any]]) -> Played:
+    """Play a vector on one more adapter: each answer must be what it was, to the last number."""
+    adapter = build_adapter(name, config)
+    with closing(adapter):
+        for number, (step, first) in enumerate(zip(vector.steps, answers, strict=True), 1):
+            again = plain_outcome(apply_step(adapter, number, step.operation))
+            if again != first:
+                where = next(part for part in again if again[part] != first.get(part))
+                why = f"the second time: expected {first[where]!r}, seen {again[where]!r}"
+                return Played(FAILED, number, why, where)
+    return Played(PASSED)
 
 
 _LIMITS = {"careful_callers", "trusted_hashes", "lone_states"}

@@ -17,9 +17,11 @@ from pymllm.report.sections.machines import make_machines_section, make_memory_s
 from pymllm.report.sections.releases import make_releases_section
 from pymllm.report.sections.replays import make_hit_rate_section, make_latency_section
 from pymllm.report.sections.searches import make_goals_section, make_laws_section
+from pymllm.report.sections.vectors import make_vectors_section
 
 SECTIONS: Mapping[str, Callable[[Sequence[Run]], Iterable[Part]]] = {
     "laws": make_laws_section,
+    "vectors": make_vectors_section,
     "releases": make_releases_section,
     "changes": make_changes_section,
     "faults": make_faults_section,

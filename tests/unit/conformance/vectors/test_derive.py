@@ -7,12 +7,28 @@ from typing import Any
 import pytest
 
 from pymllm.adapters.registry import make_adapter
-from pymllm.conformance.vectors.derive import derive, least_needs
+from pymllm.conformance.vectors.derive import derive
 from pymllm.conformance.vectors.format import Vector
+from pymllm.conformance.vectors.variations import least_needs
 from pymllm.errors import ProgramError
 from pymllm.history.claims import SPECIFICATION
 from pymllm.history.files import Config, Header, Step
-from pymllm.history.operations import Alloc, Evict, Free, Insert, Key, Match, Operation, Span
+from pymllm.history.operations import (
+    AddRequest,
+    Alloc,
+    AllocTrack,
+    Evict,
+    FindBlocks,
+    Free,
+    Insert,
+    Key,
+    Match,
+    Operation,
+    ReadStates,
+    Span,
+    StoreBlocks,
+    WriteState,
+)
 from pymllm.history.outcomes import Outcome, Slots
 
 RADIX: Config = {"page_size": 2, "window": None, "pool": "token", "slots": 8}
@@ -69,6 +85,60 @@ def test_sizes_are_determined_as_far_as_a_law_tells() -> None:
     """Zeros, too."""
     assert make("pool").steps[1].expect["sizes"]["total_size"] == 2
     assert make("pool").steps[1].expect["sizes"]["protected_size"] == 0
+
+
+def _expect(
+    name: str, kind: str, law: str, needs: tuple[str, ...], config: Config, *program: Operation
+) -> Vector:
+    return derive(kind, law, needs, config, run(name, config, program), specification=SPECIFICATION)
+
+
+def test_a_result_is_free_where_all_that_follows_stays_the_same() -> None:
+    """An index may refuse blocks without a parent or swallow them; nobody finds them either way."""
+    program = (StoreBlocks(0, ((40, 1),), 0), FindBlocks((1,)))
+    vector = _expect("index-dict", "index", "I3", (), {"own_hashes": False}, *program)
+    assert vector.steps[0].expect["result"] == {"$free": True}
+    assert vector.steps[1].expect["result"] == {"is": "leading", "workers": []}
+    assert vector.flag == "must"
+
+
+def test_a_number_that_may_be_one_of_few_is_none_else() -> None:
+    """A request has one of the blocks that are free."""
+    config: Config = {
+        **{"max_requests": 1, "num_blocks": 4, "max_blocks": 2, "paused_limit": 1, "block_size": 4},
+        **{"chunk_size": 1, "layers": 0, "conv_width": 1, "ssm_width": 1, "mamba_slots": 0},
+        **{"policy": "lru", "hash_digits": None},
+    }
+    vector = _expect("requests", "requests", "C1", (), config, AddRequest((1, 1)))
+    (block,) = vector.steps[0].expect["result"]["blocks"]
+    assert sorted([block["$may"], *block["or"]]) == [0, 1, 2]  # the last one is for padding
+
+
+def test_how_often_a_pool_is_called_is_counted_where_the_law_says_so() -> None:
+    """By who claims the order of its calls; for all others it is the slots that count."""
+    program = (Alloc(4), Insert(Key((1, 2, 3, 4)), (Span(1, 0, 4),)), Match(Key((1, 2))), Evict(4))
+    claims = ("call_order", "faults", "pool")
+    counted = _expect("radix", "prefix", "X2", claims, RADIX, *program).steps[-1].expect
+    assert counted["effects"]["$calls"]["free"] == 1
+    named = _expect("radix", "prefix", "R5", ("pool",), RADIX, *program).steps[-1].expect
+    assert "$of" in named.get("$may", named)["effects"]["$calls"]["free"]
+
+
+def test_states_are_compared_once_their_number_is_known() -> None:
+    """At the first look who has more of them goes another way; at the second one they count."""
+    config: Config = {"page_size": 1, "window": None, "pool": "token", "slots": 2, "track_slots": 2}
+    look = ReadStates(0)
+    track, slots = Span(1, 0, 1), (Span(2, 0, 1),)
+    given = Insert(Key((1,)), slots, state=track)
+    program = (AllocTrack(), Alloc(1), WriteState(0, track, 5, 7), given, look, look)
+    first, second = (
+        it.expect["result"]
+        for it in _expect("mamba", "prefix", "E1", ("mamba", "pool"), config, *program).steps[4:]
+    )
+    assert set(first) == {"is", "recurrent_shape", "conv_shape"}
+    assert "$may" in first["recurrent_shape"]
+    assert [5] in second["recurrent"]
+    assert [7] in second["conv"]
 
 
 def test_a_program_that_the_judge_refuses_has_no_vector() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pymllm.conformance.vectors.format import Vector, VectorStep
-from pymllm.conformance.vectors.make import choose, derive_source, read_sources, search_for, try_faults
+from pymllm.conformance.vectors.make import Made, choose, make_vectors, read_sources, try_faults
+from pymllm.conformance.vectors.page import BEGIN, CALLERS, UNSHOWN, make_page, tell_of
+from pymllm.conformance.vectors.programs import derive_source, is_of_caller, search_for
 from pymllm.conformance.vectors.run import load_all
 from pymllm.faults.table import find_faults, own_cabinet
 from pymllm.history.operations import Alloc
@@ -26,6 +30,49 @@ def test_of_each_fault_the_killer_with_the_fewest_needs_and_steps_is_kept() -> N
     assert made.vectors == {"slots": (best, needy)}
     assert made.kills == {"a": {"B1"}, "c": {"B1", "B2"}}
     assert list(made.files()) == ["slots.jsonl"]
+
+
+def test_of_prefix_caches_the_plainest_with_a_pool_and_without_are_kept() -> None:
+    """A window, a state or another order is asked of few; a claim that nearly all have is none."""
+    none, pool = {"pool": "none", "window": None}, {"pool": "token", "window": None}
+    plain = Vector("plain", "R8", "", "counters", "must", ("inspect", "pool"), pool, (STEP,) * 3)
+    strict = Vector("strict", "R8", "", "counters", "must", ("exact_lru",), pool, (STEP,))
+    windowed = Vector("windowed", "R8", "", "counters", "must", (), {**pool, "window": 2}, (STEP,))
+    states = Vector("states", "R8", "", "counters", "must", (), {**pool, "track_slots": 2}, (STEP,))
+    bare = Vector("bare", "R8", "", "counters", "must", ("exact_lru",), none, (STEP,))
+    every = [windowed, states, strict, plain, bare]
+    made = choose({"prefix": every}, {it.id: frozenset({"B1"}) for it in every})
+    assert made.vectors == {"prefix": (bare, plain)}
+
+
+def test_nobody_looks_for_a_fault_of_the_engine() -> None:
+    """It is the caller's, and the page says so; a bug that is planted in a cache, too, counts there."""
+    caller, cache = find_faults(("B104", "B104-blocks"), own_cabinet())
+    assert search_for(caller) == []
+    assert not is_of_caller(cache)
+    assert CALLERS["B104"] == ("B104-blocks",)
+    assert set(CALLERS) == {it.id for it in own_cabinet() if is_of_caller(it)}
+    assert CALLERS.keys().isdisjoint(UNSHOWN)
+
+
+def test_a_search_ends_with_its_time(tmp_path: Path) -> None:
+    """What it has not looked for is told."""
+    made = make_vectors(tmp_path, is_search=True, seconds=0.0)
+    assert made.vectors == {}
+    assert made.unsearched == tuple(it.id for it in own_cabinet())
+
+
+def test_a_page_counts_the_faults_of_caches_and_those_of_their_callers() -> None:
+    """Each share is of what it says."""
+    made = Made({"slots": (vector("a", ()),)}, {"a": frozenset({"B91", "B92"})})
+    page = make_page(made, "# Mine\n")
+    every = len(own_cabinet()) - len(CALLERS)
+    assert page.startswith(f"# Mine\n\n{BEGIN}\n\n1 vectors in ")
+    assert f"contexts and indexes | {every} | 2 | {100 * 2 / every:.1f} % |" in page
+    assert f"| faults of the simulated engine | {len(CALLERS)} | 0 | none can be |" in page
+    assert "| B91 | A1, A5 | `a` |" in page
+    assert "the caller's mistake, whatever its cache answers; in a cache it is B104-blocks |" in page
+    assert tell_of(made).startswith(f"show 2 of the {every} planted faults of caches, ")
 
 
 def test_what_stands_in_a_folder_is_derived_again() -> None:

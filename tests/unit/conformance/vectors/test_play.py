@@ -7,12 +7,14 @@ from collections import Counter
 import pytest
 
 from pymllm.adapters.registry import OWN, find_adapter, load_adapter
-from pymllm.conformance.vectors.format import Vector, VectorStep
+from pymllm.adapters.simple import SlotAdapter
+from pymllm.conformance.vectors.format import TWICE, Vector, VectorStep
 from pymllm.conformance.vectors.make import try_faults
-from pymllm.conformance.vectors.page import UNSHOWN
+from pymllm.conformance.vectors.page import CALLERS, UNSHOWN
 from pymllm.conformance.vectors.play import find_config, play, play_on
 from pymllm.conformance.vectors.run import load_all
 from pymllm.faults.table import own_cabinet
+from pymllm.history.files import Config
 from pymllm.history.operations import KINDS, Alloc, Free, Operation, Span
 from pymllm.history.outcomes import Done, Outcome, Slots, Unsupported
 from tests.unit.conformance.vectors.runners import FOLDER
@@ -55,13 +57,13 @@ def test_planted_faults_are_shown() -> None:
 
 
 @pytest.mark.slow
-def test_nine_of_ten_faults_that_outcomes_can_show_are_shown() -> None:
-    """And each vector shows one; what no outcome shows is listed, and true."""
+def test_nearly_all_faults_of_caches_are_shown() -> None:
+    """And each vector shows one; what none shows is listed with its reason, and true."""
     kills = try_faults(EVERY, own_cabinet())
     killed = frozenset[str]().union(*kills.values())
     assert all(kills.values())
-    assert killed.isdisjoint(UNSHOWN)
-    assert len(killed) >= 0.9 * (len(own_cabinet()) - len(UNSHOWN))
+    assert killed.isdisjoint({*UNSHOWN, *CALLERS})
+    assert len(killed) >= 0.95 * (len(own_cabinet()) - len(CALLERS))
 
 
 def test_what_is_not_shown_is_a_fault() -> None:
@@ -105,6 +107,42 @@ def test_a_vector_ends_at_the_first_step_that_decides(
     played = play(VECTOR, apply)
     assert (played.verdict, played.step) == (verdict, step)
     assert asked == list(range(1, (step or len(STEPS)) + 1))
+
+
+class _Counting(SlotAdapter):
+    """Hands out slots of all its objects together where it is told to."""
+
+    taken = 0
+    together = True
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        if not self.together:
+            type(self).taken = 0
+
+    def claim(self) -> set[str]:
+        return {"pool"}
+
+    def alloc(self, tokens: int) -> list[int]:
+        type(self).taken += tokens
+        return list(range(type(self).taken - tokens, type(self).taken))
+
+
+@pytest.mark.parametrize(("together", "verdict"), [(False, "passed"), (True, "failed")])
+def test_twice_is_played_on_a_second_object(
+    together: bool, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answers must be those of the first, to the last number."""
+    monkeypatch.setattr(_Counting, "together", together)
+    monkeypatch.setattr("pymllm.conformance.vectors.play.build_adapter", _Counting)
+    step = VectorStep(Alloc(2), {"result": {"is": "slots"}})
+    vector = Vector("it", "X3", "", "observable", "must", ("pool", TWICE), {}, (step, step))
+    played = play_on(vector, "counting", _Counting)
+    assert (played.verdict, played.step, played.where) == (
+        verdict,
+        1 if together else 0,
+        "result" if together else "",
+    )
 
 
 OWN_CONFIGURATIONS = (

@@ -1,0 +1,49 @@
+"""Numbers named by the steps that gave them, so that an implementation may have chosen others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pymllm.history.codec import encode
+from pymllm.history.operations import AllocSlots, AllocTrack, EvictSlots, Operation
+from pymllm.history.outcomes import Matched, Outcome, Slots
+from pymllm.history.spans import GivenNumbers
+
+
+class Names:
+    """Names numbers by the steps that gave them: slots, rows and blocks; states beside them; and halves."""
+
+    def __init__(self) -> None:
+        self._given = {space: GivenNumbers() for space in ("slots", "states", "halves")}
+        self.slots: set[int] = set()
+
+    def record(self, number: int, operation: Operation, outcome: Outcome) -> None:
+        """Remember what a step answered with."""
+        result = outcome.result
+        if isinstance(result, Slots | Matched):
+            space = space_of(operation)
+            self._given[space].record(number, result.slots)
+            if space == "slots":
+                self.slots.update(result.slots)
+        if isinstance(result, Slots) and 0 not in result.swa_slots:
+            self._given["halves"].record(number, result.swa_slots)
+
+    def knows(self, number: int, space: str = "slots") -> bool:
+        """Tell whether a step has answered with a number."""
+        return self._given[space].origin(number) != 0
+
+    def of(self, numbers: Sequence[int], space: str = "slots") -> Any:
+        """Return the form that names some numbers."""
+        form = "$halves" if space == "halves" else "$of"
+        return {form: [encode(span) for span in self._given[space].name(numbers)]}
+
+    def of_or_plain(self, numbers: Sequence[int], space: str = "slots") -> Any:
+        """Return the form that names some numbers, or these themselves where no step gave them."""
+        is_named = any(self.knows(it, space) for it in numbers)
+        return self.of(numbers, space) if is_named else list(numbers)
+
+
+def space_of(operation: Operation) -> str:
+    """Return what an operation's answer has the numbers of."""
+    return "states" if isinstance(operation, AllocTrack | AllocSlots | EvictSlots) else "slots"
