@@ -6,7 +6,6 @@ import importlib
 import json
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +18,11 @@ import pytest
 from tests.peers.integrations import PROJECTS, ROOT, copy_integration, load_integration, skip_without
 
 LEAST = {
-    "sglang": {"Slots": 12, "Radix": 19, "unified-python": 15, "unified-rust": 16}
-    | {"unified-python-inspector": 19, "unified-python-swa": 2, "unified-rust-swa": 2}
-    | {"unified-python-mamba": 5, "unified-rust-mamba": 5},
+    "sglang": {"Slots": 13, "Radix": 31, "unified-python": 26, "unified-rust": 27}
+    | {"unified-python-inspector": 31, "unified-python-swa": 4, "unified-rust-swa": 4}
+    | {"unified-python-mamba": 7, "unified-rust-mamba": 7},
     "vllm": {"Blocks": 8, "Manager": 10},
-    "dynamo": {"Index": 11},
+    "dynamo": {"Index": 12},
 }
 """How many vectors run at least, by cache; were all of them left out, nobody would see a fault."""
 
@@ -66,7 +65,7 @@ def play_all(module: ModuleType) -> tuple[dict[str, Counter[str]], dict[str, str
     failed = {}
     for name, cache, vector in cases_of(module):
         try:
-            verdict, _ = module.run_vectors.play(vector, cache)
+            verdict, _ = module.run_vectors.play(vector, cache(vector["config"]))
         except Exception:
             verdict = "failed"
         verdicts.setdefault(name, Counter())[verdict] += 1
@@ -98,11 +97,8 @@ def test_it_runs_as_a_maintainer_runs_it(project: str, tmp_path: Path) -> None:
 
 
 def test_what_runs_passes_or_is_listed(project: str, tmp_path: Path) -> None:
-    """Cache by cache, as many as were seen to run, within a second or two of a processor."""
-    module = load_integration(project, tmp_path)
-    start = time.process_time()
-    verdicts, failed = play_all(module)
-    assert time.process_time() - start < 8
+    """Cache by cache, as many as were seen to run."""
+    verdicts, failed = play_all(load_integration(project, tmp_path))
     assert failed == {}
     ran = {name: counts.total() - counts["skipped"] for name, counts in verdicts.items()}
     assert {name: least for name, least in LEAST[project].items() if ran.get(name, 0) < least} == {}

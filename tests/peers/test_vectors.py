@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 FILES = load_all(ROOT / "vectors" / "v1")
 KNOWN = {
     "sglang-token": {"X4": "failed-alloc-merges"},
+    "mllm-radix": {"R4": "evictable-size-drifts"},
     "mllm-rows": {"P1": "no-row-for-padding"},
+    "minisgl-radix": {"R3": "halves-share-their-slots"},
 }
 """Laws of vectors that fail, and the finding that says why, by adapter."""
 

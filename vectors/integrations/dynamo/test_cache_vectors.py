@@ -110,7 +110,7 @@ def cases():
 
 @pytest.mark.parametrize("vector", [*cases()])
 def test_vector(vector):
-    verdict, why = run_vectors.play(vector, Index)
+    verdict, why = run_vectors.play(vector, Index(vector["config"]))
     if verdict == "skipped":
         pytest.skip(why)
     known = KNOWN.get(vector["id"])

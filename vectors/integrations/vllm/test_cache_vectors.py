@@ -271,7 +271,7 @@ def cases():
 
 @pytest.mark.parametrize(("cache", "vector"), [*cases()])
 def test_vector(cache, vector):
-    verdict, why = run_vectors.play(vector, cache)
+    verdict, why = run_vectors.play(vector, cache(vector["config"]))
     if verdict == "skipped":
         pytest.skip(why)
     known = KNOWN.get(vector["id"])

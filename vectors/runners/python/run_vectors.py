@@ -98,9 +98,8 @@ def are_new(expected, seen):
         return False
     taken = {it // page for form in items_of(expected, "but") for it in numbers_of(items_of({0: form}, 0))}
     for at, it in enumerate(seen):
-        is_first = at % page == 0 and it % page == 0 and it // page not in taken
-        is_next = at % page != 0 and it == seen[at - 1] + 1
-        if not least <= it <= most or not (is_first or is_next):
+        is_next = it == seen[at - 1] + 1 if at % page else it % page == 0 and it // page not in taken
+        if not (least <= it <= most and is_next):
             return False
         taken.add(it // page)
     return True
@@ -146,18 +145,20 @@ def numbers(span, given, kind):
     return numbers_of(answer)[start:stop] if step else list(range(start, stop))
 
 
-def play(vector, kind):
-    """What becomes of a vector: passed, failed, other way or skipped; and why it failed."""
+def make(vector, kind):
+    """A cache for a vector; none where the example does not claim what it needs, or cannot be built so."""
     is_ours = kind == PageCache.KIND and all(it in PageCache.CLAIMS for it in items_of(vector, "needs"))
-    cache = PageCache.build(get(vector, "config", {})) if is_ours else None
-    if cache is None:
-        return "skipped", ""
+    return PageCache.build(get(vector, "config", {})) if is_ours else None
+
+
+def play(vector, cache):
+    """What becomes of a vector: passed, failed, other way or skipped; and why it failed."""
     given = []
     for number, step in enumerate(items_of(vector, "steps"), 1):
         op, expected = resolve(step["op"], given), resolve(step["expect"], given)
         seen = cache.apply(number, op)
         if seen["result"]["is"] == "unsupported":
-            return "skipped", ""
+            return "skipped", f"{get(op, 'op')} is unsupported"
         try:
             if not is_like(expected, seen):
                 op, expected, seen = map(show, (op, expected, seen))
@@ -260,14 +261,12 @@ def read(path):
 
 
 def main(words):
-    known, files = {}, list(words)
+    known, files, counts, told, status = {}, list(words), Counter(), "", 0
     if "--known" in files[:-1]:
         place = files.index("--known")
-        known = read_object("--known", read(files.pop(place + 1)))
-        del files[place]
+        known, files[place : place + 2] = read_object("--known", read(files[place + 1])), []
     if not files or any(word.startswith("-") for word in files):
         raise Refused("usage: run_vectors FILE... [--known FILE]")
-    counts, told, status = Counter(), "", 0
     for path in files:
         kind = ""
         for number, line in enumerate(read(path).split("\n"), 1):
@@ -278,7 +277,8 @@ def main(words):
                 vector = read_object(place, line, "id", "law", "says", "needs", "config", "steps")
                 for step in items_of(vector, "steps"):
                     read_object(place, show(step), "op", "expect")
-                verdict, why = play(vector, kind)
+                cache = make(vector, kind)
+                verdict, why = play(vector, cache) if cache else ("skipped", "")
                 id, reason = get(vector, "id"), get(known, get(vector, "id"))
                 counts[verdict] += 1
                 if verdict == "failed":
