@@ -162,7 +162,7 @@ REFUSED = {
     "chat --capacity 0": "0 tokens, not in 1..2147483647",
     "chat --points 1": "is not in the range 2<=x<=1000",
     "chat --points 5 --capacity 8k": "--points: --capacity says which; leave it out",
-    "chat --block-tokens 4": "--block-tokens: a named workload has its own; leave it out",
+    "chat --block-tokens 4": "--block-tokens: a named workload is no trace; leave it out",
     "chat --sample 0": "--sample",
     "chat --sample 0.5 --belady": "--belady needs every request, not a sample; leave --sample out",
     "chat --sample 0.5 --by length": "--by needs every request, not a sample",
