@@ -16,7 +16,7 @@ _FOLDERS = {
     "examples": ("Examples", "The files of the repository's folder `examples`:"),
     "vectors/runners": (
         "Runners of vectors",
-        "One file for each language; [how to use them](../../vectors.md):",
+        "One for each language, and the examples of Go and C++; [how to use them](../../vectors.md):",
     ),
     "vectors/integrations": (
         "Files for other suites",
@@ -27,6 +27,7 @@ _LANGUAGES = {
     ".py": "python",
     ".c": "c",
     ".cpp": "cpp",
+    ".hpp": "cpp",
     ".go": "go",
     ".rs": "rust",
     ".yml": "yaml",

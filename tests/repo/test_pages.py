@@ -193,6 +193,7 @@ def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
     assert len(runners) == 4
     assert {f"{path}.md" for path in runners} | {"vectors/runners/index.md"} <= pages.keys()
     assert "{ .go linenums=1 }" in pages["vectors/runners/go/run_vectors.go.md"]
+    assert "{ .cpp linenums=1 }" in pages["vectors/runners/cpp/example_cache.hpp.md"]
     assert with_site_links("[a](../vectors/runners/cpp/run_vectors.cpp)", "vectors.md") == (
         "[a](vectors/runners/cpp/run_vectors.cpp.md)"
     )

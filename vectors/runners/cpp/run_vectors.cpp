@@ -1,42 +1,40 @@
-// Plays cache vectors on a cache; one file, and the standard library is all that it needs.
+// Plays cache vectors on a cache; this file, one with a cache, and the standard library are all it needs.
 //
-//     g++ -O2 -std=c++17 -o run_vectors run_vectors.cpp && ./run_vectors ../../v1/prefix.jsonl [--known known.json]
+//     g++ -O2 -std=c++17 -o run_vectors run_vectors.cpp
+//     ./run_vectors ../../v1/prefix.jsonl [--known known.json]
 //
-// Copy it, and put your cache in the place of `PageCache`. docs/vectors.md has the format and the rules.
-// Copyright: the authors of pymllm. Licence: Apache-2.0.
+// docs/vectors.md has the format and the rules. Copyright: the authors of pymllm. Licence: Apache-2.0.
 
 #include <algorithm>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-using std::string, std::to_string, std::vector;
+using std::min, std::string, std::to_string, std::vector;
 
-// -- JSON: a value is its text, in ASCII without escapes, and a number an integer of at most 19 digits ----------
+// -- JSON: a value is its text, in ASCII without escapes, and a number an integer of at most 19 digits ----
 
 const size_t LIMIT = 1 << 20, NOWHERE = string::npos;  // the most of counts, sizes and slots
 const int LEVELS = 99;                                 // of lists in lists
 
 struct Item { string name, value; };
 
-size_t skip(const string& text, size_t at) { return std::min(text.find_first_not_of(" \t\r\n", at), text.size()); }
+size_t skip(const string& text, size_t at) { return min(text.find_first_not_of(" \t\r\n", at), text.size()); }
 
 // The place behind a string, a number or a word; nowhere where there is none.
 size_t behind_atom(const string& text, size_t at) {
     size_t end = text[at] == '"' ? text.find('"', at + 1) : text.find_first_of(" \t\r\n,:]}", at);
-    string atom = text.substr(at, std::min(end, text.size()) - at);
+    string atom = text.substr(at, min(end, text.size()) - at);
     if (text[at] == '"') {
         auto is_odd = [](unsigned char it) { return it < ' ' || it > 127 || it == '\\'; };
         return end == NOWHERE || std::any_of(atom.begin(), atom.end(), is_odd) ? NOWHERE : end + 1;
     }
     string digits = atom.substr(atom[0] == '-');
-    bool is_number = !digits.empty() && digits.size() < 20 && digits.find_first_not_of("0123456789") == NOWHERE;
-    is_number = is_number && (digits[0] != '0' || atom == "0");
+    bool are_digits = digits.find_first_not_of("0123456789") == NOWHERE && (digits[0] != '0' || atom == "0");
+    bool is_number = are_digits && !digits.empty() && digits.size() < 20;
     return is_number || atom == "null" || atom == "true" || atom == "false" ? at + atom.size() : NOWHERE;
 }
 
@@ -96,25 +94,27 @@ string join(const vector<size_t>& numbers) {
     return text;
 }
 
-// -- comparison: the rules of docs/vectors.md ------------------------------------------------------------------
+// -- comparison: the rules of docs/vectors.md -------------------------------------------------------------
 
 // Whether these are different numbers that fill pages from their beginning, none of a taken page.
 bool are_new(const string& expected, const vector<size_t>& seen) {
-    size_t page = number_of(expected, "page"), least = number_of(expected, "least"), most = number_of(expected, "most");
+    size_t page = number_of(expected, "page"), least = number_of(expected, "least");
     std::set<size_t> taken;
     if (seen.size() != number_of(expected, "$new") || page == 0) return false;
-    for (auto& form : items_of(get(expected, "but"))) for (auto it : numbers_of(form.value)) taken.insert(it / page);
+    for (auto& form : items_of(get(expected, "but")))
+        for (auto it : numbers_of(form.value)) taken.insert(it / page);
     for (size_t at = 0; at < seen.size(); at++) {
         size_t it = seen[at];
         bool is_first = at % page == 0 && it % page == 0 && taken.insert(it / page).second;
-        if (it < least || it > most || !(is_first || (at % page != 0 && it == seen[at - 1] + 1))) return false;
+        bool is_next = at % page != 0 && it == seen[at - 1] + 1;
+        if (it < least || it > number_of(expected, "most") || !(is_first || is_next)) return false;
     }
     return true;
 }
 
 bool is_like(const string& expected, const string& seen, bool& ended);
 
-// Whether calls are as many as expected, or of the slots that are, and callbacks saw the sizes that they must.
+// Whether calls are as many as expected, or of the slots that are, and what callbacks saw is right.
 bool are_calls(const string& expected, const string& seen, bool& ended) {
     string calls = get(expected, "$calls"), inside = get(expected, "inside");
     for (auto& [name, value] : items_of(calls)) {
@@ -129,14 +129,14 @@ bool are_calls(const string& expected, const string& seen, bool& ended) {
         if (value[0] == '{' ? slots != wanted : value != to_string(count)) return false;
     }
     for (auto& [_, call] : items_of(seen)) {
-        string name = text_of(call, "call");
+        string name = text_of(call, "call"), sizes = get(call, "sizes");
         if (name != "callback" && get(calls, name).empty()) return false;
-        if (name == "callback" && !inside.empty() && !is_like(inside, get(call, "sizes"), ended)) return false;
+        if (name == "callback" && !inside.empty() && !is_like(inside, sizes, ended)) return false;
     }
     return true;
 }
 
-// Whether an answer is as expected; `ended` is set where it is another one that is right, and the vector ends.
+// Whether an answer is as expected; `ended` is set where it is another one that is right.
 bool is_like(const string& expected, const string& seen, bool& ended) {
     auto all = items_of(expected), left = items_of(seen);
     string form = expected.substr(0, 1), value;
@@ -159,7 +159,8 @@ bool is_like(const string& expected, const string& seen, bool& ended) {
         if (seen[0] != '[' || wanted.size() != left.size()) return false;
         for (auto& item : wanted) {
             auto is_it = [&](auto& other) { return is_like(item.value, other.value, ended); };
-            auto end = form == "[" ? left.begin() + 1 : left.end(), place = std::find_if(left.begin(), end, is_it);
+            auto end = form == "[" ? left.begin() + 1 : left.end();
+            auto place = std::find_if(left.begin(), end, is_it);
             if (place == end) return false;
             left.erase(place);
         }
@@ -176,15 +177,17 @@ bool is_like(const string& expected, const string& seen, bool& ended) {
     return form == "$free" || form == "$may" || expected == seen;
 }
 
-// -- playing ---------------------------------------------------------------------------------------------------
+// -- playing ----------------------------------------------------------------------------------------------
 
 // A value with numbers in the place of spans: of the answer of an earlier step, or of step 0 they themselves.
 string resolve(const string& value, const vector<string>& given, const string& kind) {
     if (!get(value, "step").empty() && !get(value, "stop").empty()) {
-        size_t step = number_of(value, "step"), start = number_of(value, "start"), stop = number_of(value, "stop");
+        size_t step = number_of(value, "step"), stop = number_of(value, "stop");
         vector<size_t> all, some;
         if (step > 0 && step <= given.size()) all = numbers_of(get(given[step - 1], kind));
-        for (size_t at = start; at < stop && (step == 0 || at < all.size()); at++) some.push_back(step ? all[at] : at);
+        for (size_t at = 0; step == 0 && at < stop; at++) all.push_back(at);
+        stop = min(stop, all.size());
+        for (size_t at = number_of(value, "start"); at < stop; at++) some.push_back(all[at]);
         return join(some);
     }
     string inner;
@@ -197,132 +200,38 @@ string resolve(const string& value, const vector<string>& given, const string& k
     return value[0] == '{' ? "{" + inner + "}" : value[0] == '[' ? "[" + inner + "]" : value;
 }
 
-// -- an example: yours instead, with `KIND`, `CLAIMS`, `build` and `apply` -------------------------------------
+// -- the interface: what your file has instead of example_cache.hpp ---------------------------------------
+// struct PageCache {
+//     inline static const string KIND = "prefix";                  // vectors of other kinds are skipped
+//     inline static const std::set<string> CLAIMS = {"\"pool\""};  // what else a vector may need
+//     static std::optional<PageCache> build(const string& config);
+//     string apply(size_t step, const string& op);  // JSON with "result", "effects" and "sizes"
+// };
 
-struct Page {
-    vector<size_t> slots;
-    size_t used;
-    int holds;
-};
-
-// Pages of slots by prefix, in a pool of its own; the least recent page that none goes on from goes first.
-struct PageCache {
-    inline static const string KIND = "prefix";
-    inline static const std::set<string> CLAIMS = {"\"pool\"", "\"extra_key\"", "\"exact_lru\""};
-    size_t size;
-    vector<size_t> free;
-    std::map<string, Page> pages;    // by a namespace and the tokens up to their ends
-    std::map<size_t, string> nodes;  // by step: the prefix that it returned
-
-    // A cache; none where it cannot be built so.
-    static std::optional<PageCache> build(const string& config) {
-        const std::set<string> known = {"page_size", "slots", "swa_slots", "window", "pool", "check_ownership"};
-        for (auto& item : items_of(config)) if (!known.count(item.name)) return std::nullopt;
-        PageCache cache{number_of(config, "page_size"), {}, {}, {}};
-        if (get(config, "window") != "null" || text_of(config, "pool") != "token" || !cache.size) return std::nullopt;
-        for (size_t slot = 0; slot < number_of(config, "slots"); slot++) cache.free.push_back(cache.size + slot);
-        return cache;  // page 0 is for padding
-    }
-
-    // Carry an operation out; slots in it are numbers, nodes and holds the steps that returned them.
-    string apply(size_t step, const string& op) {
-        string name = text_of(op, "op"), result = "\"done\"";
-        size_t wanted = number_of(op, "tokens"), count = (wanted + size - 1) / size * size, held = 0;
-        vector<size_t> freed;
-        if (name == "match" || name == "insert") {
-            result = walk(step, op, name == "insert");
-        } else if (name == "evict") {
-            for (auto it = oldest(); freed.size() < wanted && it != pages.end(); it = oldest()) {
-                freed.insert(freed.end(), it->second.slots.begin(), it->second.slots.end());
-                pages.erase(it);
-            }
-            result = "\"evicted\",\"full\":" + to_string(freed.size());
-        } else if (name == "lock" || name == "unlock") {
-            string node = nodes[number_of(op, name == "lock" ? "of" : "lock")];
-            for (auto& [prefix, page] : pages)
-                if (node.compare(0, prefix.size(), prefix) == 0) page.holds += name == "lock" ? 1 : -1;
-            if (name == "lock") nodes[step] = node, result = "\"locked\"";
-        } else if (name == "reset") {
-            for (auto& it : pages) freed.insert(freed.end(), it.second.slots.begin(), it.second.slots.end());
-            pages.clear();
-        } else if (name == "alloc" && count > free.size()) {
-            result = "\"no_room\"";
-        } else if (name == "alloc") {
-            result = "\"slots\",\"slots\":[" + join({free.begin(), free.begin() + wanted}) + "]";
-            free.erase(free.begin(), free.begin() + count);
-        } else {
-            result = "\"unsupported\",\"what\":\"" + name + "\"";
-        }
-        free.insert(free.end(), freed.begin(), freed.end());
-        for (auto& it : pages) held += it.second.holds > 0 ? size : 0;
-        string effects = freed.empty() ? "" : "{\"call\":\"free\",\"slots\":[" + join(freed) + "]}";
-        string total = to_string(size * pages.size()), left = to_string(size * pages.size() - held);
-        return "{\"result\":{\"is\":" + result + "},\"effects\":[" + effects + "],\"sizes\":{\"total_size\":" + total +
-               ",\"protected_size\":" + to_string(held) + ",\"evictable_size\":" + left +
-               ",\"available_size\":" + to_string(free.size()) + "}}";
-    }
-
-    std::map<string, Page>::iterator oldest() {
-        auto found = pages.end();
-        for (auto it = pages.begin(); it != pages.end(); it++) {
-            auto next = std::next(it);  // in order: who goes on from a page comes next
-            bool is_last = next == pages.end() || next->first.compare(0, it->first.size(), it->first) != 0;
-            if (!is_last || it->second.holds > 0) continue;
-            if (found == pages.end() || it->second.used < found->second.used) found = it;
-        }
-        return found;
-    }
-
-    string walk(size_t step, const string& op, bool is_insert) {
-        string key = get(op, "key"), node = get(key, "extra_key") + "|";
-        auto tokens = items_of(get(key, "tokens"));
-        vector<size_t> given = numbers_of(get(op, "slots")), found;
-        size_t length = 0;
-        for (; length + size <= tokens.size(); length += size) {
-            string prefix = node;
-            for (size_t at = 0; at < size; at++) prefix += tokens[length + at].value + ",";
-            auto page = pages.find(prefix);
-            if (page != pages.end()) {
-                page->second.used = step;
-                found.insert(found.end(), page->second.slots.begin(), page->second.slots.end());
-            } else if (is_insert && length + size <= given.size()) {
-                pages[prefix] = {{given.begin() + length, given.begin() + length + size}, step, 0};
-            } else {
-                break;
-            }
-            node = prefix;
-        }
-        nodes[step] = node;
-        string known = to_string(found.size()), end = to_string(length);
-        string list = is_insert ? ",\"adopted\":[" : ",\"slots\":[" + join(found);
-        if (is_insert && found.size() < length) list += "[" + known + "," + end + "]";
-        string is = is_insert ? "\"inserted\"" : "\"matched\"";
-        return is + ",\"prefix_len\":" + known + list + "],\"node_len\":" + end;
-    }
-};
+#include "example_cache.hpp"
 
 // What becomes of a vector: passed, failed, other way or skipped; and why it failed.
 string play(const string& vector_, const string& kind, string& why) {
     auto needs = items_of(get(vector_, "needs"));
     auto is_claimed = [](auto& it) { return PageCache::CLAIMS.count(it.value) > 0; };
     bool is_ours = kind == PageCache::KIND && std::all_of(needs.begin(), needs.end(), is_claimed);
-    auto cache = PageCache::build(get(vector_, "config"));
-    if (!is_ours || !cache) return "skipped";
+    auto cache = is_ours ? PageCache::build(get(vector_, "config")) : std::nullopt;
+    if (!cache) return "skipped";
     vector<string> given;
     bool ended = false;
     for (auto& item : items_of(get(vector_, "steps"))) {
         string op = resolve(get(item.value, "op"), given, "slots"), number = to_string(given.size() + 1);
-        string expected = resolve(get(item.value, "expect"), given, "slots"), seen = cache->apply(given.size() + 1, op);
+        string expected = resolve(get(item.value, "expect"), given, "slots");
+        string seen = cache->apply(given.size() + 1, op);
         if (text_of(get(seen, "result"), "is") == "unsupported") return "skipped";
         why = "step " + number + ": " + op + "\n    expected " + expected + "\n    seen     " + seen;
-        bool is_right = is_like(expected, seen, ended);
-        if (ended || !is_right) return ended ? "other way" : "failed";
+        if (!is_like(expected, seen, ended) || ended) return ended ? "other way" : "failed";
         given.push_back(get(seen, "result"));
     }
     return "passed";
 }
 
-// -- the command -----------------------------------------------------------------------------------------------
+// -- the command ------------------------------------------------------------------------------------------
 
 [[noreturn]] void refuse(const string& why) { std::cerr << why << "\n"; exit(2); }
 
@@ -347,24 +256,22 @@ void check(const string& place, const string& text, const vector<string>& fields
 
 int main(int count, char** words) {
     const string usage = "usage: run_vectors FILE... [--known FILE]";
-    string known = "{}", told;
+    string known = "{}", told, summary;
     vector<string> files;
     std::map<string, int> counts;
     int status = 0;
     for (int at = 1; at < count; at++) {
         string word = words[at];
         if (word[0] == '-' && (word != "--known" || at + 1 == count)) refuse(usage);
-        if (word == "--known") {
-            known = read(words[++at]);
-            check("--known", known, {});
-        } else files.push_back(word);
+        if (word == "--known") check("--known", known = read(words[++at]), {});
+        else files.push_back(word);
     }
     if (files.empty()) refuse(usage);
     for (auto& path : files) {
         string text = read(path), kind;
         size_t number = 1, end = 0;
         for (size_t at = 0; at < text.size(); at = end + 1, number++) {
-            end = std::min(text.find('\n', at), text.size());
+            end = min(text.find('\n', at), text.size());
             string line = text.substr(at, end - at), why, place = path + ": line " + to_string(number);
             line = line.substr(skip(line, 0));
             if (line.empty()) continue;
@@ -379,16 +286,15 @@ int main(int count, char** words) {
             counts[verdict]++;
             if (verdict == "failed") {
                 if (reason.empty()) status = 1;
-                if (!reason.empty()) why = "known: " + reason;
-                told += id + "  " + text_of(line, "law") + ": " + text_of(line, "says") + "\n    " + why + "\n";
+                told += id + "  " + text_of(line, "law") + ": " + text_of(line, "says") + "\n    ";
+                told += (reason.empty() ? why : "known: " + reason) + "\n";
             } else if (verdict != "skipped" && !reason.empty()) {
                 told += id + "  passes, and is listed as a known deviation\n";
             }
         }
         if (kind.empty()) refuse(path + ": must begin with a header, which names the kind of its vectors");
     }
-    string summary;
-    for (auto& [verdict, count] : counts) summary += (summary.empty() ? "" : ", ") + verdict + " " + to_string(count);
-    std::cout << told << summary << "\n";
+    for (auto& [verdict, count] : counts) summary += ", " + verdict + " " + to_string(count);
+    std::cout << told << summary.erase(0, 2) << "\n";
     return status;
 }

@@ -1,8 +1,9 @@
-"""The runners of one file each as commands: as they are, and with a fault in the example."""
+"""The runners as commands: as they are, and with a fault in the example."""
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -20,23 +21,24 @@ FAULTS = ("lost holds", "youngest first")
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """A runner's source, how it is built, and for each fault what of the example is written otherwise."""
+    """A runner's source, the file of its example, how it is built, and what of the example a fault changes."""
 
     source: Path
+    example: Path
     build: Callable[[Path], list[str]]
     edits: Mapping[str, tuple[str, str]]
 
     def make(self, folder: Path, fault: str = "") -> list[str]:
         """Build it in a folder, and return its command."""
-        text = self.source.read_text(encoding="utf-8")
+        folder.mkdir()
+        shutil.copy(self.source, folder)
+        text = self.example.read_text(encoding="utf-8")
         if fault:
             old, new = self.edits[fault]
-            assert text.count(old) == 1, f"{self.source.name} has {old!r} no more, or more than once"
+            assert text.count(old) == 1, f"{self.example.name} has {old!r} no more, or more than once"
             text = text.replace(old, new)
-        folder.mkdir()
-        copy = folder / self.source.name
-        copy.write_text(text, encoding="utf-8")
-        return self.build(copy)
+        (folder / self.example.name).write_text(text, encoding="utf-8")
+        return self.build(folder / self.source.name)
 
 
 def _build_python(source: Path) -> list[str]:
@@ -53,17 +55,19 @@ def _build_cpp(source: Path) -> list[str]:
 
 
 def _build_go(source: Path) -> list[str]:
-    return _compile([compiler("go"), "build"], source)
+    return _compile([compiler("go"), "build"], source, source.with_name("example_cache.go"))
 
 
-def _compile(command: list[str], source: Path) -> list[str]:
+def _compile(command: list[str], source: Path, *others: Path) -> list[str]:
     program = source.with_suffix("")
-    subprocess.run([*command, "-o", str(program), str(source)], check=True, cwd=source.parent)
+    files = map(str, (source, *others))
+    subprocess.run([*command, "-o", str(program), *files], check=True, cwd=source.parent)
     return [str(program)]
 
 
 RUNNERS = {
     "python": Runner(
+        _SOURCES / "python" / "run_vectors.py",
         _SOURCES / "python" / "run_vectors.py",
         _build_python,
         {
@@ -73,6 +77,7 @@ RUNNERS = {
     ),
     "rust": Runner(
         _SOURCES / "rust" / "run_vectors.rs",
+        _SOURCES / "rust" / "run_vectors.rs",
         _build_rust,
         {
             "lost holds": ('("of", 1)', '("of", 0)'),
@@ -81,6 +86,7 @@ RUNNERS = {
     ),
     "go": Runner(
         _SOURCES / "go" / "run_vectors.go",
+        _SOURCES / "go" / "example_cache.go",
         _build_go,
         {
             "lost holds": ("my.hold(my.nodes[step], 1)", "my.hold(my.nodes[step], 0)"),
@@ -89,6 +95,7 @@ RUNNERS = {
     ),
     "cpp": Runner(
         _SOURCES / "cpp" / "run_vectors.cpp",
+        _SOURCES / "cpp" / "example_cache.hpp",
         _build_cpp,
         {
             "lost holds": ('name == "lock" ? 1 : -1', 'name == "lock" ? 0 : -1'),
