@@ -30,6 +30,8 @@ _LANGUAGES = {
     ".hpp": "cpp",
     ".go": "go",
     ".rs": "rust",
+    ".sbatch": "bash",
+    ".yaml": "yaml",
     ".yml": "yaml",
     ".groovy": "groovy",
 }

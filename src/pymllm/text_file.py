@@ -63,8 +63,12 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
     file, such as a pipe or ``/dev/stdout``, is written to as it is.
     """
     if path.exists() and not path.is_file():
-        with path.open("wb") as file:
-            yield file
+        try:
+            with path.open("wb") as file:
+                yield file
+        except OSError as error:
+            error.filename = error.filename or str(path)  # of a write that fails nobody says where
+            raise
         return
     place = path.resolve()
     # A name that nobody foresees, of a file that is not there: the folder may be a stranger's, with links.

@@ -44,6 +44,7 @@ _WORDS = {
     "wait_for": "what a request waits for",
     "delay_ms": "delays",
     "kind": "kinds",
+    "arrival_ms": "a time before which a waiting request does not arrive",
 }
 
 
@@ -64,7 +65,7 @@ def convert_command(
     """
     opened = open_or_refuse(trace, requests, chosen)
     count = write_trace(watched(opened, progress, "converting"), written_as, output)
-    say(f"{output}: {count_of(count, 'request')}, {written_as}")
+    _say_written(output, count, written_as)
 
 
 @trace_command.command("sample", short_help="Write a part of a trace that names nobody.")
@@ -122,7 +123,7 @@ def sample_command(
             choose = chosen_by_count(sizes, most, seed)
         opened = open_or_refuse(trace, None, dict(chosen))
     count = write_trace(sampled(watched(opened, progress, "sampling"), choose), written_as, output)
-    say(f"{output}: {count_of(count, 'request')}, {written_as}")
+    _say_written(output, count, written_as)
 
 
 @trace_command.command("synthesize", short_help="Write a trace that is like another.")
@@ -199,6 +200,11 @@ def make_text(document: TraceSynthesizeDocument) -> str:
     head = f"{escaped(document.output)}: {made} like those of {escaped(document.name)}, seed {document.seed}"
     tables = compared([("trace", document.trace), ("synthetic", document.synthetic)])
     return "\n".join([head, "", *tables])
+
+
+def _say_written(output: Path, count: int, written_as: str) -> None:
+    """Tell what was written, on standard error where the trace itself went to a pipe or ``/dev/stdout``."""
+    (say if output.is_file() else complain)(f"{output}: {count_of(count, 'request')}, {written_as}")
 
 
 def write_trace(requests: Iterable[Request], written_as: str, output: Path) -> int:

@@ -142,7 +142,7 @@ def facts_of(found: TraceStatistics) -> TraceFacts:
         namespaces=len(found.namespaces),
         waiting=found.waiting,
         seconds=found.seconds,
-        requests_per_second=found.requests / found.seconds if found.seconds else 0.0,
+        requests_per_second=(found.requests - 1) / found.seconds if found.seconds else 0.0,
         gap_variation=found.gap_variation,
         prompt=_spread(found.prompts),
         output=_spread(found.outputs),

@@ -13,7 +13,7 @@ from collections import Counter
 # -- JSON: ASCII without escapes, and integers of at most 19 digits ------------------------------------------
 
 LIMIT = 2**20  # the most of counts, sizes and slots
-PLAIN = re.compile(r'(?:[\[\]{},:\s]|"[^"\\]*"|null|true|false|-?\b(?:0|[1-9][0-9]{0,18})\b)*', re.ASCII)
+PLAIN = re.compile(r'(?:[\[\]{},:\s]|"[^"\\]*"|null|true|false|\b0\b|-?\b[1-9][0-9]{0,18}\b)*', re.ASCII)
 
 
 class Refused(Exception):

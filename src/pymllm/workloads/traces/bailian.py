@@ -63,6 +63,8 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
             output = check_length("output_length", line.output_length, least=0)
             if line.chat_id in chats:
                 raise Rejected(f"chat_id {line.chat_id} is that of request {chats[line.chat_id][0]}, too")
+            if line.parent_chat_id == line.chat_id:
+                raise Rejected(f"parent_chat_id is {line.chat_id}, the chat itself; -1 is for none")
             parent = chats.get(line.parent_chat_id)
             session = sessions if parent is None else parent[1]
             sessions += parent is None

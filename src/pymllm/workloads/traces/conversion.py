@@ -36,6 +36,8 @@ class Fitted:
             for name in ("session", "wait_for", "delay_ms", "kind"):
                 if name not in keeps and getattr(request, name) not in (None, ()):
                     self.lost[name] += 1
+            is_waiting = "wait_for" in keeps and bool(request.wait_for)
+            self.lost["arrival_ms"] += "arrival_ms" not in keeps and is_waiting and request.delay_ms is None
             if "delay_ms" not in keeps:
                 self.lost["wait_for"] += "wait_for" in keeps and len(request.wait_for) > 1
                 self._latest_ms = max(self._latest_ms, request.arrival_ms)

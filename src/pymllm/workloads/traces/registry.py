@@ -28,7 +28,8 @@ class Format:
     - ``reads``: What it is, in a few words.
     - ``read``: Yields the requests of a file.
     - ``write``: Makes what makes its lines; ``None`` where it is only read.
-    - ``keeps``: Fields of a request that its lines have, beside those that all have.
+    - ``keeps``: Fields of a request that its lines have, beside those that all have; ``arrival_ms`` is there
+      where one that waits may have a time before which it does not arrive.
     """
 
     name: str
@@ -47,7 +48,7 @@ FORMATS: dict[str, Format] = {
             "Qwen-Bailian: blocks of 16, chats with parents, seconds",
             bailian.read,
             bailian.BailianWriter,
-            frozenset({"session", "wait_for", "kind"}),
+            frozenset({"session", "wait_for", "arrival_ms", "kind"}),
         ),
         Format("weka", "Weka's coding agents: a conversation is an object, with nested agents", weka.read),
         Format(
@@ -63,7 +64,7 @@ FORMATS: dict[str, Format] = {
             "our own, with every field",
             own.read,
             lambda: own.write,
-            frozenset({"session", "wait_for", "delay_ms", "kind", "namespace"}),
+            frozenset({"session", "wait_for", "arrival_ms", "delay_ms", "kind", "namespace"}),
         ),
         Format("text", "text or messages, with --tokenizer", text.read),
     )
