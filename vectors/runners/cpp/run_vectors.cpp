@@ -237,9 +237,9 @@ string play(const string& vector_, const string& kind, string& why) {
 
 string read(const string& path) {
     std::ifstream file(path, std::ios::binary);
-    string text{std::istreambuf_iterator<char>(file), {}};
-    if (!file) refuse(path + ": must be a file that can be read");
-    return text;
+    file.peek();  // a folder opens, and fails at its first byte
+    if (!file.is_open() || file.bad()) refuse(path + ": must be a file that can be read");
+    return {std::istreambuf_iterator<char>(file), {}};
 }
 
 void check(const string& place, const string& text, const vector<string>& fields) {

@@ -21,7 +21,7 @@ FAULTS = ("lost holds", "youngest first")
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """A source, the file of its example, how it is built, and what of the example a fault changes."""
+    """A runner, the file of its example, how it is built, and what a fault changes of the example."""
 
     source: Path
     example: Path
