@@ -46,12 +46,21 @@ def collector_aside() -> Iterator[None]:
     if "torch" in sys.modules:
         yield
         return
+    with without_collector():
+        try:
+            yield
+        finally:
+            gc.freeze()
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Let nobody look for cycles meanwhile."""
     is_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
         if is_on:
             gc.enable()
 

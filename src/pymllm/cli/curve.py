@@ -20,7 +20,6 @@ from pymllm.conformance.kv_size import DTYPES, MODELS, find_shape
 from pymllm.errors import UsageError
 from pymllm.oracle.models.policy_ranks import POLICY_RANKS
 from pymllm.report.quantities import count_of, show, show_count
-from pymllm.torch_extra import collector_aside
 
 _SIZE = options.whole(1, 1_000_000)
 
@@ -134,9 +133,8 @@ def curve_command(
         options.refuse_typed(("points",), "--capacity says which")
     try:
         plan.check()
-        # Not at the top: this loads torch, which --help and a mistyped option can do without.
-        with collector_aside():
-            from pymllm.conformance.curves import run_curve
+        # Not at the top: this loads NumPy, which --help and a mistyped option can do without.
+        from pymllm.conformance.curves import run_curve
 
         result = run_curve(plan, jobs, partial(progress_bar, progress))
     except UsageError as error:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter, process_time
@@ -32,6 +31,7 @@ from pymllm.conformance.documents import (
 from pymllm.conformance.kv_size import GIB
 from pymllm.conformance.recorded import open_recorded
 from pymllm.errors import UsageError
+from pymllm.torch_extra import without_collector
 from pymllm.workloads.curve import CurvePoint, LruCurve
 from pymllm.workloads.peak_memory import peak_rss_bytes
 from pymllm.workloads.request import Request
@@ -93,7 +93,7 @@ def run_curve(plan: CurvePlan, jobs: int, show: Show = _unseen) -> Curve:
     interruption: KeyboardInterrupt | None = None
     try:
         with (
-            _no_collector(),
+            without_collector(),  # a forest of a million nodes has no cycles that anybody let go of
             show(f"{plan.workload}", extent.requests if extent else total, "requests") as tell,
         ):
             for request in _told(_requests(plan, held), tell):
@@ -116,18 +116,6 @@ def run_curve(plan: CurvePlan, jobs: int, show: Show = _unseen) -> Curve:
         interrupted=interruption is not None,
     )
     return Curve(plan, document, interruption)
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Let nobody look for cycles meanwhile: a forest of a million nodes has none that anybody let go of."""
-    is_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_on:
-            gc.enable()
 
 
 # -- requests ------------------------------------------------------------------------------------------------

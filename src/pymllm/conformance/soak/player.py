@@ -42,6 +42,7 @@ from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.files import History, Step
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
+from pymllm.torch_extra import without_collector
 
 EVERY = 61
 """One operation in so many is timed: a clock of processor time is a system call, and at every 16th operation
@@ -302,7 +303,7 @@ def play_run(task: RunTask) -> PlayedRun:
     """
     global _SPENT
     is_first = _key_of(task.place) not in _CLASSES
-    with _without_collector():
+    with without_collector():
         played, found = _play(task)
     _SPENT += played.record.operations
     if found is not None and found.violation.law not in task.known:
@@ -358,17 +359,6 @@ def _sum(counts: Iterable[Counter[str]]) -> dict[str, int]:
     for it in counts:
         total.update(it)
     return dict(sorted(total.items()))
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    is_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_on:
-            gc.enable()
 
 
 def _key_of(place: Place) -> str:
