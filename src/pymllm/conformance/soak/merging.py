@@ -144,18 +144,16 @@ class Conflict:
         return f"{run}: played {self.first.played}, and again {self.second.played}"
 
 
-def _find_conflicts(first: bytes, others: Iterable[bytes]) -> Iterator[Conflict]:
-    """Compare a run with its other lines in order, of which those say nothing whose process was lost.
+def _contradicting(first: bytes, others: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the other lines of a run, in order, that say otherwise; those say nothing whose process was lost.
 
     What several lines say is told once.
     """
     last = first.split(b"\t", 5)[3:5]
     for other in others:
         lost, played = other.split(b"\t", 5)[3:5]
-        if [lost, played] != last and lost == b"0":
-            conflict = Conflict(_decode(first), _decode(other))
-            if conflict.first.played != conflict.second.played:
-                yield conflict
+        if [lost, played] != last and lost == b"0" and _decode(first).played != _decode(other).played:
+            yield other
         last = [lost, played]
 
 
@@ -223,7 +221,7 @@ class Merged:
             place: _Gaps(next(iter(it.values())).runs) for place, it in self._headers.items()
         }
         unique = LineSorter(self._budget) if len(self._headers) > 1 else None
-        for line in self._kept(self.conflicts):
+        for line in self._kept(notes=True):
             place, number, key, rest = line.split(b"\t", 3)
             numbers[place].take(int(number))
             if unique is not None:  # by run, and then by what counts
@@ -238,24 +236,31 @@ class Merged:
             for _, group in groupby(unique, lambda line: line.split(b"\t", 1)[0]):
                 first, *others = (_back(line) for line in group)
                 self._unique.add(first)
-                self._note(self.conflicts, _find_conflicts(first, others))
+                self._note(first, others)
 
     def _campaigns(self) -> Iterator[tuple[bytes, list[CampaignHeader]]]:
         for place, headers in sorted(self._headers.items()):
             yield place, [header for _, header in sorted(headers.items())]
 
-    def _kept(self, conflicts: list[Conflict] | None = None) -> Iterator[bytes]:
+    def _kept(self, *, notes: bool = False) -> Iterator[bytes]:
         """Yield that line of each run that counts, and note which others contradict it."""
         for _, lines in groupby(self._sorter, _run_of):
             first = next(lines)
-            if conflicts is not None:
-                self._note(conflicts, _find_conflicts(first, lines))  # noqa: B031  # read once
+            if notes:
+                self._note(first, lines)  # noqa: B031  # read once
             yield first
 
-    def _note(self, conflicts: list[Conflict], found: Iterable[Conflict]) -> None:
-        for conflict in found:
-            if len(conflicts) < _MOST_CONFLICTS:
-                conflicts.append(conflict)
+    def _note(self, first: bytes, others: Iterable[bytes]) -> None:
+        for other in _contradicting(first, others):
+            if len(self.conflicts) < _MOST_CONFLICTS:
+                self.conflicts.append(Conflict(_decode(first), _decode(other)))
+
+    def _written(self) -> Iterator[bytes]:
+        """Yield the lines of a ledger: those that count, and those that contradict them for who merges it."""
+        for _, lines in groupby(self._sorter, _run_of):
+            first = next(lines)
+            yield first
+            yield from _contradicting(first, lines)  # noqa: B031  # read once
 
     def write(self, folder: Path) -> None:
         """Write a ledger of all campaigns, and what was measured beside it; `OSError` where that fails."""
@@ -265,8 +270,7 @@ class Merged:
 
     def _played_lines(self) -> Iterator[str]:
         waiting = dict(self._campaigns())
-        lines = self._kept()
-        for place, group in groupby(lines, lambda line: line.split(b"\t", 1)[0]):
+        for place, group in groupby(self._written(), lambda line: line.split(b"\t", 1)[0]):
             for other in [it for it in waiting if it <= place]:
                 yield from (f"{canonical_line(header)}\n" for header in waiting.pop(other))
             yield from (_field(line, 4) for line in group)
@@ -275,7 +279,7 @@ class Merged:
 
     def _measured_lines(self) -> Iterator[str]:
         yield f"{json.dumps(MEASURED_OPENING)}\n"
-        for line in self._kept():
+        for line in self._written():
             yield _field(line, -1)
 
 

@@ -119,6 +119,19 @@ def test_a_run_that_did_something_else_is_a_conflict(tmp_path: Path) -> None:
     assert str(again) == str(conflict)
 
 
+def test_a_conflict_is_told_again_of_what_was_merged(tmp_path: Path) -> None:
+    """A merged ledger is a ledger: both lines of the run stand in it, and it is merged to the same bytes."""
+    second = structs.replace(RECORD, digest="other")
+    path = write(tmp_path / "a.jsonl", HEADER, second, RECORD)
+    merge_ledgers([path, path]).write(tmp_path / "once")
+    merged = merge_ledgers([tmp_path / "once" / FILE])
+    assert [str(it) for it in merged.conflicts] == [str(it) for it in merge_ledgers([path]).conflicts] != []
+    assert len([*merged]) == 1
+    merged.write(tmp_path / "twice")
+    for name in (FILE, MEASURED_FILE):
+        assert (tmp_path / "once" / name).read_bytes() == (tmp_path / "twice" / name).read_bytes()
+
+
 def test_a_run_that_was_lost_counts_only_where_it_never_ended(tmp_path: Path) -> None:
     """A machine that went down, or was too slow, accuses nobody."""
     lost = structs.replace(RECORD, digest="", operations=3, failure=structs.replace(RECORD.failure, law=None))  # type: ignore[type-var]
