@@ -26,7 +26,7 @@ from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
     from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask
-    from pymllm.conformance.faults_run import KeptResults
+    from pymllm.conformance.kept import KeptResults
     from pymllm.conformance.shards import Shard
     from pymllm.faults.fault import Fault
 
@@ -99,10 +99,10 @@ def faults_command(
         say("\n".join(_lines(chosen)))
         return 0
     from pymllm.conformance.detection import HuntPlan
-    from pymllm.conformance.faults_run import KeptResults
+    from pymllm.conformance.faults_run import keep_results
 
     with options.refusing():
-        kept = None if keep is None else KeptResults(keep)
+        kept = None if keep is None else keep_results(keep)
     plan = HuntPlan((seed,))
     if full:
         plan = HuntPlan(tuple(range(seed, seed + _FULL_SEEDS)), shrinks=_SHRINKS)
@@ -117,7 +117,7 @@ def look_and_tell(
     as_json: bool,
     store: Path | None,
     page: Path | None = None,
-    kept: KeptResults | None = None,
+    kept: KeptResults[HuntTask, FaultResult] | None = None,
     hunter: Callable[[HuntTask], FaultResult] | None = None,
 ) -> int:
     """Look for faults, and say what became of them; the exit status."""

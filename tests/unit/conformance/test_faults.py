@@ -21,12 +21,11 @@ from pymllm.conformance.detection import (
     hunt,
     make_searchers,
 )
-from pymllm.conformance.faults_run import KeptResults, hunt_by_soak, hunt_by_verify, look_for_faults
+from pymllm.conformance.faults_run import hunt_by_soak, hunt_by_verify, keep_results, look_for_faults
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.machines import DEV
 from pymllm.conformance.runner import VerifyPlan
 from pymllm.conformance.soak.campaign import SoakPlan
-from pymllm.errors import UsageError
 from pymllm.faults.fault import SEARCHERS, Fault
 from pymllm.faults.plant import Edit, planted
 from pymllm.faults.table import PLANTED, find_faults, load_cabinet
@@ -266,8 +265,8 @@ def test_an_interrupt_before_anything_is_known_is_one(monkeypatch: pytest.Monkey
 def test_what_is_kept_is_not_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that ended early goes on with what is missing, and comes to the same."""
     kept = tmp_path / "results.jsonl"
-    first = look_for_faults(FAULTS[:1], HUNT, 1, kept=KeptResults(kept))
-    whole = look_for_faults(FAULTS, HUNT, 1, kept=KeptResults(kept))
+    first = look_for_faults(FAULTS[:1], HUNT, 1, kept=keep_results(kept))
+    whole = look_for_faults(FAULTS, HUNT, 1, kept=keep_results(kept))
     assert (first.kept, whole.kept) == (0, 1)
     assert whole.results[0] == first.results[0]
 
@@ -275,7 +274,7 @@ def test_what_is_kept_is_not_looked_for_again(tmp_path: Path, monkeypatch: pytes
         raise AssertionError(task)
 
     monkeypatch.setattr("pymllm.conformance.faults_run.hunt", nobody)
-    again = look_for_faults(FAULTS, HUNT, 1, kept=KeptResults(kept))
+    again = look_for_faults(FAULTS, HUNT, 1, kept=keep_results(kept))
     assert (again.kept, again.results) == (2, whole.results)
 
 
@@ -292,18 +291,18 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_result_is_known_to_the_next_run(path: Path) -> None:
     """All of it; the run that found it has no need of it."""
-    KeptResults(path).keep(TASK, KEPT_RESULT)
-    assert KeptResults(path).find(TASK) == KEPT_RESULT
+    keep_results(path).keep(TASK, KEPT_RESULT)
+    assert keep_results(path).find(TASK) == KEPT_RESULT
 
 
 def test_a_result_counts_only_for_what_it_is_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same fault, looked for in the same way, in the same package."""
-    KeptResults(path).keep(TASK, KEPT_RESULT)
-    kept = KeptResults(path)
+    keep_results(path).keep(TASK, KEPT_RESULT)
+    kept = keep_results(path)
     assert kept.find(HuntTask(replace(FAULT, laws=("R2",)), TASK.plan)) is None
     assert kept.find(HuntTask(FAULT, HuntPlan((1,)))) is None
-    monkeypatch.setattr("pymllm.conformance.faults_run.build_version", lambda: "another")
-    assert KeptResults(path).find(TASK) is None
+    monkeypatch.setattr("pymllm.conformance.faults_run.versions", lambda: {"hypothesis": "0"})
+    assert keep_results(path).find(TASK) is None
 
 
 def test_a_result_of_a_strangers_cache_counts_until_its_source_changes(
@@ -314,41 +313,10 @@ def test_a_result_of_a_strangers_cache_counts_until_its_source_changes(
     (tmp_path / "kept_cache.py").write_text("SIZE = 1\n", encoding="utf-8")
     (tmp_path / "kept_adapter.py").write_text("import kept_cache\n", encoding="utf-8")
     task = HuntTask(replace(FAULT, adapters=("kept_adapter:Cache",)), TASK.plan)
-    KeptResults(path).keep(task, KEPT_RESULT)
-    assert KeptResults(path).find(task) is not None
+    keep_results(path).keep(task, KEPT_RESULT)
+    assert keep_results(path).find(task) is not None
     (tmp_path / "kept_cache.py").write_text("SIZE = 2\n", encoding="utf-8")
-    assert KeptResults(path).find(task) is None
-
-
-@pytest.mark.parametrize("broken", ['{"key": "half', "[]", '{"key": "x"}'])
-def test_a_line_that_was_not_finished_is_passed_over(path: Path, broken: str) -> None:
-    """Whoever died while it was written has it to do again; what is written next is a line of its own."""
-    path.write_text(broken, encoding="utf-8")
-    kept = KeptResults(path)
-    assert kept.find(TASK) is None
-    kept.keep(TASK, KEPT_RESULT)
-    assert KeptResults(path).find(TASK) == KEPT_RESULT
-    assert path.read_text(encoding="utf-8").splitlines()[0] == broken
-
-
-@pytest.mark.parametrize("text", ["# My notes\n", '{"id": "x"}\n\n', "[]\n", "\n"])
-def test_somebody_elses_file_gets_no_lines(path: Path, text: str) -> None:
-    """A mistyped name must not cost a file; one that died in its first line goes on."""
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match="no line of it is a result of faults; name another"):
-        KeptResults(path)
-    assert path.read_text(encoding="utf-8") == text
-    path.write_text('{"key": "ha\n' + text, encoding="utf-8")
-    assert KeptResults(path).find(TASK) is None
-    with pytest.raises(UsageError, match="no regular file"):
-        KeptResults(Path("/dev/zero"))
-
-
-def test_a_file_that_cannot_be_had_is_refused(path: Path) -> None:
-    """X1: before anything is looked for."""
-    path.mkdir()
-    with pytest.raises(UsageError, match="results cannot be kept in"):
-        KeptResults(path)
+    assert keep_results(path).find(task) is None
 
 
 VERIFY = VerifyPlan((find_adapter("rows"),), (), DEV, seed=3, examples=15, jobs=1)
