@@ -51,11 +51,7 @@ _SHRINKS = 300
     type=options.OUTPUT_FILE,
     help="Also write a page of Markdown; rows of other faults in a page that is there stay.",
 )
-@click.option(
-    "--keep",
-    type=options.OUTPUT_FILE,
-    help="Write each result there at once; the next run takes what is there and searches only for the rest.",
-)
+@options.keep
 @click.option("--list", "only_list", is_flag=True, help="List the faults with the laws that may catch each.")
 @options.progress
 def faults_command(

@@ -209,6 +209,11 @@ shard = click.option(
     help="Do only part I of N, of the same work on every machine. env: read I and N from Slurm or GitLab; "
     "env/N: read I from Slurm or Kubernetes.",
 )
+keep = click.option(
+    "--keep",
+    type=OUTPUT_FILE,
+    help="Write each result there at once; the next run takes what is there and does only the rest.",
+)
 timeout = click.option(
     "--timeout",
     type=Amount(0, 1_000_000),

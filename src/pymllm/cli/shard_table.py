@@ -1,0 +1,53 @@
+"""What a shard of ``pymllm verify``, ``compare`` or ``replay`` did: options that go together, and a text."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pymllm.cli.program import complain, escaped
+from pymllm.cli.tables import draw
+from pymllm.conformance.shards import Shard, ShardDocument
+from pymllm.report.quantities import count_of
+
+if TYPE_CHECKING:
+    from pymllm.conformance.kept import KeptResults
+
+
+def demand_file(shard: Shard | None, keep: Path | None) -> None:
+    """Refuse a shard whose results nobody could put together with those of others."""
+    if shard is not None and keep is None:
+        raise click.UsageError(
+            f"--shard {shard}: its results are for a file that is put together with those of the other "
+            "shards; give --keep FILE."
+        )
+
+
+def complain_of_others(kept: KeptResults[Any, Any] | None) -> None:
+    """Say which results of a file do not count, for all that they are there."""
+    others = None if kept is None else kept.describe_others()
+    if others is not None:
+        complain(others)
+
+
+def make_text(document: ShardDocument) -> str:
+    """Lay out what a shard did, and say how all come together."""
+    it = document
+    done = "all done" if it.done == it.tasks else f"{it.done:,} done"
+    kept = f", {it.kept:,} of them before" if it.kept else ""
+    lines: list[str | tuple[str, str]] = [
+        f"pymllm {it.command}, shard {it.shard}: {count_of(it.tasks, 'task')} of {it.total:,}, {done}{kept}, "
+        f"{it.seconds:.1f} s",
+        "",
+    ]
+    lines += [(escaped(f"{row.name} violates {row.law}: {row.message}"), "bold red") for row in it.broken]
+    lines += [(escaped(problem), "yellow") for problem in it.problems]
+    if not it.broken and not it.problems:
+        lines.append("no law was broken here" if it.done else "nothing was done")
+    file = shlex.quote(it.file)
+    lines += ["", escaped(f"results: {it.file}; put the lines of all shards into one file, and give it")]
+    lines += [escaped(f"as --keep to the same command without --shard: cat {file} ... > all.jsonl")]
+    return draw(*lines, fits_terminal=True)
