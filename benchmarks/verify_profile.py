@@ -25,7 +25,8 @@ import hypothesis
 import pymllm
 from pymllm.adapters.registry import OWN, find_adapter
 from pymllm.conformance.machines import CI
-from pymllm.conformance.runner import VerifyPlan, verify
+from pymllm.conformance.runner import verify
+from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.errors import UsageError
 
 EVERY = 0.005  # Seconds of processor time between two samples.

@@ -12,6 +12,7 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.program import escaped
+from pymllm.cli.shard_table import demand_file
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import (
     deviation_table,
@@ -32,10 +33,13 @@ from pymllm.cli.verify import (
     cut_short,
     heading,
     judged_laws,
+    open_kept,
     plan_search,
     played,
+    refuse_beside_shard,
     save_programs,
     search,
+    search_shard,
     style_of,
     verdict_lines,
     verify_command,
@@ -46,6 +50,8 @@ from pymllm.text_file import cut
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from pymllm.conformance.shards import Shard
 
 _FEWEST = 2
 _SENTENCE, _CELL = 34, 10  # columns of a terminal for a law with its sentence, and for one implementation
@@ -59,6 +65,8 @@ _SHARED = {
     "timeout",
     "output",
     "store",
+    "shard",
+    "keep",
     "as_json",
     "progress",
 }
@@ -73,6 +81,8 @@ def compare_command(
     commands: tuple[str, ...],
     output: Path,
     store: Path | None,
+    shard: Shard | None,
+    keep: Path | None,
     as_json: bool,
     progress: str,
     **chosen: Any,
@@ -84,13 +94,21 @@ def compare_command(
     law and a column for each implementation.
 
     Exit status: as of `pymllm verify`, 1 if a law is violated, 3 if something is unknown. With --examples N
-    each of them runs N programs per machine and configuration, however fast it is.
+    each of them runs N programs per machine and configuration, however fast it is. --shard and --keep are
+    those of `pymllm verify`.
     """
     names = options.names_of(names, commands)
     if len(set(names)) < _FEWEST:
         got = f"{cut(names[0])} was named {len(names)} times" if len(names) > 1 else f"got {len(names)}"
         raise click.UsageError(f"give {_FEWEST} different implementations or more to compare; {got}.")
-    report = search(plan_search(names, **chosen), progress)
+    demand_file(shard, keep)
+    if shard is not None:
+        refuse_beside_shard("output", "store")
+    plan = plan_search(names, **chosen)
+    kept = open_kept(keep, plan, chosen["seed"])
+    if shard is not None and kept is not None:
+        return search_shard(plan, shard, kept, "compare", progress, as_json)
+    report = search(plan, progress, kept)
     files = save_programs(report, output)
     document = report.comparison(files)
     keep_run(store, document, programs=files.programs.values())

@@ -16,9 +16,10 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.program import say
+from pymllm.cli.shard_table import complain_of_others
 from pymllm.cli.store import keep_run, refuse_own_input
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
-from pymllm.conformance.documents import FaultRow, FaultsDocument
+from pymllm.conformance.documents import FaultRow, FaultsDocument, VerifyDocument
 from pymllm.errors import UsageError
 from pymllm.report.quantities import count_of
 from pymllm.text_file import cut, write_text_file
@@ -99,6 +100,7 @@ def faults_command(
 
     with options.refusing():
         kept = None if keep is None else keep_results(keep)
+    complain_of_others(kept)
     plan = HuntPlan((seed,))
     if full:
         plan = HuntPlan(tuple(range(seed, seed + _FULL_SEEDS)), shrinks=_SHRINKS)
@@ -241,6 +243,6 @@ def _sum_up(document: FaultsDocument) -> str:
     return f"{document.caught} of {len(document.faults)} faults caught by a listed law{found}; {ended}"
 
 
-def kept_of(document: FaultsDocument) -> str:
+def kept_of(document: FaultsDocument | VerifyDocument) -> str:
     """Say how many results are an earlier run's, or nothing."""
     return f", and {count_of(document.kept, 'result')} kept from an earlier run" if document.kept else ""

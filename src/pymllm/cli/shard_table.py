@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pymllm.cli.program import complain, escaped
-from pymllm.cli.tables import draw
+from pymllm.cli.tables import draw, tell
 from pymllm.conformance.shards import Shard, ShardDocument
 from pymllm.report.quantities import count_of
 
@@ -31,6 +31,15 @@ def complain_of_others(kept: KeptResults[Any, Any] | None) -> None:
     others = None if kept is None else kept.describe_others()
     if others is not None:
         complain(others)
+
+
+def tell_shard(document: ShardDocument, as_json: bool, interruption: KeyboardInterrupt | None) -> int:
+    """Print what a shard did, and return its exit status; what cut it short goes on."""
+    for row in document.broken if as_json else ():
+        complain(f"{row.name} violates {row.law}: {row.message}")
+    for problem in document.problems if as_json else ():
+        complain(problem)
+    return tell(document, make_text, as_json, interruption)
 
 
 def make_text(document: ShardDocument) -> str:

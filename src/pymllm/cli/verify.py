@@ -18,9 +18,10 @@ import msgspec
 
 from pymllm.cli import options
 from pymllm.cli.check_protocol import check_protocols
-from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
+from pymllm.cli.faults import choose_faults, kept_of, look_and_tell, refuse_beside_faults
 from pymllm.cli.program import complain, escaped
-from pymllm.cli.store import keep_run, save_program, save_text
+from pymllm.cli.shard_table import complain_of_others, demand_file, tell_shard
+from pymllm.cli.store import keep_run, refuse_own_input, save_program, save_text
 from pymllm.cli.tables import (
     deviation_lines,
     deviation_table,
@@ -50,8 +51,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from pymllm.conformance.kept import KeptResults
     from pymllm.conformance.results import SavedFiles, VerifyReport
-    from pymllm.conformance.runner import VerifyPlan
+    from pymllm.conformance.search_tasks import VerifyPlan
+    from pymllm.conformance.shards import Shard
 
 PROFILE_NAMES = ("dev", "ci", "deep")
 """Keys of `pymllm.conformance.machines.PROFILES`."""
@@ -147,6 +150,7 @@ def read_release(context: click.Context, param: click.Parameter, text: str | Non
     help="Programs per state machine and configuration. A law that no program tests is unknown: with 1 most "
     "laws are; rare bugs take hundreds.",
 )
+@options.shard
 @options.jobs
 @options.timeout
 @click.option(
@@ -165,6 +169,7 @@ def read_release(context: click.Context, param: click.Parameter, text: str | Non
 )
 @click.option("--junit", type=options.OUTPUT_FILE, help="Also write the verdicts to FILE, as JUnit XML.")
 @options.store
+@options.keep
 @click.option(
     "--check-protocol",
     is_flag=True,
@@ -185,6 +190,8 @@ def verify_command(
     release: SearchedRelease | None,
     junit: Path | None,
     store: Path | None,
+    shard: Shard | None,
+    keep: Path | None,
     verbose: bool,
     progress: str,
     commands: tuple[str, ...],
@@ -208,16 +215,27 @@ def verify_command(
     SIGTERM the results so far are printed, and the status is 130 or 143. docs/verify.md explains table,
     document and files.
 
+    With --shard and --keep, several machines search a part each; the same command without --shard, and --keep
+    with all their lines in one file, does the rest and tells the whole.
+
     With --cabinet or --fault it plants one fault after the other and searches its adapters in the same way.
     Exit status: 0 if each fault was caught by a law of its list, else 1.
     """
     names = options.names_of(adapters, commands)
     if check_protocol:
-        options.refuse_typed(("junit", "store", "release"), "--check-protocol judges no law")
+        options.refuse_typed(("junit", "store", "release", "shard", "keep"), "--check-protocol judges no law")
         return check_protocols(names, chosen["timeout"], output, as_json)
     if cabinets or faults:
-        refuse_beside_faults("output", "junit", "strict", "verbose", "deviations", "begun", "release")
+        refuse_beside_faults(
+            *("output", "junit", "strict", "verbose", "deviations", "begun", "release", "shard", "keep")
+        )
         require_torch("pymllm verify --cabinet")
+    else:
+        demand_file(shard, keep)
+    if shard is not None:
+        refuse_beside_shard("output", "junit", "store", "begun", "release", "verbose")
+    for option, path in (("--junit", junit), ("--write-deviations", begun)):
+        refuse_own_input(option, path, *([] if keep is None else [keep]))
     plan = plan_search(names, **chosen)
     if cabinets or faults:
         from pymllm.conformance.detection import HuntPlan
@@ -226,7 +244,10 @@ def verify_command(
         planted = choose_faults(faults, cabinets, names)
         hunt, hunter = HuntPlan((plan.seed,), shrinks=plan.profile.shrinks), partial(hunt_by_verify, plan)
         return look_and_tell(planted, hunt, plan.jobs, progress, as_json, store, hunter=hunter)
-    report = search(plan, progress)
+    kept = open_kept(keep, plan, chosen["seed"])
+    if shard is not None and kept is not None:
+        return search_shard(plan, shard, kept, "verify", progress, as_json)
+    report = search(plan, progress, kept)
     files = save_programs(report, output)
     document = msgspec.structs.replace(report.document(files), release=release)
     if junit is not None:
@@ -259,7 +280,7 @@ def plan_search(
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     from pymllm.conformance.machines import PROFILES
-    from pymllm.conformance.runner import VerifyPlan
+    from pymllm.conformance.search_tasks import VerifyPlan
 
     depth = PROFILES[profile]
     seed = depth.seed if seed is None else seed
@@ -267,12 +288,54 @@ def plan_search(
     return VerifyPlan(adapters, found, depth, seed, examples, jobs, timeout, strict, deviations)
 
 
-def search(plan: VerifyPlan, progress: str) -> VerifyReport:
+def search(plan: VerifyPlan, progress: str, kept: KeptResults[Any, Any] | None = None) -> VerifyReport:
     """Verify behind a progress bar; `click.UsageError` where no adapter can test a law, or be imported."""
     from pymllm.conformance.runner import verify
 
     with options.refusing():
-        return verify(plan, partial(progress_bar, progress, unit=""))
+        return verify(plan, partial(progress_bar, progress, unit=""), kept)
+
+
+def refuse_beside_shard(*names: str) -> None:
+    """Refuse options of a command that ask for what only all shards together have."""
+    options.refuse_typed(
+        names, "a shard gives no verdict; the same command without --shard gives that of all"
+    )
+
+
+def open_kept(keep: Path | None, plan: VerifyPlan, seed: int | None) -> KeptResults[Any, Any] | None:
+    """Open a file of results, and say which of them do not count."""
+    if keep is None:
+        return None
+    if seed is None and plan.profile.seed is None:
+        raise click.UsageError(
+            f"--keep {keep}: --profile {plan.profile.name} draws a seed, so the next run would search "
+            "elsewhere; give --seed N."
+        )
+    from pymllm.conformance.kept_searches import keep_searches
+
+    with options.refusing():
+        kept = keep_searches(keep, plan)
+    complain_of_others(kept)
+    return kept
+
+
+def search_shard(
+    plan: VerifyPlan,
+    shard: Shard,
+    kept: KeptResults[Any, Any],
+    command: str,
+    progress: str,
+    as_json: bool,
+) -> int:
+    """Carry out the first searches of a shard behind a progress bar, and tell; the exit status."""
+    from pymllm.conformance.verify_shard import play_shard
+
+    with options.refusing():
+        document, interruption = play_shard(
+            plan, shard, kept, command, partial(progress_bar, progress, unit="")
+        )
+    return tell_shard(document, as_json, interruption)
 
 
 def save_programs(report: VerifyReport, folder: Path) -> SavedFiles:
@@ -421,7 +484,8 @@ def _sum_up(document: VerifyDocument, laws: Sequence[LawRow]) -> str:
 def played(document: VerifyDocument) -> str:
     """Say how much was played."""
     steps = sum(machine.steps for adapter in document.adapters for machine in adapter.machines)
-    return f"{count_of(document.programs, 'program')}, {count_of(steps, 'step')}, {document.seconds:.1f} s"
+    amount = f"{count_of(document.programs, 'program')}, {count_of(steps, 'step')}"
+    return f"{amount}, {document.seconds:.1f} s{kept_of(document)}"
 
 
 def cut_short(document: VerifyDocument) -> str:

@@ -23,7 +23,8 @@ from pymllm.conformance.acting import ActingMachine, make_machine
 from pymllm.conformance.machines import CI, load_machine, machines_for
 from pymllm.conformance.program import write_program
 from pymllm.conformance.results import AdapterResult
-from pymllm.conformance.runner import VerifyPlan, verify
+from pymllm.conformance.runner import verify
+from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.errors import UsageError
 from pymllm.history.files import Config
 from pymllm.oracle.verdicts import Verdict

@@ -149,6 +149,7 @@ class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
 
     ``versions`` are of what took part, other projects' packages among them. ``passed_over`` counts the
     programs that broke a law which nobody asked for, by law; ``release`` is null where the caller named none.
+    ``kept`` results were taken from the file of ``--keep``.
     """
 
     versions: dict[str, str]
@@ -171,6 +172,7 @@ class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
     deviations: tuple[DeviationRow, ...] = ()
     passed_over: dict[str, int] = field(default_factory=dict)
     release: SearchedRelease | None = None
+    kept: int = 0
 
 
 class MatrixCell(Row, frozen=True):

@@ -22,9 +22,10 @@ from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask, hunt
 from pymllm.conformance.documents import CAMPAIGN, VERIFICATION, Detection, FaultsDocument
 from pymllm.conformance.foreign_source import digest_adapter, digest_modules
 from pymllm.conformance.kept import KeptResults, Work
-from pymllm.conformance.runner import Progress, VerifyPlan, verify, versions
+from pymllm.conformance.runner import Progress, verify, versions
+from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.conformance.soak.campaign import SoakPlan, soak
-from pymllm.conformance.workers import Lost, Workers
+from pymllm.conformance.workers import INTERRUPTED, Lost, Workers
 from pymllm.errors import PymllmError
 from pymllm.faults.fault import Fault
 from pymllm.faults.plant import StaleEditError, planted
@@ -132,8 +133,7 @@ def look_for_faults(
             workers.interruption = interruption
     if workers.interruption is not None and not found:
         raise workers.interruption
-    missing = Lost("interrupted before its end")
-    results = tuple(found.get(fault.id) or _result_of(fault, missing) for fault in faults)
+    results = tuple(found.get(fault.id) or _result_of(fault, INTERRUPTED) for fault in faults)
     seconds = time.monotonic() - start
     return FaultsReport(plan, jobs, versions(), results, seconds, workers.interruption, before)
 

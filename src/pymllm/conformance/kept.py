@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from pymllm.errors import TraceError, UsageError
 from pymllm.instrument.provenance import build_version
-from pymllm.text_file import read_json, read_lines
+from pymllm.text_file import LINE_LIMIT, read_json, read_lines
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -95,12 +95,18 @@ class KeptResults(Generic[Item, Result]):
             return None
 
     def keep(self, item: Item, result: Result) -> None:
-        """Write down the result of a task; `UsageError` where the file takes no more."""
+        """Write down the result of a task; `UsageError` where the file takes no more.
+
+        One that is longer than a line may be is left out: nobody could read the file.
+        """
         plain = self._work.pack(result)
         line = _Line(self._key_of(item), self._work.name, self._work.title_of(item), self._made_with, plain)
+        text = json.dumps(msgspec.to_builtins(line)) + "\n"
+        if len(text) > LINE_LIMIT:
+            return
         try:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(msgspec.to_builtins(line)) + "\n")
+                file.write(text)
         except OSError as error:
             raise UsageError(
                 f"results cannot be kept in {self.path}: {error}; those before stay there"

@@ -210,6 +210,7 @@ class VerifyReport:
     # whether a coverage goal that was never reached counts as a failure, and a search that was cut short
     is_strict: bool = False
     known: tuple[Deviation, ...] = ()
+    kept: int = 0  # results of searches that are an earlier run's
 
     @property
     def deviations(self) -> tuple[DeviationRow, ...]:
@@ -299,6 +300,7 @@ class VerifyReport:
             "promised": self.promised,
             "deviations": self.deviations,
             "passed_over": dict(sum((it.passed_over for it in self.adapters), Counter())),
+            "kept": self.kept,
         }
 
 

@@ -7,14 +7,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any, TypeVar
 
 from pymllm import __version__
 from pymllm.adapters.registry import AdapterEntry
-from pymllm.conformance.acting import ActingMachine, FoundViolation, Unwanted, find_scenario, make_machine
-from pymllm.conformance.deviations import is_of_version
-from pymllm.conformance.machines import MachineEntry, Profile, load_machine, machines_for
+from pymllm.conformance.kept import KeptResults
 from pymllm.conformance.results import (
     AdapterResult,
     SearchedConfiguration,
@@ -23,280 +21,118 @@ from pymllm.conformance.results import (
     judge_adapter,
     leave_unknown,
 )
-from pymllm.conformance.search import Crash, SearchPlan, SearchResult, search, targeted_run
-from pymllm.conformance.shrinker import Finding, make_finding, pick_smallest, shrink
+from pymllm.conformance.search import Crash, SearchResult
+from pymllm.conformance.search_tasks import (
+    SearchTask,
+    VerifyPlan,
+    is_cut_short,
+    plan_searches,
+    plan_shrinking,
+    plan_targeted_runs,
+    price_of,
+    run_search,
+    shrink_findings,
+)
+from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport, try_adapter
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
-from pymllm.history.files import Config, Deviation
-from pymllm.oracle.laws import Law, find_law
-from pymllm.oracle.verdicts import Verdict
-
-_FULL_PRICE = 12  # configurations of one adapter; more than that share the time of so many
-_HALF = 0.5  # of the time is for Hypothesis, half for driven programs
-_PATIENCE = (
-    8  # A search may take so many times as long as on a quiet machine, on which it is our own class's,
-)
-_PATIENCE_LEAST = 10.0  # and so many seconds at least, before it is cut short.
-_TARGETED_ACTS = 400
-_SLOW_PACE = 2.0  # driven programs in a second. An act of a machine that plays no more is many operations:
-# 80 test every law that 400 do, in a quarter to a half of the time (0.1 to 0.6 s).
-_TARGETED_ACTS_OF_AN_ENGINE = 80
-_TARGETED_ACTS_IN_ALL = 16_000  # at most, in all programs: it ends once the law was tested
-_TARGETED_ACTS_IN_ALL_OF_AN_ENGINE = 2_000  # some seconds, either of them
-_TARGETED_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyPlan:
-    """What to verify, and how thoroughly."""
-
-    adapters: tuple[AdapterEntry, ...]  # in the order of the report
-    laws: tuple[Law, ...]  # only what can test one of them, and only their rows; empty for all
-    profile: Profile  # length of programs, time, and how much to shrink
-    seed: int  # of all choices
-    # programs of Hypothesis per machine and configuration instead of what the profile promises
-    examples: int | None
-    jobs: int  # processes; with 0 everything is done in this one, as of `pymllm.conformance.workers.Workers`
-    timeout: float = 0.0  # most seconds for one call of an adapter; 0 for no limit
-    is_strict: bool = False  # whether every coverage goal has to be reached
-    deviations: tuple[Deviation, ...] = ()  # what is known, and is passed over
-
-    @property
-    def unwanted(self) -> Unwanted:
-        """What is passed over: deviations of what is installed, and laws that were not asked for."""
-        known = tuple(filter(is_of_version, self.deviations))
-        return Unwanted(known, tuple(law.id for law in self.laws))
-
-
-@dataclass(frozen=True, slots=True)
-class SearchTask:
-    """One machine on one configuration; with ``laws`` or ``goals``, a targeted run until all were met."""
-
-    adapter: str
-    config: Config
-    capabilities: frozenset[str]
-    machine: MachineEntry
-    plan: SearchPlan
-    unwanted: Unwanted = field(default_factory=Unwanted)
-    laws: tuple[str, ...] = ()
-    goals: tuple[str, ...] = ()
-
-
-def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan) -> list[SearchTask]:
-    """Plan a search for every machine and configuration that can test a law asked for.
-
-    Each gets its part of what the profile promises. It follows from what is to be searched alone: not from
-    the number of jobs, nor from time.
-    """
-    tasks = [task for smoke in smokes for task in _plan_adapter(smoke, plan)]
-    weights = _weigh(tasks)
-    profile = plan.profile
-    unit = min(profile.seconds_max, profile.seconds / max(sum(weights), 1e-9))
-    return [
-        task if plan.examples is not None else _promise(task, unit * weight)
-        for task, weight in zip(tasks, weights, strict=True)
-    ]
-
-
-def _promise(task: SearchTask, seconds: float) -> SearchTask:
-    """Give a search the programs that its machine plays in so much time of a quiet core."""
-    examples = max(1, round(_HALF * seconds * task.machine.pace))
-    driven = max(1, round(_HALF * seconds * task.machine.driven_pace))
-    most = max(_PATIENCE * seconds, _PATIENCE_LEAST)
-    return replace(task, plan=replace(task.plan, examples=examples, driven=driven, seconds=most))
-
-
-def _plan_adapter(smoke: SmokeReport, plan: VerifyPlan) -> list[SearchTask]:
-    wanted = [law for law in plan.laws if smoke.kind in law.kinds]
-    return [
-        SearchTask(smoke.name, config, capabilities, machine, _search_plan(plan), plan.unwanted)
-        for config, capabilities in smoke.configurations
-        for machine in machines_for(smoke.kind, capabilities, plan.laws)
-        if not plan.laws or any(law.applies_to(config, capabilities, smoke.kind) for law in wanted)
-    ]
-
-
-def _weigh(tasks: Sequence[SearchTask]) -> list[float]:
-    sharing = Counter((task.adapter, task.machine) for task in tasks)
-    return [
-        task.machine.weight * min(1.0, _FULL_PRICE / sharing[task.adapter, task.machine]) for task in tasks
-    ]
-
-
-def _search_plan(plan: VerifyPlan) -> SearchPlan:
-    """Plan to find, and to leave it at that: `pymllm.conformance.runner` makes small what was found."""
-    return SearchPlan(plan.seed, plan.profile.steps, plan.examples or 1, shrinks=0)
-
-
-def plan_targeted_runs(
-    smokes: Sequence[SmokeReport],
-    searches: Sequence[SearchedConfiguration],
-    plan: VerifyPlan,
-    earlier: Sequence[SearchedConfiguration] = (),
-    turn: int = 0,
-) -> list[SearchTask]:
-    """Plan another search for laws that nothing has tested, on two configurations of one machine.
-
-    Where the plan is strict, goals that were never reached are looked for in the first turn, too. There
-    is none where a number of programs was asked for: that many are played, and no more. An adapter that broke
-    a law or met a problem is left alone. ``turn`` says which of the machines that may test a law looks for
-    it, from 0, after what ``earlier`` turns found. Not every machine that may does it, and one that cannot
-    plays all of its programs: a second one is asked only for what the first left.
-    """
-    runs: list[SearchTask] = []
-    for smoke in smokes if plan.examples is None else ():
-        own = [found for found in searches if found.adapter == smoke.name]
-        again = [found for found in earlier if found.adapter == smoke.name]
-        if any(found.result.crash is not None for found in [*own, *again]):
-            continue
-        result = judge_adapter(smoke, [*own, *again], plan.laws)
-        if result.findings:
-            continue
-        laws, goals = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
-        for law in (find_law(row.id) for row in result.laws if row.verdict is Verdict.UNKNOWN):
-            for place in _pick_places(own, [found.could_test(law) for found in own], turn):
-                laws[place].append(law.id)
-        unmet = ((machine.name, name) for machine in result.machines for name in machine.unmet)
-        for machine, name in unmet if plan.is_strict and turn == 0 else ():
-            able = [found.machine.name == machine and name in found.expected for found in own]
-            for place in _pick_places(own, able, 0):
-                goals[place].append(name)
-        runs += [
-            _targeted_run(own[place], laws[place], goals[place], plan)
-            for place in sorted(laws.keys() | goals.keys())
-        ]
-    return runs
-
-
-def _pick_places(own: Sequence[SearchedConfiguration], able: Sequence[bool], turn: int) -> set[int]:
-    """Pick the first and the last able configuration of a machine; of none where it is nobody's turn."""
-    places: dict[MachineEntry, list[int]] = defaultdict(list)
-    for place, (found, is_able) in enumerate(zip(own, able, strict=True)):
-        if is_able:
-            places[found.machine].append(place)
-    chosen = list(places.values())[turn : turn + 1]
-    return {place for able in chosen for place in (able[0], able[-1])}
-
-
-def _targeted_run(
-    found: SearchedConfiguration, laws: Sequence[str], goals: Sequence[str], plan: VerifyPlan
-) -> SearchTask:
-    is_short = found.machine.driven_pace <= _SLOW_PACE and not goals  # some of which come only late
-    acts = _TARGETED_ACTS_OF_AN_ENGINE if is_short else _TARGETED_ACTS
-    most = _TARGETED_ACTS_IN_ALL_OF_AN_ENGINE if found.machine.has_engine else _TARGETED_ACTS_IN_ALL
-    return SearchTask(
-        found.adapter,
-        found.config,
-        found.capabilities,
-        found.machine,
-        replace(_search_plan(plan), steps=acts, examples=most // acts, seconds=_TARGETED_SECONDS),
-        plan.unwanted,
-        tuple(laws),
-        tuple(goals),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ShrinkTask:
-    """One finding to make smaller; with a plan, by the search that found it, too."""
-
-    adapter: str  # adapter, config, machine: what it was found with
-    config: Config
-    machine: MachineEntry
-    finding: Finding
-    plays: int  # most programs to play while steps are dropped
-    plan: SearchPlan | None  # finds it again and shrinks it; ``None`` drops steps only
-    unwanted: Unwanted = field(default_factory=Unwanted)  # meanwhile
-
-
-def plan_shrinking(searches: Sequence[SearchedConfiguration], plan: VerifyPlan) -> list[ShrinkTask]:
-    """Choose what to make smaller: for each adapter the smallest program of each law that it breaks.
-
-    Hypothesis shrinks the smallest of all only, which is the one that is printed.
-    """
-    tasks: list[ShrinkTask] = []
-    for adapter in dict.fromkeys(done.adapter for done in searches):
-        sources = {id(finding): done for done in searches for finding in done.result.found}
-        found = [finding for done in searches if done.adapter == adapter for finding in done.result.found]
-        smallest = pick_smallest(found)
-        for finding in smallest:
-            source = sources[id(finding)]
-            again = source.result.again if finding is smallest[0] else None
-            if again is not None:  # or it was driven, and Hypothesis had no part in it
-                again = replace(again, shrinks=plan.profile.shrinks)
-            tasks.append(
-                ShrinkTask(
-                    adapter,
-                    source.config,
-                    source.machine,
-                    finding,
-                    plan.profile.shrinks,
-                    again,
-                    plan.unwanted,
-                )
-            )
-    return tasks
-
-
-def shrink_findings(task: ShrinkTask) -> tuple[Finding, ...]:
-    """Make a finding smaller; other laws that smaller programs broke on the way come with it.
-
-    The smallest of an adapter is made smaller twice, by `shrink` and by Hypothesis, since neither does for
-    the other. Of 38 faults of the cabinet Hypothesis had fewer operations in two (11 for 23, 4 for 5) and
-    more in one (20 for 18); in seven it met other laws on its way, of which the table would say that they
-    hold. It takes 2.1 s of processor time in the mean, `shrink` 0.3 s: once for each adapter that is broken.
-    """
-    history = task.finding.history
-    found = FoundViolation(history, task.finding.violation, scenario=find_scenario(history.header))
-    findings = [make_finding(shrink(found, seconds=None, plays=task.plays))]
-    if task.plan is not None:
-        machine = _make_machine(task, task.plan.seed)
-        again = search(machine, task.plan).found
-        # Where Hypothesis was cut short, dropping steps may have ended, and numbers could still be smaller.
-        is_unfinished = any(finding.is_unfinished for finding in again)
-        findings = [
-            *(replace(it, is_unfinished=it.is_unfinished or is_unfinished) for it in findings),
-            *again,
-        ]
-    return pick_smallest(findings)
-
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None] | None]]
 """Takes what is about to be done and how often; gives what to call with the number done."""
 
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
 
-def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
+
+class Carrier:
+    """Carries out what a verification has to do, but for what a file of results has; that is kept at once."""
+
+    def __init__(
+        self, workers: Workers, progress: Progress | None, kept: KeptResults[Any, Any] | None
+    ) -> None:
+        self.workers = workers
+        self.show = progress or (lambda label, total: nullcontext())
+        self.taken = 0  # results that the file had
+        self._kept = kept
+
+    def carry_out(
+        self, label: str, function: Callable[[Task], Answer], tasks: Sequence[Task]
+    ) -> list[Answer | Lost]:
+        """Call a function with each task; answers are in the order of the tasks."""
+        kept = self._kept
+        answers: dict[int, Any] = {} if kept is None else dict(enumerate(map(kept.find, tasks)))
+        left = [place for place in range(len(tasks)) if answers.get(place) is None]
+        before = len(tasks) - len(left)
+        self.taken += before
+        if left:
+            with self.show(label, len(tasks)) as done:
+                count = None if done is None else lambda number: done(before + number)
+                found = self.workers.map(function, [tasks[place] for place in left], count, self._keep)
+            answers.update(zip(left, found, strict=True))
+        return [answers[place] for place in range(len(tasks))]
+
+    def search(self, label: str, tasks: Sequence[SearchTask]) -> list[SearchResult | Lost]:
+        """Carry out searches, the longest first, so that no process is left alone with one at the end."""
+        order = sorted(range(len(tasks)), key=lambda place: -price_of(tasks[place]))
+        answers = self.carry_out(label, run_search, [tasks[place] for place in order])
+        by_place = dict(zip(order, answers, strict=True))
+        return [by_place[place] for place in range(len(tasks))]
+
+    def _keep(self, task: Any, answer: Any) -> None:
+        """Keep what follows from the task alone: nothing that a machine had no time or no memory for."""
+        is_lost = isinstance(answer, Lost)
+        is_cut = isinstance(answer, SearchResult) and is_cut_short(task, answer)
+        if self._kept is not None and not is_lost and not is_cut:
+            self._kept.keep(task, answer)
+
+
+def begin(
+    plan: VerifyPlan, carrier: Carrier
+) -> tuple[list[SmokeReport | SmokeFailure | Lost], list[SearchTask]]:
+    """Try every adapter, and plan the first searches of those that are sane; what `verify` raises."""
+    with carrier.show("smoke tests", len(plan.adapters)) as done:
+        smokes = carrier.workers.map(try_adapter, plan.adapters, done)
+    for smoke in smokes:
+        if isinstance(smoke, SmokeFailure):
+            smoke.refuse_missing()
+    sane = sane_of(smokes)
+    tasks = plan_searches(sane, plan)
+    if sane and not tasks:
+        reasons = dict.fromkeys(reason for smoke in sane for reason in find_missing(smoke, plan.laws))
+        refused = f"none of the adapters can test {', '.join(law.id for law in plan.laws)}"
+        raise UsageError("; ".join([refused, *reasons]))
+    return smokes, tasks
+
+
+def sane_of(smokes: Iterable[SmokeReport | SmokeFailure | Lost]) -> list[SmokeReport]:
+    """Return those that can be searched."""
+    return [smoke for smoke in smokes if isinstance(smoke, SmokeReport)]
+
+
+def verify(
+    plan: VerifyPlan, progress: Progress | None = None, kept: KeptResults[Any, Any] | None = None
+) -> VerifyReport:
     """Search every configuration of some adapters for programs that break a law.
 
     The report is the same, times aside, for every number of jobs, unless a search was cut short. It takes as
     long as the programs that the profile promises take. Each search has a limit of its own, many times as
-    long, so that there is an end on any machine; what it left out is in the report.
+    long, so that there is an end on any machine; what it left out is in the report. What ``kept`` has is not
+    done again (`pymllm.conformance.kept_searches`).
 
-    `UsageError`: no adapter is about any of the laws asked for, or there is no such class as ``module:Class``
-    names. `KeyboardInterrupt`: it came before any search was done; later it ends the work, and the report has
-    what there is.
+    `UsageError`: no adapter is about any of the laws asked for, there is no such class as ``module:Class``
+    names, or ``kept`` takes no more. `KeyboardInterrupt`: it came before any search was done; later it ends
+    the work, and the report has what there is.
     """
     start = time.monotonic()
-    show = progress or (lambda label, total: nullcontext())
     with Workers(plan.jobs, plan.timeout) as workers:
-        with show("smoke tests", len(plan.adapters)) as done:
-            smokes = workers.map(try_adapter, plan.adapters, done)
-        for smoke in smokes:
-            if isinstance(smoke, SmokeFailure):
-                smoke.refuse_missing()
-        sane = [smoke for smoke in smokes if isinstance(smoke, SmokeReport)]
-        tasks = plan_searches(sane, plan)
-        if sane and not tasks:
-            reasons = dict.fromkeys(reason for smoke in sane for reason in find_missing(smoke, plan.laws))
-            refused = f"none of the adapters can test {', '.join(law.id for law in plan.laws)}"
-            raise UsageError("; ".join([refused, *reasons]))
-        with show("searches", len(tasks)) as done:
-            searches = _search_all(tasks, workers, done)
+        carrier = Carrier(workers, progress, kept)
+        smokes, tasks = begin(plan, carrier)
+        searches = _search_all("searches", tasks, carrier)
         if workers.interruption is not None and not any(found.result.programs for found in searches):
             raise workers.interruption
-        searches += _look_again(sane, searches, plan, workers, show)
-        shrunk = _shrink_all(searches, plan, workers, show)
+        searches += _look_again(sane_of(smokes), searches, plan, carrier)
+        shrunk = _shrink_all(searches, plan, carrier)
     results = tuple(
         _sum_up(entry, smoke, searches, shrunk[entry.name], plan)
         for entry, smoke in zip(plan.adapters, smokes, strict=True)
@@ -314,70 +150,45 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
         workers.interruption,
         plan.is_strict,
         plan.deviations,
+        carrier.taken,
     )
 
 
-def _search_all(
-    tasks: Sequence[SearchTask], workers: Workers, done: Callable[[int], None] | None
-) -> list[SearchedConfiguration]:
-    # The longest first, so that no process is left alone with one at the end.
-    order = sorted(range(len(tasks)), key=lambda place: -_price(tasks[place]))
-    answers = workers.map(_run_task, [tasks[place] for place in order], done)
-    by_place = dict(zip(order, answers, strict=True))
+def _search_all(label: str, tasks: Sequence[SearchTask], carrier: Carrier) -> list[SearchedConfiguration]:
     return [
-        SearchedConfiguration(
-            task.adapter, task.config, task.capabilities, task.machine, _as_result(by_place[place])
-        )
-        for place, task in enumerate(tasks)
+        SearchedConfiguration(task.adapter, task.config, task.capabilities, task.machine, _as_result(answer))
+        for task, answer in zip(tasks, carrier.search(label, tasks), strict=True)
     ]
-
-
-def _price(task: SearchTask) -> float:
-    """Estimate how long a search takes, in no unit."""
-    plan, machine = task.plan, task.machine
-    return plan.steps * (plan.examples / machine.pace + plan.driven / machine.driven_pace)
 
 
 def _look_again(
     smokes: Sequence[SmokeReport],
     searches: Sequence[SearchedConfiguration],
     plan: VerifyPlan,
-    workers: Workers,
-    show: Progress,
+    carrier: Carrier,
 ) -> list[SearchedConfiguration]:
     """Look for what was not met, one machine after the other, until none is left that might meet it."""
     again: list[SearchedConfiguration] = []
     turn = 0
-    while not workers.interruption and (runs := plan_targeted_runs(smokes, searches, plan, again, turn)):
-        with show("second searches", len(runs)) as done:
-            again += _search_all(runs, workers, done)
+    while not carrier.workers.interruption and (
+        runs := plan_targeted_runs(smokes, searches, plan, again, turn)
+    ):
+        again += _search_all("second searches", runs, carrier)
         turn += 1
     return again
 
 
 def _shrink_all(
-    searches: Sequence[SearchedConfiguration], plan: VerifyPlan, workers: Workers, show: Progress
+    searches: Sequence[SearchedConfiguration], plan: VerifyPlan, carrier: Carrier
 ) -> dict[str, list[Finding]]:
     """Make programs smaller; findings by adapter."""
     shrunk: dict[str, list[Finding]] = defaultdict(list)
     tasks = plan_shrinking(searches, plan)
-    if tasks:
-        with show("smaller programs", len(tasks)) as done:
-            for task, findings in zip(tasks, workers.map(shrink_findings, tasks, done), strict=True):
-                shrunk[task.adapter] += () if isinstance(findings, Lost) else findings
+    for task, findings in zip(
+        tasks, carrier.carry_out("smaller programs", shrink_findings, tasks), strict=True
+    ):
+        shrunk[task.adapter] += () if isinstance(findings, Lost) else findings
     return shrunk
-
-
-def _run_task(task: SearchTask) -> SearchResult:
-    machine = _make_machine(task, task.plan.seed)
-    if task.laws or task.goals:
-        return targeted_run(machine, task.plan, task.laws, task.goals)
-    return search(machine, task.plan)
-
-
-def _make_machine(task: SearchTask | ShrinkTask, seed: int) -> type[ActingMachine]:
-    machine = load_machine(task.machine)
-    return make_machine(machine, task.adapter, task.config, seed=seed, unwanted=task.unwanted)
 
 
 def _as_result(answer: SearchResult | Lost) -> SearchResult:

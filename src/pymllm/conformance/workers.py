@@ -78,6 +78,10 @@ class Lost:
     is_killed: bool = False  # by a signal as others send it, such as a system that has no memory left
 
 
+INTERRUPTED = Lost("interrupted before its end")
+"""What was not done when an interrupt came."""
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """What a call has to say before its answer."""
@@ -333,16 +337,18 @@ class Workers:
         function: Callable[[Item], Answer],
         items: Sequence[Item],
         done: Callable[[int], None] | None = None,
+        keep: Callable[[Item, Answer | Lost], None] | None = None,
     ) -> list[Answer | Lost]:
         """Call a function with each item, begun in this order; ``done`` takes the number done so far.
 
-        It is called when an answer comes, and every second or so while none does.
+        It is called when an answer comes, and every second or so while none does. ``keep`` takes each item
+        and its answer as soon as that comes.
 
         The function is of a module, so that another process finds it. Answers are in the order of the items;
-        `Lost` where the process that had the item died, or where an interrupt, which is kept in
+        `Lost` where the process that had the item died, or `INTERRUPTED` where an interrupt, which is kept in
         `interruption`, came first.
         """
-        answers: list[Any] = [Lost("interrupted before its end")] * len(items)
+        answers: list[Any] = [INTERRUPTED] * len(items)
         if self.interruption is not None:
             return answers
         try:
@@ -350,6 +356,8 @@ class Workers:
             tick = None if done is None else lambda: done(count)
             for place, answer in self._answer(function, items, tick):
                 answers[place] = answer
+                if keep is not None:
+                    keep(items[place], answer)
                 count += 1
                 if tick is not None:
                     tick()

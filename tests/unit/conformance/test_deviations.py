@@ -24,8 +24,9 @@ from pymllm.conformance.documents import AdapterRow, ViolationRow
 from pymllm.conformance.machines import DEV
 from pymllm.conformance.program import rerun_history
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.runner import VerifyPlan, verify
+from pymllm.conformance.runner import verify
 from pymllm.conformance.search import SearchPlan, search
+from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.conformance.shrinker import shrink
 from pymllm.conformance.slot_machine import SlotMachine
 from pymllm.errors import UsageError

@@ -24,7 +24,7 @@ from pymllm.conformance.detection import (
 from pymllm.conformance.faults_run import hunt_by_soak, hunt_by_verify, keep_results, look_for_faults
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.machines import DEV
-from pymllm.conformance.runner import VerifyPlan
+from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.conformance.soak.campaign import SoakPlan
 from pymllm.faults.fault import SEARCHERS, Fault
 from pymllm.faults.plant import Edit, planted

@@ -16,15 +16,9 @@ from pymllm.conformance.acting import make_machine
 from pymllm.conformance.machines import CI, DEV, MACHINES, MachineEntry
 from pymllm.conformance.results import SearchedConfiguration, VerifyReport
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.runner import (
-    ShrinkTask,
-    VerifyPlan,
-    plan_shrinking,
-    shrink_findings,
-    verify,
-    versions,
-)
+from pymllm.conformance.runner import verify, versions
 from pymllm.conformance.search import SearchPlan, SearchResult, search
+from pymllm.conformance.search_tasks import ShrinkTask, VerifyPlan, plan_shrinking, shrink_findings
 from pymllm.conformance.shrinker import Finding
 from pymllm.errors import InvariantViolation, UsageError
 from pymllm.history.files import Header, History, Step
@@ -209,7 +203,7 @@ def test_a_search_that_is_cut_short_is_told(
 ) -> None:
     """What was tested holds all the same; only a strict run fails for it."""
     for name in ("_PATIENCE", "_PATIENCE_LEAST"):
-        monkeypatch.setattr(f"pymllm.conformance.runner.{name}", 1e-9)
+        monkeypatch.setattr(f"pymllm.conformance.search_tasks.{name}", 1e-9)
     law = ("P1",)
     report = verify(plan_of(f"{tiny}:TinyRows", examples=None, laws=law, jobs=0, is_strict=is_strict))
     assert report.verdict is Verdict.HOLDS

@@ -13,8 +13,8 @@ from pymllm.conformance.acting import ActingMachine, act, make_machine
 from pymllm.conformance.machines import CI, MACHINES, Profile
 from pymllm.conformance.results import SearchedConfiguration
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.runner import SearchTask, VerifyPlan, plan_searches, plan_targeted_runs
 from pymllm.conformance.search import Crash, SearchPlan, SearchResult, search, targeted_run
+from pymllm.conformance.search_tasks import SearchTask, VerifyPlan, plan_searches, plan_targeted_runs
 from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeReport
 from pymllm.errors import InvariantViolation

@@ -1,0 +1,93 @@
+"""What a file keeps of ``pymllm verify`` and ``compare``: searches, second searches, what was made smaller.
+
+A result is kept for its whole task: adapter with its source, configuration, machine, plan, and what is passed
+over. Where any of that differs, so may the result. It is written and read to the last field, so that whoever
+takes it from the file tells what whoever found it would have told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_origin
+
+import msgspec
+
+from pymllm.conformance.foreign_source import digest_adapter
+from pymllm.conformance.kept import KeptResults, Work
+from pymllm.conformance.runner import versions
+from pymllm.conformance.search import SearchResult
+from pymllm.conformance.search_tasks import SearchTask, ShrinkTask, VerifyPlan
+from pymllm.conformance.shrinker import Finding
+from pymllm.errors import InvariantViolation, PymllmError
+from pymllm.history.files import History, dump_history, read_history
+from pymllm.oracle.laws import find_law
+
+SearchOrShrink = SearchTask | ShrinkTask
+Found = SearchResult | tuple[Finding, ...]
+
+
+def keep_searches(path: Path, plan: VerifyPlan) -> KeptResults[SearchOrShrink, Found]:
+    """Keep in a file what searches of a plan find; a change of an adapter's source has it searched again."""
+    sources = {entry.name: digest_adapter(entry.name) for entry in plan.adapters}
+
+    def key_of(task: SearchOrShrink) -> str:
+        plain = msgspec.to_builtins(task, enc_hook=_plain, order="deterministic")  # sets have an order then
+        return json.dumps([type(task).__name__, sources[task.adapter], plan.timeout, plain], sort_keys=True)
+
+    work: Work[SearchOrShrink, Found] = Work("searches", key_of, _title_of, pack, unpack)
+    return KeptResults(path, work, versions(plan.adapters))
+
+
+def _title_of(task: SearchOrShrink) -> str:
+    what = "smaller programs" if isinstance(task, ShrinkTask) else "search"
+    for_what = ", ".join([*task.laws, *task.goals]) if isinstance(task, SearchTask) else task.finding.law
+    return f"{what} {task.adapter} {task.machine.name} {json.dumps(task.config)} {for_what}".rstrip()
+
+
+def pack(found: Found) -> Any:
+    """Write a result as what JSON has."""
+    return msgspec.to_builtins(found, enc_hook=_plain)
+
+
+def unpack(task: SearchOrShrink, plain: Any) -> Found:
+    """Read what `pack` wrote of a task; `ValueError` where it is not of this task, or cannot be."""
+    kind: Any = tuple[Finding, ...] if isinstance(task, ShrinkTask) else SearchResult
+    found: Found = msgspec.convert(plain, kind, dec_hook=_made_of)
+    for history in _histories_of(found):
+        _check(task, history)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, InvariantViolation):
+        return value.args
+    raise NotImplementedError(type(value))
+
+
+def _made_of(kind: Any, plain: Any) -> Any:
+    if kind is InvariantViolation:
+        law, message, expected, observed = msgspec.convert(plain, tuple[str, str, str | None, str | None])
+        return InvariantViolation(find_law(law).id, message, expected=expected, observed=observed)
+    if get_origin(kind) is Counter:
+        return Counter(msgspec.convert(plain, dict[str, int]))
+    raise NotImplementedError(kind)
+
+
+def _histories_of(found: Found) -> Iterator[History]:
+    findings = found.found if isinstance(found, SearchResult) else found
+    yield from (finding.history for finding in findings)
+    if isinstance(found, SearchResult) and found.crash is not None and found.crash.history is not None:
+        yield found.crash.history
+
+
+def _check(task: SearchOrShrink, history: History) -> None:
+    """Refuse a program that no search has written: it is run again, on the adapter that it names."""
+    if history.header.adapter != task.adapter:
+        raise ValueError(f"a program of {history.header.adapter}, not of {task.adapter}")
+    try:
+        read_history(dump_history(history), "a kept result")
+    except PymllmError as error:
+        raise ValueError(error) from None
