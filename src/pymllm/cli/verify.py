@@ -230,9 +230,10 @@ def verify_command(
             *("output", "junit", "strict", "verbose", "deviations", "begun", "release", "shard", "keep")
         )
         require_torch("pymllm verify --cabinet")
-    else:
-        demand_file(shard, keep)
     if shard is not None:
+        if cabinets or faults:  # PYMLLM_SHARD is set
+            raise click.UsageError(f"--shard {shard}: pymllm faults --shard looks for a part of the faults.")
+        demand_file(shard, keep)
         refuse_beside_shard("output", "junit", "store", "begun", "release", "verbose")
     for option, path in (("--junit", junit), ("--write-deviations", begun)):
         refuse_own_input(option, path, *([] if keep is None else [keep]))

@@ -48,9 +48,8 @@ def play_shard(
             if not isinstance(smoke, SmokeReport)
         ]
         if shard.count > len(tasks) and not refused:
-            raise UsageError(
-                f"--shard {shard}: the plan has {len(tasks)} searches; take at most so many shards"
-            )
+            amount = "1 search" if len(tasks) == 1 else f"{len(tasks)} searches"
+            raise UsageError(f"--shard {shard}: the plan has {amount}; take at most so many shards")
         hand = deal(tasks, shard)
         searched = list(zip(hand, carrier.search("searches", hand), strict=True))
     if workers.interruption is not None and all(answer is INTERRUPTED for _, answer in searched):
