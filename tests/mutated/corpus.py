@@ -9,10 +9,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pymllm.adapters.registry import OWN, make_adapter
+from pymllm.adapters.registry import OWN, find_adapter, make_adapter
+from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask
+from pymllm.conformance.documents import Detection
 from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.faults_run import keep_results
+from pymllm.conformance.kept_searches import keep_searches
+from pymllm.conformance.machines import DEV
+from pymllm.conformance.runner import verify
+from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.conformance.smoke import make_sample
 from pymllm.errors import InvariantViolation
+from pymllm.faults.table import PLANTED
 from pymllm.history.files import Config, Header, History, Step, dump_history, write_history
 from pymllm.history.operations import (
     Alloc,
@@ -74,7 +82,7 @@ def make_cases(folder: Path) -> list[Case]:
     documents = _documents()
     talk = _write_talk(folder / "talk.jsonl")
     rerun, checked = _conversation(folder, f"rerun {talk}"), _conversation(folder, "verify --check-protocol")
-    stores, kept = _stores(folder), [_kept()]
+    stores, kept, searched = _stores(folder), [_kept(folder)], [_searched(folder)]
     configs = [b'{"page_size": 1, "window": null, "pool": "token", "slots": 24, "swa_slots": 0}']
     judged, nothing = (0, 1, 3), (0,)
     merge = ("soak", "merge", str(folder / "soaked"))
@@ -184,6 +192,7 @@ def make_cases(folder: Path) -> list[Case]:
             3,
         ),
         Case("faults --keep", kept, "it.jsonl", ("faults", "B01", "--keep", "it.jsonl"), (130,), 3),
+        Case("verify --keep", searched, "it.jsonl", _VERIFY_KEPT, (1, 130), 5),
         Case(
             "replay",
             traces,
@@ -279,10 +288,26 @@ def _stores(folder: Path) -> list[bytes]:
     return [write_run(folder / "store", samples.HEADER, EACH).read_bytes()]
 
 
-def _kept() -> bytes:
-    detection = {"seed": 0, "law": "R1", "message": "page 3", "machine": "PrefixMachine", "adapter": "radix"}
-    line = {"key": "ab" * 32, "id": "B01", "detections": [detection], "problems": ["none"], "seconds": 1.5}
-    return (json.dumps(line) + "\n").encode() * 3
+def _kept(folder: Path) -> bytes:
+    (fault,) = [fault for fault in PLANTED if fault.id == "B01"]
+    kept = keep_results(folder / "kept.jsonl")
+    found = Detection(0, "R1", "page 3", "machine", "radix", {"page_size": 1}, 20, 0.5, 3)
+    kept.keep(HuntTask(fault, HuntPlan((0,))), FaultResult(fault, (found,), ("none",), 1.5))
+    return kept.path.read_bytes() * 3
+
+
+_VERIFY_KEPT = (
+    *("verify", "--adapter", "faulty-dirty-rows", "--examples", "12", "--profile", "dev", "--jobs", "1"),
+    *("--timeout", "0", "--keep", "it.jsonl"),
+)
+
+
+def _searched(folder: Path) -> bytes:
+    """Return what the command above keeps."""
+    plan = VerifyPlan((find_adapter("faulty-dirty-rows"),), (), DEV, 0, 12, 0)
+    kept = keep_searches(folder / "searched.jsonl", plan)
+    verify(plan, kept=kept)
+    return kept.path.read_bytes()
 
 
 def _trace() -> bytes:

@@ -98,7 +98,7 @@ def test_shards_one_of_which_was_killed_come_to_one_document(tiny: str) -> None:
 def test_compare_is_shared_in_the_same_way(tiny: str) -> None:
     """And says its own name."""
     words = ("compare", f"{tiny}:TinyRows", f"{tiny}:KeepsEntries", *FEW)
-    for number, status in ((1, 1), (2, 0)):  # the second configuration is too small for so few programs
+    for number, status in ((1, 0), (2, 1)):  # so few programs find it on one configuration
         result = typed(*words, "--shard", f"{number}/2", "--keep", f"{number}.jsonl")
         assert (result.exit_code, result.stderr) == (status, "")
         assert result.stdout.startswith(f"pymllm compare, shard {number}/2: 2 tasks of 4, all done, ")
