@@ -53,6 +53,19 @@ def test_files_are_put_together_in_any_order(tmp_path: Path, path: Path) -> None
     assert [kept_in(path).find(item) for item in range(4)] == [0, None, None, 9]
 
 
+def test_a_result_that_is_too_long_for_a_line_is_left_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X1: nobody could read the file any more."""
+    kept_in(path).keep(2, 4)
+    length = len(path.read_text("utf-8"))
+    for limit, found in ((length - 1, None), (length, 9)):
+        monkeypatch.setattr("pymllm.conformance.kept.LINE_LIMIT", limit)
+        kept_in(path).keep(3, 9)
+        assert kept_in(path).find(3) == found
+    assert kept_in(path).find(2) == 4
+
+
 def test_works_share_a_file(path: Path) -> None:
     """Whoever keeps all of a night in one file need not sort it."""
     kept_in(path).keep(2, 4)
