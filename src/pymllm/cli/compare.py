@@ -12,7 +12,7 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.program import escaped
-from pymllm.cli.shard_table import demand_file
+from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import (
     deviation_table,
@@ -33,13 +33,10 @@ from pymllm.cli.verify import (
     cut_short,
     heading,
     judged_laws,
-    open_kept,
     plan_search,
     played,
-    refuse_beside_shard,
     save_programs,
     search,
-    search_shard,
     style_of,
     verdict_lines,
     verify_command,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pymllm.cli import options
 from pymllm.cli.program import complain, escaped
-from pymllm.cli.tables import draw, tell
+from pymllm.cli.tables import draw, progress_bar, tell
 from pymllm.conformance.shards import Shard, ShardDocument
 from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
     from pymllm.conformance.kept import KeptResults
+    from pymllm.conformance.search_tasks import VerifyPlan
 
 
 def demand_file(shard: Shard | None, keep: Path | None) -> None:
@@ -31,6 +34,48 @@ def complain_of_others(kept: KeptResults[Any, Any] | None) -> None:
     others = None if kept is None else kept.describe_others()
     if others is not None:
         complain(others)
+
+
+def refuse_beside_shard(*names: str) -> None:
+    """Refuse options of a command that ask for what only all shards together have."""
+    options.refuse_typed(
+        names, "a shard gives no verdict; the same command without --shard gives that of all"
+    )
+
+
+def open_kept(keep: Path | None, plan: VerifyPlan, seed: int | None) -> KeptResults[Any, Any] | None:
+    """Open a file of searches' results, and say which of them do not count."""
+    if keep is None:
+        return None
+    if seed is None and plan.profile.seed is None:
+        raise click.UsageError(
+            f"--keep {keep}: --profile {plan.profile.name} draws a seed, so the next run would search "
+            "elsewhere; give --seed N."
+        )
+    from pymllm.conformance.kept_searches import keep_searches
+
+    with options.refusing():
+        kept = keep_searches(keep, plan)
+    complain_of_others(kept)
+    return kept
+
+
+def search_shard(
+    plan: VerifyPlan,
+    shard: Shard,
+    kept: KeptResults[Any, Any],
+    command: str,
+    progress: str,
+    as_json: bool,
+) -> int:
+    """Carry out the first searches of a shard behind a progress bar, and tell; the exit status."""
+    from pymllm.conformance.verify_shard import play_shard
+
+    with options.refusing():
+        document, interruption = play_shard(
+            plan, shard, kept, command, partial(progress_bar, progress, unit="")
+        )
+    return tell_shard(document, as_json, interruption)
 
 
 def tell_shard(document: ShardDocument, as_json: bool, interruption: KeyboardInterrupt | None) -> int:

@@ -20,7 +20,7 @@ from pymllm.cli import options
 from pymllm.cli.check_protocol import check_protocols
 from pymllm.cli.faults import choose_faults, kept_of, look_and_tell, refuse_beside_faults
 from pymllm.cli.program import complain, escaped
-from pymllm.cli.shard_table import complain_of_others, demand_file, tell_shard
+from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
 from pymllm.cli.store import keep_run, refuse_own_input, save_program, save_text
 from pymllm.cli.tables import (
     deviation_lines,
@@ -295,48 +295,6 @@ def search(plan: VerifyPlan, progress: str, kept: KeptResults[Any, Any] | None =
 
     with options.refusing():
         return verify(plan, partial(progress_bar, progress, unit=""), kept)
-
-
-def refuse_beside_shard(*names: str) -> None:
-    """Refuse options of a command that ask for what only all shards together have."""
-    options.refuse_typed(
-        names, "a shard gives no verdict; the same command without --shard gives that of all"
-    )
-
-
-def open_kept(keep: Path | None, plan: VerifyPlan, seed: int | None) -> KeptResults[Any, Any] | None:
-    """Open a file of results, and say which of them do not count."""
-    if keep is None:
-        return None
-    if seed is None and plan.profile.seed is None:
-        raise click.UsageError(
-            f"--keep {keep}: --profile {plan.profile.name} draws a seed, so the next run would search "
-            "elsewhere; give --seed N."
-        )
-    from pymllm.conformance.kept_searches import keep_searches
-
-    with options.refusing():
-        kept = keep_searches(keep, plan)
-    complain_of_others(kept)
-    return kept
-
-
-def search_shard(
-    plan: VerifyPlan,
-    shard: Shard,
-    kept: KeptResults[Any, Any],
-    command: str,
-    progress: str,
-    as_json: bool,
-) -> int:
-    """Carry out the first searches of a shard behind a progress bar, and tell; the exit status."""
-    from pymllm.conformance.verify_shard import play_shard
-
-    with options.refusing():
-        document, interruption = play_shard(
-            plan, shard, kept, command, partial(progress_bar, progress, unit="")
-        )
-    return tell_shard(document, as_json, interruption)
 
 
 def save_programs(report: VerifyReport, folder: Path) -> SavedFiles:
