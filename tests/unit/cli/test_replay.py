@@ -19,7 +19,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from msgspec import structs
 
-from pymllm.cli.replay import make_curves, make_text
+from pymllm.cli.replay_table import make_curves, make_text
 from pymllm.cli.schema import make_schema
 from pymllm.conformance.documents import CacheTime, ReplayViolation
 from pymllm.conformance.replay_plan import ReplayPlan
