@@ -184,6 +184,7 @@ def make_cases(folder: Path) -> list[Case]:
             3,
         ),
         Case("faults --keep", kept, "it.jsonl", ("faults", "B01", "--keep", "it.jsonl"), (130,), 3),
+        Case("replay --keep", [_kept_replay(folder)], "it.jsonl", (*_KEPT, "--keep", "it.jsonl"), (0, 1), 3),
         Case(
             "replay",
             traces,
@@ -283,6 +284,17 @@ def _kept() -> bytes:
     detection = {"seed": 0, "law": "R1", "message": "page 3", "machine": "PrefixMachine", "adapter": "radix"}
     line = {"key": "ab" * 32, "id": "B01", "detections": [detection], "problems": ["none"], "seconds": 1.5}
     return (json.dumps(line) + "\n").encode() * 3
+
+
+_KEPT = ("replay", "adversarial", "--requests", "4", "--mode", "serial")
+
+
+def _kept_replay(folder: Path) -> bytes:
+    """Return a file of results; a broken law would be believed, with status 1."""
+    file = folder / "replay.jsonl"
+    ended = run([*_KEPT, "--keep", str(file)], folder)
+    assert ended.status == 0, ended.errors
+    return file.read_bytes()
 
 
 def _trace() -> bytes:

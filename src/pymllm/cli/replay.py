@@ -1,4 +1,4 @@
-"""``pymllm replay``: options in, table or JSON out. The play is in `pymllm.conformance.replays`."""
+"""``pymllm replay``: options in, table or JSON out. The play is in `pymllm.conformance.replay_grid`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,12 +14,18 @@ from pymllm.cli import options
 from pymllm.cli.program import complain
 from pymllm.cli.reading import READING, trace_options
 from pymllm.cli.replay_table import make_curves, make_text
-from pymllm.cli.store import keep_run
+from pymllm.cli.shard_table import complain_of_others, demand_file
+from pymllm.cli.shard_table import make_text as make_shard_text
+from pymllm.cli.store import keep_run, refuse_own_input
 from pymllm.cli.tables import progress_bar, tell
 from pymllm.conformance.replay_plan import ReplayPlan
 from pymllm.errors import UsageError
 from pymllm.oracle.models.policy_ranks import POLICY_RANKS
+from pymllm.report.quantities import count_of
 from pymllm.torch_extra import collector_aside
+
+if TYPE_CHECKING:
+    from pymllm.conformance.shards import Shard
 
 # Options that a serial replay, which has no engine, cannot heed.
 _ENGINE_ONLY = (
@@ -133,6 +139,8 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     default=0,
     help="Check all invariants after every N-th cache operation; 0: never.",
 )
+@options.shard
+@options.keep
 @options.jobs
 @options.json
 @options.store
@@ -142,6 +150,8 @@ def replay_command(
     page_sizes: tuple[int, ...],
     capacities: tuple[int, ...],
     eviction_policies: tuple[str, ...],
+    shard: Shard | None,
+    keep: Path | None,
     jobs: int,
     as_json: bool,
     store: Path | None,
@@ -155,7 +165,9 @@ def replay_command(
 
     With several page sizes, capacities or policies, each cache is replayed with each of them, in parallel
     processes. A table then has the hit rate for each capacity, beside that of an unlimited cache and, in a
-    serial replay, of the best possible cache of that capacity.
+    serial replay, of the best possible cache of that capacity. --keep writes each result into a file, and a
+    replay that died goes on there. With --shard, several machines do a part each; --keep with all their
+    lines in one file, without --shard, prints the table.
 
     Exit status: 0, 1 if a law is broken, 2 for bad input. After Ctrl-C or SIGTERM the results so far are
     printed, no run is stored, and the status is 130 or 143. docs/replay.md explains the JSON document.
@@ -177,17 +189,33 @@ def replay_command(
         options.refuse_typed(_ENGINE_ONLY, "--mode serial has no engine")
     if plans[0].is_named:
         options.refuse_typed(READING, "a named workload is no trace")
+    demand_file(shard, keep)
+    if shard is not None:
+        options.refuse_typed(("store",), "a shard has a part of the results only")
+    if not plans[0].is_named:
+        refuse_own_input("--keep", keep, plans[0].workload)
     try:
         for plan in plans:
             plan.check()
         # Not at the top: this loads torch, which --help and a mistyped option can do without.
         with collector_aside():
-            from pymllm.conformance.replays import ReplayGrid, run_grid, run_plan
+            from pymllm.conformance.replay_cells import keep_replays
+            from pymllm.conformance.replay_grid import ReplayGrid, replay, run_shard
+            from pymllm.conformance.replays import settle
 
-        is_alone = len(plans) == 1 and len(policies) < 2
-        result = run_plan(plans[0], show) if is_alone else run_grid(plans, jobs, show)
+        plans = [settle(plan) for plan in plans]  # before a file is made
+        kept = None if keep is None else keep_replays(keep)
+        complain_of_others(kept)
+        if shard is not None and kept is not None:
+            done, interruption = run_shard(plans, shard, jobs, kept, show)
+            for row in done.broken if as_json else ():
+                complain(f"{row.name} violates {row.law}: {row.message}")
+            return tell(done, make_shard_text, as_json, interruption)
+        result = replay(plans, jobs, show, kept)
     except UsageError as error:
         raise click.UsageError(str(error)) from error
+    if result.kept:
+        complain(f"{keep}: {count_of(result.kept, 'result')} taken from there, not replayed again")
     document, found = result.document, result.document.violation
     if result.interruption is None:  # a figure of half a trace is no point of a trend
         keep_run(store, document)

@@ -14,7 +14,8 @@ from pymllm.report.quantities import count_of
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pymllm.conformance.replays import Replayed, ReplayGrid
+    from pymllm.conformance.replay_cells import Replayed
+    from pymllm.conformance.replay_grid import ReplayGrid
 
 # -- one replay ----------------------------------------------------------------------------------------------
 
