@@ -12,7 +12,7 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.program import complain
-from pymllm.cli.reading import READING, trace_options
+from pymllm.cli.reading import READING, read_policies, trace_options
 from pymllm.cli.replay_table import make_curves, make_text
 from pymllm.cli.shard_table import complain_of_others, demand_file
 from pymllm.cli.shard_table import make_text as make_shard_text
@@ -172,12 +172,7 @@ def replay_command(
     Exit status: 0, 1 if a law is broken, 2 for bad input. After Ctrl-C or SIGTERM the results so far are
     printed, no run is stored, and the status is 130 or 143. docs/replay.md explains the JSON document.
     """
-    # Names have hyphens here, and the one that a library spells with an underscore has that in JSON.
-    policies = _each_once(
-        "--eviction-policy", tuple(it if ":" in it else it.replace("_", "-") for it in eviction_policies)
-    )
-    for policy in (*policies, chosen["tokenizer"] or ""):
-        options.add_folder_of(policy)
+    policies = _each_once("--eviction-policy", read_policies(eviction_policies, chosen["tokenizer"]))
     plans = [
         ReplayPlan(page_size=page_size, capacity=capacity, eviction_policies=policies, **chosen)
         for page_size, capacity in itertools.product(
