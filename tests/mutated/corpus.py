@@ -193,6 +193,7 @@ def make_cases(folder: Path) -> list[Case]:
         ),
         Case("faults --keep", kept, "it.jsonl", ("faults", "B01", "--keep", "it.jsonl"), (130,), 3),
         Case("verify --keep", searched, "it.jsonl", _VERIFY_KEPT, (1, 130), 5),
+        Case("replay --keep", [_kept_replay(folder)], "it.jsonl", (*_KEPT, "--keep", "it.jsonl"), (0, 1), 3),
         Case(
             "replay",
             traces,
@@ -308,6 +309,17 @@ def _searched(folder: Path) -> bytes:
     kept = keep_searches(folder / "searched.jsonl", plan)
     verify(plan, kept=kept)
     return kept.path.read_bytes()
+
+
+_KEPT = ("replay", "adversarial", "--requests", "4", "--mode", "serial")
+
+
+def _kept_replay(folder: Path) -> bytes:
+    """Return a file of results; a broken law would be believed, with status 1."""
+    file = folder / "replay.jsonl"
+    ended = run([*_KEPT, "--keep", str(file)], folder)
+    assert ended.status == 0, ended.errors
+    return file.read_bytes()
 
 
 def _trace() -> bytes:

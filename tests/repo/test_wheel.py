@@ -54,5 +54,5 @@ def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     assert len(heavy) == 2
     assert all("; extra == 'torch'" in line for line in heavy)
     (scripts,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
-    assert "pymllm = pymllm.cli:main" in wheel.read(scripts).decode()
+    assert "pymllm = pymllm.__main__:run" in wheel.read(scripts).decode()
     assert "[pytest11]\npymllm.pytest_plugin = pymllm.pytest_plugin\n" in wheel.read(scripts).decode()

@@ -11,7 +11,7 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.program import escaped
-from pymllm.cli.reading import READING, trace_options
+from pymllm.cli.reading import READING, read_policies, trace_options
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.conformance.curve_plan import GROUPINGS, CurvePlan
@@ -118,10 +118,7 @@ def curve_command(
     Exit status: 0, or 2 for bad input. After Ctrl-C or SIGTERM the results so far are printed, no run is
     stored, and the status is 130 or 143. docs/curves.md explains the JSON document.
     """
-    # Names have hyphens here, and the one that a library spells with an underscore has that in JSON.
-    policies = tuple(dict.fromkeys(it if ":" in it else it.replace("_", "-") for it in eviction_policies))
-    for policy in (*policies, chosen["tokenizer"] or ""):
-        options.add_folder_of(policy)
+    policies = tuple(dict.fromkeys(read_policies(eviction_policies, chosen["tokenizer"])))
     with options.refusing():
         shape = find_shape(model, layers, kv_heads, head_dim, latent_dim, hybrid)
     if shape is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,6 +55,17 @@ def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def read_policies(names: Sequence[str], tokenizer: str | None) -> tuple[str, ...]:
+    """Return eviction policies as they are called here; one's own may lie in the working folder.
+
+    Names have hyphens; the one that a library spells with an underscore has that in JSON.
+    """
+    policies = tuple(name if ":" in name else name.replace("_", "-") for name in names)
+    for name in (*policies, tokenizer or ""):
+        options.add_folder_of(name)
+    return policies
 
 
 def read_options(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -23,13 +25,25 @@ from pymllm.text_file import new_file
 if TYPE_CHECKING:
     from pymllm.workloads.request import Request
 
+_STDOUT = Path("-")
+
+
+class _TraceFile(options.OutputFile):
+    """A file to write, or ``-`` for standard output; ``./-`` is a file."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        return path.absolute() if path == _STDOUT and value != "-" else path
+
+
 _output = click.option(
     "-o",
     "--output",
-    type=options.OUTPUT_FILE,
+    type=_TraceFile(),
     metavar="FILE",
     required=True,
-    help="File to write, compressed if its name ends in .gz; it is replaced once all is written.",
+    help="File to write, compressed if its name ends in .gz; it is replaced once all is written. "
+    "-: standard output.",
 )
 _to = click.option(
     "--to",
@@ -159,6 +173,8 @@ def synthesize_command(
 
     Exit status: 0, 2 for bad input, and then nothing is written.
     """
+    if output == _STDOUT:
+        raise click.UsageError("-o -: the statistics of both traces go to standard output; name a file.")
     opened = open_or_refuse(trace, None, chosen)
     from pymllm.workloads.traces.statistics import TraceStatistics
     from pymllm.workloads.traces.synthesis import Fit, synthesized
@@ -203,8 +219,10 @@ def make_text(document: TraceSynthesizeDocument) -> str:
 
 
 def _say_written(output: Path, count: int, written_as: str) -> None:
-    """Tell what was written, on standard error where the trace itself went to a pipe or ``/dev/stdout``."""
-    (say if output.is_file() else complain)(f"{output}: {count_of(count, 'request')}, {written_as}")
+    """Tell what was written, on standard error where the trace itself went to a pipe or standard output."""
+    is_file = output != _STDOUT and output.is_file()
+    name = "standard output" if output == _STDOUT else output
+    (say if is_file else complain)(f"{name}: {count_of(count, 'request')}, {written_as}")
 
 
 def write_trace(requests: Iterable[Request], written_as: str, output: Path) -> int:
@@ -220,7 +238,7 @@ def write_trace(requests: Iterable[Request], written_as: str, output: Path) -> i
             count, size = count + 1, request.block_tokens
             yield request
 
-    with options.refusing_unreadable(), new_file(output) as file:
+    with _opened(output) as file:
         stream: IO[bytes] = file
         if output.suffix == ".gz":
             stream = cast("IO[bytes]", gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0))
@@ -233,5 +251,17 @@ def write_trace(requests: Iterable[Request], written_as: str, output: Path) -> i
         if lost:
             complain(f"{written_as} has no field for {_WORDS[name]}: left out of {count_of(lost, 'request')}")
     if size != _SIZES.get(written_as, size):
-        complain(f"{written_as} does not say how large blocks are; read {output} with --block-tokens {size}")
+        it = "it" if output == _STDOUT else output
+        complain(f"{written_as} does not say how large blocks are; read {it} with --block-tokens {size}")
     return count
+
+
+@contextmanager
+def _opened(output: Path) -> Iterator[IO[bytes]]:
+    """Give what a trace is written to; whoever closes standard output early is answered as by any command."""
+    if output == _STDOUT:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with options.refusing_unreadable(), new_file(output) as file:
+        yield file

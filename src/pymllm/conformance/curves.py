@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import numpy
@@ -44,9 +44,6 @@ from pymllm.workloads.sampling import (
 )
 from pymllm.workloads.synthetic import WORKLOADS
 from pymllm.workloads.traces.registry import replayable
-
-if TYPE_CHECKING:
-    from pymllm.conformance.replays import Task
 
 # Not at the top: what replays are made of loads torch, four times as long as the pass over a usual trace.
 
@@ -370,20 +367,22 @@ def _replay(
     plan: CurvePlan, held: list[Request], capacities: Sequence[int], jobs: int, show: Show
 ) -> tuple[dict[int, float | None], tuple[CurveOfPolicy, ...], KeyboardInterrupt | None]:
     """Find Belady's hit rates and replay other policies, at each capacity."""
-    from pymllm.conformance.replays import Replayed, carry_out, find_ceiling, run_plan
+    from pymllm.conformance.replay_cells import Cell, Replayed
+    from pymllm.conformance.replay_grid import carry_out
 
     policies = [policy for policy in plan.eviction_policies if policy != _LRU]
-    tasks: list[Task[object]] = []
+    cells: list[Cell] = []
     if plan.belady:
-        tasks += [(find_ceiling, (plan.replays(capacity), held)) for capacity in capacities]
+        cells += [Cell(replace(plan.replays(capacity), caches=()), held) for capacity in capacities]
     for policy in policies:
-        tasks += [(run_plan, (plan.replays(capacity, (policy,)), _unseen, held)) for capacity in capacities]
-    if not tasks:
+        cells += [Cell(plan.replays(capacity, (policy,)), held) for capacity in capacities]
+    if not cells:
         return {}, (), None
-    with show(f"{plan.workload} beside it", len(tasks), "runs") as tell:
-        done, interruption = carry_out(tasks, min(jobs, len(tasks)), tell)
+    with show(f"{plan.workload} beside it", len(cells), "runs") as tell:
+        found = carry_out(cells, jobs, tell)
+    done = [found.results[cell] for cell in cells if cell in found.results]
     ceilings = {it.capacity: it.belady_hit_rate for it in done if isinstance(it, CeilingRow)}
-    found = []
+    curves = []
     for policy in policies:
         runs = [
             run
@@ -395,5 +394,5 @@ def _replay(
             PolicyPoint(run.config.capacity, run.hit_tokens, run.token_hit_rate, run.evicted_tokens)
             for run in runs
         ]
-        found.append(CurveOfPolicy(policy, tuple(points)))
-    return ceilings, tuple(found), interruption
+        curves.append(CurveOfPolicy(policy, tuple(points)))
+    return ceilings, tuple(curves), found.interruption

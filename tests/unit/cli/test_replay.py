@@ -19,11 +19,13 @@ import pytest
 from jsonschema import Draft202012Validator
 from msgspec import structs
 
-from pymllm.cli.replay import make_curves, make_text
+from pymllm.cli.replay_table import make_curves, make_text
 from pymllm.cli.schema import make_schema
 from pymllm.conformance.documents import CacheTime, ReplayViolation
+from pymllm.conformance.replay_cells import Replayed
+from pymllm.conformance.replay_grid import run_grid
 from pymllm.conformance.replay_plan import ReplayPlan
-from pymllm.conformance.replays import Replayed, run_grid, run_plan
+from pymllm.conformance.replays import run_plan
 from pymllm.errors import InvariantViolation
 from pymllm.workloads.synthetic import make_requests
 from pymllm.workloads.trace_file import write_trace

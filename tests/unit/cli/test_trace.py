@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +68,35 @@ def test_a_conversion_to_ours_keeps_everything(trace: Path, tmp_path: Path, name
     ) == read(trace)
     typed("trace", "convert", trace, "-o", tmp_path / name)
     assert (tmp_path / name).read_bytes() == written
+
+
+def test_a_dash_is_standard_output(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of other tools, and what is told of it stands on standard error; with a folder it is a file."""
+    monkeypatch.chdir(tmp_path)
+    typed("trace", "convert", trace, "--to", "mooncake", "-o", "it.jsonl")
+    done = typed("trace", "convert", trace, "--to", "mooncake", "-o", "-")
+    assert (done.exit_code, done.stdout_bytes) == (0, (tmp_path / "it.jsonl").read_bytes())
+    assert "pymllm: standard output: 60 requests, mooncake\n" in done.stderr
+    assert typed("trace", "sample", trace, "--fraction", 1, "-o", "-").stdout.count("\n") == 61
+    refused(
+        "trace", "synthesize", trace, "-o", "-", words="-o -: the statistics of both traces go to standard"
+    )
+    assert not (tmp_path / "-").exists()
+    named = typed("trace", "convert", trace, "--to", "mooncake", "-o", "./-")
+    assert (named.stdout, (tmp_path / "-").read_bytes()) == (
+        f"{tmp_path / '-'}: 60 requests, mooncake\n",
+        done.stdout_bytes,
+    )
+
+
+def test_whoever_closes_the_output_early_is_answered(trace: Path) -> None:
+    """141, as of every command."""
+    command = [sys.executable, "-m", "pymllm", "trace", "convert", str(trace), "-o", "-"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_a_conversion_says_what_it_leaves_out(trace: Path, tmp_path: Path) -> None:

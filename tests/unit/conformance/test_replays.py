@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import pytest
 
 from pymllm.conformance import replays
+from pymllm.conformance.replay_grid import ReplayGrid, find_ceiling, run_grid
 from pymllm.conformance.replay_plan import NAMED_WORKLOADS, ReplayPlan, pick_name
-from pymllm.conformance.replays import ReplayGrid, find_ceiling, run_grid, run_plan, settle
+from pymllm.conformance.replays import run_plan, settle
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
 from pymllm.workloads.request import Request
@@ -444,7 +445,7 @@ def test_an_interrupt_waits_for_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [result.document.workload.requests for result in grid.results] == [30]
     long = replace(short, mode="serial", requests=300_000)
     monkeypatch.setattr(
-        Workers, "map", lambda self, *rest: setattr(self, "interruption", KeyboardInterrupt()) or []
+        Workers, "stream", lambda self, *rest: setattr(self, "interruption", KeyboardInterrupt()) or []
     )
     with pytest.raises(KeyboardInterrupt):
         run_grid([long], 1)
@@ -452,6 +453,7 @@ def test_an_interrupt_waits_for_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_that_is_lost_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system ends a process that takes too much memory; nobody's bug, and no result."""
-    monkeypatch.setattr(Workers, "map", lambda self, function, items, done: [Lost("killed by SIGKILL")])
-    with pytest.raises(UsageError, match=r"a run has no result: killed by SIGKILL"):
+    lost = Lost("killed by SIGKILL")
+    monkeypatch.setattr(Workers, "stream", lambda self, play, cells, tick: [(it, lost) for it in cells])
+    with pytest.raises(UsageError, match=r"^a run has no result: killed by SIGKILL$"):
         run_grid(points((1, 3000)), 2)

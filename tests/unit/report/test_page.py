@@ -264,7 +264,7 @@ SAY_IT_THEMSELVES = {
     *("highest", "test", "device", "processor", "processors usable", "memory", "system", "GPUs", "platform"),
     *("Python", "torch", "NVML", "packages", "file", "section", "what", "what brings it", "why", "cache"),
     *(f"{word}, {which}" for word in ("match", "insert", "evict", "lock") for which in ("median", "p99")),
-    *("over time", "last", "requests", "requests with"),
+    *("over time", "last", "requests", "requests with", "hit rate, lfu"),
 }
 
 

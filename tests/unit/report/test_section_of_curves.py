@@ -34,11 +34,11 @@ def test_a_curve_is_drawn_over_memory_with_its_ceilings() -> None:
 
 
 def test_a_curve_has_a_line_for_each_capacity() -> None:
-    """With units; what is not known says why."""
+    """With units, and the rates of other policies; what is not known says why."""
     found = look(make_capacity_section, samples.curve())
     assert found.tables["Capacities"] == [
-        f"{NAME} | 8,192 | 1 GiB | 40.0 % | 50.0 % | 64.0 % | 400 | 40 ms | 10 ms | 1",
-        f"{NAME} | 16,384 | 2 GiB | 50.0 % | 50.0 % | 64.0 % | 500 | 50 ms | not known | 0",
+        f"{NAME} | 8,192 | 1 GiB | 40.0 % | 30.0 % | 50.0 % | 64.0 % | 400 | 40 ms | 10 ms | 1",
+        f"{NAME} | 16,384 | 2 GiB | 50.0 % | not replayed | 50.0 % | 64.0 % | 500 | 50 ms | not known | 0",
     ]
     assert found.tables["Capacities, by class of request"] == [
         f"{NAME} | length below 1Ki | 8,192 | 200 | 40.0 % | 400"
@@ -82,5 +82,5 @@ def test_an_interrupted_curve_says_so_and_the_newest_of_a_name_counts() -> None:
     newer = samples.curve()
     newer["rows"] = [newer["rows"][0] | {"hit_tokens": 600}]
     both = look(make_capacity_section, samples.curve(), newer)
-    assert [line.split(" | ")[6] for line in both.tables["Capacities"]] == ["600"]
+    assert [line.split(" | ")[7] for line in both.tables["Capacities"]] == ["600"]
     assert look(make_capacity_section, samples.replay()).plots == {}

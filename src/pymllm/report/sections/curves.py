@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pymllm.conformance.documents import CurveDocument, CurveRow
@@ -217,6 +218,7 @@ def _table(points: Sequence[_Point]) -> Table:
         number("capacity, slots", lambda it: show_count(it.row.capacity)),
         number("memory", lambda it: or_quiet(it.row.kv_bytes, lambda it: show(it, "bytes"), "no model")),
         number("hit rate", lambda it: _rate(it.row)),
+        *(number(f"hit rate, {policy}", partial(_rate_by, policy)) for policy in _policies(points)),
         number("best choice", lambda it: or_quiet(it.row.belady_hit_rate, show_share, "not computed")),
         number("ceiling", lambda it: or_quiet(it.row.ceiling_hit_rate, show_share, "not computed")),
         number("tokens saved", lambda it: show_count(it.row.hit_tokens)),
@@ -225,6 +227,22 @@ def _table(points: Sequence[_Point]) -> Table:
         number("left out", lambda it: show_count(it.row.skipped)),
     ]
     return make_table("Capacities", points, columns, folded=len(points) > _FOLDED)
+
+
+def _policies(points: Sequence[_Point]) -> list[str]:
+    found = (it.eviction_policy for point in points for it in point.curve.document.policies)
+    return list(dict.fromkeys(found))
+
+
+def _rate_by(policy: str, point: _Point) -> Cell:
+    """Return the hit rate of another policy than ``lru``, which was replayed at each capacity."""
+    rates = {
+        it.capacity: it.token_hit_rate
+        for one in point.curve.document.policies
+        for it in one.points
+        if one.eviction_policy == policy
+    }
+    return or_quiet(rates.get(point.row.capacity), show_share, "not replayed")
 
 
 def _rate(row: CurveRow) -> str:
