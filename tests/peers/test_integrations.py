@@ -18,7 +18,7 @@ import pytest
 from tests.peers.integrations import PROJECTS, ROOT, copy_integration, load_integration, skip_without
 
 LEAST = {
-    "sglang": {"Slots": 13, "Radix": 31, "unified-python": 26, "unified-rust": 27}
+    "sglang": {"Slots": 14, "Radix": 31, "unified-python": 26, "unified-rust": 27}
     | {"unified-python-inspector": 31, "unified-python-swa": 4, "unified-rust-swa": 4}
     | {"unified-python-mamba": 7, "unified-rust-mamba": 7},
     "vllm": {"Blocks": 8, "Manager": 10},
