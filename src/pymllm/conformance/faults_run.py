@@ -7,7 +7,6 @@ can also be looked for as ``pymllm verify`` and ``pymllm soak`` look: whether th
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
@@ -22,14 +21,14 @@ from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask, hunt
 from pymllm.conformance.documents import CAMPAIGN, VERIFICATION, Detection, FaultsDocument
 from pymllm.conformance.foreign_source import digest_adapter, digest_modules
+from pymllm.conformance.kept_lines import KeptLines
 from pymllm.conformance.runner import Progress, VerifyPlan, verify, versions
 from pymllm.conformance.soak.campaign import SoakPlan, soak
 from pymllm.conformance.workers import Lost, Workers
-from pymllm.errors import PymllmError, TraceError, UsageError
+from pymllm.errors import PymllmError
 from pymllm.faults.fault import Fault
 from pymllm.faults.plant import StaleEditError, planted
 from pymllm.instrument.provenance import build_version
-from pymllm.text_file import read_json, read_lines
 
 
 class _Line(Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,10 +37,6 @@ class _Line(Struct, frozen=True, forbid_unknown_fields=True):
     detections: tuple[Detection, ...]
     problems: tuple[str, ...]
     seconds: float
-
-
-_BEGINNING = b'{"key": '
-_LOOKED_AT = 65_536
 
 
 class KeptResults:
@@ -53,22 +48,13 @@ class KeptResults:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._version = build_version()
+        self._kept = KeptLines(path, "key", "faults")
         self._lines: dict[str, _Line] = {}
-        _refuse_another(path)
-        try:
-            last = ""
-            for _, last in read_lines(path) if path.exists() else ():
-                line = _read(last)
-                if line is not None:
-                    self._lines[line.key] = line
-            with path.open("a", encoding="utf-8") as file:
-                file.write("\n" if last and not last.endswith("\n") else "")
-        except TraceError as error:
-            raise UsageError(f"results cannot be kept in {error}") from None
-        except OSError as error:
-            raise UsageError(f"results cannot be kept in {path}: {error}") from error
+        for record in self._kept:
+            with suppress(ValueError):  # of what another version wrote
+                line = msgspec.convert(record, _Line)
+                self._lines[line.key] = line
 
     def find(self, task: HuntTask) -> FaultResult | None:
         """Return what became of a fault, if that is known."""
@@ -80,34 +66,12 @@ class KeptResults:
     def keep(self, task: HuntTask, result: FaultResult) -> None:
         """Write down what became of a fault."""
         line = _Line(self._key_of(task), task.fault.id, result.detections, result.problems, result.seconds)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(msgspec.to_builtins(line)) + "\n")
+        self._kept.append(msgspec.to_builtins(line))
 
     def _key_of(self, task: HuntTask) -> str:
         edited = digest_modules([module for edit in task.fault.edits for module in edit.modules])
         sources = [edited, *map(digest_adapter, task.fault.adapters)]
         return hashlib.sha256(f"{self._version} {sources} {task!r}".encode()).hexdigest()
-
-
-def _read(text: str) -> _Line | None:
-    """Read a line; ``None`` for one that whoever wrote it did not finish."""
-    try:
-        return msgspec.convert(read_json(text), _Line)
-    except ValueError:
-        return None
-
-
-def _refuse_another(path: Path) -> None:
-    """Refuse a file that is somebody's: a name that was mistyped would have lines put behind it."""
-    if not path.is_file():
-        if path.exists() and not path.is_dir():  # of which the system tells
-            raise UsageError(f"results cannot be kept in {path}: it is no regular file")
-        return
-    whole: list[bytes] = []
-    with suppress(OSError), path.open("rb") as file:
-        whole = file.read(_LOOKED_AT).split(b"\n")[:-1]  # whoever wrote the last line may have died
-    if whole and not any(line.startswith(_BEGINNING) for line in whole):
-        raise UsageError(f"{path}: no line of it is a result of faults; name another file to keep them in")
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,6 +306,14 @@ def test_a_result_counts_only_for_what_it_is_of(path: Path, monkeypatch: pytest.
     assert KeptResults(path).find(TASK) is None
 
 
+def test_a_line_that_was_not_finished_takes_none_with_it(path: Path) -> None:
+    """Files of several machines are put behind each other, and the end of each may be missing."""
+    KeptResults(path).keep(TASK, KEPT_RESULT)
+    line = path.read_text(encoding="utf-8")
+    path.write_text(f"{line[:-20]}{line}", encoding="utf-8")
+    assert KeptResults(path).find(TASK) == KEPT_RESULT
+
+
 def test_a_result_of_a_strangers_cache_counts_until_its_source_changes(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
