@@ -73,7 +73,7 @@ def test_sources_are_the_package_and_its_tests(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name, encoding="utf-8")
     first = digest_sources(tmp_path, [reasons])
-    for name in ("src/pymllm/__pycache__/a.pyc", "tests/.cache/a", "src/pymllm.egg-info/files", "docs/a.md"):
+    for name in ("src/pymllm/__pycache__/a.pyc", "tests/.cache/a", "src/pymllm.egg-info/files", "notes/a.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name, encoding="utf-8")
     reasons.write_text("other", encoding="utf-8")
