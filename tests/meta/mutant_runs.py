@@ -9,18 +9,21 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from types import CodeType
+from typing import TYPE_CHECKING
 
 import pytest
 from mutant_places import Functions, exchange, find_codes, find_functions, find_places
 from mutant_processes import Task, Tell, limit, run_each, run_quietly
 from mutant_reach import IMPORT, Reach, measure, merge, read_reach, stamp_sources, write_reach
 from mutants import Change, find_path, install, is_sound
+
+if TYPE_CHECKING:
+    from mutant_results import Results
 
 _SECONDS = 5.0
 _TIMES = 5.0
@@ -42,21 +45,6 @@ _ARGUMENTS = (
 
 Stage = tuple[str, ...]
 """Files and folders of tests that are equally near."""
-
-
-class Results:
-    """What became of mutants, read from a file where it exists and written after every mutant."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        self.noticed: dict[str, str] = known.get("noticed", {})
-
-    def note(self, name: str, by: str) -> None:
-        """Keep what became of one, and write the file anew."""
-        self.noticed[name] = by
-        text = json.dumps({"noticed": self.noticed}, indent=1, ensure_ascii=False)
-        self._path.write_text(text + "\n", encoding="utf-8")
 
 
 class _Unshrunk:
@@ -118,9 +106,10 @@ def run_all(
     rooms: Sequence[str],
     jobs: int,
     folder: Path,
+    results: Results,
     show: Callable[[str, str], None],
 ) -> None:
-    """Run the tests of some rooms that matter on each mutant; keep in a folder who noticed, and show it."""
+    """Run the tests of some rooms that matter on each mutant; keep and show who noticed, as it is known."""
     tests = [*(f"tests/unit/{room}" for room in rooms), "tests/properties"]
     reach = _find_reach(root, tests, rooms, folder / "reach.json")
     codes, entering = {}, {}
@@ -131,26 +120,33 @@ def run_all(
         codes[name] = found if reach.entered.keys() >= found.keys() else {}
         places = find_places(change, path)
         entering[name] = {test for place in places for test in reach.entered.get(place, ())}
+    imported = {name for name in changes if not codes[name] or IMPORT in entering[name]}
 
     def note(name: str, by: str) -> None:
-        Results(folder / "results.json").note(name, by)
+        results.keep(name, by)
         show(name, by)
+
+    def note_exchanged(name: str, by: str) -> None:
+        if by or name not in imported:  # nobody so far is no result: it is tried again where it is imported
+            note(name, by)
 
     def tasks(items: Sequence[pytest.Item], functions: Functions) -> Iterator[Task]:
         for name, change in changes.items():
+            if not codes[name]:
+                continue
             stages = stages_for(root, change.module, rooms)
-            entered = [item for item in items if item.nodeid in entering[name] and codes[name]]
+            entered = [item for item in items if item.nodeid in entering[name]]
             chosen = _order(entered, stages, reach)
             run = partial(_run_items, codes[name], functions, chosen, reach)
             yield Task(name, run, sum(_seconds(item, reach) for item in chosen) + _SECONDS)
 
     def serve() -> None:
-        if _run_tests(tests, _Importing(root, rooms), _Server(root / "src", tasks, jobs, note)):
+        if _run_tests(tests, _Importing(root, rooms), _Server(root / "src", tasks, jobs, note_exchanged)):
             raise SystemExit("what runs the tests has failed")
 
     run_quietly(serve)
-    noticed = Results(folder / "results.json").noticed
-    again = [name for name in changes if not noticed[name] and (not codes[name] or IMPORT in entering[name])]
+    results.reload()  # what another process has kept
+    again = [name for name in changes if name in imported and not results.known.get(name)]
     run_each((_import_task(root, name, changes[name], entering[name], reach) for name in again), jobs, note)
 
 

@@ -7,14 +7,17 @@ equivalent, or nobody could tell the difference.
 
 What is explained there is not tried: to find nobody takes every test that enters the function.
 
-With --folder all that is known is kept, and a later call goes on there: what was noticed stays noticed, and
-all others are tried again, under the tests as they are then.
+With --keep each result is kept at once, and a later call goes on there: what was noticed stays noticed, and
+what nobody noticed is tried again once the package or its tests are others. With --shard, too, each of
+several machines tries a part of the sample; the same call without it, with all lines in one file, tells the
+whole.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import fnmatch
 import hashlib
 import json
 import os
@@ -25,12 +28,19 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
-
-from mutant_runs import Results, run_all
-from mutants import Change, make_mutants, read_mutant
+from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).parents[2]
+if "pymllm" not in sys.modules:  # the package of this tree, whatever is installed: tests enter that one
+    sys.path.insert(0, str(ROOT / "src"))
+
+from mutant_results import Results, digest_sources  # noqa: E402
+from mutant_runs import run_all  # noqa: E402
+from mutants import Change, make_mutants, read_mutant  # noqa: E402
+
+from pymllm.conformance.shards import read_shard  # noqa: E402
+from pymllm.errors import UsageError  # noqa: E402
+
 EXPLAINED = Path(__file__).with_name("mutants_explained.json")
 ROOMS = ("history", "oracle", "mem_cache", "core")
 GOAL = 0.9
@@ -48,7 +58,18 @@ than five times its processor time. A sample of {size} out of {total} mistakes, 
 
 The table lists the mistakes of the sample that no test noticed. Those with a reason, which
 `tests/meta/mutants_explained.json` has, were not tried.
-`python tests/meta/mutation.py --sample {size} --page docs/mutation.md` writes this page.
+`python tests/meta/mutation.py --sample {size} --page docs/mutation.md` writes this page. Several machines,
+such as the jobs of a matrix, share the work; their lines in one file are the whole:
+
+```text
+python tests/meta/mutation.py --sample {size} --shard $I/8 --keep $I.jsonl   # on eight machines, I in 1..8
+cat ?.jsonl > all.jsonl
+python tests/meta/mutation.py --sample {size} --keep all.jsonl --page docs/mutation.md
+```
+
+The last command tries what is missing, and nothing that was noticed. What nobody noticed is tried again only
+once the package or its tests are others. `PYMLLM_SHARD=$I/8` is the same as `--shard`, and `--shard env`
+reads what Slurm or GitLab says. The same command again goes on where it was.
 
 | function | was | became | why no test noticed it |
 | --- | --- | --- | --- |
@@ -153,58 +174,117 @@ def _cell(text: str) -> str:
     return f"`` {line} ``" if line else "nothing"
 
 
-def main() -> int:
-    """Make mutants, run a sample, print the score; 0 where it is good enough."""
-    parser = argparse.ArgumentParser(description=__doc__)
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _some(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 on")
+    return int(text)
+
+
+def read_arguments(words: Sequence[str] | None, environ: Mapping[str, str]) -> argparse.Namespace:
+    """Read the words of a command line; what makes no sense ends the process with one line and status 2."""
+    parser = _Parser(prog="mutation.py", description=__doc__)
     parser.add_argument("--seed", default="pymllm", help="names the sample")
-    parser.add_argument("--sample", type=int, default=300, help="how many mutants")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--only", nargs="*", help="files to change, as src/pymllm/oracle/slot_*.py")
-    parser.add_argument("--folder", type=Path, help="keep there what is known, and go on with it")
+    parser.add_argument("--sample", type=_some, default=300, help="how many mutants")
+    parser.add_argument("--jobs", type=_some, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only", nargs="+", help="files to change, as src/pymllm/oracle/slot_*.py")
+    parser.add_argument("--folder", type=Path, help="keep what can be made again: mutants, who enters what")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="keep each result, and go on with those")
+    parser.add_argument(
+        "--shard",
+        metavar="I/N",
+        default=environ.get("PYMLLM_SHARD") or None,
+        help="try only part I of N of the sample (PYMLLM_SHARD); env, env/N: as the scheduler says",
+    )
     parser.add_argument("--page", type=Path, help="write the score as Markdown")
-    arguments = parser.parse_args()
+    found = parser.parse_args(words)
+    try:
+        found.shard = None if found.shard is None else read_shard(found.shard, environ)
+    except UsageError as error:
+        parser.error(f"--shard {error}")
+    if found.shard is not None and found.shard.count > found.sample:
+        parser.error(f"--shard {found.shard}: of {found.sample} mutants; take at most so many shards")
+    if found.shard is not None and found.page is not None:
+        parser.error(f"--page is of the whole sample, and --shard {found.shard} of a part: name one of them")
+    for name in ("folder", "keep", "page"):
+        path = getattr(found, name)
+        if path is not None and not path.absolute().parent.is_dir():
+            parser.error(f"--{name} {path}: there is no folder {path.parent}; make it first")
+    if found.folder is not None and found.folder.exists() and not found.folder.is_dir():
+        parser.error(f"--folder {found.folder}: it is no folder; name another one")
+    if found.page is not None and (found.page.is_dir() or found.page == found.keep):
+        parser.error(f"--page {found.page}: it is a folder, or the file of --keep; name another file")
+    files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "src").rglob("*.py")]
+    for pattern in found.only or ():
+        if not fnmatch.filter(files, pattern):  # as mutmut reads it
+            parser.error(f"--only {pattern}: no file of {ROOT} is called so; name some as src/pymllm/core/*")
+    try:
+        if found.keep is not None:
+            Results(found.keep, "")
+    except UsageError as error:
+        parser.error(f"--keep: {error}")
+    return found
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Make mutants, run a sample or its shard, print the score; 0 where it is good enough, or only a part."""
+    arguments = read_arguments(words, os.environ)
     only = arguments.only or [f"src/pymllm/{room}/*" for room in ROOMS]
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(exist_ok=True)
         names = make_mutants(folder, ROOT, only)
         chosen = sample(names, arguments.seed, arguments.sample)
+        whole = len(chosen)
+        if arguments.shard is not None:
+            chosen = list(arguments.shard.keep(chosen))
         changes = {name: read_mutant(folder, name) for name in chosen}
-        noticed = find_out(folder, changes, arguments.jobs)
+        results = Results(arguments.keep or Path(temporary) / "kept.jsonl", digest_sources(ROOT, [EXPLAINED]))
+        noticed = find_out(folder, changes, arguments.jobs, results)
     found = score({name: changes[name] for name in chosen}, noticed)
     for mutant in found.survived:
         print(f"\n{mutant.function}\n- {mutant.old}\n+ {mutant.new}")
     for mutant in find_stale(explain()):
         print(f"\n{EXPLAINED.name} explains what is not there any more: {mutant.function}: {mutant.old}")
-    print(f"\n{sum_up(found)}; seed {arguments.seed}, {len(chosen)} of {len(names)}")
+    drawn = f"seed {arguments.seed}, {whole} of {len(names)}"
+    if arguments.shard is not None:
+        print(f"\n{sum_up(found)}; part {arguments.shard}, {len(chosen)} mutants of {drawn}")
+        return 0  # a part has no goal
+    print(f"\n{sum_up(found)}; {drawn}")
     if arguments.page is not None:
-        page = make_page(found, arguments.seed, len(chosen), len(names))
+        page = make_page(found, arguments.seed, whole, len(names))
         arguments.page.write_text(page, encoding="utf-8")
     return 0 if found.share >= GOAL else 1
 
 
-def find_out(folder: Path, changes: dict[str, Change], jobs: int) -> dict[str, str]:
+def find_out(folder: Path, changes: dict[str, Change], jobs: int, results: Results) -> dict[str, str]:
     """Run the tests on all changes that are not known yet; by name, who has noticed, or nothing."""
-    import torch  # noqa: F401  # once, for all processes that are forked
-
-    results = Results(folder / "results.json")
     # Names count up in a function: after a change of it they mean something else.
     keys = {name: f"{name} {zlib.crc32((it.old + it.new).encode()):08x}" for name, it in changes.items()}
     reasons = explain()
-    left = {
+    tried = {
         keys[name]: it
         for name, it in changes.items()
-        if not results.noticed.get(keys[name])
-        and reason_of(Mutant(it.function, it.old, it.new), reasons) is None
+        if reason_of(Mutant(it.function, it.old, it.new), reasons) is None
     }
+    left = {key: it for key, it in tried.items() if key not in results.known}
 
     def show(key: str, by: str) -> None:
         print(f"{key.partition(' ')[0]}: {by or 'NOBODY'}", file=sys.stderr, flush=True)
 
+    print(f"{len(tried) - len(left)} mutants are known, {len(left)} to try", file=sys.stderr, flush=True)
     if left:
-        run_all(ROOT, left, ROOMS, jobs, folder, show)
-    results = Results(folder / "results.json")
-    return {name: results.noticed.get(key, "") for name, key in keys.items()}
+        import torch  # noqa: F401  # once, for all processes that are forked
+
+        run_all(ROOT, left, ROOMS, jobs, folder, results, show)
+        results.reload()
+    return {name: results.known.get(key, "") for name, key in keys.items()}
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import pytest
 from mutant_places import exchange, find_codes, find_functions, find_lines
 from mutant_processes import Task, Tell, limit, run_each
 from mutant_reach import IMPORT, Reach, Sources, merge, read_reach, stamp_sources, write_reach
-from mutant_runs import Results, stages_for
+from mutant_runs import stages_for
 from mutants import Change, read_mutant
 
 SOURCE = '''\
@@ -113,25 +113,6 @@ def test_a_score_leaves_out_what_nobody_can_kill(monkeypatch: pytest.MonkeyPatch
     assert "| `m.f` | `` old d `` | `` new \\| one `` | equal |" in page
 
 
-def test_what_is_noticed_or_explained_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All others are, each time."""
-    tried: list[list[str]] = []
-
-    def note(
-        root: Path, left: dict[str, Change], rooms: object, jobs: int, folder: Path, show: object
-    ) -> None:
-        tried.append([name.partition(" ")[0] for name in left])
-        for name, it in left.items():
-            Results(folder / "results.json").note(name, "somebody" if it.new == "new a" else "")
-
-    changes = {name: Change("m", "m.f", "old", f"new {name}", "") for name in "abc"}
-    monkeypatch.setattr(mutation, "explain", lambda: {mutation.Mutant("m.f", "old", "new c"): "equal"})
-    monkeypatch.setattr(mutation, "run_all", note)
-    for _ in range(2):
-        assert mutation.find_out(tmp_path, changes, 1) == {"a": "somebody", "b": "", "c": ""}
-    assert tried == [["a", "b"], ["b"]]
-
-
 def test_a_sample_outlives_other_changes() -> None:
     """In whatever order names come; one that came or went elsewhere moves at most one place of a sample."""
     names = [f"name {number}" for number in range(50)]
@@ -196,6 +177,13 @@ class Other(Half):
 
     def unasked(self):
         return 1
+
+
+def make():
+    return 2
+
+
+TWO = make()
 """
 TESTS_OF_LATE = """\
 def test_half():
@@ -208,27 +196,52 @@ def test_other():
     from pymllm.core.late import Other
 
     assert Other().of(6) == 3
+
+
+def test_two():
+    from pymllm.core.late import TWO
+
+    assert TWO == 2
 """
 CHANGED = {
     "late": ("Half.of", "number // by", "number * by"),
     "closure": ("Other.of", "super().of(number)", "None.of"),  # whose locals are shown with the error
     "default": ("Half.of", "by=2", "by=3"),
     "unasked": ("Other.unasked", "return 1", "return 2"),
+    "import": ("make", "return 2", "return 3"),  # where functions are exchanged, it has been called already
 }
 RUN_LATE = """\
 import json, sys
 from pathlib import Path
-from mutant_runs import Results, run_all
+from mutant_runs import run_all
 from mutants import Change
 
+
+class Results:
+    path = Path("kept")  # a file, for two processes write it
+
+    def keep(self, name, by):
+        with self.path.open("a") as file:
+            file.write(f"{name} {by}\\n")
+
+    def reload(self):
+        self.lines = self.path.read_text().splitlines()
+        self.known = dict(line.split(" ", 1) for line in self.lines)
+
+
+results = Results()
 changes = {name: Change(*fields) for name, fields in json.load(sys.stdin).items()}
-run_all(Path.cwd(), changes, ["core"], 1, Path.cwd(), lambda name, by: None)
-print(json.dumps(Results(Path("results.json")).noticed))
+run_all(Path.cwd(), changes, ["core"], 1, Path.cwd(), results, lambda name, by: None)
+results.reload()
+print(json.dumps(results.lines))
 """
 
 
 def test_tests_meet_the_change_however_its_module_comes(tmp_path: Path) -> None:
-    """A test may import it, from a package that is a plugin of pytest, too; whatever the change is."""
+    """A test may import it, from a package that is a plugin of pytest, too; whatever the change is.
+
+    Each has one result: that nobody noticed it so far is none, where it is tried again.
+    """
     for name, text in {
         "src/pymllm/__init__.py": "",
         "src/pymllm/pytest_plugin.py": "",
@@ -255,9 +268,10 @@ def test_tests_meet_the_change_however_its_module_comes(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    noticed = json.loads(done.stdout)
-    found = {name for name, by in noticed.items() if by.startswith("tests/unit/core/test_late.py::")}
-    assert found == {"late", "closure", "default"}, noticed
+    lines = json.loads(done.stdout)
+    assert sorted(line.split(" ")[0] for line in lines) == sorted(CHANGED), lines
+    found = {line.split(" ")[0] for line in lines if " tests/unit/core/test_late.py::" in line}
+    assert found == {"late", "closure", "default", "import"}, lines
 
 
 def test_a_functions_lines_leave_out_its_head(folder: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests.peers.integrations import PROJECTS, ROOT, copy_integration, load_integration, skip_without
 
 LEAST = {
-    "sglang": {"Slots": 13, "Radix": 31, "unified-python": 26, "unified-rust": 27}
+    "sglang": {"Slots": 14, "Radix": 31, "unified-python": 26, "unified-rust": 27}
     | {"unified-python-inspector": 31, "unified-python-swa": 4, "unified-rust-swa": 4}
     | {"unified-python-mamba": 7, "unified-rust-mamba": 7},
     "vllm": {"Blocks": 8, "Manager": 10},
@@ -154,6 +154,10 @@ def keep_the_hash(evict: Any) -> Any:
     return planted
 
 
+# What a fault has made sglang leave undrained says so once it is collected, whenever that is.
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in.*BaseEvictionResult:pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize(
     ("name", "place", "change", "laws"),
     [

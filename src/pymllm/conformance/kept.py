@@ -23,9 +23,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from pymllm.errors import TraceError, UsageError
+from pymllm.conformance.kept_lines import KeptLines
 from pymllm.instrument.provenance import build_version
-from pymllm.text_file import LINE_LIMIT, read_json, read_lines
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -54,10 +53,6 @@ class _Line(Struct, frozen=True, forbid_unknown_fields=True):
     result: Any
 
 
-_BEGINNING = b'{"key": '
-_LOOKED_AT = 65_536
-
-
 class KeptResults(Generic[Item, Result]):
     """A file of results of one kind of work; it is made where there is none.
 
@@ -66,23 +61,20 @@ class KeptResults(Generic[Item, Result]):
     """
 
     def __init__(self, path: Path, work: Work[Item, Result], versions: Mapping[str, str]) -> None:
-        self.path = path
         self._work = work
         self._made_with = {**versions, "pymllm": build_version()}
         self._lines: dict[str, _Line] = {}
-        _refuse_another(path)
-        try:
-            last = ""
-            for _, last in read_lines(path) if path.exists() else ():
-                line = _read(last)
-                if line is not None and line.work == work.name:
+        self._file = KeptLines(path, "key", "kept result")
+        for record in self._file:
+            with suppress(ValueError):  # of what another version wrote
+                line = msgspec.convert(record, _Line)
+                if line.work == work.name:
                     self._lines[line.key] = line
-            with path.open("a", encoding="utf-8") as file:
-                file.write("\n" if last and not last.endswith("\n") else "")
-        except TraceError as error:
-            raise UsageError(f"results cannot be kept in {error}") from None
-        except OSError as error:
-            raise UsageError(f"results cannot be kept in {path}: {error}") from error
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
 
     def find(self, item: Item) -> Result | None:
         """Return the result of a task, if it is known."""
@@ -95,22 +87,10 @@ class KeptResults(Generic[Item, Result]):
             return None
 
     def keep(self, item: Item, result: Result) -> None:
-        """Write down the result of a task; `UsageError` where the file takes no more.
-
-        One that is longer than a line may be is left out: nobody could read the file.
-        """
+        """Write down the result of a task; `UsageError` where the file takes no more."""
         plain = self._work.pack(result)
         line = _Line(self._key_of(item), self._work.name, self._work.title_of(item), self._made_with, plain)
-        text = json.dumps(msgspec.to_builtins(line)) + "\n"
-        if len(text) > LINE_LIMIT:
-            return
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise UsageError(
-                f"results cannot be kept in {self.path}: {error}; those before stay there"
-            ) from error
+        self._file.append(msgspec.to_builtins(line))
 
     def describe_others(self) -> str | None:
         """Say which results do not count because something else took part, and what; or nothing."""
@@ -131,24 +111,3 @@ class KeptResults(Generic[Item, Result]):
     def _key_of(self, item: Item) -> str:
         said = json.dumps([self._work.name, self._made_with, self._work.key_of(item)], sort_keys=True)
         return hashlib.sha256(said.encode()).hexdigest()
-
-
-def _read(text: str) -> _Line | None:
-    """Read a line; ``None`` for one that whoever wrote it did not finish."""
-    try:
-        return msgspec.convert(read_json(text), _Line)
-    except ValueError:
-        return None
-
-
-def _refuse_another(path: Path) -> None:
-    """Refuse a file that is somebody's: a name that was mistyped would have lines put behind it."""
-    if not path.is_file():
-        if path.exists() and not path.is_dir():  # of which the system tells
-            raise UsageError(f"results cannot be kept in {path}: it is no regular file")
-        return
-    whole: list[bytes] = []
-    with suppress(OSError), path.open("rb") as file:
-        whole = file.read(_LOOKED_AT).split(b"\n")[:-1]  # whoever wrote the last line may have died
-    if whole and not any(line.startswith(_BEGINNING) for line in whole):
-        raise UsageError(f"{path}: no line of it is a kept result; name another file to keep them in")

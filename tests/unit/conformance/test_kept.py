@@ -49,8 +49,19 @@ def test_files_are_put_together_in_any_order(tmp_path: Path, path: Path) -> None
         shuffled = random.Random(seed).sample(texts * 2, 12)
         path.write_text("".join(shuffled), encoding="utf-8")
         assert [kept_in(path).find(item) for item in range(6)] == [0, 1, 4, 9, 16, 25]
-    path.write_text(texts[0] + texts[1][:40] + texts[2] + texts[3], encoding="utf-8")
-    assert [kept_in(path).find(item) for item in range(4)] == [0, None, None, 9]
+    path.write_text(texts[0] + texts[1][:40] + texts[2] + texts[3][:-1] + texts[4], encoding="utf-8")
+    assert [kept_in(path).find(item) for item in range(5)] == [0, None, 4, 9, 16]
+
+
+def test_a_result_may_look_like_a_line(path: Path) -> None:
+    """As the key of a program does: it is no beginning of another result."""
+    work: Work[int, object] = Work("programs", str, str, lambda result: result, lambda item, plain: plain)
+    results = [{"key": [1, {"key": "a"}]}, '{"key": ', 3]
+    kept = KeptResults(path, work, VERSIONS)
+    for item, result in enumerate(results):
+        kept.keep(item, result)
+    again = KeptResults(path, work, VERSIONS)
+    assert [again.find(item) for item in range(3)] == results
 
 
 def test_a_result_that_is_too_long_for_a_line_is_left_out(
@@ -60,7 +71,7 @@ def test_a_result_that_is_too_long_for_a_line_is_left_out(
     kept_in(path).keep(2, 4)
     length = len(path.read_text("utf-8"))
     for limit, found in ((length - 1, None), (length, 9)):
-        monkeypatch.setattr("pymllm.conformance.kept.LINE_LIMIT", limit)
+        monkeypatch.setattr("pymllm.conformance.kept_lines.LINE_LIMIT", limit)
         kept_in(path).keep(3, 9)
         assert kept_in(path).find(3) == found
     assert kept_in(path).find(2) == 4

@@ -150,6 +150,7 @@ bool is_like(const string& expected, const string& seen, bool& ended) {
         for (auto& [name, value] : all) {
             string other = get(seen, name);
             if (other.empty()) other = name == "is" ? "null" : name == "effects" ? "[]" : "";
+            if (other.empty() && name == "result") other = "{}";
             if (!other.empty() && !is_like(value, other, ended)) return false;
         }
         return true;
@@ -210,28 +211,38 @@ string resolve(const string& value, const vector<string>& given, const string& k
 
 #include "example_cache.hpp"
 
-// What becomes of a vector: passed, failed, other way or skipped; and why it failed.
-string play(const string& vector_, const string& kind, string& why) {
-    auto needs = items_of(get(vector_, "needs"));
-    auto is_claimed = [](auto& it) { return PageCache::CLAIMS.count(it.value) > 0; };
-    bool is_ours = kind == PageCache::KIND && std::all_of(needs.begin(), needs.end(), is_claimed);
-    auto cache = is_ours ? PageCache::build(get(vector_, "config")) : std::nullopt;
-    if (!cache) return "skipped";
+// What becomes of a vector: passed, failed, other way or skipped; and why it failed, or was skipped.
+string play(const string& vector_, const string& kind, string& why) try {
+    string missing, config = get(vector_, "config");
+    for (auto& [_, it] : items_of(get(vector_, "needs")))
+        if (!PageCache::CLAIMS.count(it)) missing += ", " + (it[0] == '"' ? it.substr(1, it.size() - 2) : "");
+    if (kind != PageCache::KIND) return why = "is not of kind " + kind, "skipped";
+    if (!missing.empty()) return why = "does not claim " + missing.substr(2), "skipped";
+    why = "build: " + config;
+    auto cache = PageCache::build(config);
+    if (!cache) return why = "cannot be built so", "skipped";
     vector<string> given;
     bool ended = false;
     for (auto& item : items_of(get(vector_, "steps"))) {
         string op = resolve(get(item.value, "op"), given, "slots"), number = to_string(given.size() + 1);
         string expected = resolve(get(item.value, "expect"), given, "slots");
+        why = "step " + number + ": " + op;
         string seen = cache->apply(given.size() + 1, op);
-        if (text_of(get(seen, "result"), "is") == "unsupported") return "skipped";
-        why = "step " + number + ": " + op + "\n    expected " + expected + "\n    seen     " + seen;
-        if (!is_like(expected, seen, ended) || ended) return ended ? "other way" : "failed";
-        given.push_back(get(seen, "result"));
+        bool is_unsupported = text_of(get(seen, "result"), "is") == "unsupported";
+        if (is_unsupported) return why = text_of(op, "op") + " is unsupported", "skipped";
+        if (!is_like(expected, seen, ended)) why += "\n    expected " + expected + "\n    seen     " + seen;
+        else if (!ended) { given.push_back(get(seen, "result")); continue; }
+        return ended ? "other way" : "failed";
     }
     return "passed";
+} catch (const std::exception& error) {
+    why += string("\n    raised   ") + error.what();
+    return "failed";
 }
 
 // -- the command ------------------------------------------------------------------------------------------
+
+const string OTHER = "take the runner that came with these vectors";
 
 [[noreturn]] void refuse(const string& why) { std::cerr << why << "\n"; exit(2); }
 
@@ -251,22 +262,27 @@ void check(const string& place, const string& text, const vector<string>& fields
         names += (names.empty() ? "" : ", ") + name;
         is_right = is_right && !get(text, name).empty();
     }
+    if (names.empty()) names = "reasons by ids";
     if (!is_right) refuse(place + ": must be plain JSON, an object with " + names);
 }
 
 int main(int count, char** words) {
-    const string usage = "usage: run_vectors FILE... [--known FILE]";
     string known = "{}", told, summary;
-    vector<string> files;
-    std::map<string, int> counts;
+    vector<string> files, lists;
+    std::map<string, int> counts, skips;
     int status = 0;
     for (int at = 1; at < count; at++) {
-        string word = words[at];
-        if (word[0] == '-' && (word != "--known" || at + 1 == count)) refuse(usage);
-        if (word == "--known") check("--known", known = read(words[++at]), {});
-        else files.push_back(word);
+        bool is_list = string(words[at]) == "--known";
+        if (is_list) lists.push_back(++at < count ? words[at] : "");
+        else files.push_back(words[at]);
     }
-    if (files.empty()) refuse(usage);
+    bool is_odd = lists.size() > 1 || (lists.size() == 1 && lists[0].empty()) || files.empty();
+    for (auto& path : files) is_odd = is_odd || path[0] == '-';
+    if (is_odd) refuse("usage: run_vectors FILE... [--known FILE], with one list at most");
+    for (auto& path : lists) {
+        known = read(path);
+        check("--known " + path, known = known.substr(skip(known, 0)), {});
+    }
     for (auto& path : files) {
         string text = read(path), kind;
         size_t number = 1, end = 0;
@@ -277,6 +293,9 @@ int main(int count, char** words) {
             if (line.empty()) continue;
             if (kind.empty()) {
                 check(place, line, {"format", "schema", "kind"});
+                string schema = get(line, "schema");
+                if (!isdigit(schema[0]) && schema[0] != '-') schema = "no number";
+                if (schema != "1") refuse(place + ": schema is " + schema + ", and must be 1: " + OTHER);
                 kind = text_of(line, "kind");
                 continue;
             }
@@ -288,13 +307,17 @@ int main(int count, char** words) {
                 if (reason.empty()) status = 1;
                 told += id + "  " + text_of(line, "law") + ": " + text_of(line, "says") + "\n    ";
                 told += (reason.empty() ? why : "known: " + reason) + "\n";
-            } else if (verdict != "skipped" && !reason.empty()) {
+            } else if (verdict == "skipped") {
+                skips[why]++;
+            } else if (!reason.empty()) {
                 told += id + "  passes, and is listed as a known deviation\n";
             }
         }
         if (kind.empty()) refuse(path + ": must begin with a header, which names the kind of its vectors");
     }
+    if (counts.size() == counts.count("skipped")) summary = ", nothing was played", status = 3;
     for (auto& [verdict, count] : counts) summary += ", " + verdict + " " + to_string(count);
     std::cout << told << summary.erase(0, 2) << "\n";
+    for (auto& [why, count] : skips) std::cout << "    " << count << " skipped: " << why << "\n";
     return status;
 }

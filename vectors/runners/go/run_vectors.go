@@ -99,7 +99,8 @@ func isLike(expected, seen string, ended *bool) bool {
 	isWay := func(at int) bool { return isLike(ways[at].value, seen, ended) }
 	switch form {
 	case "{":
-		fields := map[string]json.RawMessage{"is": []byte("null"), "effects": []byte("[]")}
+		fields := map[string]json.RawMessage{}
+		_ = json.Unmarshal([]byte(`{"is":null,"effects":[],"result":{}}`), &fields)
 		_ = json.Unmarshal([]byte(seen), &fields)
 		return strings.HasPrefix(seen, "{") && find(len(all), func(at int) bool {
 			other := string(fields[all[at].name])
@@ -206,26 +207,39 @@ func resolve(value string, given []string, field string) (parts []string) {
 	return []string{value[:1] + strings.Join(parts, ",") + string(value[0]+2)}
 }
 
-// play tells what becomes of a vector: passed, failed, other way or skipped; and why it failed.
+// play tells what becomes of a vector: passed, failed, other way or skipped; and why it failed, or was left.
 func play(vector, of string) (verdict, why string) {
-	needs := itemsOf(get(vector, "needs"))
-	isStrange := func(at int) bool { return !strings.Contains(claims, needs[at].value) }
-	if of != kind || find(len(needs), isStrange) >= 0 {
-		return "skipped", ""
+	missing := []string{}
+	for _, it := range itemsOf(get(vector, "needs")) {
+		if !strings.Contains(claims, it.value) {
+			missing = append(missing, textOf(`{"it":`+it.value+"}", "it"))
+		}
 	}
+	if of != kind {
+		return "skipped", "is not of kind " + of
+	} else if len(missing) > 0 {
+		return "skipped", "does not claim " + strings.Join(missing, ", ")
+	}
+	doing := "build: " + get(vector, "config")
+	defer func() { // what the cache panics with is told with the vector
+		if raised := recover(); raised != nil {
+			verdict, why = "failed", doing+"\n    raised   "+fmt.Sprint(raised)
+		}
+	}()
 	mine, given, ended := build(get(vector, "config")), []string{}, false
 	if mine == nil {
-		return "skipped", ""
+		return "skipped", "cannot be built so"
 	}
 	for at, it := range itemsOf(get(vector, "steps")) {
 		op := strings.Join(resolve(get(it.value, "op"), given, "slots"), ",")
 		expected := strings.Join(resolve(get(it.value, "expect"), given, "slots"), ",")
+		doing = fmt.Sprintf("step %d: %s", at+1, op)
 		seen := mine(at+1, op)
 		if textOf(get(seen, "result"), "is") == "unsupported" {
-			return "skipped", ""
+			return "skipped", textOf(op, "op") + " is unsupported"
 		}
 		if !isLike(expected, seen, &ended) || ended {
-			why = fmt.Sprintf("step %d: %s\n    expected %s\n    seen     %s", at+1, op, expected, seen)
+			why = fmt.Sprintf("%s\n    expected %s\n    seen     %s", doing, expected, seen)
 			return map[bool]string{true: "other way", false: "failed"}[ended], why
 		}
 		given = append(given, get(seen, "result"))
@@ -252,27 +266,39 @@ func check(place, text string, fields ...string) string {
 	isRight := strings.HasPrefix(text, "{") && plain.MatchString(text) && json.Valid([]byte(text))
 	isMissing := func(at int) bool { return get(text, fields[at]) == "" }
 	isRight = isRight && find(len(fields), isMissing) < 0
-	demand(isRight, place+": must be plain JSON, an object with "+strings.Join(fields, ", "))
+	names := strings.Join(fields, ", ") + map[bool]string{true: "reasons by ids"}[len(fields) == 0]
+	demand(isRight, place+": must be plain JSON, an object with "+names)
 	return text
 }
 
 func main() {
-	known, files, told, status, counts := "{}", []string{}, "", 0, map[string]int{}
-	for at, word := range os.Args[1:] {
-		if at > 0 && os.Args[at] == "--known" {
-			known = check("--known", strings.Trim(read(word), space))
-		} else if word != "--known" || at+2 == len(os.Args) {
-			files = append(files, word)
+	known, files, lists, told, status := "{}", []string{}, []string{}, "", 0
+	counts, skips, words := map[string]int{}, map[string]int{}, append(os.Args, "")
+	for at := 1; at < len(os.Args); at++ {
+		into := &files
+		if words[at] == "--known" {
+			at, into = at+1, &lists
 		}
+		*into = append(*into, words[at])
 	}
 	isOption := func(at int) bool { return strings.HasPrefix(files[at], "-") }
-	demand(len(files) > 0 && find(len(files), isOption) < 0, "usage: run_vectors FILE... [--known FILE]")
+	isOdd := len(lists) > 1 || len(lists) == 1 && lists[0] == "" || find(len(files), isOption) >= 0
+	demand(len(files) > 0 && !isOdd, "usage: run_vectors FILE... [--known FILE], with one list at most")
+	for _, path := range lists {
+		known = check("--known "+path, strings.Trim(read(path), space))
+	}
 	for _, path := range files {
 		kind := ""
 		for number, line := range strings.Split(read(path), "\n") {
 			place, line := fmt.Sprintf("%s: line %d", path, number+1), strings.Trim(line, space)
 			if line != "" && kind == "" {
 				kind = textOf(check(place, line, "format", "schema", "kind"), "kind")
+				schema := get(line, "schema")
+				if !strings.ContainsAny(schema[:1], "-0123456789") {
+					schema = "no number"
+				}
+				why := ", and must be 1: take the runner that came with these vectors"
+				demand(schema == "1", place+": schema is "+schema+why)
 			} else if line != "" {
 				check(place, line, "id", "law", "says", "needs", "config", "steps")
 				for _, it := range itemsOf(get(line, "steps")) {
@@ -286,15 +312,28 @@ func main() {
 					told, status = told+title+why+"\n", 1
 				} else if verdict == "failed" {
 					told += title + "known: " + reason + "\n"
-				} else if verdict != "skipped" && reason != "" {
+				} else if verdict == "skipped" {
+					skips[why]++
+				} else if reason != "" {
 					told += id + "  passes, and is listed as a known deviation\n"
 				}
 			}
 		}
 		demand(kind != "", path+": must begin with a header, which names the kind of its vectors")
 	}
-	summary, _ := json.Marshal(counts) // in the order of the words
-	asWords := strings.NewReplacer(`{`, "", `"`, "", ":", " ", ",", ", ", "}", "")
-	fmt.Println(told + asWords.Replace(string(summary)))
+	parts := []string{}
+	if counts["passed"]+counts["failed"]+counts["other way"] == 0 {
+		parts, status = []string{"nothing was played"}, 3
+	}
+	ordered, _ := json.Marshal(counts) // by their words
+	for _, it := range itemsOf(string(ordered)) {
+		parts = append(parts, it.name+" "+it.value)
+	}
+	told += strings.Join(parts, ", ") + "\n"
+	ordered, _ = json.Marshal(skips)
+	for _, it := range itemsOf(string(ordered)) {
+		told += "    " + it.value + " skipped: " + it.name + "\n"
+	}
+	fmt.Print(told)
 	os.Exit(status)
 }

@@ -13,6 +13,7 @@ from collections import Counter
 # -- JSON: ASCII without escapes, and integers of at most 19 digits ------------------------------------------
 
 LIMIT = 2**20  # the most of counts, sizes and slots
+OTHER = "take the runner that came with these vectors"
 PLAIN = re.compile(r'(?:[\[\]{},:\s]|"[^"\\]*"|null|true|false|\b0\b|-?\b[1-9][0-9]{0,18}\b)*', re.ASCII)
 
 
@@ -26,7 +27,8 @@ def read_object(place, text, *fields):
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict) or any(name not in value for name in fields):
-        raise Refused(f"{place}: must be plain JSON, an object with {', '.join(fields)}")
+        names = ", ".join(fields) or "reasons by ids"
+        raise Refused(f"{place}: must be plain JSON, an object with {names}")
     return value
 
 
@@ -87,7 +89,7 @@ def is_like(expected, seen):
         return False
     if form or not isinstance(seen, dict):
         return form in ("$free", "$may")
-    all_seen = {"is": None, "effects": [], **seen}
+    all_seen = {"result": {}, "is": None, "effects": [], **seen}
     return all(is_like(it, all_seen[name]) for name, it in expected.items() if name in all_seen)
 
 
@@ -146,26 +148,36 @@ def numbers(span, given, kind):
 
 
 def make(vector, kind):
-    """A cache for a vector; none where the example does not claim what it needs, or cannot be built so."""
-    is_ours = kind == PageCache.KIND and all(it in PageCache.CLAIMS for it in items_of(vector, "needs"))
-    return PageCache.build(get(vector, "config", {})) if is_ours else None
+    """A cache for a vector; or none, what becomes of the vector without it, and why."""
+    missing = [it for it in items_of(vector, "needs") if it not in PageCache.CLAIMS]
+    if kind != PageCache.KIND:
+        return None, ("skipped", f"is not of kind {kind}")
+    if missing:
+        return None, ("skipped", "does not claim " + ", ".join(get({0: it}, 0) for it in missing))
+    config = get(vector, "config", {})
+    try:
+        return PageCache.build(config), ("skipped", "cannot be built so")
+    except Exception as error:  # whatever it is: a vector that failed
+        return None, ("failed", f"build: {show(config)}\n    raised   {error!a}")
 
 
 def play(vector, cache):
-    """What becomes of a vector: passed, failed, other way or skipped; and why it failed."""
+    """What becomes of a vector: passed, failed, other way or skipped; and why it failed, or was skipped."""
     given = []
     for number, step in enumerate(items_of(vector, "steps"), 1):
         op, expected = resolve(step["op"], given), resolve(step["expect"], given)
-        seen = cache.apply(number, op)
-        if seen["result"]["is"] == "unsupported":
-            return "skipped", f"{get(op, 'op')} is unsupported"
+        why = f"step {number}: {show(op)}\n"
         try:
+            seen = cache.apply(number, op)
+            given.append(get(seen, "result", {}))
+            if get(given[-1], "is") == "unsupported":
+                return "skipped", f"{get(op, 'op')} is unsupported"
             if not is_like(expected, seen):
-                op, expected, seen = map(show, (op, expected, seen))
-                return "failed", f"step {number}: {op}\n    expected {expected}\n    seen     {seen}"
+                return "failed", f"{why}    expected {show(expected)}\n    seen     {show(seen)}"
         except OtherWay:
             return "other way", ""
-        given.append(seen["result"])
+        except Exception as error:
+            return "failed", f"{why}    raised   {error!a}"
     return "passed", ""
 
 
@@ -261,34 +273,47 @@ def read(path):
 
 
 def main(words):
-    known, files, counts, told, status = {}, list(words), Counter(), "", 0
-    if "--known" in files[:-1]:
-        place = files.index("--known")
-        known, files[place : place + 2] = read_object("--known", read(files[place + 1])), []
-    if not files or any(word.startswith("-") for word in files):
-        raise Refused("usage: run_vectors FILE... [--known FILE]")
+    files, lists, counts, skips, told, status = [], [], Counter(), Counter(), "", 0
+    rest = iter(words)
+    for word in rest:
+        is_list = word == "--known"
+        (lists if is_list else files).append(next(rest, "") if is_list else word)
+    if not files or any(word.startswith("-") for word in files) or len(lists) > 1 or "" in lists:
+        raise Refused("usage: run_vectors FILE... [--known FILE], with one list at most")
+    known = read_object(f"--known {lists[0]}", read(lists[0])) if lists else {}
     for path in files:
         kind = ""
         for number, line in enumerate(read(path).split("\n"), 1):
             place, line = f"{path}: line {number}", line.strip(" \t\r")
             if line and not kind:
-                kind = get(read_object(place, line, "format", "schema", "kind"), "kind")
+                header = read_object(place, line, "format", "schema", "kind")
+                kind, schema = get(header, "kind"), header["schema"]
+                if show(schema) != "1":
+                    shown = schema if type(schema) is int else "no number"
+                    raise Refused(f"{place}: schema is {shown}, and must be 1: {OTHER}")
             elif line:
                 vector = read_object(place, line, "id", "law", "says", "needs", "config", "steps")
                 for step in items_of(vector, "steps"):
                     read_object(place, show(step), "op", "expect")
-                cache = make(vector, kind)
-                verdict, why = play(vector, cache) if cache else ("skipped", "")
+                cache, otherwise = make(vector, kind)
+                verdict, why = otherwise if cache is None else play(vector, cache)
                 id, reason = get(vector, "id"), get(known, get(vector, "id"))
                 counts[verdict] += 1
                 if verdict == "failed":
                     status, why = (status, f"known: {reason}") if reason else (1, why)
                     told += f"{id}  {get(vector, 'law')}: {get(vector, 'says')}\n    {why}\n"
-                elif verdict != "skipped" and reason:
+                elif verdict == "skipped":
+                    skips[why] += 1
+                elif reason:
                     told += f"{id}  passes, and is listed as a known deviation\n"
         if not kind:
             raise Refused(f"{path}: must begin with a header, which names the kind of its vectors")
-    print(told + ", ".join(f"{verdict} {count}" for verdict, count in sorted(counts.items())))
+    parts = [f"{verdict} {count}" for verdict, count in sorted(counts.items())]
+    if set(counts) <= {"skipped"}:
+        parts, status = ["nothing was played", *parts], 3
+    print(told + ", ".join(parts))
+    for why, count in sorted(skips.items()):
+        print(f"    {count} skipped: {why}")
     return status
 
 

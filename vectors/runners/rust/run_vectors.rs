@@ -3,7 +3,7 @@
 //! Copy it, and put your cache in the place of `PageCache`. docs/vectors.md has the format and the rules.
 //! Copyright: the authors of pymllm. Licence: Apache-2.0.
 
-use std::{collections::BTreeMap, env, fs, process::exit};
+use std::{collections::BTreeMap, env, fs, panic, process::exit};
 
 // -- JSON: a value is its text, in ASCII without escapes, and a number an integer of 64 bits --------------
 
@@ -67,7 +67,9 @@ fn is_like(expected: &str, seen: &str, ended: &mut bool) -> bool {
     let (form, value) = *all.iter().find(|it| it.0.starts_with('$')).unwrap_or(&(expected.get(..1).unwrap_or(""), ""));
     match form {
         "{" => seen.starts_with('{') && all.iter().all(|(name, value)| {
-            let other = match (*name, get(seen, name)) { ("is", "") => "null", ("effects", "") => "[]", it => it.1 };
+            let other = match (*name, get(seen, name)) {
+                ("is", "") => "null", ("effects", "") => "[]", ("result", "") => "{}", it => it.1,
+            };
             other.is_empty() || is_like(value, other, ended)
         }),
         "[" => is_list && all.len() == left.len()
@@ -143,22 +145,38 @@ fn join(items: impl Iterator<Item = impl ToString>) -> String {
     items.map(|it| it.to_string()).collect::<Vec<_>>().join(",")
 }
 
-/// What becomes of a vector: passed, failed, other way or skipped; and why it failed.
-fn play(vector: &str, kind: &str) -> (&'static str, String) {
-    let (skipped, is_claimed) = (("skipped", String::new()), |it: &(&str, &str)| PageCache::CLAIMS.contains(&it.1));
-    let is_ours = kind == PageCache::KIND && items(get(vector, "needs")).iter().all(is_claimed);
-    let Some(mut cache) = PageCache::build(get(vector, "config")).filter(|_| is_ours) else { return skipped };
+type Told = (&'static str, String);
+/// What a cache answers, or why the vector failed where it panics.
+fn ask<T>(doing: &str, call: impl FnOnce() -> T) -> Result<T, Told> {
+    panic::catch_unwind(panic::AssertUnwindSafe(call)).map_err(|it| {
+        let said = it.downcast_ref::<String>().map(String::as_str).or(it.downcast_ref::<&str>().copied());
+        ("failed", format!("{doing}\n    raised   {}", said.unwrap_or("a panic")))
+    })
+}
+
+/// What becomes of a vector: passed, failed, other way or skipped; and why it failed, or was skipped.
+fn play(vector: &str, kind: &str) -> Result<Told, Told> {
+    let (skipped, config, needs) = (|why| Ok(("skipped", why)), get(vector, "config"), items(get(vector, "needs")));
+    let missing = needs.iter().filter(|it| !PageCache::CLAIMS.contains(&it.1));
+    let missing: Vec<_> = missing.map(|it| it.1.strip_prefix('"').map_or("", |it| it.trim_end_matches('"'))).collect();
+    if kind != PageCache::KIND { return skipped(format!("is not of kind {kind}")) }
+    if !missing.is_empty() { return skipped(format!("does not claim {}", missing.join(", "))) }
+    let built = ask(&format!("build: {config}"), || PageCache::build(config))?;
+    let Some(mut cache) = built else { return skipped("cannot be built so".into()) };
     let (mut given, mut ended) = (vec![], false);
     for (number, (_, step)) in (1..).zip(items(get(vector, "steps"))) {
         let [op, expected] = ["op", "expect"].map(|it| resolve(get(step, it), &given, "slots"));
-        let seen = cache.apply(number, &op);
-        if text_of(get(&seen, "result"), "is") == "unsupported" { return skipped }
+        let doing = format!("step {number}: {op}");
+        let seen = ask(&doing, || cache.apply(number, &op))?;
+        if text_of(get(&seen, "result"), "is") == "unsupported" {
+            return skipped(format!("{} is unsupported", text_of(&op, "op")))
+        }
         let is_right = is_like(&expected, &seen, &mut ended);
-        if ended { return ("other way", "".into()) }
-        if !is_right { return ("failed", format!("step {number}: {op}\n    expected {expected}\n    seen     {seen}")) }
+        if ended { return Ok(("other way", "".into())) }
+        if !is_right { return Ok(("failed", format!("{doing}\n    expected {expected}\n    seen     {seen}"))) }
         given.push(get(&seen, "result").to_string());
     }
-    ("passed", "".into())
+    Ok(("passed", "".into()))
 }
 
 // -- an example: yours instead, with `KIND`, `CLAIMS`, `build` and `apply` -------------------------------------
@@ -250,7 +268,8 @@ impl PageCache {
 
 // -- the command -----------------------------------------------------------------------------------------------
 
-const USAGE: &str = "usage: run_vectors FILE... [--known FILE]";
+const USAGE: &str = "usage: run_vectors FILE... [--known FILE], with one list at most";
+const OTHER: &str = "take the runner that came with these vectors";
 const HEADER: &[&str] = &["format", "schema", "kind"];
 const VECTOR: &[&str] = &["id", "law", "says", "needs", "config", "steps"];
 fn refuse(why: &str) -> ! { eprintln!("{why}"); exit(2) }
@@ -261,40 +280,56 @@ fn read(path: &str) -> String {
 fn check(place: &str, text: &str, fields: &[&str]) {
     let is_object = text.starts_with('{') && scan(text, LEVELS).is_some_and(|it| skip(it.1).is_empty());
     if !is_object || fields.iter().any(|it| get(text, it).is_empty()) {
-        refuse(&format!("{place}: must be plain JSON, an object with {}", fields.join(", ")))
+        let names = if fields.is_empty() { "reasons by ids".into() } else { fields.join(", ") };
+        refuse(&format!("{place}: must be plain JSON, an object with {names}"))
     }
 }
 
 fn main() {
-    let (mut files, mut known, mut words) = (vec![], String::from("{}"), env::args().skip(1));
+    let (mut files, mut lists, mut words) = (vec![], vec![], env::args().skip(1));
     while let Some(word) = words.next() {
-        if word != "--known" { files.push(word); continue }
-        known = read(&words.next().unwrap_or_else(|| refuse(USAGE)));
-        check("--known", skip(&known), &[]);
+        if word == "--known" { lists.push(words.next().unwrap_or_default()) } else { files.push(word) }
     }
-    if files.is_empty() || files.iter().any(|it| it.starts_with('-')) { refuse(USAGE) }
-    let (mut counts, mut told, mut status) = (BTreeMap::new(), String::new(), 0);
+    let is_odd = lists.len() > 1 || lists.contains(&String::new()) || files.iter().any(|it| it.starts_with('-'));
+    if files.is_empty() || is_odd { refuse(USAGE) }
+    let known = lists.first().map_or("{}".into(), |it| read(it));
+    lists.iter().for_each(|it| check(&format!("--known {it}"), skip(&known), &[]));
+    panic::set_hook(Box::new(|_| ())); // what the cache says is told with the vector
+    let (mut counts, mut skips, mut told, mut status) = (BTreeMap::new(), BTreeMap::new(), String::new(), 0);
     for path in &files {
         let (text, mut kind) = (read(path), "");
         for (number, line) in (1..).zip(text.lines().map(skip)).filter(|it| !it.1.is_empty()) {
             let place = format!("{path}: line {number}");
             check(&place, line, if kind.is_empty() { HEADER } else { VECTOR });
-            if kind.is_empty() { kind = text_of(line, "kind"); continue }
+            if kind.is_empty() {
+                let (schema, is_digit) = (get(line, "schema"), |it: char| it == '-' || it.is_ascii_digit());
+                let shown = if schema.starts_with(is_digit) { schema } else { "no number" };
+                if schema != "1" { refuse(&format!("{place}: schema is {shown}, and must be 1: {OTHER}")) }
+                kind = text_of(line, "kind");
+                continue;
+            }
             items(get(line, "steps")).iter().for_each(|it| check(&place, it.1, &["op", "expect"]));
-            let (verdict, why) = play(line, kind);
+            let (verdict, why) = play(line, kind).unwrap_or_else(|it| it);
             let [id, law, says] = ["id", "law", "says"].map(|it| text_of(line, it));
             let reason = text_of(&known, id);
             *counts.entry(verdict).or_insert(0) += 1;
             if verdict == "failed" {
                 let why = if reason.is_empty() { status = 1; why } else { format!("known: {reason}") };
                 told += &format!("{id}  {law}: {says}\n    {why}\n");
-            } else if verdict != "skipped" && !reason.is_empty() {
+            } else if verdict == "skipped" {
+                *skips.entry(why).or_insert(0) += 1;
+            } else if !reason.is_empty() {
                 told += &format!("{id}  passes, and is listed as a known deviation\n");
             }
         }
         if kind.is_empty() { refuse(&format!("{path}: must begin with a header, which names the kind of its vectors")) }
     }
-    let counts = join(counts.iter().map(|(verdict, count)| format!("{verdict} {count}")));
-    println!("{told}{}", counts.replace(',', ", "));
+    let mut parts: Vec<_> = counts.iter().map(|(verdict, count)| format!("{verdict} {count}")).collect();
+    if counts.keys().all(|it| *it == "skipped") {
+        parts.insert(0, "nothing was played".into());
+        status = 3;
+    }
+    println!("{told}{}", parts.join(", "));
+    skips.iter().for_each(|(why, count)| println!("    {count} skipped: {why}"));
     exit(status)
 }

@@ -23,7 +23,7 @@ from pymllm.faults.table import own_cabinet
 from pymllm.history.claims import SPECIFICATION
 from pymllm.history.operations import KINDS
 
-VERSION = "2.0.0"
+VERSION = "2.1.0"
 """Of the vectors; docs/vectors.md says what its numbers mean."""
 
 LICENSE = "Apache-2.0"

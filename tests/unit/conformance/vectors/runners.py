@@ -16,7 +16,9 @@ from tests.example_programs import compiler
 VECTORS = Path(__file__).parents[4] / "vectors"
 FOLDER = VECTORS / "v1"
 _SOURCES = VECTORS / "runners"
-FAULTS = ("lost holds", "youngest first")
+FAULTS = ("lost holds", "youngest first", "no result")
+RAISES = ("locks raise", "builds raise")
+"""Faults of which each language has words of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,9 @@ RUNNERS = {
         {
             "lost holds": ("self.hold(self.nodes[step], 1)", "self.hold(self.nodes[step], 0)"),
             "youngest first": ("min(leaves", "max(leaves"),
+            "no result": ('"result": result,', '"answer": result,'),
+            "locks raise": ("self.hold(self.nodes[step], 1)", 'raise KeyError("lost\\nhold")'),
+            "builds raise": ("return cls(size, count)", 'return {}["lost hold"]'),
         },
     ),
     "rust": Runner(
@@ -82,6 +87,9 @@ RUNNERS = {
         {
             "lost holds": ('("of", 1)', '("of", 0)'),
             "youngest first": ("leaves.min_by_key", "leaves.max_by_key"),
+            "no result": ('r#"{{"result"', 'r#"{{"answer"'),
+            "locks raise": ('("of", 1)', 'panic!("lost {}", "hold")'),
+            "builds raise": ("let free = (size", 'if is_ours { panic!("lost hold") }\nlet free = (size'),
         },
     ),
     "go": Runner(
@@ -91,6 +99,9 @@ RUNNERS = {
         {
             "lost holds": ("my.hold(my.nodes[step], 1)", "my.hold(my.nodes[step], 0)"),
             "youngest first": ("it.used < my.pages", "it.used > my.pages"),
+            "no result": ('`{"result"', '`{"answer"'),
+            "locks raise": ("my.hold(my.nodes[step], 1)", 'panic("lost hold")'),
+            "builds raise": ("made := &pageCache", 'panic("lost hold")\nmade := &pageCache'),
         },
     ),
     "cpp": Runner(
@@ -100,6 +111,12 @@ RUNNERS = {
         {
             "lost holds": ('name == "lock" ? 1 : -1', 'name == "lock" ? 0 : -1'),
             "youngest first": ("it->second.used < found", "it->second.used > found"),
+            "no result": (r'"{\"result\"', r'"{\"answer\"'),
+            "locks raise": ('name == "lock" ? 1', 'name == "lock" ? throw std::runtime_error("lost hold")'),
+            "builds raise": (
+                "size_t end = ",
+                'if (is_ours) throw std::runtime_error("lost hold");\nsize_t end = ',
+            ),
         },
     ),
 }

@@ -5,20 +5,22 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 import resource
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.conformance.vectors.runners import FAULTS, FOLDER, RUNNERS
+from tests.unit.conformance.vectors.runners import FAULTS, FOLDER, RAISES, RUNNERS
 
 FILES = sorted(FOLDER.glob("*.jsonl"))
 PREFIX = FOLDER / "prefix.jsonl"
 CLAIMS = {"pool", "extra_key", "exact_lru"}
-LINES, EXAMPLE_LINES = 300, 150
+LINES, EXAMPLE_LINES = 340, 150
 """What a reader has before them; in Go and C++ the example is a file beside the runner."""
 COLUMNS = {"python": 110, "rust": 120, "go": 110, "cpp": 110}
 COMPILED = [name for name in RUNNERS if name != "python"]
@@ -63,22 +65,65 @@ def write(path: Path, lines: list[dict[str, Any]]) -> Path:
 
 @pytest.mark.parametrize("name", RUNNERS)
 def test_the_example_passes_and_says_what_became_of_each(name: str, make: Make) -> None:
-    """Some vectors are played, none fails, and every one is counted."""
+    """Some vectors are played, none fails, every one is counted, and of those skipped it is said why."""
     status, said, complaint = run(make(name, ""), PREFIX)
     assert (status, complaint) == (0, "")
-    counts = {verdict: int(count) for verdict, count in (it.rsplit(" ", 1) for it in said.split(", "))}
+    first, *skips = said.splitlines()
+    counts = {verdict: int(count) for verdict, count in (it.rsplit(" ", 1) for it in first.split(", "))}
     assert set(counts) <= {"passed", "other way", "skipped"}
     assert counts["passed"] > 0
     assert sum(counts.values()) == len(read()) - 1
+    missing = Counter(", ".join(it for it in vector["needs"] if it not in CLAIMS) for vector in read()[1:])
+    del missing[""]
+    expected = {f"    {count} skipped: does not claim {them}" for them, count in missing.items()}
+    assert {line for line in skips if "does not claim" in line} == expected
+    (others,) = set(skips) - expected
+    left = counts["skipped"] - sum(missing.values())
+    assert others == f"    {left} skipped: cannot be built so"
 
 
 @pytest.mark.parametrize("name", RUNNERS)
 def test_other_kinds_are_skipped(name: str, make: Make) -> None:
-    """The example is a cache of prefixes."""
-    others = [path for path in FILES if path != PREFIX]
+    """The example is a cache of prefixes; where nothing was played, nothing has passed."""
+    others = {read(path)[0]["kind"]: len(read(path)) - 1 for path in FILES if path != PREFIX}
     assert others
-    count = sum(len(read(path)) - 1 for path in others)
-    assert run(make(name, ""), *others) == (0, f"skipped {count}\n", "")
+    said = "".join(f"    {others[kind]} skipped: is not of kind {kind}\n" for kind in sorted(others))
+    first = f"nothing was played, skipped {sum(others.values())}\n"
+    assert run(make(name, ""), *(path for path in FILES if path != PREFIX)) == (3, first + said, "")
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_a_file_without_vectors_plays_nothing(name: str, make: Make, tmp_path: Path) -> None:
+    """That is no success either."""
+    path = write(tmp_path / "none.jsonl", read()[:1])
+    assert run(make(name, ""), path) == (3, "nothing was played\n", "")
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_an_operation_that_is_not_there_is_named(name: str, make: Make, tmp_path: Path) -> None:
+    """The example has no look from inside, whatever it claims."""
+    header, *vectors = read()
+    looking = next(it for it in vectors if it["needs"] == ["inspect", "pool"])
+    path = write(tmp_path / "looking.jsonl", [header, {**looking, "needs": ["pool"]}])
+    said = "nothing was played, skipped 1\n    1 skipped: inspect is unsupported\n"
+    assert run(make(name, ""), path) == (3, said, "")
+
+
+@pytest.mark.parametrize("fault", RAISES)
+@pytest.mark.parametrize("name", RUNNERS)
+def test_a_cache_that_raises_fails(name: str, fault: str, make: Make) -> None:
+    """Each vector that meets it, with the message in one line; nothing else is told, and the others go on."""
+    status, said, complaint = run(make(name, fault), PREFIX)
+    lines = said.splitlines()
+    failed = [at for at, line in enumerate(lines) if line.startswith("prefix-")]
+    assert (status, complaint, len(failed) > 0) == (1, "", True)
+    begin = "    step " if fault == "locks raise" else '    build: {"page_size":'
+    assert all(lines[at + 1].startswith(begin) for at in failed)
+    raised = {lines[at + 2] for at in failed}
+    assert len(raised) == 1
+    assert re.fullmatch(r"    raised   .*lost.+hold.*", raised.pop())
+    counts = next(line for line in lines if line.startswith(f"failed {len(failed)}, "))
+    assert ("passed" in counts) == (fault == "locks raise")
 
 
 @pytest.mark.parametrize("name", RUNNERS)
@@ -140,6 +185,11 @@ BAD = {
     "two values": b'{"format":"cache-vectors","schema":1,"kind":"prefix"} {}\n',
     "lists in lists": b"[" * 100_000,
     "zeros": bytes(1000),
+    "another schema": b'{"format":"cache-vectors","schema":2,"kind":"prefix"}\n',
+    "a schema below zero": b'{"format":"cache-vectors","schema":-1,"kind":"prefix"}\n',
+    "a schema in quotes": b'{"format":"cache-vectors","schema":"1","kind":"prefix"}\n',
+    "a schema that is true": b'{"format":"cache-vectors","schema":true,"kind":"prefix"}\n',
+    "a schema in a list": b'{"format":"cache-vectors","schema":[ 1 ],"kind":"prefix"}\n',
 }
 
 
@@ -156,14 +206,53 @@ def test_bad_input_is_one_line(what: str, make: Make, tmp_path: Path) -> None:
         assert complaint == run(make("python", ""), path)[2]
 
 
-def test_words_that_mean_nothing_are_one_line(make: Make, tmp_path: Path) -> None:
-    """No file, an option that is not there, and a file of known deviations that is none."""
+def test_another_schema_is_named(make: Make, tmp_path: Path) -> None:
+    """With the one that a runner reads, and where to find another runner."""
+    path = write(tmp_path / "later.jsonl", [{**read()[0], "schema": 17}])
+    said = f"{path}: line 1: schema is 17, and must be 1: take the runner that came with these vectors\n"
+    assert {run(make(name, ""), path) for name in RUNNERS} == {(2, "", said)}
+
+
+KNOWN, BROKEN, USAGE = "known.json", "broken.json", "usage: run_vectors FILE... [--known FILE], with one list"
+WORDS = {
+    "no file": ([], USAGE),
+    "an option that is not there": (["--loud", PREFIX], USAGE),
+    "an option that is not there, and a list that is not": (["--loud", PREFIX, "--known", "none"], USAGE),
+    "no list": ([PREFIX, "--known"], USAGE),
+    "a list without a name": (["--known", "", PREFIX], USAGE),
+    "two lists": ([PREFIX, "--known", KNOWN, "--known", KNOWN], USAGE),
+    "two lists, one of them none": (["--known", BROKEN, PREFIX, "--known", "none"], USAGE),
+    "a list without a file": (["--known", KNOWN], USAGE),
+    "a list that is called as the option": (["--known", "--known", PREFIX], "--known: must be a file that"),
+    "the option as the name of the second": (["--known", KNOWN, "--known", "--known", PREFIX], USAGE),
+    "a list that is broken": (
+        [PREFIX, "--known", BROKEN],
+        f"--known {BROKEN}: must be plain JSON, an object",
+    ),
+    "a list that is not there": ([PREFIX, "--known", "none"], "none: must be a file that can be read"),
+}
+
+
+@pytest.mark.parametrize("what", WORDS)
+def test_words_that_mean_nothing_are_one_line(
+    what: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same line of all, and status 2."""
+    (tmp_path / KNOWN).write_text("{}", encoding="utf-8")
+    (tmp_path / BROKEN).write_text('{"id": 1', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    words, beginning = WORDS[what]
+    ((status, said, complaint),) = {run(make(name, ""), *words) for name in RUNNERS}
+    assert (status, said, complaint.count("\n")) == (2, "", 1)
+    assert complaint.startswith(beginning)
+
+
+def test_a_list_may_begin_with_empty_lines(make: Make, tmp_path: Path) -> None:
+    """And ends as its editor left it."""
     known = tmp_path / "known.json"
-    known.write_text('{"id": 1', encoding="utf-8")
-    for words in ([], ["--loud", PREFIX], [PREFIX, "--known"], [PREFIX, "--known", known]):
-        found = {run(make(name, ""), *words) for name in RUNNERS}
-        ((status, said, complaint),) = found
-        assert (status, said, complaint.count("\n")) == (2, "", 1)
+    known.write_text('\n \r\n{"prefix-X1-00000000": "known"}\n\n', encoding="utf-8")
+    ((status, said, complaint),) = {run(make(name, ""), PREFIX, "--known", known) for name in RUNNERS}
+    assert (status, said.count("passed"), complaint) == (0, 1, "")
 
 
 def test_all_say_the_same_of_vectors_that_demand_something_else(make: Make, tmp_path: Path) -> None:
@@ -250,4 +339,4 @@ def test_all_end_alike_on_spoiled_bytes(make: Make, tmp_path: Path) -> None:
         ((status, _, _),) = {run(make(name, ""), path) for name in RUNNERS}
         statuses.add(status)
     assert 2 in statuses
-    assert statuses <= {0, 1, 2}
+    assert statuses <= {0, 1, 2, 3}

@@ -1,0 +1,49 @@
+"""What became of mutants, in a file that many runs may share: who noticed, or for which sources nobody."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from pathlib import Path
+
+from pymllm.conformance.kept_lines import KeptLines
+
+
+class Results:
+    """Results in a file of JSON lines, one for each mutant that was tried.
+
+    Who was noticed stays noticed, under whatever tests. That nobody noticed counts for the same sources only.
+    """
+
+    def __init__(self, path: Path, sources: str) -> None:
+        self._path = path
+        self._sources = sources
+        self.reload()
+
+    def reload(self) -> None:
+        """Read what other processes have kept, too."""
+        self._kept = KeptLines(self._path, "mutant", "result of a mutant")
+        self.known: dict[str, str] = {}
+        for record in self._kept:
+            match record:
+                case {"mutant": str(name), "by": str(by)} if by:
+                    self.known[name] = by
+                case {"mutant": str(name), "by": "", "sources": self._sources}:
+                    self.known.setdefault(name, "")
+
+    def keep(self, name: str, by: str) -> None:
+        """Write down at once what became of one; ``by`` is empty where nobody noticed."""
+        self.known[name] = by
+        self._kept.append({"mutant": name, "by": by} | ({} if by else {"sources": self._sources}))
+
+
+def digest_sources(root: Path, without: Collection[Path] = ()) -> str:
+    """Return a digest of the package and of all tests: of the names and the bytes of their files."""
+    whole = hashlib.sha256()
+    paths = [path for folder in ("src/pymllm", "tests") for path in (root / folder).rglob("*")]
+    for name, path in sorted((path.relative_to(root).as_posix(), path) for path in paths):
+        is_left_behind = any(part == "__pycache__" or part[0] == "." for part in name.split("/"))
+        if path.is_file() and path not in without and not is_left_behind:
+            content = path.read_bytes()
+            whole.update(f"{name}\0{len(content)}\0".encode() + content)
+    return whole.hexdigest()
