@@ -157,7 +157,8 @@ def test_what_is_lost_is_tried_again_and_told(tmp_path: Path, monkeypatch: pytes
     result = soak(*SHORT, "--executor", ENGINE, "--shards", "3", "--output", tmp_path / "c")
     assert result.exit_code == 0
     assert result.stderr == (
-        "pymllm: tried again after a loss: 1 attempt of shard 2; the last: shard 2-of-3: OSError: node is gone\n"
+        "pymllm: tried again after a loss: 1 attempt of shard 2; "
+        "the last: shard 2-of-3: OSError: node is gone\n"
     )
     assert [it.number for it in Engine.asked] == [1, 2, 3, 2]
 
