@@ -1,20 +1,30 @@
-"""A campaign on Ray: two nodes on this machine, of which one dies in the middle."""
+"""A campaign on Ray: two nodes on this machine, of which some die in the middle."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.engines.campaigns import Campaign, environment, is_below, retried, single
+from tests.engines.campaigns import (
+    LOST,
+    PLAYED,
+    SHARDS,
+    SHORT,
+    Campaign,
+    environment,
+    is_below,
+    taken_over,
+    tried_again,
+)
 
 pytest.importorskip("ray", reason="needs ray; tox -e engines has it")
 
@@ -55,33 +65,46 @@ def add_node(cluster: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_node_that_is_killed_costs_a_retry_and_no_verdict(cluster: Any, tmp_path: Path) -> None:
-    """The ledger has the bytes of a campaign in one process, and no shard outlives its node."""
-    node = next(it for it in cluster.list_all_nodes() if not it.head)
-    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-    with Campaign(tmp_path, "--executor", f"ray:{cluster.address}", "--shards", 4) as campaign:
-        shard = campaign.wait_for_play(lambda it: is_below(it, raylet.pid))
-        for process in (raylet, *raylet.children()):
-            os.kill(process.pid, signal.SIGKILL)
-        assert psutil.wait_procs([shard], timeout=20)[1] == []
-        status, output, errors = campaign.end()
-    assert (status, retried(errors)) == (0, 1), output + errors
+def test_nodes_that_are_killed_cost_retries_and_no_verdict(
+    cluster: Any, tmp_path: Path, whole: bytes
+) -> None:
+    """Two whole nodes and a worker, with a shard of nine each; a new node comes for each that is gone."""
+    engine = ("--executor", f"ray:{cluster.address}", "--shards", SHARDS)
+    with Campaign(tmp_path, *PLAYED, *engine) as campaign:
+        for is_whole in (True, False, True):
+            node = next(it for it in cluster.list_all_nodes() if not it.head)
+            raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+            by = partial(is_below, ancestor=raylet.pid)
+            if is_whole:
+                campaign.lose(by, lambda worker, node=raylet: kill_node(node))
+                cluster.remove_node(node, allow_graceful=False)
+                add_node(cluster)
+            else:
+                campaign.lose(by)
+        errors = campaign.end_well(whole)
+    assert len(campaign.lost) == LOST
+    assert tried_again(errors) >= {*campaign.lost}
     assert "NodeDiedError" in errors
-    assert campaign.ledger() == single(tmp_path / "single")
+    assert taken_over(errors) >= sum(campaign.lost.values())
+
+
+def kill_node(raylet: psutil.Process) -> None:
+    """Kill what a node is, at once, as where somebody pulls the plug; shards have nobody left."""
+    for process in (raylet, *raylet.children()):
+        process.kill()
 
 
 @pytest.mark.slow
-def test_what_is_cancelled_ends_on_every_node(cluster: Any, tmp_path: Path) -> None:
+def test_what_is_cancelled_ends_on_every_node(cluster: Any, tmp_path: Path, whole_short: bytes) -> None:
     """Ctrl-C: shards that are played end, and the campaign goes on later."""
-    with Campaign(tmp_path, "--executor", f"ray:{cluster.address}", "--shards", 4) as campaign:
-        shard = campaign.wait_for_play(lambda it: True)
+    engine = ("--executor", f"ray:{cluster.address}")
+    with Campaign(tmp_path, *SHORT, *engine, "--shards", 3) as campaign:
+        _, shard, _ = campaign.wait_for_play(lambda worker: True)
         campaign.process.send_signal(signal.SIGINT)
         status, output, errors = campaign.end()
         assert status == 130, output + errors
         assert psutil.wait_procs([shard], timeout=20)[1] == []
-    again = f"pymllm soak --resume {campaign.folder} --executor ray:{cluster.address}"
+    again = f"pymllm soak --resume {campaign.folder} {' '.join(engine)}"
     assert f"continue with: {again}" in errors
     with Campaign(tmp_path, words=again.split()[1:]) as resumed:
-        status, output, errors = resumed.end()
-    assert status == 0, output + errors
-    assert resumed.ledger() == single(tmp_path / "single")
+        resumed.end_well(whole_short)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from concurrent.futures import CancelledError
 from pathlib import Path
 
@@ -11,26 +9,27 @@ import psutil
 import pytest
 
 from pymllm.errors import UsageError
-from tests.engines.campaigns import Campaign, retried, single, taken_over
+from tests.engines.campaigns import LOST, PLAYED, SHARDS, Campaign, taken_over, tried_again
 
 pytest.importorskip("submitit", reason="needs submitit; tox -e engines has it")
 
 
 @pytest.mark.slow
-def test_a_job_that_is_killed_costs_a_retry_and_no_verdict(tmp_path: Path) -> None:
-    """Its shard goes on in another job."""
-    engine = "tests.engines.local_jobs:make"
-    with Campaign(tmp_path, "--executor", engine, "--shards", 3) as campaign:
-        shard = campaign.wait_for_play(lambda it: True)
-        job = shard.parent()
-        assert job is not None
-        assert "submitit.core._submit" in job.cmdline()
-        os.kill(job.pid, signal.SIGKILL)
-        assert psutil.wait_procs([shard], timeout=20)[1] == []
-        status, output, errors = campaign.end()
-    assert (status, retried(errors)) == (0, 1), output + errors
-    assert taken_over(errors) > 0
-    assert campaign.ledger() == single(tmp_path / "single")
+def test_jobs_that_are_killed_cost_retries_and_no_verdict(tmp_path: Path, whole: bytes) -> None:
+    """Three of nine; each goes on in another job."""
+    engine = ("--executor", "tests.engines.local_engines:jobs", "--shards", SHARDS)
+    with Campaign(tmp_path, *PLAYED, *engine) as campaign:
+        for _ in range(LOST):
+            campaign.lose(is_a_job)
+        errors = campaign.end_well(whole)
+    assert len(campaign.lost) == LOST
+    assert tried_again(errors) >= {*campaign.lost}
+    assert taken_over(errors) >= sum(campaign.lost.values())
+
+
+def is_a_job(worker: psutil.Process) -> bool:
+    """Tell whether it is the process of a job, as submitit names it."""
+    return "submitit.core._submit" in worker.cmdline()
 
 
 def test_calls_are_jobs_of_one_array(tmp_path: Path) -> None:

@@ -8,15 +8,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pytest_benchmark.logger import Logger
 
-from benchmarks import code_hash, soak_merge, soak_profile, verify_profile
+from benchmarks import code_hash, engine_overhead, soak_merge, soak_profile, verify_profile
 from benchmarks.code_hash import code_of, sources_of
 from benchmarks.conftest import pytest_benchmark_compare_machine_info, pytest_benchmark_update_json
 from benchmarks.machine import machine_facts
@@ -24,6 +26,7 @@ from benchmarks.peers.__main__ import chosen, gate, main
 from benchmarks.peers.contenders import CONTENDERS, describe
 from benchmarks.peers.run import Options, all_scenarios, play
 from benchmarks.peers.table import make_markdown, make_table
+from benchmarks.process_meter import ProcessMeter
 from pymllm.adapters.projects import CHECKOUTS, MEGATRON, MLLM
 from pymllm.instrument.peer_comparison import OURS, make_row
 from pymllm.report.loading import load_runs
@@ -291,6 +294,95 @@ def test_what_a_merge_takes_is_told_by_the_number_of_shards(capsys: pytest.Captu
     with pytest.raises(SystemExit) as ended:
         soak_merge.main(["--shards", "0"])
     assert (ended.value.code, "0 is not a number of at least 1" in capsys.readouterr().err) == (2, True)
+
+
+def test_what_an_engine_adds_is_told_beside_bare_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same campaign on both; every round is written down, and shards took a part of it."""
+    words = ["--engine", "bare", "--engine", "processes", "--runs", "1", "--shards", "1", "--rounds", "1"]
+    path = tmp_path / "rounds.json"
+    assert engine_overhead.main([*words, "--workers", "1", "--json", str(path)]) == 0
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert (document["runs"], document["operations"]) == (1, engine_overhead.LENGTH)
+    rounds = [engine_overhead.Round(**it) for it in document["rounds"]]
+    assert [it.engine for it in rounds] == ["bare", "processes"]
+    assert all(0 < it.shard_cpu < it.cpu and it.wall > 0 for it in rounds)
+    assert engine_overhead.make_table(rounds) in capsys.readouterr().out
+
+
+def test_the_best_round_of_each_engine_counts() -> None:
+    """Each column for itself; an engine is beyond the bound by either time, not by its cluster's start."""
+    bare = [engine_overhead.Round("bare", wall, 20.0, 18.0, 0.0, 0.0, 0.0, 0.0) for wall in (11.0, 10.0)]
+    slow = engine_overhead.Round("dask", 11.5, 20.0, 18.0, 1.0, 2.0, 0.5, 1.0)
+    busy = engine_overhead.Round("ray", 10.0, 22.2, 18.0, 30.0, 30.0, 0.0, 0.0)
+    *_, first, second, third = engine_overhead.make_table([*bare, slow, busy]).splitlines()
+    assert first.split() == [
+        "bare",
+        "10.0",
+        "20.0",
+        "18.0",
+        "1.000",
+        "1.000",
+        "10.0",
+        "20.0",
+        "1.000",
+        "1.000",
+    ]
+    assert second.split() == [
+        "dask",
+        "11.5",
+        "20.0",
+        "18.0",
+        "1.150",
+        "1.000",
+        "13.0",
+        "23.0",
+        "1.300",
+        "1.150",
+    ]
+    assert third.split()[4:6] == ["1.000", "1.110"]
+    for percent, names in ((10, ["dask", "ray"]), (12, ["dask"]), (16, [])):
+        assert engine_overhead.beyond([*bare, slow, busy], percent) == names
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seconds", "0"], "0 is no number above 0"),
+        (["--shards", "0"], "0 is no number in 1..10,000"),
+        (["--most", "10", "--engine", "processes"], "add --engine bare"),
+        (["--json", "/no such folder/x"], "is no folder that can be written to"),
+    ],
+)
+def test_an_overhead_that_cannot_be_measured_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is played."""
+    with pytest.raises(SystemExit) as ended:
+        engine_overhead.main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_meter_counts_what_left_its_parent_and_ends_it() -> None:
+    """A process in a session of its own, whose starter is gone; nobody else's."""
+    work = (
+        "import time; end = time.process_time() + 0.4\nwhile time.process_time() < end: pass\ntime.sleep(60)"
+    )
+    start = (
+        f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {work!r}], start_new_session=True)"
+    )
+    with ProcessMeter(lambda words: "time.process_time" in " ".join(words[-1:])) as meter:
+        subprocess.run([sys.executable, "-c", start], env=meter.environment, check=True, timeout=60)
+        deadline = time.monotonic() + 60
+        while meter.seconds()[1] < 0.4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (left,) = meter.running()
+        assert "process_time" in left.cmdline()[-1]
+        everything, part = meter.seconds()
+    assert 0.4 <= part <= everything < 5
+    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
 
 
 def test_the_time_of_a_verification_is_told_by_part(

@@ -33,6 +33,7 @@ class Progress:
     done: int = 0
     running: int = 0  # given to the engine; where it has a queue of its own, they may wait there
     retried: int = 0  # attempts after the first
+    again: set[int] = field(default_factory=set)  # shards that had one
     runs: int = 0  # runs, operations, failures: of the shards that are done
     operations: int = 0
     failures: int = 0
@@ -188,6 +189,7 @@ class Spread:
             self.progress.lost[number] = f"given up after {attempts}; the last one: {reason}"
             return
         self.progress.retried += 1
+        self.progress.again.add(number)
         due = time.monotonic() + self._pause * 2 ** (attempt.count - 1)
         is_last = attempt.count == self._retries
         self._waiting.append(_Attempt(attempt.task, attempt.count + 1, due, is_alone and is_last))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ _FEW = 4  # shards for each worker, so that a slow one holds up little
 _UNKNOWN = 16  # shards, where an engine does not say how many workers it has
 ENGINE_LOG = "engine.log"
 """What an engine prints while it plays a campaign, in the campaign's folder."""
+_NAMED = 10  # shards that are named one by one
 _LONGEST = 50_000  # as of `pymllm.cli.soak`
 _BETWEEN_DRAWS = 0.5  # seconds
 
@@ -169,8 +170,8 @@ def _play(
     engine.close(at_once=spread.interruption is not None)
     report = _merge(plan, asked, folder, returned.folders, returned.refused, spread)
     if progress.retried:
-        attempts = count_of(progress.retried, "attempt")
-        complain(f"tried again after a loss: {attempts}; the last: {progress.trouble}")
+        attempts, shards = count_of(progress.retried, "attempt"), _names_of(progress.again)
+        complain(f"tried again after a loss: {attempts} of {shards}; the last: {progress.trouble}")
     if progress.resumed:
         complain(f"taken over from attempts that were lost: {count_of(progress.resumed, 'run')}")
     if spread.interruption is not None or progress.lost:
@@ -179,6 +180,13 @@ def _play(
         raise spread.interruption
     at_once = min(engine.workers or plan.shards, plan.shards)
     return replace(report, seconds=monotonic() - begun, jobs=at_once * asked.jobs)
+
+
+def _names_of(shards: Collection[int]) -> str:
+    """Name some shards by their numbers, or say how many they are."""
+    if len(shards) > _NAMED:
+        return f"{len(shards):,} shards"
+    return f"shard{'s' if len(shards) > 1 else ''} {', '.join(map(str, sorted(shards)))}"
 
 
 def _merge(

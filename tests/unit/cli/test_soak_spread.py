@@ -157,9 +157,33 @@ def test_what_is_lost_is_tried_again_and_told(tmp_path: Path, monkeypatch: pytes
     result = soak(*SHORT, "--executor", ENGINE, "--shards", "3", "--output", tmp_path / "c")
     assert result.exit_code == 0
     assert result.stderr == (
-        "pymllm: tried again after a loss: 1 attempt; the last: shard 2-of-3: OSError: node is gone\n"
+        "pymllm: tried again after a loss: 1 attempt of shard 2; "
+        "the last: shard 2-of-3: OSError: node is gone\n"
     )
     assert [it.number for it in Engine.asked] == [1, 2, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(3, "4 attempts of shards 1, 2, 3"), (11, "12 attempts of 11 shards")]
+)
+def test_shards_that_were_lost_are_named_where_they_are_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, words: str
+) -> None:
+    """Each once, however often it was lost."""
+    left = [*range(1, count + 1), 2]
+
+    def lose(task: ShardTask) -> None:
+        if task.number in left:
+            left.remove(task.number)
+            raise OSError("gone")
+
+    monkeypatch.setattr(Engine, "before", staticmethod(lose))
+    one = ("--longest", "50", "--executor", ENGINE, "--shards", count)
+    result = soak(*SHORT, *one, "--output", tmp_path / "c")
+    assert result.exit_code == 0
+    assert (
+        f"tried again after a loss: {words}; the last: shard 2-of-{count}: OSError: gone\n" in result.stderr
+    )
 
 
 def test_a_shard_that_is_given_up_makes_the_verdict_unknown(
