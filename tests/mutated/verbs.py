@@ -65,6 +65,9 @@ def warm_up() -> None:
             "conformance.shrinker",
         ),
         *(
+            "campaign.engines",
+            "campaign.returned",
+            "campaign.spread",
             "conformance.soak.campaign",
             "oracle.judge",
             "report.loading",

@@ -18,6 +18,7 @@ from pymllm.campaign import shard_task, spread
 from pymllm.campaign.plan import FILE, STOP, read_plan
 from pymllm.campaign.shard_task import PlayedShard, ShardTask
 from pymllm.campaign.spread import Progress
+from pymllm.cli import soak_spread
 from pymllm.cli.soak_spread import describe_spread, spread_display
 from pymllm.cli.tables import BETWEEN_LINES
 from tests.unit.cli.typed import Terminal, refused, typed
@@ -272,6 +273,41 @@ def test_deviations_travel_as_text(tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert {it.known for it in Engine.asked} == {known.read_text()}
     assert read_plan(tmp_path / "c").known == known.read_text()
+
+
+def test_a_corpus_travels_as_text_and_is_played_as_by_one_process(tmp_path: Path) -> None:
+    """Its runs are dealt out with the others; the folder need not be on the node."""
+    corpus, several = tmp_path / "corpus", tmp_path / "several"
+    assert soak(*SHORT, "--jobs", "1", "--output", tmp_path / "before").exit_code == 0
+    assert soak("merge", tmp_path / "before", "--corpus", corpus).exit_code == 0
+    text = (corpus / "corpus.jsonl").read_text()
+    new = (*SHORT[:-1], "4", "--corpus", corpus)
+    assert soak(*new, "--jobs", "1", "--output", tmp_path / "alone").exit_code == 0
+    result = soak(*new, "--executor", ENGINE, "--shards", "3", "--retries", "0", "--output", several)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert (several / "ledger.jsonl").read_bytes() == merged(tmp_path / "alone", to=tmp_path / "merged")
+    header, *runs = map(json.loads, (several / "ledger.jsonl").read_text().splitlines())
+    kept = [it["seed"] for it in header["corpus"]]
+    assert len(kept) == text.count("\n") - 1 > 1
+    assert [it["seed"] for it in runs[: len(kept)]] == kept
+    shards = [(several / "shards" / f"{it}-of-3" / "ledger.jsonl").read_text() for it in (1, 2, 3)]
+    assert sum(any(f'"number": {it},' in shard for it in range(len(kept))) for shard in shards) > 1
+    assert {it.corpus for it in Engine.asked} == {text} == {read_plan(several).corpus}
+    refused("soak", "--resume", several, "--executor", ENGINE, "--corpus", corpus, words="--corpus: --resume")
+
+
+def test_a_corpus_that_cannot_travel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is opened; one that is not there yet is empty."""
+    words = ("--executor", ENGINE, "--output", tmp_path / "c", "--corpus", tmp_path)
+    (tmp_path / "corpus.jsonl").write_text("nothing\n")
+    refused("soak", *SHORT, *words, words="corpus.jsonl:1: not JSON")
+    monkeypatch.setattr(soak_spread, "_CORPUS_LIMIT", 7)
+    why = "corpus.jsonl has 8 bytes, and goes out with each shard; with --executor it may have 7."
+    refused("soak", *SHORT, *words, words=why)
+    assert (Engine.asked, Engine.closed, (tmp_path / "c").exists()) == ([], [], False)
+    (tmp_path / "corpus.jsonl").unlink()
+    assert soak(*SHORT, *words, "--shards", "1").exit_code == 0
+    assert [it.corpus for it in Engine.asked] == [None]
 
 
 @pytest.mark.parametrize(
