@@ -266,7 +266,7 @@ def _plan(folder: Path) -> bytes:
 
 
 class _Interrupted(Executor):
-    """Is given a shard, and Ctrl-C comes: what a file says was taken for a campaign, and nothing is played."""
+    """Is given a shard, and Ctrl-C comes: what a file says was taken for a campaign, nothing is played."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> NoReturn:
         raise KeyboardInterrupt

@@ -78,7 +78,8 @@ class SpreadOptions:
         if self.executor is None:
             options.refuse_typed(("shards", "retries"), "this is for --executor, which is not given")
             return False
-        options.refuse_typed(("shard", "run", "cabinets", "faults"), "this is for one process, not --executor")
+        why = "this is for one process, not --executor"
+        options.refuse_typed(("shard", "run", "cabinets", "faults"), why)
         return True
 
 

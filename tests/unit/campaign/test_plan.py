@@ -13,7 +13,8 @@ from pymllm.campaign.plan import FILE, SHARDS, STOP, ShardPlan, plan_schema, rea
 from pymllm.errors import TraceError, UsageError
 
 PLAN = ShardPlan(
-    3, 7, ("rows", "mine:Cache"), ({"max_reqs": 3},), "RowMachine", 900, None, 300, "1/8", "[[deviation]]", "{}"
+    *(3, 7, ("rows", "mine:Cache"), ({"max_reqs": 3},), "RowMachine"),
+    *(900, None, 300, "1/8", "[[deviation]]", "{}"),
 )
 
 
