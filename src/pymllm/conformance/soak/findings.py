@@ -1,14 +1,13 @@
 """What campaigns found, as fleets of fuzzers keep it: one entry for each law and small program.
 
 Many runs meet the same bug. Their programs are made small, as many of an adapter and law as somebody asks
-for, and two that differ in the names of tokens, namespaces and steps only are one. Runs whose programs nobody
-made small are one entry for each adapter and law. What an earlier merge found is known: it is told with the
-version that saw it first, and only what is not known is news.
+for, and two that differ in names only are one (`pymllm.conformance.soak.program_digest`). Runs whose programs
+nobody made small are one entry for each adapter and law. What an earlier merge found is known: it is told
+with the version that saw it first, and only what is not known is news.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -21,14 +20,13 @@ from msgspec.structs import replace
 
 from pymllm.conformance.acting import with_scenario
 from pymllm.conformance.documents import FindingRow, FindingsDocument, read_as
-from pymllm.conformance.reduction import renumbered
 from pymllm.conformance.runner import Progress, versions
 from pymllm.conformance.shrinker import ShrinkTask, run_shrink
 from pymllm.conformance.soak.ledger import FILE, RunRecord
 from pymllm.conformance.soak.merging import merge_ledgers
+from pymllm.conformance.soak.program_digest import digest_program
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import PymllmError, TraceError
-from pymllm.history.codec import encode
 from pymllm.history.files import History, load_history, write_history
 from pymllm.text_file import read_json, read_text_file, write_text_file
 
@@ -39,38 +37,10 @@ PROGRAMS = "programs"
 SECONDS = 60.0
 """What making one program small may take."""
 
-_RENAMED = ("tokens", "next_tokens", "extra_key")
-
 
 def unseen(label: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]:
     """Show no progress."""
     return nullcontext()
-
-
-def digest_program(history: History) -> str:
-    """Condense a program, equal for programs that differ in names only: of tokens, namespaces and steps.
-
-    Names are numbers, by who comes first. Neither the configuration nor the adapter counts.
-    """
-    steps = {step.number: number for number, step in enumerate(history.steps, 1)}
-    names: dict[str, dict[str, int]] = {name: {} for name in _RENAMED}
-    names["next_tokens"] = names["tokens"]
-
-    def rename(value: Any, of: dict[str, int]) -> Any:
-        if isinstance(value, list):
-            return [rename(it, of) for it in value]
-        return value if value is None else of.setdefault(json.dumps(value), len(of))
-
-    def walk(value: Any, name: str = "") -> Any:
-        if name in _RENAMED and (name == "extra_key" or isinstance(value, list)):
-            return rename(value, names[name])
-        if isinstance(value, dict):
-            return {key: walk(it, key) for key, it in value.items()}
-        return [walk(it) for it in value] if isinstance(value, list) else value
-
-    named = (renumbered(step.operation, lambda it: steps.get(it, it)) for step in history.steps)
-    operations = [walk(encode(operation)) for operation in named]
-    return hashlib.sha256(json.dumps(operations, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(slots=True)
