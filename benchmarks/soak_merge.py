@@ -32,7 +32,7 @@ from msgspec import structs
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pymllm.adapters.registry import OWN
-from pymllm.conformance.soak.campaign import MergePlan, SoakPlan, merge_campaigns, soak
+from pymllm.conformance.soak.campaign import SoakPlan, soak
 from pymllm.conformance.soak.ledger import (
     FILE,
     CampaignHeader,
@@ -42,6 +42,7 @@ from pymllm.conformance.soak.ledger import (
     write_line,
 )
 from pymllm.conformance.soak.measured import MEASURED_FILE
+from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
 from pymllm.oracle.verdicts import Verdict
 
 __all__ = ["Merge", "main", "measure_merge", "measure_stages", "play_sample", "write_shards"]

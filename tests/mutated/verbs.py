@@ -69,6 +69,7 @@ def warm_up() -> None:
             "campaign.returned",
             "campaign.spread",
             "conformance.soak.campaign",
+            "conformance.soak.merged_campaigns",
             "oracle.judge",
             "report.loading",
             "report.page",

@@ -27,7 +27,8 @@ from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
     from pymllm.conformance.shards import Shard
-    from pymllm.conformance.soak.campaign import SoakPlan, SoakReport
+    from pymllm.conformance.soak.campaign import SoakPlan
+    from pymllm.conformance.soak.results import SoakReport
 
 _SEED_STOP = 2**32
 _MINUTES = 10.0
@@ -294,8 +295,8 @@ def merge_command(
 
     Exit status: as of pymllm soak, and 3 if runs of a campaign are missing.
     """
-    from pymllm.conformance.soak.campaign import MergePlan, merge_campaigns
     from pymllm.conformance.soak.findings import read_baseline
+    from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
 
     trusted = options.names_of(adapters, commands)
     for name in trusted:
@@ -319,7 +320,8 @@ def merge_command(
 
 def _play(asked: SoakOptions, progress: str) -> SoakReport:
     from pymllm.cli.soak_table import soak_display
-    from pymllm.conformance.soak.campaign import load_campaign, soak
+    from pymllm.conformance.soak.campaign import soak
+    from pymllm.conformance.soak.resuming import load_campaign
 
     with options.refusing(), options.refusing_unreadable():
         resumed = None if asked.resume is None else load_campaign(asked.resume)
@@ -342,7 +344,7 @@ def _tell(
     """Keep and print the results of campaigns; return the exit status."""
     document = report.document(strict=strict)
     if store is not None:  # with the course of the memory, and the programs of the failures
-        from pymllm.conformance.soak.campaign import find_ledgers
+        from pymllm.conformance.soak.merged_campaigns import find_ledgers
         from pymllm.report.documents import read_ledger_file
         from pymllm.report.program_files import files_of
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pymllm.campaign.engines import Engine
     from pymllm.campaign.spread import Progress, Spread
     from pymllm.cli.soak import SoakOptions
-    from pymllm.conformance.soak.campaign import SoakReport
+    from pymllm.conformance.soak.results import SoakReport
 
 _FEW = 4  # shards for each worker, so that a slow one holds up little
 _UNKNOWN = 16  # shards, where an engine does not say how many workers it has
@@ -215,8 +215,9 @@ def _merge(
 ) -> SoakReport:
     """Merge the shards that are there into the campaign's folder, in place of what was merged before."""
     from pymllm.conformance.smoke import SmokeFailure
-    from pymllm.conformance.soak.campaign import MergePlan, SoakReport, merge_campaigns
     from pymllm.conformance.soak.ledger import FILE
+    from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
+    from pymllm.conformance.soak.results import SoakReport
     from pymllm.conformance.soak.totals import Totals
 
     def refuse(played: Iterable[str]) -> None:

@@ -30,9 +30,9 @@ from pymllm.cli.tables import (
     time_of,
 )
 from pymllm.conformance.program import write_program
-from pymllm.conformance.soak.campaign import SoakReport
 from pymllm.conformance.soak.ledger import CampaignHeader, RunRecord
 from pymllm.conformance.soak.merging import Missing
+from pymllm.conformance.soak.results import SoakReport
 from pymllm.conformance.soak.schedule import is_run_of
 from pymllm.conformance.soak.totals import AdapterTotals, Drift, Totals
 from pymllm.oracle.laws import find_law

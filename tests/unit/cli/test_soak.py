@@ -33,9 +33,10 @@ from pymllm.conformance.shards import Shard
 from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak import campaign
-from pymllm.conformance.soak.campaign import SoakPlan, SoakReport
+from pymllm.conformance.soak.campaign import SoakPlan
 from pymllm.conformance.soak.ledger import FILE, Failure, Ledger
 from pymllm.conformance.soak.merging import Conflict
+from pymllm.conformance.soak.results import SoakReport
 from pymllm.conformance.soak.schedule import seed_of
 from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
 from pymllm.errors import InvariantViolation

@@ -15,17 +15,13 @@ from msgspec import structs
 
 from pymllm.adapters.registry import OWN, find_adapter
 from pymllm.conformance.program import rerun_history
-from pymllm.conformance.soak import campaign, ledger
-from pymllm.conformance.soak.campaign import (
-    MergePlan,
-    SoakPlan,
-    load_campaign,
-    merge_campaigns,
-    soak,
-)
+from pymllm.conformance.soak import ledger, resuming
+from pymllm.conformance.soak.campaign import SoakPlan, soak
 from pymllm.conformance.soak.findings import PROGRAMS
 from pymllm.conformance.soak.ledger import FILE, Ledger, Memory, RunRecord, Shares, read_ledger
+from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
 from pymllm.conformance.soak.merging import merge_ledgers
+from pymllm.conformance.soak.resuming import load_campaign
 from pymllm.conformance.soak.totals import DriftVerdict
 from pymllm.conformance.workers import Lost
 from pymllm.errors import UsageError
@@ -123,7 +119,7 @@ def test_a_campaign_of_another_version_does_not_go_on(
 ) -> None:
     """X3: its other runs were other programs."""
     soak(replace(PLAN, operations=10), tmp_path)
-    monkeypatch.setattr(campaign, "build_version", lambda: "9+other")
+    monkeypatch.setattr(resuming, "build_version", lambda: "9+other")
     with pytest.raises(UsageError, match=r"this is 9\+other"):
         load_campaign(tmp_path)
 

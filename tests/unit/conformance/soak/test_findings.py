@@ -12,7 +12,7 @@ from pymllm.adapters.registry import find_adapter
 from pymllm.cli.schema import make_schema
 from pymllm.conformance.documents import FindingRow
 from pymllm.conformance.program import rerun_history
-from pymllm.conformance.soak.campaign import MergePlan, SoakPlan, merge_campaigns, soak
+from pymllm.conformance.soak.campaign import SoakPlan, soak
 from pymllm.conformance.soak.findings import (
     FINDINGS_FILE,
     Findings,
@@ -20,6 +20,7 @@ from pymllm.conformance.soak.findings import (
     read_baseline,
 )
 from pymllm.conformance.soak.ledger import FILE, Failure
+from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
 from pymllm.errors import TraceError
 from pymllm.history.files import load_history
 from pymllm.oracle.verdicts import Verdict
