@@ -15,7 +15,7 @@ from msgspec import structs
 
 from pymllm.adapters.registry import OWN, find_adapter
 from pymllm.conformance.program import rerun_history
-from pymllm.conformance.soak import ledger, resuming
+from pymllm.conformance.soak import campaign, ledger, resuming
 from pymllm.conformance.soak.campaign import SoakPlan, soak
 from pymllm.conformance.soak.findings import PROGRAMS
 from pymllm.conformance.soak.ledger import FILE, Ledger, Memory, RunRecord, Shares, read_ledger
