@@ -350,7 +350,7 @@ def _tell(
 
         ledgers = find_ledgers(folders)
         curves = read_ledger_file(*ledgers).curves if ledgers else ()
-        beside = [it.parent for it in ledgers]
+        beside = [*(it.parent for it in ledgers), *([] if report.folder is None else [report.folder])]
         keep_run(store, document, curves, files_of(document), beside, report.headers[0].versions)
     from pymllm.cli.soak_table import make_text
 

@@ -228,9 +228,9 @@ def _merge(
     shrinks = int(spread.interruption is None)  # once, as one process does
     merge = MergePlan(folder, shrinks, jobs=asked.jobs, refuse=refuse)
     report = merge_campaigns(shards, merge) if shards else SoakReport((), Totals(), (), folder=folder)
-    lost = {f"shard {number}/{plan.shards}": why for number, why in sorted(spread.progress.lost.items())}
-    failures = tuple(SmokeFailure(name, None, why) for name, why in {**refused, **lost}.items())
-    return replace(report, refused=(*report.refused, *failures), interruption=spread.interruption)
+    lost = {f"{number}/{plan.shards}": why for number, why in sorted(spread.progress.lost.items())}
+    failures = tuple(SmokeFailure(name, None, why) for name, why in refused.items())
+    return replace(report, refused=failures, given_up=lost, interruption=spread.interruption)
 
 
 def _resuming(plan: ShardPlan, folder: Path, chosen: SpreadOptions) -> str:

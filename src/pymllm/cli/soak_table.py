@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from shlex import quote
 from time import monotonic
@@ -154,6 +154,7 @@ def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
     adapters = totals.adapters.values()
     broken = len({law for it in adapters for law in it.failures if law})
     problems = sum(1 for it in adapters for law in it.failures if not law) + len(report.refused)
+    lost = len(report.given_up)
     words = [
         f"{totals.operations:,} operations in {totals.runs:,} runs",
         f"{time_of(totals.cpu)} of CPU time",
@@ -161,9 +162,8 @@ def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
         f"{_goals(totals)} coverage goals reached, counted for each adapter",
     ]
     words += [f"{count_of(problems, 'error')} of adapters"] if problems else []
-    words += (
-        [f"{count_of(len(report.conflicts), 'run')} that differed when repeated"] if report.conflicts else []
-    )
+    words += [f"{count_of(lost, 'shard')} given up"] if lost else []
+    words += [f"{count_of(report.differing, 'run')} that differed when repeated"] if report.differing else []
     lacking = sum(it.count for it in report.missing_runs)
     words += [f"{count_of(lacking, 'run')} missing"] if lacking else []
     if report.has_baseline:
@@ -250,7 +250,7 @@ _LEGEND = {
     "places": "configurations and state machines of the adapter, those with a run first",
     "laws": "tested, of those that apply",
     "goals": "coverage goals reached, of those that the adapter must reach; `pymllm goals` lists all",
-    "failures": "runs that broke a law or ended with an error",
+    "failures": "runs that broke a law or ended with an error, once for each law",
     "ops/CPU s": "operations per second of CPU time, which is spent on",
     "calls": "the adapter and its implementation",
     "judge": "the oracle",
@@ -271,20 +271,39 @@ def _growth(value: float | None, unit: str) -> str:
 def _notes(report: SoakReport, strict: bool, verbose: bool) -> Iterator[str]:
     for smoke in report.refused:
         yield from ("", f"{smoke.name}  could not be examined", f"    because    {smoke.message}")
+    yield from _given_up(report.given_up)
     for lack in report.missing_runs:
         yield from ("", f"seed {lack.header.seed}: {_missing(lack)}")
         if lack.shards:
             shown = _shown([str(it) for it in lack.shards])
             yield f"    no ledger of {count_of(len(lack.shards), 'shard')}: {shown}"
-    for conflict in report.conflicts:
-        yield from ("", "X3  VIOLATED: the same run gave other results", f"    {conflict}")
     for adapter in report.totals.adapters.values():
         yield from _failures(report, adapter)
+    yield from _conflicts(report)
     yield from _kinds(report)
     for name, missing in report.missing.items():
         mark = "NEVER REACHED" if strict else "not reached"
         named = f": {'; '.join(missing)}" if strict or verbose else "; --verbose names them"
         yield from ("", f"{name}: {count_of(len(missing), 'coverage goal')} {mark}{named}")
+
+
+def _given_up(shards: Mapping[str, str], most: int = 20) -> Iterator[str]:
+    """List the shards that were given up."""
+    if shards:
+        yield from ("", f"given up: {count_of(len(shards), 'shard')}, whose runs are missing")
+    for shard, reason in list(shards.items())[:most]:
+        yield f"    {shard:10} {reason}"
+    if len(shards) > most:
+        yield f"    ... and {len(shards) - most:,} more; --json lists all"
+
+
+def _conflicts(report: SoakReport, most: int = 20) -> Iterator[str]:
+    """List the runs that gave other results."""
+    if report.conflicts:
+        yield from ("", f"the same run gave other results (X3): {count_of(report.differing, 'run')}")
+    yield from (f"    {conflict}" for conflict in report.conflicts[:most])
+    if len(report.conflicts) > most:
+        yield f"    ... and {len(report.conflicts) - most:,} more; --json lists {len(report.conflicts):,}"
 
 
 def _kinds(report: SoakReport, most: int = 50) -> Iterator[str]:
@@ -343,7 +362,8 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
         yield from explain(it.message, it.expected, it.observed, *where)
         yield from mistake_lines(finding.mistakes)
     else:
-        yield f"    looked at  {record.failure.message}"
+        met, length = record.failure, max(record.operations, record.failure.step)
+        yield from explain(met.message, met.expected, met.observed, record.config, met.step, length)
     config = json.dumps(record.config)
     yield f"    found      {record.version}, {config}, seed {record.seed}, step {record.failure.step}"
     command = f"pymllm soak --adapter {quote(adapter.name)} --config {quote(config)} --run {record.seed}"

@@ -203,6 +203,8 @@ def read_ledger_file(*paths: Path) -> Ledger:
     totals = Totals(headers)
     for run in merged:
         totals.add(run)
+    for it in merged.differing.values():
+        totals.differ(it.conflict.first, it.conflict.second, it.runs)
     drifts = totals.memory.estimate()
     is_unknown = totals.has_problems or not totals.runs
     verdict = Verdict.UNKNOWN if is_unknown else Verdict.HOLDS

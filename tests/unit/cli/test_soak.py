@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -226,8 +227,18 @@ def test_a_merge_makes_small_what_shards_found_and_knows_a_baseline(tmp_path: Pa
     first = soak("merge", *parts, "--output", old, "--shrink", 1, "--corpus", corpus, "--jobs", 1)
     assert first.exit_code == 1
     (small,) = (old / "programs").iterdir()
-    assert typed("rerun", small).exit_code == 1
+    lines = first.stdout.splitlines()
+    (head,) = (number for number, line in enumerate(lines) if line.startswith("P2  VIOLATED by faulty-dirty"))
+    told = {line[4:15].strip(): line[15:] for line in reversed(lines[head + 1 : head + 10])}
+    assert (told["expected"], told["observed"]) == ("0", "1")
+    assert re.fullmatch(r"step \d+, in a program of \d+ steps \(.*\)", told["at"])
+    assert told["again"] == f"pymllm rerun {small} --adapter faulty-dirty-rows"
+    assert re.search(r"/[12]/programs/faulty-dirty-rows-P2-\d+\.jsonl --adapter", told["as played"])
+    assert "        run_program(" in lines
+    assert typed(*shlex.split(told["again"])[1:]).exit_code == 1
     again = soak("merge", *parts, "--shrink", 1, "--baseline", old, "--jobs", 1)
+    assert "    program\n" in again.stdout
+    assert "    again " not in again.stdout  # where nobody wrote it
     assert again.exit_code == 0, again.stdout
     assert "known     P2 of faulty-dirty-rows, program of " in again.stdout
     assert again.stdout.splitlines()[-1].endswith("0 findings not in the baseline")
@@ -635,6 +646,8 @@ def report() -> SoakReport:
         {("rows", "P2"): finding},
         (SmokeFailure("gone:Rows", None, "cannot import gone"),),
         (Conflict(RECORD, structs.replace(RECORD, digest="other")),),
+        differing=1,
+        given_up={"2/3": "gone"},
     )
 
 
@@ -662,7 +675,8 @@ def test_the_text_says_everything(report: SoakReport) -> None:
     assert "rows  ended with an error in 1 run" in text
     assert "it went\\naway" in text
     assert "gone:Rows  could not be examined" in text
-    assert "X3  VIOLATED: the same run gave other results" in text
+    assert "the same run gave other results (X3): 1 run\n    seed 9 of rows" in text
+    assert "given up: 1 shard, whose runs are missing\n    2/3        gone" in text
     missing = f"rows: {len(report.missing['rows'])} coverage goals not reached"
     assert f"\n{missing}; --verbose names them\n" in text
     assert f"\n{missing}: {'; '.join(report.missing['rows'])}\n" in make_text(report, verbose=True)
@@ -674,6 +688,7 @@ def test_a_failure_of_another_session_has_its_message(report: SoakReport) -> Non
     """A ledger has no finding; paths are as the ledger has them."""
     text = make_text(replace(report, findings=None, folder=None, seconds=0.0))
     assert "looked at  row 1" in text
+    assert f"at         step 44, in a program of {RECORD.operations} steps (" in text
     assert "rerun programs/x.jsonl" in text
     assert "processes" not in text
 
@@ -719,7 +734,9 @@ def last_of(report: SoakReport, *, strict: bool = False) -> str:
 def test_the_last_line_sums_up(report: SoakReport) -> None:
     """The verdict first; a campaign that played nothing has one, too."""
     assert last_of(report).startswith("violated: 202 operations in 2 runs; 0:00:02 of CPU time; ")
-    assert last_of(report).endswith("2 errors of adapters; 1 run that differed when repeated")
+    assert last_of(report).endswith(
+        "2 errors of adapters; 1 shard given up; 1 run that differed when repeated"
+    )
     nothing = last_of(SoakReport((), Totals(), ()))
     assert nothing.startswith("unknown: 0 operations in 0 runs; ")
     assert nothing.endswith("0 of 0 coverage goals reached, counted for each adapter")

@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from pymllm.campaign import shard_task, spread
 from pymllm.campaign.plan import FILE, STOP, read_plan
 from pymllm.campaign.shard_task import PlayedShard, ShardTask
 from pymllm.campaign.spread import Progress
 from pymllm.cli import soak_spread
+from pymllm.cli.schema import make_schema
 from pymllm.cli.soak_spread import describe_spread, spread_display
 from pymllm.cli.tables import BETWEEN_LINES
+from pymllm.conformance.soak import findings
 from tests.unit.cli.typed import Terminal, refused, typed
 
 ENGINE = f"{__name__}:engine"
@@ -174,9 +177,11 @@ def test_a_shard_that_is_given_up_makes_the_verdict_unknown(
     result = soak(*SHORT, *words, "--output", folder, "--json")
     document = json.loads(result.stdout)
     assert (result.exit_code, document["verdict"], document["exit_status"]) == (3, "unknown", 3)
-    assert document["refused"] == {
-        "shard 2/3": "given up after 2 attempts; the last one: OSError: node is gone"
-    }
+    Draft202012Validator(make_schema("soak")).validate(document)
+    assert (document["refused"], document["given_up"]) == (
+        {},
+        {"2/3": "given up after 2 attempts; the last one: OSError: node is gone"},
+    )
     assert result.stderr.splitlines()[-1] == (
         f"pymllm: continue with: pymllm soak --resume {folder} --executor {ENGINE}"
     )
@@ -193,7 +198,9 @@ def test_nothing_that_came_back_is_unknown(tmp_path: Path, monkeypatch: pytest.M
     words = ("--executor", ENGINE, "--shards", "1", "--retries", "0", "--output", tmp_path / "c")
     result = soak(*SHORT, *words)
     assert result.exit_code == 3
-    assert "shard 1/1  could not be examined" in result.stdout
+    why = "    1/1        given up after 1 attempt; the last one: OSError: gone\n"
+    assert f"given up: 1 shard, whose runs are missing\n{why}" in result.stdout
+    assert result.stdout.splitlines()[-1].endswith("; 1 shard given up")
     assert not (tmp_path / "c" / "ledger.jsonl").exists()
 
 
@@ -221,6 +228,38 @@ def test_a_failure_stops_the_campaign_if_asked(tmp_path: Path, monkeypatch: pyte
     assert [it.number for it in Engine.asked] == [1]
     assert "--stop-on-failure" in Engine.asked[0].words
     assert "could not be examined" not in result.stdout
+
+
+def test_shards_that_fail_alike_have_one_program_made_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P2: two are played when the first comes back; no other begins, and what both met is made small once."""
+    small: list[str] = []
+
+    def count(task: tuple[Any, str, str]) -> Any:
+        small.append(task[2])
+        return make_small(task)
+
+    make_small = findings._make_small
+    monkeypatch.setattr(findings, "_make_small", count)
+    words = ("--adapter", "faulty-dirty-rows", "--stop-on-failure", "--executor", ENGINE, "--shards", "4")
+    folder = tmp_path / "c"
+    result = soak(*words, *LONG, "--output", folder, "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["exit_status"], document["given_up"]) == (1, 1, {})
+    assert [it.number for it in Engine.asked] == [1, 2]
+    failed = [
+        {json.loads(line).get("failure", {}).get("law") for line in ledger.read_text().splitlines()}
+        for ledger in sorted((folder / "shards").glob("*/ledger.jsonl"))
+    ]
+    assert [sorted(map(str, laws)) for laws in failed] == [["None", "P2"]] * 2
+    (row,) = document["adapters"][0]["failures"]
+    assert (row["failure"]["law"], row["runs"], small) == ("P2", 2, ["P2"])
+    assert [row["short"]] == [f"programs/{path.name}" for path in (folder / "programs").iterdir()]
+    again = typed("rerun", folder / row["short"])
+    assert (again.exit_code, "P2" in again.stdout) == (1, True)
+    (found,) = [it for it in json.loads((folder / "findings.json").read_text())["findings"] if it["program"]]
+    assert (found["law"], found["adapters"]) == ("P2", ["faulty-dirty-rows"])
 
 
 def test_an_interrupt_keeps_what_came_and_says_how_to_go_on(

@@ -8,6 +8,7 @@ with the version that saw it first, and only what is not known is news.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -18,10 +19,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pymllm.conformance.acting import with_scenario
 from pymllm.conformance.documents import FindingRow, FindingsDocument, read_as
 from pymllm.conformance.runner import Progress, versions
-from pymllm.conformance.shrinker import ShrinkTask, run_shrink
+from pymllm.conformance.shrinker import Finding, ShrinkTask, make_finding, run_shrink
 from pymllm.conformance.soak.ledger import FILE, RunRecord
 from pymllm.conformance.soak.merging import merge_ledgers
 from pymllm.conformance.soak.program_digest import digest_program
@@ -55,10 +55,13 @@ class Findings:
     """Collects the failing runs of a merge, in memory that does not grow with them.
 
     Of each adapter and law the first runs are kept, ``most`` of them, and one where none is made small.
+    ``small`` has, by adapter and law, the first of them whose program was made small by `settle`, with the
+    place of the program.
     """
 
     def __init__(self, most: int = 0) -> None:
         self._most = most
+        self.small: dict[tuple[str, str], tuple[RunRecord, Finding]] = {}
         self._of: dict[tuple[str, str], _Failing] = {}
 
     def add(self, record: RunRecord) -> None:
@@ -89,6 +92,7 @@ class Findings:
         """
         chosen = [record for it in self._of.values() for record in it.first]
         programs = {id(record): _read(record.short, folders) for record in chosen}
+        made: dict[int, Finding] = {}
         if self._most:
             played = {id(it): _read(it.file, folders) for it in chosen if programs[id(it)] is None}
             left = [it for it in chosen if played.get(id(it)) is not None]
@@ -98,14 +102,19 @@ class Findings:
             if workers.interruption is not None:
                 raise workers.interruption
             for record, answer in zip(left, answers, strict=True):
-                programs[id(record)] = None if isinstance(answer, Lost) else answer
+                if answer is not None and not isinstance(answer, Lost):
+                    made[id(record)], programs[id(record)] = answer, answer.history
         rows: dict[tuple[str, str], FindingRow] = {}
         for _, failing in sorted(self._of.items()):
             small = [it for it in failing.first if programs[id(it)] is not None]
             for record in small:
                 history = programs[id(record)]
                 assert history is not None  # as just looked up
-                _put(rows, _row_of(record, history, output))
+                row = _row_of(record, history, output)
+                _put(rows, row)
+                if (finding := made.get(id(record))) is not None:
+                    kept = (replace(record, short=row.program), finding)
+                    self.small.setdefault((record.adapter, row.law), kept)
             if failing.runs > len(small):
                 first = next((it for it in failing.first if it not in small), failing.first[0])
                 row = _row_of(first, None, None)
@@ -113,7 +122,7 @@ class Findings:
         return tuple(sorted(rows.values(), key=_order))
 
 
-def _make_small(task: tuple[Any, str, Any]) -> History | None:
+def _make_small(task: tuple[Any, str, Any]) -> Finding | None:
     """Make a program small; ``None`` where it does not break its law again, or cannot be run."""
     history, adapter, law = task
     try:
@@ -122,9 +131,9 @@ def _make_small(task: tuple[Any, str, Any]) -> History | None:
         return None
     if run.best is None:
         return None
-    best = run.best
+    best = make_finding(run.best)
     header = replace(best.history.header, versions=versions(), note=str(best.violation))
-    return with_scenario(History(header, best.history.steps), None if run.is_rerun else best.scenario)
+    return dataclasses.replace(best, history=History(header, best.history.steps))
 
 
 def _order(row: FindingRow) -> tuple[bool, int, str, str]:

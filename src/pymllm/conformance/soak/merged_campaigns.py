@@ -56,10 +56,14 @@ def merge_campaigns(folders: Sequence[Path], plan: MergePlan | None = None) -> S
         totals.add(run)
         found.add(run)
         rare.add(run)
+    for it in merged.differing.values():
+        totals.differ(it.conflict.first, it.conflict.second, it.runs)
     if plan.shrinks:
         plan.refuse(found.adapters())
     parts = tuple(ledger.parent for ledger in ledgers)
     kinds = found.settle(parts, output, plan.jobs, plan.progress)
+    for (adapter, law), (run, _) in found.small.items():
+        totals.adapters[adapter].failures[law].first = run
     if plan.baseline is not None:
         kinds = compare_findings(kinds, plan.baseline)
     if output is not None:
@@ -71,7 +75,9 @@ def merge_campaigns(folders: Sequence[Path], plan: MergePlan | None = None) -> S
         totals,
         totals.memory.estimate(),
         folder=output,
+        findings={key: finding for key, (_, finding) in found.small.items()},
         conflicts=tuple(merged.conflicts),
+        differing=sum(it.runs for it in merged.differing.values()),
         parts=parts,
         kinds=kinds,
         has_baseline=plan.baseline is not None,

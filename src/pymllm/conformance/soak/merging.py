@@ -144,6 +144,14 @@ class Conflict:
         return f"{run}: played {self.first.played}, and again {self.second.played}"
 
 
+@dataclass(slots=True)
+class Differing:
+    """The runs of an adapter that did not do the same again, each counted once."""
+
+    conflict: Conflict  # of the first of them
+    runs: int = 0
+
+
 def _contradicting(first: bytes, others: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the other lines of a run, in order, that say otherwise; those say nothing whose process was lost.
 
@@ -174,7 +182,8 @@ class Merged:
     """What ledgers have in all: headers, runs, which of them are missing, and which did not do the same."""
 
     def __init__(self, budget: int = BUDGET) -> None:
-        self.conflicts: list[Conflict] = []  # the first thousand
+        self.conflicts: list[Conflict] = []  # the first thousand, and the first of each adapter
+        self.differing: dict[str, Differing] = {}  # by adapter
         self.missing: list[Missing] = []
         self._budget = budget
         self._headers: dict[bytes, dict[str, CampaignHeader]] = {}  # by place and line
@@ -251,9 +260,14 @@ class Merged:
             yield first
 
     def _note(self, first: bytes, others: Iterable[bytes]) -> None:
+        is_first = True
         for other in _contradicting(first, others):
-            if len(self.conflicts) < _MOST_CONFLICTS:
-                self.conflicts.append(Conflict(_decode(first), _decode(other)))
+            conflict = Conflict(_decode(first), _decode(other))
+            differing = self.differing.setdefault(conflict.first.adapter, Differing(conflict))
+            if len(self.conflicts) < _MOST_CONFLICTS or not differing.runs:
+                self.conflicts.append(conflict)
+            differing.runs += is_first
+            is_first = False
 
     def _written(self) -> Iterator[bytes]:
         """Yield the lines of a ledger: those that count, and those that contradict them for who merges it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pymllm.conformance.deviations import GONE, tell_deviations
@@ -30,10 +30,12 @@ class SoakReport:
     # by adapter and law: the program made small by this campaign
     findings: dict[tuple[str, str], Finding] | None = None
     refused: tuple[SmokeFailure, ...] = ()  # adapters that could not be played at all
-    conflicts: tuple[Conflict, ...] = ()  # runs that did not do the same twice
+    conflicts: tuple[Conflict, ...] = ()  # the first lines of runs that did not do the same twice
     interruption: KeyboardInterrupt | None = None  # what ended it early
     parts: tuple[Path, ...] = ()  # the folders of campaigns that were put together
     missing_runs: tuple[Missing, ...] = ()  # that are in none of them
+    differing: int = 0  # how many runs did not do the same twice
+    given_up: dict[str, str] = field(default_factory=dict)  # shards that no machine played, and why
     kinds: tuple[FindingRow, ...] = ()  # what was found in them, equal programs once
     has_baseline: bool = False  # whether it was compared with what was known before
 
@@ -74,7 +76,8 @@ class SoakReport:
         is_broken = self.has_news if self.has_baseline else self.totals.has_violations
         if is_broken or self.conflicts or unmet:
             return Verdict.VIOLATED
-        is_unknown = self.totals.has_problems or self.refused or self.missing_runs or not self.totals.runs
+        lacks = self.refused or self.missing_runs or self.given_up
+        is_unknown = self.totals.has_problems or lacks or not self.totals.runs
         return Verdict.UNKNOWN if is_unknown else Verdict.HOLDS
 
     def document(self, *, strict: bool = False) -> SoakDocument:
@@ -108,4 +111,5 @@ class SoakReport:
             deviations=self.deviations,
             findings=self.kinds,
             has_baseline=self.has_baseline,
+            given_up=self.given_up,
         )

@@ -17,8 +17,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from pymllm.conformance.documents import DriftRow, FailureRow, SoakedAdapter
-from pymllm.conformance.soak.ledger import CampaignHeader, Memory, Place, RunRecord
+from pymllm.conformance.soak.ledger import CampaignHeader, Failure, Memory, Place, RunRecord
 from pymllm.history.files import Config
 from pymllm.instrument.slope import MOST_SAMPLES, estimate_slope
 from pymllm.oracle.coverage import expected_names
@@ -335,6 +337,14 @@ class AdapterTotals:
         )
 
 
+def describe_end(record: RunRecord) -> str:
+    """Say in a few words what a run did, so that two that did something else differ."""
+    failure = record.failure
+    if failure is None:
+        return f"digest {record.digest}"
+    return f"digest {record.digest}; {failure.law or 'an error'} at step {failure.step}: {failure.message}"
+
+
 def _place(config: Config, machine: str) -> str:
     return json.dumps([config, machine])
 
@@ -364,6 +374,14 @@ class Totals:
         """Count a run."""
         self._of(record.adapter, record.kind).add(record)
         self.memory.add(record.memory)
+
+    def differ(self, first: RunRecord, second: RunRecord, runs: int) -> None:
+        """Count runs of an adapter that did not do the same again, of which one is given (X3)."""
+        adapter = self._of(first.adapter, first.kind)
+        message = "the same run, played once more"
+        failure = Failure("X3", message, describe_end(first), describe_end(second), first.operations)
+        record = structs.replace(first, failure=failure, file=None, short=None)
+        adapter.failures.setdefault("X3", FailureTotals(record)).runs += runs
 
     def _of(self, adapter: str, kind: str) -> AdapterTotals:
         return self.adapters.setdefault(adapter, AdapterTotals(adapter, kind))

@@ -28,6 +28,7 @@ from pymllm.errors import UsageError
 from pymllm.history.files import load_history
 from pymllm.instrument.provenance import build_version
 from pymllm.oracle.verdicts import Verdict
+from pymllm.report.documents import read_ledger_file
 
 ROWS = (find_adapter("rows"), find_adapter("hashes"))
 PLAN = SoakPlan(ROWS, seed=3, operations=1_200, longest=200)
@@ -399,5 +400,10 @@ def test_a_run_that_did_something_else_elsewhere_breaks_x3(
         for record in read_ledger(folders[0] / FILE):
             ledger.add(structs.replace(record, digest="else") if isinstance(record, RunRecord) else record)
     report = merge_campaigns([folders[0], tmp_path])
-    assert len(report.conflicts) == report.totals.runs
+    assert len(report.conflicts) == report.differing == report.totals.runs
     assert report.verdict() is Verdict.VIOLATED
+    for name, it in report.totals.adapters.items():
+        assert {law: failure.runs for law, failure in it.failures.items()} == {"X3": it.runs}, name
+    row = report.document().adapters[0].failures[0]
+    assert (row.failure.law, row.file, row.failure.observed) == ("X3", None, "digest else")
+    assert read_ledger_file(folders[0] / FILE, tmp_path / FILE).document.adapters[0].failures[0] == row
