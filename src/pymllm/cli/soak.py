@@ -101,7 +101,7 @@ def _corpus_option(help: str) -> Callable[[Any], Any]:
 @click.option(
     "--operations",
     type=options.whole(1, 10**12),
-    help="Number of operations; equal numbers and seeds give equal runs.",
+    help="Operations to play; the last run goes beyond. Equal numbers and seeds give equal runs.",
 )
 @click.option(
     "--longest", type=options.whole(1, 1_000_000), show_default="50000", help="Most operations of one run."
