@@ -251,6 +251,34 @@ def test_a_merge_makes_small_what_shards_found_and_knows_a_baseline(tmp_path: Pa
     assert json.loads((tmp_path / "c" / FILE).read_text("utf-8").splitlines()[0])["corpus"]
 
 
+def test_ledgers_that_contradict_each_other_break_x3(tmp_path: Path) -> None:
+    """It is counted and named in the summary, the table and the document; a baseline does not excuse it."""
+    known = structs.replace(RECORD, failure=None)
+    for name, digest in (("one", "abc"), ("two", "other")):
+        with Ledger(tmp_path / name / FILE) as ledger:
+            ledger.add(HEADER)
+            ledger.add(structs.replace(known, digest=digest))
+    words = ("merge", tmp_path / "one", tmp_path / "two")
+    told = soak(*words)
+    lines = told.stdout.splitlines()
+    assert told.exit_code == 1
+    assert re.fullmatch(r"violated: .* 1 broken; .*; 1 run that differed when repeated", lines[-1])
+    assert "X3  VIOLATED by rows in 1 run: the same program gives the same outcomes" in lines
+    assert "    expected   digest abc" in lines
+    assert "    observed   digest other" in lines
+    assert next(line.split() for line in lines if line.startswith("rows "))[-1] == "1"
+    document = json.loads(soak(*words, "--json").stdout)
+    Draft202012Validator(make_schema("soak")).validate(document)
+    (failure,) = document["adapters"][0]["failures"]
+    assert (failure["failure"]["law"], failure["runs"], len(document["conflicts"])) == ("X3", 1, 1)
+    assert (document["verdict"], document["exit_status"]) == ("violated", 1)
+    (tmp_path / "none.json").write_text(
+        '{"schema": "pymllm.findings", "version": 1, "findings": []}', "utf-8"
+    )
+    assert soak(*words, "--baseline", tmp_path / "none.json").exit_code == 1
+    assert soak("merge", tmp_path / "one", tmp_path / "one").exit_code == 0
+
+
 def test_a_merge_runs_no_adapter_that_a_ledger_alone_names(tmp_path: Path) -> None:
     """Only --shrink runs any."""
     strange = structs.replace(RECORD, adapter="my:Rows", failure=Failure("P2", "held"))
