@@ -27,8 +27,9 @@ from pymllm.conformance.documents import (
     VectorsDocument,
     VerifyDocument,
 )
+from pymllm.conformance.soak.drift import Drift, DriftVerdict, MemoryCourse
 from pymllm.conformance.soak.merging import merge_ledgers
-from pymllm.conformance.soak.totals import Drift, DriftVerdict, MemoryCourse, Totals
+from pymllm.conformance.soak.totals import Totals
 from pymllm.instrument.documents import DoctorDocument
 from pymllm.instrument.peer_comparison import PeerComparison
 from pymllm.instrument.reading import Reading

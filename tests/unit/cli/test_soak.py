@@ -35,11 +35,12 @@ from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak import campaign
 from pymllm.conformance.soak.campaign import SoakPlan
+from pymllm.conformance.soak.drift import Drift, DriftVerdict
 from pymllm.conformance.soak.ledger import FILE, Failure, Ledger
 from pymllm.conformance.soak.merging import Conflict
 from pymllm.conformance.soak.results import SoakReport
 from pymllm.conformance.soak.schedule import seed_of
-from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
+from pymllm.conformance.soak.totals import Totals
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import AllocRows
@@ -224,8 +225,11 @@ def test_a_merge_makes_small_what_shards_found_and_knows_a_baseline(tmp_path: Pa
     for number, part in enumerate(parts, 1):
         assert soak(*amount, "--shard", f"{number}/2", "--output", part).exit_code in (0, 1)
     corpus, old = tmp_path / "corpus", tmp_path / "old"
-    first = soak("merge", *parts, "--output", old, "--shrink", 1, "--corpus", corpus, "--jobs", 1)
-    assert first.exit_code == 1
+    words = ("--shrink", 1, "--corpus", corpus, "--jobs", 1, "--store", tmp_path / "store")
+    first = soak("merge", *parts, "--output", old, *words)
+    assert (first.exit_code, "left out" in first.stderr) == (1, False)
+    (kept,) = (it for it in read_run(*(tmp_path / "store").iterdir()).records if isinstance(it, Program))
+    assert kept.file.startswith("programs/P2-")
     (small,) = (old / "programs").iterdir()
     lines = first.stdout.splitlines()
     (head,) = (number for number, line in enumerate(lines) if line.startswith("P2  VIOLATED by faulty-dirty"))

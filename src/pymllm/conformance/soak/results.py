@@ -10,9 +10,10 @@ from pymllm.conformance.documents import CampaignRow, DeviationRow, FindingRow, 
 from pymllm.conformance.shards import Shard
 from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
+from pymllm.conformance.soak.drift import Drift, DriftVerdict
 from pymllm.conformance.soak.ledger import CampaignHeader
 from pymllm.conformance.soak.merging import Conflict, Missing
-from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
+from pymllm.conformance.soak.totals import Totals
 from pymllm.oracle.verdicts import Verdict
 
 

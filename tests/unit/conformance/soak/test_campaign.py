@@ -17,12 +17,12 @@ from pymllm.adapters.registry import OWN, find_adapter
 from pymllm.conformance.program import rerun_history
 from pymllm.conformance.soak import campaign, ledger, resuming
 from pymllm.conformance.soak.campaign import SoakPlan, soak
+from pymllm.conformance.soak.drift import DriftVerdict
 from pymllm.conformance.soak.findings import PROGRAMS
 from pymllm.conformance.soak.ledger import FILE, Ledger, Memory, RunRecord, Shares, read_ledger
 from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
 from pymllm.conformance.soak.merging import merge_ledgers
 from pymllm.conformance.soak.resuming import load_campaign
-from pymllm.conformance.soak.totals import DriftVerdict
 from pymllm.conformance.workers import Lost
 from pymllm.errors import UsageError
 from pymllm.history.files import load_history
