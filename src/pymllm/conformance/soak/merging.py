@@ -187,7 +187,8 @@ class Merged:
         self.missing: list[Missing] = []
         self._budget = budget
         self._headers: dict[bytes, dict[str, CampaignHeader]] = {}  # by place and line
-        self._places: dict[str, bytes] = {}  # by line of the header
+        self._places: dict[bytes, bytes] = {}  # by digest of a header
+        self._size = 0  # of the lines of headers
         self._shards: dict[bytes, set[Shard]] = {}
         self._sorter = LineSorter(budget)
         self._unique: LineSorter | None = None  # of several campaigns, without what they have in common
@@ -212,17 +213,27 @@ class Merged:
 
     def _add_header(self, header: CampaignHeader, path: Path) -> bytes:
         """Say where the runs of a campaign stand, whichever packages play it."""
-        line = canonical_line(header)
-        if line not in self._places:
-            campaign = canonical_line(structs.replace(header, versions={}))
-            digest = hashlib.sha256(campaign.encode()).hexdigest()[:16]
-            self._places[line] = f"{header.seed:020d} {digest}".encode()
-            self._headers.setdefault(self._places[line], {})[line] = header.campaign
-            if sum(map(len, self._places)) > _HEADERS_LIMIT:
-                raise TraceError(str(path), None, f"more than {_HEADERS_LIMIT:,} bytes of headers")
+        # Shards have the same long header, which is put into its one form once.
+        digest = hashlib.sha256(msgspec.json.encode(header.campaign)).digest()
+        place = self._places.get(digest)
+        if place is None:
+            place = self._places[digest] = self._find_place(header, path)
         if header.shard is not None:
-            self._shards.setdefault(self._places[line], set()).add(Shard(*header.shard))
-        return self._places[line]
+            self._shards.setdefault(place, set()).add(Shard(*header.shard))
+        return place
+
+    def _find_place(self, header: CampaignHeader, path: Path) -> bytes:
+        campaign = canonical_line(structs.replace(header, versions={}))
+        digest = hashlib.sha256(campaign.encode()).hexdigest()[:16]
+        place = f"{header.seed:020d} {digest}".encode()
+        line = canonical_line(header)
+        headers = self._headers.setdefault(place, {})
+        if line not in headers:
+            headers[line] = header.campaign
+            self._size += len(line)
+            if self._size > _HEADERS_LIMIT:
+                raise TraceError(str(path), None, f"more than {_HEADERS_LIMIT:,} bytes of headers")
+        return place
 
     def finish(self) -> None:
         """Look for what is missing and what contradicts itself, once all is read."""
