@@ -3,19 +3,26 @@
 A short campaign over each of our own adapters is played, as `pymllm soak` plays it. Its lines, with other
 numbers, seeds and processes, become the ledgers of a campaign in many shards: what a merge reads is real,
 but for that a line stands in it more than once. Each merge runs in a process of its own, which tells its
-processor seconds and the most memory that it had, above what it had before it began.
+processor seconds, the most memory that it had, above what it had before it began, and how many files were
+open at once. What was merged is then read again; with ``--groups`` the shards are also merged in two stages,
+to the same bytes.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import operator
 import os
 import resource
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+from functools import reduce
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -25,7 +32,7 @@ from msgspec import structs
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pymllm.adapters.registry import OWN
-from pymllm.conformance.soak.campaign import MergePlan, SoakPlan, merge_campaigns, soak
+from pymllm.conformance.soak.campaign import SoakPlan, soak
 from pymllm.conformance.soak.ledger import (
     FILE,
     CampaignHeader,
@@ -34,40 +41,49 @@ from pymllm.conformance.soak.ledger import (
     read_ledger,
     write_line,
 )
+from pymllm.conformance.soak.measured import MEASURED_FILE
+from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
 from pymllm.oracle.verdicts import Verdict
 
-__all__ = ["Merge", "main", "measure_merge", "play_sample", "write_shards"]
+__all__ = ["Merge", "main", "measure_merge", "measure_stages", "play_sample", "write_shards"]
 
 SEED, LONGEST = 6, 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """What one merge took."""
+    """What one merge took, or several, one after the other."""
 
-    shards: int
+    ledgers: int
     runs: int
     operations: int
-    ledger_bytes: int  # of all shards together
-    merged_bytes: int  # of the ledger, without what was measured
+    ledger_bytes: int  # of all that was read, and what was measured beside it
+    merged_bytes: int  # of the ledger that was written, without what was measured
     cpu_seconds: float
     peak_bytes: int  # more than before
+    files: int  # that were open at once, at most, more than before
 
-    @property
-    def cells(self) -> Iterator[str]:
-        """Its line of the table."""
+    def cells(self, what: str) -> Iterator[str]:
+        """Yield its line of the table."""
         millions = self.operations / 1e6
-        yield f"{self.shards:,}"
+        yield what
+        yield f"{self.ledgers:,}"
         yield f"{self.runs:,}"
         yield f"{millions:,.0f}"
         yield f"{self.ledger_bytes / 2**20:,.1f}"
         yield f"{self.ledger_bytes / millions / 1000:,.1f}"
-        yield f"{self.merged_bytes / millions / 1000:,.1f}"
+        yield f"{self.merged_bytes / millions / 1000:,.1f}" if self.merged_bytes else "-"
         yield f"{self.cpu_seconds:,.1f}"
         yield f"{self.peak_bytes / 2**20:,.0f}"
+        yield f"{self.files:,}"
+
+    def __add__(self, other: Merge) -> Merge:
+        """Return what both took, one after the other."""
+        pairs = list(zip(astuple(self), astuple(other), strict=True))
+        return Merge(*(one + two for one, two in pairs[:-2]), *(max(pair) for pair in pairs[-2:]))
 
 
-HEAD = ("shards", "runs", "M ops", "MiB", "kB/M ops", "merged", "CPU s", "peak MiB")
+HEAD = ("merged", "ledgers", "runs", "M ops", "MiB", "kB/M ops", "of merged", "CPU s", "peak MiB", "files")
 
 
 def play_sample(folder: Path, operations: int, longest: int) -> tuple[CampaignHeader, list[RunRecord]]:
@@ -105,26 +121,50 @@ def _renumbered(run: RunRecord, number: int, memory: Memory) -> RunRecord:
     return structs.replace(run, number=number, seed=run.seed + number, memory=memory)
 
 
-def measure_merge(folders: Sequence[Path], output: Path) -> Merge:
-    """Merge ledgers in a process of its own."""
+def measure_merge(folders: Sequence[Path], output: Path | None) -> Merge:
+    """Merge ledgers in a process of its own; without ``output`` what is in them is only summed up."""
     with get_context("spawn").Pool(1) as pool:  # a fork would have the memory of this one
         return pool.apply(_merge, (list(folders), output))
 
 
-def _merge(folders: list[Path], output: Path) -> Merge:
+def _merge(folders: list[Path], output: Path | None) -> Merge:
+    files = _count_files()
+    most = files
+
+    @contextmanager
+    def watch(label: str, total: int) -> Iterator[Callable[[int], None]]:
+        def look(done: int) -> None:
+            nonlocal most
+            most = max(most, _count_files())
+
+        yield look
+
     before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    report = merge_campaigns(folders, MergePlan(output))
+    report = merge_campaigns(folders, MergePlan(output, progress=watch))
     seconds = time.process_time() - begun
-    assert report.verdict() is Verdict.HOLDS, report.verdict()
+    assert report.verdict() is (Verdict.UNKNOWN if report.missing_runs else Verdict.HOLDS), report.verdict()
+    read = (folder / name for folder in folders for name in (FILE, MEASURED_FILE))
     return Merge(
         len(folders),
         report.totals.runs,
         report.totals.operations,
-        sum((folder / FILE).stat().st_size for folder in folders),
-        (output / FILE).stat().st_size,
+        sum(path.stat().st_size for path in read if path.exists()),
+        0 if output is None else (output / FILE).stat().st_size,
         seconds,
         1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before),
+        most - files,
     )
+
+
+def _count_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def measure_stages(folders: Sequence[Path], output: Path, groups: int) -> tuple[Merge, Merge]:
+    """Merge ledgers in so many groups, and then what came of these."""
+    parts = [output.with_name(f"{output.name}-{group}") for group in range(min(groups, len(folders)))]
+    first = [measure_merge(folders[group :: len(parts)], part) for group, part in enumerate(parts)]
+    return reduce(operator.add, first), measure_merge(parts, output)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="soak_merge", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--shards", type=_positive, nargs="+", default=[10, 100, 1_000], metavar="N")
     parser.add_argument("--runs", type=_positive, default=60, metavar="N", help="of a shard")
+    parser.add_argument("--groups", type=_positive, metavar="N", help="also merge in groups, and then these")
     parser.add_argument("--operations", type=_positive, default=1_000_000, metavar="N", help="of the sample")
     parser.add_argument("--longest", type=_positive, default=LONGEST, metavar="N", help="of a run")
     asked = parser.parse_args(arguments)
@@ -141,9 +182,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for count in asked.shards:
             folder = Path(name) / f"{count}"
             folders = write_shards(folder, header, sample, count, asked.runs)
-            merge = measure_merge(folders, folder / "all")
-            print("".join(f"{cell:>12}" for cell in merge.cells), flush=True)
+            _tell(measure_merge(folders, folder / "all"), "shards")
+            _tell(measure_merge([folder / "all"], None), "again")
+            if asked.groups:
+                bytes_of_all = _digest(folder / "all" / FILE)
+                shutil.rmtree(folder / "all")
+                groups, all = measure_stages(folders, folder / "all", asked.groups)
+                _tell(groups, "in groups")
+                _tell(all, "groups")
+                assert _digest(folder / "all" / FILE) == bytes_of_all
+            shutil.rmtree(folder)
     return 0
+
+
+def _tell(merge: Merge, what: str) -> None:
+    print("".join(f"{cell:>12}" for cell in merge.cells(what)), flush=True)
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _positive(text: str) -> int:

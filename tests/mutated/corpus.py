@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 from pymllm.adapters.registry import OWN, find_adapter, make_adapter
+from pymllm.campaign.plan import ShardPlan, write_plan
 from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask
 from pymllm.conformance.documents import Detection
 from pymllm.conformance.examiner import Examiner
@@ -126,6 +129,14 @@ def make_cases(folder: Path) -> list[Case]:
             ("soak", "--resume", "it", "--minutes", "0", "--jobs", "1"),
             judged,
             5,
+        ),
+        Case(
+            "soak --resume --executor",
+            [_plan(folder)],
+            "it/shards.json",
+            ("soak", "--resume", "it", "--executor", f"{__name__}:interrupted", "--progress", "off"),
+            (130,),
+            3,
         ),
         Case("soak merge", ledgers, "it/ledger.jsonl", ("soak", "merge", "it"), judged, 4),
         Case("soak merge --baseline", found, "it.json", (*merge, "--baseline", "it.json"), judged, 2),
@@ -255,6 +266,25 @@ def _ledger(folder: Path) -> bytes:
     ended = run(words.split(), folder)
     assert ended.status == 0, ended.errors
     return (folder / "soaked" / "ledger.jsonl").read_bytes()
+
+
+def _plan(folder: Path) -> bytes:
+    corpus = (folder / "rare" / "corpus.jsonl").read_text("utf-8")
+    plan = ShardPlan(3, 7, ("rows",), ({"max_reqs": 3},), "RowMachine", 900, None, 300, "1/8", None, corpus)
+    write_plan(plan, folder / "spread")
+    return (folder / "spread" / "shards.json").read_bytes()
+
+
+class _Interrupted(Executor):
+    """Is given a shard, and Ctrl-C comes: what a file says was taken for a campaign, nothing is played."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+
+def interrupted() -> Executor:
+    """Open it."""
+    return _Interrupted()
 
 
 def _merged(folder: Path) -> tuple[list[bytes], list[bytes]]:

@@ -67,7 +67,11 @@ def warm_up() -> None:
             "conformance.shrinker",
         ),
         *(
+            "campaign.engines",
+            "campaign.returned",
+            "campaign.spread",
             "conformance.soak.campaign",
+            "conformance.soak.merged_campaigns",
             "oracle.judge",
             "report.loading",
             "report.page",

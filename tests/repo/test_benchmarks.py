@@ -285,12 +285,18 @@ def test_the_time_of_a_soak_is_told_by_part(capsys: pytest.CaptureFixture[str]) 
 def test_what_a_merge_takes_is_told_by_the_number_of_shards(capsys: pytest.CaptureFixture[str]) -> None:
     """Runs and operations of all shards, each once; a merged ledger is smaller than what it is of."""
     words = ["--shards", "2", "5", "--runs", "4", "--operations", "6000", "--longest", "200"]
-    assert soak_merge.main(words) == 0
-    head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
-    assert head[:2] == ["shards", "runs"]
-    assert [row[:2] for row in rows] == [["2", "8"], ["5", "20"]]
+    assert soak_merge.main([*words, "--groups", "2"]) == 0
+    lines = [line.replace("in groups", "parts").split() for line in capsys.readouterr().out.splitlines()]
+    head, *rows = lines
+    assert head[:3] == ["merged", "ledgers", "runs"]
+    assert [row[:3] for row in rows] == [
+        *(["shards", "2", "8"], ["again", "1", "8"], ["parts", "2", "8"], ["groups", "2", "8"]),
+        *(["shards", "5", "20"], ["again", "1", "20"], ["parts", "5", "20"], ["groups", "2", "20"]),
+    ]
     for row in rows:
-        assert 0 < float(row[5].replace(",", "")) < float(row[4].replace(",", ""))
+        if row[0] != "again":
+            assert 0 < float(row[6].replace(",", "")) < float(row[5].replace(",", ""))
+        assert 0 <= int(row[-1]) < 70
     with pytest.raises(SystemExit) as ended:
         soak_merge.main(["--shards", "0"])
     assert (ended.value.code, "0 is not a number of at least 1" in capsys.readouterr().err) == (2, True)

@@ -10,6 +10,7 @@ import json
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
@@ -17,6 +18,7 @@ from msgspec import Struct, field
 from pymllm.campaign.shard_task import LEDGER, ShardTask
 from pymllm.errors import TraceError, UsageError
 from pymllm.history.files import Config
+from pymllm.history.schema import schema_of
 from pymllm.text_file import read_json, read_text_file, write_text_file
 
 FILE = "shards.json"
@@ -34,9 +36,11 @@ class ShardPlan(Struct, frozen=True, forbid_unknown_fields=True):
     """A campaign that is cut into shards.
 
     - ``shards``: How many.
-    - ``adapters``, ``configs``, ``machine``, ``seed``, ``operations``, ``minutes``, ``longest``, ``audit``:
-      As of ``pymllm soak``; ``minutes`` are of each shard.
+    - ``seed``, ``operations``, ``longest``, ``audit``: As of ``pymllm soak``.
+    - ``adapters``, ``configs``, ``machine``: Likewise.
+    - ``minutes``: Of each shard.
     - ``known``: The text of the file of deviations.
+    - ``corpus``: The text of a corpus.
     - ``campaign``: A name that no other campaign has.
     """
 
@@ -50,6 +54,7 @@ class ShardPlan(Struct, frozen=True, forbid_unknown_fields=True):
     longest: int | None = None
     audit: str | None = None
     known: str | None = None
+    corpus: str | None = None
     campaign: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def words(self) -> tuple[str, ...]:
@@ -72,10 +77,24 @@ class ShardPlan(Struct, frozen=True, forbid_unknown_fields=True):
                 self.known,
                 str(Path.cwd()),
                 str((folder / STOP).absolute()),
+                self.corpus,
             )
             for number in range(1, self.shards + 1)
         )
         return [task for task in tasks if not (folder / SHARDS / task.name / LEDGER).exists()]
+
+
+def plan_schema() -> dict[str, Any]:
+    """Describe the file of a campaign as a JSON schema."""
+    schema = schema_of(ShardPlan)
+    opening = {"format": {"const": _FORMAT}, "schema": {"const": _SCHEMA}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"{FILE} of pymllm soak --executor",
+        **schema,
+        "properties": {**opening, **schema["properties"]},
+        "required": [*opening, *schema["required"]],
+    }
 
 
 def write_plan(plan: ShardPlan, folder: Path) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 LEDGER = "ledger.jsonl"
 PROGRAMS = "programs"
+CORPUS = "corpus.jsonl"
 ENDED = (0, 1, 3)
 """With these statuses a shard was played to its end: nothing broken, a law broken, something unknown."""
 
@@ -46,6 +47,7 @@ class ShardTask:
     known: str | None = None  # text of the file of deviations
     directory: str = "."  # to work in, where the node has it
     stop: str = ""  # ends early once there is a file of this name, where the node sees it
+    corpus: str | None = None  # text of a corpus
 
     @property
     def name(self) -> str:
@@ -137,6 +139,11 @@ def _command(task: ShardTask, folder: Path) -> list[str]:
         path = folder / "known.toml"
         path.write_text(task.known, encoding="utf-8")
         words += ["--deviations", str(path.absolute())]
+    if task.corpus is not None:
+        path = folder / "corpus" / CORPUS
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(task.corpus, encoding="utf-8")
+        words += ["--corpus", str(path.parent.absolute())]
     return [sys.executable, "-c", start, "soak", *words, "--json", "--progress", "off"]
 
 

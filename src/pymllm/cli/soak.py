@@ -27,7 +27,8 @@ from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
     from pymllm.conformance.shards import Shard
-    from pymllm.conformance.soak.campaign import SoakPlan, SoakReport
+    from pymllm.conformance.soak.campaign import SoakPlan
+    from pymllm.conformance.soak.results import SoakReport
 
 _SEED_STOP = 2**32
 _MINUTES = 10.0
@@ -100,7 +101,7 @@ def _corpus_option(help: str) -> Callable[[Any], Any]:
 @click.option(
     "--operations",
     type=options.whole(1, 10**12),
-    help="Number of operations; equal numbers and seeds give equal runs.",
+    help="Operations to play; the last run goes beyond. Equal numbers and seeds give equal runs.",
 )
 @click.option(
     "--longest", type=options.whole(1, 1_000_000), show_default="50000", help="Most operations of one run."
@@ -294,8 +295,8 @@ def merge_command(
 
     Exit status: as of pymllm soak, and 3 if runs of a campaign are missing.
     """
-    from pymllm.conformance.soak.campaign import MergePlan, merge_campaigns
     from pymllm.conformance.soak.findings import read_baseline
+    from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
 
     trusted = options.names_of(adapters, commands)
     for name in trusted:
@@ -319,7 +320,8 @@ def merge_command(
 
 def _play(asked: SoakOptions, progress: str) -> SoakReport:
     from pymllm.cli.soak_table import soak_display
-    from pymllm.conformance.soak.campaign import load_campaign, soak
+    from pymllm.conformance.soak.campaign import soak
+    from pymllm.conformance.soak.resuming import load_campaign
 
     with options.refusing(), options.refusing_unreadable():
         resumed = None if asked.resume is None else load_campaign(asked.resume)
@@ -342,13 +344,13 @@ def _tell(
     """Keep and print the results of campaigns; return the exit status."""
     document = report.document(strict=strict)
     if store is not None:  # with the course of the memory, and the programs of the failures
-        from pymllm.conformance.soak.campaign import find_ledgers
+        from pymllm.conformance.soak.merged_campaigns import find_ledgers
         from pymllm.report.documents import read_ledger_file
         from pymllm.report.program_files import files_of
 
         ledgers = find_ledgers(folders)
         curves = read_ledger_file(*ledgers).curves if ledgers else ()
-        beside = [it.parent for it in ledgers]
+        beside = [*(it.parent for it in ledgers), *([] if report.folder is None else [report.folder])]
         keep_run(store, document, curves, files_of(document), beside, report.headers[0].versions)
     from pymllm.cli.soak_table import make_text
 

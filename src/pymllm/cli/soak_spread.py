@@ -19,13 +19,15 @@ from pymllm.campaign.plan import MOST, STOP, ShardPlan, read_plan, write_plan
 from pymllm.cli import options
 from pymllm.cli.program import complain
 from pymllm.cli.tables import BETWEEN_LINES, paced, shows_progress, time_of
+from pymllm.errors import UsageError
 from pymllm.report.quantities import count_of
+from pymllm.text_file import read_text_file
 
 if TYPE_CHECKING:
     from pymllm.campaign.engines import Engine
     from pymllm.campaign.spread import Progress, Spread
     from pymllm.cli.soak import SoakOptions
-    from pymllm.conformance.soak.campaign import SoakReport
+    from pymllm.conformance.soak.results import SoakReport
 
 _FEW = 4  # shards for each worker, so that a slow one holds up little
 _UNKNOWN = 16  # shards, where an engine does not say how many workers it has
@@ -34,6 +36,7 @@ ENGINE_LOG = "engine.log"
 _NAMED = 10  # shards that are named one by one
 _LONGEST = 50_000  # as of `pymllm.cli.soak`
 _BETWEEN_DRAWS = 0.5  # seconds
+_CORPUS_LIMIT = 2**22  # bytes
 
 
 def options_of_executor(command: Any) -> Any:
@@ -76,9 +79,8 @@ class SpreadOptions:
         if self.executor is None:
             options.refuse_typed(("shards", "retries"), "this is for --executor, which is not given")
             return False
-        options.refuse_typed(
-            ("shard", "run", "corpus", "cabinets", "faults"), "this is for one process, not --executor"
-        )
+        why = "this is for one process, not --executor"
+        options.refuse_typed(("shard", "run", "cabinets", "faults"), why)
         return True
 
 
@@ -99,10 +101,12 @@ def spread_campaign(asked: SoakOptions, spread: SpreadOptions, progress: str) ->
         options.add_folder_of(spread.executor)
         seed = secrets.randbelow(2**32) if asked.seed is None else asked.seed
         folder = asked.resume or asked.output or Path("runs") / f"soak-{seed if plan is None else plan.seed}"
+        corpus = None if asked.corpus is None else _read_corpus(asked.corpus)
         engine = open_engine(spread.executor, asked.jobs, folder / "jobs")
         try:
             if plan is None:
-                plan = _make_plan(asked, seed, spread.shards or _default_shards(asked, engine))
+                shards = spread.shards or _default_shards(asked, engine)
+                plan = _make_plan(asked, seed, shards, corpus)
                 write_plan(plan, folder)
             # An engine prints where results belong, such as what it has to say of a node that is gone.
             with open(folder / ENGINE_LOG, "a", encoding="utf-8") as said, redirect_stdout(said):
@@ -119,7 +123,7 @@ def _default_shards(asked: SoakOptions, engine: Engine) -> int:
     return max(1, min(few, asked.operations // (asked.longest or _LONGEST)))
 
 
-def _make_plan(asked: SoakOptions, seed: int, shards: int) -> ShardPlan:
+def _make_plan(asked: SoakOptions, seed: int, shards: int, corpus: str | None) -> ShardPlan:
     known = click.get_current_context().meta.get(options.KNOWN_FILE)
     audit = None if asked.audit is None else {0: "off", 1: "every"}.get(asked.audit, f"1/{asked.audit}")
     return ShardPlan(
@@ -133,7 +137,27 @@ def _make_plan(asked: SoakOptions, seed: int, shards: int) -> ShardPlan:
         asked.longest,
         audit,
         None if known is None else Path(known).read_text(encoding="utf-8"),
+        corpus,
     )
+
+
+def _read_corpus(folder: Path) -> str | None:
+    """Return the text of a corpus, which goes to a node with each shard; ``None`` where there is none yet.
+
+    `UsageError`: it is too long for that. `TraceError`: it is none.
+    """
+    from pymllm.conformance.soak.corpus import CORPUS_FILE, read_corpus
+
+    path = folder / CORPUS_FILE
+    if not path.exists():
+        return None
+    if (size := path.stat().st_size) > _CORPUS_LIMIT:
+        raise UsageError(
+            f"--corpus {folder}: {CORPUS_FILE} has {size:,} bytes, and goes out with each shard; with "
+            f"--executor it may have {_CORPUS_LIMIT:,}. Play --shard I/N where the folder is"
+        )
+    read_corpus(folder)
+    return read_text_file(path)
 
 
 def _play(
@@ -199,8 +223,9 @@ def _merge(
 ) -> SoakReport:
     """Merge the shards that are there into the campaign's folder, in place of what was merged before."""
     from pymllm.conformance.smoke import SmokeFailure
-    from pymllm.conformance.soak.campaign import MergePlan, SoakReport, merge_campaigns
     from pymllm.conformance.soak.ledger import FILE
+    from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
+    from pymllm.conformance.soak.results import SoakReport
     from pymllm.conformance.soak.totals import Totals
 
     def refuse(played: Iterable[str]) -> None:
@@ -211,9 +236,9 @@ def _merge(
     shrinks = int(spread.interruption is None)  # once, as one process does
     merge = MergePlan(folder, shrinks, jobs=asked.jobs, refuse=refuse)
     report = merge_campaigns(shards, merge) if shards else SoakReport((), Totals(), (), folder=folder)
-    lost = {f"shard {number}/{plan.shards}": why for number, why in sorted(spread.progress.lost.items())}
-    failures = tuple(SmokeFailure(name, None, why) for name, why in {**refused, **lost}.items())
-    return replace(report, refused=(*report.refused, *failures), interruption=spread.interruption)
+    lost = {f"{number}/{plan.shards}": why for number, why in sorted(spread.progress.lost.items())}
+    failures = tuple(SmokeFailure(name, None, why) for name, why in refused.items())
+    return replace(report, refused=failures, given_up=lost, interruption=spread.interruption)
 
 
 def _resuming(plan: ShardPlan, folder: Path, chosen: SpreadOptions) -> str:

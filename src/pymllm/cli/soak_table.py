@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from shlex import quote
 from time import monotonic
 
 from rich.console import Console
@@ -14,28 +12,23 @@ from rich.live import Live
 from rich.table import Table
 
 from pymllm.cli.program import complain, escaped
+from pymllm.cli.soak_failures import audit_rate, failure_lines
 from pymllm.cli.tables import (
     BETWEEN_LINES,
     deviation_lines,
     deviation_table,
     draw,
-    explain,
     make_legend,
     make_table,
-    mistake_lines,
     narrow,
     paced,
-    program_lines,
     shows_progress,
     time_of,
 )
-from pymllm.conformance.program import write_program
-from pymllm.conformance.soak.campaign import SoakReport
-from pymllm.conformance.soak.ledger import CampaignHeader, RunRecord
+from pymllm.conformance.soak.drift import Drift
 from pymllm.conformance.soak.merging import Missing
-from pymllm.conformance.soak.schedule import is_run_of
-from pymllm.conformance.soak.totals import AdapterTotals, Drift, Totals
-from pymllm.oracle.laws import find_law
+from pymllm.conformance.soak.results import SoakReport
+from pymllm.conformance.soak.totals import AdapterTotals, Totals
 from pymllm.report.quantities import count_of
 
 # -- while it runs -----------------------------------------------------------------------------------------
@@ -129,9 +122,6 @@ def _goals(totals: Totals) -> str:
 
 # -- at its end --------------------------------------------------------------------------------------------
 
-_PROGRAM_LINES_MAX = 40
-_UNFINISHED = "    perhaps not the smallest: time was up (pymllm shrink continues from it)"
-
 
 def make_text(
     report: SoakReport, *, strict: bool = False, verbose: bool = False, fits_terminal: bool = False
@@ -154,6 +144,7 @@ def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
     adapters = totals.adapters.values()
     broken = len({law for it in adapters for law in it.failures if law})
     problems = sum(1 for it in adapters for law in it.failures if not law) + len(report.refused)
+    lost = len(report.given_up)
     words = [
         f"{totals.operations:,} operations in {totals.runs:,} runs",
         f"{time_of(totals.cpu)} of CPU time",
@@ -161,9 +152,8 @@ def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
         f"{_goals(totals)} coverage goals reached, counted for each adapter",
     ]
     words += [f"{count_of(problems, 'error')} of adapters"] if problems else []
-    words += (
-        [f"{count_of(len(report.conflicts), 'run')} that differed when repeated"] if report.conflicts else []
-    )
+    words += [f"{count_of(lost, 'shard')} given up"] if lost else []
+    words += [f"{count_of(report.differing, 'run')} that differed when repeated"] if report.differing else []
     lacking = sum(it.count for it in report.missing_runs)
     words += [f"{count_of(lacking, 'run')} missing"] if lacking else []
     if report.has_baseline:
@@ -200,7 +190,7 @@ def _heading(report: SoakReport) -> str:
         versions = escaped("  ".join(f"{name} {version}" for name, version in header.versions.items()))
         amount = "" if header.operations is None else f", {header.operations:,} operations"
         amount += "" if header.shard is None else f", shard {header.shard[0]}/{header.shard[1]}"
-        audit = _audit_rate(header.audit)
+        audit = audit_rate(header.audit)
         lines.append(
             f"{versions}\nsource {escaped(header.version)}, seed {header.seed}{amount}, audit {audit}"
         )
@@ -208,10 +198,6 @@ def _heading(report: SoakReport) -> str:
         processes = count_of(report.jobs, "process", "processes")
         lines.append(f"{time_of(report.seconds)} in {processes}, ledger in {report.folder}")
     return "\n".join(lines) + "\n"
-
-
-def _audit_rate(audit: int) -> str:
-    return {0: "off", 1: "every"}.get(audit, f"1/{audit}")
 
 
 def _adapter_table(report: SoakReport) -> Table:
@@ -250,7 +236,7 @@ _LEGEND = {
     "places": "configurations and state machines of the adapter, those with a run first",
     "laws": "tested, of those that apply",
     "goals": "coverage goals reached, of those that the adapter must reach; `pymllm goals` lists all",
-    "failures": "runs that broke a law or ended with an error",
+    "failures": "runs that broke a law or ended with an error, once for each law",
     "ops/CPU s": "operations per second of CPU time, which is spent on",
     "calls": "the adapter and its implementation",
     "judge": "the oracle",
@@ -271,20 +257,39 @@ def _growth(value: float | None, unit: str) -> str:
 def _notes(report: SoakReport, strict: bool, verbose: bool) -> Iterator[str]:
     for smoke in report.refused:
         yield from ("", f"{smoke.name}  could not be examined", f"    because    {smoke.message}")
+    yield from _given_up(report.given_up)
     for lack in report.missing_runs:
         yield from ("", f"seed {lack.header.seed}: {_missing(lack)}")
         if lack.shards:
             shown = _shown([str(it) for it in lack.shards])
             yield f"    no ledger of {count_of(len(lack.shards), 'shard')}: {shown}"
-    for conflict in report.conflicts:
-        yield from ("", "X3  VIOLATED: the same run gave other results", f"    {conflict}")
     for adapter in report.totals.adapters.values():
-        yield from _failures(report, adapter)
+        yield from failure_lines(report, adapter)
+    yield from _conflicts(report)
     yield from _kinds(report)
     for name, missing in report.missing.items():
         mark = "NEVER REACHED" if strict else "not reached"
         named = f": {'; '.join(missing)}" if strict or verbose else "; --verbose names them"
         yield from ("", f"{name}: {count_of(len(missing), 'coverage goal')} {mark}{named}")
+
+
+def _given_up(shards: Mapping[str, str], most: int = 20) -> Iterator[str]:
+    """List the shards that were given up."""
+    if shards:
+        yield from ("", f"given up: {count_of(len(shards), 'shard')}, whose runs are missing")
+    for shard, reason in list(shards.items())[:most]:
+        yield f"    {shard:10} {reason}"
+    if len(shards) > most:
+        yield f"    ... and {len(shards) - most:,} more; --json lists all"
+
+
+def _conflicts(report: SoakReport, most: int = 20) -> Iterator[str]:
+    """List the runs that gave other results."""
+    if report.conflicts:
+        yield from ("", f"the same run gave other results (X3): {count_of(report.differing, 'run')}")
+    yield from (f"    {conflict}" for conflict in report.conflicts[:most])
+    if len(report.conflicts) > most:
+        yield f"    ... and {len(report.conflicts) - most:,} more; --json lists {len(report.conflicts):,}"
 
 
 def _kinds(report: SoakReport, most: int = 50) -> Iterator[str]:
@@ -313,70 +318,3 @@ def _missing(missing: Missing) -> str:
 
 def _shown(items: Sequence[str], most: int = 20) -> str:
     return ", ".join(items[:most]) + (", ..." if len(items) > most else "")
-
-
-def _failures(report: SoakReport, adapter: AdapterTotals) -> Iterator[str]:
-    for law, failure in adapter.failures.items():
-        record = failure.first
-        runs = count_of(failure.runs, "run")
-        if law:
-            yield from ("", f"{law}  VIOLATED by {adapter.name} in {runs}: {_sentence(law)}")
-        else:
-            yield from ("", f"{adapter.name}  ended with an error in {runs}")
-        yield from _explain(report, adapter, law, record)
-
-
-def _sentence(law: str) -> str:
-    """Say what a law demands; a ledger may be of another version, or anybody's."""
-    try:
-        return find_law(law).sentence
-    except ValueError:
-        return "a law that this version does not know"
-
-
-def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRecord) -> Iterator[str]:
-    assert record.failure is not None  # it is counted as one
-    finding = (report.findings or {}).get((adapter.name, law))
-    if finding is not None:
-        it, history = finding.violation, finding.history
-        where = history.header.config, finding.step, len(history)
-        yield from explain(it.message, it.expected, it.observed, *where)
-        yield from mistake_lines(finding.mistakes)
-    else:
-        yield f"    looked at  {record.failure.message}"
-    config = json.dumps(record.config)
-    yield f"    found      {record.version}, {config}, seed {record.seed}, step {record.failure.step}"
-    command = f"pymllm soak --adapter {quote(adapter.name)} --config {quote(config)} --run {record.seed}"
-    rate = _audit_rate(_header_of(report, record).audit)
-    rest = f"--operations {record.limit} --machine {quote(record.machine)} --audit {rate}"
-    rest += " --deviations FILE" if _header_of(report, record).deviations else ""
-    yield f"    the run    {command} {rest}"
-    for word, file in (("again", record.short), ("as played", record.file)):
-        if file is not None:
-            path = _place_of(report, file)
-            # What an engine does wrong, its operations do not show, run again: the acts in the file do.
-            command = "rerun" if finding is None or finding.is_rerun else "shrink"
-            yield f"    {word:11}pymllm {command} {quote(path)} --adapter {quote(adapter.name)}"
-    if finding is not None:
-        yield f"    program{_UNFINISHED if finding.is_unfinished else ''}"
-        yield from program_lines("\n".join(_cut(write_program(finding.history).splitlines())))
-
-
-def _cut(lines: list[str]) -> Iterator[str]:
-    """Leave out what is too long to be read."""
-    yield from lines[:_PROGRAM_LINES_MAX]
-    if (rest := len(lines) - _PROGRAM_LINES_MAX) > 0:
-        yield f"... and {count_of(rest, 'line')} more"
-
-
-def _header_of(report: SoakReport, record: RunRecord) -> CampaignHeader:
-    """Return the header of the campaign that a run is of: its seed follows from that."""
-    found = (it for it in report.headers if is_run_of(it, record.number, record.seed))
-    return next(found, report.headers[0])
-
-
-def _place_of(report: SoakReport, file: str) -> str:
-    """Return the path of a program: those of merged campaigns stay where they are."""
-    folders = [folder for folder in (report.folder, *report.parts) if folder is not None]
-    found = (folder / file for folder in folders if (folder / file).exists())
-    return str(next(found, folders[0] / file if folders else file))

@@ -531,7 +531,12 @@ class FindingsDocument(Document, frozen=True, kw_only=True, tag="pymllm.findings
 
 
 class SoakDocument(Document, frozen=True, kw_only=True, tag="pymllm.soak"):
-    """What ``pymllm soak --json`` prints; after an interrupt the command's status is the signal's."""
+    """What ``pymllm soak --json`` prints; after an interrupt the command's status is the signal's.
+
+    - ``refused``: Adapters that could not be examined, with the reason.
+    - ``conflicts``: The first runs that gave other results when they were played again.
+    - ``given_up``: Shards that no machine played to its end, as ``2/8``, with the reason.
+    """
 
     campaigns: tuple[CampaignRow, ...] = ()
     strict: bool = False
@@ -552,6 +557,7 @@ class SoakDocument(Document, frozen=True, kw_only=True, tag="pymllm.soak"):
     deviations: tuple[DeviationRow, ...] = ()
     findings: tuple[FindingRow, ...] = ()
     has_baseline: bool = False
+    given_up: dict[str, str] = field(default_factory=dict)
 
 
 # -- replay --------------------------------------------------------------------------------------------------

@@ -27,8 +27,9 @@ from pymllm.conformance.documents import (
     VectorsDocument,
     VerifyDocument,
 )
+from pymllm.conformance.soak.drift import Drift, DriftVerdict, MemoryCourse
 from pymllm.conformance.soak.merging import merge_ledgers
-from pymllm.conformance.soak.totals import Drift, DriftVerdict, MemoryCourse, Totals
+from pymllm.conformance.soak.totals import Totals
 from pymllm.instrument.documents import DoctorDocument
 from pymllm.instrument.peer_comparison import PeerComparison
 from pymllm.instrument.reading import Reading
@@ -203,6 +204,8 @@ def read_ledger_file(*paths: Path) -> Ledger:
     totals = Totals(headers)
     for run in merged:
         totals.add(run)
+    for it in merged.differing.values():
+        totals.differ(it.conflict.first, it.conflict.second, it.runs)
     drifts = totals.memory.estimate()
     is_unknown = totals.has_problems or not totals.runs
     verdict = Verdict.UNKNOWN if is_unknown else Verdict.HOLDS

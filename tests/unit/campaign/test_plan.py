@@ -7,12 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
-from pymllm.campaign.plan import FILE, SHARDS, STOP, ShardPlan, read_plan, write_plan
+from pymllm.campaign.plan import FILE, SHARDS, STOP, ShardPlan, plan_schema, read_plan, write_plan
 from pymllm.errors import TraceError, UsageError
 
 PLAN = ShardPlan(
-    3, 7, ("rows", "mine:Cache"), ({"max_reqs": 3},), "RowMachine", 900, None, 300, "1/8", "[[deviation]]"
+    *(3, 7, ("rows", "mine:Cache"), ({"max_reqs": 3},), "RowMachine"),
+    *(900, None, 300, "1/8", "[[deviation]]", "{}"),
 )
 
 
@@ -23,6 +25,11 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_plan(folder) == PLAN
     assert len({PLAN.campaign, ShardPlan(1, 1).campaign}) == 2
     assert [path.name for path in folder.iterdir()] == [FILE]
+    plain = json.loads((folder / FILE).read_text())
+    validator = Draft202012Validator(plan_schema())
+    validator.validate(plain)
+    assert not validator.is_valid({**plain, "words": ["--command", "rm"]})
+    assert not validator.is_valid({**plain, "schema": 2})
 
 
 @pytest.mark.parametrize("name", [FILE, "ledger.jsonl"])
@@ -52,7 +59,7 @@ def test_only_shards_that_are_not_there_are_played(tmp_path: Path) -> None:
     first, third = PLAN.tasks(tmp_path, ["--jobs", "2"])
     assert (first.number, third.number, first.count) == (1, 3, 3)
     assert first.words == (*PLAN.words(), "--jobs", "2")
-    assert (first.known, first.campaign) == ("[[deviation]]", PLAN.campaign)
+    assert (first.known, first.corpus, first.campaign) == ("[[deviation]]", "{}", PLAN.campaign)
     assert (first.directory, first.stop) == (os.getcwd(), str(tmp_path / STOP))
 
 

@@ -196,15 +196,17 @@ def test_an_interrupt_leaves_no_process(
 
 
 def test_the_command_is_a_shard_of_pymllm_soak(tmp_path: Path) -> None:
-    """With what is known to differ as a file there, in an interpreter that finds the same modules."""
-    words = shard_task._command(replace(TASK, known="[[deviation]]"), tmp_path)
+    """With what is known to differ and a corpus as files there; its interpreter finds the same modules."""
+    words = shard_task._command(replace(TASK, known="[[deviation]]", corpus="{}"), tmp_path)
     assert words[:2] == [sys.executable, "-c"]
     assert repr(sys.path) in words[2]
     assert words[3:] == [
         *("soak", "--seed", "1", "--shard", "2/3", "--output", str(tmp_path)),
-        *("--deviations", str(tmp_path / "known.toml"), "--json", "--progress", "off"),
+        *("--deviations", str(tmp_path / "known.toml"), "--corpus", str(tmp_path / "corpus")),
+        *("--json", "--progress", "off"),
     ]
     assert (tmp_path / "known.toml").read_text() == "[[deviation]]"
+    assert (tmp_path / "corpus" / "corpus.jsonl").read_text() == "{}"
 
 
 def test_the_command_runs_where_it_is_asked_to(scripted: Scripted, tmp_path: Path) -> None:

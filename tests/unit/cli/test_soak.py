@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -33,11 +34,13 @@ from pymllm.conformance.shards import Shard
 from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak import campaign
-from pymllm.conformance.soak.campaign import SoakPlan, SoakReport
+from pymllm.conformance.soak.campaign import SoakPlan
+from pymllm.conformance.soak.drift import Drift, DriftVerdict
 from pymllm.conformance.soak.ledger import FILE, Failure, Ledger
 from pymllm.conformance.soak.merging import Conflict
+from pymllm.conformance.soak.results import SoakReport
 from pymllm.conformance.soak.schedule import seed_of
-from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
+from pymllm.conformance.soak.totals import Totals
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import AllocRows
@@ -222,11 +225,24 @@ def test_a_merge_makes_small_what_shards_found_and_knows_a_baseline(tmp_path: Pa
     for number, part in enumerate(parts, 1):
         assert soak(*amount, "--shard", f"{number}/2", "--output", part).exit_code in (0, 1)
     corpus, old = tmp_path / "corpus", tmp_path / "old"
-    first = soak("merge", *parts, "--output", old, "--shrink", 1, "--corpus", corpus, "--jobs", 1)
-    assert first.exit_code == 1
+    words = ("--shrink", 1, "--corpus", corpus, "--jobs", 1, "--store", tmp_path / "store")
+    first = soak("merge", *parts, "--output", old, *words)
+    assert (first.exit_code, "left out" in first.stderr) == (1, False)
+    (kept,) = (it for it in read_run(*(tmp_path / "store").iterdir()).records if isinstance(it, Program))
+    assert kept.file.startswith("programs/P2-")
     (small,) = (old / "programs").iterdir()
-    assert typed("rerun", small).exit_code == 1
+    lines = first.stdout.splitlines()
+    (head,) = (number for number, line in enumerate(lines) if line.startswith("P2  VIOLATED by faulty-dirty"))
+    told = {line[4:15].strip(): line[15:] for line in reversed(lines[head + 1 : head + 10])}
+    assert (told["expected"], told["observed"]) == ("0", "1")
+    assert re.fullmatch(r"step \d+, in a program of \d+ steps \(.*\)", told["at"])
+    assert told["again"] == f"pymllm rerun {small} --adapter faulty-dirty-rows"
+    assert re.search(r"/[12]/programs/faulty-dirty-rows-P2-\d+\.jsonl --adapter", told["as played"])
+    assert "        run_program(" in lines
+    assert typed(*shlex.split(told["again"])[1:]).exit_code == 1
     again = soak("merge", *parts, "--shrink", 1, "--baseline", old, "--jobs", 1)
+    assert "    program\n" in again.stdout
+    assert "    again " not in again.stdout  # where nobody wrote it
     assert again.exit_code == 0, again.stdout
     assert "known     P2 of faulty-dirty-rows, program of " in again.stdout
     assert again.stdout.splitlines()[-1].endswith("0 findings not in the baseline")
@@ -237,6 +253,34 @@ def test_a_merge_makes_small_what_shards_found_and_knows_a_baseline(tmp_path: Pa
     assert (news.exit_code, [it["new"] for it in document["findings"]]) == (1, [True])
     assert soak(*SHORT, "--corpus", corpus, "--output", tmp_path / "c").exit_code == 0
     assert json.loads((tmp_path / "c" / FILE).read_text("utf-8").splitlines()[0])["corpus"]
+
+
+def test_ledgers_that_contradict_each_other_break_x3(tmp_path: Path) -> None:
+    """It is counted and named in the summary, the table and the document; a baseline does not excuse it."""
+    known = structs.replace(RECORD, failure=None)
+    for name, digest in (("one", "abc"), ("two", "other")):
+        with Ledger(tmp_path / name / FILE) as ledger:
+            ledger.add(HEADER)
+            ledger.add(structs.replace(known, digest=digest))
+    words = ("merge", tmp_path / "one", tmp_path / "two")
+    told = soak(*words)
+    lines = told.stdout.splitlines()
+    assert told.exit_code == 1
+    assert re.fullmatch(r"violated: .* 1 broken; .*; 1 run that differed when repeated", lines[-1])
+    assert "X3  VIOLATED by rows in 1 run: the same program gives the same outcomes" in lines
+    assert "    expected   digest abc" in lines
+    assert "    observed   digest other" in lines
+    assert next(line.split() for line in lines if line.startswith("rows "))[-1] == "1"
+    document = json.loads(soak(*words, "--json").stdout)
+    Draft202012Validator(make_schema("soak")).validate(document)
+    (failure,) = document["adapters"][0]["failures"]
+    assert (failure["failure"]["law"], failure["runs"], len(document["conflicts"])) == ("X3", 1, 1)
+    assert (document["verdict"], document["exit_status"]) == ("violated", 1)
+    (tmp_path / "none.json").write_text(
+        '{"schema": "pymllm.findings", "version": 1, "findings": []}', "utf-8"
+    )
+    assert soak(*words, "--baseline", tmp_path / "none.json").exit_code == 1
+    assert soak("merge", tmp_path / "one", tmp_path / "one").exit_code == 0
 
 
 def test_a_merge_runs_no_adapter_that_a_ledger_alone_names(tmp_path: Path) -> None:
@@ -634,6 +678,8 @@ def report() -> SoakReport:
         {("rows", "P2"): finding},
         (SmokeFailure("gone:Rows", None, "cannot import gone"),),
         (Conflict(RECORD, structs.replace(RECORD, digest="other")),),
+        differing=1,
+        given_up={"2/3": "gone"},
     )
 
 
@@ -661,7 +707,8 @@ def test_the_text_says_everything(report: SoakReport) -> None:
     assert "rows  ended with an error in 1 run" in text
     assert "it went\\naway" in text
     assert "gone:Rows  could not be examined" in text
-    assert "X3  VIOLATED: the same run gave other results" in text
+    assert "the same run gave other results (X3): 1 run\n    seed 9 of rows" in text
+    assert "given up: 1 shard, whose runs are missing\n    2/3        gone" in text
     missing = f"rows: {len(report.missing['rows'])} coverage goals not reached"
     assert f"\n{missing}; --verbose names them\n" in text
     assert f"\n{missing}: {'; '.join(report.missing['rows'])}\n" in make_text(report, verbose=True)
@@ -673,6 +720,7 @@ def test_a_failure_of_another_session_has_its_message(report: SoakReport) -> Non
     """A ledger has no finding; paths are as the ledger has them."""
     text = make_text(replace(report, findings=None, folder=None, seconds=0.0))
     assert "looked at  row 1" in text
+    assert f"at         step 44, in a program of {RECORD.operations} steps (" in text
     assert "rerun programs/x.jsonl" in text
     assert "processes" not in text
 
@@ -718,7 +766,9 @@ def last_of(report: SoakReport, *, strict: bool = False) -> str:
 def test_the_last_line_sums_up(report: SoakReport) -> None:
     """The verdict first; a campaign that played nothing has one, too."""
     assert last_of(report).startswith("violated: 202 operations in 2 runs; 0:00:02 of CPU time; ")
-    assert last_of(report).endswith("2 errors of adapters; 1 run that differed when repeated")
+    assert last_of(report).endswith(
+        "2 errors of adapters; 1 shard given up; 1 run that differed when repeated"
+    )
     nothing = last_of(SoakReport((), Totals(), ()))
     assert nothing.startswith("unknown: 0 operations in 0 runs; ")
     assert nothing.endswith("0 of 0 coverage goals reached, counted for each adapter")

@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from pymllm.campaign import shard_task, spread
 from pymllm.campaign.plan import FILE, STOP, read_plan
 from pymllm.campaign.shard_task import PlayedShard, ShardTask
 from pymllm.campaign.spread import Progress
+from pymllm.cli import soak_spread
+from pymllm.cli.schema import make_schema
 from pymllm.cli.soak_spread import describe_spread, spread_display
 from pymllm.cli.tables import BETWEEN_LINES
+from pymllm.conformance.soak import findings
 from tests.unit.cli.typed import Terminal, refused, typed
 
 ENGINE = f"{__name__}:engine"
@@ -197,9 +201,11 @@ def test_a_shard_that_is_given_up_makes_the_verdict_unknown(
     result = soak(*SHORT, *words, "--output", folder, "--json")
     document = json.loads(result.stdout)
     assert (result.exit_code, document["verdict"], document["exit_status"]) == (3, "unknown", 3)
-    assert document["refused"] == {
-        "shard 2/3": "given up after 2 attempts; the last one: OSError: node is gone"
-    }
+    Draft202012Validator(make_schema("soak")).validate(document)
+    assert (document["refused"], document["given_up"]) == (
+        {},
+        {"2/3": "given up after 2 attempts; the last one: OSError: node is gone"},
+    )
     assert result.stderr.splitlines()[-1] == (
         f"pymllm: continue with: pymllm soak --resume {folder} --executor {ENGINE}"
     )
@@ -216,7 +222,9 @@ def test_nothing_that_came_back_is_unknown(tmp_path: Path, monkeypatch: pytest.M
     words = ("--executor", ENGINE, "--shards", "1", "--retries", "0", "--output", tmp_path / "c")
     result = soak(*SHORT, *words)
     assert result.exit_code == 3
-    assert "shard 1/1  could not be examined" in result.stdout
+    why = "    1/1        given up after 1 attempt; the last one: OSError: gone\n"
+    assert f"given up: 1 shard, whose runs are missing\n{why}" in result.stdout
+    assert result.stdout.splitlines()[-1].endswith("; 1 shard given up")
     assert not (tmp_path / "c" / "ledger.jsonl").exists()
 
 
@@ -244,6 +252,38 @@ def test_a_failure_stops_the_campaign_if_asked(tmp_path: Path, monkeypatch: pyte
     assert [it.number for it in Engine.asked] == [1]
     assert "--stop-on-failure" in Engine.asked[0].words
     assert "could not be examined" not in result.stdout
+
+
+def test_shards_that_fail_alike_have_one_program_made_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P2: two are played when the first comes back; no other begins, and what both met is made small once."""
+    small: list[str] = []
+
+    def count(task: tuple[Any, str, str]) -> Any:
+        small.append(task[2])
+        return make_small(task)
+
+    make_small = findings._make_small
+    monkeypatch.setattr(findings, "_make_small", count)
+    words = ("--adapter", "faulty-dirty-rows", "--stop-on-failure", "--executor", ENGINE, "--shards", "4")
+    folder = tmp_path / "c"
+    result = soak(*words, *LONG, "--output", folder, "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["exit_status"], document["given_up"]) == (1, 1, {})
+    assert [it.number for it in Engine.asked] == [1, 2]
+    failed = [
+        {json.loads(line).get("failure", {}).get("law") for line in ledger.read_text().splitlines()}
+        for ledger in sorted((folder / "shards").glob("*/ledger.jsonl"))
+    ]
+    assert [sorted(map(str, laws)) for laws in failed] == [["None", "P2"]] * 2
+    (row,) = document["adapters"][0]["failures"]
+    assert (row["failure"]["law"], row["runs"], small) == ("P2", 2, ["P2"])
+    assert [row["short"]] == [f"programs/{path.name}" for path in (folder / "programs").iterdir()]
+    again = typed("rerun", folder / row["short"])
+    assert (again.exit_code, "P2" in again.stdout) == (1, True)
+    (found,) = [it for it in json.loads((folder / "findings.json").read_text())["findings"] if it["program"]]
+    assert (found["law"], found["adapters"]) == ("P2", ["faulty-dirty-rows"])
 
 
 def test_an_interrupt_keeps_what_came_and_says_how_to_go_on(
@@ -296,6 +336,41 @@ def test_deviations_travel_as_text(tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert {it.known for it in Engine.asked} == {known.read_text()}
     assert read_plan(tmp_path / "c").known == known.read_text()
+
+
+def test_a_corpus_travels_as_text_and_is_played_as_by_one_process(tmp_path: Path) -> None:
+    """Its runs are dealt out with the others; the folder need not be on the node."""
+    corpus, several = tmp_path / "corpus", tmp_path / "several"
+    assert soak(*SHORT, "--jobs", "1", "--output", tmp_path / "before").exit_code == 0
+    assert soak("merge", tmp_path / "before", "--corpus", corpus).exit_code == 0
+    text = (corpus / "corpus.jsonl").read_text()
+    new = (*SHORT[:-1], "4", "--corpus", corpus)
+    assert soak(*new, "--jobs", "1", "--output", tmp_path / "alone").exit_code == 0
+    result = soak(*new, "--executor", ENGINE, "--shards", "3", "--retries", "0", "--output", several)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert (several / "ledger.jsonl").read_bytes() == merged(tmp_path / "alone", to=tmp_path / "merged")
+    header, *runs = map(json.loads, (several / "ledger.jsonl").read_text().splitlines())
+    kept = [it["seed"] for it in header["corpus"]]
+    assert len(kept) == text.count("\n") - 1 > 1
+    assert [it["seed"] for it in runs[: len(kept)]] == kept
+    shards = [(several / "shards" / f"{it}-of-3" / "ledger.jsonl").read_text() for it in (1, 2, 3)]
+    assert sum(any(f'"number": {it},' in shard for it in range(len(kept))) for shard in shards) > 1
+    assert {it.corpus for it in Engine.asked} == {text} == {read_plan(several).corpus}
+    refused("soak", "--resume", several, "--executor", ENGINE, "--corpus", corpus, words="--corpus: --resume")
+
+
+def test_a_corpus_that_cannot_travel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is opened; one that is not there yet is empty."""
+    words = ("--executor", ENGINE, "--output", tmp_path / "c", "--corpus", tmp_path)
+    (tmp_path / "corpus.jsonl").write_text("nothing\n")
+    refused("soak", *SHORT, *words, words="corpus.jsonl:1: not JSON")
+    monkeypatch.setattr(soak_spread, "_CORPUS_LIMIT", 7)
+    why = "corpus.jsonl has 8 bytes, and goes out with each shard; with --executor it may have 7."
+    refused("soak", *SHORT, *words, words=why)
+    assert (Engine.asked, Engine.closed, (tmp_path / "c").exists()) == ([], [], False)
+    (tmp_path / "corpus.jsonl").unlink()
+    assert soak(*SHORT, *words, "--shards", "1").exit_code == 0
+    assert [it.corpus for it in Engine.asked] == [None]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from pymllm.conformance.soak.drift import MemoryCourse
 from pymllm.conformance.soak.ledger import Failure, Ledger, RunRecord
-from pymllm.conformance.soak.totals import MemoryCourse
 from pymllm.errors import TraceError
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.documents import (

@@ -6,7 +6,6 @@ had: an adapter under test may hang or end its process, and a campaign of hours 
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections import Counter
@@ -17,21 +16,15 @@ from pathlib import Path
 from msgspec import structs
 
 from pymllm.adapters.registry import AdapterEntry
-from pymllm.conformance.deviations import GONE, is_of_version, tell_deviations
-from pymllm.conformance.documents import CampaignRow, DeviationRow, FindingRow, SoakDocument
-from pymllm.conformance.foreign_source import digest_adapter
-from pymllm.conformance.machines import MACHINES, missing_machines
-from pymllm.conformance.runner import Progress, versions
+from pymllm.conformance.deviations import is_of_version
+from pymllm.conformance.machines import missing_machines
+from pymllm.conformance.runner import versions
 from pymllm.conformance.shards import Shard
 from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure
-from pymllm.conformance.soak.corpus import CorpusRun, RareRuns, choose_runs, read_corpus, write_corpus
+from pymllm.conformance.soak.corpus import CorpusRun, choose_runs
 from pymllm.conformance.soak.findings import (
     PROGRAMS,
-    Findings,
-    compare_findings,
-    unseen,
-    write_findings,
 )
 from pymllm.conformance.soak.ledger import (
     FILE,
@@ -40,26 +33,23 @@ from pymllm.conformance.soak.ledger import (
     Ledger,
     Place,
     RunRecord,
-    has_lines,
-    read_ledger,
 )
-from pymllm.conformance.soak.merging import Conflict, Merged, Missing, merge_ledgers
 from pymllm.conformance.soak.player import PlayedRun, play_run
+from pymllm.conformance.soak.results import SoakReport
+from pymllm.conformance.soak.resuming import find_begun, refuse_other_sources, stays_inside
 from pymllm.conformance.soak.schedule import (
-    SIZES,
     RunTask,
     count_runs,
     find_places_of,
     make_task,
     runs_of_shard,
 )
-from pymllm.conformance.soak.totals import Drift, DriftVerdict, Totals
+from pymllm.conformance.soak.totals import Totals
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
 from pymllm.history.files import Config, Deviation, History, write_history
 from pymllm.instrument.provenance import build_version
 from pymllm.oracle.laws import LAWS
-from pymllm.oracle.verdicts import Verdict
 from pymllm.text_file import did_you_mean
 
 _RETRIES = 2
@@ -93,157 +83,6 @@ class SoakPlan:
     corpus: tuple[CorpusRun, ...] = ()  # runs that come first, where they can be played
 
 
-@dataclass(frozen=True, slots=True)
-class SoakReport:
-    """The results of a campaign."""
-
-    headers: tuple[CampaignHeader, ...]  # one, or those of the campaigns that were put together
-    totals: Totals
-    drifts: tuple[Drift, ...]
-    seconds: float = 0.0  # this took, wall-clock; 0 where ledgers were only read
-    jobs: int = 1
-    # where ledger and programs are; of campaigns that were put together, the programs are in their `parts`
-    folder: Path | None = None
-    # by adapter and law: the program made small by this campaign
-    findings: dict[tuple[str, str], Finding] | None = None
-    refused: tuple[SmokeFailure, ...] = ()  # adapters that could not be played at all
-    conflicts: tuple[Conflict, ...] = ()  # runs that did not do the same twice
-    interruption: KeyboardInterrupt | None = None  # what ended it early
-    parts: tuple[Path, ...] = ()  # the folders of campaigns that were put together
-    missing_runs: tuple[Missing, ...] = ()  # that are in none of them
-    kinds: tuple[FindingRow, ...] = ()  # what was found in them, equal programs once
-    has_baseline: bool = False  # whether it was compared with what was known before
-
-    @property
-    def missing(self) -> dict[str, list[str]]:
-        """Coverage goals at zero, by adapter."""
-        return {name: it.missing for name, it in self.totals.adapters.items() if it.missing}
-
-    @property
-    def growing(self) -> tuple[Drift, ...]:
-        """Measures of memory that grow."""
-        return tuple(drift for drift in self.drifts if drift.verdict is DriftVerdict.GROWS)
-
-    def _missing_of(self, header: CampaignHeader) -> tuple[int, tuple[tuple[int, int], ...]]:
-        found = (it for it in self.missing_runs if it.header == header)
-        return next(((it.count, it.ranges) for it in found), (0, ()))
-
-    @property
-    def has_news(self) -> bool:
-        """Whether something was found that was not known."""
-        return any(it.new for it in self.kinds)
-
-    @property
-    def deviations(self) -> tuple[DeviationRow, ...]:
-        """What became of what is known, over all campaigns."""
-        known = {repr(it): it for header in self.headers for it in header.deviations}
-        met = {it.name: (it.laws, it.known) for it in self.totals.adapters.values()}
-        return tell_deviations(tuple(known.values()), met)
-
-    def verdict(self, *, strict: bool = False) -> Verdict:
-        """Return the verdict; a strict one takes a coverage goal at zero or memory that grows for broken.
-
-        So does a deviation that no longer shows. Where nothing was played nothing is known, nor where runs
-        are missing.
-        """
-        gone = any(row.status == GONE for row in self.deviations)
-        unmet = strict and bool(self.missing or self.growing or gone)
-        is_broken = self.has_news if self.has_baseline else self.totals.has_violations
-        if is_broken or self.conflicts or unmet:
-            return Verdict.VIOLATED
-        is_unknown = self.totals.has_problems or self.refused or self.missing_runs or not self.totals.runs
-        return Verdict.UNKNOWN if is_unknown else Verdict.HOLDS
-
-    def document(self, *, strict: bool = False) -> SoakDocument:
-        """Return the record of it; ``strict`` as of `verdict`."""
-        totals, verdict = self.totals, self.verdict(strict=strict)
-        return SoakDocument(
-            campaigns=tuple(
-                CampaignRow(
-                    *(it.version, it.versions, it.seed, it.operations, it.longest, it.audit, len(it.places)),
-                    it.runs,
-                    it.shard and str(Shard(*it.shard)),
-                    *self._missing_of(it),
-                )
-                for it in self.headers
-            ),
-            strict=strict,
-            verdict=verdict,
-            exit_status=verdict.exit_status,
-            interrupted=self.interruption is not None,
-            seconds=round(self.seconds, 3),
-            jobs=self.jobs,
-            folder=None if self.folder is None else str(self.folder),
-            runs=totals.runs,
-            operations=totals.operations,
-            cpu_seconds=round(totals.cpu, 3),
-            peak_bytes=totals.memory.peak,
-            adapters=tuple(it.row() for it in totals.adapters.values()),
-            drifts=tuple(it.row() for it in self.drifts),
-            refused={it.name: it.message for it in self.refused},
-            conflicts=tuple(map(str, self.conflicts)),
-            deviations=self.deviations,
-            findings=self.kinds,
-            has_baseline=self.has_baseline,
-        )
-
-
-def load_campaign(folder: Path) -> tuple[CampaignHeader, Merged]:
-    """Read a campaign that is to go on, and its runs by number; `UsageError` where it cannot.
-
-    It was written by another version: what it would go on with are other programs. Or several campaigns are
-    in it, lines of one run that disagree, a place that no campaign has, or a link for its ledger.
-    `TraceError` and `OSError` as of `read_ledger`.
-    """
-    if not _stays_inside(folder / FILE, folder):
-        raise UsageError(f"{folder}: {FILE} is a link to a file elsewhere; put the file in its place")
-    merged = merge_ledgers([folder / FILE])
-    headers = merged.headers
-    if len(headers) > 1:
-        raise UsageError(
-            f"{folder} has {len(headers)} campaigns in one ledger; resume one that has a ledger of its own"
-        )
-    if headers[0].version != build_version():
-        raise UsageError(
-            f"{folder} is of version {headers[0].version}, which alone resumes it; this is {build_version()}"
-        )
-    if merged.conflicts:
-        raise UsageError(
-            f"{folder} has lines of one run that disagree; pymllm soak merge {folder} shows them"
-        )
-    _refuse_strange_places(folder, headers[0])
-    return next(it for it in read_ledger(folder / FILE) if isinstance(it, CampaignHeader)), merged
-
-
-def _stays_inside(path: Path, folder: Path) -> bool:
-    """Tell whether what is written to a file of a campaign stays there: a folder may have come with links."""
-    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))  # circles included
-
-
-def _refuse_strange_places(folder: Path, header: CampaignHeader) -> None:
-    if any(not 0 <= kept.place < len(header.places) or kept.limit < 1 for kept in header.corpus):
-        raise UsageError(f"{folder}: a run of the corpus is at a place that there is not, or has no length")
-    if header.longest < 1:
-        raise UsageError(f"{folder}: longest is {header.longest}; a run has 1 operation or more")
-    for place in header.places:
-        machines = [entry.name for entry in MACHINES.get(place.kind, ())]
-        for what, value, known in (
-            ("kind", place.kind, MACHINES),
-            ("machine", place.machine, machines),
-            ("size", place.size, SIZES),
-        ):
-            if value not in known:
-                raise UsageError(f"{folder}: a {what} is {value!r}; it must be one of {', '.join(known)}")
-
-
-def _refuse_other_sources(folder: Path, header: CampaignHeader) -> None:
-    for name, source in dict.fromkeys((place.adapter, place.source) for place in header.places):
-        if digest_adapter(name) != source:
-            raise UsageError(
-                f"the source of {name} changed since the campaign in {folder} began; begin a new one"
-            )
-
-
 def soak(
     plan: SoakPlan,
     folder: Path,
@@ -259,13 +98,13 @@ def soak(
     """
     start = time.monotonic()
     if resumed is not None:
-        _refuse_other_sources(folder, resumed[0])
+        refuse_other_sources(folder, resumed[0])
     with Workers(plan.jobs, plan.timeout) as workers:
         refused: tuple[SmokeFailure, ...] = ()
         if resumed is None:
             header, refused = _begin(plan, workers, show)
             if plan.shard is not None:
-                resumed = _find_begun(folder, header)
+                resumed = find_begun(folder, header)
         if resumed is not None:
             header = resumed[0]
         campaign = _Campaign(plan, header, folder, show)
@@ -339,18 +178,6 @@ def _begin(
             "more --operations or a smaller --longest"
         )
     return header, tuple(refused)
-
-
-def _find_begun(folder: Path, header: CampaignHeader) -> tuple[CampaignHeader, Merged] | None:
-    """Read what there is already of a shard that is to be played; `UsageError` where it is something else."""
-    if not has_lines(folder / FILE):
-        return None
-    there, runs = load_campaign(folder)
-    if structs.replace(there, versions=header.versions) != header:
-        raise UsageError(
-            f"{folder}: there is another campaign, or another shard; choose another folder, or --resume that"
-        )
-    return there, runs
 
 
 def _missing_players(places: Sequence[Place], asked: str | None) -> list[SmokeFailure]:
@@ -453,7 +280,7 @@ class _Campaign:
     def _write(self, name: str, history: History, note: str) -> str | None:
         path = self._folder / PROGRAMS / name
         header = replace(history.header, versions=self._header.versions, note=note)
-        if not _stays_inside(path, self._folder):
+        if not stays_inside(path, self._folder):
             return None
         try:
             path.parent.mkdir(exist_ok=True)
@@ -468,66 +295,3 @@ def _lost(task: RunTask, answer: Lost) -> RunRecord:
     steps = answer.history.steps if answer.history is not None else []
     failure = Failure(None, answer.message, step=steps[-1].number if steps else 0)
     return RunRecord(*task.head, 0, len(steps), (), {}, {}, {}, "", failure)
-
-
-def find_ledgers(folders: Iterable[Path]) -> list[Path]:
-    """Return the ledger of each campaign; one that is named itself stays what it is."""
-    return [folder / FILE if folder.is_dir() else folder for folder in folders]
-
-
-@dataclass(frozen=True, slots=True)
-class MergePlan:
-    """What is done with campaigns that are put together."""
-
-    output: Path | None = None  # folder for one ledger of all runs, findings, and their small programs
-    shrinks: int = 0  # so many failing runs of each adapter and law are made small
-    baseline: tuple[FindingRow, ...] | None = None  # what was known before
-    corpus: Path | None = None  # folder whose corpus is to have the runs that reached what few reach
-    jobs: int = 1  # processes that make programs small
-    progress: Progress = unseen
-    # refuses adapters that nobody trusts, before one of them runs
-    refuse: Callable[[Iterable[str]], None] = lambda adapters: None
-
-
-def merge_campaigns(folders: Sequence[Path], plan: MergePlan | None = None) -> SoakReport:
-    """Put campaigns, folders or ledgers, together.
-
-    Programs as they were played stay where they are. `FileExistsError`: there is a ledger in ``output``.
-    `TraceError`, `OSError`: a ledger cannot be read, or none can be written.
-    """
-    plan = plan or MergePlan()
-    output = plan.output
-    if output is not None and (output / FILE).exists():
-        raise FileExistsError(output / FILE)
-    ledgers = find_ledgers(folders)
-    corpus = () if plan.corpus is None else read_corpus(plan.corpus)
-    with plan.progress("ledgers", len(ledgers)) as done:
-        merged = merge_ledgers(ledgers, done=done)
-    if output is not None:
-        merged.write(output)
-    totals, found, rare = Totals(merged.headers), Findings(plan.shrinks), RareRuns()
-    for run in merged:
-        totals.add(run)
-        found.add(run)
-        rare.add(run)
-    if plan.shrinks:
-        plan.refuse(found.adapters())
-    parts = tuple(ledger.parent for ledger in ledgers)
-    kinds = found.settle(parts, output, plan.jobs, plan.progress)
-    if plan.baseline is not None:
-        kinds = compare_findings(kinds, plan.baseline)
-    if output is not None:
-        write_findings(kinds, output)
-    if plan.corpus is not None:
-        write_corpus(rare.settle(corpus), plan.corpus)
-    return SoakReport(
-        tuple(merged.headers),
-        totals,
-        totals.memory.estimate(),
-        folder=output,
-        conflicts=tuple(merged.conflicts),
-        parts=parts,
-        kinds=kinds,
-        has_baseline=plan.baseline is not None,
-        missing_runs=tuple(merged.missing),
-    )

@@ -1,14 +1,14 @@
 """What campaigns found, as fleets of fuzzers keep it: one entry for each law and small program.
 
 Many runs meet the same bug. Their programs are made small, as many of an adapter and law as somebody asks
-for, and two that differ in the names of tokens, namespaces and steps only are one. Runs whose programs nobody
-made small are one entry for each adapter and law. What an earlier merge found is known: it is told with the
-version that saw it first, and only what is not known is news.
+for, and two that differ in names only are one (`pymllm.conformance.soak.program_digest`). Runs whose programs
+nobody made small are one entry for each adapter and law. What an earlier merge found is known: it is told
+with the version that saw it first, and only what is not known is news.
 """
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -19,16 +19,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pymllm.conformance.acting import with_scenario
 from pymllm.conformance.documents import FindingRow, FindingsDocument, read_as
-from pymllm.conformance.reduction import renumbered
 from pymllm.conformance.runner import Progress, versions
-from pymllm.conformance.shrinker import ShrinkTask, run_shrink
+from pymllm.conformance.shrinker import Finding, ShrinkTask, make_finding, run_shrink
 from pymllm.conformance.soak.ledger import FILE, RunRecord
 from pymllm.conformance.soak.merging import merge_ledgers
+from pymllm.conformance.soak.program_digest import digest_program
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import PymllmError, TraceError
-from pymllm.history.codec import encode
 from pymllm.history.files import History, load_history, write_history
 from pymllm.text_file import read_json, read_text_file, write_text_file
 
@@ -39,38 +37,10 @@ PROGRAMS = "programs"
 SECONDS = 60.0
 """What making one program small may take."""
 
-_RENAMED = ("tokens", "next_tokens", "extra_key")
-
 
 def unseen(label: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]:
     """Show no progress."""
     return nullcontext()
-
-
-def digest_program(history: History) -> str:
-    """Condense a program, equal for programs that differ in names only: of tokens, namespaces and steps.
-
-    Names are numbers, by who comes first. Neither the configuration nor the adapter counts.
-    """
-    steps = {step.number: number for number, step in enumerate(history.steps, 1)}
-    names: dict[str, dict[str, int]] = {name: {} for name in _RENAMED}
-    names["next_tokens"] = names["tokens"]
-
-    def rename(value: Any, of: dict[str, int]) -> Any:
-        if isinstance(value, list):
-            return [rename(it, of) for it in value]
-        return value if value is None else of.setdefault(json.dumps(value), len(of))
-
-    def walk(value: Any, name: str = "") -> Any:
-        if name in _RENAMED and (name == "extra_key" or isinstance(value, list)):
-            return rename(value, names[name])
-        if isinstance(value, dict):
-            return {key: walk(it, key) for key, it in value.items()}
-        return [walk(it) for it in value] if isinstance(value, list) else value
-
-    named = (renumbered(step.operation, lambda it: steps.get(it, it)) for step in history.steps)
-    operations = [walk(encode(operation)) for operation in named]
-    return hashlib.sha256(json.dumps(operations, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(slots=True)
@@ -85,10 +55,13 @@ class Findings:
     """Collects the failing runs of a merge, in memory that does not grow with them.
 
     Of each adapter and law the first runs are kept, ``most`` of them, and one where none is made small.
+    ``small`` has, by adapter and law, the first of them whose program was made small by `settle`, with the
+    place of the program.
     """
 
     def __init__(self, most: int = 0) -> None:
         self._most = most
+        self.small: dict[tuple[str, str], tuple[RunRecord, Finding]] = {}
         self._of: dict[tuple[str, str], _Failing] = {}
 
     def add(self, record: RunRecord) -> None:
@@ -119,6 +92,7 @@ class Findings:
         """
         chosen = [record for it in self._of.values() for record in it.first]
         programs = {id(record): _read(record.short, folders) for record in chosen}
+        made: dict[int, Finding] = {}
         if self._most:
             played = {id(it): _read(it.file, folders) for it in chosen if programs[id(it)] is None}
             left = [it for it in chosen if played.get(id(it)) is not None]
@@ -128,14 +102,19 @@ class Findings:
             if workers.interruption is not None:
                 raise workers.interruption
             for record, answer in zip(left, answers, strict=True):
-                programs[id(record)] = None if isinstance(answer, Lost) else answer
+                if answer is not None and not isinstance(answer, Lost):
+                    made[id(record)], programs[id(record)] = answer, answer.history
         rows: dict[tuple[str, str], FindingRow] = {}
         for _, failing in sorted(self._of.items()):
             small = [it for it in failing.first if programs[id(it)] is not None]
             for record in small:
                 history = programs[id(record)]
                 assert history is not None  # as just looked up
-                _put(rows, _row_of(record, history, output))
+                row = _row_of(record, history, output)
+                _put(rows, row)
+                if (finding := made.get(id(record))) is not None:
+                    kept = (replace(record, short=row.program), finding)
+                    self.small.setdefault((record.adapter, row.law), kept)
             if failing.runs > len(small):
                 first = next((it for it in failing.first if it not in small), failing.first[0])
                 row = _row_of(first, None, None)
@@ -143,7 +122,7 @@ class Findings:
         return tuple(sorted(rows.values(), key=_order))
 
 
-def _make_small(task: tuple[Any, str, Any]) -> History | None:
+def _make_small(task: tuple[Any, str, Any]) -> Finding | None:
     """Make a program small; ``None`` where it does not break its law again, or cannot be run."""
     history, adapter, law = task
     try:
@@ -152,9 +131,9 @@ def _make_small(task: tuple[Any, str, Any]) -> History | None:
         return None
     if run.best is None:
         return None
-    best = run.best
+    best = make_finding(run.best)
     header = replace(best.history.header, versions=versions(), note=str(best.violation))
-    return with_scenario(History(header, best.history.steps), None if run.is_rerun else best.scenario)
+    return dataclasses.replace(best, history=History(header, best.history.steps))
 
 
 def _order(row: FindingRow) -> tuple[bool, int, str, str]:

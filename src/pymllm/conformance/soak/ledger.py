@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 import msgspec
 from msgspec import Struct, field, structs
 
+from pymllm.conformance.shards import MOST
 from pymllm.errors import TraceError, UsageError
 from pymllm.history.files import Config, Deviation
 from pymllm.history.schema import schema_of
@@ -246,9 +247,16 @@ def read_line(line: str) -> CampaignHeader | RunRecord:
         found = f"format {cut(repr(named))}, schema {cut(repr(version))}"
         raise ValueError(f"{found}; this version reads {FORMAT!r}, {SCHEMA}")
     try:
-        return msgspec.convert(plain, CampaignHeader) if is_header else msgspec.convert(plain, RunRecord)
+        record = msgspec.convert(plain, CampaignHeader) if is_header else msgspec.convert(plain, RunRecord)
     except msgspec.ValidationError as error:
         raise ValueError(f"{'header' if is_header else 'run'}: {error}") from None
+    if isinstance(record, CampaignHeader) and record.shard is not None:
+        number, count = record.shard
+        if not 1 <= number <= count <= MOST:
+            raise ValueError(
+                f"header: shard is [{number}, {count}]; it must be [I, N] with I in 1..N and N in 1..{MOST:,}"
+            )
+    return record
 
 
 def ledger_schema() -> dict[str, Any]:

@@ -144,6 +144,14 @@ class Conflict:
         return f"{run}: played {self.first.played}, and again {self.second.played}"
 
 
+@dataclass(slots=True)
+class Differing:
+    """The runs of an adapter that did not do the same again, each counted once."""
+
+    conflict: Conflict  # of the first of them
+    runs: int = 0
+
+
 def _contradicting(first: bytes, others: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the other lines of a run, in order, that say otherwise; those say nothing whose process was lost.
 
@@ -174,11 +182,13 @@ class Merged:
     """What ledgers have in all: headers, runs, which of them are missing, and which did not do the same."""
 
     def __init__(self, budget: int = BUDGET) -> None:
-        self.conflicts: list[Conflict] = []  # the first thousand
+        self.conflicts: list[Conflict] = []  # the first thousand, and the first of each adapter
+        self.differing: dict[str, Differing] = {}  # by adapter
         self.missing: list[Missing] = []
         self._budget = budget
         self._headers: dict[bytes, dict[str, CampaignHeader]] = {}  # by place and line
-        self._places: dict[str, bytes] = {}  # by line of the header
+        self._places: dict[bytes, bytes] = {}  # by digest of a header
+        self._size = 0  # of the lines of headers
         self._shards: dict[bytes, set[Shard]] = {}
         self._sorter = LineSorter(budget)
         self._unique: LineSorter | None = None  # of several campaigns, without what they have in common
@@ -203,17 +213,27 @@ class Merged:
 
     def _add_header(self, header: CampaignHeader, path: Path) -> bytes:
         """Say where the runs of a campaign stand, whichever packages play it."""
-        line = canonical_line(header)
-        if line not in self._places:
-            campaign = canonical_line(structs.replace(header, versions={}))
-            digest = hashlib.sha256(campaign.encode()).hexdigest()[:16]
-            self._places[line] = f"{header.seed:020d} {digest}".encode()
-            self._headers.setdefault(self._places[line], {})[line] = header.campaign
-            if sum(map(len, self._places)) > _HEADERS_LIMIT:
-                raise TraceError(str(path), None, f"more than {_HEADERS_LIMIT:,} bytes of headers")
+        # Shards have the same long header, which is put into its one form once.
+        digest = hashlib.sha256(msgspec.json.encode(header.campaign)).digest()
+        place = self._places.get(digest)
+        if place is None:
+            place = self._places[digest] = self._find_place(header, path)
         if header.shard is not None:
-            self._shards.setdefault(self._places[line], set()).add(Shard(*header.shard))
-        return self._places[line]
+            self._shards.setdefault(place, set()).add(Shard(*header.shard))
+        return place
+
+    def _find_place(self, header: CampaignHeader, path: Path) -> bytes:
+        campaign = canonical_line(structs.replace(header, versions={}))
+        digest = hashlib.sha256(campaign.encode()).hexdigest()[:16]
+        place = f"{header.seed:020d} {digest}".encode()
+        line = canonical_line(header)
+        headers = self._headers.setdefault(place, {})
+        if line not in headers:
+            headers[line] = header.campaign
+            self._size += len(line)
+            if self._size > _HEADERS_LIMIT:
+                raise TraceError(str(path), None, f"more than {_HEADERS_LIMIT:,} bytes of headers")
+        return place
 
     def finish(self) -> None:
         """Look for what is missing and what contradicts itself, once all is read."""
@@ -251,9 +271,14 @@ class Merged:
             yield first
 
     def _note(self, first: bytes, others: Iterable[bytes]) -> None:
+        is_first = True
         for other in _contradicting(first, others):
-            if len(self.conflicts) < _MOST_CONFLICTS:
-                self.conflicts.append(Conflict(_decode(first), _decode(other)))
+            conflict = Conflict(_decode(first), _decode(other))
+            differing = self.differing.setdefault(conflict.first.adapter, Differing(conflict))
+            if len(self.conflicts) < _MOST_CONFLICTS or not differing.runs:
+                self.conflicts.append(conflict)
+            differing.runs += is_first
+            is_first = False
 
     def _written(self) -> Iterator[bytes]:
         """Yield the lines of a ledger: those that count, and those that contradict them for who merges it."""

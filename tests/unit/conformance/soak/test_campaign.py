@@ -15,23 +15,20 @@ from msgspec import structs
 
 from pymllm.adapters.registry import OWN, find_adapter
 from pymllm.conformance.program import rerun_history
-from pymllm.conformance.soak import campaign, ledger
-from pymllm.conformance.soak.campaign import (
-    MergePlan,
-    SoakPlan,
-    load_campaign,
-    merge_campaigns,
-    soak,
-)
+from pymllm.conformance.soak import campaign, ledger, resuming
+from pymllm.conformance.soak.campaign import SoakPlan, soak
+from pymllm.conformance.soak.drift import DriftVerdict
 from pymllm.conformance.soak.findings import PROGRAMS
 from pymllm.conformance.soak.ledger import FILE, Ledger, Memory, RunRecord, Shares, read_ledger
+from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
 from pymllm.conformance.soak.merging import merge_ledgers
-from pymllm.conformance.soak.totals import DriftVerdict
+from pymllm.conformance.soak.resuming import load_campaign
 from pymllm.conformance.workers import Lost
 from pymllm.errors import UsageError
 from pymllm.history.files import load_history
 from pymllm.instrument.provenance import build_version
 from pymllm.oracle.verdicts import Verdict
+from pymllm.report.documents import read_ledger_file
 
 ROWS = (find_adapter("rows"), find_adapter("hashes"))
 PLAN = SoakPlan(ROWS, seed=3, operations=1_200, longest=200)
@@ -123,7 +120,7 @@ def test_a_campaign_of_another_version_does_not_go_on(
 ) -> None:
     """X3: its other runs were other programs."""
     soak(replace(PLAN, operations=10), tmp_path)
-    monkeypatch.setattr(campaign, "build_version", lambda: "9+other")
+    monkeypatch.setattr(resuming, "build_version", lambda: "9+other")
     with pytest.raises(UsageError, match=r"this is 9\+other"):
         load_campaign(tmp_path)
 
@@ -403,5 +400,10 @@ def test_a_run_that_did_something_else_elsewhere_breaks_x3(
         for record in read_ledger(folders[0] / FILE):
             ledger.add(structs.replace(record, digest="else") if isinstance(record, RunRecord) else record)
     report = merge_campaigns([folders[0], tmp_path])
-    assert len(report.conflicts) == report.totals.runs
+    assert len(report.conflicts) == report.differing == report.totals.runs
     assert report.verdict() is Verdict.VIOLATED
+    for name, it in report.totals.adapters.items():
+        assert {law: failure.runs for law, failure in it.failures.items()} == {"X3": it.runs}, name
+    row = report.document().adapters[0].failures[0]
+    assert (row.failure.law, row.file, row.failure.observed) == ("X3", None, "digest else")
+    assert read_ledger_file(folders[0] / FILE, tmp_path / FILE).document.adapters[0].failures[0] == row

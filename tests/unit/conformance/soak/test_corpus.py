@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pymllm.conformance.soak.campaign import MergePlan, load_campaign, merge_campaigns, soak
+from pymllm.conformance.soak.campaign import soak
 from pymllm.conformance.soak.corpus import (
     CORPUS_FILE,
     CorpusRun,
@@ -20,6 +20,8 @@ from pymllm.conformance.soak.corpus import (
     write_corpus,
 )
 from pymllm.conformance.soak.ledger import FILE, Failure, KeptRun, RunRecord, read_ledger
+from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
+from pymllm.conformance.soak.resuming import load_campaign
 from pymllm.conformance.soak.schedule import count_runs, is_run_of, plan_runs
 from pymllm.errors import TraceError, UsageError
 from pymllm.oracle.verdicts import Verdict

@@ -12,50 +12,22 @@ from pymllm.adapters.registry import find_adapter
 from pymllm.cli.schema import make_schema
 from pymllm.conformance.documents import FindingRow
 from pymllm.conformance.program import rerun_history
-from pymllm.conformance.soak.campaign import MergePlan, SoakPlan, merge_campaigns, soak
+from pymllm.conformance.soak.campaign import SoakPlan, soak
 from pymllm.conformance.soak.findings import (
     FINDINGS_FILE,
     Findings,
     compare_findings,
-    digest_program,
     read_baseline,
 )
 from pymllm.conformance.soak.ledger import FILE, Failure
+from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
 from pymllm.errors import TraceError
-from pymllm.history.files import Header, History, Step, load_history
-from pymllm.history.operations import Alloc, Insert, Key, Lock, Match, Operation
+from pymllm.history.files import load_history
 from pymllm.oracle.verdicts import Verdict
 from tests.unit.conformance.soak.test_ledger import HEADER, RECORD, write
 
 FAULTY = "faulty-dirty-rows"
 PLAN = SoakPlan((find_adapter(FAULTY),), seed=3, operations=2_000, longest=300, jobs=0)
-
-
-def program(*operations: Operation, first: int = 1, config: dict[str, int] | None = None) -> History:
-    steps = [Step(number, operation) for number, operation in enumerate(operations, first)]
-    return History(Header("radix", "prefix", dict(config or {"slots": 8})), steps)
-
-
-def example(one: int, other: int, space: str | None, first: int = 1) -> History:
-    """Allocate, insert, match and lock."""
-    key = Key((one, other, one), space)
-    return program(Alloc(3), Insert(key, ()), Match(key), Lock(first + 2), first=first)
-
-
-def test_programs_that_differ_in_names_are_one() -> None:
-    """Tokens, namespaces and steps; what they are told apart by counts, and a configuration does not."""
-    digest = digest_program(example(1, 2, "a"))
-    assert digest_program(example(7, 5, "b")) == digest
-    assert digest_program(example(1, 2, "a", first=40)) == digest
-    larger = program(*(step.operation for step in example(1, 2, "a").steps), config={"slots": 9})
-    assert digest_program(larger) == digest
-    others = [
-        example(1, 1, "a"),
-        example(1, 2, None),
-        program(*(step.operation for step in example(1, 2, "a").steps[:3])),
-        program(Alloc(4), *(step.operation for step in example(1, 2, "a").steps[1:])),
-    ]
-    assert len({digest, *map(digest_program, others)}) == 1 + len(others)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,16 @@ def test_a_line_is_read_as_it_was_written(record: CampaignHeader | RunRecord) ->
 )
 def test_what_is_no_line_says_why(line: str, why: str) -> None:
     """A ledger may come from anywhere."""
+    with pytest.raises(ValueError, match=why):
+        read_line(line)
+
+
+@pytest.mark.parametrize("shard", [(5, 3), (0, 3), (-1, 3), (1, 0), (-2, -1), (1, 1_000_001)])
+def test_a_shard_that_there_is_not_is_no_header(shard: tuple[int, int]) -> None:
+    """Those without a ledger could not be told, and no run would be its own."""
+    assert read_line(write_line(replace(HEADER, shard=(1_000_000, 1_000_000))))
+    line = write_line(replace(HEADER, shard=shard))
+    why = f"header: shard is {re.escape(str([*shard]))}; it must be .I, N. with I in 1"
     with pytest.raises(ValueError, match=why):
         read_line(line)
 

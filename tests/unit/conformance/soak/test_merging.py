@@ -21,10 +21,12 @@ from msgspec import structs
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.shards import Shard
 from pymllm.conformance.soak import merging
-from pymllm.conformance.soak.campaign import MergePlan, load_campaign, merge_campaigns, soak
+from pymllm.conformance.soak.campaign import soak
 from pymllm.conformance.soak.ledger import FILE, Memory, RunRecord, read_ledger
 from pymllm.conformance.soak.measured import MEASURED_FILE, canonical_line, measured_schema
+from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
 from pymllm.conformance.soak.merging import LineSorter, merge_ledgers
+from pymllm.conformance.soak.resuming import load_campaign
 from pymllm.errors import TraceError
 from pymllm.oracle.verdicts import Verdict
 from tests.unit.conformance.soak.test_ledger import HEADER, RECORD, write

@@ -12,10 +12,11 @@ from msgspec import structs
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.shards import Shard
 from pymllm.conformance.soak import campaign
-from pymllm.conformance.soak.campaign import SoakPlan, load_campaign, soak
+from pymllm.conformance.soak.campaign import SoakPlan, soak
 from pymllm.conformance.soak.findings import PROGRAMS
 from pymllm.conformance.soak.ledger import FILE, Ledger, RunRecord, read_ledger
 from pymllm.conformance.soak.player import PlayedRun, play_run
+from pymllm.conformance.soak.resuming import load_campaign
 from pymllm.conformance.soak.schedule import RunTask, count_runs, plan_runs, runs_of_shard
 from pymllm.conformance.workers import Lost
 from pymllm.errors import UsageError

@@ -7,17 +7,9 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from pymllm.conformance.soak import totals
+from pymllm.conformance.soak.drift import MEASURES, Drift, DriftVerdict, MemoryCourse, estimate_drift
 from pymllm.conformance.soak.ledger import Failure, Memory, Place, Shares
-from pymllm.conformance.soak.totals import (
-    MEASURES,
-    Drift,
-    DriftVerdict,
-    MemoryCourse,
-    Totals,
-    estimate_drift,
-    expected_at,
-)
+from pymllm.conformance.soak.totals import Totals, expected_at
 from tests.unit.conformance.soak.test_ledger import HEADER, RECORD
 
 MIB = 1 << 20
@@ -265,7 +257,7 @@ def test_of_many_short_courses_some_are_looked_at_the_same_whoever_comes_first()
 
 def test_the_slopes_of_many_processes_share_their_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a thousand of them take no more memory than thirty."""
-    monkeypatch.setattr(totals, "_PAIRS_MOST", 1_000)
+    monkeypatch.setattr("pymllm.conformance.soak.drift._PAIRS_MOST", 1_000)
     course = MemoryCourse()
     for number in range(10):
         for at in range(1, 60):

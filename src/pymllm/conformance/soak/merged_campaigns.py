@@ -1,0 +1,85 @@
+"""Campaigns put together: one ledger, what was found, a corpus, and the results of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pymllm.conformance.documents import FindingRow
+from pymllm.conformance.runner import Progress
+from pymllm.conformance.soak.corpus import RareRuns, read_corpus, write_corpus
+from pymllm.conformance.soak.findings import Findings, compare_findings, unseen, write_findings
+from pymllm.conformance.soak.ledger import FILE
+from pymllm.conformance.soak.merging import merge_ledgers
+from pymllm.conformance.soak.results import SoakReport
+from pymllm.conformance.soak.totals import Totals
+
+
+def find_ledgers(folders: Iterable[Path]) -> list[Path]:
+    """Return the ledger of each campaign; one that is named itself stays what it is."""
+    return [folder / FILE if folder.is_dir() else folder for folder in folders]
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """What is done with campaigns that are put together."""
+
+    output: Path | None = None  # folder for one ledger of all runs, findings, and their small programs
+    shrinks: int = 0  # so many failing runs of each adapter and law are made small
+    baseline: tuple[FindingRow, ...] | None = None  # what was known before
+    corpus: Path | None = None  # folder whose corpus is to have the runs that reached what few reach
+    jobs: int = 1  # processes that make programs small
+    progress: Progress = unseen
+    # refuses adapters that nobody trusts, before one of them runs
+    refuse: Callable[[Iterable[str]], None] = lambda adapters: None
+
+
+def merge_campaigns(folders: Sequence[Path], plan: MergePlan | None = None) -> SoakReport:
+    """Put campaigns, folders or ledgers, together.
+
+    Programs as they were played stay where they are. `FileExistsError`: there is a ledger in ``output``.
+    `TraceError`, `OSError`: a ledger cannot be read, or none can be written.
+    """
+    plan = plan or MergePlan()
+    output = plan.output
+    if output is not None and (output / FILE).exists():
+        raise FileExistsError(output / FILE)
+    ledgers = find_ledgers(folders)
+    corpus = () if plan.corpus is None else read_corpus(plan.corpus)
+    with plan.progress("ledgers", len(ledgers)) as done:
+        merged = merge_ledgers(ledgers, done=done)
+    if output is not None:
+        merged.write(output)
+    totals, found, rare = Totals(merged.headers), Findings(plan.shrinks), RareRuns()
+    for run in merged:
+        totals.add(run)
+        found.add(run)
+        rare.add(run)
+    for it in merged.differing.values():
+        totals.differ(it.conflict.first, it.conflict.second, it.runs)
+    if plan.shrinks:
+        plan.refuse(found.adapters())
+    parts = tuple(ledger.parent for ledger in ledgers)
+    kinds = found.settle(parts, output, plan.jobs, plan.progress)
+    for (adapter, law), (run, _) in found.small.items():
+        totals.adapters[adapter].failures[law].first = run
+    if plan.baseline is not None:
+        kinds = compare_findings(kinds, plan.baseline)
+    if output is not None:
+        write_findings(kinds, output)
+    if plan.corpus is not None:
+        write_corpus(rare.settle(corpus), plan.corpus)
+    return SoakReport(
+        tuple(merged.headers),
+        totals,
+        totals.memory.estimate(),
+        folder=output,
+        findings={key: finding for key, (_, finding) in found.small.items()},
+        conflicts=tuple(merged.conflicts),
+        differing=sum(it.runs for it in merged.differing.values()),
+        parts=parts,
+        kinds=kinds,
+        has_baseline=plan.baseline is not None,
+        missing_runs=tuple(merged.missing),
+    )
