@@ -19,6 +19,7 @@ from pymllm.cli.schema import make_schema
 from pymllm.conformance import replays, workers
 from pymllm.workloads.synthetic import make_requests
 from pymllm.workloads.trace_file import write_trace
+from tests.unit.cli.test_replay import ctrl_c
 from tests.unit.cli.typed import refused, typed
 
 SIZES = ["--mode", "serial", "--cache", "radix", "--cache", "chunk", "--capacity", "3k", "--capacity", "5k"]
@@ -90,6 +91,43 @@ def test_a_shard_in_words(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[-1].endswith("cat 2.jsonl ... > all.jsonl")
     again = typed(*GRID, "--keep", "2.jsonl").stdout.splitlines()[0]
     assert ", all done, 4 of them before, " in again
+
+
+def test_a_shard_that_saw_a_law_broken_ends_with_1(here: Path) -> None:
+    """And so does whoever puts all together; beside a document a line says it."""
+    words = [*GRID, "--keep", "it.jsonl"]
+    typed(*words, "--shard", "1/1")
+    lines = [json.loads(line) for line in (here / "it.jsonl").read_text(encoding="utf-8").splitlines()]
+    (broken,) = [
+        it for it in lines if it["task"].startswith("trace.jsonl chunk (page size 1, capacity 3000)")
+    ]
+    broken["result"]["runs"] = []
+    broken["result"]["violation"] = {"cache": "chunk", "law": "E3", "message": "one slot is lost"}
+    (here / "it.jsonl").write_text("".join(f"{json.dumps(it)}\n" for it in lines), encoding="utf-8")
+    said = "chunk (page size 1, capacity 3000) violates E3: one slot is lost"
+    shard = typed(*words, "--shard", "1/1")
+    assert (shard.exit_code, shard.stderr, said in shard.stdout.splitlines()) == (1, "", True)
+    shard = typed(*words, "--shard", "1/1", "--json")
+    assert (shard.exit_code, shard.stderr) == (1, f"pymllm: {said}\n")
+    document = json.loads(shard.stdout)
+    assert (document["exit_status"], [row["law"] for row in document["broken"]]) == (1, ["E3"])
+    merged = typed(*words)
+    assert merged.exit_code == 1
+    assert merged.stdout.endswith(
+        "E3  VIOLATED by chunk (page size 1, capacity 3000)\n    one slot is lost\n"
+    )
+
+
+def test_ctrl_c_of_a_shard_tells_what_was_done(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """130 as of every command, and the file goes on from there."""
+    words = [*GRID, "--shard", "1/1", "--keep", "it.jsonl"]
+    with monkeypatch.context() as patch:
+        patch.setattr("pymllm.cli.replay.progress_bar", ctrl_c)
+        result = typed(*words, "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")
+    assert (document["interrupted"], document["done"], document["tasks"]) == (True, 5, TASKS)
+    assert json.loads(typed(*words, "--json").stdout)["kept"] == 5
 
 
 @pytest.mark.parametrize(("words", "said"), [
