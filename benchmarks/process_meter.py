@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -18,6 +19,7 @@ import psutil
 __all__ = ["ProcessMeter"]
 
 EVERY = 0.1  # Seconds between two looks.
+YOUNG = 2.0  # Seconds in which a process may still have words and environment of its parent.
 
 
 class ProcessMeter:
@@ -81,9 +83,9 @@ class ProcessMeter:
             return False
         parent = there.get(process.ppid())
         if process not in self._found and parent not in self._found and not self._has_mark(process):
-            self._strangers.add(process)
+            if time.time() - process.create_time() > YOUNG:
+                self._strangers.add(process)
             return False
-        # A process has the words of its parent for a moment.
         if process not in self._part and (parent in self._part or self._is_part(process.cmdline())):
             self._part.add(process)
         return True

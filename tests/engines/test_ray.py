@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,6 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     place = tempfile.mkdtemp(prefix="ray-")  # its sockets have short names
     for name, value in {**environment(tmp_path), "RAY_TMPDIR": place}.items():
         monkeypatch.setenv(name, value)
-    before = {it.pid for it in psutil.process_iter()}
     with warnings.catch_warnings(action="ignore"):
         from ray.cluster_utils import Cluster
 
@@ -47,10 +48,20 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             yield cluster
         finally:
             cluster.shutdown()
-            for process in psutil.process_iter(["cmdline"]):
-                if process.pid not in before and any("ray" in it for it in process.info["cmdline"] or ()):
+            for process in [it for it in psutil.process_iter() if is_of_cluster(it, place)]:
+                with suppress(psutil.NoSuchProcess):
                     process.kill()
             shutil.rmtree(place, ignore_errors=True)
+
+
+def is_of_cluster(process: psutil.Process, place: str) -> bool:
+    """Tell it from those of others by its environment, which a worker of Ray overwrites, and its folder."""
+    if process.pid == os.getpid():
+        return False
+    try:
+        return process.environ().get("RAY_TMPDIR") == place or any(place in it for it in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def add_node(cluster: Any) -> None:
