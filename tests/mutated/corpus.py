@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from pymllm.adapters.registry import OWN, find_adapter, make_adapter
 from pymllm.campaign.plan import ShardPlan, write_plan
 from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask
-from pymllm.conformance.documents import Detection
+from pymllm.conformance.documents.faults import Detection
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.faults_run import keep_results
 from pymllm.conformance.kept_searches import keep_searches

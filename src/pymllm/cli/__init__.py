@@ -10,8 +10,7 @@ __all__ = ["main"]
 
 for verb in (
     *("verify", "soak", "compare", "diff", "rerun", "judge", "shrink", "bisect"),
-    *("faults", "adapters", "goals", "doctor", "trace", "replay", "curve", "report", "vectors"),
-    "schema",  # last: it knows the documents of the others
+    *("faults", "adapters", "goals", "doctor", "trace", "schema", "replay", "curve", "report", "vectors"),
 ):
     main.add_command(getattr(import_module(f"pymllm.cli.{verb}"), f"{verb}_command"))
     if verb == "trace":

@@ -15,7 +15,7 @@ from pymllm.cli import options
 from pymllm.cli.program import escaped, status_of
 from pymllm.cli.store import refuse_unwritable
 from pymllm.cli.tables import draw, make_table, progress_bar, tell
-from pymllm.conformance.documents import BisectDocument, ReleaseChange, ReleaseRow
+from pymllm.conformance.documents.programs import BisectDocument, ReleaseChange, ReleaseRow
 from pymllm.errors import UsageError
 from pymllm.history.files import History
 from pymllm.oracle.laws import find_law

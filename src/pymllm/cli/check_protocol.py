@@ -13,7 +13,7 @@ from pymllm.cli import options
 from pymllm.cli.program import escaped, say
 from pymllm.cli.store import save_text
 from pymllm.cli.tables import draw, make_table, say_document
-from pymllm.conformance.documents import ProgramRow, ProtocolDocument
+from pymllm.conformance.documents.programs import ProgramRow, ProtocolDocument
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.quantities import count_of
 

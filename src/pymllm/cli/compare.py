@@ -41,7 +41,7 @@ from pymllm.cli.verify import (
     verdict_lines,
     verify_command,
 )
-from pymllm.conformance.documents import CompareDocument, MatrixCell
+from pymllm.conformance.documents.searches import CompareDocument, MatrixCell
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
 from pymllm.text_file import cut
 

@@ -15,7 +15,7 @@ from pymllm.cli.reading import READING, read_policies, trace_options
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.conformance.curve_plan import GROUPINGS, CurvePlan
-from pymllm.conformance.documents import CurveDocument, CurveRow
+from pymllm.conformance.documents.curves import CurveDocument, CurveRow
 from pymllm.conformance.kv_size import DTYPES, MODELS, find_shape
 from pymllm.errors import UsageError
 from pymllm.oracle.models.policy_ranks import POLICY_RANKS

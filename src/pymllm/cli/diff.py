@@ -12,7 +12,8 @@ import click
 from pymllm.cli import options
 from pymllm.cli.program import escaped
 from pymllm.cli.tables import draw, make_table, tell
-from pymllm.conformance.documents import FAIL_ON, DiffDocument, JudgementDocument, read_as
+from pymllm.conformance.documents.programs import JudgementDocument
+from pymllm.conformance.documents.runs import FAIL_ON, DiffDocument, read_as
 from pymllm.errors import TraceError
 from pymllm.report.quantities import count_of
 from pymllm.text_file import NotJSONError, read_json, read_text_file

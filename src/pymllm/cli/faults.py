@@ -19,7 +19,8 @@ from pymllm.cli.program import say
 from pymllm.cli.shard_table import complain_of_others
 from pymllm.cli.store import keep_run, refuse_own_input
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
-from pymllm.conformance.documents import FaultRow, FaultsDocument, VerifyDocument
+from pymllm.conformance.documents.faults import FaultRow, FaultsDocument
+from pymllm.conformance.documents.searches import VerifyDocument
 from pymllm.errors import UsageError
 from pymllm.report.quantities import count_of
 from pymllm.text_file import cut, write_text_file

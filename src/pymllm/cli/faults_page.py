@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import date
 
 from pymllm.cli.faults import cells_of, kept_of
-from pymllm.conformance.documents import FaultsDocument
+from pymllm.conformance.documents.faults import FaultsDocument
 from pymllm.faults.fault import Bug, Fault
 from pymllm.faults.table import BUGS, PLANTED, UNPLANTED, own_cabinet
 from pymllm.report.quantities import count_of

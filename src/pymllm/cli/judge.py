@@ -10,7 +10,7 @@ import click
 from pymllm.cli import options
 from pymllm.cli.program import complain, escaped
 from pymllm.cli.tables import draw, explain, make_legend, make_table, tell
-from pymllm.conformance.documents import JudgedViolation, JudgementDocument
+from pymllm.conformance.documents.programs import JudgedViolation, JudgementDocument
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import History
 from pymllm.history.outcomes import SIZE_NAMES

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 from pymllm.cli.program import escaped
 from pymllm.cli.tables import draw, make_legend, make_table
-from pymllm.conformance.documents import CacheTime, CeilingRow, ReplayConfig, ReplayDocument, ReplayRun
+from pymllm.conformance.documents.replays import (
+    CacheTime,
+    CeilingRow,
+    ReplayConfig,
+    ReplayDocument,
+    ReplayRun,
+)
 from pymllm.conformance.replay_plan import ReplayPlan, column_of
 from pymllm.report.quantities import count_of
 

@@ -15,7 +15,7 @@ from pymllm.cli.judge import make_judgement, make_text
 from pymllm.cli.program import complain
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program, save_text
 from pymllm.cli.tables import tell
-from pymllm.conformance.documents import JudgementDocument, OperationRow
+from pymllm.conformance.documents.programs import JudgementDocument, OperationRow
 from pymllm.errors import AdapterError
 from pymllm.history.files import Config, History
 from pymllm.instrument.recorder import Recorder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import pkgutil
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import click
 
 from pymllm.cli.program import say
-from pymllm.conformance.documents import schema_of_document
+from pymllm.conformance import documents
+from pymllm.conformance.documents.runs import schema_of_document
 from pymllm.instrument.documents import Document
 
 _OF_LINES = {
@@ -33,12 +35,14 @@ _OF_LINES = {
 
 
 def _documents(of: type[Document] = Document) -> Iterator[tuple[str, type[Document]]]:
-    """Yield every document that commands print, by name; those of verbs are known once they are imported."""
+    """Yield every document that commands print, by name; all of them are known once they are imported."""
     for record in of.__subclasses__():
         yield str(record.__struct_config__.tag).removeprefix("pymllm."), record
         yield from _documents(record)
 
 
+for _module in pkgutil.iter_modules(documents.__path__, f"{documents.__name__}."):
+    importlib.import_module(_module.name)
 _DOCUMENTS = dict(_documents())
 _DESCRIBED = {name: re.split("[;:.]", record.__doc__ or "")[0] for name, record in _DOCUMENTS.items()}
 SCHEMAS: dict[str, str] = {

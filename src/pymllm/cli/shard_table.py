@@ -12,7 +12,8 @@ import click
 from pymllm.cli import options
 from pymllm.cli.program import complain, escaped
 from pymllm.cli.tables import draw, progress_bar, tell
-from pymllm.conformance.shards import Shard, ShardDocument
+from pymllm.conformance.documents.shards import ShardDocument
+from pymllm.conformance.shards import Shard
 from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.rerun import judgement_of
 from pymllm.cli.store import refuse_own_input, save_program
 from pymllm.cli.tables import explain, mistake_lines, program_lines, progress_bar, tell
-from pymllm.conformance.documents import ProgramSize, ShrinkDocument
+from pymllm.conformance.documents.programs import ProgramSize, ShrinkDocument
 from pymllm.errors import AdapterError
 from pymllm.history.files import History
 from pymllm.oracle.laws import find_law

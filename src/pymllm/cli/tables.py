@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 from pymllm.cli.program import complain, escaped, say
-from pymllm.conformance.documents import AdapterRow, DeviationRow, VerifyDocument, ViolationRow
+from pymllm.conformance.documents.searches import AdapterRow, DeviationRow, VerifyDocument, ViolationRow
 from pymllm.history.files import Config
 from pymllm.instrument.documents import Document
 from pymllm.oracle.laws import find_law

@@ -11,7 +11,13 @@ from pymllm.cli import options
 from pymllm.cli.program import escaped
 from pymllm.cli.reading import read_options, trace_options
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
-from pymllm.conformance.trace_documents import ReuseRow, SpreadRow, TraceFacts, TraceInspectDocument, facts_of
+from pymllm.conformance.documents.traces import (
+    ReuseRow,
+    SpreadRow,
+    TraceFacts,
+    TraceInspectDocument,
+    facts_of,
+)
 from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:

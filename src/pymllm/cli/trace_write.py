@@ -17,8 +17,8 @@ from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.reading import trace_options
 from pymllm.cli.tables import progress_bar, tell
 from pymllm.cli.trace import compared, open_or_refuse, requests_option, trace_command, watched
+from pymllm.conformance.documents.traces import TraceSynthesizeDocument, facts_of
 from pymllm.conformance.replay_plan import WRITTEN_FORMATS
-from pymllm.conformance.trace_documents import TraceSynthesizeDocument, facts_of
 from pymllm.report.quantities import count_of
 from pymllm.text_file import new_file
 

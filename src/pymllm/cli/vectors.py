@@ -16,7 +16,7 @@ from pymllm.cli import options
 from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_table, progress_bar, tell
-from pymllm.conformance.documents import VectorRow, VectorsDocument
+from pymllm.conformance.documents.faults import VectorRow, VectorsDocument
 from pymllm.errors import AdapterError
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.quantities import count_of

@@ -34,7 +34,7 @@ from pymllm.cli.tables import (
     tell,
     violation_lines,
 )
-from pymllm.conformance.documents import (
+from pymllm.conformance.documents.searches import (
     AdapterRow,
     CoverageRow,
     LawRow,

@@ -17,8 +17,7 @@ import numpy
 
 from pymllm import __version__
 from pymllm.conformance.curve_plan import MOST_HELD, NAMED_REQUESTS, CurvePlan
-from pymllm.conformance.documents import (
-    CeilingRow,
+from pymllm.conformance.documents.curves import (
     CurveDocument,
     CurveGroup,
     CurveOfPolicy,
@@ -26,8 +25,8 @@ from pymllm.conformance.documents import (
     ModelRow,
     PolicyPoint,
     SampleRow,
-    WorkloadRow,
 )
+from pymllm.conformance.documents.replays import CeilingRow, WorkloadRow
 from pymllm.conformance.kv_size import GIB
 from pymllm.conformance.recorded import open_recorded
 from pymllm.errors import UsageError

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
 from pymllm.conformance.acting import ActingMachine, FoundViolation, drive, make_machine
-from pymllm.conformance.documents import BugRow, Detection, FaultRow
+from pymllm.conformance.documents.faults import BugRow, Detection, FaultRow
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.machines import MachineEntry, load_machine, machines_for

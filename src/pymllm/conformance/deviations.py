@@ -31,7 +31,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from pymllm.adapters.checkouts import Checkout
 from pymllm.adapters.projects import CHECKOUTS
-from pymllm.conformance.documents import AdapterRow, DeviationRow, ViolationRow
+from pymllm.conformance.documents.searches import AdapterRow, DeviationRow, ViolationRow
 from pymllm.errors import UsageError
 from pymllm.history.codec import decode, name_of
 from pymllm.history.files import END, GO_ON, Deviation

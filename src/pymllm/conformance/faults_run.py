@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask, hunt
-from pymllm.conformance.documents import CAMPAIGN, VERIFICATION, Detection, FaultsDocument
+from pymllm.conformance.documents.faults import CAMPAIGN, VERIFICATION, Detection, FaultsDocument
 from pymllm.conformance.foreign_source import digest_adapter, digest_modules
 from pymllm.conformance.kept import KeptResults, Work
 from pymllm.conformance.runner import Progress, verify, versions

@@ -39,7 +39,7 @@ from pymllm.adapters.process.messages import (
     word_for,
 )
 from pymllm.adapters.process.wire import make_line, read_line, spans_of, write_operation
-from pymllm.conformance.documents import Exchange, Introduced, ProgramRow
+from pymllm.conformance.documents.programs import Exchange, Introduced, ProgramRow
 from pymllm.conformance.examiner import find_wrong_answer
 from pymllm.conformance.smoke import SampleStep, find_fault, make_sample
 from pymllm.errors import PymllmError

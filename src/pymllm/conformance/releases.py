@@ -26,7 +26,7 @@ from pymllm.adapters.checkouts import ANY_VERSION
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.adapter_calls import load_class
-from pymllm.conformance.documents import ReleaseChange, ReleaseRow
+from pymllm.conformance.documents.programs import ReleaseChange, ReleaseRow
 from pymllm.conformance.program import RerunResult, rerun_history
 from pymllm.conformance.workers import Lost, ask
 from pymllm.errors import AdapterError, ProgramError, UsageError

@@ -14,7 +14,8 @@ import numpy
 import torch
 
 from pymllm import __version__
-from pymllm.conformance.documents import CeilingRow, ReplayDocument, read_as
+from pymllm.conformance.documents.replays import CeilingRow, ReplayDocument
+from pymllm.conformance.documents.runs import read_as
 from pymllm.conformance.foreign_source import digest_modules
 from pymllm.conformance.kept import KeptResults, Work
 from pymllm.conformance.replay_plan import ReplayPlan, column_of

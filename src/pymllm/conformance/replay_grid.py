@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from pymllm.conformance.documents import CeilingRow, ReplayDocument
+from pymllm.conformance.documents.replays import CeilingRow, ReplayDocument
+from pymllm.conformance.documents.shards import BrokenLaw, ShardDocument
 from pymllm.conformance.replay_cells import (
     Cell,
     KeptReplays,
@@ -24,7 +25,7 @@ from pymllm.conformance.replay_cells import (
 )
 from pymllm.conformance.replay_plan import ReplayPlan
 from pymllm.conformance.replays import Show, cells_of, load_requests, run_plan, settle, unseen
-from pymllm.conformance.shards import BrokenLaw, Shard, ShardDocument
+from pymllm.conformance.shards import Shard
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
 from pymllm.workloads.ceiling import HitCeiling, belady_hit_tokens

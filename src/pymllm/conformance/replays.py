@@ -10,7 +10,7 @@ from traceback import walk_tb
 import msgspec
 import torch
 
-from pymllm.conformance.documents import (
+from pymllm.conformance.documents.replays import (
     AskedRow,
     ReplayDocument,
     ReplayRun,

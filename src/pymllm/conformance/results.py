@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pymllm.conformance.deviations import GONE, tell_deviations
-from pymllm.conformance.documents import (
+from pymllm.conformance.documents.searches import (
     AdapterRow,
     CompareDocument,
     CoverageRow,

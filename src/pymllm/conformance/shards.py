@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pymllm.errors import UsageError
-from pymllm.instrument.documents import Document, Row
 from pymllm.text_file import cut
 
 MOST = 1_000_000
@@ -67,39 +66,6 @@ def _checked(number: int, count: int, source: str) -> Shard:
     if not 1 <= number <= count:
         raise UsageError(f"{source}: {number} is no shard of {count}; shards are counted from 1 to {count}")
     return Shard(number, count)
-
-
-# -- what one did ------------------------------------------------------------------------------------------
-
-
-class BrokenLaw(Row, frozen=True):
-    """A law that a task saw broken, and by whom."""
-
-    name: str
-    law: str
-    message: str
-
-
-class ShardDocument(Document, frozen=True, kw_only=True, tag="pymllm.shard"):
-    """What ``--shard I/N`` prints of verify, compare or replay: how much was done, and what was broken.
-
-    ``file`` has the results. ``tasks`` are those of this shard, ``total`` those of all shards; ``kept`` of
-    the tasks that are ``done`` were in the file before. The verdict is that of all shards together, which
-    the same command gives with the lines of all of them.
-    """
-
-    command: str
-    shard: str
-    file: str
-    tasks: int
-    total: int
-    done: int
-    kept: int
-    seconds: float
-    broken: tuple[BrokenLaw, ...] = ()
-    problems: tuple[str, ...] = ()
-    interrupted: bool = False
-    exit_status: int = 0
 
 
 # -- schedulers --------------------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from pymllm.conformance.documents.shards import BrokenLaw, ShardDocument
 from pymllm.conformance.kept import KeptResults
 from pymllm.conformance.runner import Carrier, Progress, begin
 from pymllm.conformance.search import SearchResult
 from pymllm.conformance.search_tasks import SearchTask, VerifyPlan, is_cut_short, price_of
-from pymllm.conformance.shards import BrokenLaw, Shard, ShardDocument
+from pymllm.conformance.shards import Shard
 from pymllm.conformance.shrinker import Finding, pick_smallest
 from pymllm.conformance.smoke import SmokeReport
 from pymllm.conformance.workers import INTERRUPTED, Lost, Workers

@@ -17,16 +17,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from pymllm.conformance.documents import (
-    CompareDocument,
-    CurveDocument,
-    FaultsDocument,
-    GoalsDocument,
-    ReplayDocument,
-    SoakDocument,
-    VectorsDocument,
-    VerifyDocument,
-)
+from pymllm.conformance.documents.campaigns import SoakDocument
+from pymllm.conformance.documents.curves import CurveDocument
+from pymllm.conformance.documents.faults import FaultsDocument, VectorsDocument
+from pymllm.conformance.documents.replays import ReplayDocument
+from pymllm.conformance.documents.runs import GoalsDocument
+from pymllm.conformance.documents.searches import CompareDocument, VerifyDocument
 from pymllm.conformance.soak.drift import Drift, DriftVerdict, MemoryCourse
 from pymllm.conformance.soak.merging import merge_ledgers
 from pymllm.conformance.soak.totals import Totals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.conformance.adapter_calls import EndedConversation
-from pymllm.conformance.documents import LawRow
+from pymllm.conformance.documents.searches import LawRow
 from pymllm.conformance.results import AdapterResult, MachineResult, VerifyReport, law_row
 from pymllm.conformance.search import Crash
 from pymllm.conformance.shrinker import Finding

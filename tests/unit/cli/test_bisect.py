@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from pymllm.cli.schema import make_schema
 from pymllm.conformance import releases
-from pymllm.conformance.documents import ReleaseRow
+from pymllm.conformance.documents.programs import ReleaseRow
 from pymllm.errors import UsageError
 from pymllm.history.files import Header, History, Step, write_history
 from tests.unit.cli.typed import refused, typed

@@ -16,7 +16,7 @@ from pymllm.cli import main
 from pymllm.cli.check_protocol import check_protocols
 from pymllm.cli.check_protocol import make_protocol_text as make_text
 from pymllm.cli.schema import make_schema
-from pymllm.conformance.documents import Exchange
+from pymllm.conformance.documents.programs import Exchange
 from pymllm.conformance.protocol_check import ProtocolReport
 from pymllm.errors import AdapterError
 

@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pymllm.cli.schema import SCHEMAS, make_schema
-from pymllm.conformance.documents import DOCUMENTS, read_as, schema_of_document
+from pymllm.conformance.documents.runs import DOCUMENTS, read_as, schema_of_document
 from tests.unit.cli.typed import typed
 
 WRITTEN = sorted((Path(__file__).parent / "written_by_1").glob("*.json"))

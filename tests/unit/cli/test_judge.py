@@ -16,7 +16,7 @@ from msgspec import structs
 
 from pymllm.cli.judge import make_judgement, make_text
 from pymllm.cli.schema import make_schema
-from pymllm.conformance.documents import JudgementDocument
+from pymllm.conformance.documents.programs import JudgementDocument
 from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step, load_history, write_history

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from pymllm.cli.replay_table import make_curves, make_text
 from pymllm.cli.schema import make_schema
-from pymllm.conformance.documents import CacheTime, ReplayViolation
+from pymllm.conformance.documents.replays import CacheTime, ReplayViolation
 from pymllm.conformance.replay_cells import Replayed
 from pymllm.conformance.replay_grid import run_grid
 from pymllm.conformance.replay_plan import ReplayPlan

@@ -21,7 +21,7 @@ from pymllm.cli.schema import make_schema
 from pymllm.cli.shrink import make_document, make_text
 from pymllm.conformance import shrinker, workers
 from pymllm.conformance.acting import FoundViolation, make_machine, with_scenario
-from pymllm.conformance.documents import ShrinkDocument
+from pymllm.conformance.documents.programs import ShrinkDocument
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.program import play_steps, run_program

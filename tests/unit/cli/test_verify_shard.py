@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 
 from pymllm.cli.schema import make_schema
 from pymllm.cli.shard_table import make_text
-from pymllm.conformance.shards import BrokenLaw, ShardDocument
+from pymllm.conformance.documents.shards import BrokenLaw, ShardDocument
 from tests.child_processes import left_of
 from tests.unit.cli.typed import refused, typed
 

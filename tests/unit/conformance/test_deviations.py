@@ -20,7 +20,7 @@ from pymllm.conformance.deviations import (
     read_deviations,
     tell_deviations,
 )
-from pymllm.conformance.documents import AdapterRow, ViolationRow
+from pymllm.conformance.documents.searches import AdapterRow, ViolationRow
 from pymllm.conformance.machines import DEV
 from pymllm.conformance.program import rerun_history
 from pymllm.conformance.row_machine import RowMachine

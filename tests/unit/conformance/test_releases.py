@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pymllm.conformance import releases
-from pymllm.conformance.documents import ReleaseChange, ReleaseRow
+from pymllm.conformance.documents.programs import ReleaseChange, ReleaseRow
 from pymllm.conformance.releases import Bisection, Trial, list_releases, unpack, within
 from pymllm.errors import UsageError
 from pymllm.history.files import Header, History, Step

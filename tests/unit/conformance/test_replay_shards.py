@@ -14,12 +14,13 @@ import pytest
 from msgspec import structs
 
 from pymllm.conformance import replays, workers
-from pymllm.conformance.documents import ReplayDocument, ReplayViolation
+from pymllm.conformance.documents.replays import ReplayDocument, ReplayViolation
+from pymllm.conformance.documents.shards import BrokenLaw
 from pymllm.conformance.replay_cells import Cell, Replayed, digest_content, keep_replays
 from pymllm.conformance.replay_grid import ReplayGrid, find_ceiling, replay, run_grid, run_shard
 from pymllm.conformance.replay_plan import ReplayPlan
 from pymllm.conformance.replays import cells_of, load_requests, run_plan, settle
-from pymllm.conformance.shards import BrokenLaw, Shard
+from pymllm.conformance.shards import Shard
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
 from pymllm.workloads.synthetic import make_requests

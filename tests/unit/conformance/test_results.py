@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from pymllm.conformance.documents import CoverageRow
+from pymllm.conformance.documents.searches import CoverageRow
 from pymllm.conformance.machines import MACHINES, MachineEntry
 from pymllm.conformance.results import (
     AdapterResult,

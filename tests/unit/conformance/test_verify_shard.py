@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from pymllm.adapters.registry import find_adapter
-from pymllm.conformance.documents import VerifyDocument
+from pymllm.conformance.documents.searches import VerifyDocument
+from pymllm.conformance.documents.shards import BrokenLaw, ShardDocument
 from pymllm.conformance.kept import KeptResults
 from pymllm.conformance.kept_searches import keep_searches
 from pymllm.conformance.machines import DEV, MACHINES
@@ -21,7 +22,7 @@ from pymllm.conformance.results import VerifyReport
 from pymllm.conformance.runner import verify
 from pymllm.conformance.search import SearchPlan, SearchResult
 from pymllm.conformance.search_tasks import SearchTask, VerifyPlan, run_search
-from pymllm.conformance.shards import BrokenLaw, Shard, ShardDocument
+from pymllm.conformance.shards import Shard
 from pymllm.conformance.verify_shard import deal, play_shard
 from pymllm.conformance.workers import Lost
 from pymllm.errors import UsageError

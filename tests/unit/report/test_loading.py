@@ -10,7 +10,8 @@ from typing import IO, Any
 import pytest
 from msgspec.structs import replace
 
-from pymllm.conformance.documents import SoakDocument, VerifyDocument
+from pymllm.conformance.documents.campaigns import SoakDocument
+from pymllm.conformance.documents.searches import VerifyDocument
 from pymllm.errors import TraceError
 from pymllm.report.documents import GpuMemoryDocument
 from pymllm.report.loading import is_run_or_program, load_runs

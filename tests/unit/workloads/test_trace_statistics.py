@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pymllm.conformance.trace_documents import facts_of
+from pymllm.conformance.documents.traces import facts_of
 from pymllm.workloads.ceiling import HitCeiling
 from pymllm.workloads.request import Request
 from pymllm.workloads.traces import statistics

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pymllm.conformance.documents import DriftRow
+from pymllm.conformance.documents.campaigns import DriftRow
 from pymllm.conformance.soak.ledger import Memory
 from pymllm.instrument.slope import MOST_SAMPLES, estimate_slope
 

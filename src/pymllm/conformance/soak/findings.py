@@ -19,7 +19,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pymllm.conformance.documents import FindingRow, FindingsDocument, read_as
+from pymllm.conformance.documents.campaigns import FindingRow, FindingsDocument
+from pymllm.conformance.documents.runs import read_as
 from pymllm.conformance.runner import Progress, versions
 from pymllm.conformance.shrinker import Finding, ShrinkTask, make_finding, run_shrink
 from pymllm.conformance.soak.ledger import FILE, RunRecord

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pymllm.conformance.documents import FindingRow
+from pymllm.conformance.documents.campaigns import FindingRow
 from pymllm.conformance.runner import Progress
 from pymllm.conformance.soak.corpus import RareRuns, read_corpus, write_corpus
 from pymllm.conformance.soak.findings import Findings, compare_findings, unseen, write_findings

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pymllm.conformance.deviations import GONE, tell_deviations
-from pymllm.conformance.documents import CampaignRow, DeviationRow, FindingRow, SoakDocument
+from pymllm.conformance.documents.campaigns import CampaignRow, FindingRow, SoakDocument
+from pymllm.conformance.documents.searches import DeviationRow
 from pymllm.conformance.shards import Shard
 from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure

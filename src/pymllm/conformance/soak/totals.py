@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from pymllm.conformance.documents import FailureRow, SoakedAdapter
+from pymllm.conformance.documents.campaigns import FailureRow, SoakedAdapter
 from pymllm.conformance.soak.drift import MemoryCourse
 from pymllm.conformance.soak.ledger import CampaignHeader, Failure, Place, RunRecord
 from pymllm.history.files import Config

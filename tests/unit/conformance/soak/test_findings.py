@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pymllm.adapters.registry import find_adapter
 from pymllm.cli.schema import make_schema
-from pymllm.conformance.documents import FindingRow
+from pymllm.conformance.documents.campaigns import FindingRow
 from pymllm.conformance.program import rerun_history
 from pymllm.conformance.soak.campaign import SoakPlan, soak
 from pymllm.conformance.soak.findings import (

@@ -1,0 +1,113 @@
+"""What became of planted faults, and of vectors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from pymllm.conformance.documents.searches import Kind
+from pymllm.faults.fault import SEARCHERS
+from pymllm.history.files import Config
+from pymllm.instrument.documents import Document, Row
+from pymllm.oracle.verdicts import Verdict
+
+VERIFICATION = "verification"
+"""Who caught a fault where `verify --cabinet` did, beside `pymllm.faults.fault.SEARCHERS`."""
+CAMPAIGN = "campaign"
+"""The same of `soak --cabinet`."""
+
+
+class Detection(Row, frozen=True):
+    """How a fault was caught from one seed; the program's length is null where nobody made it smaller.
+
+    ``operations`` are those of the searcher that saw it, in all its programs until then; ``seconds`` went by
+    in all. Where one program was made smaller, it is the one that was shortest to begin with.
+    """
+
+    seed: int
+    law: str
+    message: str
+    searcher: Annotated[str, Meta(extra_json_schema={"enum": [*SEARCHERS, VERIFICATION, CAMPAIGN]})]
+    adapter: str
+    config: Config
+    operations: int
+    seconds: float
+    program: int | None
+
+
+class BugRow(Row, frozen=True):
+    """Whose bug a fault was, and where it is written down; links are absolute."""
+
+    id: str
+    engine: str
+    version: str | None
+    links: tuple[str, ...]
+    mechanism: str
+    seen: str
+    evidence: str
+
+
+class FaultRow(Row, frozen=True):
+    """What became of a fault; medians are null where it was never caught, and ``bug`` where it is of none."""
+
+    id: str
+    title: str
+    laws: tuple[str, ...]
+    caught: bool
+    unlisted: tuple[str, ...]
+    operations: float | None
+    seconds: float | None
+    program: int | None
+    detections: tuple[Detection, ...]
+    problems: tuple[str, ...]
+    bug: BugRow | None = None
+
+
+class FaultsDocument(Document, frozen=True, kw_only=True, tag="pymllm.faults"):
+    """What ``pymllm faults --json`` prints; ``kept`` results are of an earlier run, and take no seconds."""
+
+    versions: dict[str, str]
+    seeds: tuple[int, ...]
+    jobs: int = 0
+    seconds: float
+    kept: int = 0
+    caught: int
+    missed: int
+    exit_status: int = 0
+    faults: tuple[FaultRow, ...]
+
+
+class VectorRow(Row, frozen=True):
+    """What became of a vector: ``passed``, ``failed``, ``other way`` or ``skipped``, at which step, and why.
+
+    ``known`` is the reason that a file of known deviations gives for it.
+    """
+
+    id: str
+    law: str
+    says: str
+    verdict: Literal["passed", "failed", "other way", "skipped"]
+    step: int
+    why: str
+    known: str = ""
+
+
+class VectorsDocument(Document, frozen=True, kw_only=True, tag="pymllm.vectors-run"):
+    """What ``pymllm vectors run --json`` prints: an implementation, and what became of each vector.
+
+    ``unknown`` counts the failures that no file lists; ``unexpected`` names what it lists and did not fail.
+    """
+
+    adapter: str
+    kind: Kind
+    vectors_version: str
+    verdict: Verdict
+    exit_status: int = 0
+    passed: int
+    failed: int
+    other_way: int
+    skipped: int
+    unknown: int
+    unexpected: tuple[str, ...]
+    vectors: tuple[VectorRow, ...]

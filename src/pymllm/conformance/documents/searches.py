@@ -1,0 +1,186 @@
+"""What ``pymllm verify`` and ``compare`` find."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from pymllm.history.files import Config
+from pymllm.history.operations import KINDS
+from pymllm.instrument.documents import Document, Row
+from pymllm.oracle.verdicts import Verdict
+
+Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
+
+
+class LawRow(Row, frozen=True):
+    """What is known of a law: tests that it passed, walks from inside, and tests that broke it."""
+
+    id: str
+    sentence: str
+    source: str
+    verdict: Verdict
+    tests: int
+    walks: int
+    broken: int = 0
+
+
+class InvariantRow(Row, frozen=True):
+    """What is known of an invariant by its name, and the laws that it is made of."""
+
+    name: str
+    laws: tuple[str, ...]
+    verdict: Verdict
+
+
+class MachineRow(Row, frozen=True, kw_only=True):
+    """What a machine did over all configurations of an adapter.
+
+    Coverage goals by how often they were met; unmet are those that it should have met and never did. Fewer
+    programs than promised were played where a search took much too long and was cut short.
+    """
+
+    name: str
+    configurations: int = 0
+    programs: int
+    steps: int
+    seconds: float
+    steps_per_second: float
+    goals: dict[str, int] = field(default_factory=dict, name="situations")
+    unmet: tuple[str, ...] = ()
+    promised: int = 0
+
+
+class CoverageRow(Row, frozen=True):
+    """How often a machine met a coverage goal, and the adapters with which it should have and never did."""
+
+    name: str
+    machine: str
+    times: int
+    unmet: tuple[str, ...]
+
+
+class ViolationRow(Row, frozen=True):
+    """A broken law and a program for it; it is the smallest as far as a search to its end can tell.
+
+    ``played_again`` says whether the acts in its file show what its operations alone do not; ``mistakes`` are
+    this package's own, made while a smaller program was looked for.
+    """
+
+    law: str
+    message: str
+    expected: str | None
+    observed: str | None
+    config: Config
+    step: int
+    steps: int
+    program: str
+    file: str | None
+    rerun_shows_it: bool
+    judge_shows_it: bool
+    smallest: bool
+    played_again: bool = False
+    mistakes: tuple[str, ...] = ()
+    operation: str = ""
+
+
+class DeviationRow(Row, frozen=True):
+    """What became of a known deviation: whether it shows, in how many programs, of which adapters.
+
+    ``status`` is ``shows``, ``gone``, ``not searched`` or ``other version``.
+    """
+
+    name: str
+    law: str
+    kind: str
+    reason: str
+    link: str
+    status: str
+    programs: int
+    adapters: tuple[str, ...]
+
+
+class ProblemRow(Row, frozen=True):
+    """Why something is unknown, and the program that was running.
+
+    Of a program in another process also how the conversation ended, and the file with its last lines.
+    """
+
+    message: str
+    file: str | None = None
+    ended: str | None = None
+    conversation: str | None = None
+
+
+class AdapterRow(Row, frozen=True):
+    """What is known of an adapter; its kind is null where it could not be loaded."""
+
+    name: str
+    kind: Kind | None
+    verdict: Verdict
+    laws: tuple[LawRow, ...]
+    machines: tuple[MachineRow, ...]
+    violations: tuple[ViolationRow, ...]
+    problems: tuple[ProblemRow, ...]
+
+
+class SearchedRelease(Row, frozen=True):
+    """The release of a package that was examined, as the caller named it."""
+
+    package: str
+    version: str
+
+
+class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
+    """What ``pymllm verify --json`` prints; after an interrupt the command's status is the signal's.
+
+    ``versions`` are of what took part, other projects' packages among them. ``passed_over`` counts the
+    programs that broke a law which nobody asked for, by law; ``release`` is null where the caller named none.
+    ``kept`` results were taken from the file of ``--keep``.
+    """
+
+    versions: dict[str, str]
+    profile: str
+    seed: int
+    examples: int | None = None
+    acts_max: int = 0
+    jobs: int | None = None
+    seconds: float
+    verdict: Verdict
+    exit_status: int = 0
+    interrupted: bool
+    strict: bool = False
+    laws: tuple[LawRow, ...] = ()
+    invariants: tuple[InvariantRow, ...] = ()
+    goals: tuple[CoverageRow, ...] = field(default=(), name="situations")
+    adapters: tuple[AdapterRow, ...]
+    programs: int = 0
+    promised: int = 0
+    deviations: tuple[DeviationRow, ...] = ()
+    passed_over: dict[str, int] = field(default_factory=dict)
+    release: SearchedRelease | None = None
+    kept: int = 0
+
+
+class MatrixCell(Row, frozen=True):
+    """What is known of a law of one implementation; no cell where the law is about another kind."""
+
+    adapter: str
+    verdict: Verdict
+    tests: int
+    walks: int
+
+
+class MatrixRow(Row, frozen=True):
+    """One law, and a cell for each implementation that it is about."""
+
+    id: str
+    sentence: str
+    cells: tuple[MatrixCell, ...]
+
+
+class CompareDocument(VerifyDocument, frozen=True, kw_only=True, tag="pymllm.compare"):
+    """What ``pymllm compare --json`` prints: what verify prints, and a matrix of laws by implementation."""
+
+    matrix: tuple[MatrixRow, ...] = ()
