@@ -175,9 +175,9 @@ def soak_command(
     saved and made small, and the campaign continues. With --shard it runs one part of the campaign; the same
     command continues that part, and pymllm soak merge puts all parts together.
 
-    Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if an adapter failed or no run ended.
-    After Ctrl-C or SIGTERM the results so far are printed, and the status is 130 or 143. docs/soak.md
-    explains table, ledger and document.
+    Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if an adapter failed, no run
+    ended, or a shard was given up. After Ctrl-C or SIGTERM the results so far are printed, and the status is
+    130 or 143. docs/soak.md explains table, ledger and document.
 
     With --cabinet or --fault it plants one fault after the other, and runs a campaign on its adapters until
     a run fails; no ledger is kept. Exit status: 0 if each fault was caught by a law of its list, else 1.

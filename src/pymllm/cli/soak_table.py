@@ -258,8 +258,13 @@ def _notes(report: SoakReport, strict: bool, verbose: bool) -> Iterator[str]:
     for smoke in report.refused:
         yield from ("", f"{smoke.name}  could not be examined", f"    because    {smoke.message}")
     yield from _given_up(report.given_up)
+    for folder in report.without_ledger:
+        yield from ("", f"{folder}: no ledger; what it was to have counts as missing")
+    versions = {(it.seed, it.version) for it in report.headers}
     for lack in report.missing_runs:
-        yield from ("", f"seed {lack.header.seed}: {_missing(lack)}")
+        seed, version = lack.header.seed, lack.header.version
+        is_one = len([it for it in versions if it[0] == seed]) == 1
+        yield from ("", f"seed {seed}{'' if is_one else f' of {version}'}: {_missing(lack)}")
         if lack.shards:
             shown = _shown([str(it) for it in lack.shards])
             yield f"    no ledger of {count_of(len(lack.shards), 'shard')}: {shown}"

@@ -48,6 +48,8 @@ def _schema_of(info: inspect.Type) -> dict[str, Any]:
             return {"enum": [option.value for option in info.cls]}
         case inspect.AnyType():
             return {}
+        case inspect.IntType(ge=int() as least):
+            return {"type": "integer", "minimum": least}
     return {"type": _NAMES[type(info)]}
 
 

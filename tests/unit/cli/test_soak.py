@@ -218,6 +218,38 @@ def test_a_merge_of_some_shards_is_unknown_and_names_the_rest(tmp_path: Path) ->
     assert (whole.exit_code, "missing" in whole.stdout) == (0, False)
 
 
+def test_a_shard_that_died_before_its_first_line_stops_no_merge(tmp_path: Path) -> None:
+    """What the others played is told, and that folder; where all are such, there is nothing to tell."""
+    for number in (1, 2):
+        shard = ("--operations", 900, "--shard", f"{number}/3", "--output", tmp_path / f"{number}")
+        assert soak(*SHORT, *shard).exit_code == 0
+    begun = (tmp_path / "1" / "ledger.jsonl").read_bytes()
+    for name, content in (("empty", None), ("nothing", b""), ("torn", begun[:40])):
+        (tmp_path / name).mkdir()
+        if content is not None:
+            (tmp_path / name / "ledger.jsonl").write_bytes(content)
+        folders = (tmp_path / "1", tmp_path / name, tmp_path / "2")
+        merged = soak("merge", *folders, "--store", tmp_path / f"store-{name}")
+        assert merged.exit_code == 3
+        assert f"\n{tmp_path / name}: no ledger; what it was to have counts as missing\n" in merged.stdout
+        document = json.loads(soak("merge", *folders, "--json").stdout)
+        assert document["without_ledger"] == [str(tmp_path / name)]
+        assert soak("merge", tmp_path / name).exit_code == 2
+
+
+def test_shards_of_two_versions_are_told_apart(tmp_path: Path) -> None:
+    """Each is a campaign of its own, that lacks what the other has."""
+    for number in (1, 2):
+        shard = ("--operations", 900, "--shard", f"{number}/2", "--output", tmp_path / f"{number}")
+        assert soak(*SHORT, *shard).exit_code == 0
+    ledger = tmp_path / "2" / "ledger.jsonl"
+    version = json.loads(ledger.read_text("utf-8").partition("\n")[0])["version"]
+    ledger.write_text(ledger.read_text("utf-8").replace(version, "0.9+older"), encoding="utf-8")
+    told = soak("merge", tmp_path / "1", tmp_path / "2").stdout
+    assert f"seed 3 of {version}: " in told
+    assert "seed 3 of 0.9+older: " in told
+
+
 def test_a_merge_makes_small_what_shards_found_and_knows_a_baseline(tmp_path: Path) -> None:
     """P2: once; what was known then fails no later merge, and a corpus is played."""
     amount = (*SHORT, "--adapter", "faulty-dirty-rows", "--operations", 1500)

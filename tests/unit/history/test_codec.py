@@ -8,7 +8,7 @@ import enum
 import json
 import math
 import pickle
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -410,3 +410,16 @@ def test_a_field_that_may_hold_anything_has_a_schema_that_lets_all_pass() -> Non
         held: dict[str, Any]
 
     assert schema_of(Open)["properties"]["held"] == {"type": "object", "additionalProperties": {}}
+
+
+class Counted(Record, frozen=True):
+    """So many."""
+
+    times: Annotated[int, msgspec.Meta(ge=0)]
+
+
+def test_a_schema_has_the_least_that_a_number_may_be() -> None:
+    """Whoever writes a file in another language learns it there."""
+    assert schema_of(Counted)["properties"]["times"] == {"type": "integer", "minimum": 0}
+    with pytest.raises(msgspec.ValidationError, match=">= 0"):
+        msgspec.convert({"times": -1}, Counted)

@@ -110,6 +110,7 @@ class SoakDocument(Document, frozen=True, kw_only=True, tag="pymllm.soak"):
     - ``refused``: Adapters that could not be examined, with the reason.
     - ``conflicts``: The first runs that gave other results when they were played again.
     - ``given_up``: Shards that no machine played to its end, as ``2/8``, with the reason.
+    - ``without_ledger``: Folders that were to be merged, and in which nothing was played.
     """
 
     campaigns: tuple[CampaignRow, ...] = ()
@@ -132,3 +133,4 @@ class SoakDocument(Document, frozen=True, kw_only=True, tag="pymllm.soak"):
     findings: tuple[FindingRow, ...] = ()
     has_baseline: bool = False
     given_up: dict[str, str] = field(default_factory=dict)
+    without_ledger: tuple[str, ...] = ()

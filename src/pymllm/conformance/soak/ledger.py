@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
-from msgspec import Struct, field, structs
+from msgspec import Meta, Struct, field, structs
 
 from pymllm.conformance.shards import MOST
 from pymllm.errors import TraceError, UsageError
@@ -32,6 +32,10 @@ from pymllm.text_file import cut, read_json, read_lines
 FORMAT = "pymllm-soak"
 SCHEMA = 1
 """Version of the format; a reader refuses any other."""
+
+
+Count = Annotated[int, Meta(ge=0)]
+"""So many of something."""
 
 
 class Place(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -183,7 +187,7 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
       folder.
     """
 
-    number: int
+    number: Count
     version: str
     adapter: str
     kind: str
@@ -191,17 +195,17 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     machine: str
     size: str
     seed: int
-    limit: int
-    acts: int
-    operations: int
+    limit: Count
+    acts: Count
+    operations: Count
     off: tuple[str, ...]
-    exercised: dict[str, int]
-    reached: dict[str, int]
+    exercised: dict[str, Count]
+    reached: dict[str, Count]
     sizes: dict[str, int]
     digest: str
     failure: Failure | None = None
-    known: dict[str, int] = field(default_factory=dict)
-    audited: dict[str, int] = field(default_factory=dict)
+    known: dict[str, Count] = field(default_factory=dict)
+    audited: dict[str, Count] = field(default_factory=dict)
     seconds: float = 0.0
     cpu: float = 0.0
     shares: Shares = field(default_factory=Shares)

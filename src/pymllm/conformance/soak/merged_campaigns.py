@@ -10,15 +10,20 @@ from pymllm.conformance.documents.campaigns import FindingRow
 from pymllm.conformance.runner import Progress
 from pymllm.conformance.soak.corpus import RareRuns, read_corpus, write_corpus
 from pymllm.conformance.soak.findings import Findings, compare_findings, unseen, write_findings
-from pymllm.conformance.soak.ledger import FILE
+from pymllm.conformance.soak.ledger import FILE, has_lines
 from pymllm.conformance.soak.merging import merge_ledgers
 from pymllm.conformance.soak.results import SoakReport
 from pymllm.conformance.soak.totals import Totals
 
 
-def find_ledgers(folders: Iterable[Path]) -> list[Path]:
-    """Return the ledger of each campaign; one that is named itself stays what it is."""
-    return [folder / FILE if folder.is_dir() else folder for folder in folders]
+def find_ledgers(folders: Sequence[Path]) -> list[Path]:
+    """Return the ledger of each campaign that began; one that is named itself stays what it is.
+
+    Where none began, the ledgers that there would be.
+    """
+    ledgers = [folder / FILE if folder.is_dir() else folder for folder in folders]
+    began = [it for folder, it in zip(folders, ledgers, strict=True) if folder == it or has_lines(it)]
+    return began or ledgers
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,7 @@ class MergePlan:
 def merge_campaigns(folders: Sequence[Path], plan: MergePlan | None = None) -> SoakReport:
     """Put campaigns, folders or ledgers, together.
 
+    A folder whose campaign ended before its ledger had a line is left out, and told, unless all are such.
     Programs as they were played stay where they are. `FileExistsError`: there is a ledger in ``output``.
     `TraceError`, `OSError`: a ledger cannot be read, or none can be written.
     """
@@ -82,4 +88,5 @@ def merge_campaigns(folders: Sequence[Path], plan: MergePlan | None = None) -> S
         kinds=kinds,
         has_baseline=plan.baseline is not None,
         missing_runs=tuple(merged.missing),
+        without_ledger=tuple(str(it) for it in folders if not {it, it / FILE}.intersection(ledgers)),
     )

@@ -36,6 +36,7 @@ class SoakReport:
     interruption: KeyboardInterrupt | None = None  # what ended it early
     parts: tuple[Path, ...] = ()  # the folders of campaigns that were put together
     missing_runs: tuple[Missing, ...] = ()  # that are in none of them
+    without_ledger: tuple[str, ...] = ()  # folders in which nothing was played
     differing: int = 0  # how many runs did not do the same twice
     given_up: dict[str, str] = field(default_factory=dict)  # shards that no machine played, and why
     kinds: tuple[FindingRow, ...] = ()  # what was found in them, equal programs once
@@ -78,7 +79,7 @@ class SoakReport:
         is_broken = self.has_news if self.has_baseline else self.totals.has_violations
         if is_broken or self.conflicts or unmet:
             return Verdict.VIOLATED
-        lacks = self.refused or self.missing_runs or self.given_up
+        lacks = self.refused or self.missing_runs or self.given_up or self.without_ledger
         is_unknown = self.totals.has_problems or lacks or not self.totals.runs
         return Verdict.UNKNOWN if is_unknown else Verdict.HOLDS
 
@@ -114,4 +115,5 @@ class SoakReport:
             findings=self.kinds,
             has_baseline=self.has_baseline,
             given_up=self.given_up,
+            without_ledger=self.without_ledger,
         )

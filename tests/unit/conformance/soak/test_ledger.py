@@ -73,6 +73,14 @@ def test_a_shard_that_there_is_not_is_no_header(shard: tuple[int, int]) -> None:
         read_line(line)
 
 
+@pytest.mark.parametrize("name", ["number", "limit", "acts", "operations"])
+def test_a_run_has_no_fewer_than_none_of_anything(name: str) -> None:
+    """X1: a line that was changed by hand would be taken off the others."""
+    assert read_line(write_line(replace(RECORD, **{name: 0})))
+    with pytest.raises(ValueError, match=rf"run: .*>= 0 - at `\$\.{name}`"):
+        read_line(write_line(replace(RECORD, **{name: -1})))
+
+
 def test_a_run_is_named_by_what_it_follows_from() -> None:
     """Neither its number nor what was measured tells it apart."""
     same = replace(RECORD, number=8, seconds=9.0, audited={}, memory=Memory())
