@@ -396,7 +396,10 @@ def test_a_corpus_that_cannot_travel_is_refused(tmp_path: Path, monkeypatch: pyt
         (("--retries", "3"), "--retries: this is for --executor"),
         (("--executor", ENGINE, "--run", "3"), "--run: this is for one process, not --executor"),
         (("--executor", ENGINE, "--fault", "B01"), "--fault: this is for one process"),
-        (("--executor", ENGINE, "--shard", "1/2"), "--shard: this is for one process"),
+        (
+            ("--executor", ENGINE, "--shard", "1/2"),
+            "--shard: a shard plays alone, and --executor makes the shards itself; leave one of them out.",
+        ),
         (("--executor", ENGINE, "--shards", "0"), "0 is not in the range 1<=x<=100000."),
         (("--executor", f"{__name__}:raises"), f"{__name__}:raises: ValueError: no cluster today"),
         (("--executor", "spark"), "--executor 'spark'; it must be one of ray, ray:ADDRESS,"),
