@@ -54,14 +54,14 @@ class Engine:
 
     def restart(self) -> None:
         """Open another executor in place of one that is broken; where that fails, the broken one stays."""
-        with suppress(Exception):
+        with suppress(Exception, SystemExit):
             self.executor.shutdown(wait=False, cancel_futures=True)
-        with suppress(Exception):
+        with suppress(Exception, SystemExit):
             self.executor = self.open()
 
     def close(self, *, at_once: bool = False) -> None:
         """Let go of it; ``at_once`` with what it still plays."""
-        with suppress(Exception):  # it may be gone already
+        with suppress(Exception, SystemExit):  # it may be gone already
             self.end(self.executor, at_once)
 
 
@@ -134,22 +134,33 @@ def _open_factory(name: str) -> Engine:
     if not factory:
         raise UsageError(f"--executor {cut(name)!r}; it must be one of {FORMS}")
     try:
-        found = getattr(importlib.import_module(module), factory)
+        imported = importlib.import_module(module)
     except ImportError as error:
         raise UsageError(f"--executor {cut(name)}: {module} cannot be imported ({error})") from None
-    except AttributeError:
-        raise UsageError(f"--executor {cut(name)}: {module} has no {factory}") from None
+    except (Exception, SystemExit) as error:  # it is somebody's code, which runs when it is imported
+        raise _refusal(name, error) from error
+    if not hasattr(imported, factory):
+        raise UsageError(f"--executor {cut(name)}: {module} has no {factory}")
 
     def make() -> Executor:
-        made: Any = found()
+        try:
+            made: Any = getattr(imported, factory)()
+        except UsageError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise _refusal(name, error) from error
         if not isinstance(made, Executor):
             raise UsageError(
-                f"--executor {cut(name)} made a {type(made).__name__}; "
-                "it must make a concurrent.futures.Executor"
+                f"--executor {cut(name)} gave {type(made).__name__}, which is no concurrent.futures.Executor"
             )
         return made
 
     return Engine(make, _count_workers)
+
+
+def _refusal(name: str, error: BaseException) -> UsageError:
+    text = " ".join(str(error).split())
+    return UsageError(f"--executor {cut(name)}: {type(error).__name__}{text and f': {cut(text, 200)}'}")
 
 
 def _count_workers(executor: Executor) -> int | None:

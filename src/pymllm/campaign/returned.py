@@ -49,6 +49,8 @@ class Returned:
                 return "its ledger begins without a header"
             if header.version != self._version:
                 return f"it has pymllm {header.version}, and here is {self._version}; install the same there"
+            for _, packed in played.programs:  # one at a time, for they may be long
+                _unpack(packed, RECORDS_LIMIT)
             self._count_in(played, document)
         except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
             return f"what came back cannot be read: {cut(str(error), 200)}"

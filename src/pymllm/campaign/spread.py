@@ -15,6 +15,7 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from pymllm.campaign.engines import Engine
 from pymllm.campaign.shard_task import PlayedShard, ShardTask, play_shard
@@ -139,8 +140,10 @@ class Spread:
     def _submit(self, attempt: _Attempt) -> None:
         executor = self._engine.executor
         try:
-            future: Future[PlayedShard] = executor.submit(play_shard, attempt.task)
-        except Exception as error:  # whatever an engine raises that is not there any more
+            future: Any = executor.submit(play_shard, attempt.task)
+            if not isinstance(future, Future):
+                raise TypeError(f"the executor gave {type(future).__name__} instead of a future")
+        except (Exception, SystemExit) as error:  # whatever an engine raises that is not there any more
             self._lose(attempt, executor, error)
             return
         self._given[future] = attempt, executor
@@ -155,15 +158,17 @@ class Spread:
         except CancelledError:
             if not self._is_over:  # the engine gave it up by itself
                 self._lose(attempt, executor, RuntimeError("the engine cancelled it"))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the latter of a worker that ends itself
             self._lose(attempt, executor, error)
         else:
             self._judge(attempt, played)
 
-    def _judge(self, attempt: _Attempt, played: PlayedShard) -> None:
-        reason = self._keep(played)
+    def _judge(self, attempt: _Attempt, played: Any) -> None:
+        reason = _why_no_answer(attempt.task, played)
+        if reason is None and (why := self._keep(played)) is not None:
+            reason = f"{played.host}: {why}"
         if reason is not None:
-            self._again(attempt, f"{played.host}: {reason}")
+            self._again(attempt, reason)
             return
         self.progress.done += 1
         if self._stops and self.progress.failures and not self._is_over:
@@ -172,7 +177,7 @@ class Spread:
             for future in self._given:
                 future.cancel()  # which those that have begun do not obey
 
-    def _lose(self, attempt: _Attempt, executor: Executor, error: Exception) -> None:
+    def _lose(self, attempt: _Attempt, executor: Executor, error: BaseException) -> None:
         text = cut(" ".join(str(error).split()) or "no reason given", 200)
         broken = isinstance(error, BrokenExecutor)
         if broken and executor is self._engine.executor:  # its other shards fail with it
@@ -199,5 +204,17 @@ class Spread:
         with suppress(Empty):
             while True:
                 future = self._arrived.get_nowait()
-                if not future.cancelled() and future.exception() is None:
-                    self.progress.done += self._keep(future.result()) is None
+                if future.cancelled() or future.exception() is not None:
+                    continue
+                (attempt, _), played = self._given[future], future.result()
+                if _why_no_answer(attempt.task, played) is None:
+                    self.progress.done += self._keep(played) is None
+
+
+def _why_no_answer(task: ShardTask, found: Any) -> str | None:
+    """Return why what an executor gave is not the answer to a task: it may be anybody's."""
+    if not isinstance(found, PlayedShard):
+        return f"the executor gave {type(found).__name__} instead of a shard's answer"
+    if found.number != task.number:
+        return f"the executor gave the answer of shard {cut(repr(found.number))}"
+    return None

@@ -100,7 +100,7 @@ def compare_command(
         raise click.UsageError(f"give {_FEWEST} different implementations or more to compare; {got}.")
     demand_file(shard, keep)
     if shard is not None:
-        refuse_beside_shard("output", "store")
+        refuse_beside_shard(shard, "output", "store")
     plan = plan_search(names, **chosen)
     kept = open_kept(keep, plan, chosen["seed"])
     if shard is not None and kept is not None:

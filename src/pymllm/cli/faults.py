@@ -91,9 +91,10 @@ def faults_command(
     if shard is not None:
         if shard.count > len(chosen):
             amount = count_of(len(chosen), "fault")
-            raise click.UsageError(f"--shard {shard}: of {amount}; take at most so many shards.")
+            raise click.UsageError(f"{shard.asked}: of {amount}; take at most so many shards.")
         chosen = tuple(shard.keep(chosen))
     if only_list:
+        options.tell_shard_of_environment(shard)
         say("\n".join(_lines(chosen)))
         return 0
     from pymllm.conformance.detection import HuntPlan
@@ -102,6 +103,7 @@ def faults_command(
     with options.refusing():
         kept = None if keep is None else keep_results(keep)
     complain_of_others(kept)
+    options.tell_shard_of_environment(shard)
     plan = HuntPlan((seed,))
     if full:
         plan = HuntPlan(tuple(range(seed, seed + _FULL_SEEDS)), shrinks=_SHRINKS)

@@ -11,12 +11,13 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal, localcontext
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -24,6 +25,7 @@ from click.core import ParameterSource
 from pymllm.adapters.base import AdapterClass
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.adapters.registry import OWN, PEERS, AdapterEntry, faulty, find_adapter
+from pymllm.cli.program import complain
 from pymllm.cli.store import refuse_unwritable
 from pymllm.errors import AdapterError, ConversationError, ProgramError, UsageError
 from pymllm.history.config_limits import check_config
@@ -31,6 +33,9 @@ from pymllm.history.files import Config, Deviation, History, load_history
 from pymllm.oracle.laws import LAWS, Law, find_law
 from pymllm.text_file import cut, did_you_mean, read_json
 from pymllm.torch_extra import why_no_torch
+
+if TYPE_CHECKING:
+    from pymllm.conformance.shards import Shard
 
 
 @contextmanager
@@ -194,16 +199,37 @@ def _read_shard(context: click.Context, param: click.Parameter, text: str | None
         return None
     from pymllm.conformance.shards import read_shard
 
+    is_typed = context.get_parameter_source(str(param.name)) is not ParameterSource.ENVIRONMENT
     try:
-        return read_shard(text, os.environ)
+        found = read_shard(text, os.environ)
     except UsageError as error:
-        raise click.UsageError(f"--shard {error}.") from None
+        raise click.UsageError(f"{'--shard ' if is_typed else f'{_SHARD_VARIABLE}='}{error}.") from None
+    return found if is_typed else replace(found, origin=_SHARD_VARIABLE)
 
 
+def tell_shard_of_environment(shard: Shard | None) -> None:
+    """Say that a command does a part only because a variable is set, which somebody may have forgotten."""
+    if shard is not None and shard.origin == _SHARD_VARIABLE:
+        complain(f"this is shard {shard}, as {_SHARD_VARIABLE} says")
+
+
+class _ShardOption(click.Option):
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Leave the variable to the command itself: a verb of its own, as merge of soak, has no shards."""
+        if isinstance(ctx.command, click.Group) and args and self.name not in opts:
+            ctx.params[str(self.name)] = None
+            return None, args
+        return super().handle_parse_result(ctx, opts, args)
+
+
+_SHARD_VARIABLE = "PYMLLM_SHARD"
 shard = click.option(
     "--shard",
+    cls=_ShardOption,
     metavar="I/N",
-    envvar="PYMLLM_SHARD",
+    envvar=_SHARD_VARIABLE,
     show_envvar=True,
     callback=_read_shard,
     help="Do only part I of N, of the same work on every machine. env: read I and N from Slurm or GitLab; "
@@ -300,13 +326,13 @@ def names_of(adapters: Sequence[str], commands: Sequence[str]) -> tuple[str, ...
     return (*adapters, *(f"{PREFIX}{command}" for command in commands))
 
 
-def refuse_typed(names: Iterable[str], why: str) -> None:
+def refuse_typed(names: Iterable[str], why: str, way: str = "; leave it out") -> None:
     """Refuse those of some parameters of a command that were typed, and would be ignored: say why."""
     context = click.get_current_context()
     for param in context.command.params:
         is_typed = context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
         if param.name in names and is_typed:
-            raise click.UsageError(f"{param.opts[0]}: {why}; leave it out.")
+            raise click.UsageError(f"{param.opts[0]}: {why}{way}.")
 
 
 # -- adapters and laws ------------------------------------------------------------------------------------

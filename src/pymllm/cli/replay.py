@@ -202,6 +202,7 @@ def replay_command(
         kept = None if keep is None else keep_replays(keep)
         complain_of_others(kept)
         if shard is not None and kept is not None:
+            options.tell_shard_of_environment(shard)
             done, interruption = run_shard(plans, shard, jobs, kept, show)
             for row in done.broken if as_json else ():
                 complain(f"{row.name} violates {row.law}: {row.message}")

@@ -25,7 +25,7 @@ def demand_file(shard: Shard | None, keep: Path | None) -> None:
     """Refuse a shard whose results nobody could put together with those of others."""
     if shard is not None and keep is None:
         raise click.UsageError(
-            f"--shard {shard}: its results are for a file that is put together with those of the other "
+            f"{shard.asked}: its results are for a file that is put together with those of the other "
             "shards; give --keep FILE."
         )
 
@@ -37,10 +37,10 @@ def complain_of_others(kept: KeptResults[Any, Any] | None) -> None:
         complain(others)
 
 
-def refuse_beside_shard(*names: str) -> None:
+def refuse_beside_shard(shard: Shard, *names: str) -> None:
     """Refuse options of a command that ask for what only all shards together have."""
     options.refuse_typed(
-        names, "a shard gives no verdict; the same command without --shard gives that of all"
+        names, f"a shard gives no verdict; the same command without {shard.origin} gives that of all"
     )
 
 
@@ -72,6 +72,7 @@ def search_shard(
     """Carry out the first searches of a shard behind a progress bar, and tell; the exit status."""
     from pymllm.conformance.verify_shard import play_shard
 
+    options.tell_shard_of_environment(shard)
     with options.refusing():
         document, interruption = play_shard(
             plan, shard, kept, command, partial(progress_bar, progress, unit="")

@@ -193,9 +193,13 @@ def soak_command(
     if cabinets or faults:
         kept = ("page", "strict", "verbose", "output", "resume", "run", "deviations")
         refuse_beside_faults(*kept, "shard", "corpus")
-    if strict and chosen["shard"] is not None:
-        raise click.UsageError("--strict is for the whole campaign; give it to pymllm soak merge.")
-    chosen["shard"] = None if is_spread else chosen["shard"]  # which may be of the environment
+    shard = chosen["shard"] = None if is_spread else chosen["shard"]  # which may be of the environment
+    if shard is not None and (cabinets or faults):  # so is this one
+        raise click.UsageError(f"{shard.asked}: pymllm faults --shard looks for a part of the faults.")
+    if strict and shard is not None:
+        raise click.UsageError(
+            f"--strict is for the whole campaign, {shard.asked} for a part; give it to pymllm soak merge."
+        )
     plan = SoakOptions(**chosen)
     plan.check(is_spread=is_spread)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
@@ -328,6 +332,7 @@ def _play(asked: SoakOptions, progress: str) -> SoakReport:
         if resumed is not None:
             asked.check_resumed(place.adapter for place in resumed[0].places)
         plan, folder = asked.settle(resumed[0].operations if resumed is not None else None)
+        options.tell_shard_of_environment(plan.shard)
         with soak_display(progress) as show:
             return soak(plan, folder, resumed, show)
 
@@ -410,10 +415,11 @@ class SoakOptions:
         if self.shard is not None and self.resume is None:
             if self.seed is None:
                 raise click.UsageError(
-                    f"--shard {self.shard}: all shards are of one campaign; give each the same --seed."
+                    f"{self.shard.asked}: all shards are of one campaign; give each the same --seed."
                 )
             if self.run is not None:
-                raise click.UsageError("--run repeats one run, which has no shards; leave out --shard.")
+                why = f"which has no shards; leave out {self.shard.asked}"
+                raise click.UsageError(f"--run repeats one run, {why}.")
         if self.resume is not None and not is_spread and not (self.resume / LEDGER).is_file():
             raise click.UsageError(f"--resume {self.resume}: there is no {LEDGER} in it.")
 

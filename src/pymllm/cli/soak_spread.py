@@ -80,7 +80,9 @@ class SpreadOptions:
             options.refuse_typed(("shards", "retries"), "this is for --executor, which is not given")
             return False
         why = "this is for one process, not --executor"
-        options.refuse_typed(("shard", "run", "cabinets", "faults"), why)
+        options.refuse_typed(("run", "cabinets", "faults"), why)
+        why = "a shard plays alone, and --executor makes the shards itself"
+        options.refuse_typed(("shard",), f"{why}; leave one of them out", way="")
         return True
 
 

@@ -232,9 +232,9 @@ def verify_command(
         require_torch("pymllm verify --cabinet")
     if shard is not None:
         if cabinets or faults:  # PYMLLM_SHARD is set
-            raise click.UsageError(f"--shard {shard}: pymllm faults --shard looks for a part of the faults.")
+            raise click.UsageError(f"{shard.asked}: pymllm faults --shard looks for a part of the faults.")
         demand_file(shard, keep)
-        refuse_beside_shard("output", "junit", "store", "begun", "release", "verbose")
+        refuse_beside_shard(shard, "output", "junit", "store", "begun", "release", "verbose")
     for option, path in (("--junit", junit), ("--write-deviations", begun)):
         refuse_own_input(option, path, *([] if keep is None else [keep]))
     plan = plan_search(names, **chosen)

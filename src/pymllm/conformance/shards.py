@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pymllm.errors import UsageError
@@ -27,6 +27,13 @@ class Shard:
 
     number: int
     count: int
+    origin: str = field(default="--shard", compare=False, repr=False)
+    """What somebody typed or set to ask for it."""
+
+    @property
+    def asked(self) -> str:
+        """How it was asked for, for a message about it."""
+        return f"{self.origin}{' ' if self.origin.startswith('-') else '='}{self}"
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
@@ -79,12 +86,17 @@ def _find(count: int | None, environ: Mapping[str, str]) -> Shard:
     """Ask each scheduler that left a number; two that say different things are not believed."""
     readers = {_SLURM: _read_slurm, _KUBERNETES: _read_kubernetes, _GITLAB: _read_gitlab}
     found = {name: reader(count, environ) for name, reader in readers.items() if environ.get(name)}
+    asked = _asked(count)
     if not found:
-        raise UsageError(f"env: none of {', '.join(readers)} is set; write I/N, such as 1/3")
+        raise UsageError(f"{asked}: none of {', '.join(readers)} is set; write I/N, such as 1/3")
     if len({*found.values()}) > 1:
         said = " and ".join(f"{name} says {shard}" for name, shard in found.items())
-        raise UsageError(f"env: {said}; write I/N, such as 1/3")
+        raise UsageError(f"{asked}: {said}; write I/N, such as 1/3")
     return next(iter(found.values()))
+
+
+def _asked(count: int | None) -> str:
+    return "env" if count is None else f"env/{count}"
 
 
 def _read_slurm(count: int | None, environ: Mapping[str, str]) -> Shard:
@@ -93,10 +105,10 @@ def _read_slurm(count: int | None, environ: Mapping[str, str]) -> Shard:
     With N given, it may be a part of such an array, as one that is sent again for the tasks that failed; the
     numbers of the whole are then 1-N, for nothing tells where the whole began.
     """
-    task = _number(_SLURM, environ)
+    task = _number(_SLURM, environ, count)
     if count is not None:
         return _checked(task, count, f"env/{count}: {_SLURM}={task}, of an array that is numbered 1-{count}")
-    first, last, size = (_number(f"SLURM_ARRAY_TASK_{it}", environ) for it in ("MIN", "MAX", "COUNT"))
+    first, last, size = (_number(f"SLURM_ARRAY_TASK_{it}", environ, count) for it in ("MIN", "MAX", "COUNT"))
     if first not in (0, 1) or last - first + 1 != size:
         raise UsageError(
             f"env: a Slurm array of {size} tasks from {first} to {last} is not numbered 1-N; "
@@ -106,23 +118,24 @@ def _read_slurm(count: int | None, environ: Mapping[str, str]) -> Shard:
 
 
 def _read_kubernetes(count: int | None, environ: Mapping[str, str]) -> Shard:
-    index = _number(_KUBERNETES, environ)
+    index = _number(_KUBERNETES, environ, count)
     if count is None:
         raise UsageError(f"env: {_KUBERNETES}={index} says not of how many; write env/N, N the completions")
     return _checked(index + 1, count, f"env/{count}: {_KUBERNETES}={index}, which counts from 0")
 
 
 def _read_gitlab(count: int | None, environ: Mapping[str, str]) -> Shard:
-    number, total = _number(_GITLAB, environ), _number("CI_NODE_TOTAL", environ)
+    number, total = (_number(it, environ, count) for it in (_GITLAB, "CI_NODE_TOTAL"))
     if count not in (None, total):
         raise UsageError(f"env/{count}: CI_NODE_TOTAL={total}; write env, or the same number")
-    return _checked(number, total, f"env: {_GITLAB}={number}")
+    return _checked(number, total, f"{_asked(count)}: {_GITLAB}={number}")
 
 
-def _number(name: str, environ: Mapping[str, str]) -> int:
+def _number(name: str, environ: Mapping[str, str], count: int | None) -> int:
     text = environ.get(name)
     if text is None:
-        raise UsageError(f"env: {name} is not set; write I/N, such as 1/3")
+        raise UsageError(f"{_asked(count)}: {name} is not set; write I/N, such as 1/3")
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
-        raise UsageError(f"env: {name}={cut(text)!r} is no number of a shard; write I/N, such as 1/3")
+        wrong = f"{name}={cut(text)!r} is no number of a shard"
+        raise UsageError(f"{_asked(count)}: {wrong}; write I/N, such as 1/3")
     return int(text)

@@ -50,7 +50,7 @@ def play_shard(
         ]
         if shard.count > len(tasks) and not refused:
             amount = "1 search" if len(tasks) == 1 else f"{len(tasks)} searches"
-            raise UsageError(f"--shard {shard}: the plan has {amount}; take at most so many shards")
+            raise UsageError(f"{shard.asked}: the plan has {amount}; take at most so many shards")
         hand = deal(tasks, shard)
         searched = list(zip(hand, carrier.search("searches", hand), strict=True))
     if workers.interruption is not None and all(answer is INTERRUPTED for _, answer in searched):

@@ -10,7 +10,7 @@ from typing import Any
 from pymllm.campaign.engines import Engine
 from pymllm.campaign.shard_task import PlayedShard, ShardTask
 
-Outcome = PlayedShard | BaseException | None
+Outcome = PlayedShard | BaseException | str | None
 """What becomes of an attempt; ``None``: nothing, until somebody says so."""
 
 

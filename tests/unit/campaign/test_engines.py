@@ -26,6 +26,24 @@ def no_executor() -> list[int]:
     return [1]
 
 
+def raises() -> Executor:
+    raise ValueError("no cluster\ntoday")
+
+
+def leaves() -> Executor:
+    raise SystemExit
+
+
+def interrupts() -> Executor:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_is_nobodys_refusal(tmp_path: Path) -> None:
+    """Whoever presses Ctrl-C while an engine is opened wants the command to end."""
+    with pytest.raises(KeyboardInterrupt):
+        open_engine(f"{HERE}:interrupts", 1, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -33,7 +51,11 @@ def no_executor() -> list[int]:
         ("", "must be one of"),
         ("no_such_module:make", "no_such_module cannot be imported (No module named 'no_such_module')"),
         (f"{HERE}:nothing", f"{HERE} has no nothing"),
-        (f"{HERE}:no_executor", "made a list; it must make a concurrent.futures.Executor"),
+        (f"{HERE}:no_executor", "gave list, which is no concurrent.futures.Executor"),
+        (f"{HERE}:raises", f"--executor {HERE}:raises: ValueError: no cluster today"),
+        (f"{HERE}:leaves", f"--executor {HERE}:leaves: SystemExit"),
+        (f"{HERE}:HERE", f"--executor {HERE}:HERE: TypeError: 'str' object is not callable"),
+        (":make", "--executor :make: ValueError: Empty module name"),
     ],
 )
 def test_a_name_that_is_no_engine_is_refused(name: str, words: str, tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def test_what_was_left_behind_is_told(returned: Returned) -> None:
             {"ledger": write_line(structs.replace(HEADER, version="0.9+b"))},
             "it has pymllm 0.9+b, and here is 1+a; install the same there",
         ),
+        ({"programs": (("a.jsonl", b"no zlib"),)}, "what came back cannot be read: Error -3"),
+        ({"programs": (("a.jsonl", None),)}, "what came back cannot be read: a bytes-like object"),
         ({"document": "[]"}, "what came back cannot be read: list indices must be"),
         ({"document": '{"runs": 1}'}, "what came back cannot be read: 'operations'"),
         ({"document": json.dumps({**DOCUMENT, "runs": None})}, "what came back cannot be read: int()"),

@@ -98,6 +98,53 @@ def test_what_is_lost_is_tried_again_behind_the_others(outcome: PlayedShard | Ex
     assert spread.progress.trouble.startswith("shard 2-of-4: ")
 
 
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        ("garbage", "the executor gave str instead of a shard's answer"),
+        (played(3), "the executor gave the answer of shard 3"),
+        (SystemExit("left"), "SystemExit: left"),
+    ],
+)
+def test_what_is_no_answer_costs_an_attempt(outcome: Any, reason: str) -> None:
+    """Whatever an executor gives: it is tried again, then given up."""
+    spread, kept = spread_over(engine_of(FakeExecutor({2: [outcome]})))
+    assert (sorted(kept), spread.progress.retried, spread.progress.lost) == ([1, 2, 3, 4], 1, {})
+    assert spread.progress.trouble == f"shard 2-of-4: {reason}"
+    spread, kept = spread_over(engine_of(FakeExecutor({2: [outcome] * 9})), retries=2)
+    assert sorted(kept) == [1, 3, 4]
+    assert spread.progress.lost == {2: f"given up after 3 attempts; the last one: {reason}"}
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("no future", "TypeError: the executor gave str instead of a future"),
+        (OSError("queue is full"), "OSError: queue is full"),
+        (SystemExit("left"), "SystemExit: left"),
+    ],
+)
+def test_a_submission_that_fails_costs_an_attempt(given: Any, reason: str) -> None:
+    """Also where something else than a future comes of it, and where letting go fails, too."""
+
+    class Odd(FakeExecutor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            self.given.append(args[0].number)
+            if isinstance(given, BaseException):
+                raise given
+            return given
+
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            raise SystemExit("no shutdown")
+
+    odd = Odd()
+    engine = engine_of(odd)
+    spread, kept = spread_over(engine, 2, retries=1)
+    why = f"given up after 2 attempts; the last one: {reason}"
+    assert (list(kept), spread.progress.lost, odd.given) == ([], {1: why, 2: why}, [1, 2, 1, 2])
+    engine.close()
+
+
 def test_attempts_are_bounded_and_the_reason_is_told() -> None:
     """A shard that is given up takes no other with it."""
     fake = FakeExecutor({2: [OSError("no\nroom")] * 9, 3: [played(3, 2, host="left")] * 9})
@@ -235,12 +282,12 @@ def test_a_lost_shard_is_not_tried_again_after_a_failure_that_stops() -> None:
 
 def test_an_interrupt_keeps_what_has_come() -> None:
     """Also what arrived and was not looked at."""
-    fake = FakeExecutor({2: [None], 3: [OSError("gone")], 4: [None]})
+    fake = FakeExecutor({2: [None], 3: [OSError("gone")], 4: [None], 5: ["garbage"]})
 
     def show(it: Progress) -> None:
         fake.open.pop(4).cancel()
         raise KeyboardInterrupt
 
-    spread, kept = spread_over(engine_of(fake), show=show)
+    spread, kept = spread_over(engine_of(fake), 5, show=show)
     assert isinstance(spread.interruption, KeyboardInterrupt)
     assert (list(kept), spread.progress.done, spread.progress.lost) == ([1], 1, {})

@@ -72,7 +72,9 @@ def test_what_was_found_is_kept_for_the_next_call(tmp_path: Path) -> None:
     )
 
 
-def test_shards_have_each_fault_once_and_their_lines_make_the_whole_table(tmp_path: Path) -> None:
+def test_shards_have_each_fault_once_and_their_lines_make_the_whole_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """P1, P2: whoever puts the kept lines into one file looks for nothing again."""
     whole = faults("--list").stdout.splitlines()
     parts = [faults("--list", "--shard", f"{number}/3").stdout.splitlines() for number in (1, 2, 3)]
@@ -86,6 +88,11 @@ def test_shards_have_each_fault_once_and_their_lines_make_the_whole_table(tmp_pa
     document = json.loads(faults("B116", "B107", "--keep", str(both), "--json").stdout)
     assert (document["kept"], {row["id"] for row in document["faults"]}) == (2, {"B116", "B107"})
     refused("faults", "B116", "--shard", "1/2", words="--shard 1/2: of 1 fault; take at most so many shards")
+    monkeypatch.setenv("PYMLLM_SHARD", "1/2")
+    refused("faults", "B116", words="PYMLLM_SHARD=1/2: of 1 fault; take at most so many shards")
+    told = "pymllm: this is shard 1/2, as PYMLLM_SHARD says\n"
+    assert faults("B116", "B107", "--list").stderr == told
+    assert faults("B116", "B107", "--keep", tmp_path / "kept.jsonl").stderr.startswith(told)
 
 
 def test_the_list_names_the_laws_beforehand() -> None:

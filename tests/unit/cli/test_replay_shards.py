@@ -84,7 +84,7 @@ def test_a_shard_in_words(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it did, and how all come together; a scheduler may say which one it is."""
     monkeypatch.setenv("PYMLLM_SHARD", "2/2")
     result = typed(*GRID, "--keep", "2.jsonl")
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert (result.exit_code, result.stderr) == (0, "pymllm: this is shard 2/2, as PYMLLM_SHARD says\n")
     lines = result.stdout.splitlines()
     assert re.fullmatch(rf"pymllm replay, shard 2/2: 4 tasks of {TASKS}, all done, \d+\.\d s", lines[0])
     assert "no law was broken here" in lines

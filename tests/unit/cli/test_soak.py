@@ -163,7 +163,8 @@ def test_a_shard_is_a_part_of_a_campaign_and_its_command_may_be_typed_again(
     amount = (*SHORT, "--operations", 900)
     one, two = tmp_path / "one", tmp_path / "two"
     assert soak(*amount, "--shard", "1/2", "--output", one).exit_code == 0
-    assert soak(*amount, "--output", two).exit_code == 0
+    second = soak(*amount, "--output", two)
+    assert (second.exit_code, second.stderr) == (0, "pymllm: this is shard 2/2, as PYMLLM_SHARD says\n")
     headers = [json.loads((it / FILE).read_text("utf-8").splitlines()[0]) for it in (one, two)]
     assert [it["shard"] for it in headers] == [[1, 2], [2, 2]]
     before = (two / FILE).read_bytes()
@@ -174,10 +175,46 @@ def test_a_shard_is_a_part_of_a_campaign_and_its_command_may_be_typed_again(
 
 
 @pytest.mark.parametrize(
+    ("value", "words", "why"),
+    [
+        ("junk", ["--seed", 1], "PYMLLM_SHARD='junk' is no shard; write I/N"),
+        ("env/3", ["--seed", 1], "PYMLLM_SHARD=env/3: none of SLURM_ARRAY_TASK_ID,"),
+        ("1/2", [], "PYMLLM_SHARD=1/2: all shards are of one campaign; give each the same --seed"),
+        ("1/2", ["--seed", 1, "--strict"], "the whole campaign, PYMLLM_SHARD=1/2 for a part; give it to"),
+        ("1/2", ["--seed", 1, "--fault", "B01"], "PYMLLM_SHARD=1/2: pymllm faults --shard looks for a part"),
+        (
+            "1/2",
+            ["--seed", 1, *("--adapter", "rows", "--config", "{}", "--run", 4)],
+            "which has no shards; leave out PYMLLM_SHARD=1/2",
+        ),
+    ],
+)
+def test_a_refusal_names_the_variable_that_made_a_shard(
+    value: str, words: list[object], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody typed --shard."""
+    monkeypatch.setenv("PYMLLM_SHARD", value)
+    refused("soak", *words, words=why)
+
+
+@pytest.mark.parametrize("value", ["junk", "1/2", "env"])
+def test_a_merge_has_no_shards_whatever_the_variable_says(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for by the verb above only; what is typed there is read."""
+    assert soak(*SHORT, "--operations", 300, "--output", tmp_path / "c").exit_code == 0
+    monkeypatch.setenv("PYMLLM_SHARD", value)
+    merged = soak("merge", tmp_path / "c")
+    assert (merged.exit_code, merged.stderr) == (0, "")
+    refused("soak", "--shard", "half", "merge", tmp_path / "c", words="--shard 'half' is no shard")
+
+
+@pytest.mark.parametrize(
     ("words", "why"),
     [
         (["--shard", "3/2", "--seed", 1], "--shard 3/2: 3 is no shard of 2"),
         (["--shard", "env", "--seed", 1], "--shard env: none of SLURM_ARRAY_TASK_ID,"),
+        (["--shard", "env/3", "--seed", 1], "--shard env/3: none of SLURM_ARRAY_TASK_ID,"),
         (["--shard", "1/2"], "--shard 1/2: all shards are of one campaign; give each the same --seed"),
         (["--shard", "1/2", "--seed", 1, "--strict"], "--strict is for the whole campaign"),
         (

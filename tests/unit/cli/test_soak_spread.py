@@ -137,6 +137,22 @@ def test_real_processes_play_shards(tmp_path: Path) -> None:
     assert [*(tmp_path / "node").iterdir()] == []
 
 
+def test_an_executor_that_answers_something_else_gives_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its shards are given up, and the command ends with 3."""
+    garbage: Any = lambda task: "garbage"  # noqa: E731
+    monkeypatch.setattr(Engine, "before", staticmethod(garbage))
+    words = ("--executor", ENGINE, "--shards", "2", "--retries", "1", "--output", tmp_path / "c", "--json")
+    result = soak(*SHORT, *words)
+    assert (result.exit_code, json.loads(result.stdout)["verdict"]) == (3, "unknown")
+    assert "the last: shard 2-of-2: the executor gave str instead of a shard's answer" in result.stderr
+
+
+def raises() -> Executor:
+    raise ValueError("no cluster today")
+
+
 def test_a_campaign_has_a_few_shards_for_each_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never more than runs, and with minutes one for each."""
 
@@ -380,8 +396,12 @@ def test_a_corpus_that_cannot_travel_is_refused(tmp_path: Path, monkeypatch: pyt
         (("--retries", "3"), "--retries: this is for --executor"),
         (("--executor", ENGINE, "--run", "3"), "--run: this is for one process, not --executor"),
         (("--executor", ENGINE, "--fault", "B01"), "--fault: this is for one process"),
-        (("--executor", ENGINE, "--shard", "1/2"), "--shard: this is for one process"),
+        (
+            ("--executor", ENGINE, "--shard", "1/2"),
+            "--shard: a shard plays alone, and --executor makes the shards itself; leave one of them out.",
+        ),
         (("--executor", ENGINE, "--shards", "0"), "0 is not in the range 1<=x<=100000."),
+        (("--executor", f"{__name__}:raises"), f"{__name__}:raises: ValueError: no cluster today"),
         (("--executor", "spark"), "--executor 'spark'; it must be one of ray, ray:ADDRESS,"),
         (("--executor", ENGINE, "--adapter", "rowz"), "rowz"),
     ],

@@ -109,6 +109,9 @@ def test_compare_is_shared_in_the_same_way(tiny: str) -> None:
     assert typed(*words, "--keep", "all").stdout.endswith(", and 5 results kept from an earlier run\n")
 
 
+TOLD = "pymllm: this is shard 2/2, as PYMLLM_SHARD says\n"
+
+
 def test_a_scheduler_says_which_shard(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every form of --shard."""
     words = ("verify", "--adapter", f"{tiny}:TinyRows", *FEW, "--keep", "kept")
@@ -121,13 +124,31 @@ def test_a_scheduler_says_which_shard(tiny: str, monkeypatch: pytest.MonkeyPatch
             for name, value in variables.items():
                 patch.setenv(name, value)
             result = typed(*words)
-            assert (result.exit_code, result.stderr) == (0, "")
+            assert (result.exit_code, result.stderr) == (0, TOLD)
             assert result.stdout.startswith("pymllm verify, shard 2/2: 1 task of 2, all done")
             assert "\nno law was broken here\n" in result.stdout
     assert Path("kept").read_text("utf-8").count("\n") == 1
     monkeypatch.setenv("PYMLLM_SHARD", "1/2")
-    refused(*words[:-2], words="--shard 1/2: its results are for a file")
-    refused("verify", "--fault", "B01", words="--shard 1/2: pymllm faults --shard looks for a part")
+    refused(*words[:-2], words="PYMLLM_SHARD=1/2: its results are for a file")
+    refused("verify", "--fault", "B01", words="PYMLLM_SHARD=1/2: pymllm faults --shard looks for a part")
+    refused(*words, "--junit", "j", words="the same command without PYMLLM_SHARD gives that of all")
+    monkeypatch.setenv("PYMLLM_SHARD", "3/9")
+    result = typed(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "pymllm: PYMLLM_SHARD=3/9: the plan has 2 searches; take at most" in result.stderr
+    monkeypatch.setenv("PYMLLM_SHARD", "half")
+    refused(*words, words="PYMLLM_SHARD='half' is no shard; write I/N")
+    monkeypatch.setenv("PYMLLM_SHARD", "3/2")
+    refused(*words, words="PYMLLM_SHARD=3/2: 3 is no shard of 2")
+
+
+def test_compare_says_that_a_variable_makes_it_a_shard(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may have forgotten it; what is typed wins, and needs no word."""
+    words = ("compare", f"{tiny}:TinyRows", f"{tiny}:KeepsEntries", *FEW, "--keep", "kept")
+    monkeypatch.setenv("PYMLLM_SHARD", "2/2")
+    assert typed(*words).stderr == TOLD
+    assert typed(*words, "--shard", "1/2").stderr == ""
+    refused(*words, "--store", "s", words="the same command without PYMLLM_SHARD gives that of all")
 
 
 def test_a_document_of_a_shard_says_on_standard_error_what_to_look_for(tiny: str) -> None:

@@ -71,6 +71,8 @@ def test_a_shard_is_typed_or_found(text: str, environ: Mapping[str, str], shard:
         ("1/1000001", {}, "there are 1000001 shards"),
         ("env", {}, "none of SLURM_ARRAY_TASK_ID, JOB_COMPLETION_INDEX, CI_NODE_INDEX is set"),
         ("env", AGAIN, "a Slurm array of 2 tasks from 3 to 7 is not numbered 1-N"),
+        ("env/3", {}, "env/3: none of SLURM_ARRAY_TASK_ID"),
+        ("env/8", {"JOB_COMPLETION_INDEX": "x"}, "env/8: JOB_COMPLETION_INDEX='x' is no number"),
         ("env", {"SLURM_ARRAY_TASK_ID": "3"}, "SLURM_ARRAY_TASK_MIN is not set"),
         ("env", SLURM | {"SLURM_ARRAY_TASK_ID": "x"}, "SLURM_ARRAY_TASK_ID='x' is no number"),
         ("env/2", SLURM, "SLURM_ARRAY_TASK_ID=3, of an array that is numbered 1-2: 3 is no shard of 2"),

@@ -10,7 +10,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from msgspec import structs
@@ -171,10 +171,11 @@ def _begin(
     if plan.run is None:
         header = structs.replace(header, corpus=choose_runs(plan.corpus, header.places))
         header = structs.replace(header, runs=count_runs(header))
-    header, runs = structs.replace(header, shard=plan.shard and astuple(plan.shard)), header.runs
+    shard = None if plan.shard is None else (plan.shard.number, plan.shard.count)
+    header, runs = structs.replace(header, shard=shard), header.runs
     if plan.shard is not None and runs is not None and 0 < runs < plan.shard.count:
         raise UsageError(
-            f"--shard {plan.shard}: the campaign has {runs} runs; take at most so many shards, or give it "
+            f"{plan.shard.asked}: the campaign has {runs} runs; take at most so many shards, or give it "
             "more --operations or a smaller --longest"
         )
     return header, tuple(refused)
