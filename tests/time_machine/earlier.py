@@ -376,6 +376,10 @@ class EarlierSWA(EarlierTree, SglangSWA):
         for more in ({}, {"handed_over": "unfinished"}, {"handed_over": "finished"})
         if (config["page_size"] == 1 or _halves_have_pages()) and (not more or config["window"] == 4)
     )
+    LIMITS: ClassVar[Mapping[str, str]] = {
+        **SglangSWA.LIMITS,
+        "insert": "a release takes what a request matched, with the halves of its window",
+    }
 
     def more_parameters(self, page_size: int) -> dict[str, Any]:
         return {"sliding_window_size": self.window}

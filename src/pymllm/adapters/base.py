@@ -13,6 +13,7 @@ from operator import index
 from typing import ClassVar, Protocol, SupportsIndex
 
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
+from pymllm.history.asked import find_wrong_limit
 from pymllm.history.claims import CAPABILITIES as CAPABILITIES
 from pymllm.history.claims import SPECIFICATION
 from pymllm.history.codec import name_of
@@ -30,12 +31,13 @@ _GIVES = (Slots, Matched)
 
 
 class Adapter(Protocol):
-    """One implementation, built and ready, and what it claims."""
+    """One implementation, built and ready, what it claims, and what it cannot do in some form (X9)."""
 
     name: str
     kind: str
     config: Config
     capabilities: frozenset[str]
+    limits: Mapping[str, str]
 
     def apply(self, step: int, operation: Operation) -> Outcome:
         """Carry an operation out and tell everything that could be seen of it.
@@ -76,12 +78,17 @@ class BaseAdapter:
     CONFIGURATIONS: ClassVar[Sequence[Config]] = ({},)
     REFUSALS: ClassVar[Mapping[type[Exception], str]] = {}
     """The documented name of each error by which the implementation refuses misuse, where it has another."""
+    LIMITS: ClassVar[Mapping[str, str]] = {}
+    """Operations that it claims and cannot carry out in some form, by name, each with the reason in words:
+    ``{"unlock": "a hold is released as it was taken"}``. What is claimed and answered with `Unsupported` for
+    no reason that stands here breaks X9."""
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         self.name = name
         self.kind = self.KIND
         self.config: Config = dict(config)
         self.capabilities = _read_claims(name, self.claim())
+        self.limits = _read_limits(name, self.KIND, self.LIMITS)
         self.effects: list[Effect] = []
         self._given: dict[int, tuple[int, ...]] = {}
 
@@ -167,6 +174,15 @@ def _read_claims(name: str, claimed: object) -> frozenset[str]:
     return frozenset(claimed)
 
 
+def _read_limits(name: str, kind: str, limits: object) -> dict[str, str]:
+    """Return declared limits as a dict; `AdapterError` names what is none."""
+    wrong = find_wrong_limit(kind, limits)
+    if wrong is not None:
+        raise AdapterError(name, f"LIMITS {wrong}")
+    assert isinstance(limits, Mapping)
+    return dict(limits)
+
+
 def header_of(adapter: Adapter, seed: int | None = None, versions: Mapping[str, str] | None = None) -> Header:
     """Make the header of a history that an adapter is about to write."""
     return Header(
@@ -177,4 +193,5 @@ def header_of(adapter: Adapter, seed: int | None = None, versions: Mapping[str, 
         seed,
         dict(versions or {}),
         specification=SPECIFICATION,
+        limits=dict(getattr(adapter, "limits", {})),
     )

@@ -15,6 +15,7 @@ class ByRequest(BaseAdapter):
     """Nodes are keys of whole pages; of the root nothing is held."""
 
     KIND: ClassVar[str] = "prefix"
+    LIMITS: ClassVar[Mapping[str, str]] = {"unlock": "a hold is released as it was taken"}
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)

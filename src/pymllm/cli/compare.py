@@ -28,6 +28,8 @@ from pymllm.cli.verify import (
     BUT,
     BUT_FOR,
     COUNTED,
+    LIMIT,
+    LIMITED,
     MEANINGS,
     WORDS,
     cut_short,
@@ -158,7 +160,7 @@ def _shown(cell: MatrixCell | None, is_known: bool) -> str:
     if cell is None:
         return ""
     if cell.verdict is Verdict.HOLDS:
-        return f"{cell.tests:,}{BUT if is_known else ''}"
+        return f"{cell.tests:,}{LIMIT if cell.limits else ''}{BUT if is_known else ''}"
     return "-" if cell.verdict is Verdict.NOT_CLAIMED else cell.verdict.name
 
 
@@ -171,6 +173,11 @@ def _legend(document: CompareDocument) -> dict[str, str]:
         "1, 2, ...": "the implementations above",
         **{WORDS[it]: MEANINGS[it] for it in (Verdict.VIOLATED, Verdict.UNKNOWN) if it in known},
         **({"a number": holds} if Verdict.HOLDS in known else {}),
+        **(
+            {LIMIT.strip(): LIMITED}
+            if any(cell.limits for row in document.matrix for cell in row.cells)
+            else {}
+        ),
         **({BUT.strip(): BUT_FOR} if document.deviations else {}),
         **({"-": f"not claimed: {MEANINGS[Verdict.NOT_CLAIMED]}"} if Verdict.NOT_CLAIMED in known else {}),
         **({"nothing": "the law is about another kind of implementation"} if is_blank else {}),

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import click
 
 from pymllm.cli import options
 from pymllm.cli.program import complain, escaped
-from pymllm.cli.tables import draw, explain, make_legend, make_table, tell
+from pymllm.cli.tables import draw, explain, limit_line, make_legend, make_table, tell
 from pymllm.conformance.documents.programs import JudgedViolation, JudgementDocument
+from pymllm.conformance.documents.searches import LimitRow
 from pymllm.errors import InvariantViolation
-from pymllm.history.files import History
+from pymllm.history.files import Header, History
 from pymllm.history.outcomes import SIZE_NAMES
+from pymllm.oracle.answers import OWED, limits_of
+from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import find_law
+from pymllm.oracle.laws.every_class import ANSWERED
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.quantities import count_of
 from pymllm.text_file import cut
@@ -65,7 +69,16 @@ def _judge(file: str, history: History) -> JudgementDocument:
     if broken is not None:
         step, violation = broken
         history = History(header, [kept for kept in history.steps if kept.number <= step.number])
-    return make_judgement("judge", file, header.adapter, history, evidence.exercised, violation=violation)
+    tests, limits = evidence.exercised, tell_limits(evidence, header)
+    return make_judgement("judge", file, header.adapter, history, tests, violation=violation, limits=limits)
+
+
+def tell_limits(evidence: Evidence, header: Header) -> tuple[LimitRow, ...]:
+    """Return what there is to tell of steps of a program that were not done."""
+    return tuple(
+        LimitRow(it.operation, it.reason, it.steps, it.done, evidence.first_not_done[it.told], header.config)
+        for it in limits_of(evidence.not_done, evidence.done)
+    )
 
 
 def make_judgement(
@@ -78,10 +91,16 @@ def make_judgement(
     *,
     violation: InvariantViolation | None = None,
     misfit: str | None = None,
+    limits: Sequence[LimitRow] = (),
     **more: Any,
 ) -> JudgementDocument:
-    """Return what is known of a program, as far as its history got; one that tested nothing is unknown."""
-    verdict = Verdict.HOLDS if misfit is None and any(tests.values()) else Verdict.UNKNOWN
+    """Return what is known of a program, as far as its history got; one that tested nothing is unknown.
+
+    So is one of which steps were not done that its adapter owed, in a file that is older than X9.
+    """
+    is_tested = any(count for law, count in tests.items() if law != ANSWERED)
+    is_whole = misfit is None and all(it.reason != OWED for it in limits)
+    verdict = Verdict.HOLDS if is_whole and is_tested else Verdict.UNKNOWN
     found = None
     if violation is not None:
         verdict, last = Verdict.VIOLATED, history.steps[-1].number if history.steps else 0
@@ -100,6 +119,7 @@ def make_judgement(
         walks=dict(sorted((walks or {}).items())),
         violation=found,
         misfit=misfit,
+        limits=tuple(limits),
         **{"differences": (), **more},
     )
 
@@ -120,8 +140,10 @@ def _verdict_line(judgement: JudgementDocument) -> str:
     steps = count_of(judgement.steps, "step")
     if judgement.misfit is not None:
         return f"unknown  {adapter} made other choices than the program relies on"
-    if not tests:
+    if not any(count for law, count in judgement.tests.items() if law != ANSWERED):
         return f"unknown  {steps} of {adapter} tested no law"
+    if judgement.verdict is Verdict.UNKNOWN:
+        return f"unknown  {adapter} left undone what it claims, and its file is too old to say why"
     return f"holds  {steps} of {adapter}: {tests:,} tests of {laws} laws, none broken"
 
 
@@ -132,7 +154,8 @@ def _details(judgement: JudgementDocument) -> list[str]:
     if judgement.misfit is not None:
         return [f"    because    {judgement.misfit}"]
     tested = ", ".join(f"{law} {count:,}" for law, count in sorted(judgement.tests.items()) if count)
-    return [f"    tests      {tested}"] if tested else []
+    lines = [f"    limits     {limit_line(limit)}" for limit in judgement.limits]
+    return [f"    tests      {tested}", *lines] if tested else lines
 
 
 def _differences(judgement: JudgementDocument) -> list[str]:

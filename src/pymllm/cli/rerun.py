@@ -11,7 +11,7 @@ import click
 
 from pymllm.adapters.base import Adapter
 from pymllm.cli import options
-from pymllm.cli.judge import make_judgement, make_text
+from pymllm.cli.judge import make_judgement, make_text, tell_limits
 from pymllm.cli.program import complain
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program, save_text
 from pymllm.cli.tables import tell
@@ -143,6 +143,7 @@ def judgement_of(
         result.audited,
         violation=result.violation,
         misfit=result.misfit,
+        limits=tell_limits(result.evidence, result.history.header),
         differences=tuple(now.number for _, now in result.differences),
         times=times,
     )

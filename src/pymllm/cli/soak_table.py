@@ -270,6 +270,10 @@ def _notes(report: SoakReport, strict: bool, verbose: bool) -> Iterator[str]:
             yield f"    no ledger of {count_of(len(lack.shards), 'shard')}: {shown}"
     for adapter in report.totals.adapters.values():
         yield from failure_lines(report, adapter)
+        for it in adapter.limits:
+            steps = f"{count_of(it.not_done, 'step')} of {it.not_done + it.done:,} not done"
+            run = f"run {it.seed} of {it.limit:,} operations of the {it.machine}"
+            yield from ("", f"{adapter.name} {it.operation}: {steps} ({it.reason}); {run} has one")
     yield from _conflicts(report)
     yield from _kinds(report)
     for name, missing in report.missing.items():

@@ -15,7 +15,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 from pymllm.cli.program import complain, escaped, say
-from pymllm.conformance.documents.searches import AdapterRow, DeviationRow, VerifyDocument, ViolationRow
+from pymllm.conformance.documents.searches import (
+    AdapterRow,
+    DeviationRow,
+    LimitRow,
+    VerifyDocument,
+    ViolationRow,
+)
 from pymllm.history.files import Config
 from pymllm.instrument.documents import Document
 from pymllm.oracle.laws import find_law
@@ -264,7 +270,7 @@ def explain(
         lines.append(f"    expected   {escaped(expected)}")
     if observed is not None:
         lines.append(f"    observed   {escaped(observed)}")
-    where = escaped(", ".join(f"{key} {value}" for key, value in config.items())) or "no configuration"
+    where = _configured(config)
     return [*lines, f"    at         step {step}, in a program of {count_of(steps, 'step')} ({where})"]
 
 
@@ -329,6 +335,18 @@ def mistake_lines(mistakes: Sequence[str]) -> list[str]:
 def program_lines(program: str) -> list[str]:
     """Return the lines of a program, set in."""
     return [f"        {line}".rstrip() for line in program.splitlines()]
+
+
+def limit_line(it: LimitRow) -> str:
+    """Say how many steps of an operation were not done, for which reason, and where the first one stands."""
+    known = f" of {it.not_done + it.done:,}" if it.done else ", and none was done"
+    where = "" if it.program is None else f" of a program on {_configured(it.config)}, which --json has"
+    steps = f"{count_of(it.not_done, 'step')} not done{known}"
+    return f"{it.operation}: {steps} ({escaped(it.reason)}); step {it.step}{where}"
+
+
+def _configured(config: Config) -> str:
+    return escaped(", ".join(f"{key} {value}" for key, value in config.items())) or "no configuration"
 
 
 def problem_lines(adapters: Iterable[AdapterRow]) -> Iterator[str]:

@@ -26,6 +26,7 @@ from pymllm.cli.tables import (
     deviation_lines,
     deviation_table,
     draw,
+    limit_line,
     make_legend,
     make_table,
     problem_lines,
@@ -76,6 +77,7 @@ MEANINGS = {
 }
 _COLOURS = {Verdict.VIOLATED: "red", Verdict.UNKNOWN: "yellow", Verdict.HOLDS: "green"}
 
+LIMIT, LIMITED = " ~", "operations that the law tests, of which steps were not done, as is told above"
 BUT, BUT_FOR = " *", "but for deviations that are listed above"
 
 _UNFINISHED = (
@@ -406,6 +408,9 @@ def verdict_lines(document: VerifyDocument) -> Iterator[tuple[str, str]]:
             )
             is_fine = False
     yield from known_lines(document)
+    for adapter in judged:
+        for limit in adapter.limits:
+            yield f"limits    {escaped(adapter.name)} {limit_line(limit)}", "yellow"
     if is_fine and document.verdict is Verdict.UNKNOWN:
         yield _toned(Verdict.UNKNOWN, "the search did not get to its end")
     elif is_fine:
@@ -467,6 +472,11 @@ def heading(document: VerifyDocument) -> str:
     return f"{versions}\nprofile {document.profile}: {programs}"
 
 
+def limits_of_law(law: LawRow) -> str:
+    """Name the operations that a law tests and of which steps were not done; beside no other verdict."""
+    return f" (limits: {', '.join(law.limits)})" if law.limits and law.verdict is Verdict.HOLDS else ""
+
+
 def _law_table(
     laws: Iterable[LawRow], adapters: Sequence[AdapterRow], deviating: Collection[str] = ()
 ) -> Table:
@@ -480,7 +490,7 @@ def _law_table(
         table.add_row(
             law.id,
             law.sentence,
-            WORDS[law.verdict] + (BUT if law.id in deviating else ""),
+            WORDS[law.verdict] + limits_of_law(law) + (BUT if law.id in deviating else ""),
             f"{law.broken:,} of {tests}" if law.broken else tests,
             f"{law.walks:,}" if law.walks else "-",
             str(same[law.id, law.verdict]),
@@ -498,6 +508,7 @@ def _legend(document: VerifyDocument, laws: Iterable[LawRow]) -> dict[str, str]:
         "tests": f"how often a program tested the law{broke}",
         "walks": "how often the adapter checked the law on its own data; - for never",
         "adapters": "how many have this verdict",
+        **({"limits: ...": LIMITED} if any(law.limits for law in laws) else {}),
         **({BUT.strip(): BUT_FOR} if document.deviations else {}),
         **({"invariant": "has the worst verdict of its laws"} if document.invariants else {}),
         "coverage goal": "a state in which implementations go wrong; `pymllm goals` lists all",

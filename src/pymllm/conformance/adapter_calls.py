@@ -21,7 +21,7 @@ from pymllm.conformance.time_limit import AdapterCall, HungError, TookTooLong
 from pymllm.conformance.workers import is_worker
 from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError
 from pymllm.history.config_limits import check_config
-from pymllm.history.files import Config, History, Step
+from pymllm.history.files import Config, Header, History, Step
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
 from pymllm.torch_extra import collector_aside
@@ -41,6 +41,17 @@ def build_adapter(name: str, config: Config | None = None) -> Adapter:
         check_config(config, made.KIND)
     call = AdapterCall(name, lambda: make_adapter(name, config), lambda: f"building it with {config}")
     return answer_of(call)
+
+
+def find_changed(header: Header, adapter: Adapter) -> str | None:
+    """Return the name of what an adapter says of itself otherwise than in a header; ``None`` for nothing."""
+    if adapter.kind != header.kind:
+        return "kind"
+    if adapter.config != header.config:
+        return "configuration"
+    if tuple(sorted(adapter.capabilities)) != header.capabilities:
+        return "claims"
+    return "limits" if getattr(adapter, "limits", {}) != header.limits else None
 
 
 class _Step(AdapterCall[Outcome]):

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from pymllm.adapters.base import Adapter, header_of
-from pymllm.conformance.adapter_calls import apply_step, audit_adapter, closing
+from pymllm.conformance.adapter_calls import apply_step, audit_adapter, closing, describe_error, find_changed
 from pymllm.conformance.smoke import LEGAL_RESULTS
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.codec import fits, name_of
@@ -110,6 +110,7 @@ class Examiner:
         known = tuple(it for it in deviations if it.is_of(header.adapter, header.config))
         self.history = History(replace(header, deviations=known) if known else header)
         self.judge: Judge[Any] = make_judge(self.history.header, coverage=coverage)
+        self._said = adapter.kind, dict(adapter.config), adapter.capabilities, self.history.header.limits
         self._takes_forms = "forms" in adapter.capabilities
         self.audited: Counter[str] = Counter()  # how often each law was checked from inside
         self.audits_steps = True  # who would rather choose the time clears it and calls `look_in_turn`
@@ -145,7 +146,7 @@ class Examiner:
         except BaseException:  # an interrupt, too, leaves behind what nobody can judge
             steps.append(Step(number, operation))
             raise
-        wrong = find_wrong_answer(operation, outcome)
+        wrong = find_wrong_answer(operation, outcome) or self._find_changed()
         if wrong is not None:
             steps.append(Step(number, operation))
             raise AdapterError(self.adapter.name, f"step {number}, {operation}: {wrong}")
@@ -154,6 +155,22 @@ class Examiner:
         if self.audits_steps and type(operation) not in _LOOKS:
             self.look_in_turn()
         return outcome
+
+    def _find_changed(self) -> str | None:
+        """Say what an adapter tells of itself otherwise than when the history began."""
+        adapter = self.adapter
+        try:
+            if (
+                adapter.kind,
+                adapter.config,
+                adapter.capabilities,
+                getattr(adapter, "limits", {}),
+            ) == self._said:
+                return None
+            what = find_changed(self.history.header, adapter)
+        except Exception as error:
+            return f"asked for what it is, it raised {describe_error(error)}"
+        return f"its {what} changed after it was made; what an adapter is it says once"
 
     def look_in_turn(self) -> None:
         """Walk the implementation from inside at each ``audit``-th call; where that is 0, never."""
@@ -186,6 +203,9 @@ class Examiner:
         twin, is_exact = make(), "node_ids" in self.adapter.capabilities or self.adapter.kind != "prefix"
         names, names_again = _Names(), _Names()
         with closing(twin, self.history):
+            changed = find_changed(self.history.header, twin)
+            if changed is not None:
+                raise AdapterError(self.adapter.name, f"made again, its {changed} is another")
             for step in self.history.steps:
                 again = apply_step(twin, step.number, step.operation, self.history)
                 if is_exact and again == step.outcome:

@@ -77,8 +77,10 @@ def _made_of(kind: type, plain: Any) -> InvariantViolation | Counter[str]:
 def _histories_of(found: Found) -> Iterator[History]:
     findings = found.found if isinstance(found, SearchResult) else found
     yield from (finding.history for finding in findings)
-    if isinstance(found, SearchResult) and found.crash is not None and found.crash.history is not None:
-        yield found.crash.history
+    if isinstance(found, SearchResult):
+        yield from found.undone.values()
+        if found.crash is not None and found.crash.history is not None:
+            yield found.crash.history
 
 
 def _check(task: SearchOrShrink, history: History) -> None:

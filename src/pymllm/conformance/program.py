@@ -21,6 +21,7 @@ from pymllm.history.claims import ANY_REFUSAL, are_met
 from pymllm.history.files import Config, History, Step
 from pymllm.history.operations import Clear, Fault, Operation, Reset
 from pymllm.history.outcomes import INJECTED, Done, Failed, NoRoom, Outcome
+from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import find_law
 
 _COMMENT_MAX = 160
@@ -261,6 +262,7 @@ class RerunResult:
     misfit: str | None
     # steps as they were recorded and as they are now, where the two outcomes differ
     differences: tuple[tuple[Step, Step], ...]
+    evidence: Evidence  # of the judge
 
 
 def rerun_history(
@@ -292,7 +294,15 @@ def rerun_history(
     if misfit is not None and not differences:
         raise ProgramError(misfit)
     exercised = examiner.judge.evidence.exercised
-    return RerunResult(examiner.history, exercised, examiner.audited, violation, misfit, differences)
+    return RerunResult(
+        examiner.history,
+        exercised,
+        examiner.audited,
+        violation,
+        misfit,
+        differences,
+        examiner.judge.evidence,
+    )
 
 
 def _play(examiner: Examiner, history: History) -> tuple[InvariantViolation | None, str | None]:

@@ -38,7 +38,7 @@ from pymllm.adapters.process.messages import (
     read_answer,
     word_for,
 )
-from pymllm.adapters.process.wire import make_line, read_line, spans_of, write_operation
+from pymllm.adapters.process.wire import make_line, read_line, write_operation
 from pymllm.conformance.documents.programs import Exchange, Introduced, ProgramRow
 from pymllm.conformance.examiner import find_wrong_answer
 from pymllm.conformance.smoke import SampleStep, find_fault, make_sample
@@ -48,6 +48,7 @@ from pymllm.history.codec import name_of
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import Malformed, Operation, Span
 from pymllm.history.outcomes import Failed, Matched, Result, Slots, Unsupported
+from pymllm.history.spans import spans_of
 from pymllm.oracle.judge import make_judge
 
 _ADVICE = {

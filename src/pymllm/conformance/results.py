@@ -21,6 +21,7 @@ from pymllm.conformance.documents.searches import (
     DeviationRow,
     InvariantRow,
     LawRow,
+    LimitRow,
     MachineRow,
     MatrixCell,
     MatrixRow,
@@ -34,7 +35,8 @@ from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.shrinker import Finding, pick_smallest
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.history.codec import name_of
-from pymllm.history.files import Config, Deviation
+from pymllm.history.files import Config, Deviation, History
+from pymllm.oracle.answers import NO_NODE, limits_of
 from pymllm.oracle.coverage import GOALS, expected_names
 from pymllm.oracle.laws import INVARIANTS, LAWS, Law, laws_of
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
@@ -64,9 +66,16 @@ class SearchedConfiguration:
         return expected_names(kind, self.config, self.capabilities, of_engine=has_engine)
 
 
-def law_row(law: Law, verdict: Verdict, tests: int = 0, walks: int = 0, broken: int = 0) -> LawRow:
+def law_row(
+    law: Law,
+    verdict: Verdict,
+    tests: int = 0,
+    walks: int = 0,
+    broken: int = 0,
+    limits: tuple[str, ...] = (),
+) -> LawRow:
     """Say of a law what is known of it."""
-    return LawRow(law.id, law.sentence, law.source, verdict, tests, walks, broken)
+    return LawRow(law.id, law.sentence, law.source, verdict, tests, walks, broken, limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +149,7 @@ class AdapterResult:
     # known, passed_over: programs that met a deviation, by its name, or broke a law that nobody asked for
     known: Counter[str] = field(default_factory=Counter)
     passed_over: Counter[str] = field(default_factory=Counter)
+    limits: tuple[LimitRow, ...] = ()  # steps that were not done
 
     @property
     def tested(self) -> frozenset[str]:
@@ -191,6 +201,7 @@ class AdapterResult:
             tuple(machine.row() for machine in self.machines),
             violations,
             problems,
+            self.limits,
         )
 
 
@@ -275,7 +286,7 @@ class VerifyReport:
         rows = []
         for law in self.laws:
             own = ((it.name, row) for it in self.adapters for row in it.laws if row.id == law.id)
-            cells = (MatrixCell(name, row.verdict, row.tests, row.walks) for name, row in own)
+            cells = (MatrixCell(name, row.verdict, row.tests, row.walks, row.limits) for name, row in own)
             rows.append(MatrixRow(law.id, law.sentence, tuple(cells)))
         return CompareDocument(**self._fields(files), matrix=tuple(rows))
 
@@ -318,8 +329,9 @@ def judge_adapter(
     findings = pick_smallest([*shrunk, *found])
     broken = {finding.law for finding in findings}
     about = {law.id for law in laws_of(smoke.kind) if not wanted or law in wanted}
+    limits = _find_limits(searches)
     laws = tuple(
-        _judge_law(law, smoke, searches, law.id in broken) for law in LAWS if law.id in about | broken
+        _judge_law(law, smoke, searches, law.id in broken, limits) for law in LAWS if law.id in about | broken
     )
     problems = tuple(search.result.crash for search in searches if search.result.crash is not None)
     problems += tuple(Crash(reason, None) for reason in find_missing(smoke, wanted))
@@ -328,7 +340,33 @@ def judge_adapter(
         known.update(search.result.known)
         passed_over.update(search.result.passed_over)
     machines = _sum_machines(searches)
-    return AdapterResult(smoke.name, smoke.kind, problems, laws, machines, findings, known, passed_over)
+    return AdapterResult(
+        smoke.name, smoke.kind, problems, laws, machines, findings, known, passed_over, limits
+    )
+
+
+def _find_limits(searches: Sequence[SearchedConfiguration]) -> tuple[LimitRow, ...]:
+    """Return the steps that were not done in searches of an adapter, each kind with its shortest program."""
+    not_done, done = Counter[str](), Counter[str]()
+    shown: dict[str, History] = {}
+    for search in searches:
+        not_done.update(search.result.not_done)
+        done.update(search.result.done)
+        for told, history in search.result.undone.items():
+            if told not in shown or len(history) < len(shown[told]):
+                shown[told] = history
+    return tuple(
+        LimitRow(
+            it.operation,
+            it.reason,
+            it.steps,
+            it.done,
+            shown[it.told].steps[-1].number,
+            shown[it.told].header.config,
+            write_program(shown[it.told]),
+        )
+        for it in limits_of(not_done, done)
+    )
 
 
 def find_missing(smoke: SmokeReport, wanted: Collection[Law] = ()) -> tuple[str, ...]:
@@ -359,24 +397,31 @@ def leave_unknown(smoke: SmokeFailure, wanted: Collection[Law] = ()) -> AdapterR
 
 
 def _judge_law(
-    law: Law, smoke: SmokeReport, searches: Sequence[SearchedConfiguration], is_broken: bool
+    law: Law,
+    smoke: SmokeReport,
+    searches: Sequence[SearchedConfiguration],
+    is_broken: bool,
+    limits: Sequence[LimitRow],
 ) -> LawRow:
     able = [search for search in searches if search.could_test(law)]
     exercised = sum(search.result.exercised[law.id] for search in searches)
     audited = sum(search.result.audited[law.id] for search in searches)
+    own = [it for it in limits if it.operation in law.tested_by(smoke.kind)]
     # A smaller program may have broken it where no search did.
     broken = max(int(is_broken), sum(search.result.broken[law.id] for search in searches))
     if is_broken:
         verdict = Verdict.VIOLATED
     elif not any(law.applies_to(config, claims, smoke.kind) for config, claims in smoke.configurations):
         verdict = Verdict.NOT_CLAIMED
+    elif any(not it.done and it.reason != NO_NODE for it in own):
+        verdict = Verdict.UNKNOWN  # what it tests was never done
     elif exercised and not any(search.result.crash for search in able):
         verdict = Verdict.HOLDS
     elif _is_left_out_everywhere(law, able):
         verdict = Verdict.NOT_CLAIMED
     else:
         verdict = Verdict.UNKNOWN
-    return law_row(law, verdict, exercised, audited, broken)
+    return law_row(law, verdict, exercised, audited, broken, tuple(dict.fromkeys(it.operation for it in own)))
 
 
 def _is_left_out_everywhere(law: Law, able: Sequence[SearchedConfiguration]) -> bool:
@@ -420,8 +465,11 @@ def merge_laws(adapters: Iterable[AdapterResult | AdapterRow]) -> tuple[LawRow, 
         same = [row for row in rows if row.id == law.id]
         if same:
             verdict = merge_verdicts(row.verdict for row in same)
-            counts = (sum(getattr(row, count) for row in same) for count in ("tests", "walks", "broken"))
-            merged.append(law_row(law, verdict, *counts))
+            tests, walks, broken = (
+                sum(getattr(row, count) for row in same) for count in ("tests", "walks", "broken")
+            )
+            limits = tuple(dict.fromkeys(name for row in same for name in row.limits))
+            merged.append(law_row(law, verdict, tests, walks, broken, limits))
     return tuple(merged)
 
 

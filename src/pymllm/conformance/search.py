@@ -89,6 +89,10 @@ class SearchResult:
     known: Counter[str] = field(default_factory=Counter)
     passed_over: Counter[str] = field(default_factory=Counter)
     left_out: frozenset[str] = frozenset()  # laws of which something was not told, or not done
+    # not_done, done: as of `Evidence`, over all programs; undone: the shortest beginning that shows each
+    not_done: Counter[str] = field(default_factory=Counter)
+    done: Counter[str] = field(default_factory=Counter)
+    undone: dict[str, History] = field(default_factory=dict)
 
 
 @contextmanager
@@ -121,6 +125,9 @@ class _Watch:
         self._failed_at: int | None = None
         self._steps = 0
         self._left_out: set[str] = set()
+        self._not_done: Counter[str] = Counter()
+        self._done: Counter[str] = Counter()
+        self._undone: dict[str, History] = {}
         self._counts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
         self._smallest: dict[str, FoundViolation] = {}
         self._broken: Counter[str] = Counter()
@@ -209,12 +216,16 @@ class _Watch:
             known=self._known,
             passed_over=self._passed_over,
             left_out=frozenset(self._left_out),
+            not_done=self._not_done,
+            done=self._done,
+            undone=self._undone,
         )
 
     def _note(self, examiner: Examiner) -> None:
         self._programs += 1
         self._steps += len(examiner.history)
         self._left_out |= examiner.judge.evidence.left_out
+        self._note_undone(examiner)
         seen = examiner.judge.evidence.exercised, examiner.audited, examiner.judge.evidence.reached
         for count, new in zip(self._counts, seen, strict=True):
             count.update(new)
@@ -227,6 +238,17 @@ class _Watch:
         elif isinstance(error, Exception) and not _is_hypothesis(error):
             self._is_hung = isinstance(error, HungError)
             self._keep_crash(_crash_of(error, examiner.history))
+
+    def _note_undone(self, examiner: Examiner) -> None:
+        """Count the steps that were not done, and keep the shortest beginning of a program that has one."""
+        evidence, history = examiner.judge.evidence, examiner.history
+        self._done.update(evidence.done)
+        self._not_done.update(evidence.not_done)
+        for told, step in evidence.first_not_done.items():
+            kept = self._undone.get(told)
+            if kept is None or step < kept.steps[-1].number:
+                steps = [it for it in history.steps if it.number <= step]
+                self._undone[told] = History(history.header, steps)
 
     def _keep(self, found: FoundViolation) -> None:
         self._fail()

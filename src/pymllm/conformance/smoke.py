@@ -20,6 +20,7 @@ from pymllm.conformance.adapter_calls import (
     build_adapter,
     closing,
     ended_conversation,
+    find_changed,
     line_of,
     load_class,
 )
@@ -34,6 +35,7 @@ from pymllm.errors import (
 )
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
+from pymllm.history.asked import find_wrong_limit, is_optional, needs_of
 from pymllm.history.codec import decode, encode, name_of
 from pymllm.history.files import Config
 from pymllm.history.operations import Key, Operation, Span
@@ -75,20 +77,26 @@ class SampleStep:
     """One step of a sample."""
 
     operation: Operation  # to carry out
-    needs: str | None  # the capability that it takes
+    needs: str | None  # a capability that it takes and that the adapter does not claim
     is_claimed: bool  # whether the adapter claims that
+    is_optional: bool = False  # whether it may be left to others, whatever is claimed
 
 
 def make_sample(kind: str, config: Config, capabilities: Collection[str]) -> dict[int, SampleStep]:
     """Make the sample for one configuration of an adapter; steps by number, what is not claimed included."""
-    steps = _SAMPLES[kind](config, capabilities)
     return {
-        number: SampleStep(operation, needs, needs is None or needs in capabilities)
-        for number, (needs, operation) in enumerate(steps, 1)
+        number: _sample_step(kind, operation, capabilities)
+        for number, operation in enumerate(_SAMPLES[kind](config, capabilities), 1)
     }
 
 
-_Steps = list[tuple[str | None, Operation]]
+def _sample_step(kind: str, operation: Operation, capabilities: Collection[str]) -> SampleStep:
+    needs = needs_of(kind, operation, capabilities)
+    missing = next((need for need in needs if need not in capabilities), None)
+    return SampleStep(operation, missing, missing is None, is_optional(kind, type(operation)))
+
+
+_Steps = list[Operation]
 
 
 def _number(config: Config, key: str, default: int) -> int:
@@ -99,21 +107,21 @@ def _number(config: Config, key: str, default: int) -> int:
 def _slots(config: Config, capabilities: Collection[str]) -> _Steps:
     page = _number(config, "page_size", 1)
     return [
-        (None, ops.Alloc(page)),
-        ("swa", ops.ReadHalves((Span(1, 0, page),))),
-        ("swa", ops.FreeSWA((Span(1, 0, page),))),
-        (None, ops.Free((Span(1, 0, page),))),
-        ("merges", ops.Merge()),
-        ("groups", ops.BeginGroup()),
-        ("groups", ops.EndGroup()),
-        (None, ops.Clear()),
+        ops.Alloc(page),
+        ops.ReadHalves((Span(1, 0, page),)),
+        ops.FreeSWA((Span(1, 0, page),)),
+        ops.Free((Span(1, 0, page),)),
+        ops.Merge(),
+        ops.BeginGroup(),
+        ops.EndGroup(),
+        ops.Clear(),
     ]
 
 
 def _states(config: Config, capabilities: Collection[str]) -> _Steps:
-    steps: _Steps = [(None, ops.ReadStates(0))]
+    steps: _Steps = [ops.ReadStates(0)]
     if _number(config, "track_slots", 0):
-        steps += [(None, ops.AllocTrack()), (None, ops.FreeTrack(Span(2, 0, 1)))]
+        steps += [ops.AllocTrack(), ops.FreeTrack(Span(2, 0, 1))]
     return steps
 
 
@@ -123,86 +131,84 @@ def _prefix(config: Config, capabilities: Collection[str]) -> _Steps:
     slots = (Span(2, 0, page),) if "pool" in capabilities else None
     needs_state = "mamba" in capabilities and "bare_inserts" not in capabilities
     steps: _Steps = [
-        (None, ops.Match(key)),
-        ("pool", ops.Alloc(page)),
-        ("mamba", ops.AllocTrack()),
-        (None, ops.Insert(key, slots, state=Span(3, 0, 1) if needs_state else None)),
-        (None, ops.Match(key)),
-        ("hashes", ops.Hash(5)),
-        ("inspect", ops.Inspect()),
-        ("faults", ops.Fault("free")),
-        (None, ops.Evict(0)),
+        ops.Match(key),
+        ops.Alloc(page),
+        ops.AllocTrack(),
+        ops.Insert(key, slots, state=Span(3, 0, 1) if needs_state else None),
+        ops.Match(key),
+        ops.Hash(5),
+        ops.Inspect(),
+        ops.Fault("free"),
+        ops.Evict(0),
     ]
-    steps += [] if needs_state else [("mamba", ops.FreeTrack(Span(3, 0, 1)))]
+    steps += [] if needs_state else [ops.FreeTrack(Span(3, 0, 1))]
     # A hold comes last: what it does to later calls is the implementation's affair.
-    steps += [(None, ops.Lock(5)), (None, ops.Unlock(len(steps) + 1)), (None, ops.Reset())]
+    steps += [ops.Lock(5), ops.Unlock(len(steps) + 1), ops.Reset()]
     again = len(steps) + 1
-    return steps + (
-        [("mamba", ops.AllocTrack()), ("mamba", ops.FreeTrack(Span(again, 0, 1)))] if needs_state else []
-    )
+    return steps + ([ops.AllocTrack(), ops.FreeTrack(Span(again, 0, 1))] if needs_state else [])
 
 
 def _blocks(config: Config, capabilities: Collection[str]) -> _Steps:
     both, first = (Span(1, 0, 2),), Span(1, 0, 1)
     return [
-        (None, ops.AllocBlocks(2)),
-        (None, ops.RegisterBlocks(both, (11, 22))),
-        (None, ops.SetClock(1)),
-        (None, ops.StampBlocks(both)),
-        (None, ops.RetainBlocks(both)),
-        ("mamba", ops.AllocSlots((first,))),
-        ("mamba", ops.FindSlots(both)),
-        ("mamba", ops.StoreState(first, 0, 1, 2)),
-        ("mamba", ops.WriteLive(0, 0, 3, 4)),
-        ("mamba", ops.SaveLive((Span(6, 0, 1),), (0,))),
-        ("mamba", ops.RestoreLive(0, first)),
-        ("mamba", ops.ReadStates(0)),
-        ("mamba", ops.ReadLive(0)),
-        ("mamba", ops.NameStates((), ())),
-        ("mamba", ops.DropStates((first,))),
-        ("mamba", ops.EvictSlots(0)),
-        ("inspect", ops.Inspect()),
-        ("faults", ops.Fault("callback")),
-        (None, ops.RetainBlocks(both)),
-        (None, ops.ReleaseBlocks(both)),
-        (None, ops.Reset()),
+        ops.AllocBlocks(2),
+        ops.RegisterBlocks(both, (11, 22)),
+        ops.SetClock(1),
+        ops.StampBlocks(both),
+        ops.RetainBlocks(both),
+        ops.AllocSlots((first,)),
+        ops.FindSlots(both),
+        ops.StoreState(first, 0, 1, 2),
+        ops.WriteLive(0, 0, 3, 4),
+        ops.SaveLive((Span(6, 0, 1),), (0,)),
+        ops.RestoreLive(0, first),
+        ops.ReadStates(0),
+        ops.ReadLive(0),
+        ops.NameStates((), ()),
+        ops.DropStates((first,)),
+        ops.EvictSlots(0),
+        ops.Inspect(),
+        ops.Fault("callback"),
+        ops.RetainBlocks(both),
+        ops.ReleaseBlocks(both),
+        ops.Reset(),
     ]
 
 
 def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
     prompt = tuple(range(1, _number(config, "block_size", 1) + 2))
     return [
-        (None, ops.AddRequest(prompt, 1)),
-        (None, ops.RunStep()),
-        (None, ops.ScheduleChunk(1)),
-        (None, ops.RunStep((1,))),
-        ("inspect", ops.Inspect()),
-        ("faults", ops.Fault("forward", 99)),
-        (None, ops.Release(1)),
-        (None, ops.Reset()),
+        ops.AddRequest(prompt, 1),
+        ops.RunStep(),
+        ops.ScheduleChunk(1),
+        ops.RunStep((1,)),
+        ops.Inspect(),
+        ops.Fault("forward", 99),
+        ops.Release(1),
+        ops.Reset(),
     ]
 
 
 _INDEX: _Steps = [
-    (None, ops.StoreBlocks(1, ((11, 1),))),
-    (None, ops.FindBlocks((1,))),
-    ("early_exit", ops.FindBlocks((1,), early=True)),
-    ("inspect", ops.Inspect()),
-    ("inspect", ops.Rebuild()),
-    (None, ops.RemoveBlocks(1, (11,))),
-    (None, ops.ClearWorker(1)),
-    (None, ops.DropWorker(1)),
-    (None, ops.Reset()),
+    ops.StoreBlocks(1, ((11, 1),)),
+    ops.FindBlocks((1,)),
+    ops.FindBlocks((1,), early=True),
+    ops.Inspect(),
+    ops.Rebuild(),
+    ops.RemoveBlocks(1, (11,)),
+    ops.ClearWorker(1),
+    ops.DropWorker(1),
+    ops.Reset(),
 ]
 _ROWS = (ops.AllocRows(1), ops.ReadRows(), ops.FreeRow(Span(1, 0, 1)), ops.Clear())
 _KEYS = (ops.SliceKey(Key((1, 2)), 0, 1), ops.PickToken(Key((1, 2)), 1), ops.HashPage(Key((1, 2))))
 _HASHES = (*_KEYS, ops.HashInt64("00" * 32), ops.HashBytes("00"))
 _SAMPLES: dict[str, Callable[[Config, Collection[str]], _Steps]] = {
     "slots": _slots,
-    "rows": lambda config, capabilities: [(None, operation) for operation in _ROWS],
-    "buffers": lambda config, capabilities: [(None, ops.ReadKV(0))],
+    "rows": lambda config, capabilities: [*_ROWS],
+    "buffers": lambda config, capabilities: [ops.ReadKV(0)],
     "states": _states,
-    "hashes": lambda config, capabilities: [(None, operation) for operation in _HASHES],
+    "hashes": lambda config, capabilities: [*_HASHES],
     "prefix": _prefix,
     "blocks": _blocks,
     "requests": _requests,
@@ -296,14 +302,14 @@ def _check_claims(entry: AdapterEntry, config: Config, adapter: Adapter) -> None
     if {"mamba", "engine"} <= adapter.capabilities and not adapter.capabilities >= _OF_ENGINES:
         needed = " and ".join(sorted(_OF_ENGINES))
         raise AdapterError(entry.name, f"claims engine with states; an engine needs {needed}, too")
+    wrong = find_wrong_limit(adapter.kind, getattr(adapter, "limits", {}))
+    if wrong is not None:
+        raise AdapterError(entry.name, f"limits {wrong}")
     twin = build_adapter(entry.place, config)
     with closing(twin):
-        if (twin.kind, twin.config, twin.capabilities) != (
-            adapter.kind,
-            adapter.config,
-            adapter.capabilities,
-        ):
-            raise AdapterError(entry.name, f"two of {config} differ in kind, configuration or claims")
+        changed = find_changed(header_of(adapter), twin)
+        if changed is not None:
+            raise AdapterError(entry.name, f"two of {config} differ in {changed}")
 
 
 def _check_header(name: str, adapter: Adapter) -> None:
@@ -360,8 +366,8 @@ def _find_wrong_result(result: Result, step: SampleStep) -> str | None:
         if isinstance(result, out.Unsupported):
             return None
         return f"answered {result}, although it claims no {step.needs!r}; it must be Unsupported"
-    if isinstance(result, out.Unsupported) and isinstance(step.operation, ops.Clear):
-        return None  # not everybody has it
+    if isinstance(result, out.Unsupported) and step.is_optional:
+        return None
     if isinstance(result, out.Unsupported):
         return f"is unsupported ({result.what}), although everything that it needs is claimed"
     if isinstance(result, out.Failed):

@@ -117,6 +117,7 @@ class Header(Record, frozen=True):
     - ``scenario``: The acts behind the operations, which show again what an engine does wrong.
     - ``deviations``: What it was known to do otherwise, and was not to be told of again.
     - ``specification``: The version in whose words it claims; empty before 2.1.
+    - ``limits``: Operations that it cannot carry out in some form, each with the reason (X9).
     """
 
     adapter: str
@@ -129,6 +130,7 @@ class Header(Record, frozen=True):
     scenario: PlayedActs | None = None
     deviations: tuple[Deviation, ...] = ()
     specification: str = ""
+    limits: dict[str, str] = msgspec.field(default_factory=dict)
 
     def known(self, operation: Operation | None, violation: InvariantViolation) -> Deviation | None:
         """Return the deviation that a violation is, if it is one of those."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
 
 from pymllm.errors import ProgramError
-from pymllm.history.operations import Span
+from pymllm.history.operations import Hash, Lock, Operation, Span, Unlock
 
 SPAN_LIMIT: Final = 1_000_000
 """Most numbers that the spans of one list may stand for; who needs more has a broken hand."""
@@ -64,3 +67,38 @@ class GivenNumbers:
             else:
                 runs.append([step, place, place + 1])
         return tuple(Span(*run) for run in runs)
+
+
+# -- what an operation names -------------------------------------------------------------------------------
+
+
+def spans_of(operation: Operation) -> list[Span]:
+    """Return every span of an operation."""
+    found: list[Span] = []
+    for name in span_fields_of(type(operation)):
+        value = getattr(operation, name)
+        found += (value,) if isinstance(value, Span) else value or ()
+    return found
+
+
+def nodes_and_holds_of(operation: Operation) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the steps that an operation names for their node, and those that it names for their hold."""
+    if isinstance(operation, Lock | Hash):
+        return (operation.of,), ()
+    if isinstance(operation, Unlock):
+        nodes = () if operation.at is None else (operation.at,)
+        return nodes, (operation.lock, operation.token) if operation.token else (operation.lock,)
+    return (), ()
+
+
+def steps_of(operation: Operation) -> Iterator[int]:
+    """Yield every step that an operation names."""
+    yield from (span.step for span in spans_of(operation))
+    for steps in nodes_and_holds_of(operation):
+        yield from steps
+
+
+@functools.cache
+def span_fields_of(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of an operation's class that hold spans."""
+    return tuple(field.name for field in msgspec.structs.fields(kind) if "Span" in str(field.type))

@@ -33,6 +33,7 @@ class AdapterWrapper:
         self.kind = adapter.kind
         self.config = adapter.config
         self.capabilities = adapter.capabilities
+        self.limits = getattr(adapter, "limits", {})
 
     def apply(self, step: int, operation: Operation) -> Outcome:
         """Have the adapter carry an operation out."""

@@ -32,6 +32,11 @@ class Evidence:
         self.reached: Counter[str] = _Reached()  # by coverage goal: how often it was met
         self.known: Counter[str] = Counter()  # by the name of a deviation: how often it was met
         self.passed_over: Counter[str] = Counter()  # by law: violations that nobody was looking for
+        # as of `pymllm.oracle.answers`: steps that were not done, by what it tells of them, and the first of
+        # each; steps of these operations that were done
+        self.not_done: Counter[str] = Counter()
+        self.first_not_done: dict[str, int] = {}
+        self.done: Counter[str] = Counter()
 
     def meet(self, goal: str, met: object = True) -> None:
         """Count a coverage goal, if it was met; a `ValueError` where nobody has registered it."""

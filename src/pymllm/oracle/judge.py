@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Any, Generic, TypeVar
 
 from pymllm.errors import InvariantViolation, ProgramError
@@ -24,10 +24,21 @@ from pymllm.history.config_limits import check_config
 from pymllm.history.files import GO_ON, Header, Step
 from pymllm.history.operations import OPERATIONS_OF, Operation
 from pymllm.history.outcomes import Failed, Outcome, Unsupported
+from pymllm.oracle.answers import LEFT, OWED, Answers
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import laws_of
+from pymllm.oracle.laws.every_class import ANSWERED
 from pymllm.oracle.laws.law import LEFT_OUT, Asked, Broken, Check, KindLaws, Law
-from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, KindModel, Seen
+from pymllm.oracle.models.kind_model import (
+    DONE,
+    NO_ROOM,
+    REFUSED,
+    STRUCK,
+    UNDONE,
+    KindModel,
+    Seen,
+    SeenUndone,
+)
 
 _KINDS = {
     "blocks": ("pymllm.oracle.models.blocks:BlocksModel", "pymllm.oracle.laws.block_kind:BLOCKS"),
@@ -80,10 +91,11 @@ _WHOLE = frozenset({"X1", "X2", "X4", "X7"})
 class _Plan:
     """What there is to do for operations of one class, looked up once."""
 
-    __slots__ = ("answer", "fates", "follow", "is_test", "law", "read", "sizes")
+    __slots__ = ("answer", "counts", "fates", "follow", "is_new", "is_test", "law", "read", "sizes")
 
     def __init__(self, operation: type[Operation], model: KindModel, laws: KindLaws, coverage: bool) -> None:
         name, kind = name_of(operation), model.KIND
+        self.is_new = self.counts = True  # until the first one was done
         if operation not in OPERATIONS_OF[kind]:
             raise ProgramError(f"{name} is no operation of kind {kind}")
         self.read: Callable[[Any, Outcome], Seen] = getattr(model, f"read_{name}", model.read)
@@ -143,6 +155,8 @@ def _choose(law: str | Callable[[Any, Any, Any], str], claimed: Collection[str])
 
 
 _NOTHING: _Fate = ((), None)
+_REFUSAL = Outcome(Failed("", ""))
+"""Stands for the answer where it is asked whether an operation must be refused."""
 
 
 class Judge(Generic[ModelT]):
@@ -177,6 +191,8 @@ class Judge(Generic[ModelT]):
         self._coverage = coverage
         self._plans: dict[type[Operation], _Plan] = {}
         self._sizes: dict[str, int] | None = None
+        self._told: Set[str] = frozenset()  # names of sizes
+        self._answers = Answers(model.KIND, model.claims, header, self.evidence)
         self._blamed: dict[str, tuple[list[tuple[str, str]], str]] = {}
 
     def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
@@ -199,9 +215,13 @@ class Judge(Generic[ModelT]):
         law = self._laws.sizes_law
         if not isinstance(outcome.result, Unsupported):
             law = self._judge_done(plan, step, operation, outcome)
-        elif isinstance(plan.law, str):
-            self.evidence.left_out.add(plan.law)
+            if plan.counts:
+                self._count_done(plan, step, operation, outcome)
+        else:
+            self._judge_undone(plan, step, operation, outcome)
         model.end_step(operation, outcome.sizes)
+        if outcome.sizes.keys() != self._told:
+            self._note_sizes(operation, outcome)
         now = model.sizes()
         if now:
             self._test_sizes(operation, law, before, now, outcome.sizes)
@@ -249,6 +269,35 @@ class Judge(Generic[ModelT]):
             plan.follow(step, operation, seen)
         return law
 
+    def _count_done(self, plan: _Plan, step: int, operation: Operation, outcome: Outcome) -> None:
+        """Note that an operation was done: of most the first time is enough."""
+        answers = self._answers
+        answers.note_done(step, operation, outcome)
+        if plan.is_new and answers.is_demanded and answers.is_owed(operation):
+            plan.is_new = False
+            self.evidence.exercised[ANSWERED] += 1
+        plan.counts = plan.is_new or answers.counts(type(operation))
+
+    def _judge_undone(self, plan: _Plan, step: int, operation: Operation, outcome: Outcome) -> None:
+        """Judge that an operation was not done: it may be owed, and it has done nothing."""
+        answers = self._answers
+        reason = None if self._is_misuse(plan, operation) else answers.find_reason(step, operation)
+        if answers.is_demanded:
+            seen = SeenUndone(outcome.result, is_owed=reason == OWED, effects=outcome.effects)
+            for law, check in plan.fates.get(UNDONE, _NOTHING)[0]:
+                found = check(self.model, operation, seen)
+                if isinstance(found, Broken):
+                    self._refuse(operation, law, found.what, found.expected, found.observed)
+        if reason in (None, LEFT) and isinstance(plan.law, str):
+            self.evidence.left_out.add(plan.law)
+
+    def _is_misuse(self, plan: _Plan, operation: Operation) -> bool:
+        """Tell whether an operation would have to be refused, or names what there is not."""
+        try:
+            return bool(plan.read(operation, _REFUSAL).wrong)
+        except ProgramError:
+            return True
+
     def _judge_refusal(self, operation: Operation, seen: Seen) -> None:
         """Judge an operation that must be refused, by the errors of all that is wrong with it."""
         first, evidence = seen.wrong[0], self.evidence
@@ -294,6 +343,14 @@ class Judge(Generic[ModelT]):
             if known is None or known.then != GO_ON or not can_follow:
                 raise
             self.evidence.known[known.name] += 1
+
+    def _note_sizes(self, operation: Operation, outcome: Outcome) -> None:
+        """Note the names of sizes: one that was told is not to be missing where it would be wrong."""
+        missing = sorted(self._told - outcome.sizes.keys())
+        is_silent = isinstance(outcome.result, Unsupported) and not outcome.sizes
+        if missing and self._answers.is_demanded and not is_silent:
+            self._refuse(operation, ANSWERED, f"{missing[0]}, which was told before", "told", "left out")
+        self._told = self._told | outcome.sizes.keys()
 
     def _test_sizes(
         self,

@@ -40,6 +40,8 @@ class MllmCache(OwnPrefixCache):
     hold it to what it does not promise.
     """
 
+    LIMITS: ClassVar[Mapping[str, str]] = {"unlock": "a hold is released as it was taken"}
+
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         MLLM.require_version()
         self._left: set[int] = set()

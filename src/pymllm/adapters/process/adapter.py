@@ -12,11 +12,12 @@ from typing import ClassVar
 from pymllm.adapters.base import BaseAdapter
 from pymllm.adapters.process.command_name import split_command
 from pymllm.adapters.process.conversation import Asked, Conversation
-from pymllm.adapters.process.wire import nodes_and_holds_of, spans_of, steps_of, write_operation
+from pymllm.adapters.process.wire import write_operation
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.codec import name_of
 from pymllm.history.operations import OPERATIONS_OF, Insert, Lock, Match, Operation
 from pymllm.history.outcomes import Inserted, Locked, Matched, Outcome, Slots, Unsupported
+from pymllm.history.spans import nodes_and_holds_of, spans_of, steps_of
 from pymllm.text_file import cut
 
 _KEPT = 4
@@ -242,5 +243,6 @@ def _load(name: str, folder: str) -> type[ProcessAdapter]:
         "COMMAND": command,
         "KIND": program.kind,
         "CONFIGURATIONS": program.configurations,
+        "LIMITS": program.limits,
     }
     return type("Command", (ProcessAdapter,), space)

@@ -10,7 +10,10 @@ import functools
 import typing
 from typing import Any, Final
 
+import msgspec
+
 from pymllm.adapters.process.wire import operations_schema, read_line
+from pymllm.history.asked import find_wrong_limit
 from pymllm.history.codec import Record, json_reader, snake_case
 from pymllm.history.config_limits import check_config, config_schema
 from pymllm.history.files import Config
@@ -109,6 +112,8 @@ class Program(_Message, frozen=True, tag="hello"):
         Whether it can be asked for an `Audit`.
     source : str
         Where it comes from, such as an address.
+    limits : dict
+        Operations that it cannot carry out in some form, by name, each with the reason in words (X9).
     """
 
     protocol: int
@@ -121,6 +126,7 @@ class Program(_Message, frozen=True, tag="hello"):
     clock: bool = False
     audits: bool = False
     source: str = ""
+    limits: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Started(_Message, frozen=True):
@@ -191,6 +197,9 @@ def _check(program: Program) -> None:
         raise ValueError(f"configurations has {count:,}; it must have 1 to {_MOST_CONFIGURATIONS}")
     for config in program.configurations:
         check_config(config, program.kind)
+    wrong = find_wrong_limit(program.kind, program.limits)
+    if wrong is not None:
+        raise ValueError(f"limits {wrong}")
 
 
 # -- the schema ----------------------------------------------------------------------------------------------

@@ -7,18 +7,18 @@ meant. Nodes and holds stay steps. How an argument lies in memory (``form``) is 
 
 from __future__ import annotations
 
-import functools
 import json
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from pymllm.errors import ProgramError
 from pymllm.history.codec import Record, encode, lean
-from pymllm.history.operations import Hash, Lock, Operation, Span, Unlock
+from pymllm.history.operations import Operation, Span
 from pymllm.history.schema import schema_of
+from pymllm.history.spans import span_fields_of
 from pymllm.text_file import TOO_DEEP, demand_strict, has_long_number
 
 _DEPTH = 8
@@ -89,42 +89,11 @@ def write_operation(operation: Operation, numbers: Numbers) -> dict[str, Any]:
     plain.pop(_UNSAID, None)
     if "key" in plain:
         plain["key"].pop(_UNSAID, None)
-    for name in _span_fields_of(type(operation)):
+    for name in span_fields_of(type(operation)):
         if name in plain:
             spans = getattr(operation, name)
             plain[name] = _one(spans, numbers) if isinstance(spans, Span) else numbers(spans)
     return plain
-
-
-def spans_of(operation: Operation) -> list[Span]:
-    """Return every span of an operation."""
-    found: list[Span] = []
-    for name in _span_fields_of(type(operation)):
-        value = getattr(operation, name)
-        found += (value,) if isinstance(value, Span) else value or ()
-    return found
-
-
-def nodes_and_holds_of(operation: Operation) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the steps that an operation names for their node, and those that it names for their hold."""
-    if isinstance(operation, Lock | Hash):
-        return (operation.of,), ()
-    if isinstance(operation, Unlock):
-        nodes = () if operation.at is None else (operation.at,)
-        return nodes, (operation.lock, operation.token) if operation.token else (operation.lock,)
-    return (), ()
-
-
-def steps_of(operation: Operation) -> Iterator[int]:
-    """Yield every step that an operation names."""
-    yield from (span.step for span in spans_of(operation))
-    for steps in nodes_and_holds_of(operation):
-        yield from steps
-
-
-@functools.cache
-def _span_fields_of(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in msgspec.structs.fields(kind) if "Span" in str(field.type))
 
 
 def _one(span: Span, numbers: Numbers) -> int:
@@ -143,7 +112,7 @@ def operations_schema() -> dict[str, Any]:
         if "key" in fields:
             del fields["key"]["properties"][_UNSAID]
         for field in msgspec.structs.fields(kind):
-            if field.name in _span_fields_of(kind):
+            if field.name in span_fields_of(kind):
                 is_one = field.type in (Span, Span | None)
                 number = {"type": "integer"}
                 said = number if is_one else {"type": "array", "items": number}

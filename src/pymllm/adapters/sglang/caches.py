@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -254,6 +254,11 @@ class SglangSWA(SglangWindows, SglangOlder):
     tombstones a window's eviction takes along: the adapter counts what goes back to the pool, unless
     ``told_counts`` in the configuration repeats the answer.
     """
+
+    LIMITS: ClassVar[Mapping[str, str]] = {
+        **SglangWindows.LIMITS,
+        "insert": "a key of which nothing is alive is not inserted",
+    }
 
     def make_cache(self, page_size: int) -> Any:
         params = self.parameters(page_size, sliding_window_size=self.window)

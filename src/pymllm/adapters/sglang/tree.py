@@ -44,6 +44,7 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
     """
 
     VERSION: ClassVar[str] = NEWER
+    LIMITS: ClassVar[Mapping[str, str]] = {"unlock": "a hold is released as it was taken"}
     """Of sglang, which the adapter was tried with."""
     CONFIGURATIONS: ClassVar[Sequence[Config]] = pool_configurations([None], ["token"])
 

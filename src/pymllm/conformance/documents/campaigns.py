@@ -44,6 +44,19 @@ class FailureRow(Row, frozen=True, kw_only=True):
     short: str | None
 
 
+class SoakedLimit(Row, frozen=True, kw_only=True):
+    """Steps of an operation that were not done, beside those that were (X9); the shortest run with one."""
+
+    operation: str
+    reason: str
+    not_done: int
+    done: int
+    config: Config
+    machine: str
+    seed: int
+    limit: int
+
+
 class SoakedAdapter(Row, frozen=True, kw_only=True):
     """What is known of an adapter; shares are parts of the processor's time."""
 
@@ -63,6 +76,7 @@ class SoakedAdapter(Row, frozen=True, kw_only=True):
     goals: dict[str, int] = field(name="situations")
     missing_goals: tuple[str, ...] = field(name="missing_situations")
     failures: tuple[FailureRow, ...]
+    limits: tuple[SoakedLimit, ...] = ()
 
 
 class DriftRow(Row, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pymllm.conformance.documents.searches import Kind
+from pymllm.conformance.documents.searches import Kind, LimitRow
 from pymllm.history.files import Config
 from pymllm.instrument.documents import Document, Row
 from pymllm.oracle.verdicts import Verdict
@@ -37,7 +37,8 @@ class JudgementDocument(Document, frozen=True, kw_only=True, tag="pymllm.judgeme
     """What ``pymllm judge --json`` and ``pymllm rerun --json`` print; unknown, where nothing was tested.
 
     ``misfit`` says why a program could not be carried on, ``differences`` which steps have another outcome
-    than the recorded one, ``times`` how long operations took where they were timed.
+    than the recorded one, ``times`` how long operations took where they were timed. ``limits`` are steps that
+    were not done: where no limit was declared, which older files could not, nobody knows what they hide.
     """
 
     command: Literal["judge", "rerun"]
@@ -54,6 +55,7 @@ class JudgementDocument(Document, frozen=True, kw_only=True, tag="pymllm.judgeme
     misfit: str | None
     differences: tuple[int, ...]
     times: tuple[OperationRow, ...] | None = None
+    limits: tuple[LimitRow, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """Leave out times where nobody asked for them."""

@@ -14,8 +14,27 @@ from pymllm.oracle.verdicts import Verdict
 Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
 
 
+class LimitRow(Row, frozen=True):
+    """Steps of an operation that were not done, for a reason, beside those that were (X9).
+
+    ``program`` is the shortest beginning of a program that was seen, which ends with such a step; null where
+    the program is the file that was judged. ``step`` is its number.
+    """
+
+    operation: str
+    reason: str
+    not_done: int
+    done: int
+    step: int
+    config: Config
+    program: str | None = None
+
+
 class LawRow(Row, frozen=True):
-    """What is known of a law: tests that it passed, walks from inside, and tests that broke it."""
+    """What is known of a law: tests that it passed, walks from inside, and tests that broke it.
+
+    ``limits`` are operations that it tests and of which steps were not done.
+    """
 
     id: str
     sentence: str
@@ -24,6 +43,7 @@ class LawRow(Row, frozen=True):
     tests: int
     walks: int
     broken: int = 0
+    limits: tuple[str, ...] = ()
 
 
 class InvariantRow(Row, frozen=True):
@@ -123,6 +143,7 @@ class AdapterRow(Row, frozen=True):
     machines: tuple[MachineRow, ...]
     violations: tuple[ViolationRow, ...]
     problems: tuple[ProblemRow, ...]
+    limits: tuple[LimitRow, ...] = ()
 
 
 class SearchedRelease(Row, frozen=True):
@@ -170,6 +191,7 @@ class MatrixCell(Row, frozen=True):
     verdict: Verdict
     tests: int
     walks: int
+    limits: tuple[str, ...] = ()
 
 
 class MatrixRow(Row, frozen=True):

@@ -179,6 +179,8 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     - ``digest``: Of everything above and of a sample of the outcomes.
     - ``failure``: How it failed, if it did.
     - ``known``: Programs that met a deviation and ended there, or went on behind it, by its name.
+    - ``not_done``, ``done``: Steps that were not done, by operation and reason, and steps of such operations
+      that were (X9).
     - ``audited``: Walks by law; measured, as is all below.
     - ``seconds``, ``cpu``: Wall-clock and processor time.
     - ``shares``: Of the processor time.
@@ -205,6 +207,8 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     digest: str
     failure: Failure | None = None
     known: dict[str, Count] = field(default_factory=dict)
+    not_done: dict[str, Count] = field(default_factory=dict)
+    done: dict[str, Count] = field(default_factory=dict)
     audited: dict[str, Count] = field(default_factory=dict)
     seconds: float = 0.0
     cpu: float = 0.0

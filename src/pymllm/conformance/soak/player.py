@@ -342,6 +342,8 @@ def _play(task: RunTask) -> tuple[PlayedRun, FoundViolation | None]:
         _digest([run.acts, run.operations, run.off, exercised, reached, run.source.random()], steps),
         failure,
         known,
+        _sum(it.not_done for it in evidence),
+        _sum(it.done for it in evidence),
         _sum(it.audited for it in run.examiners),
         round(seconds, 6),
         round(cpu, 6),

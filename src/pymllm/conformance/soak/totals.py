@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from pymllm.conformance.documents.campaigns import FailureRow, SoakedAdapter
+from pymllm.conformance.documents.campaigns import FailureRow, SoakedAdapter, SoakedLimit
 from pymllm.conformance.soak.drift import MemoryCourse
 from pymllm.conformance.soak.ledger import CampaignHeader, Failure, Place, RunRecord
 from pymllm.history.files import Config
+from pymllm.oracle.answers import limits_of
 from pymllm.oracle.coverage import expected_names
 from pymllm.oracle.laws import laws_of
 
@@ -70,6 +71,9 @@ class AdapterTotals:
     audited: Counter[str] = field(default_factory=Counter)
     reached: Counter[str] = field(default_factory=Counter)
     known: Counter[str] = field(default_factory=Counter)
+    not_done: Counter[str] = field(default_factory=Counter)
+    done: Counter[str] = field(default_factory=Counter)
+    undone: dict[str, RunRecord] = field(default_factory=dict)  # the shortest run of each kind of such steps
     failures: dict[str, FailureTotals] = field(default_factory=dict)
 
     @property
@@ -109,6 +113,11 @@ class AdapterTotals:
         self.audited.update(record.audited)
         self.reached.update(record.reached)
         self.known.update(record.known)
+        self.done.update(record.done)
+        self.not_done.update(record.not_done)
+        for told in record.not_done:
+            if told not in self.undone or record.operations < self.undone[told].operations:
+                self.undone[told] = record
         if record.failure is not None:
             about = self.failures.setdefault(record.failure.law or "", FailureTotals(record))
             about.runs += 1
@@ -132,6 +141,24 @@ class AdapterTotals:
             goals=dict(sorted(self.reached.items())),
             missing_goals=tuple(self.missing),
             failures=tuple(it.row() for it in self.failures.values()),
+            limits=self.limits,
+        )
+
+    @property
+    def limits(self) -> tuple[SoakedLimit, ...]:
+        """Steps that were not done, each kind of them with the shortest run that has one."""
+        return tuple(
+            SoakedLimit(
+                operation=it.operation,
+                reason=it.reason,
+                not_done=it.steps,
+                done=it.done,
+                config=self.undone[it.told].config,
+                machine=self.undone[it.told].machine,
+                seed=self.undone[it.told].seed,
+                limit=self.undone[it.told].limit,
+            )
+            for it in limits_of(self.not_done, self.done)
         )
 
 

@@ -25,7 +25,8 @@ MALFORMED_ERRORS = (
 """What an argument that no caller may pass may be refused with (X1)."""
 
 DONE, REFUSED, NO_ROOM, STRUCK = "done", "refused", "no room", "struck"
-"""What an operation came to, or had to come to; the last is the error of a call that was let fail."""
+UNDONE = "not done"
+"""What an operation came to, or had to come to; struck is the error of a call that was let fail."""
 
 
 class Misuse(NamedTuple):
@@ -55,6 +56,14 @@ class Seen:
     fate: str = DONE
     wrong: tuple[Misuse, ...] = ()
     effects: Sequence[Effect] = field(default=(), kw_only=True)
+
+
+@dataclass(slots=True)
+class SeenUndone(Seen):
+    """What was seen of an operation that was not done, and whether its claims say that it is."""
+
+    fate: str = UNDONE
+    is_owed: bool = False
 
 
 class KindModel:

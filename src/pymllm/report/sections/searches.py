@@ -106,6 +106,9 @@ def make_laws_section(runs: Sequence[Run]) -> Iterator[Part]:
         for problem in it.adapter.problems:
             where = "" if problem.file is None else f" The program until there: {problem.file}."
             yield Text(f"{it.name} could not be examined to the end: {problem.message}.{where}", UNKNOWN)
+        for limit in it.adapter.limits:
+            steps = f"{limit.not_done:,} of {limit.not_done + limit.done:,} steps"
+            yield Text(f"{it.name}: {limit.operation} was not done in {steps}: {limit.reason}.", UNKNOWN)
         if it.cut_short:
             yield Text(f"The search of {it.name} was cut short: time was up after {it.cut_short}.", UNKNOWN)
     tables = []

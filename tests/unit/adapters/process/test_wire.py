@@ -9,15 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pymllm.adapters.process.messages import Told, read_answer
-from pymllm.adapters.process.wire import (
-    make_line,
-    nodes_and_holds_of,
-    operations_schema,
-    read_line,
-    spans_of,
-    steps_of,
-    write_operation,
-)
+from pymllm.adapters.process.wire import make_line, operations_schema, read_line, write_operation
 from pymllm.adapters.registry import OWN, load_adapter, make_adapter
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.machines import load_machine, machines_for
@@ -59,19 +51,6 @@ def test_one_number_is_exactly_one() -> None:
     """X1: a row is not two."""
     with pytest.raises(ProgramError, match="names 2 numbers where exactly one is meant"):
         write_operation(ops.FreeRow(ops.Span(10, 0, 2)), numbers)
-
-
-def test_an_operation_names_steps_in_three_ways() -> None:
-    """By spans, for a node, and for a hold."""
-    insert = ops.Insert(ops.Key((1,)), (ops.Span(4, 0, 1), ops.Span(0, 3, 4)), state=ops.Span(5, 0, 1))
-    assert spans_of(insert) == [ops.Span(4, 0, 1), ops.Span(0, 3, 4), ops.Span(5, 0, 1)]
-    assert list(steps_of(insert)) == [4, 0, 5]
-    assert spans_of(ops.Insert(ops.Key((1,)))) == []
-    assert nodes_and_holds_of(ops.Lock(3)) == nodes_and_holds_of(ops.Hash(3)) == ((3,), ())
-    assert nodes_and_holds_of(ops.Unlock(3)) == ((), (3,))
-    assert nodes_and_holds_of(ops.Unlock(3, at=1, token=2)) == ((1,), (3, 2))
-    assert nodes_and_holds_of(ops.Unlock(3, token=0)) == ((), (3,))
-    assert nodes_and_holds_of(ops.Alloc(3)) == ((), ())
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,118 @@
+"""What was done of all that was asked: operations that were answered, and those that were not, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pymllm.history.asked import can_be_given, is_optional, needs_of
+from pymllm.history.claims import are_met
+from pymllm.history.codec import name_of
+from pymllm.history.files import Header
+from pymllm.history.operations import Insert, Operation
+from pymllm.history.outcomes import Inserted, Outcome
+from pymllm.history.spans import steps_of
+from pymllm.oracle.evidence import Evidence
+
+OWED = "no limit is declared"
+"""The reason of what breaks X9; of files older than that law it is no more than told."""
+LEFT = "the specification leaves it to each implementation"
+NO_NODE = "the insert gave no node to hold"
+
+_EARLIER = frozenset({"", "2.1"})
+"""Versions of the specification whose adapters could not declare limits, and broke no law without."""
+
+
+class Answers:
+    """Says of each step that was not done whether it was owed, and counts it under its reason.
+
+    Parameters
+    ----------
+    kind : str
+        Of the implementation.
+    claims : frozenset of str
+        What it claims, with all that these claims say.
+    header : Header, optional
+        Of the history, with the limits that were declared.
+    evidence : Evidence
+        Where steps are counted.
+    """
+
+    def __init__(self, kind: str, claims: frozenset[str], header: Header | None, evidence: Evidence) -> None:
+        self.kind = kind
+        self.claims = claims
+        self.limits = header.limits if header is not None else {}
+        self.is_demanded = header is None or header.specification not in _EARLIER
+        self._evidence = evidence
+        self._done: set[type[Operation]] = set()
+        self._reasons: dict[int, str | None] = {}
+        self._nodeless: set[int] = set()
+        evidence.done.update(dict.fromkeys(self.limits, 0))
+
+    def counts(self, operation: type[Operation]) -> bool:
+        """Tell whether each step of an operation is to be noted, and not the first one alone."""
+        return operation is Insert or self._is_counted(operation)
+
+    def _is_counted(self, operation: type[Operation]) -> bool:
+        return name_of(operation) in self.limits or is_optional(self.kind, operation)
+
+    def note_done(self, step: int, operation: Operation, outcome: Outcome) -> None:
+        """Remember that a step was done, and that an insert gave no node."""
+        kind = type(operation)
+        self._done.add(kind)
+        if self._is_counted(kind):
+            self._evidence.done[name_of(kind)] += 1
+        if isinstance(outcome.result, Inserted) and outcome.result.node_len is None:
+            self._nodeless.add(step)
+
+    def is_owed(self, operation: Operation) -> bool:
+        """Tell whether an operation is to be done by who claims this, as far as no step before it matters."""
+        needs = needs_of(self.kind, operation, self.claims)
+        return can_be_given(self.kind, operation) and are_met(needs, self.claims)
+
+    def find_reason(self, step: int, operation: Operation) -> str | None:
+        """Count a step that was not done, and return why; ``None`` where it was not owed."""
+        self._reasons[step] = reason = self._find_reason(operation)
+        if reason is not None:
+            told = f"{name_of(type(operation))}: {reason}"
+            self._evidence.not_done[told] += 1
+            self._evidence.first_not_done.setdefault(told, step)
+        return reason
+
+    def _find_reason(self, operation: Operation) -> str | None:
+        for named in steps_of(operation):
+            if named in self._reasons:  # what was not done gave nothing
+                return self._reasons[named]
+            if named in self._nodeless:
+                return NO_NODE
+        if not self.is_owed(operation):
+            return None
+        kind = type(operation)
+        limit = self.limits.get(name_of(kind))
+        return limit or (LEFT if is_optional(self.kind, kind) and kind not in self._done else OWED)
+
+
+class Limit(NamedTuple):
+    """Steps of an operation that were not done, the reason, and how many of that operation were done.
+
+    ``told`` is what an `Evidence` counts them by.
+    """
+
+    told: str
+    operation: str
+    reason: str
+    steps: int
+    done: int
+
+
+def limits_of(not_done: Mapping[str, int], done: Mapping[str, int]) -> tuple[Limit, ...]:
+    """Return what there is to tell of steps that were not done, of one history or of many.
+
+    Of what the specification leaves to each implementation there is nothing to tell where it was never done.
+    """
+    found = []
+    for told, steps in sorted(not_done.items()):
+        operation, _, reason = told.partition(": ")
+        if reason != LEFT or done.get(operation):
+            found.append(Limit(told, operation, reason, steps, done.get(operation, 0)))
+    return tuple(found)
