@@ -15,7 +15,10 @@ Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
 
 
 class LawRow(Row, frozen=True):
-    """What is known of a law: tests that it passed, walks from inside, and tests that broke it."""
+    """What is known of a law: tests that it passed, walks from inside, and tests that broke it.
+
+    ``unfinished`` says that a search which could test it ended at a violation of another law.
+    """
 
     id: str
     sentence: str
@@ -24,6 +27,7 @@ class LawRow(Row, frozen=True):
     tests: int
     walks: int
     broken: int = 0
+    unfinished: bool = False
 
 
 class InvariantRow(Row, frozen=True):
@@ -164,12 +168,16 @@ class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
 
 
 class MatrixCell(Row, frozen=True):
-    """What is known of a law of one implementation; no cell where the law is about another kind."""
+    """What is known of a law of one implementation; no cell where the law is about another kind.
+
+    ``unfinished`` is that of `LawRow`.
+    """
 
     adapter: str
     verdict: Verdict
     tests: int
     walks: int
+    unfinished: bool = False
 
 
 class MatrixRow(Row, frozen=True):
