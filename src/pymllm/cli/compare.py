@@ -28,6 +28,8 @@ from pymllm.cli.verify import (
     BUT,
     BUT_FOR,
     COUNTED,
+    ENDED,
+    ENDED_BY,
     LIMIT,
     LIMITED,
     MEANINGS,
@@ -159,15 +161,17 @@ def _matrices(document: CompareDocument) -> Iterator[RenderableType]:
 def _shown(cell: MatrixCell | None, is_known: bool) -> str:
     if cell is None:
         return ""
+    ended = ENDED if cell.unfinished else ""
     if cell.verdict is Verdict.HOLDS:
-        return f"{cell.tests:,}{LIMIT if cell.limits else ''}{BUT if is_known else ''}"
-    return "-" if cell.verdict is Verdict.NOT_CLAIMED else cell.verdict.name
+        return f"{cell.tests:,}{LIMIT if cell.limits else ''}{BUT if is_known else ''}{ended}"
+    return "-" if cell.verdict is Verdict.NOT_CLAIMED else f"{cell.verdict.name}{ended}"
 
 
 def _legend(document: CompareDocument) -> dict[str, str]:
     """Explain the words that the matrix has."""
     known = {cell.verdict for row in document.matrix for cell in row.cells}
     is_blank = any(len(row.cells) < len(document.adapters) for row in document.matrix)
+    is_ended = any(cell.unfinished for row in document.matrix for cell in row.cells)
     holds = "the law holds: so many tests, and none broke it"
     return {
         "1, 2, ...": "the implementations above",
@@ -179,6 +183,7 @@ def _legend(document: CompareDocument) -> dict[str, str]:
             else {}
         ),
         **({BUT.strip(): BUT_FOR} if document.deviations else {}),
+        **({ENDED.strip(): ENDED_BY} if is_ended else {}),
         **({"-": f"not claimed: {MEANINGS[Verdict.NOT_CLAIMED]}"} if Verdict.NOT_CLAIMED in known else {}),
         **({"nothing": "the law is about another kind of implementation"} if is_blank else {}),
     }

@@ -77,8 +77,10 @@ MEANINGS = {
 }
 _COLOURS = {Verdict.VIOLATED: "red", Verdict.UNKNOWN: "yellow", Verdict.HOLDS: "green"}
 
-LIMIT, LIMITED = " ~", "operations that the law tests, of which steps were not done, as is told above"
+LIMIT, LIMITED = " ^", "operations that the law tests, of which steps were not done, as is told above"
 BUT, BUT_FOR = " *", "but for deviations that are listed above"
+ENDED = " ~"
+ENDED_BY = "not searched to its end, since the violation of another law ended a search: mend that first"
 
 _UNFINISHED = (
     "    perhaps not the smallest: the search for smaller ones was cut short (--profile deep has longer)"
@@ -490,7 +492,10 @@ def _law_table(
         table.add_row(
             law.id,
             law.sentence,
-            WORDS[law.verdict] + limits_of_law(law) + (BUT if law.id in deviating else ""),
+            WORDS[law.verdict]
+            + limits_of_law(law)
+            + (BUT if law.id in deviating else "")
+            + (ENDED if law.unfinished else ""),
             f"{law.broken:,} of {tests}" if law.broken else tests,
             f"{law.walks:,}" if law.walks else "-",
             str(same[law.id, law.verdict]),
@@ -510,6 +515,7 @@ def _legend(document: VerifyDocument, laws: Iterable[LawRow]) -> dict[str, str]:
         "adapters": "how many have this verdict",
         **({"limits: ...": LIMITED} if any(law.limits for law in laws) else {}),
         **({BUT.strip(): BUT_FOR} if document.deviations else {}),
+        **({ENDED.strip(): ENDED_BY} if any(law.unfinished for law in laws) else {}),
         **({"invariant": "has the worst verdict of its laws"} if document.invariants else {}),
         "coverage goal": "a state in which implementations go wrong; `pymllm goals` lists all",
     }

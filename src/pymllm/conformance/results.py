@@ -2,8 +2,9 @@
 
 For one law of one adapter: violated where a program broke it; else unknown where a search that could
 have tested it ended with an error; else holds where the oracle tested it, in however few configurations; else
-unknown, or not claimed where no configuration has what the law is about. Over several adapters the
-heavier verdict prevails.
+unknown, or not claimed where no configuration has what the law is about. What holds or is unknown is
+unfinished where such a search ended at a violation of another law. Over several adapters the heavier verdict
+prevails.
 """
 
 from __future__ import annotations
@@ -73,9 +74,10 @@ def law_row(
     walks: int = 0,
     broken: int = 0,
     limits: tuple[str, ...] = (),
+    unfinished: bool = False,
 ) -> LawRow:
     """Say of a law what is known of it."""
-    return LawRow(law.id, law.sentence, law.source, verdict, tests, walks, broken, limits)
+    return LawRow(law.id, law.sentence, law.source, verdict, tests, walks, broken, limits, unfinished)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +288,9 @@ class VerifyReport:
         rows = []
         for law in self.laws:
             own = ((it.name, row) for it in self.adapters for row in it.laws if row.id == law.id)
-            cells = (MatrixCell(name, row.verdict, row.tests, row.walks, row.limits) for name, row in own)
+            cells = (
+                MatrixCell(name, it.verdict, it.tests, it.walks, it.limits, it.unfinished) for name, it in own
+            )
             rows.append(MatrixRow(law.id, law.sentence, tuple(cells)))
         return CompareDocument(**self._fields(files), matrix=tuple(rows))
 
@@ -421,7 +425,10 @@ def _judge_law(
         verdict = Verdict.NOT_CLAIMED
     else:
         verdict = Verdict.UNKNOWN
-    return law_row(law, verdict, exercised, audited, broken, tuple(dict.fromkeys(it.operation for it in own)))
+    is_open = verdict in (Verdict.HOLDS, Verdict.UNKNOWN)
+    unfinished = is_open and any(search.result.found for search in able)
+    limits = tuple(dict.fromkeys(it.operation for it in own))
+    return law_row(law, verdict, exercised, audited, broken, limits, unfinished)
 
 
 def _is_left_out_everywhere(law: Law, able: Sequence[SearchedConfiguration]) -> bool:
@@ -466,10 +473,11 @@ def merge_laws(adapters: Iterable[AdapterResult | AdapterRow]) -> tuple[LawRow, 
         if same:
             verdict = merge_verdicts(row.verdict for row in same)
             tests, walks, broken = (
-                sum(getattr(row, count) for row in same) for count in ("tests", "walks", "broken")
+                sum(getattr(row, it) for row in same) for it in ("tests", "walks", "broken")
             )
             limits = tuple(dict.fromkeys(name for row in same for name in row.limits))
-            merged.append(law_row(law, verdict, tests, walks, broken, limits))
+            unfinished = verdict is not Verdict.VIOLATED and any(row.unfinished for row in same)
+            merged.append(law_row(law, verdict, tests, walks, broken, limits, unfinished))
     return tuple(merged)
 
 

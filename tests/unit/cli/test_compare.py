@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator, ValidationError
+from msgspec.structs import replace
 
 from pymllm.cli import main
 from pymllm.cli.compare import make_text
@@ -81,6 +83,17 @@ def test_a_cell_says_what_is_known_of_one_law_and_one_adapter(report: VerifyRepo
     assert {"VIOLATED", "UNKNOWN", "a number", "-", "nothing"} <= set(explained)
 
 
+def test_a_cell_whose_search_ended_at_another_law_has_a_mark(report: VerifyReport) -> None:
+    """Behind the number of tests, and the legend explains it."""
+    broken, *others = report.adapters
+    laws = tuple(replace(row, unfinished=row.id == "P1") for row in broken.laws)
+    ended = dataclasses.replace(report, adapters=(dataclasses.replace(broken, laws=laws), *others))
+    lines = make_text(ended.comparison(FILES)).splitlines()
+    (row,) = (line.split() for line in lines if line.startswith("P1"))
+    assert row[1:4] == ["1,200", "~", "34"]
+    assert sum(line.startswith("~ ") for line in lines) == 1
+
+
 def test_violations_come_before_the_table(report: VerifyReport) -> None:
     """What is violated, and by whom; then what is unknown; then each violation; the matrix, and the sum."""
     text = make_text(report.comparison(FILES))
@@ -105,8 +118,8 @@ def test_the_document_is_that_of_verify_with_the_matrix(report: VerifyReport) ->
     assert (document["schema"], document["version"]) == ("pymllm.compare", 1)
     (row,) = [row for row in document["matrix"] if row["id"] == "P1"]
     assert row["cells"] == [
-        {"adapter": "my.rows:Rows", "verdict": "holds", "tests": 1200, "walks": 30},
-        {"adapter": "rows", "verdict": "holds", "tests": 34, "walks": 12},
+        {"adapter": "my.rows:Rows", "verdict": "holds", "tests": 1200, "walks": 30, "unfinished": False},
+        {"adapter": "rows", "verdict": "holds", "tests": 34, "walks": 12, "unfinished": False},
     ]
     document["matrix"][0]["cells"][0]["verdict"] = "perhaps"
     with pytest.raises(ValidationError):

@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator, ValidationError
+from msgspec.structs import replace
 
 from pymllm.adapters.registry import OWN
 from pymllm.cli import main, tables
@@ -489,6 +490,19 @@ def test_what_somebody_has_to_look_at_comes_first(report: VerifyReport) -> None:
     assert table == [("P2", "1"), ("P3", "1"), ("E5", "1"), ("P1", "2"), ("X1", "1")]
     row = "P1   rows 1 to max_reqs are handed out, row 0 is padding  holds        1,234     42         2"
     assert row in lines
+
+
+def test_laws_that_were_not_searched_to_their_end_have_a_mark(report: VerifyReport) -> None:
+    """And the legend says what it means; without it there is no such line."""
+    assert "~" not in text_of(report)
+    broken, fine, gone = report.adapters
+    laws = tuple(replace(row, unfinished=row.id == "P1") for row in broken.laws)
+    ended = dataclasses.replace(report, adapters=(dataclasses.replace(broken, laws=laws), fine, gone))
+    lines = [line.split("  ") for line in text_of(ended).splitlines()]
+    (row,) = (line for line in lines if line[0].strip() == "P1")
+    assert "holds ~" in row
+    (legend,) = (line for line in lines if line[0].strip() == "~")
+    assert legend[-1].strip().startswith("not searched to its end")
 
 
 def test_invariants_are_listed_by_name(report: VerifyReport) -> None:

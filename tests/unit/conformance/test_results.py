@@ -82,6 +82,19 @@ def test_a_violation_outweighs_everything() -> None:
     assert result.verdict.exit_status == 1
 
 
+def test_what_a_violation_kept_from_being_searched_says_so() -> None:
+    """Of the laws that the ended search could test; over several adapters, where it is so of one."""
+    ended = judge_adapter(SMOKE, [searched({"P1": 9}), searched({"P1": 2}, broken("P2", 8), n=2)])
+    unfinished = {row.id for row in ended.laws if row.unfinished}
+    verdicts = verdicts_of(ended)
+    assert {verdicts[law] for law in unfinished} == {Verdict.HOLDS, Verdict.UNKNOWN}
+    assert "P1" in unfinished
+    assert "P2" not in unfinished
+    whole = judge_adapter(SMOKE, [searched({"P1": 9, "P2": 1})])
+    assert not any(row.unfinished for row in whole.laws)
+    assert {row.id for row in merge_laws([whole, ended]) if row.unfinished} == unfinished
+
+
 def test_a_smaller_program_takes_the_place_of_the_one_that_was_found() -> None:
     """It breaks the same law; one of another law is a finding of its own."""
     result = judge_adapter(SMOKE, [searched({}, broken("P2", 9))], (), [broken("P2", 4), broken("P1", 3)])

@@ -300,6 +300,20 @@ def test_windows_are_counted_in_alive_tokens() -> None:
     assert not is_explained(made, {ONE, TWO}, set(), 1, 1)
 
 
+def test_what_is_left_of_a_branch_may_be_one_node() -> None:
+    """R5, S3: where nodes may be joined, once all but one of the children have gone."""
+    everything = {ONE, TWO, ONE.upto(2), ONE.upto(1)}
+    assert is_explained(model(), everything, set(), 2, 0, may_join=True)
+    assert not is_explained(model(), everything, set(), 1, 0, may_join=True)
+    made = model(window=1)
+    assert is_explained(made, {ONE}, {ONE.upto(2), ONE.upto(1)}, 1, 2, may_join=True)
+    lower = {ONE.upto(1), ONE.upto(2)}
+    assert is_explained(made, {ONE}, lower, 0, 2, may_join=True)
+    assert not is_explained(made, {ONE}, {*lower, TWO}, 0, 1, may_join=True)
+    assert is_explained(made, {ONE}, {*lower, TWO}, 0, 2, may_join=True)
+    assert not is_explained(made, {ONE}, {*lower, TWO}, 0, 2)
+
+
 def test_any_single_node_is_explained_by_itself() -> None:
     """R5: a random run that was asked for by one token."""
     source = random.Random(5)

@@ -67,6 +67,13 @@ def test_a_law_that_several_implementations_have_counts_once() -> None:
     assert found.tiles == [("1 of 1", "laws hold wherever claimed", "good")]
 
 
+def test_a_law_that_was_not_searched_to_its_end_says_so() -> None:
+    """Behind the number of its tests."""
+    laws = [samples.law("P1", "holds") | {"unfinished": True}, samples.law("P2", "violated")]
+    found = look(make_laws_section, samples.verify(samples.adapter("a", "rows", laws)))
+    assert "not searched to its end" in found.cell("✓ 7 ~").hint
+
+
 def test_a_violation_leads_to_its_program() -> None:
     """The cell to a card, the card to the file."""
     programs = {"runs/faulty-x-P2-0.jsonl": samples.PROGRAM}

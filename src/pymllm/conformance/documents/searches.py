@@ -33,7 +33,8 @@ class LimitRow(Row, frozen=True):
 class LawRow(Row, frozen=True):
     """What is known of a law: tests that it passed, walks from inside, and tests that broke it.
 
-    ``limits`` are operations that it tests and of which steps were not done.
+    ``limits`` are operations that it tests and of which steps were not done. ``unfinished`` says that a search
+    which could test it ended at a violation of another law.
     """
 
     id: str
@@ -44,6 +45,7 @@ class LawRow(Row, frozen=True):
     walks: int
     broken: int = 0
     limits: tuple[str, ...] = ()
+    unfinished: bool = False
 
 
 class InvariantRow(Row, frozen=True):
@@ -185,13 +187,17 @@ class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
 
 
 class MatrixCell(Row, frozen=True):
-    """What is known of a law of one implementation; no cell where the law is about another kind."""
+    """What is known of a law of one implementation; no cell where the law is about another kind.
+
+    ``unfinished`` is that of `LawRow`.
+    """
 
     adapter: str
     verdict: Verdict
     tests: int
     walks: int
     limits: tuple[str, ...] = ()
+    unfinished: bool = False
 
 
 class MatrixRow(Row, frozen=True):

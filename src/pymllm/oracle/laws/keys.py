@@ -26,7 +26,7 @@ from pymllm.oracle.models.cold_runs import hash_pages
 from pymllm.oracle.models.hashes import TOKENS, HashModel, SeenAnswer
 from pymllm.oracle.models.kind_model import DONE
 from pymllm.oracle.models.prefix import CacheModel
-from pymllm.oracle.models.prefix_model import Path
+from pymllm.oracle.models.prefix_model import Path, Space
 from pymllm.oracle.models.prefix_seen import GARBLED, SeenInsert, SeenMatch, SeenNode
 from pymllm.oracle.models.shown_nodes import SeenLook
 
@@ -250,36 +250,45 @@ def page_hashes_chain_from_the_root(before: CacheModel, operation: Hash, seen: S
     - Megatron Core 0.16.1: not applicable, no hashes.
     """
     path, digests = seen.handle.path, seen.result.digests
-    return same(f"page hashes of {path.tokens}", _hashes_of(before, path, digests), digests)
+    return same(f"page hashes of {path.tokens}", _hashes_of(before, path, digests, _known(before)), digests)
 
 
 @page_hashes_chain_from_the_root.on(Inspect)
 def _nodes_have_the_hashes_of_their_pages(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
-    is_tested, size = False, before.page_size
+    is_tested, size, paths = False, before.page_size, _known(before)
     for path, node in seen.ends.values():
         if node.page_hashes is not None:
-            expected = _hashes_of(before, path, node.page_hashes)[-(len(node.tokens) // size) :]
+            expected = _hashes_of(before, path, node.page_hashes, paths)[-(len(node.tokens) // size) :]
             if node.page_hashes != expected:
                 return Broken(f"page_hashes of the node at {path.tokens}", expected, node.page_hashes)
             is_tested = is_tested or len(expected) > 0
     return is_tested or None
 
 
-def _hashes_of(before: CacheModel, path: Path, told: Sequence[str]) -> tuple[str, ...]:
+def _known(before: CacheModel) -> dict[tuple[Space, str], Path]:
+    """Return whose digest each one is that was told in a namespace, where no digests are claimed."""
+    return {(end.space, digest): end for end, digest in before.hashes.items()}
+
+
+def _hashes_of(
+    before: CacheModel, path: Path, told: Sequence[str], paths: dict[tuple[Space, str], Path]
+) -> tuple[str, ...]:
     """Return the hashes of all pages of a path, of which the last ones were told.
 
-    Where no digests are claimed they are those that were told before, and others than those of other paths.
+    Where no digests are claimed they are those that were told before, and others than those of other
+    ``paths``, to which these are added: one answer may name two paths, too.
     """
     if "digests" in before.claims:
         return hash_pages(path, before.page_size)
     ends = before.cache.page_ends(path)
-    new = [*("" for _ in ends[len(told) :]), *told][-len(ends) :] if ends else []
-    known = [before.hashes.get(end, digest) for end, digest in zip(ends, new, strict=True)]
-    paths = {digest: end for end, digest in before.hashes.items() if end.space == path.space}
-    return tuple(
-        digest if paths.get(digest, end) == end else f"not that of {paths[digest].tokens}"
-        for end, digest in zip(ends, known, strict=True)
-    )
+    told = told[max(0, len(told) - len(ends)) :]
+    new = [*(f"that of {end.tokens}" for end in ends[: len(ends) - len(told)]), *told]
+    hashes = []
+    for end, digest in zip(ends, new, strict=True):
+        known = before.hashes.get(end, digest)
+        first = paths.setdefault((path.space, known), end)
+        hashes.append(known if first == end else f"not that of {first.tokens}")
+    return tuple(hashes)
 
 
 @law("H3", Hash, page="keys-and-hashes", ways="op", kinds="prefix", needs="hashes digests extra_key")

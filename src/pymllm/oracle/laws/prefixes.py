@@ -419,6 +419,10 @@ def an_eviction_takes_just_enough(before: CacheModel, operation: Evict, seen: Se
     Choices
     -------
     The order, where none is claimed. Whether whole nodes go or single pages. How many calls of the pool.
+    Who claims neither an order nor `inspect` may join a node with its only child whenever the others have
+    gone, while victims are chosen, too: of four pages `1`, `1 2`, `1 1` and `1 1 1`, where two nodes are left
+    after the last two, `evict(3)` may take all. With an order (a) says how far that goes, and where nodes are
+    shown R10 forbids it.
 
     Caller
     ------

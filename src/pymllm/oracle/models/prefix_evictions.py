@@ -161,13 +161,18 @@ class EvictionModel(PrefixTracker):
     def _is_explained(self, seen: SeenEvict) -> bool:
         """Tell whether everything that was taken was needed, in whatever order.
 
-        A cache whose windows are followed takes of them what it likes, and with them what it must.
+        A cache whose windows are followed takes of them what it likes, and with them what it must. One that
+        shows its nodes joins none (R10), nor does one whose nodes are pages.
         """
-        if self.follows_windows:
-            return seen.secondary > 0 or is_explained(self.cache, seen.gone, frozenset(), seen.tokens, 0)
+        may_join = self.splits and "inspect" not in self.claims
         asked, gone = (seen.tokens, seen.secondary), seen.gone
+        if self.follows_windows:
+            if seen.secondary > 0:
+                return True
+            return is_explained(self.cache, gone, frozenset(), seen.tokens, 0, may_join=may_join)
         if self.tracks is None:
-            return is_explained(self.cache, gone, seen.tombstoned or frozenset(), *asked)
+            tombstoned = seen.tombstoned or frozenset()
+            return is_explained(self.cache, gone, tombstoned, *asked, may_join=may_join)
         alone = seen.states.pages if "lone_states" in self.claims else seen.states.pages - gone
         return is_state_eviction_explained(self.cache, gone, seen.states.pages, alone, *asked)
 

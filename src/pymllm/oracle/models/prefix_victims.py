@@ -210,40 +210,46 @@ class _Sketch:
 
 
 def is_explained(
-    model: PrefixModel, removed: Set[Path], tombstoned: Set[Path], tokens: int, alive_tokens: int
+    model: PrefixModel,
+    removed: Set[Path],
+    tombstoned: Set[Path],
+    tokens: int,
+    alive_tokens: int,
+    *,
+    may_join: bool = False,
 ) -> bool:
     """Tell whether some last victim was still needed, of what was taken of a cache in an order of its own.
 
     A victim is a run of pages without a branch, as long as one node may be, with the dead pages that had to
     follow it (S4): those that were dead before, or lost their window a moment ago. Without some one of the
-    runs taken, there must have been too little of something.
+    runs taken, there must have been too little of something. With ``may_join`` a branch is none any more
+    once all but one of its children have gone: the cache may have made one node of what is left.
     """
     if not removed and not tombstoned:
         return True
     alive = {path for path in removed | tombstoned if model.pages[path].alive}
-    may_follow = {path for path in removed if alive_tokens > 0 or path not in alive}
+    may_follow = {path for path in removed if may_join or alive_tokens > 0 or path not in alive}
+    gone = removed if may_join else frozenset[Path]()
     size = model.page_size
     return any(
         (len(removed) - len(run & removed)) * size < tokens
         or (len(alive) - len(run & alive)) * size < alive_tokens
         for taken in (removed, tombstoned)
-        for run in last_runs(model, taken, may_follow)
+        for run in last_runs(model, taken, may_follow, gone - taken)
     )
 
 
-def _children(model: PrefixModel) -> dict[Path, list[Path]]:
-    below: dict[Path, list[Path]] = {}
-    for path in model.pages:
-        below.setdefault(model.parent(path), []).append(path)
-    return below
-
-
-def last_runs(model: PrefixModel, taken: Set[Path], may_follow: Set[Path]) -> Iterator[set[Path]]:
+def last_runs(
+    model: PrefixModel, taken: Set[Path], may_follow: Set[Path], before: Set[Path] = frozenset()
+) -> Iterator[set[Path]]:
     """Yield each run of taken pages that may have gone last, from one whose parent stays down.
 
-    Pages that ``may_follow`` went because those below them did; a run ends at a branch below any other.
+    Pages that ``may_follow`` went with the last of those below them; a run ends at a branch below any other.
+    What went ``before`` is no branch.
     """
-    below = _children(model)
+    below: dict[Path, list[Path]] = {}
+    for path in model.pages.keys() - before:
+        below.setdefault(model.parent(path), []).append(path)
     for top in taken:
         if model.parent(top) not in taken:
             yield from _runs_from([top], taken, may_follow, below)

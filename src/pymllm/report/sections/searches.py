@@ -47,6 +47,7 @@ _TONES = {
     Verdict.UNKNOWN: UNKNOWN,
     Verdict.NOT_CLAIMED: QUIET,
 }
+_ENDED = "not searched to its end, since the violation of another law ended a search"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +167,10 @@ def _cell(name: str, law: LawRow | None) -> Cell:
     if law.verdict is Verdict.VIOLATED:
         return Cell("✗ violated", tone, f"#{anchor_of('violation', name, law.id)}")
     if law.verdict is Verdict.HOLDS:
-        return Cell(
-            f"✓ {law.tests:,}", tone, hint=f"holds: {law.tests:,} tests, {law.walks:,} walks from inside"
-        )
+        hint = f"holds: {law.tests:,} tests, {law.walks:,} walks from inside"
+        if law.unfinished:
+            return Cell(f"✓ {law.tests:,} ~", tone, hint=f"{hint}; {_ENDED}")
+        return Cell(f"✓ {law.tests:,}", tone, hint=hint)
     return Cell("? unknown" if law.verdict is Verdict.UNKNOWN else law.verdict.value, tone)
 
 
