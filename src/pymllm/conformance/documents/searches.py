@@ -33,8 +33,8 @@ class LimitRow(Row, frozen=True):
 class LawRow(Row, frozen=True):
     """What is known of a law: tests that it passed, walks from inside, and tests that broke it.
 
-    ``limits`` are operations that it tests and of which steps were not done. ``unfinished`` says that a search
-    which could test it ended at a violation of another law.
+    ``limits`` are operations that it tests and of which steps were not done. ``unfinished`` says that a
+    search which could test it ended at a violation of another law.
     """
 
     id: str
