@@ -8,9 +8,11 @@ returns a result. The rest is here: numbering, naming slots by step, errors, eff
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from operator import index
-from typing import ClassVar, Protocol, SupportsIndex
+from typing import Any, ClassVar, Protocol
 
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.history.claims import CAPABILITIES as CAPABILITIES
@@ -105,7 +107,7 @@ class BaseAdapter:
         name = _METHODS[self.kind].get(type(operation))
         method = None if name is None else getattr(self, name, None)
         if method is None:
-            return Outcome(Unsupported(name_of(type(operation))), (), _plain_sizes(self.sizes()))
+            return Outcome(Unsupported(name_of(type(operation))), (), _read_sizes(self, self.sizes()))
         self.effects = []
         result: Result
         try:
@@ -120,7 +122,7 @@ class BaseAdapter:
             result = Failed(named, str(error))
         if isinstance(result, _GIVES):
             self._given[step] = result.slots
-        return Outcome(result, tuple(self.effects), _plain_sizes(self.sizes()))
+        return Outcome(result, tuple(self.effects), _read_sizes(self, self.sizes()))
 
     def number(self, key: str) -> int:
         """Return a number of the configuration; `ValueError` if it is none."""
@@ -141,14 +143,33 @@ class BaseAdapter:
         return numbers[0]
 
 
-def _plain_sizes(sizes: dict[str, int]) -> dict[str, int]:
-    """Return sizes as plain integers, such as those of NumPy; what is no integer stays for the smoke test."""
-    if type(sizes) is not dict or {*map(type, sizes.values())} <= {int}:
+def place_of(adapter: object, method: str) -> str:
+    """Return `` (line 3 of file.py)`` for where a method of an adapter stands; nothing where nobody knows."""
+    function = getattr(adapter, method, None)
+    code = None if function is None else getattr(inspect.unwrap(function), "__code__", None)
+    return "" if code is None else f" (line {code.co_firstlineno} of {code.co_filename})"
+
+
+def _read_sizes(adapter: BaseAdapter, sizes: object) -> dict[str, int]:
+    """Return what `sizes` returned with plain integers, not those of NumPy; `AdapterError` if it is no dict.
+
+    A size that is no integer stays for the smoke test.
+    """
+    if type(sizes) is dict and {*map(type, sizes.values())} <= {int}:
         return sizes
-    return {
-        name: index(size) if isinstance(size, SupportsIndex) and type(size) is not bool else size
-        for name, size in sizes.items()
-    }
+    if not isinstance(sizes, Mapping):
+        raise AdapterError(
+            adapter.name,
+            f"sizes() returned {cut(repr(sizes))}; it must return a dict of integers by name, such as"
+            f" {{'available_size': 6}}{place_of(adapter, 'sizes')}",
+        )
+    return {key: _plain_size(size) for key, size in sizes.items()}
+
+
+def _plain_size(size: Any) -> Any:
+    with suppress(TypeError, ValueError):  # as of a tensor with several elements
+        return index(size) if type(size) is not bool else size
+    return size
 
 
 def _read_claims(name: str, claimed: object) -> frozenset[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pymllm.adapters.base import Adapter, header_of
 from pymllm.conformance.adapter_calls import apply_step, audit_adapter, closing
-from pymllm.conformance.smoke import LEGAL_RESULTS
+from pymllm.conformance.smoke import LEGAL_RESULTS, find_unknown_size
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.codec import fits, name_of
 from pymllm.history.files import Deviation, History, Step
@@ -30,7 +30,6 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import (
     RESULTS,
-    SIZE_NAMES,
     Done,
     Failed,
     Inspected,
@@ -41,7 +40,6 @@ from pymllm.history.outcomes import (
 )
 from pymllm.oracle.judge import Judge, make_judge
 from pymllm.oracle.laws import find_audit_fault
-from pymllm.text_file import cut
 
 _ALWAYS_LEGAL = (Failed, Unsupported, NoRoom)
 _LEGAL = {operation: frozenset((*legal, *_ALWAYS_LEGAL)) for operation, legal in LEGAL_RESULTS.items()}
@@ -62,10 +60,7 @@ def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
     if kind not in _LEGAL.get(type(operation), _RESULTS):
         legal = LEGAL_RESULTS[type(operation)]
         return f"answered {result!r}; it must be {' or '.join(kind.__name__ for kind in legal)}"
-    if not SIZE_NAMES.issuperset(sizes):
-        unknown = next(name for name in sizes if name not in SIZE_NAMES)
-        return f"sizes have the unknown name {cut(repr(unknown))}; known are {', '.join(sorted(SIZE_NAMES))}"
-    return None
+    return find_unknown_size(sizes)
 
 
 def _find_wrong_field(outcome: Outcome) -> str:

@@ -12,17 +12,19 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from pymllm.adapters.base import CAPABILITIES, Adapter, header_of
+from pymllm.adapters.base import CAPABILITIES, Adapter, header_of, place_of
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.adapter_calls import (
     EndedConversation,
     apply_step,
     build_adapter,
     closing,
+    describe_error,
     ended_conversation,
     line_of,
     load_class,
 )
+from pymllm.conformance.rehearsal import rehearse
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import (
     AdapterError,
@@ -37,8 +39,9 @@ from pymllm.history import outcomes as out
 from pymllm.history.codec import decode, encode, name_of
 from pymllm.history.files import Config
 from pymllm.history.operations import Key, Operation, Span
-from pymllm.history.outcomes import Effect, Outcome, Result
+from pymllm.history.outcomes import SIZE_NAMES, Effect, Outcome, Result
 from pymllm.oracle.judge import make_judge
+from pymllm.text_file import cut
 
 _ANSWERS: dict[str, tuple[type, ...]] = {
     "AddRequest ScheduleChunk": (out.RequestView,),
@@ -247,6 +250,8 @@ def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
         return smoke_test(entry)
     except AdapterError as error:
         return SmokeFailure(entry.name, kind, error.message, conversation=ended_conversation(error))
+    except Exception as error:  # what an adapter answers may raise anything where it is looked at
+        return SmokeFailure(entry.name, kind, f"a look at what it answered raised {describe_error(error)}")
 
 
 def smoke_test(entry: AdapterEntry) -> SmokeReport:
@@ -275,6 +280,7 @@ def _try_configuration(entry: AdapterEntry, config: Config) -> frozenset[str]:
     with closing(adapter):
         _check_claims(entry, config, adapter)
         _check_header(entry.name, adapter)
+        _rehearse(entry, config)
         sample = make_sample(adapter.kind, config, adapter.capabilities)
         for number in sample:
             _check_step(entry, adapter, number, sample)
@@ -306,6 +312,13 @@ def _check_claims(entry: AdapterEntry, config: Config, adapter: Adapter) -> None
             raise AdapterError(entry.name, f"two of {config} differ in kind, configuration or claims")
 
 
+def _rehearse(entry: AdapterEntry, config: Config) -> None:
+    """Let a new one show by a few steps that what it answers and what it tells agree."""
+    adapter = build_adapter(entry.place, config)
+    with closing(adapter):
+        rehearse(adapter)
+
+
 def _check_header(name: str, adapter: Adapter) -> None:
     """Whether a judge knows what to judge."""
     try:
@@ -327,9 +340,13 @@ def _check_step(entry: AdapterEntry, adapter: Adapter, number: int, sample: Mapp
     except (InvariantViolation, ProgramError) as error:
         raise fail(str(error)) from error
     problem = find_fault(outcome, step)
-    if problem is not None:
-        has_failed = isinstance(outcome, Outcome) and isinstance(outcome.result, out.Failed)
-        raise fail(problem + (_find_line(entry, adapter.config, number, sample) if has_failed else ""))
+    if problem is None:
+        return
+    if isinstance(outcome, Outcome) and isinstance(outcome.result, out.Failed):
+        problem += _find_line(entry, adapter.config, number, sample)
+    elif isinstance(outcome, Outcome) and problem == _find_wrong_sizes(outcome):
+        problem += place_of(adapter, "sizes")
+    raise fail(problem)
 
 
 def _find_line(entry: AdapterEntry, config: Config, last: int, sample: Mapping[int, SampleStep]) -> str:
@@ -373,13 +390,23 @@ def _find_wrong_result(result: Result, step: SampleStep) -> str | None:
 
 
 def _find_wrong_sizes(outcome: Outcome) -> str | None:
-    for sizes in (outcome.sizes, *(getattr(effect, "sizes", {}) for effect in outcome.effects)):
-        for key, value in sizes.items():
-            if not isinstance(key, str) or type(value) is not int:
-                return f"the size {key!r} is {value!r}; sizes are integers by name"
     if not isinstance(outcome.effects, tuple) or not all(isinstance(it, Effect) for it in outcome.effects):
         return f"effects are {outcome.effects!r}; they must be a tuple of Effect"
-    return None
+    for sizes in (outcome.sizes, *(effect.sizes for effect in outcome.effects)):
+        if type(sizes) is not dict:
+            return f"sizes are {cut(repr(sizes))}; they must be a dict of integers by name"
+        for key, value in sizes.items():
+            if not isinstance(key, str) or type(value) is not int:
+                return f"the size {cut(repr(key))} is {cut(repr(value))}; sizes are integers by name"
+    return find_unknown_size(outcome.sizes)
+
+
+def find_unknown_size(sizes: Mapping[str, int]) -> str | None:
+    """Say which name of a size nobody knows; ``None`` where all are known."""
+    if SIZE_NAMES.issuperset(sizes):
+        return None
+    unknown = next(name for name in sizes if name not in SIZE_NAMES)
+    return f"sizes have the unknown name {cut(repr(unknown))}; known are {', '.join(sorted(SIZE_NAMES))}"
 
 
 def _find_lost_in_json(outcome: Outcome) -> str | None:
