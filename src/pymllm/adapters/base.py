@@ -22,13 +22,14 @@ from pymllm.history.files import Config, Header
 from pymllm.history.operations import OPERATIONS_OF, Operation, Span
 from pymllm.history.outcomes import Effect, Failed, Matched, Outcome, Result, Slots, Unsupported
 from pymllm.history.spans import resolve_spans
-from pymllm.text_file import cut
+from pymllm.text_file import cut, shown
 
 _METHODS = {
     kind: {operation: f"do_{name_of(operation)}" for operation in operations}
     for kind, operations in OPERATIONS_OF.items()
 }
 _GIVES = (Slots, Matched)
+_LONGEST = 1000  # characters of an error's words
 
 
 class Adapter(Protocol):
@@ -119,7 +120,7 @@ class BaseAdapter:
         except Exception as error:
             kinds = type(error).__mro__
             named = next((self.REFUSALS[kind] for kind in kinds if kind in self.REFUSALS), kinds[0].__name__)
-            result = Failed(named, str(error))
+            result = Failed(named, _words_of(error))
         if isinstance(result, _GIVES):
             self._given[step] = result.slots
         return Outcome(result, tuple(self.effects), _read_sizes(self, self.sizes()))
@@ -143,6 +144,14 @@ class BaseAdapter:
         return numbers[0]
 
 
+def _words_of(error: Exception) -> str:
+    """Return what an implementation's error says, cut; nothing where that cannot be said."""
+    try:
+        return cut(str(error), _LONGEST)
+    except Exception:  # a stranger's class may do anything there
+        return ""
+
+
 def place_of(adapter: object, method: str) -> str:
     """Return `` (line 3 of file.py)`` for where a method of an adapter stands; nothing where nobody knows."""
     function = getattr(adapter, method, None)
@@ -160,7 +169,7 @@ def _read_sizes(adapter: BaseAdapter, sizes: object) -> dict[str, int]:
     if not isinstance(sizes, Mapping):
         raise AdapterError(
             adapter.name,
-            f"sizes() returned {cut(repr(sizes))}; it must return a dict of integers by name, such as"
+            f"sizes() returned {shown(sizes)}; it must return a dict of integers by name, such as"
             f" {{'available_size': 6}}{place_of(adapter, 'sizes')}",
         )
     return {key: _plain_size(size) for key, size in sizes.items()}
@@ -175,14 +184,16 @@ def _plain_size(size: Any) -> Any:
 def _read_claims(name: str, claimed: object) -> frozenset[str]:
     """Return what `claim` returned as a set; `AdapterError` names what is no capability."""
     if isinstance(claimed, str) or not isinstance(claimed, Collection):
-        raise AdapterError(name, f"claim() returned {claimed!r}; it must return a set, such as {{'pool'}}")
+        raise AdapterError(
+            name, f"claim() returned {shown(claimed)}; it must return a set, such as {{'pool'}}"
+        )
     for word in claimed:
         if not isinstance(word, str) or word not in CAPABILITIES:
             near = " or ".join(map(repr, difflib.get_close_matches(str(word), CAPABILITIES)))
             question = f" (did you mean {near}?)" if near else ""
             raise AdapterError(
                 name,
-                f"claim() returned {word!r}, which is no capability{question};"
+                f"claim() returned {shown(word)}, which is no capability{question};"
                 f" there are {', '.join(CAPABILITIES)}",
             )
     return frozenset(claimed)

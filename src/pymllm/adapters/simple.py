@@ -20,7 +20,7 @@ from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.operations import Key
 from pymllm.history.outcomes import BlockBooks, Effect
-from pymllm.text_file import cut
+from pymllm.text_file import cut, shown
 
 
 def plain_numbers(numbers: Any) -> tuple[int, ...]:
@@ -34,7 +34,7 @@ def _told(adapter: BaseAdapter, method: str, answer: Any, form: str, read: Calla
     try:
         return read(answer)
     except (TypeError, ValueError):
-        said = f"{method} returned {cut(repr(answer))}; it must return {form}{place_of(adapter, method)}"
+        said = f"{method} returned {shown(answer)}; it must return {form}{place_of(adapter, method)}"
         raise AdapterError(adapter.name, said) from None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pymllm.adapters.base import CAPABILITIES, Adapter, header_of, place_of
-from pymllm.adapters.registry import AdapterEntry
+from pymllm.adapters.registry import AdapterEntry, KindError
 from pymllm.conformance.adapter_calls import (
     EndedConversation,
     apply_step,
@@ -37,11 +37,12 @@ from pymllm.errors import (
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.codec import decode, encode, name_of
+from pymllm.history.config_limits import check_config
 from pymllm.history.files import Config
 from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import SIZE_NAMES, Effect, Outcome, Result
 from pymllm.oracle.judge import make_judge
-from pymllm.text_file import cut
+from pymllm.text_file import shown
 
 _ANSWERS: dict[str, tuple[type, ...]] = {
     "AddRequest ScheduleChunk": (out.RequestView,),
@@ -244,7 +245,7 @@ def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
     try:
         kind = load_class(entry).KIND
     except AdapterError as error:
-        is_missing = not isinstance(error, HungError | ConversationError)
+        is_missing = not isinstance(error, HungError | ConversationError | KindError)
         return SmokeFailure(entry.name, None, error.message, is_missing, ended_conversation(error))
     try:
         return smoke_test(entry)
@@ -261,18 +262,22 @@ def smoke_test(entry: AdapterEntry) -> SmokeReport:
     if not isinstance(configurations, Sequence) or not configurations:
         raise AdapterError(entry.name, "CONFIGURATIONS must be a sequence with one dict at least")
     for config in configurations:
-        _check_config(entry.name, config)
+        _check_config(entry.name, config, adapter_class.KIND)
     claims = tuple((dict(config), _try_configuration(entry, dict(config))) for config in configurations)
     return SmokeReport(entry.name, adapter_class.KIND, claims)
 
 
-def _check_config(name: str, config: object) -> None:
+def _check_config(name: str, config: object, kind: str) -> None:
     if not isinstance(config, dict) or not all(
         isinstance(key, str) and type(value) in (int, str, bool, type(None)) for key, value in config.items()
     ):
         raise AdapterError(
-            name, f"a configuration holds names with an int, str, bool or None each, not {config!r}"
+            name, f"a configuration holds names with an int, str, bool or None each, not {shown(config)}"
         )
+    try:
+        check_config(config, kind)
+    except ProgramError as error:
+        raise AdapterError(name, f"CONFIGURATIONS has {shown(config)}: {error}") from error
 
 
 def _try_configuration(entry: AdapterEntry, config: Config) -> frozenset[str]:
@@ -292,8 +297,6 @@ _OF_ENGINES = frozenset({"bare_holds", "bare_inserts"})
 
 
 def _check_claims(entry: AdapterEntry, config: Config, adapter: Adapter) -> None:
-    if not isinstance(adapter.capabilities, frozenset):
-        raise AdapterError(entry.name, f"capabilities must be a frozenset, not {adapter.capabilities!r}")
     unknown = sorted(adapter.capabilities - set(CAPABILITIES))
     if unknown:
         raise AdapterError(
@@ -366,7 +369,7 @@ def _find_line(entry: AdapterEntry, config: Config, last: int, sample: Mapping[i
 def find_fault(outcome: Outcome, step: SampleStep) -> str | None:
     """Say what is wrong with the outcome of a step of the sample; ``None`` where nothing is."""
     if not isinstance(outcome, Outcome):
-        return f"answered {outcome!r}, which is not an Outcome"
+        return f"answered {shown(outcome)}, which is not an Outcome"
     return (
         _find_wrong_result(outcome.result, step) or _find_wrong_sizes(outcome) or _find_lost_in_json(outcome)
     )
@@ -394,10 +397,10 @@ def _find_wrong_sizes(outcome: Outcome) -> str | None:
         return f"effects are {outcome.effects!r}; they must be a tuple of Effect"
     for sizes in (outcome.sizes, *(effect.sizes for effect in outcome.effects)):
         if type(sizes) is not dict:
-            return f"sizes are {cut(repr(sizes))}; they must be a dict of integers by name"
+            return f"sizes are {shown(sizes)}; they must be a dict of integers by name"
         for key, value in sizes.items():
             if not isinstance(key, str) or type(value) is not int:
-                return f"the size {cut(repr(key))} is {cut(repr(value))}; sizes are integers by name"
+                return f"the size {shown(key)} is {shown(value)}; sizes are integers by name"
     return find_unknown_size(outcome.sizes)
 
 
@@ -406,7 +409,7 @@ def find_unknown_size(sizes: Mapping[str, int]) -> str | None:
     if SIZE_NAMES.issuperset(sizes):
         return None
     unknown = next(name for name in sizes if name not in SIZE_NAMES)
-    return f"sizes have the unknown name {cut(repr(unknown))}; known are {', '.join(sorted(SIZE_NAMES))}"
+    return f"sizes have the unknown name {shown(unknown)}; known are {', '.join(sorted(SIZE_NAMES))}"
 
 
 def _find_lost_in_json(outcome: Outcome) -> str | None:
