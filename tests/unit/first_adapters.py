@@ -5,6 +5,7 @@ The caches know nothing of pymllm, and have a pool each: a list of free slots, o
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
@@ -12,9 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from pymllm.adapters.own_blocks import Blocks
 from pymllm.adapters.simple import PrefixAdapter, SlotAdapter
 from pymllm.history.files import Config
-from pymllm.history.operations import Key
+from pymllm.history.operations import Key, Operation
+from pymllm.history.outcomes import Outcome
 
 Prefix = tuple[int, ...]
 
@@ -65,6 +68,11 @@ class Pages:
         return known
 
     def evict(self, count: int) -> list[int]:
+        gone = self.forget(count)
+        self.pool.put(gone)
+        return gone
+
+    def forget(self, count: int) -> list[int]:
         gone: list[int] = []
         while len(gone) < count:
             inner = {path[: -self.page] for path in self.pages}
@@ -72,7 +80,6 @@ class Pages:
             if leaf is None:
                 break
             gone += self.pages.pop(leaf)
-        self.pool.put(gone)
         return gone
 
     def reset(self) -> list[int]:
@@ -500,10 +507,7 @@ class LeakyPages(Pages):
     """Forgets to give back what it evicts."""
 
     def evict(self, count: int) -> list[int]:
-        before = list(self.pool.slots)
-        gone = super().evict(count)
-        self.pool.slots = before
-        return gone
+        return self.forget(count)
 
 
 class Leaks(Right):
@@ -517,9 +521,6 @@ class LeaksWatched(Watches):
     def begin(self) -> None:
         super().begin()
         self.cache.__class__ = LeakyPages
-
-    def free(self, slots: list[int]) -> None:
-        Pool.put(self.cache.pool, self.slots_of(self.pages_of(slots)))
 
 
 class EvictsEverything(Right):
@@ -605,3 +606,39 @@ class HandsOutPadding(Slots):
     def clear(self) -> None:
         super().clear()
         self.pool.slots = list(range(self.number("pages") * self.page_size))
+
+
+# -- what nobody can tell apart ------------------------------------------------------------------------------
+
+
+class ResetAnewTold(Right):
+    """What the cache had is told, and what callers have is free, too."""
+
+    def reset(self) -> None:
+        self.gave_back(self.cache.reset())
+        self.begin()
+
+
+class CountsTooLittle(Watches):
+    """The cache says of no eviction how much went."""
+
+    def evict(self, tokens: int) -> Any:
+        self.cache.evict(tokens)
+        return 0
+
+
+class RaisesLate(Slots):
+    """Raises for lack of room, and has taken by then what there was."""
+
+    def alloc(self, tokens: int) -> Any:
+        if tokens > len(self.pool.slots):
+            self.pool.slots.clear()
+            raise MemoryError("full")
+        return super().alloc(tokens)
+
+
+class NobodyIsTold(Blocks):
+    """No observer was set."""
+
+    def apply(self, step: int, operation: Operation) -> Outcome:
+        return dataclasses.replace(super().apply(step, operation), effects=())

@@ -146,7 +146,7 @@ def test_a_right_first_adapter_holds(name: str) -> None:
 
 WRONG_CLASSES = {
     "Leaks": "A2",
-    "LeaksWatched": "A2 X7",
+    "LeaksWatched": "R5 X7",
     "EvictsEverything": "R5",
     "EvictsMutely": "R5",
     "EvictsHeld": "R6",
