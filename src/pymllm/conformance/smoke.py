@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pymllm.adapters.base import CAPABILITIES, Adapter, header_of, place_of
@@ -316,9 +317,12 @@ def _check_claims(entry: AdapterEntry, config: Config, adapter: Adapter) -> None
 
 
 def _rehearse(entry: AdapterEntry, config: Config) -> None:
-    """Let a new one show by a few steps that what it answers and what it tells agree."""
+    """Let a new one show by a few steps that what it answers and what it tells agree.
+
+    What hangs or ends its conversation is left to the search, which keeps the program that led to it.
+    """
     adapter = build_adapter(entry.place, config)
-    with closing(adapter):
+    with suppress(ConversationError, HungError), closing(adapter):
         rehearse(adapter)
 
 
