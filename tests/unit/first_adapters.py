@@ -13,11 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from pymllm.adapters.base import BaseAdapter
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.adapters.simple import PrefixAdapter, SlotAdapter
 from pymllm.history.files import Config
-from pymllm.history.operations import Key, Operation
-from pymllm.history.outcomes import Outcome
+from pymllm.history.operations import Alloc, Evict, Free, Insert, Key, Match, Operation
+from pymllm.history.outcomes import Done, Evicted, Inserted, Matched, NoRoom, Outcome, Result
+from pymllm.history.outcomes import Slots as Slots_
 
 Prefix = tuple[int, ...]
 
@@ -372,6 +374,19 @@ class AllocRaises(Right):
         return slots
 
 
+class AllocOfNothingReturnsNone(Right):
+    def alloc(self, tokens: int) -> Any:
+        return super().alloc(tokens) or None
+
+
+class RootIsNone(Right):
+    """A match of nothing gives no node, which the cache cannot hold."""
+
+    def match(self, key: Key) -> Any:
+        slots, node = super().match(key)
+        return slots, node or None
+
+
 class LockTakesAnother(Right):
     """The cache holds nodes by what a match returned as slots."""
 
@@ -430,6 +445,47 @@ class SizesAreTensors(Right):
         return {"available_size": torch.tensor([1.5, 2.5])}
 
 
+# -- without the helper --------------------------------------------------------------------------------------
+
+
+class Bare(BaseAdapter):
+    """Makes its results itself, and forgets the effects."""
+
+    KIND = "prefix"
+    CONFIGURATIONS = Right.CONFIGURATIONS
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.cache = Pages(self.number("page_size"), self.number("slots"))
+        self.given: dict[int, Prefix] = {}
+
+    def claim(self) -> Collection[str]:
+        return {"pool"}
+
+    def sizes(self) -> Any:
+        return {"available_size": len(self.cache.pool.slots)}
+
+    def do_alloc(self, step: int, operation: Alloc) -> Result:
+        slots = self.cache.pool.take(operation.tokens)
+        return NoRoom() if slots is None else Slots_(tuple(slots[: operation.tokens]))
+
+    def do_free(self, step: int, operation: Free) -> Result:
+        self.cache.pool.put(self.numbers(operation.slots))
+        return Done()
+
+    def do_match(self, step: int, operation: Match) -> Result:
+        slots = self.cache.match(operation.key.tokens)  # type: ignore[arg-type]
+        return Matched(tuple(slots), len(slots))
+
+    def do_insert(self, step: int, operation: Insert) -> Result:
+        tokens: Any = operation.key.tokens
+        known = self.cache.insert(tokens, self.numbers(operation.slots or ()))
+        return Inserted(known, ((known, len(tokens)),) if known < len(tokens) else ())
+
+    def do_evict(self, step: int, operation: Evict) -> Result:
+        return Evicted(len(self.cache.evict(operation.tokens)))
+
+
 # -- allocators ----------------------------------------------------------------------------------------------
 
 
@@ -468,6 +524,13 @@ class SlotsAsPages(Slots):
 class SlotsInWholePages(Slots):
     def alloc(self, tokens: int) -> Any:
         return self.pool.take(tokens)
+
+
+class SlotsOfNothingRaise(Slots):
+    def alloc(self, tokens: int) -> Any:
+        if not tokens:
+            raise ValueError("nothing asked for")
+        return super().alloc(tokens)
 
 
 class SlotsRaise(Slots):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pymllm.adapters.base import Adapter, place_of
-from pymllm.adapters.simple import SlotCalls
+from pymllm.adapters.simple import PrefixAdapter, SlotCalls
 from pymllm.conformance.adapter_calls import apply_step
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.history import operations as ops
@@ -100,7 +100,8 @@ class _Rehearsal:
             raise self._fault("sizes", problem, f"{len(sizes)} steps of a rehearsal")
 
     def _fault(self, method: str, problem: str, where: str) -> AdapterError:
-        place = f"{method}{place_of(self.adapter, method)}"
+        written = method if isinstance(self.adapter, SlotCalls) or method == "sizes" else f"do_{method}"
+        place = f"{written}{place_of(self.adapter, written)}"
         return AdapterError(self.adapter.name, f"{place}: {problem} ({where}, with {self.adapter.config})")
 
 
@@ -219,6 +220,11 @@ def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
     if not isinstance(operation, ops.Alloc):
         return None
     asked = operation.tokens
+    if not asked and isinstance(result, out.Failed | out.NoRoom):
+        said = (
+            f"raised {result.error}: {result.message}" if isinstance(result, out.Failed) else "returned None"
+        )
+        return "alloc", f"{said} for 0 tokens, for which there is always room; it must return no slots: []"
     if isinstance(result, out.Slots) and page > 1 and result.slots:
         if asked % page == 0 and len(result.slots) * page == asked:
             return "alloc", (
@@ -249,6 +255,21 @@ def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
     return None
 
 
+def _root_is_nothing(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find a ``None`` that a match gave as its node, and that cannot be held."""
+    operation, result, adapter = told.operation, told.outcome.result, rehearsal.adapter
+    if not isinstance(operation, ops.Lock | ops.Unlock) or not isinstance(result, out.Failed):
+        return None
+    match = operation.of if isinstance(operation, ops.Lock) else operation.lock - 1
+    if not isinstance(adapter, PrefixAdapter) or adapter.node_of(match) is not None:
+        return None
+    method = "lock" if isinstance(operation, ops.Lock) else "unlock"
+    return method, (
+        f"raised {result.error}: {result.message} for the node of a match that found nothing, which is None;"
+        " let match return what your cache holds as its root, or let lock and unlock do nothing for None"
+    )
+
+
 def _capacity(adapter: Adapter) -> int:
     if adapter.kind == "slots":
         return _size_of(adapter, "pages") * _size_of(adapter, "page_size")
@@ -276,6 +297,7 @@ _LOOKS: tuple[Callable[[_Rehearsal, _Told], _Found], ...] = (
     _callers_slots_were_told,
     _insert_counts_afterwards,
     _alloc_has_another_form,
+    _root_is_nothing,
     _sizes_are_of_pages,
 )
 
@@ -289,6 +311,7 @@ def _slot_steps(page: int, capacity: int) -> Iterator[Operation]:
     yield ops.Free((Span(2, 0, 1),))
     yield ops.Alloc(several)
     yield ops.Free((Span(5, 0, several),))
+    yield ops.Alloc(0)
     yield ops.Alloc(capacity + page)
 
 
@@ -310,6 +333,10 @@ def _prefix_steps(page: int, capacity: int) -> Iterator[Operation]:
     yield ops.Alloc(length)
     yield ops.Insert(key, (Span(13, 0, length),))
     yield ops.Evict(length)
+    yield ops.Alloc(0)
+    yield ops.Match(Key(tuple(range(21, page + 21))))
+    yield ops.Lock(17)
+    yield ops.Unlock(18)
     yield ops.Alloc(capacity + page)
 
 

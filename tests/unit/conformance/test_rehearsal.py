@@ -79,6 +79,10 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "AllocReturnsWholePages": ("alloc", "for 1 tokens", "slots[:tokens]"),
     "AllocReturnsAnEmptyList": ("alloc", "returned no slots for 13 tokens; it must return None"),
     "AllocRaises": ("alloc", "raised MemoryError: pool is full for 13 tokens", "it must return None"),
+    "AllocOfNothingReturnsNone": ("alloc", "returned None for 0 tokens", "it must return no slots: []"),
+    "SlotsOfNothingRaise": ("alloc", "raised ValueError: nothing asked for for 0 tokens", "no slots: []"),
+    "RootIsNone": ("lock", "raised TypeError", "of a match that found nothing, which is None", "as its root"),
+    "Bare": ("do_evict", "available_size rose by 2", 'add Effect("free", slots) to the effects of evict'),
     "LockTakesAnother": ("lock", "'int' object has no attribute 'add'"),
     "SizesNeverChange": (
         "sizes",
