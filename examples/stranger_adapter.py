@@ -18,7 +18,7 @@ class StrangerCache(PrefixAdapter):
     def claim(self):
         return {"pool", "exact_lru", "engine"}
 
-    def sizes(self):
+    def sizes(self):  # after every call, in tokens
         pages, held = len(self.cache.pages), len(+self.cache.holds)
         sizes = {"total_size": pages, "protected_size": held, "evictable_size": pages - held}
         sizes = {name: count * self.page_size for name, count in sizes.items()}
@@ -27,20 +27,20 @@ class StrangerCache(PrefixAdapter):
     def alloc(self, tokens):
         return self.cache.allocate(tokens)
 
-    def free(self, slots):
+    def free(self, slots):  # the caller's own slots: no effect
         self.cache.free += self.slots_of(self.pages_of(slots))
 
     def match(self, key):
         slots = self.cache.match(key.tokens)
-        return slots, key.tokens[: len(slots)]
+        return slots, key.tokens[: len(slots)]  # what lock takes: the tokens
 
     def insert(self, key, slots):
-        return self.cache.insert(key.tokens, slots), key.tokens
+        return self.cache.insert(key.tokens, slots), key.tokens  # how many it had before
 
     def evict(self, tokens):
-        return self.gave_back(self.cache.evict(tokens))
+        return self.gave_back(self.cache.evict(tokens))  # an effect, and the count
 
-    def reset(self):
+    def reset(self):  # what callers have stays theirs, so no new pool
         self.cache.holds.clear()
         self.evict(len(self.cache.pages) * self.page_size)
 

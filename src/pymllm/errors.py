@@ -40,6 +40,9 @@ __all__ = [
 ]
 
 
+_LONGEST = 4000  # Characters of what is said of an adapter.
+
+
 class PymllmError(Exception):
     """Root of the tree drawn at the top of this module."""
 
@@ -116,10 +119,12 @@ class AdapterError(PymllmError):
     adapter : str
         Name of the adapter.
     message : str
-        What is wrong with it and what to do.
+        What is wrong with it and what to do; the beginning, where it is very long.
     """
 
     def __init__(self, adapter: str, message: str) -> None:
+        # An answer that is quoted may be of any length.
+        message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
         super().__init__(adapter, message)
         self.adapter = adapter
         self.message = message

@@ -257,6 +257,14 @@ def cut(text: str, length: int = _SHOWN) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
+def shown(value: object) -> str:
+    """Return how a value of somebody else's is written, cut; its type where it cannot be."""
+    try:
+        return cut(repr(value))
+    except Exception:  # a stranger's class may do anything there
+        return f"a {type(value).__name__} that cannot be written"
+
+
 def did_you_mean(asked: str, names: Iterable[str], most: int = 1) -> str:
     """Return a question in parentheses with the nearest names, behind a blank; nothing where none is near."""
     known = {name.lower(): name for name in names}

@@ -359,6 +359,35 @@ def test_the_adapter_of_the_page_works(
     assert result.exit_code == status, result.output
 
 
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        (("", ""), 0, "laws: 0 violated"),
+        ((" if not self.held[prefix]", ""), 1, "VIOLATED  1 of"),
+        (
+            ("self.gave_back(self.cache.evict(tokens))", "len(self.cache.evict(tokens))"),
+            3,
+            "call self.gave_back",
+        ),
+    ],
+    ids=["as it stands", "without its check of holds", "without effects"],
+)
+def test_the_first_cache_of_the_page_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], status: int, words: str
+) -> None:
+    """It holds, is caught where it is broken, and its adapter is named where that is."""
+    blocks = re.findall(r'```python title="(my_\w+)\.py"\n(.*?)```', VERIFY, flags=re.DOTALL)
+    for name, text in blocks:
+        renamed = text.replace(*change).replace("my_cache", f"my_cache_{status}")
+        (tmp_path / f"{name}_{status}.py").write_text(renamed, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    place = f"my_adapter_{status}:MyCache"
+    result = CliRunner().invoke(main, ["verify", "--adapter", place, "--profile", "dev", "--jobs", "1"])
+    assert result.exit_code == status, result.output
+    assert words in result.output
+
+
 def test_the_page_has_each_profile_with_its_length() -> None:
     """Acts and seed."""
     for profile in PROFILES.values():

@@ -8,9 +8,11 @@ returns a result. The rest is here: numbering, naming slots by step, errors, eff
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from operator import index
-from typing import ClassVar, Protocol, SupportsIndex
+from typing import Any, ClassVar, Protocol
 
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.history.asked import find_wrong_limit
@@ -21,13 +23,14 @@ from pymllm.history.files import Config, Header
 from pymllm.history.operations import OPERATIONS_OF, Operation, Span
 from pymllm.history.outcomes import Effect, Failed, Matched, Outcome, Result, Slots, Unsupported
 from pymllm.history.spans import resolve_spans
-from pymllm.text_file import cut
+from pymllm.text_file import cut, shown
 
 _METHODS = {
     kind: {operation: f"do_{name_of(operation)}" for operation in operations}
     for kind, operations in OPERATIONS_OF.items()
 }
 _GIVES = (Slots, Matched)
+_LONGEST = 1000  # characters of an error's words
 
 
 class Adapter(Protocol):
@@ -112,7 +115,7 @@ class BaseAdapter:
         name = _METHODS[self.kind].get(type(operation))
         method = None if name is None else getattr(self, name, None)
         if method is None:
-            return Outcome(Unsupported(name_of(type(operation))), (), _plain_sizes(self.sizes()))
+            return Outcome(Unsupported(name_of(type(operation))), (), _read_sizes(self, self.sizes()))
         self.effects = []
         result: Result
         try:
@@ -124,10 +127,10 @@ class BaseAdapter:
         except Exception as error:
             kinds = type(error).__mro__
             named = next((self.REFUSALS[kind] for kind in kinds if kind in self.REFUSALS), kinds[0].__name__)
-            result = Failed(named, str(error))
+            result = Failed(named, _words_of(error))
         if isinstance(result, _GIVES):
             self._given[step] = result.slots
-        return Outcome(result, tuple(self.effects), _plain_sizes(self.sizes()))
+        return Outcome(result, tuple(self.effects), _read_sizes(self, self.sizes()))
 
     def number(self, key: str) -> int:
         """Return a number of the configuration; `ValueError` if it is none."""
@@ -148,27 +151,56 @@ class BaseAdapter:
         return numbers[0]
 
 
-def _plain_sizes(sizes: dict[str, int]) -> dict[str, int]:
-    """Return sizes as plain integers, such as those of NumPy; what is no integer stays for the smoke test."""
-    if type(sizes) is not dict or {*map(type, sizes.values())} <= {int}:
+def _words_of(error: Exception) -> str:
+    """Return what an implementation's error says, cut; nothing where that cannot be said."""
+    try:
+        return cut(str(error), _LONGEST)
+    except Exception:  # a stranger's class may do anything there
+        return ""
+
+
+def place_of(adapter: object, method: str) -> str:
+    """Return `` (line 3 of file.py)`` for where a method of an adapter stands; nothing where nobody knows."""
+    function = getattr(adapter, method, None)
+    code = None if function is None else getattr(inspect.unwrap(function), "__code__", None)
+    return "" if code is None else f" (line {code.co_firstlineno} of {code.co_filename})"
+
+
+def _read_sizes(adapter: BaseAdapter, sizes: object) -> dict[str, int]:
+    """Return what `sizes` returned with plain integers, not those of NumPy; `AdapterError` if it is no dict.
+
+    A size that is no integer stays for the smoke test.
+    """
+    if type(sizes) is dict and {*map(type, sizes.values())} <= {int}:
         return sizes
-    return {
-        name: index(size) if isinstance(size, SupportsIndex) and type(size) is not bool else size
-        for name, size in sizes.items()
-    }
+    if not isinstance(sizes, Mapping):
+        raise AdapterError(
+            adapter.name,
+            f"sizes() returned {shown(sizes)}; it must return a dict of integers by name, such as"
+            f" {{'available_size': 6}}{place_of(adapter, 'sizes')}",
+        )
+    return {key: _plain_size(size) for key, size in sizes.items()}
+
+
+def _plain_size(size: Any) -> Any:
+    with suppress(TypeError, ValueError):  # as of a tensor with several elements
+        return index(size) if type(size) is not bool else size
+    return size
 
 
 def _read_claims(name: str, claimed: object) -> frozenset[str]:
     """Return what `claim` returned as a set; `AdapterError` names what is no capability."""
     if isinstance(claimed, str) or not isinstance(claimed, Collection):
-        raise AdapterError(name, f"claim() returned {claimed!r}; it must return a set, such as {{'pool'}}")
+        raise AdapterError(
+            name, f"claim() returned {shown(claimed)}; it must return a set, such as {{'pool'}}"
+        )
     for word in claimed:
         if not isinstance(word, str) or word not in CAPABILITIES:
             near = " or ".join(map(repr, difflib.get_close_matches(str(word), CAPABILITIES)))
             question = f" (did you mean {near}?)" if near else ""
             raise AdapterError(
                 name,
-                f"claim() returned {word!r}, which is no capability{question};"
+                f"claim() returned {shown(word)}, which is no capability{question};"
                 f" there are {', '.join(CAPABILITIES)}",
             )
     return frozenset(claimed)

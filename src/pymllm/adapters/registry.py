@@ -19,6 +19,7 @@ from pymllm.adapters.process.command_name import PREFIX, split_command
 from pymllm.errors import AdapterError, PymllmError, UsageError
 from pymllm.history.files import Config
 from pymllm.history.operations import KINDS
+from pymllm.text_file import shown
 from pymllm.torch_extra import why_no_torch
 
 _LONGEST = 60  # of a name that is shown again
@@ -270,6 +271,10 @@ def _did_you_mean(near: Iterable[str]) -> str:
     return f" (did you mean {names}?)" if names else ""
 
 
+class KindError(AdapterError):
+    """An adapter's class is there, and of no kind that there is."""
+
+
 def load_adapter(entry: AdapterEntry) -> AdapterClass:
     """Import an adapter's class, or start the program and hear what it is.
 
@@ -304,8 +309,10 @@ def load_adapter(entry: AdapterEntry) -> AdapterClass:
             "audit and close, and let it call your class (docs/verify.md shows how)",
         )
     kind = getattr(found, "KIND", None)
-    if kind not in KINDS:
-        raise AdapterError(entry.name, f"{class_name}.KIND is {kind!r}; it must be one of {', '.join(KINDS)}")
+    if type(kind) is not str or kind not in KINDS:
+        raise KindError(
+            entry.name, f"{class_name}.KIND is {shown(kind)}; it must be one of {', '.join(KINDS)}"
+        )
     adapter_class: AdapterClass = found  # type: ignore[assignment]  # the smoke test looks closer
     return adapter_class
 

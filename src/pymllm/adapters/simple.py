@@ -8,17 +8,19 @@ operation, as in any `pymllm.adapters.base.BaseAdapter`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import index
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsIndex
 
-from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.base import BaseAdapter, UnsupportedError, place_of
 from pymllm.errors import AdapterError, ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.operations import Key
 from pymllm.history.outcomes import BlockBooks, Effect
+from pymllm.text_file import cut, shown
 
 
 def plain_numbers(numbers: Any) -> tuple[int, ...]:
@@ -32,15 +34,28 @@ def _told(adapter: BaseAdapter, method: str, answer: Any, form: str, read: Calla
     try:
         return read(answer)
     except (TypeError, ValueError):
-        raise AdapterError(adapter.name, f"{method} returned {answer!r}; it must return {form}") from None
+        said = f"{method} returned {shown(answer)}; it must return {form}{place_of(adapter, method)}"
+        raise AdapterError(adapter.name, said) from None
 
 
-def _slots_of(adapter: BaseAdapter, method: str, answer: Any) -> tuple[int, ...]:
+def _slots_of(adapter: BaseAdapter, method: str, answer: Any, more: str = "") -> tuple[int, ...]:
     """Return the slots or blocks that a method of an adapter answered."""
-    slots: tuple[int, ...] = _told(
-        adapter, method, answer, "integers in a list, array or tensor", plain_numbers
-    )
+    form = f"integers in a list, array or tensor{more}"
+    slots: tuple[int, ...] = _told(adapter, method, answer, form, _listed)
     return slots
+
+
+def _listed(answer: Any) -> tuple[int, ...]:
+    """Return the integers of an answer; a single one is a count, which is no answer here."""
+    if isinstance(answer, SupportsIndex) and not getattr(answer, "shape", ()):
+        raise TypeError("no list of integers")
+    return plain_numbers(answer)
+
+
+def _count(answer: Any) -> int:
+    if isinstance(answer, bool):
+        raise TypeError("no count")
+    return index(answer)
 
 
 def _pair(answer: Any) -> tuple[Any, Any]:
@@ -50,7 +65,7 @@ def _pair(answer: Any) -> tuple[Any, Any]:
 
 def _known_and_node(answer: Any) -> tuple[int, Any]:
     known, node = answer
-    return index(known), node
+    return _count(known), node
 
 
 _NO_NODE = object()
@@ -72,6 +87,7 @@ class CallRecorder:
     def __init__(self, record: Callable[[Effect], None]) -> None:
         self._record = record
         self._depth = 0
+        self.is_watching = False  # whether any method was named so far
 
     def watch(self, owner: Any, method: str, call: str = "free") -> None:
         """Tell of each call of a method from now on.
@@ -86,6 +102,7 @@ class CallRecorder:
             What this is to the specification: ``free``, ``free_swa`` or ``free_state``.
         """
         inner = getattr(owner, method)
+        self.is_watching = True
 
         def watched(numbers: Any, *more: Any, **keywords: Any) -> Any:
             named = plain_numbers(numbers)  # before the pool may change them
@@ -113,6 +130,12 @@ class SlotCalls(BaseAdapter):
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
         self.calls = CallRecorder(lambda effect: self.effects.append(effect))
+        self.times_told = 0  # how often it said itself what was given back, be it nothing
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether anything tells of what a cache gives back: `CallRecorder.watch`, or the adapter itself."""
+        return self.calls.is_watching or self.times_told > 0
 
     @property
     def page_size(self) -> int:
@@ -253,8 +276,19 @@ class PrefixAdapter(SlotCalls):
         raise UnsupportedError("reset")
 
     def gave_back(self, slots: Any) -> int:
-        """Say that the cache has given slots back to its pool by itself; return how many."""
+        """Say that the cache has given slots back to its pool by itself; return how many.
+
+        `AdapterError` where the pool's method, which is watched, has just told of the same slots.
+        """
         freed = plain_numbers(slots)
+        self.times_told += 1
+        if freed and self.calls.is_watching and Effect("free", freed) in self.effects:
+            caller = sys._getframe(1)
+            raise AdapterError(
+                self.name,
+                f"gave_back({cut(str([*freed]))}) says what calls.watch has seen already; leave one of the"
+                f" two away (line {caller.f_lineno} of {caller.f_code.co_filename})",
+            )
         self.effects += [Effect("free", freed)] if freed else []
         return len(freed)
 
@@ -266,8 +300,9 @@ class PrefixAdapter(SlotCalls):
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
         answer = self.match(operation.key)
-        found, self._nodes[step] = _told(self, "match", answer, "slots and a node", _pair)
-        slots = _slots_of(self, "match", found)
+        form = "slots and a node; for nothing found, no slots and the root: ([], root)"
+        found, self._nodes[step] = _told(self, "match", answer, form, _pair)
+        slots = _slots_of(self, "match", found, ", one for each token that was found, and a node")
         return out.Matched(slots, len(slots), len(slots))
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
@@ -281,7 +316,7 @@ class PrefixAdapter(SlotCalls):
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
         form = "how many tokens went, as gave_back(slots) does"
-        return out.Evicted(_told(self, "evict", self.evict(operation.tokens), form, index))
+        return out.Evicted(_told(self, "evict", self.evict(operation.tokens), form, _count))
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
         self.reset()

@@ -305,6 +305,7 @@ def violation_lines(document: VerifyDocument) -> Iterator[tuple[ViolationRow, st
             lines = [
                 f"\n{it.law}  VIOLATED by {adapter.name}: {find_law(it.law).sentence}",
                 *explain(it.message, it.expected, it.observed, it.config, it.step, it.steps),
+                *([f"    or         the adapter {it.doubt}"] if it.doubt else []),
                 f"    file       {it.file or 'could not be written'}",
                 *([f"    tests      {broke}"] if broke else []),
                 *_again_lines(it, adapter.name, document.seed),

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pymllm.adapters.base import Adapter, AdapterClass
+from pymllm.adapters.base import Adapter, AdapterClass, place_of
 from pymllm.adapters.registry import AdapterEntry, find_adapter, load_adapter, make_adapter
 from pymllm.conformance.time_limit import AdapterCall, HungError, TookTooLong
 from pymllm.conformance.workers import is_worker
 from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError
 from pymllm.history.config_limits import check_config
 from pymllm.history.files import Config, Header, History, Step
-from pymllm.history.operations import Operation
+from pymllm.history.operations import KINDS, Operation
 from pymllm.history.outcomes import Outcome
+from pymllm.text_file import shown
 from pymllm.torch_extra import collector_aside
 
 _LOADING = 60.0  # Seconds to import an adapter, at least.
@@ -39,7 +40,9 @@ def build_adapter(name: str, config: Config | None = None) -> Adapter:
     made = load_class(find_adapter(name))  # apart: it may take longer than anything after it
     if config is not None:
         check_config(config, made.KIND)
-    call = AdapterCall(name, lambda: make_adapter(name, config), lambda: f"building it with {config}")
+    call = AdapterCall(
+        name, lambda: _as_built(name, make_adapter(name, config)), lambda: f"building it with {config}"
+    )
     return answer_of(call)
 
 
@@ -52,6 +55,19 @@ def find_changed(header: Header, adapter: Adapter) -> str | None:
     if tuple(sorted(adapter.capabilities)) != header.capabilities:
         return "claims"
     return "limits" if getattr(adapter, "limits", {}) != header.limits else None
+
+
+def _as_built(name: str, adapter: Adapter) -> Adapter:
+    """Return an adapter that has just been built; `AdapterError` where what it says of itself is nonsense."""
+    if type(adapter.name) is not str:
+        raise AdapterError(name, f"its name is {shown(adapter.name)}; it must stay what __init__ was given")
+    if type(adapter.kind) is not str or adapter.kind not in KINDS:
+        raise AdapterError(name, f"its kind is {shown(adapter.kind)}; it must stay that of its class, KIND")
+    if not isinstance(adapter.config, dict):
+        raise AdapterError(name, f"its config is {shown(adapter.config)}; it must stay the configuration")
+    if not isinstance(adapter.capabilities, frozenset):
+        raise AdapterError(name, f"capabilities must be a frozenset, not {shown(adapter.capabilities)}")
+    return adapter
 
 
 class _Step(AdapterCall[Outcome]):
@@ -93,11 +109,22 @@ def audit_adapter(adapter: Adapter, history: History) -> tuple[str, ...]:
     return answer_of(
         AdapterCall(
             adapter.name,
-            lambda: tuple(adapter.audit()),
+            lambda: _audited(adapter),
             lambda: f"its audit after step {history.steps[-1].number if history.steps else 0}",
             lambda: history,
         )
     )
+
+
+def _audited(adapter: Adapter) -> tuple[str, ...]:
+    named = adapter.audit()
+    if isinstance(named, str) or not isinstance(named, Iterable):
+        raise AdapterError(
+            adapter.name,
+            f"audit() returned {shown(named)}; it must return ids of the laws that it checked, () for none"
+            f"{place_of(adapter, 'audit')}",
+        )
+    return tuple(named)
 
 
 def close_adapter(adapter: Adapter, history: History | None = None) -> None:

@@ -20,6 +20,7 @@ from hypothesis import Phase, settings
 from pymllm.adapters.base import Adapter, AdapterClass
 from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
 from pymllm.conformance.acting import ActingMachine, make_machine
+from pymllm.conformance.doubts import find_doubt
 from pymllm.conformance.machines import CI, load_machine, machines_for
 from pymllm.conformance.program import write_program
 from pymllm.conformance.results import AdapterResult
@@ -123,7 +124,9 @@ def check_adapter(adapter: str, *, examples: int = 60, seed: int = 0, jobs: int 
 def _complaints(result: AdapterResult) -> list[str]:
     lines = [f"{result.name} could not be examined to the end: {it.message}" for it in result.problems]
     for finding in result.findings:
-        lines += [f"{result.name} breaks {finding.violation}", write_program(finding.history)]
+        doubt = find_doubt(finding.history, finding.law)
+        lines.append(f"{result.name} breaks {finding.violation}{doubt and f', or the adapter {doubt}'}")
+        lines.append(write_program(finding.history))
     unknown = [row.id for row in result.laws if row.verdict is Verdict.UNKNOWN]
     if unknown:
         lines.append(f"{result.name}: no program tested {', '.join(unknown)}; give more examples")

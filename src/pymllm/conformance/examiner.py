@@ -12,7 +12,7 @@ from typing import Any
 
 from pymllm.adapters.base import Adapter, header_of
 from pymllm.conformance.adapter_calls import apply_step, audit_adapter, closing, describe_error, find_changed
-from pymllm.conformance.smoke import LEGAL_RESULTS
+from pymllm.conformance.smoke import LEGAL_RESULTS, find_unknown_size
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.codec import fits, name_of
 from pymllm.history.files import Deviation, History, Step
@@ -30,7 +30,6 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import (
     RESULTS,
-    SIZE_NAMES,
     Done,
     Failed,
     Inspected,
@@ -41,7 +40,7 @@ from pymllm.history.outcomes import (
 )
 from pymllm.oracle.judge import Judge, make_judge
 from pymllm.oracle.laws import find_audit_fault
-from pymllm.text_file import cut
+from pymllm.text_file import shown
 
 _ALWAYS_LEGAL = (Failed, Unsupported, NoRoom)
 _LEGAL = {operation: frozenset((*legal, *_ALWAYS_LEGAL)) for operation, legal in LEGAL_RESULTS.items()}
@@ -54,7 +53,7 @@ _PLAIN = {it: field.default for it in OPERATIONS for field in fields(it) if fiel
 def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
     """Say what is wrong with the form of an outcome, not its content; ``None`` where it can be judged."""
     if type(outcome) is not Outcome:
-        return f"answered {outcome!r}, which is not an Outcome"
+        return f"answered {shown(outcome)}, which is not an Outcome"
     result, sizes = outcome.result, outcome.sizes
     kind = type(result)
     if not fits(outcome) or type(sizes) is not dict:
@@ -62,10 +61,7 @@ def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
     if kind not in _LEGAL.get(type(operation), _RESULTS):
         legal = LEGAL_RESULTS[type(operation)]
         return f"answered {result!r}; it must be {' or '.join(kind.__name__ for kind in legal)}"
-    if not SIZE_NAMES.issuperset(sizes):
-        unknown = next(name for name in sizes if name not in SIZE_NAMES)
-        return f"sizes have the unknown name {cut(repr(unknown))}; known are {', '.join(sorted(SIZE_NAMES))}"
-    return None
+    return find_unknown_size(sizes)
 
 
 def _find_wrong_field(outcome: Outcome) -> str:
@@ -146,7 +142,10 @@ class Examiner:
         except BaseException:  # an interrupt, too, leaves behind what nobody can judge
             steps.append(Step(number, operation))
             raise
-        wrong = find_wrong_answer(operation, outcome) or self._find_changed()
+        try:
+            wrong = find_wrong_answer(operation, outcome) or self._find_changed()
+        except Exception as error:  # what was answered may raise anything where it is looked at
+            wrong = f"a look at what it answered raised {describe_error(error)}"
         if wrong is not None:
             steps.append(Step(number, operation))
             raise AdapterError(self.adapter.name, f"step {number}, {operation}: {wrong}")
@@ -194,7 +193,11 @@ class Examiner:
 
     def _demand_laws(self, *named: str) -> None:
         """Refuse an audit that names what is no law of the kind, whose fault is the adapter's."""
-        fault = find_audit_fault(self.history.header.kind, named)
+        odd = next((name for name in named if type(name) is not str), None)
+        if odd is not None:
+            fault: str | None = f"names {shown(odd)}, which is no text; ids of laws are asked for"
+        else:
+            fault = find_audit_fault(self.history.header.kind, named)
         if fault is not None:
             raise AdapterError(self.adapter.name, f"its audit {fault}") from None
 

@@ -30,6 +30,7 @@ from pymllm.conformance.documents.searches import (
     VerifyDocument,
     ViolationRow,
 )
+from pymllm.conformance.doubts import find_doubt
 from pymllm.conformance.machines import MachineEntry, why_untested
 from pymllm.conformance.program import write_program
 from pymllm.conformance.search import Crash, SearchResult
@@ -183,6 +184,7 @@ class AdapterResult:
                 found.history.header.scenario is not None,
                 found.mistakes,
                 name_of(type(found.history.steps[-1].operation)) if found.history.steps else "",
+                find_doubt(found.history, found.law),
             )
             for found in self.findings
         )

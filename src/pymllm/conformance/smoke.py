@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from pymllm.adapters.base import CAPABILITIES, Adapter, header_of
-from pymllm.adapters.registry import AdapterEntry
+from pymllm.adapters.base import CAPABILITIES, Adapter, header_of, place_of
+from pymllm.adapters.registry import AdapterEntry, KindError
 from pymllm.conformance.adapter_calls import (
     EndedConversation,
     apply_step,
     build_adapter,
     closing,
+    describe_error,
     ended_conversation,
     find_changed,
     line_of,
     load_class,
 )
+from pymllm.conformance.rehearsal import rehearse
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import (
     AdapterError,
@@ -37,10 +40,12 @@ from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.asked import find_wrong_limit, is_optional, needs_of
 from pymllm.history.codec import decode, encode, name_of
+from pymllm.history.config_limits import check_config
 from pymllm.history.files import Config
 from pymllm.history.operations import Key, Operation, Span
-from pymllm.history.outcomes import Effect, Outcome, Result
+from pymllm.history.outcomes import SIZE_NAMES, Effect, Outcome, Result
 from pymllm.oracle.judge import make_judge
+from pymllm.text_file import shown
 
 _ANSWERS: dict[str, tuple[type, ...]] = {
     "AddRequest ScheduleChunk": (out.RequestView,),
@@ -247,12 +252,14 @@ def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
     try:
         kind = load_class(entry).KIND
     except AdapterError as error:
-        is_missing = not isinstance(error, HungError | ConversationError)
+        is_missing = not isinstance(error, HungError | ConversationError | KindError)
         return SmokeFailure(entry.name, None, error.message, is_missing, ended_conversation(error))
     try:
         return smoke_test(entry)
     except AdapterError as error:
         return SmokeFailure(entry.name, kind, error.message, conversation=ended_conversation(error))
+    except Exception as error:  # what an adapter answers may raise anything where it is looked at
+        return SmokeFailure(entry.name, kind, f"a look at what it answered raised {describe_error(error)}")
 
 
 def smoke_test(entry: AdapterEntry) -> SmokeReport:
@@ -262,18 +269,22 @@ def smoke_test(entry: AdapterEntry) -> SmokeReport:
     if not isinstance(configurations, Sequence) or not configurations:
         raise AdapterError(entry.name, "CONFIGURATIONS must be a sequence with one dict at least")
     for config in configurations:
-        _check_config(entry.name, config)
+        _check_config(entry.name, config, adapter_class.KIND)
     claims = tuple((dict(config), _try_configuration(entry, dict(config))) for config in configurations)
     return SmokeReport(entry.name, adapter_class.KIND, claims)
 
 
-def _check_config(name: str, config: object) -> None:
+def _check_config(name: str, config: object, kind: str) -> None:
     if not isinstance(config, dict) or not all(
         isinstance(key, str) and type(value) in (int, str, bool, type(None)) for key, value in config.items()
     ):
         raise AdapterError(
-            name, f"a configuration holds names with an int, str, bool or None each, not {config!r}"
+            name, f"a configuration holds names with an int, str, bool or None each, not {shown(config)}"
         )
+    try:
+        check_config(config, kind)
+    except ProgramError as error:
+        raise AdapterError(name, f"CONFIGURATIONS has {shown(config)}: {error}") from error
 
 
 def _try_configuration(entry: AdapterEntry, config: Config) -> frozenset[str]:
@@ -281,6 +292,7 @@ def _try_configuration(entry: AdapterEntry, config: Config) -> frozenset[str]:
     with closing(adapter):
         _check_claims(entry, config, adapter)
         _check_header(entry.name, adapter)
+        _rehearse(entry, config)
         sample = make_sample(adapter.kind, config, adapter.capabilities)
         for number in sample:
             _check_step(entry, adapter, number, sample)
@@ -292,8 +304,6 @@ _OF_ENGINES = frozenset({"bare_holds", "bare_inserts"})
 
 
 def _check_claims(entry: AdapterEntry, config: Config, adapter: Adapter) -> None:
-    if not isinstance(adapter.capabilities, frozenset):
-        raise AdapterError(entry.name, f"capabilities must be a frozenset, not {adapter.capabilities!r}")
     unknown = sorted(adapter.capabilities - set(CAPABILITIES))
     if unknown:
         raise AdapterError(
@@ -310,6 +320,16 @@ def _check_claims(entry: AdapterEntry, config: Config, adapter: Adapter) -> None
         changed = find_changed(header_of(adapter), twin)
         if changed is not None:
             raise AdapterError(entry.name, f"two of {config} differ in {changed}")
+
+
+def _rehearse(entry: AdapterEntry, config: Config) -> None:
+    """Let a new one show by a few steps that what it answers and what it tells agree.
+
+    What hangs or ends its conversation is left to the search, which keeps the program that led to it.
+    """
+    adapter = build_adapter(entry.place, config)
+    with suppress(ConversationError, HungError), closing(adapter):
+        rehearse(adapter)
 
 
 def _check_header(name: str, adapter: Adapter) -> None:
@@ -333,9 +353,13 @@ def _check_step(entry: AdapterEntry, adapter: Adapter, number: int, sample: Mapp
     except (InvariantViolation, ProgramError) as error:
         raise fail(str(error)) from error
     problem = find_fault(outcome, step)
-    if problem is not None:
-        has_failed = isinstance(outcome, Outcome) and isinstance(outcome.result, out.Failed)
-        raise fail(problem + (_find_line(entry, adapter.config, number, sample) if has_failed else ""))
+    if problem is None:
+        return
+    if isinstance(outcome, Outcome) and isinstance(outcome.result, out.Failed):
+        problem += _find_line(entry, adapter.config, number, sample)
+    elif isinstance(outcome, Outcome) and problem == _find_wrong_sizes(outcome):
+        problem += place_of(adapter, "sizes")
+    raise fail(problem)
 
 
 def _find_line(entry: AdapterEntry, config: Config, last: int, sample: Mapping[int, SampleStep]) -> str:
@@ -355,7 +379,7 @@ def _find_line(entry: AdapterEntry, config: Config, last: int, sample: Mapping[i
 def find_fault(outcome: Outcome, step: SampleStep) -> str | None:
     """Say what is wrong with the outcome of a step of the sample; ``None`` where nothing is."""
     if not isinstance(outcome, Outcome):
-        return f"answered {outcome!r}, which is not an Outcome"
+        return f"answered {shown(outcome)}, which is not an Outcome"
     return (
         _find_wrong_result(outcome.result, step) or _find_wrong_sizes(outcome) or _find_lost_in_json(outcome)
     )
@@ -379,13 +403,23 @@ def _find_wrong_result(result: Result, step: SampleStep) -> str | None:
 
 
 def _find_wrong_sizes(outcome: Outcome) -> str | None:
-    for sizes in (outcome.sizes, *(getattr(effect, "sizes", {}) for effect in outcome.effects)):
-        for key, value in sizes.items():
-            if not isinstance(key, str) or type(value) is not int:
-                return f"the size {key!r} is {value!r}; sizes are integers by name"
     if not isinstance(outcome.effects, tuple) or not all(isinstance(it, Effect) for it in outcome.effects):
         return f"effects are {outcome.effects!r}; they must be a tuple of Effect"
-    return None
+    for sizes in (outcome.sizes, *(effect.sizes for effect in outcome.effects)):
+        if type(sizes) is not dict:
+            return f"sizes are {shown(sizes)}; they must be a dict of integers by name"
+        for key, value in sizes.items():
+            if not isinstance(key, str) or type(value) is not int:
+                return f"the size {shown(key)} is {shown(value)}; sizes are integers by name"
+    return find_unknown_size(outcome.sizes)
+
+
+def find_unknown_size(sizes: Mapping[str, int]) -> str | None:
+    """Say which name of a size nobody knows; ``None`` where all are known."""
+    if SIZE_NAMES.issuperset(sizes):
+        return None
+    unknown = next(name for name in sizes if name not in SIZE_NAMES)
+    return f"sizes have the unknown name {shown(unknown)}; known are {', '.join(sorted(SIZE_NAMES))}"
 
 
 def _find_lost_in_json(outcome: Outcome) -> str | None:

@@ -87,7 +87,8 @@ class ViolationRow(Row, frozen=True):
     """A broken law and a program for it; it is the smallest as far as a search to its end can tell.
 
     ``played_again`` says whether the acts in its file show what its operations alone do not; ``mistakes`` are
-    this package's own, made while a smaller program was looked for.
+    this package's own, made while a smaller program was looked for. ``doubt`` says which mistake of the
+    adapter would look the same, behind the words *the adapter*; empty where none is known.
     """
 
     law: str
@@ -105,6 +106,7 @@ class ViolationRow(Row, frozen=True):
     played_again: bool = False
     mistakes: tuple[str, ...] = ()
     operation: str = ""
+    doubt: str = ""
 
 
 class DeviationRow(Row, frozen=True):

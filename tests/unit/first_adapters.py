@@ -1,0 +1,707 @@
+"""First adapters of caches that are right: each makes one mistake that beginners make, and no law is broken.
+
+The caches know nothing of pymllm, and have a pool each: a list of free slots, or an object with methods.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from pymllm.adapters.base import BaseAdapter
+from pymllm.adapters.own_blocks import Blocks
+from pymllm.adapters.simple import PrefixAdapter, SlotAdapter
+from pymllm.history.files import Config
+from pymllm.history.operations import Alloc, Evict, Free, Insert, Key, Match, Operation
+from pymllm.history.outcomes import Done, Evicted, Inserted, Matched, NoRoom, Outcome, Result
+from pymllm.history.outcomes import Slots as Slots_
+
+Prefix = tuple[int, ...]
+
+
+class Pool:
+    """Free slots, the first page left out for padding."""
+
+    def __init__(self, page: int, slots: int) -> None:
+        self.page = page
+        self.slots = list(range(page, page + slots))
+
+    def take(self, count: int) -> list[int] | None:
+        count = -(-count // self.page) * self.page
+        if count > len(self.slots):
+            return None
+        taken, self.slots = self.slots[:count], self.slots[count:]
+        return taken
+
+    def put(self, slots: list[int]) -> None:
+        self.slots += slots
+
+
+class Pages:
+    """A prefix cache, a dictionary of pages; the oldest leaf goes first."""
+
+    def __init__(self, page: int, slots: int) -> None:
+        self.page = page
+        self.pool = Pool(page, slots)
+        self.pages: dict[Prefix, list[int]] = {}
+        self.holds: Counter[Prefix] = Counter()
+
+    def paths(self, tokens: Prefix) -> list[Prefix]:
+        return [tokens[:end] for end in range(self.page, len(tokens) + 1, self.page)]
+
+    def match(self, tokens: Prefix) -> list[int]:
+        found: list[int] = []
+        for path in self.paths(tokens):
+            if path not in self.pages:
+                break
+            self.pages[path] = self.pages.pop(path)
+            found += self.pages[path]
+        return found
+
+    def insert(self, tokens: Prefix, slots: list[int]) -> int:
+        known = len(self.match(tokens))
+        for path in self.paths(tokens)[known // self.page :]:
+            self.pages[path] = slots[len(path) - self.page : len(path)]
+        return known
+
+    def evict(self, count: int) -> list[int]:
+        gone = self.forget(count)
+        self.pool.put(gone)
+        return gone
+
+    def forget(self, count: int) -> list[int]:
+        gone: list[int] = []
+        while len(gone) < count:
+            inner = {path[: -self.page] for path in self.pages}
+            leaf = next((it for it in self.pages if it not in inner and not self.holds[it]), None)
+            if leaf is None:
+                break
+            gone += self.pages.pop(leaf)
+        return gone
+
+    def reset(self) -> list[int]:
+        self.holds.clear()
+        return self.evict(len(self.pages) * self.page)
+
+    def hold(self, tokens: Prefix, by: int = 1) -> None:
+        self.holds.update(dict.fromkeys(self.paths(tokens), by))
+
+
+class Right(PrefixAdapter):
+    """Makes no mistake."""
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        {"page_size": page, "pool": "token", "slots": 12 * page} for page in (1, 2)
+    )
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.begin()
+
+    def begin(self) -> None:
+        self.cache = Pages(self.page_size, self.number("slots"))
+
+    def claim(self) -> Collection[str]:
+        return {"pool", "exact_lru"}
+
+    def sizes(self) -> Any:
+        return {"available_size": len(self.cache.pool.slots)}
+
+    def alloc(self, tokens: int) -> Any:
+        slots = self.cache.pool.take(tokens)
+        return slots and slots[:tokens]
+
+    def free(self, slots: list[int]) -> None:
+        self.cache.pool.put(self.slots_of(self.pages_of(slots)))
+
+    def match(self, key: Key) -> Any:
+        slots = self.cache.match(key.tokens)  # type: ignore[arg-type]
+        return slots, key.tokens[: len(slots)]
+
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        return self.cache.insert(key.tokens, slots), key.tokens  # type: ignore[arg-type]
+
+    def evict(self, tokens: int) -> Any:
+        return self.gave_back(self.cache.evict(tokens))
+
+    def lock(self, node: Any) -> Any:
+        self.cache.hold(node)
+
+    def unlock(self, node: Any, token: Any) -> None:
+        self.cache.hold(node, -1)
+
+    def reset(self) -> None:
+        self.gave_back(self.cache.reset())
+
+
+class Watches(Right):
+    """Makes no mistake, and watches the pool."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.calls.watch(self.cache.pool, "put")
+
+    def evict(self, tokens: int) -> Any:
+        return len(self.cache.evict(tokens))
+
+    def reset(self) -> None:
+        self.cache.reset()
+
+
+class Tensors(Right):
+    """Makes no mistake: numbers come as tensors and as those of NumPy, and holds have tokens of their own."""
+
+    def sizes(self) -> Any:
+        return {name: np.int64(size) for name, size in super().sizes().items()}
+
+    def alloc(self, tokens: int) -> Any:
+        slots = super().alloc(tokens)
+        return slots and torch.tensor(slots)
+
+    def match(self, key: Key) -> Any:
+        slots, node = super().match(key)
+        return np.array(slots, dtype=np.int32), node
+
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        known, node = super().insert(key, slots)
+        return np.int64(known), node
+
+    def evict(self, tokens: int) -> Any:
+        return torch.tensor(self.gave_back(torch.tensor(self.cache.evict(tokens))))
+
+    def lock(self, node: Any) -> Any:
+        super().lock(node)
+        return object()
+
+
+# -- what goes back and is not told --------------------------------------------------------------------------
+
+
+class EvictTellsNothing(Right):
+    """The cache has a free list of its own, and only the count is passed on."""
+
+    def evict(self, tokens: int) -> Any:
+        return len(self.cache.evict(tokens))
+
+
+class EvictTellsNothingAndCountsNothing(EvictTellsNothing):
+    """The same, and no size shows it."""
+
+    def sizes(self) -> Any:
+        return {}
+
+
+class ResetTellsNothing(Right):
+    def reset(self) -> None:
+        self.cache.reset()
+
+
+class ResetTellsNothingAndCountsNothing(ResetTellsNothing):
+    """Nothing is evicted before the first reset, and no size shows what a reset gives back."""
+
+    def evict(self, tokens: int) -> Any:
+        return 0
+
+    def sizes(self) -> Any:
+        return {}
+
+
+class ResetAnew(Right):
+    """What the caller has is gone from the pool's books."""
+
+    def reset(self) -> None:
+        self.begin()
+
+
+class ResetAnewWatched(Watches):
+    """The pool that is watched is dead after a reset."""
+
+    def reset(self) -> None:
+        self.cache = Pages(self.page_size, self.number("slots"))
+
+
+class ResetAnewWatchedAgain(Watches):
+    """The new pool is watched, too."""
+
+    def reset(self) -> None:
+        self.begin()
+
+
+class WatchesAnother(Watches):
+    """Watches a pool that is nobody's."""
+
+    def begin(self) -> None:
+        Right.begin(self)
+        self.calls.watch(Pool(1, 1), "put")
+
+
+class DuplicatesAreFreed(Right):
+    """The cache frees those slots of an insert that it does not need, and nobody is told."""
+
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        known, node = super().insert(key, slots)
+        self.free(slots[:known])
+        return known, node
+
+
+class DuplicatesAreFreedAndTold(Right):
+    """The same, and told; they are still the caller's."""
+
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        known, node = super().insert(key, slots)
+        self.free(slots[:known])
+        self.gave_back(slots[:known])
+        return known, node
+
+
+class TellsTwice(Watches):
+    """Watches the pool and says it, too."""
+
+    def evict(self, tokens: int) -> Any:
+        return self.gave_back(self.cache.evict(tokens))
+
+
+class TellsPages(Right):
+    """Names pages in place of slots."""
+
+    def evict(self, tokens: int) -> Any:
+        gone = self.cache.evict(tokens)
+        self.gave_back(self.pages_of(gone))
+        return len(gone)
+
+
+class TellsWhatTheCallerFrees(Right):
+    def free(self, slots: list[int]) -> None:
+        super().free(slots)
+        self.gave_back(slots)
+
+
+# -- answers -------------------------------------------------------------------------------------------------
+
+
+class EvictReturnsNothing(Right):
+    def evict(self, tokens: int) -> Any:
+        if tokens > 0:
+            self.gave_back(self.cache.evict(tokens))
+            return None
+        return 0
+
+
+class EvictReturnsSlots(Right):
+    def evict(self, tokens: int) -> Any:
+        gone = self.cache.evict(tokens)
+        self.gave_back(gone)
+        return gone
+
+
+class EvictReturnsPages(Right):
+    def evict(self, tokens: int) -> Any:
+        return self.gave_back(self.cache.evict(tokens)) // self.page_size
+
+
+class EvictReturnsWhetherItDid(Right):
+    def evict(self, tokens: int) -> Any:
+        return self.gave_back(self.cache.evict(tokens)) > 0
+
+
+class InsertReturnsALength(Right):
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        return super().insert(key, slots)[0]
+
+
+class InsertReturnsNothing(Right):
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        super().insert(key, slots)
+
+
+class InsertReturnsWhatIsThereNow(Right):
+    """How many tokens are cached after it, not before."""
+
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        super().insert(key, slots)
+        return len(self.cache.match(key.tokens)), key.tokens  # type: ignore[arg-type]
+
+
+class MatchReturnsALength(Right):
+    def match(self, key: Key) -> Any:
+        slots, node = super().match(key)
+        return len(slots), node
+
+
+class MatchReturnsSlots(Right):
+    def match(self, key: Key) -> Any:
+        return super().match(key)[0]
+
+
+class MatchReturnsNothing(Right):
+    """``None`` where nothing is found."""
+
+    def match(self, key: Key) -> Any:
+        slots, node = super().match(key)
+        return (slots, node) if slots else None
+
+
+class AllocReturnsPages(Right):
+    def alloc(self, tokens: int) -> Any:
+        slots = self.cache.pool.take(tokens)
+        return slots and self.pages_of(slots)
+
+
+class AllocReturnsWholePages(Right):
+    def alloc(self, tokens: int) -> Any:
+        return self.cache.pool.take(tokens)
+
+
+class AllocReturnsAnEmptyList(Right):
+    """Where there is too little room."""
+
+    def alloc(self, tokens: int) -> Any:
+        return super().alloc(tokens) or []
+
+
+class AllocRaises(Right):
+    """Where there is too little room."""
+
+    def alloc(self, tokens: int) -> Any:
+        slots = super().alloc(tokens)
+        if slots is None:
+            raise MemoryError("pool is full")
+        return slots
+
+
+class AllocOfNothingReturnsNone(Right):
+    def alloc(self, tokens: int) -> Any:
+        return super().alloc(tokens) or None
+
+
+class RootIsNone(Right):
+    """A match of nothing gives no node, which the cache cannot hold."""
+
+    def match(self, key: Key) -> Any:
+        slots, node = super().match(key)
+        return slots, node or None
+
+
+class LockTakesAnother(Right):
+    """The cache holds nodes by what a match returned as slots."""
+
+    def lock(self, node: Any) -> Any:
+        return self.cache.holds[node[0]].add()  # type: ignore[attr-defined]
+
+
+# -- sizes ---------------------------------------------------------------------------------------------------
+
+
+class SizesNeverChange(Right):
+    def begin(self) -> None:
+        super().begin()
+        self.first = super().sizes()
+
+    def sizes(self) -> Any:
+        return self.first
+
+
+class SizesInPages(Right):
+    def sizes(self) -> Any:
+        return {"available_size": len(self.cache.pool.slots) // self.page_size}
+
+
+class SizesWithPadding(Right):
+    """Counts the first page, which nobody gets."""
+
+    def sizes(self) -> Any:
+        return {"available_size": len(self.cache.pool.slots) + self.page_size}
+
+
+class SizesOfAnotherName(Right):
+    def sizes(self) -> Any:
+        return {"free": len(self.cache.pool.slots)}
+
+
+class SizesAreNone(Right):
+    def sizes(self) -> Any:
+        return None
+
+
+class SizesAreNoneLater(Right):
+    """Once something is cached."""
+
+    def sizes(self) -> Any:
+        return None if self.cache.pages else super().sizes()
+
+
+class SizesAreANumber(Right):
+    def sizes(self) -> Any:
+        return len(self.cache.pool.slots)
+
+
+class SizesAreTensors(Right):
+    def sizes(self) -> Any:
+        return {"available_size": torch.tensor([1.5, 2.5])}
+
+
+# -- without the helper --------------------------------------------------------------------------------------
+
+
+class Bare(BaseAdapter):
+    """Makes its results itself, and forgets the effects."""
+
+    KIND = "prefix"
+    CONFIGURATIONS = Right.CONFIGURATIONS
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.cache = Pages(self.number("page_size"), self.number("slots"))
+        self.given: dict[int, Prefix] = {}
+
+    def claim(self) -> Collection[str]:
+        return {"pool"}
+
+    def sizes(self) -> Any:
+        return {"available_size": len(self.cache.pool.slots)}
+
+    def do_alloc(self, step: int, operation: Alloc) -> Result:
+        slots = self.cache.pool.take(operation.tokens)
+        return NoRoom() if slots is None else Slots_(tuple(slots[: operation.tokens]))
+
+    def do_free(self, step: int, operation: Free) -> Result:
+        self.cache.pool.put(self.numbers(operation.slots))
+        return Done()
+
+    def do_match(self, step: int, operation: Match) -> Result:
+        slots = self.cache.match(operation.key.tokens)  # type: ignore[arg-type]
+        return Matched(tuple(slots), len(slots))
+
+    def do_insert(self, step: int, operation: Insert) -> Result:
+        tokens: Any = operation.key.tokens
+        known = self.cache.insert(tokens, self.numbers(operation.slots or ()))
+        return Inserted(known, ((known, len(tokens)),) if known < len(tokens) else ())
+
+    def do_evict(self, step: int, operation: Evict) -> Result:
+        return Evicted(len(self.cache.evict(operation.tokens)))
+
+
+# -- allocators ----------------------------------------------------------------------------------------------
+
+
+class Slots(SlotAdapter):
+    """Makes no mistake."""
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple({"page_size": page, "pages": 6} for page in (1, 2))
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.clear()
+
+    def clear(self) -> None:
+        self.pool = Pool(self.page_size, self.number("pages") * self.page_size)
+
+    def claim(self) -> Collection[str]:
+        return {"pool"}
+
+    def sizes(self) -> Any:
+        return {"available_size": len(self.pool.slots)}
+
+    def alloc(self, tokens: int) -> Any:
+        slots = self.pool.take(tokens)
+        return slots and slots[:tokens]
+
+    def free(self, slots: list[int]) -> None:
+        self.pool.put(self.slots_of(self.pages_of(slots)))
+
+
+class SlotsAsPages(Slots):
+    def alloc(self, tokens: int) -> Any:
+        slots = self.pool.take(tokens)
+        return slots and self.pages_of(slots)
+
+
+class SlotsInWholePages(Slots):
+    def alloc(self, tokens: int) -> Any:
+        return self.pool.take(tokens)
+
+
+class SlotsOfNothingRaise(Slots):
+    def alloc(self, tokens: int) -> Any:
+        if not tokens:
+            raise ValueError("nothing asked for")
+        return super().alloc(tokens)
+
+
+class SlotsRaise(Slots):
+    def alloc(self, tokens: int) -> Any:
+        slots = super().alloc(tokens)
+        if slots is None:
+            raise RuntimeError("out of memory")
+        return slots
+
+
+class SlotsNeverChange(Slots):
+    def sizes(self) -> Any:
+        return {"available_size": self.number("pages") * self.page_size}
+
+
+class SlotsInPages(Slots):
+    def sizes(self) -> Any:
+        return {"available_size": len(self.pool.slots) // self.page_size}
+
+
+class TooManySlots(Slots):
+    """The pool is built with its padding counted, which it then adds."""
+
+    def clear(self) -> None:
+        self.pool = Pool(self.page_size, (self.number("pages") + 1) * self.page_size)
+
+
+class SlotsWithPadding(Slots):
+    def sizes(self) -> Any:
+        return {"available_size": len(self.pool.slots) + self.page_size}
+
+
+# -- right adapters of wrong classes -------------------------------------------------------------------------
+
+
+class LeakyPages(Pages):
+    """Forgets to give back what it evicts."""
+
+    def evict(self, count: int) -> list[int]:
+        return self.forget(count)
+
+
+class Leaks(Right):
+    def begin(self) -> None:
+        self.cache = LeakyPages(self.page_size, self.number("slots"))
+
+
+class LeaksWatched(Watches):
+    """What never reaches the pool, nobody sees."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.cache.__class__ = LeakyPages
+
+
+class EvictsEverything(Right):
+    """Takes all that nobody holds, however little is asked for."""
+
+    def evict(self, tokens: int) -> Any:
+        return super().evict(tokens and len(self.cache.pages) * self.page_size)
+
+
+class EvictsMutely(Right):
+    """Gives back what it evicts, and says that it evicted nothing."""
+
+    def evict(self, tokens: int) -> Any:
+        self.cache.evict(tokens)
+        return self.gave_back([])
+
+
+class EvictsHeld(Right):
+    """Looks at no hold."""
+
+    def lock(self, node: Any) -> Any:
+        return None
+
+    def unlock(self, node: Any, token: Any) -> None:
+        return None
+
+
+class FreesTwice(Right):
+    """Evicted slots stand in the free list twice."""
+
+    def evict(self, tokens: int) -> Any:
+        gone = self.cache.evict(tokens)
+        self.cache.pool.put(gone)
+        return self.gave_back(gone)
+
+
+class ResetKeeps(Right):
+    """A reset takes the pages, and gives nothing back."""
+
+    def reset(self) -> None:
+        self.cache.holds.clear()
+        self.cache.pages.clear()
+
+
+class LosesSlots(Slots):
+    """Takes slots for an allocation that it refuses: the pool of README."""
+
+    def alloc(self, tokens: int) -> Any:
+        count = -(-tokens // self.page_size) * self.page_size
+        taken, self.pool.slots = self.pool.slots[:count], self.pool.slots[count:]
+        return taken[:tokens] if len(taken) == count else None
+
+
+class HandsOutWhatThereIs(Slots):
+    """Fewer slots than were asked for."""
+
+    def alloc(self, tokens: int) -> Any:
+        count = -(-tokens // self.page_size) * self.page_size
+        taken, self.pool.slots = self.pool.slots[:count], self.pool.slots[count:]
+        return taken[:tokens]
+
+
+class HandsOutTwice(Slots):
+    """Never takes what it hands out from its books, so that no size changes."""
+
+    def alloc(self, tokens: int) -> Any:
+        return self.pool.slots[:tokens]
+
+    def free(self, slots: list[int]) -> None:
+        return None
+
+
+class TellsItsSizeOnly(Slots):
+    """Makes no mistake: the whole pool has one size."""
+
+    def sizes(self) -> Any:
+        return {"size": self.number("pages") * self.page_size}
+
+
+class HandsOutPadding(Slots):
+    """Counts from 0."""
+
+    def clear(self) -> None:
+        super().clear()
+        self.pool.slots = list(range(self.number("pages") * self.page_size))
+
+
+# -- what nobody can tell apart ------------------------------------------------------------------------------
+
+
+class ResetAnewTold(Right):
+    """What the cache had is told, and what callers have is free, too."""
+
+    def reset(self) -> None:
+        self.gave_back(self.cache.reset())
+        self.begin()
+
+
+class CountsTooLittle(Watches):
+    """The cache says of no eviction how much went."""
+
+    def evict(self, tokens: int) -> Any:
+        self.cache.evict(tokens)
+        return 0
+
+
+class RaisesLate(Slots):
+    """Raises for lack of room, and has taken by then what there was."""
+
+    def alloc(self, tokens: int) -> Any:
+        if tokens > len(self.pool.slots):
+            self.pool.slots.clear()
+            raise MemoryError("full")
+        return super().alloc(tokens)
+
+
+class NobodyIsTold(Blocks):
+    """No observer was set."""
+
+    def apply(self, step: int, operation: Operation) -> Outcome:
+        return dataclasses.replace(super().apply(step, operation), effects=())
