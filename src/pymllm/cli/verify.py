@@ -78,9 +78,7 @@ _COLOURS = {Verdict.VIOLATED: "red", Verdict.UNKNOWN: "yellow", Verdict.HOLDS: "
 
 BUT, BUT_FOR = " *", "but for deviations that are listed above"
 
-_UNFINISHED = (
-    "    perhaps not the smallest: the search for smaller ones was cut short (--profile deep has longer)"
-)
+_UNFINISHED = "    perhaps not the smallest: the search for smaller ones was cut short"
 
 
 def read_release(context: click.Context, param: click.Parameter, text: str | None) -> SearchedRelease | None:

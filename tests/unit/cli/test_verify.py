@@ -103,11 +103,13 @@ def test_what_hangs_ends_with_3_and_its_program(tiny: str) -> None:
     assert again.stderr.startswith(f"pymllm: adapter {name}: hung in step ")
 
 
+@pytest.mark.usefixtures("work_here")
 def test_what_is_left_unfinished_is_not_called_the_smallest(
     tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two programs are not enough to make one small."""
     monkeypatch.setitem(PROFILES, "dev", dataclasses.replace(DEV, shrinks=2))
+    monkeypatch.setattr("pymllm.conformance.shrinker._PLAYS", 2)
     arguments = ("--adapter", f"{tiny}:KeepsEntries", *FEW)
     text = verify(*arguments).stdout
     assert "    program    perhaps not the smallest: the search for smaller ones" in text
@@ -115,6 +117,18 @@ def test_what_is_left_unfinished_is_not_called_the_smallest(
     assert f"\n    smaller    pymllm shrink {file} --adapter {tiny}:KeepsEntries\n" in text
     document = json.loads(verify(*arguments, "--json").stdout)
     assert [it["smallest"] for it in document["adapters"][0]["violations"]] == [False]
+
+
+def test_a_program_that_was_shrunk_to_its_end_carries_no_hedge(
+    tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However soon Hypothesis had to stop: nothing that the passes try can be left out any more."""
+    monkeypatch.setitem(PROFILES, "dev", dataclasses.replace(DEV, shrinks=2))
+    text = verify("--adapter", f"{tiny}:KeepsEntries", *FEW).stdout
+    assert "    at         step 4, in a program of 4 steps " in text
+    assert "\n    program\n" in text
+    assert "smallest" not in text
+    assert "pymllm shrink" not in text
 
 
 @pytest.mark.usefixtures("work_here")
