@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.program import escaped
+from pymllm.cli.search_files import earlier_lines, save_programs
 from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import (
@@ -39,7 +41,6 @@ from pymllm.cli.verify import (
     judged_laws,
     plan_search,
     played,
-    save_programs,
     search,
     style_of,
     verdict_lines,
@@ -113,17 +114,20 @@ def compare_command(
     files = save_programs(report, output)
     document = report.comparison(files)
     keep_run(store, document, programs=files.programs.values())
-    return tell(document, make_text, as_json, report.interruption)
+    return tell(document, partial(make_text, earlier=files.earlier), as_json, report.interruption)
 
 
 compare_command.params += [option for option in verify_command.params if option.name in _SHARED]
 
 
-def make_text(document: CompareDocument) -> str:
-    """Lay a comparison out as text: what is violated or unknown, then the matrix, for a few adapters each."""
+def make_text(document: CompareDocument, earlier: Sequence[str] = ()) -> str:
+    """Lay a comparison out as text: what is violated or unknown, then the matrix, for a few adapters each.
+
+    ``earlier`` are files of other searches that lie beside those of this one.
+    """
     found = [text for _, text in violation_lines(document)]
     parts: list[RenderableType | tuple[str, str]] = [_heading(document), *verdict_lines(document)]
-    parts += [*found, *problem_lines(document.adapters), ""]
+    parts += [*found, *problem_lines(document.adapters), *earlier_lines(earlier), ""]
     if document.deviations:
         parts += [deviation_table(document.deviations), ""]
     if judged_laws(document):

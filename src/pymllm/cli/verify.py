@@ -6,7 +6,6 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,8 +19,9 @@ from pymllm.cli import options
 from pymllm.cli.check_protocol import check_protocols
 from pymllm.cli.faults import choose_faults, kept_of, look_and_tell, refuse_beside_faults
 from pymllm.cli.program import complain, escaped
+from pymllm.cli.search_files import earlier_lines, save_programs
 from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
-from pymllm.cli.store import keep_run, refuse_own_input, save_program, save_text
+from pymllm.cli.store import keep_run, refuse_own_input
 from pymllm.cli.tables import (
     deviation_lines,
     deviation_table,
@@ -42,7 +42,7 @@ from pymllm.conformance.documents.searches import (
     SearchedRelease,
     VerifyDocument,
 )
-from pymllm.history.files import Deviation, History
+from pymllm.history.files import Deviation
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.quantities import count_of
 from pymllm.text_file import cut, read_text_file, write_text_file
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pymllm.conformance.kept import KeptResults
-    from pymllm.conformance.results import SavedFiles, VerifyReport
+    from pymllm.conformance.results import VerifyReport
     from pymllm.conformance.search_tasks import VerifyPlan
     from pymllm.conformance.shards import Shard
 
@@ -82,9 +82,7 @@ BUT, BUT_FOR = " *", "but for deviations that are listed above"
 ENDED = " ~"
 ENDED_BY = "not searched to its end, since the violation of another law ended a search: mend that first"
 
-_UNFINISHED = (
-    "    perhaps not the smallest: the search for smaller ones was cut short (--profile deep has longer)"
-)
+_UNFINISHED = "    perhaps not the smallest: the search for smaller ones was cut short"
 
 
 def read_release(context: click.Context, param: click.Parameter, text: str | None) -> SearchedRelease | None:
@@ -262,7 +260,8 @@ def verify_command(
     keep_run(store, document, programs=files.programs.values())
     if as_json:
         _complain_of(document)
-    return tell(document, partial(make_text, verbose=verbose), as_json, report.interruption)
+    show = partial(make_text, verbose=verbose, earlier=files.earlier)
+    return tell(document, show, as_json, report.interruption)
 
 
 # -- what to do --------------------------------------------------------------------------------------------
@@ -301,32 +300,6 @@ def search(plan: VerifyPlan, progress: str, kept: KeptResults[Any, Any] | None =
         return verify(plan, partial(progress_bar, progress, unit=""), kept)
 
 
-def save_programs(report: VerifyReport, folder: Path) -> SavedFiles:
-    """Write every program that there is to look at, in place of those of the same name."""
-    from pymllm.conformance.results import SavedFiles
-
-    files = SavedFiles()
-    for adapter in report.adapters:
-        name, seed = options.file_name_of(adapter.name), report.seed
-        for finding in adapter.findings:
-            history = _annotated(finding.history, report, str(finding.violation))
-            path = save_program(history, folder / f"{name}-{finding.law}-{seed}.jsonl")
-            if path is not None:
-                files.programs[adapter.name, finding.law] = path
-        for place, problem in enumerate(adapter.problems):
-            begin = f"{name}-crash{place + 1}-{seed}"
-            if problem.history is not None:
-                history = _annotated(problem.history, report, problem.message)
-                path = save_program(history, folder / f"{begin}.jsonl")
-                if path is not None:
-                    files.crashes[adapter.name, place] = path
-            if problem.conversation is not None:
-                path = save_text(problem.conversation.text, folder / f"{begin}-conversation.txt")
-                if path is not None:
-                    files.conversations[adapter.name, place] = path
-    return files
-
-
 def _write_deviations(document: VerifyDocument, path: Path) -> None:
     """Write a table for each violation behind those that are in the file."""
     from pymllm.conformance.deviations import begin_deviations, read_deviations
@@ -342,15 +315,14 @@ def _write_deviations(document: VerifyDocument, path: Path) -> None:
     write_text_file(path, "\n".join(parts))
 
 
-def _annotated(history: History, report: VerifyReport, note: str) -> History:
-    return History(replace(history.header, versions=report.versions, note=note), history.steps)
-
-
 # -- as text -----------------------------------------------------------------------------------------------
 
 
-def make_text(document: VerifyDocument, *, verbose: bool = False) -> str:
-    """Lay a verification out as text; ``verbose`` has every coverage goal, adapter and machine, too."""
+def make_text(document: VerifyDocument, *, verbose: bool = False, earlier: Sequence[str] = ()) -> str:
+    """Lay a verification out as text; ``verbose`` has every coverage goal, adapter and machine, too.
+
+    ``earlier`` are files of other searches that lie beside those of this one.
+    """
     it, laws = document, judged_laws(document)
     parts: list[RenderableType | tuple[str, str]] = [
         f"{heading(it)}, {count_of(it.jobs or 1, 'process', 'processes')}\n",
@@ -359,11 +331,13 @@ def make_text(document: VerifyDocument, *, verbose: bool = False) -> str:
     for violation, text in violation_lines(it):
         parts += [text, f"    program{'' if violation.smallest else _UNFINISHED}"]
         parts += program_lines(violation.program)
-    parts += problem_lines(it.adapters)
+    parts += [*problem_lines(it.adapters), *earlier_lines(earlier)]
     if it.deviations:
         parts += ["", deviation_table(it.deviations)]
     if laws:
-        parts += ["", _law_table(laws, it.adapters, {row.law for row in it.deviations if row.programs})]
+        claimed = [law for law in laws if law.verdict is not Verdict.NOT_CLAIMED]
+        parts += ["", _law_table(claimed, it.adapters, {row.law for row in it.deviations if row.programs})]
+        parts += _unclaimed_lines(laws, verbose=verbose)
     if laws and it.invariants:
         parts += ["", _invariant_table(it)]
     if it.goals:
@@ -502,6 +476,23 @@ def _law_table(
             style=style_of(law.verdict) if is_bad else "",
         )
     return table
+
+
+def _unclaimed_lines(laws: Iterable[LawRow], *, verbose: bool) -> Iterator[str]:
+    """Count and name the laws that no adapter claims, in one line if there are any."""
+    ids = [law.id for law in laws if law.verdict is Verdict.NOT_CLAIMED]
+    if ids:
+        hint = "" if verbose else " (--verbose lists them)"
+        yield f"\n{WORDS[Verdict.NOT_CLAIMED]}: {count_of(len(ids), 'law')}, {name_laws(ids)}{hint}"
+
+
+def name_laws(ids: Sequence[str]) -> str:
+    """Name laws by their ids, those that follow each other as one: ``A7, S1-S7``."""
+    runs: list[list[str]] = []
+    for id in ids:
+        is_next = runs and id == f"{runs[-1][-1][0]}{int(runs[-1][-1][1:]) + 1}"
+        runs = [*runs[:-1], [*runs[-1], id]] if is_next else [*runs, [id]]
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _legend(document: VerifyDocument, laws: Iterable[LawRow]) -> dict[str, str]:

@@ -90,6 +90,7 @@ class SavedFiles:
     # said
     crashes: dict[tuple[str, int], str] = field(default_factory=dict)
     conversations: dict[tuple[str, int], str] = field(default_factory=dict)
+    earlier: list[str] = field(default_factory=list)  # files of other searches that lie beside them
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from pymllm.conformance.adapter_calls import (
     ended_conversation,
 )
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.shrinker import Finding, make_finding, shrink
+from pymllm.conformance.shrinker import Finding, make_finding, plays_after, shrink
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError
 from pymllm.history.files import History
@@ -48,8 +48,8 @@ class SearchPlan:
     # most seconds to look, by the clock, so that nothing goes on for ever; one program is played in any case.
     # 0 for no limit
     seconds: float = 0.0
-    # most programs that Hypothesis plays to make the first one smaller that fails, and then most to drop
-    # steps. Not a time: what is found must not depend on the machine. 0 keeps what is found as it is
+    # most programs that Hypothesis plays to make the first one smaller that fails; `shrink` comes after it,
+    # to its own end. Not a time: what is found must not depend on the machine. 0 keeps what is found as it is
     shrinks: int = 300
     first_slice: int = 0  # which run of Hypothesis is the first, and how many there are at most:
     # what a search found in one can be found again without those before it
@@ -137,7 +137,6 @@ class _Watch:
         self.most = plan.examples  # and how many programs may have been played
         self._is_stopped = False
         self._is_out_of_time = False
-        self._is_cut = False  # stopped while it made something smaller
         self._is_hung = False
         self._crash: Crash | None = None
         machine.on_end = self._note
@@ -177,7 +176,7 @@ class _Watch:
     def begin(self) -> ActingMachine:
         """Make the machine of the next program; in time, or not at all."""
         if self._is_hung or self.is_late:
-            self._is_stopped, self._is_cut = True, self._failed_at is not None
+            self._is_stopped = True
             raise _TimeIsUp
         return self._machine()
 
@@ -196,10 +195,8 @@ class _Watch:
     def result(self) -> SearchResult:
         """Sum up."""
         spent = time.monotonic() - self._start
-        smallest = [
-            dataclasses.replace(found, is_unfinished=self._is_cut) for found in self._smallest.values()
-        ]
-        short = [shrink(found, seconds=None, plays=self._plan.shrinks) for found in smallest]
+        plays = plays_after(self._plan.shrinks)
+        short = [shrink(found, plays=plays) for found in self._smallest.values()]
         short.sort(key=lambda found: len(found.history))
         found = tuple(make_finding(found) for found in short)
         crash = None if found else self._crash

@@ -16,7 +16,7 @@ from pymllm.conformance.deviations import is_of_version
 from pymllm.conformance.machines import MachineEntry, Profile, load_machine, machines_for
 from pymllm.conformance.results import SearchedConfiguration, judge_adapter
 from pymllm.conformance.search import SearchPlan, SearchResult, search, targeted_run
-from pymllm.conformance.shrinker import Finding, make_finding, pick_smallest, shrink
+from pymllm.conformance.shrinker import Finding, make_finding, pick_smallest, plays_after, shrink
 from pymllm.conformance.smoke import SmokeReport
 from pymllm.history.files import Config, Deviation
 from pymllm.oracle.laws import Law, find_law
@@ -218,7 +218,7 @@ class ShrinkTask:
     config: Config
     machine: MachineEntry
     finding: Finding
-    plays: int  # most programs to play while steps are dropped
+    shrinks: int  # as of `SearchPlan`
     plan: SearchPlan | None  # finds it again and shrinks it; ``None`` drops steps only
     unwanted: Unwanted = field(default_factory=Unwanted)  # meanwhile
 
@@ -262,16 +262,9 @@ def shrink_findings(task: ShrinkTask) -> tuple[Finding, ...]:
     """
     history = task.finding.history
     found = FoundViolation(history, task.finding.violation, scenario=find_scenario(history.header))
-    findings = [make_finding(shrink(found, seconds=None, plays=task.plays))]
+    findings = [make_finding(shrink(found, plays=plays_after(task.shrinks)))]
     if task.plan is not None:
-        machine = _make_machine(task, task.plan.seed)
-        again = search(machine, task.plan).found
-        # Where Hypothesis was cut short, dropping steps may have ended, and numbers could still be smaller.
-        is_unfinished = any(finding.is_unfinished for finding in again)
-        findings = [
-            *(replace(it, is_unfinished=it.is_unfinished or is_unfinished) for it in findings),
-            *again,
-        ]
+        findings += search(_make_machine(task, task.plan.seed), task.plan).found
     return pick_smallest(findings)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Any
 
 from msgspec import structs
@@ -24,11 +24,10 @@ from pymllm.conformance.reduction import (
     unusual,
     without,
 )
-from pymllm.history.files import Config, PlayedAct
+from pymllm.conformance.shrink_references import count_of, cut_row, page_size_of, replaced
+from pymllm.history.files import PlayedAct
 from pymllm.history.operations import (
     Alloc,
-    AllocBlocks,
-    AllocRows,
     Evict,
     Insert,
     Key,
@@ -39,8 +38,6 @@ from pymllm.history.operations import (
 
 Operations = tuple[Operation, ...]
 
-_COUNTS: dict[type, str] = {Alloc: "tokens", AllocBlocks: "count", AllocRows: "count"}
-"""Operations that hand out as many numbers as they are asked for, and the field that says how many."""
 _IN_TOKENS: dict[type, tuple[str, ...]] = {
     Alloc: ("tokens",),
     Evict: ("tokens", "secondary"),
@@ -122,119 +119,6 @@ def drop_pairs(reduction: Reduction) -> None:
     return None
 
 
-def join_operations(reduction: Reduction) -> None:
-    """Let one operation do what the next of its kind did, too: allocations, and what has rows."""
-    while any(reduction.attempt(_joined(reduction.items, *pair)) for pair in _neighbours(reduction.items)):
-        pass
-
-
-def _neighbours(operations: Operations) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of each operation that can be joined with the next one of its kind, and of that."""
-    for kind in dict.fromkeys(map(type, operations)):
-        for pair in pairwise(at for at, operation in enumerate(operations, 1) if type(operation) is kind):
-            if _together(*(operations[number - 1] for number in pair)) is not None:
-                yield pair
-
-
-def _together(one: Any, other: Any) -> Any:
-    """Return an operation with the counts or rows of two; ``None`` where they differ otherwise."""
-    changes: dict[str, Any] = {}
-    for name in one.__struct_fields__:
-        first, second = getattr(one, name), getattr(other, name)
-        if name == _COUNTS.get(type(one)) or (type(first) is tuple and type(second) is tuple):
-            changes[name] = first + second
-        elif first != second:
-            return None
-    return structs.replace(one, **changes) if changes else None
-
-
-def _joined(operations: Operations, first: int, second: int) -> Operations:
-    """Join allocations in the place of the first, whose spans follow, and others in that of the second."""
-    one, other = operations[first - 1], operations[second - 1]
-    count = _COUNTS.get(type(one))
-    given = 0 if count is None else getattr(one, count)
-
-    def change(part: Any) -> Any:
-        if type(part) is Span:
-            is_moved = count is not None and part.step == second
-            return Span(first, given + part.start, given + part.stop) if is_moved else part
-        rows = {name: row for name in part.__struct_fields__ if is_spans(row := getattr(part, name))}
-        return structs.replace(part, **{name: _merged(row) for name, row in rows.items()}) if rows else part
-
-    kept, dropped = (second, first) if count is None else (first, second)
-    joined = _replaced(operations, kept - 1, _together(one, other))
-    return without([changed(operation, change) for operation in joined], {dropped})
-
-
-def untangle_inserts(reduction: Reduction) -> None:
-    """Let inserts take all their slots from one allocation: all of them, then each.
-
-    What a match or another allocation gave is no longer needed then, and can be dropped.
-    """
-    operations = reduction.items
-    tangled = [at for at, operation in enumerate(operations) if _allocation_of(operations, operation)]
-    reduction.attempt(_untangled(operations, tangled))
-    for at in tangled:
-        if at < len(reduction.items):
-            reduction.attempt(_untangled(reduction.items, [at]))
-
-
-def _allocation_of(operations: Operations, operation: Operation) -> int:
-    """Return the last allocation of those steps that gave an insert its slots; 0 where one gave all."""
-    if not isinstance(operation, Insert) or operation.slots is None or len(operation.slots) < 2:
-        return 0
-    steps = [span.step for span in operation.slots if span.step]
-    return max((step for step in steps if isinstance(operations[step - 1], Alloc)), default=0)
-
-
-def _untangled(operations: Operations, places: Sequence[int]) -> Operations:
-    untangled: list[Any] = list(operations)
-    for at in places:
-        number, insert = _allocation_of(operations, operations[at]), untangled[at]
-        if number:
-            length = count_of(insert.slots)
-            untangled[number - 1] = Alloc(max(untangled[number - 1].tokens, length))
-            untangled[at] = structs.replace(insert, slots=(Span(number, 0, length),))
-    return tuple(untangled)
-
-
-# -- rows of spans --
-def is_spans(value: Any) -> bool:
-    """Tell whether a field holds several spans."""
-    return type(value) is tuple and bool(value) and type(value[0]) is Span
-
-
-def count_of(row: tuple[Any, ...]) -> int:
-    """Return the length of a row: of spans, how many numbers they stand for."""
-    return sum(span.stop - span.start for span in row) if is_spans(row) else len(row)
-
-
-def cut_row(row: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
-    """Leave out what is at places ``start`` to ``stop`` of a row: of spans, of the numbers they stand for."""
-    if not is_spans(row):
-        return row[:start] + row[stop:]
-    kept: list[Span] = []
-    begin = 0
-    for span in row:
-        end = begin + span.stop - span.start
-        for first, last in ((begin, min(end, start)), (max(begin, stop), end)):
-            if first < last:
-                kept.append(Span(span.step, span.start + first - begin, span.start + last - begin))
-        begin = end
-    return _merged(kept)
-
-
-def _merged(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Let spans that continue each other be one."""
-    merged: list[Span] = []
-    for span in spans:
-        if merged and (merged[-1].step, merged[-1].stop) == (span.step, span.start):
-            merged[-1] = Span(span.step, merged[-1].start, span.stop)
-        else:
-            merged.append(span)
-    return tuple(merged)
-
-
 def _cuts(length: int, unit: int) -> Iterator[tuple[int, int]]:
     """Yield what to cut out of a key, in whole units from the end on: a half, a quarter, and so on."""
     size = length // unit // 2 or 1
@@ -254,7 +138,7 @@ def _key_of(operation: Operation) -> Key | None:
 
 def shorten_keys(reduction: Reduction) -> None:
     """Cut whole pages out of keys, then single tokens: for all that share them, then for one alone."""
-    page_size = _page_size(reduction.program.config)
+    page_size = page_size_of(reduction.program.config)
     for unit in (page_size, 1) if page_size > 1 else (1,):
         for is_shared in (True, False):
             while any(reduction.attempt(shorter) for shorter in _shorter(reduction.items, unit, is_shared)):
@@ -331,50 +215,11 @@ def _with_tokens(operations: Operations, others: dict[int, int]) -> Operations:
     return tuple(changed(operation, change) for operation in operations)
 
 
-# -- allocations, pages, pools --
-def shrink_allocations(reduction: Reduction) -> None:
-    """Let each allocation be of the pages that somebody names."""
-    page_size = _page_size(reduction.program.config)
-    number = 1
-    while number <= len(reduction.items):
-        kind = type(reduction.items[number - 1])
-        if kind in _COUNTS:
-            _shrink_allocation(reduction, number, page_size if kind is Alloc else 1)
-        number += 1
-
-
-def _shrink_allocation(reduction: Reduction, number: int, unit: int) -> None:
-    operations = reduction.items
-    allocation = operations[number - 1]
-    count = _COUNTS[type(allocation)]
-    named = [
-        it for operation in operations for it in parts(operation) if type(it) is Span and it.step == number
-    ]
-    pages = sorted({place // unit for span in named for place in range(span.start, span.stop)})
-    if len(pages) * unit >= getattr(allocation, count):
-        return
-    moved = {page: place for place, page in enumerate(pages)}
-
-    def change(part: Any) -> Any:
-        if type(part) is not Span or part.step != number or part.start >= part.stop:
-            return part
-        shift = (part.start // unit - moved[part.start // unit]) * unit
-        return Span(number, part.start - shift, part.stop - shift)
-
-    less = structs.replace(allocation, **{count: len(pages) * unit})
-    reduction.attempt(tuple(changed(it, change) for it in _replaced(operations, number - 1, less)))
-
-
-def _page_size(config: Config) -> int:
-    """Return a configuration's tokens per page, 1 where it has no pages."""
-    size = config.get("page_size")
-    return size if type(size) is int and size > 0 else 1
-
-
+# -- pages, pools --
 def shrink_pages(reduction: Reduction) -> None:
     """Let a page be one token: the first of each page, of keys as of slots."""
     config = reduction.program.config
-    size = _page_size(config)
+    size = page_size_of(config)
     if size == 1:
         return
     pools = {key: value for key in _POOLS_IN_TOKENS if type(value := config.get(key)) is int}
@@ -408,7 +253,7 @@ def _lower(reduction: Reduction, key: str) -> bool:
     value = config[key]
     if type(value) is not int:
         return False
-    unit = _page_size(config) if key in _POOLS_OF_PAGES and config.get("pool") != "none" else 1
+    unit = page_size_of(config) if key in _POOLS_OF_PAGES and config.get("pool") != "none" else 1
     counts = dict.fromkeys((1, value // unit // 2, value // unit - 1))
     smaller = [count * unit for count in counts if 0 < count * unit < value]
     return any(reduction.attempt(reduction.items, **{key: size}) for size in smaller)
@@ -424,7 +269,7 @@ def make_usual(reduction: Reduction) -> None:
     for at in range(len(reduction.items)):
         for name in names:
             if at < len(reduction.items):
-                reduction.attempt(_replaced(reduction.items, at, _made_usual(reduction.items[at], name)))
+                reduction.attempt(replaced(reduction.items, at, _made_usual(reduction.items[at], name)))
 
 
 def _made_usual(operation: Operation, name: str) -> Any:
@@ -439,8 +284,7 @@ def lower_numbers(reduction: Reduction) -> None:
     at = len(reduction.items) - 1
     while at >= 0:
         is_lowered = any(
-            reduction.attempt(_replaced(reduction.items, at, lower))
-            for lower in _lowered(reduction.items[at])
+            reduction.attempt(replaced(reduction.items, at, lower)) for lower in _lowered(reduction.items[at])
         )
         # Each time from the beginning: what did not go before may go now.
         at = min(at, len(reduction.items) - 1) if is_lowered else at - 1
@@ -490,10 +334,6 @@ def _smaller(value: Any) -> Iterator[Any]:
         yield (1,) * len(value)
 
 
-def _replaced(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
-    return (*items[:at], item, *items[at + 1 :])
-
-
 # -- acts --
 def lower_arguments(reduction: Reduction, machine: type[ActingMachine]) -> None:
     """Try smaller arguments of each act, which may go down to the least that the machine draws."""
@@ -502,7 +342,7 @@ def lower_arguments(reduction: Reduction, machine: type[ActingMachine]) -> None:
     while at < len(reduction.items):
         for name, (least, _) in known[reduction.items[at].name].act_ranges.items():
             while at < len(reduction.items) and any(
-                reduction.attempt(_replaced(reduction.items, at, lower))
+                reduction.attempt(replaced(reduction.items, at, lower))
                 for lower in _with_less(reduction.items[at], name, least)
             ):
                 pass

@@ -20,16 +20,21 @@ from pymllm.conformance.shrink_passes import (
     drop_kinds,
     drop_pairs,
     drop_runs,
-    join_operations,
     keep_end,
     lower_arguments,
     lower_numbers,
     make_usual,
     merge_tokens,
     shorten_keys,
-    shrink_allocations,
     shrink_pages,
     shrink_pools,
+)
+from pymllm.conformance.shrink_references import (
+    join_operations,
+    lower_spans,
+    match_instead,
+    retarget_references,
+    shrink_allocations,
     untangle_inserts,
 )
 from pymllm.conformance.shrink_trials import (
@@ -118,10 +123,13 @@ _PASSES = (
     drop_runs,
     untangle_inserts,
     drop_runs,
+    retarget_references,
+    match_instead,
     drop_pairs,
     make_usual,
     merge_tokens,
     shorten_keys,
+    lower_spans,
     shrink_allocations,
     shrink_pages,
     shrink_pools,
@@ -142,6 +150,16 @@ class ShrinkProgress:
     seconds: float  # since it began
 
 
+_PLAYS = 2_000
+"""Programs that are enough for nearly every search for a smaller one. Of the first failures of 263 planted
+faults, half were shrunk to the end in 74 programs, and the slowest in 1,876, which took 6 s."""
+
+
+def plays_after(shrinks: int) -> int:
+    """Return how many programs `shrink` may play behind so many of Hypothesis; none behind none."""
+    return max(_PLAYS, shrinks) if shrinks else 0
+
+
 def shrink(
     found: FoundViolation,
     *,
@@ -155,8 +173,8 @@ def shrink(
     It ends with the step that breaks the law, is numbered from 1, has outcomes, and is never larger than the
     one given, which comes back where running it again breaks no law. After ``seconds`` the best so far is
     returned; with ``plays``, the most programs to try, what is found does not depend on the machine. Marked
-    as unfinished where ``found`` is, where there were more programs to try, or the adapter hung. With
-    ``from_outside`` the outcome of an operation must show it, and nobody looks closer.
+    as unfinished where there were more programs to try, or the adapter hung. With ``from_outside`` the
+    outcome of an operation must show it, and nobody looks closer.
     """
     shrinker = Shrinker(found, seconds=seconds, plays=plays, laws=laws, from_outside=from_outside)
     shrinker.run()
@@ -189,7 +207,7 @@ class Shrinker:
     def best(self) -> FoundViolation:
         """The smallest so far."""
         found = self._found if self._reduction is None else self._reduction.found
-        is_unfinished = self._found.is_unfinished or not self._is_finished
+        is_unfinished = not self._is_finished
         mistakes = self.budget.tell_mistakes()
         if (found.is_unfinished, found.mistakes) == (is_unfinished, mistakes):
             return found
@@ -213,7 +231,7 @@ class Shrinker:
                 try:
                     self._reduce_acts(reduction, scenario)
                 finally:
-                    self._found = replace(reduction.found, is_unfinished=self._found.is_unfinished)
+                    self._found = reduction.found
 
     def _begin(self) -> None:
         """Break the law again, by operations alone or else by acts, and make what breaks it smaller."""

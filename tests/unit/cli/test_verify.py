@@ -22,8 +22,9 @@ from pymllm.adapters.registry import OWN
 from pymllm.cli import main, tables
 from pymllm.cli.program import Terminated
 from pymllm.cli.schema import make_schema
+from pymllm.cli.search_files import save_programs
 from pymllm.cli.tables import explain
-from pymllm.cli.verify import PROFILE_NAMES, make_junit, make_text, plan_search, save_programs
+from pymllm.cli.verify import PROFILE_NAMES, make_junit, make_text, name_laws, plan_search
 from pymllm.conformance.machines import CI, DEEP, DEV, PROFILES
 from pymllm.conformance.results import SavedFiles, VerifyReport
 from pymllm.conformance.workers import Task
@@ -104,11 +105,13 @@ def test_what_hangs_ends_with_3_and_its_program(tiny: str) -> None:
     assert again.stderr.startswith(f"pymllm: adapter {name}: hung in step ")
 
 
+@pytest.mark.usefixtures("work_here")
 def test_what_is_left_unfinished_is_not_called_the_smallest(
     tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two programs are not enough to make one small."""
     monkeypatch.setitem(PROFILES, "dev", dataclasses.replace(DEV, shrinks=2))
+    monkeypatch.setattr("pymllm.conformance.shrinker._PLAYS", 2)
     arguments = ("--adapter", f"{tiny}:KeepsEntries", *FEW)
     text = verify(*arguments).stdout
     assert "    program    perhaps not the smallest: the search for smaller ones" in text
@@ -116,6 +119,18 @@ def test_what_is_left_unfinished_is_not_called_the_smallest(
     assert f"\n    smaller    pymllm shrink {file} --adapter {tiny}:KeepsEntries\n" in text
     document = json.loads(verify(*arguments, "--json").stdout)
     assert [it["smallest"] for it in document["adapters"][0]["violations"]] == [False]
+
+
+def test_a_program_that_was_shrunk_to_its_end_carries_no_hedge(
+    tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However soon Hypothesis had to stop: nothing that the passes try can be left out any more."""
+    monkeypatch.setitem(PROFILES, "dev", dataclasses.replace(DEV, shrinks=2))
+    text = verify("--adapter", f"{tiny}:KeepsEntries", *FEW).stdout
+    assert "    at         step 4, in a program of 4 steps " in text
+    assert "\n    program\n" in text
+    assert "smallest" not in text
+    assert "pymllm shrink" not in text
 
 
 @pytest.mark.usefixtures("work_here")
@@ -454,6 +469,26 @@ def test_each_program_has_a_file(report: VerifyReport, tmp_path: Path) -> None:
     ]
 
 
+def test_files_of_earlier_searches_are_told_apart(report: VerifyReport, tmp_path: Path) -> None:
+    """They stay as they are, and are named only where the adapter is this one, and the name one of ours."""
+    earlier = ["my.rows-Rows-P1-7.jsonl", "my.rows-Rows-P2-40.jsonl", "gone-Cache-crash2-3-conversation.txt"]
+    others = [
+        "my.rows-Rows-P2-40.short.jsonl",
+        "my.rows-Rows-window-P1-7.jsonl",
+        "rows-window-P2-1.jsonl",
+        "P2.jsonl",
+    ]
+    for name in [*earlier, *others]:
+        (tmp_path / name).write_text("kept", encoding="utf-8")
+    files = save_programs(report, tmp_path)
+    assert files.earlier == sorted(str(tmp_path / name) for name in earlier)
+    assert all((tmp_path / name).read_text(encoding="utf-8") == "kept" for name in [*earlier, *others])
+    line = f"\n\nearlier   3 files of other searches in that folder: {', '.join(files.earlier)}\n\n"
+    assert line in text_of(report, earlier=files.earlier)
+    assert "runs/3 and 2 more\n" in text_of(report, earlier=[f"runs/{number}" for number in (1, 2, 3, 4, 5)])
+    assert "earlier" not in text_of(report)
+
+
 def test_a_file_says_where_it_comes_from(report: VerifyReport, tmp_path: Path) -> None:
     """Versions, seed, and why it was kept; its steps are the finding's."""
     files = save_programs(report, tmp_path)
@@ -478,7 +513,7 @@ def text_of(report: VerifyReport, files: SavedFiles = FILES, **how: Any) -> str:
 
 
 def test_what_somebody_has_to_look_at_comes_first(report: VerifyReport) -> None:
-    """Violated, unknown, holds, not claimed; every law once, over all adapters."""
+    """Violated, unknown, holds; every law once, over all adapters. What nobody claims is one line."""
     lines = text_of(report).splitlines()
     assert lines[:3] == [
         "pymllm 0.1  python 3.11",
@@ -486,9 +521,10 @@ def test_what_somebody_has_to_look_at_comes_first(report: VerifyReport) -> None:
         "",
     ]
     head = next(place for place, line in enumerate(lines) if line.startswith("law  demands that"))
-    table = [(line.split()[0], line.split("  ")[-1].strip()) for line in lines[head + 1 : head + 6]]
-    assert table == [("P2", "1"), ("P3", "1"), ("E5", "1"), ("P1", "2"), ("X1", "1")]
-    row = "P1   rows 1 to max_reqs are handed out, row 0 is padding  holds        1,234     42         2"
+    table = [(line.split()[0], line.split("  ")[-1].strip()) for line in lines[head + 1 : head + 5]]
+    assert table == [("P2", "1"), ("P3", "1"), ("E5", "1"), ("P1", "2")]
+    assert lines[head + 5 : head + 7] == ["", "not claimed: 1 law, X1 (--verbose lists them)"]
+    row = "P1   rows 1 to max_reqs are handed out, row 0 is padding  holds     1,234     42         2"
     assert row in lines
 
 
@@ -503,6 +539,26 @@ def test_laws_that_were_not_searched_to_their_end_have_a_mark(report: VerifyRepo
     assert "holds ~" in row
     (legend,) = (line for line in lines if line[0].strip() == "~")
     assert legend[-1].strip().startswith("not searched to its end")
+
+
+@pytest.mark.parametrize(
+    ("ids", "named"),
+    [
+        (["X1"], "X1"),
+        (["A7", *(f"S{number}" for number in range(1, 8)), "M1"], "A7, S1-S7, M1"),
+        (["R9", "R10", "R12", "S12"], "R9-R10, R12, S12"),
+    ],
+)
+def test_laws_that_follow_each_other_are_named_as_one(ids: list[str], named: str) -> None:
+    """By their group and number; a gap or another group ends it."""
+    assert name_laws(ids) == named
+
+
+def test_laws_that_nobody_claims_are_in_the_tables_of_verbose(report: VerifyReport) -> None:
+    """There, each adapter has all of its laws."""
+    lines = text_of(report, verbose=True).splitlines()
+    assert [line for line in lines if line.startswith("not claimed:")] == ["not claimed: 1 law, X1"]
+    assert [line for line in lines if line.startswith("X1 ") and "not claimed" in line]
 
 
 def test_invariants_are_listed_by_name(report: VerifyReport) -> None:

@@ -286,7 +286,7 @@ def test_the_smallest_of_each_law_and_adapter_is_made_smaller() -> None:
         (0, 1),
     ]
     assert tasks[0].plan == SearchPlan(3, 40, 60, 0.0, CI.shrinks, 5, 1)
-    assert {task.plays for task in tasks} == {CI.shrinks}
+    assert {task.shrinks for task in tasks} == {CI.shrinks}
 
 
 def test_what_a_targeted_run_found_loses_steps_only() -> None:

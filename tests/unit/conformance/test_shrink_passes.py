@@ -21,20 +21,25 @@ from pymllm.conformance.reduction import (
     without,
 )
 from pymllm.conformance.shrink_passes import (
-    cut_row,
     drop_families,
     drop_kinds,
     drop_pairs,
     drop_runs,
-    join_operations,
     keep_end,
     lower_numbers,
     make_usual,
     merge_tokens,
     shorten_keys,
-    shrink_allocations,
     shrink_pages,
     shrink_pools,
+)
+from pymllm.conformance.shrink_references import (
+    cut_row,
+    join_operations,
+    lower_spans,
+    match_instead,
+    retarget_references,
+    shrink_allocations,
     untangle_inserts,
 )
 from pymllm.errors import InvariantViolation
@@ -413,6 +418,57 @@ MANY = keys(*((number,) for number in range(40)))
             lambda them: them.count(ops.AllocRows(1)) > 0,
             [ops.AllocRows(2), ops.AllocRows(1), ops.FreeRow(Span(2, 0, 1))],
             id="as far as the law lets them",
+        ),
+        pytest.param(
+            *(join_operations, [ops.Evict(2, 1), ops.Match(Key((1,))), ops.Evict(3)]),
+            lambda them: sum(it.tokens for it in them if isinstance(it, ops.Evict)) >= 5,
+            [ops.Match(Key((1,))), ops.Evict(5, 1)],
+            id="one eviction takes what two took",
+        ),
+        pytest.param(
+            retarget_references,
+            [
+                *(ops.Alloc(2), ops.Insert(Key((1, 1)), (Span(1, 0, 2),)), ops.Match(Key((1,)))),
+                *(ops.Insert(Key((1,)), (Span(3, 0, 1),)), ops.Lock(4), ops.Evict(2)),
+            ],
+            lambda them: (
+                {ops.Match(Key((1,))), ops.Evict(2)} < set(them)
+                and any(isinstance(it, ops.Lock) and them[it.of - 1].key.tokens == (1,) for it in them)
+            ),
+            [
+                *(ops.Alloc(2), ops.Insert(Key((1, 1)), (Span(1, 0, 2),)), ops.Match(Key((1,)))),
+                *(ops.Lock(3), ops.Evict(2)),
+            ],
+            id="a hold is taken at the match that found the node first",
+        ),
+        pytest.param(
+            retarget_references,
+            [ops.Alloc(1), ops.Match(Key((1,))), ops.Insert(Key((1, 2)), (Span(2, 0, 1), Span(1, 0, 1)))],
+            lambda them: any(isinstance(it, ops.Insert) for it in them),
+            [ops.Alloc(1), ops.Insert(Key((1, 2)), (Span(1, 0, 1), Span(1, 0, 1)))],
+            id="slots of a match are those of an allocation",
+        ),
+        pytest.param(
+            retarget_references,
+            [ops.Match(Key((1,))), ops.Lock(1), ops.Lock(1), ops.Unlock(3)],
+            lambda them: any(isinstance(it, ops.Unlock) for it in them),
+            [ops.Match(Key((1,))), ops.Lock(1), ops.Unlock(2)],
+            id="another hold is released",
+        ),
+        pytest.param(
+            *(match_instead, [ops.Alloc(1), ops.Insert(Key((1,)), (Span(1, 0, 1),)), ops.Lock(2)]),
+            lambda them: any(isinstance(it, ops.Lock) for it in them),
+            [ops.Alloc(1), ops.Match(Key((1,))), ops.Lock(2)],
+            id="a match finds the node that an insert gave",
+        ),
+        pytest.param(
+            *(
+                lower_spans,
+                [ops.Alloc(4), ops.Free((Span(1, 1, 3),)), ops.Free((Span(0, 7, 8), Span(1, 2, 3)))],
+            ),
+            are_all(3),
+            [ops.Alloc(4), ops.Free((Span(1, 0, 2),)), ops.Free((Span(0, 7, 8), Span(1, 0, 1)))],
+            id="spans begin with the first number",
         ),
         pytest.param(
             *(make_usual, [ops.Match(Key((1,), "a", "array")), ops.Match(Key((2,), "b", "array"))]),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from pymllm.adapters.registry import make_adapter
 from pymllm.conformance import shrinker
 from pymllm.conformance.acting import FoundViolation, make_machine
+from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.conformance.program import rerun_history, run_program
+from pymllm.conformance.program import play_steps, rerun_history, run_program
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.shrinker import (
     Finding,
@@ -23,12 +28,18 @@ from pymllm.conformance.shrinker import (
 )
 from pymllm.conformance.time_limit import time_limit
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.faults.plant import planted
+from pymllm.faults.plant import Replace, planted
 from pymllm.faults.table import find_faults, own_cabinet
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import (
+    Alloc,
     AllocRows,
+    Evict,
     FreeRow,
+    Insert,
+    Key,
+    Lock,
+    Match,
     Operation,
     ReadRows,
     Span,
@@ -276,3 +287,48 @@ def test_a_program_without_sense_is_refused(history: History) -> None:
     steps = [Step(1, FreeRow(Span(7, 0, 1)))]
     with pytest.raises(ProgramError, match="step 7"):
         run_shrink(ShrinkTask(History(history.header, steps), "rows", (), 60.0))
+
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def evict_parents(self: Any, count: int) -> list[int]:
+    """Evict as the stranger's cache does, without a look at the holds of what becomes a leaf meanwhile."""
+    gone: list[int] = []
+    bare: set[tuple[int, ...]] = set()
+    while len(gone) < count:
+        inner = {prefix[:-1] for prefix in self.pages}
+        leaves = (it for it in self.pages if it not in inner and (it in bare or not self.holds[it]))
+        leaf = next(leaves, None)
+        if leaf is None:
+            break
+        gone += self.pages.pop(leaf)
+        bare.add(leaf[:-1])
+    self.free += gone
+    return gone
+
+
+HELD = Match(Key((1,)))
+FIVE = [Alloc(2), Insert(Key((1, 1)), (Span(1, 0, 2),)), HELD, Lock(3), Evict(2)]
+USELESS = [Alloc(2), FIVE[1], HELD, Insert(Key((1,)), (Span(3, 0, 1),)), Lock(4), Evict(2)]
+TWICE = [Alloc(5), Insert(Key((1,) * 5), (Span(1, 0, 5),)), Evict(3), HELD, Lock(4), Evict(2)]
+
+
+@pytest.mark.parametrize("longer", [USELESS, TWICE], ids=["a useless insert", "two evictions"])
+def test_a_parent_that_is_held_is_evicted_in_five_operations(
+    longer: list[Operation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R6: no insert stands there only to be held, and nothing is evicted in two goes."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    with planted([Replace("stranger_cache:PageCache.evict", evict_parents)]):
+        adapter = make_adapter(
+            "stranger_adapter:StrangerCache", {"page_size": 1, "pool": "token", "slots": 5}
+        )
+        examiner = Examiner(adapter, seed=5)
+        with pytest.raises(InvariantViolation) as caught:
+            play_steps(examiner, enumerate(longer, 1))
+        assert caught.value.law == "R6"
+        short = shrink(FoundViolation(examiner.history, caught.value))
+    assert operations_of(short) == FIVE
+    assert short.history.header.config["slots"] == 2
+    assert not short.is_unfinished
