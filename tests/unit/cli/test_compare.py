@@ -118,8 +118,15 @@ def test_the_document_is_that_of_verify_with_the_matrix(report: VerifyReport) ->
     assert (document["schema"], document["version"]) == ("pymllm.compare", 1)
     (row,) = [row for row in document["matrix"] if row["id"] == "P1"]
     assert row["cells"] == [
-        {"adapter": "my.rows:Rows", "verdict": "holds", "tests": 1200, "walks": 30, "unfinished": False},
-        {"adapter": "rows", "verdict": "holds", "tests": 34, "walks": 12, "unfinished": False},
+        {
+            "adapter": "my.rows:Rows",
+            "verdict": "holds",
+            "tests": 1200,
+            "walks": 30,
+            "limits": [],
+            "unfinished": False,
+        },
+        {"adapter": "rows", "verdict": "holds", "tests": 34, "walks": 12, "limits": [], "unfinished": False},
     ]
     document["matrix"][0]["cells"][0]["verdict"] = "perhaps"
     with pytest.raises(ValidationError):
