@@ -281,7 +281,7 @@ class Judge(Generic[ModelT]):
     def _judge_undone(self, plan: _Plan, step: int, operation: Operation, outcome: Outcome) -> None:
         """Judge that an operation was not done: it may be owed, and it has done nothing."""
         answers = self._answers
-        reason = None if self._is_misuse(plan, operation) else answers.find_reason(step, operation)
+        reason = answers.find_reason(step, operation, lambda: self._is_misuse(plan, operation))
         if answers.is_demanded:
             seen = SeenUndone(outcome.result, is_owed=reason == OWED, effects=outcome.effects)
             for law, check in plan.fates.get(UNDONE, _NOTHING)[0]:
