@@ -95,14 +95,14 @@ class Answers:
 class Limit(NamedTuple):
     """Steps of an operation that were not done, the reason, and how many of that operation were done.
 
-    ``told`` is what an `Evidence` counts them by.
+    ``told`` is what an `Evidence` counts them by; ``done`` is ``None`` where nobody counted them.
     """
 
     told: str
     operation: str
     reason: str
     steps: int
-    done: int
+    done: int | None
 
 
 def limits_of(not_done: Mapping[str, int], done: Mapping[str, int]) -> tuple[Limit, ...]:
@@ -114,5 +114,5 @@ def limits_of(not_done: Mapping[str, int], done: Mapping[str, int]) -> tuple[Lim
     for told, steps in sorted(not_done.items()):
         operation, _, reason = told.partition(": ")
         if reason != LEFT or done.get(operation):
-            found.append(Limit(told, operation, reason, steps, done.get(operation, 0)))
+            found.append(Limit(told, operation, reason, steps, done.get(operation)))
     return tuple(found)

@@ -82,6 +82,19 @@ def _find(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+@functools.cache
+def operations_testing(law: Law, kind: str) -> frozenset[str]:
+    """Return the names of the operations of a kind that test a law where they are done."""
+    checked = {of for of, fate, of_kind, _ in law.checks if of_kind == kind and fate != UNDONE}
+    laws: KindLaws = _find(_KINDS[kind][1])
+    for operation in OPERATIONS_OF[kind]:
+        asked = laws.asked.get(operation, Asked(None, laws.sizes_law))
+        ids = " ".join(each for each in (asked.law, asked.sizes) if isinstance(each, str))
+        if law.id in ids.split():
+            checked.add(operation)
+    return frozenset(map(name_of, checked))
+
+
 # -- laws over a model -------------------------------------------------------------------------------------
 
 _WHOLE = frozenset({"X1", "X2", "X4", "X7"})
