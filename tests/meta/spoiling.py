@@ -16,6 +16,7 @@ from pymllm.history.operations import (
     AllocRows,
     AllocTrack,
     Clear,
+    FindBlocks,
     Free,
     FreeRow,
     FreeTrack,
@@ -46,6 +47,7 @@ from pymllm.history.outcomes import (
     States,
     Table,
     Tokens,
+    Unsupported,
 )
 from pymllm.oracle.judge import judge_steps
 
@@ -143,6 +145,8 @@ _NOBODYS = Span(0, 99, 100)
 _WRITE_NOWHERE = WriteKV(9, (1,), ((1, 2),), ((3, 4, 5),))
 _PROMPT = AddRequest((1, 2, 3, 4))
 
+_UNDONE = _result(Unsupported("not now"))
+
 SPOILS = (
     Spoil("X1", "token-slots", {"page_size": 1}, (Alloc(1), Free((_NOBODYS,))), _size("available_size", -1)),
     Spoil("X1", "rows", {}, (FreeRow(_NOBODYS),), _result(Done())),
@@ -171,5 +175,13 @@ SPOILS = (
     Spoil("X8", "blocks", {}, (Inspect(),), _callback),
     Spoil("X8", "requests", {}, (Inspect(),), _callback),
     Spoil("E5", "requests", {}, (_PROMPT, RunStep()), _writes),
+    Spoil("X9", "token-slots", {}, (Alloc(1), Free((_ROW,))), _UNDONE),
+    Spoil("X9", "rows", {}, (AllocRows(1), Clear(), Clear()), _UNDONE),
+    Spoil("X9", "kv-buffers", {}, (ReadKV(0),), _UNDONE),
+    Spoil("X9", "gdn-states", {}, (ReadStates(0),), _UNDONE),
+    Spoil("X9", "hashes", {}, (PickToken(Key((1, 2)), 1),), _UNDONE),
+    Spoil("X9", "blocks", {}, (Inspect(),), _UNDONE),
+    Spoil("X9", "requests", {}, (_PROMPT,), _UNDONE),
+    Spoil("X9", "index-dict", {}, (FindBlocks((1,)),), _UNDONE),
 )
 """A law that no wrong implementation of a kind breaks, for each kind that it is about."""

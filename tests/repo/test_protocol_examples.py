@@ -18,7 +18,7 @@ from pymllm.history.operations import Alloc, Evict, Fault, Insert, Key, Lock, Op
 from tests.example_programs import EXAMPLES, PYTHON, build_c, build_python, build_rust, build_strict
 
 LAWS = {
-    *("X3", "X4", "X7", "A1", "A2", "A3", "K1", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9"),
+    *("X3", "X4", "X7", "X9", "A1", "A2", "A3", "K1", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9"),
     *("E1", "E2", "E3", "E4", "E5"),
 }
 """What a cache with slots, namespaces and a strict order of recency claims, driven by an engine."""

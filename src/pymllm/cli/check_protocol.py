@@ -59,7 +59,8 @@ def make_protocol_text(row: ProgramRow) -> str:
             f"    wrong  {escaped(it.problem or '')}",
             f"    do     {it.advice}",
         ]
-    return draw(escaped(_program(row)), table, *lines, "", *_next_lines(row)).removesuffix("\n")
+    limits = [f"limit  {escaped(line)}" for line in _limits(row)]
+    return draw(escaped(_program(row)), *limits, table, *lines, "", *_next_lines(row)).removesuffix("\n")
 
 
 def _program(row: ProgramRow) -> str:
@@ -67,6 +68,11 @@ def _program(row: ProgramRow) -> str:
     if it is None:
         return f"{row.name}: no hello"
     return f"{it.name} {it.version} in {it.language}: {it.kind}, protocol {it.protocol}"
+
+
+def _limits(row: ProgramRow) -> list[str]:
+    declared = {} if row.program is None else row.program.limits
+    return [f"{operation} may be unsupported: {reason}" for operation, reason in declared.items()]
 
 
 def _next_lines(row: ProgramRow) -> list[str]:

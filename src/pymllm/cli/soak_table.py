@@ -24,6 +24,7 @@ from pymllm.cli.tables import (
     paced,
     shows_progress,
     time_of,
+    undone_steps,
 )
 from pymllm.conformance.soak.drift import Drift
 from pymllm.conformance.soak.merging import Missing
@@ -271,7 +272,7 @@ def _notes(report: SoakReport, strict: bool, verbose: bool) -> Iterator[str]:
     for adapter in report.totals.adapters.values():
         yield from failure_lines(report, adapter)
         for it in adapter.limits:
-            steps = f"{count_of(it.not_done, 'step')} of {it.not_done + it.done:,} not done"
+            steps = undone_steps(it.not_done, it.done)
             run = f"run {it.seed} of {it.limit:,} operations of the {it.machine}"
             yield from ("", f"{adapter.name} {it.operation}: {steps} ({it.reason}); {run} has one")
     yield from _conflicts(report)

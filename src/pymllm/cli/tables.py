@@ -340,10 +340,17 @@ def program_lines(program: str) -> list[str]:
 
 def limit_line(it: LimitRow) -> str:
     """Say how many steps of an operation were not done, for which reason, and where the first one stands."""
-    known = f" of {it.not_done + it.done:,}" if it.done else ", and none was done"
     where = "" if it.program is None else f" of a program on {_configured(it.config)}, which --json has"
-    steps = f"{count_of(it.not_done, 'step')} not done{known}"
+    steps = undone_steps(it.not_done, it.done)
     return f"{it.operation}: {steps} ({escaped(it.reason)}); step {it.step}{where}"
+
+
+def undone_steps(not_done: int, done: int | None) -> str:
+    """Say how many steps were not done, of how many where that was counted."""
+    steps = f"{count_of(not_done, 'step')} not done"
+    if done is None:
+        return steps
+    return f"{steps} of {not_done + done:,}" if done else f"{steps}, and none was done"
 
 
 def _configured(config: Config) -> str:

@@ -38,8 +38,9 @@ from pymllm.conformance.shrinker import Finding, pick_smallest
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.history.codec import name_of
 from pymllm.history.files import Config, Deviation, History
-from pymllm.oracle.answers import NO_NODE, limits_of
+from pymllm.oracle.answers import limits_of
 from pymllm.oracle.coverage import GOALS, expected_names
+from pymllm.oracle.judge import operations_testing
 from pymllm.oracle.laws import INVARIANTS, LAWS, Law, laws_of
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
 
@@ -413,14 +414,14 @@ def _judge_law(
     able = [search for search in searches if search.could_test(law)]
     exercised = sum(search.result.exercised[law.id] for search in searches)
     audited = sum(search.result.audited[law.id] for search in searches)
-    own = [it for it in limits if it.operation in law.tested_by(smoke.kind)]
+    own = [it for it in limits if it.operation in operations_testing(law, smoke.kind)]
     # A smaller program may have broken it where no search did.
     broken = max(int(is_broken), sum(search.result.broken[law.id] for search in searches))
     if is_broken:
         verdict = Verdict.VIOLATED
     elif not any(law.applies_to(config, claims, smoke.kind) for config, claims in smoke.configurations):
         verdict = Verdict.NOT_CLAIMED
-    elif any(not it.done and it.reason != NO_NODE for it in own):
+    elif any(it.done == 0 for it in own):
         verdict = Verdict.UNKNOWN  # what it tests was never done
     elif exercised and not any(search.result.crash for search in able):
         verdict = Verdict.HOLDS

@@ -7,19 +7,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pymllm.adapters.base import Adapter, header_of
 from pymllm.errors import ProgramError
 from pymllm.history.codec import write_json
-from pymllm.history.files import Step, dump_header, dump_step
+from pymllm.history.files import Config, Step, dump_header, dump_step
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
 
 _INTERFACE = ("name", "kind", "config", "capabilities", "apply", "audit", "close")
+_SAID = ("name", "kind", "config", "capabilities", "limits")
 
 
 class AdapterWrapper:
     """Looks like the adapter inside and hands everything on; instruments derive from it and watch `apply`."""
+
+    name: str
+    kind: str
+    config: Config
+    capabilities: frozenset[str]
+    limits: Mapping[str, str]
 
     def __init__(self, adapter: Adapter) -> None:
         missing = [name for name in _INTERFACE if not hasattr(adapter, name)]
@@ -29,11 +37,12 @@ class AdapterWrapper:
                 "make_adapter of pymllm.adapters.registry makes one of a name"
             )
         self.adapter = adapter
-        self.name = adapter.name
-        self.kind = adapter.kind
-        self.config = adapter.config
-        self.capabilities = adapter.capabilities
-        self.limits = getattr(adapter, "limits", {})
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what the adapter says of itself, as it is now: a change is not to be hidden (X9)."""
+        if name not in _SAID:
+            raise AttributeError(name)
+        return getattr(self.adapter, name)
 
     def apply(self, step: int, operation: Operation) -> Outcome:
         """Have the adapter carry an operation out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from pymllm.history.asked import can_be_given, is_optional, needs_of
@@ -70,22 +70,22 @@ class Answers:
         needs = needs_of(self.kind, operation, self.claims)
         return can_be_given(self.kind, operation) and are_met(needs, self.claims)
 
-    def find_reason(self, step: int, operation: Operation) -> str | None:
-        """Count a step that was not done, and return why; ``None`` where it was not owed."""
-        self._reasons[step] = reason = self._find_reason(operation)
+    def find_reason(self, step: int, operation: Operation, is_misuse: Callable[[], bool]) -> str | None:
+        """Count a step that was not done, and return why; ``None`` where it was not owed, as of misuse."""
+        self._reasons[step] = reason = self._find_reason(operation, is_misuse)
         if reason is not None:
             told = f"{name_of(type(operation))}: {reason}"
             self._evidence.not_done[told] += 1
             self._evidence.first_not_done.setdefault(told, step)
         return reason
 
-    def _find_reason(self, operation: Operation) -> str | None:
+    def _find_reason(self, operation: Operation, is_misuse: Callable[[], bool]) -> str | None:
         for named in steps_of(operation):
             if named in self._reasons:  # what was not done gave nothing
                 return self._reasons[named]
             if named in self._nodeless:
                 return NO_NODE
-        if not self.is_owed(operation):
+        if not self.is_owed(operation) or is_misuse():
             return None
         kind = type(operation)
         limit = self.limits.get(name_of(kind))
@@ -95,14 +95,14 @@ class Answers:
 class Limit(NamedTuple):
     """Steps of an operation that were not done, the reason, and how many of that operation were done.
 
-    ``told`` is what an `Evidence` counts them by.
+    ``told`` is what an `Evidence` counts them by; ``done`` is ``None`` where nobody counted them.
     """
 
     told: str
     operation: str
     reason: str
     steps: int
-    done: int
+    done: int | None
 
 
 def limits_of(not_done: Mapping[str, int], done: Mapping[str, int]) -> tuple[Limit, ...]:
@@ -114,5 +114,5 @@ def limits_of(not_done: Mapping[str, int], done: Mapping[str, int]) -> tuple[Lim
     for told, steps in sorted(not_done.items()):
         operation, _, reason = told.partition(": ")
         if reason != LEFT or done.get(operation):
-            found.append(Limit(told, operation, reason, steps, done.get(operation, 0)))
+            found.append(Limit(told, operation, reason, steps, done.get(operation)))
     return tuple(found)

@@ -82,6 +82,19 @@ def _find(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+@functools.cache
+def operations_testing(law: Law, kind: str) -> frozenset[str]:
+    """Return the names of the operations of a kind that test a law where they are done."""
+    checked = {of for of, fate, of_kind, _ in law.checks if of_kind == kind and fate != UNDONE}
+    laws: KindLaws = _find(_KINDS[kind][1])
+    for operation in OPERATIONS_OF[kind]:
+        asked = laws.asked.get(operation, Asked(None, laws.sizes_law))
+        ids = " ".join(each for each in (asked.law, asked.sizes) if isinstance(each, str))
+        if law.id in ids.split():
+            checked.add(operation)
+    return frozenset(map(name_of, checked))
+
+
 # -- laws over a model -------------------------------------------------------------------------------------
 
 _WHOLE = frozenset({"X1", "X2", "X4", "X7"})
@@ -281,7 +294,7 @@ class Judge(Generic[ModelT]):
     def _judge_undone(self, plan: _Plan, step: int, operation: Operation, outcome: Outcome) -> None:
         """Judge that an operation was not done: it may be owed, and it has done nothing."""
         answers = self._answers
-        reason = None if self._is_misuse(plan, operation) else answers.find_reason(step, operation)
+        reason = answers.find_reason(step, operation, lambda: self._is_misuse(plan, operation))
         if answers.is_demanded:
             seen = SeenUndone(outcome.result, is_owed=reason == OWED, effects=outcome.effects)
             for law, check in plan.fates.get(UNDONE, _NOTHING)[0]:

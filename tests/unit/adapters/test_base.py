@@ -117,6 +117,15 @@ def test_a_claim_of_what_does_not_exist_is_refused(
     assert caught.value.message.startswith(says)
 
 
+def test_limits_are_declared_by_the_names_of_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X9: they stand in the header of each history."""
+    monkeypatch.setattr(Counter, "LIMITS", {"free": "it is hard"})
+    assert header_of(Counter()).limits == {"free": "it is hard"}
+    monkeypatch.setattr(Counter, "LIMITS", {"fre": "it is hard"})
+    with pytest.raises(AdapterError, match="LIMITS name 'fre', which is no operation of slots; there are"):
+        Counter()
+
+
 @pytest.mark.parametrize(
     "error", [AdapterError("counter", "broken"), ProgramError("no"), InvariantViolation("A1", "slot 0")]
 )

@@ -21,7 +21,7 @@ from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, Span, WriteRow
-from pymllm.history.outcomes import Done, Outcome, Table
+from pymllm.history.outcomes import Done, Outcome, Table, Unsupported
 from tests.unit.cli.typed import refused, typed
 
 CONFIG = {"max_reqs": 1, "max_context_len": 2}
@@ -61,6 +61,45 @@ def test_a_wrong_outcome_ends_with_1(bad: Path) -> None:
     assert (result.exit_code, result.stderr) == (1, "")
     assert result.stdout.startswith("P2  VIOLATED by rows: a freed row is zero, and is freed once\n")
     assert "    at         step 4, in a program of 4 steps (max_reqs 1, max_context_len 2)\n" in result.stdout
+
+
+@pytest.fixture
+def silent(bad: Path) -> Path:
+    """The wrong outcome replaced by an answer that says nothing."""
+    history = load_history(bad)
+    history.steps[3] = structs.replace(history.steps[3], outcome=Outcome(Unsupported("not now")))
+    write_history(history, bad)
+    return bad
+
+
+def test_an_outcome_that_was_replaced_by_unsupported_is_a_violation(silent: Path) -> None:
+    """X9: it hid what breaks P2, and did not pass for a step that counts as nothing."""
+    result = judge(str(silent))
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert result.stdout.startswith("X9  VIOLATED by rows: what is claimed is done\n")
+    assert "unsupported (not now)" in result.stdout
+
+
+def test_a_limit_that_was_declared_is_told_with_the_verdict(silent: Path) -> None:
+    """X9: how many steps, why, and which is the first."""
+    history = load_history(silent)
+    header = structs.replace(history.header, limits={"read_rows": "it is a secret"})
+    write_history(History(header, history.steps), silent)
+    result = judge(str(silent))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "    limits     read_rows: 1 step not done of 2 (it is a secret); step 4\n" in result.stdout
+    (limit,) = json.loads(judge(str(silent), "--json").stdout)["limits"]
+    assert (limit["operation"], limit["not_done"], limit["done"], limit["step"]) == ("read_rows", 1, 1, 4)
+
+
+def test_an_older_file_that_leaves_a_step_undone_is_unknown(silent: Path) -> None:
+    """X9: its adapter could declare nothing, and nobody knows what the answer hid."""
+    history = load_history(silent)
+    write_history(History(structs.replace(history.header, specification="2.1"), history.steps), silent)
+    result = judge(str(silent))
+    assert (result.exit_code, result.stderr) == (3, "")
+    assert result.stdout.startswith("unknown  rows left undone what it claims")
+    assert "    limits     read_rows: 1 step not done (no limit is declared); step 4\n" in result.stdout
 
 
 @pytest.mark.parametrize(("name", "status", "verdict"), [("good", 0, "holds"), ("bad", 1, "violated")])

@@ -164,6 +164,46 @@ def test_what_is_no_answer_is_the_adapters_fault() -> None:
     assert examiner.history.steps[-1].outcome is None
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("kind", "rows", "kind"),
+        ("config", {"page_size": 2}, "configuration"),
+        ("capabilities", frozenset(), "claims"),
+        ("limits", {"free": "it is hard"}, "limits"),
+    ],
+)
+def test_what_an_adapter_is_it_says_once(name: str, value: Any, what: str) -> None:
+    """X9: another kind, configuration, claim or limit than before is the adapter's fault, in each run."""
+    adapter = Wrong(token_slots(), 0)
+    examiner = Examiner(adapter)
+    examiner.do(Alloc(1))
+    setattr(adapter, name, value)
+    with pytest.raises(AdapterError, match=f"step 2, Alloc.*: its {what} changed after it was made"):
+        examiner.do(Alloc(1))
+    with pytest.raises(AdapterError, match=f"made again, its {what} is another"):
+        examiner.check_replay(lambda: adapter)
+
+
+class Moody(Wrong):
+    """Does not say what it is."""
+
+    @property
+    def limits(self) -> dict[str, str]:
+        if self.step:
+            raise RuntimeError("not today")
+        return {}
+
+
+def test_an_adapter_that_does_not_say_what_it_is_is_at_fault() -> None:
+    """X9: whatever it raises."""
+    adapter = Moody(token_slots(), 0)
+    examiner = Examiner(adapter)
+    adapter.step = 9
+    with pytest.raises(AdapterError, match=r"asked for what it is, it raised RuntimeError.*not today"):
+        examiner.do(Alloc(1))
+
+
 class Leaving(Wrong):
     """Ends the process instead of an answer."""
 

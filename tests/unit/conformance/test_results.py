@@ -25,7 +25,8 @@ from pymllm.conformance.shrinker import Finding
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step
-from pymllm.history.operations import Clear
+from pymllm.history.operations import Clear, Span, WriteRow
+from pymllm.oracle.answers import LEFT
 from pymllm.oracle.coverage import expected_names
 from pymllm.oracle.laws import find_law, laws_of
 from pymllm.oracle.verdicts import Verdict
@@ -67,6 +68,42 @@ def test_a_law_holds_where_one_configuration_tested_it() -> None:
     (row,) = (row for row in result.laws if row.id == "P1")
     assert (row.tests, row.walks) == (5, 14)
     assert result.verdict is Verdict.UNKNOWN
+
+
+def undone(told: str, steps: int, done: dict[str, int], n: int = 1) -> SearchedConfiguration:
+    """A search in which some steps were not done, the first of them at the end of a short program."""
+    one = searched({"P1": 3, "P3": 1, "X7": 2, "X9": 4}, n=n)
+    history = History(Header("tiny", "rows", {"n": n}), [Step(n, WriteRow(Span(1, 0, 1), 0, 1, (7,)))])
+    result = dataclasses.replace(
+        one.result, not_done=Counter({told: steps}), done=Counter(done), undone={told: history}
+    )
+    return dataclasses.replace(one, result=result)
+
+
+def test_steps_under_a_limit_are_told_with_the_shortest_program() -> None:
+    """X9: a law that tests the operation holds with a word; one that none of its steps tested is unknown."""
+    told = "write_row: it is hard"
+    result = judge_adapter(SMOKE, [undone(told, 2, {"write_row": 1}, n=2), undone(told, 3, {"write_row": 0})])
+    (limit,) = result.limits
+    assert (limit.operation, limit.reason, limit.not_done, limit.done) == ("write_row", "it is hard", 5, 1)
+    assert (limit.step, limit.config) == (2, {"n": 2})
+    assert "WriteRow" in (limit.program or "")
+    rows = {row.id: row for row in result.laws}
+    assert (rows["P3"].verdict, rows["P3"].limits) == (Verdict.HOLDS, ("write_row",))
+    assert rows["P1"].limits == ()
+    never = judge_adapter(SMOKE, [undone(told, 2, {"write_row": 0})])
+    verdicts = verdicts_of(never)
+    assert (verdicts["P3"], verdicts["P1"], verdicts["X9"]) == (Verdict.UNKNOWN, Verdict.HOLDS, Verdict.HOLDS)
+    (merged,) = [row for row in merge_laws([result, never]) if row.id == "P3"]
+    assert (merged.verdict, merged.limits) == (Verdict.UNKNOWN, ("write_row",))
+
+
+def test_who_has_no_clear_has_nothing_to_tell() -> None:
+    """X7, X9: who has one now and then is told of."""
+    told = f"clear: {LEFT}"
+    assert judge_adapter(SMOKE, [undone(told, 2, {})]).limits == ()
+    (limit,) = judge_adapter(SMOKE, [undone(told, 2, {}), undone(told, 2, {"clear": 9}, n=2)]).limits
+    assert (limit.operation, limit.not_done, limit.done) == ("clear", 4, 9)
 
 
 def test_a_violation_outweighs_everything() -> None:

@@ -317,7 +317,7 @@ def searched(smoke: SmokeReport, *found: Finding, crash: Crash | None = None, **
     ]
 
 
-ALL = dict.fromkeys(("X1", "X3", "X4", "X7", "X8", "P1", "P2", "P3", "E5"), 1)
+ALL = dict.fromkeys(("X1", "X3", "X4", "X7", "X8", "X9", "P1", "P2", "P3", "E5"), 1)
 
 
 def test_what_nothing_has_tested_is_searched_again() -> None:

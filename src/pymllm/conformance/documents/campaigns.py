@@ -50,7 +50,7 @@ class SoakedLimit(Row, frozen=True, kw_only=True):
     operation: str
     reason: str
     not_done: int
-    done: int
+    done: int | None
     config: Config
     machine: str
     seed: int

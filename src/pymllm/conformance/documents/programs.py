@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from msgspec import field
+
 from pymllm.conformance.documents.searches import Kind, LimitRow
 from pymllm.history.files import Config
 from pymllm.instrument.documents import Document, Row
@@ -170,6 +172,7 @@ class Introduced(Row, frozen=True):
     capabilities: tuple[str, ...]
     clock: bool
     audits: bool
+    limits: dict[str, str] = field(default_factory=dict)
 
 
 class ProgramRow(Row, frozen=True):

@@ -18,13 +18,13 @@ class LimitRow(Row, frozen=True):
     """Steps of an operation that were not done, for a reason, beside those that were (X9).
 
     ``program`` is the shortest beginning of a program that was seen, which ends with such a step; null where
-    the program is the file that was judged. ``step`` is its number.
+    the program is the file that was judged. ``step`` is its number; ``done`` is null where nobody counted.
     """
 
     operation: str
     reason: str
     not_done: int
-    done: int
+    done: int | None
     step: int
     config: Config
     program: str | None = None

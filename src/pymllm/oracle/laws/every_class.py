@@ -720,9 +720,9 @@ def what_is_claimed_is_done(before: Any, operation: Any, seen: Any) -> Found:
       `extra_key`, one without a state, of who claims `mamba`, `bare_inserts`;
     - the call is malformed, or misuse, and cannot be made there (X1); or a token does not fit its
       container (K1);
-    - the specification leaves the operation to each implementation, which never has it: `clear`,
-      `move_kv`, and of `prefix` what hands halves and states of the caller's over. Who has done it once in
-      a program has it;
+    - the specification leaves the operation to each implementation, which never has it: `clear`, of `slots`
+      `move_swa`, of `buffers` `move_kv`, of `prefix` `free_swa`, `move_swa`, `read_halves`, `write_state`
+      and `read_states`. Who has done it once in a program has it;
     - the operation names a step that was not done, or a node that an `insert` did not give.
 
     Who claims an operation and cannot carry it out in some form says so beforehand: a **declared limit** is

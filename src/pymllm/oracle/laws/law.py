@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pymllm.history.claims import are_met
-from pymllm.history.codec import name_of
 from pymllm.history.operations import KINDS, Operation
 from pymllm.oracle.models.expected_cells import SeenCells
-from pymllm.oracle.models.kind_model import DONE, UNDONE
+from pymllm.oracle.models.kind_model import DONE
 
 SECTIONS = ("Why", "Choices", "Caller", "Engines")
 """What goes wrong in a server without it; what an implementation may choose; what the caller owes; how the
@@ -223,14 +222,6 @@ class Law:
     def needs_of(self, kind: str | None) -> frozenset[str]:
         """Return the capabilities that it takes to test it on adapters of a kind."""
         return self.needs | self.needs_in.get(kind or "", frozenset())
-
-    def tested_by(self, kind: str | None) -> frozenset[str]:
-        """Return the names of the operations that test it where they are done, for a kind."""
-        return frozenset(
-            name_of(operation)
-            for operation, fate, of_kind, _ in self.checks
-            if of_kind == kind and fate != UNDONE
-        )
 
     @property
     def about(self) -> str:

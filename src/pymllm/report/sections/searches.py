@@ -36,7 +36,7 @@ from pymllm.report.blocks import (
 from pymllm.report.changes import Since, find_since
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.picture import picture_of
-from pymllm.report.quantities import show_time
+from pymllm.report.quantities import count_of, show_time
 
 # -- laws ----------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ def make_laws_section(runs: Sequence[Run]) -> Iterator[Part]:
             where = "" if problem.file is None else f" The program until there: {problem.file}."
             yield Text(f"{it.name} could not be examined to the end: {problem.message}.{where}", UNKNOWN)
         for limit in it.adapter.limits:
-            steps = f"{limit.not_done:,} of {limit.not_done + limit.done:,} steps"
+            steps = count_of(limit.not_done, "step")
             yield Text(f"{it.name}: {limit.operation} was not done in {steps}: {limit.reason}.", UNKNOWN)
         if it.cut_short:
             yield Text(f"The search of {it.name} was cut short: time was up after {it.cut_short}.", UNKNOWN)
