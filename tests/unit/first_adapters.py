@@ -304,6 +304,32 @@ class EvictReturnsPages(Right):
         return self.gave_back(self.cache.evict(tokens)) // self.page_size
 
 
+class EvictReturnsPagesWatched(Watches):
+    def evict(self, tokens: int) -> Any:
+        return super().evict(tokens) // self.page_size
+
+
+class EvictAsksForPages(Right):
+    """The cache is asked for so many pages as there were tokens asked for."""
+
+    CONFIGURATIONS = Right.CONFIGURATIONS[1:]
+
+    def evict(self, tokens: int) -> Any:
+        return super().evict(tokens * self.page_size)
+
+
+class MatchReturnsPages(Right):
+    def match(self, key: Key) -> Any:
+        slots, node = super().match(key)
+        return self.pages_of(slots), node
+
+
+class InsertReturnsPages(Right):
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        known, node = super().insert(key, slots)
+        return known // self.page_size, node
+
+
 class EvictReturnsWhetherItDid(Right):
     def evict(self, tokens: int) -> Any:
         return self.gave_back(self.cache.evict(tokens)) > 0

@@ -105,8 +105,19 @@ def _of_callbacks(history: History, last: Step, outcome: Outcome, law: str) -> s
     return "never tells of blocks that lose their hashes or become free: call self.lost(blocks, hashes)"
 
 
+def _of_pages(history: History, last: Step, outcome: Outcome, law: str) -> str:
+    """Take more than was asked for, up to as many pages as tokens, for a class that is asked in pages."""
+    page, operation, result = history.header.config.get("page_size"), last.operation, outcome.result
+    if law != "R5" or not isinstance(operation, ops.Evict) or not isinstance(result, out.Evicted):
+        return ""
+    if not isinstance(page, int) or not operation.tokens + page <= result.full <= operation.tokens * page:
+        return ""
+    return "asks the class for so many pages as it is asked for tokens: -(-tokens // self.page_size)"
+
+
 _DOUBTS: tuple[Callable[[History, Step, Outcome, str], str], ...] = (
     _of_effects,
+    _of_pages,
     _of_padding,
     _of_size,
     _of_no_room,

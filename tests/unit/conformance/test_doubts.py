@@ -23,6 +23,7 @@ DOUBTS = {
     "ResetAnewTold": "makes the pool anew in reset, or does not tell of all slots",
     "DuplicatesAreFreedAndTold": "insert frees slots that stay the caller's",
     "CountsTooLittle": "counts otherwise than its effects: 0 and 1; return self.gave_back(slots)",
+    "EvictAsksForPages": "asks the class for so many pages as it is asked for tokens",
     "HandsOutPadding": "must add a page to each slot of a class that counts from 0",
     "SizesWithPadding": "counts otherwise in sizes: available_size is of slots, not pages, without padding",
     "SlotsWithPadding": "counts otherwise in sizes: available_size is of slots, not pages, without padding",

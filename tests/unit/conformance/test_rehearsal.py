@@ -53,9 +53,12 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "TellsWhatTheCallerFrees": ("free", "what the caller frees is no effect"),
     "EvictReturnsNothing": ("evict", "evict returned None; it must return how many tokens went"),
     "EvictReturnsSlots": ("evict", "evict returned [2, 1]; it must return how many tokens went"),
+    "EvictReturnsPagesWatched": ("evict", "returned 2, and 4 slots were given back; the count is of tokens"),
+    "MatchReturnsPages": ("match", "for 4 tokens, which are pages", "self.slots_of(pages)"),
+    "InsertReturnsPages": ("insert", "returned 2 for a key of 4 tokens", "multiply by self.page_size"),
     "EvictReturnsPages": (
         "evict",
-        "returned 2 and told of 4 slots given back",
+        "returned 2, and 4 slots were given back",
         "return self.gave_back(slots)",
     ),
     "EvictReturnsWhetherItDid": ("evict", "evict returned True; it must return how many tokens went"),
