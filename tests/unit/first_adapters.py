@@ -437,6 +437,18 @@ class SizesInPages(Right):
         return {"available_size": len(self.cache.pool.slots) // self.page_size}
 
 
+class CountsInPages(Right):
+    def sizes(self) -> Any:
+        return {**super().sizes(), "total_size": len(self.cache.pages)}
+
+
+class CountsWhatIsHeld(Right):
+    """Takes all that is cached for evictable."""
+
+    def sizes(self) -> Any:
+        return {**super().sizes(), "evictable_size": len(self.cache.pages) * self.page_size}
+
+
 class SizesWithPadding(Right):
     """Counts the first page, which nobody gets."""
 
@@ -582,6 +594,25 @@ class TooManySlots(Slots):
 
     def clear(self) -> None:
         self.pool = Pool(self.page_size, (self.number("pages") + 1) * self.page_size)
+
+
+class FreesSlotsAsPages(Slots):
+    """The pool is of pages, and gets the slots of one."""
+
+    CONFIGURATIONS = Slots.CONFIGURATIONS[1:]
+
+    def clear(self) -> None:
+        self.pool = Pool(1, self.number("pages"))
+
+    def sizes(self) -> Any:
+        return {"available_size": len(self.pool.slots) * self.page_size}
+
+    def alloc(self, tokens: int) -> Any:
+        pages = self.pool.take(-(-tokens // self.page_size))
+        return None if pages is None else self.slots_of(pages)[:tokens]
+
+    def free(self, slots: list[int]) -> None:
+        self.pool.put(slots)
 
 
 class SlotsWithPadding(Slots):

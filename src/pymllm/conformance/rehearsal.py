@@ -263,6 +263,7 @@ def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
         return "alloc", (
             f"handed out {asked} slots of a pool that has {capacity} by the configuration; build the pool"
             " from the configuration, self.number(...), and its padding, page 0, on top"
+            + ("; if it takes pages, let free pass self.pages_of(slots)" if page > 1 else "")
         )
     if asked <= capacity or told.rise not in (0, None):
         return None
@@ -312,6 +313,20 @@ def _sizes_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
     )
 
 
+def _counts_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find sizes of the cache in pages, by what they are once a first key of several pages is in it."""
+    page, length = rehearsal.page, len(rehearsal.slots_of(1))
+    if page < 2 or length < 2 * page or len(rehearsal.told) != 2:
+        return None
+    for name in ("total_size", "evictable_size"):
+        if told.outcome.sizes.get(name) == length // page:
+            return "sizes", (
+                f"{name} is {length // page} once {length} tokens are cached; sizes count tokens, not pages:"
+                " multiply by self.page_size"
+            )
+    return None
+
+
 _LOOKS: tuple[Callable[[_Rehearsal, _Told], _Found], ...] = (
     _nothing_was_told,
     _pages_were_told,
@@ -321,6 +336,7 @@ _LOOKS: tuple[Callable[[_Rehearsal, _Told], _Found], ...] = (
     _alloc_has_another_form,
     _root_is_nothing,
     _sizes_are_of_pages,
+    _counts_are_of_pages,
 )
 
 

@@ -97,6 +97,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "available_size fell by 2 as 4 slots were handed out",
         "multiply by self.page_size",
     ),
+    "CountsInPages": ("sizes", "total_size is 2 once 4 tokens are cached", "multiply by self.page_size"),
     "SizesOfAnotherName": ("sizes", "sizes have the unknown name 'free'; known are available_size"),
     "SizesAreNone": ("sizes", "sizes() returned None; it must return a dict of integers by name"),
     "SizesAreNoneLater": ("sizes", "sizes() returned None; it must return a dict of integers by name"),
