@@ -22,7 +22,7 @@ _OF_SLOTS = frozenset(["A2", "R4", "R5", "R9", "X7"])
 
 
 def find_doubt(history: History, violation: InvariantViolation) -> str:
-    """Say what a mistake of the adapter would look the same; nothing where none is known, or it is ours.
+    """Say which mistake of the adapter would look the same; nothing where none is known, or it is ours.
 
     Parameters
     ----------
