@@ -304,6 +304,32 @@ class EvictReturnsPages(Right):
         return self.gave_back(self.cache.evict(tokens)) // self.page_size
 
 
+class EvictReturnsPagesWatched(Watches):
+    def evict(self, tokens: int) -> Any:
+        return super().evict(tokens) // self.page_size
+
+
+class EvictAsksForPages(Right):
+    """The cache is asked for so many pages as there were tokens asked for."""
+
+    CONFIGURATIONS = Right.CONFIGURATIONS[1:]
+
+    def evict(self, tokens: int) -> Any:
+        return super().evict(tokens * self.page_size)
+
+
+class MatchReturnsPages(Right):
+    def match(self, key: Key) -> Any:
+        slots, node = super().match(key)
+        return self.pages_of(slots), node
+
+
+class InsertReturnsPages(Right):
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        known, node = super().insert(key, slots)
+        return known // self.page_size, node
+
+
 class EvictReturnsWhetherItDid(Right):
     def evict(self, tokens: int) -> Any:
         return self.gave_back(self.cache.evict(tokens)) > 0
@@ -409,6 +435,18 @@ class SizesNeverChange(Right):
 class SizesInPages(Right):
     def sizes(self) -> Any:
         return {"available_size": len(self.cache.pool.slots) // self.page_size}
+
+
+class CountsInPages(Right):
+    def sizes(self) -> Any:
+        return {**super().sizes(), "total_size": len(self.cache.pages)}
+
+
+class CountsWhatIsHeld(Right):
+    """Takes all that is cached for evictable."""
+
+    def sizes(self) -> Any:
+        return {**super().sizes(), "evictable_size": len(self.cache.pages) * self.page_size}
 
 
 class SizesWithPadding(Right):
@@ -556,6 +594,25 @@ class TooManySlots(Slots):
 
     def clear(self) -> None:
         self.pool = Pool(self.page_size, (self.number("pages") + 1) * self.page_size)
+
+
+class FreesSlotsAsPages(Slots):
+    """The pool is of pages, and gets the slots of one."""
+
+    CONFIGURATIONS = Slots.CONFIGURATIONS[1:]
+
+    def clear(self) -> None:
+        self.pool = Pool(1, self.number("pages"))
+
+    def sizes(self) -> Any:
+        return {"available_size": len(self.pool.slots) * self.page_size}
+
+    def alloc(self, tokens: int) -> Any:
+        pages = self.pool.take(-(-tokens // self.page_size))
+        return None if pages is None else self.slots_of(pages)[:tokens]
+
+    def free(self, slots: list[int]) -> None:
+        self.pool.put(slots)
 
 
 class SlotsWithPadding(Slots):

@@ -124,7 +124,7 @@ def check_adapter(adapter: str, *, examples: int = 60, seed: int = 0, jobs: int 
 def _complaints(result: AdapterResult) -> list[str]:
     lines = [f"{result.name} could not be examined to the end: {it.message}" for it in result.problems]
     for finding in result.findings:
-        doubt = find_doubt(finding.history, finding.law)
+        doubt = find_doubt(finding.history, finding.violation)
         lines.append(f"{result.name} breaks {finding.violation}{doubt and f', or the adapter {doubt}'}")
         lines.append(write_program(finding.history))
     unknown = [row.id for row in result.laws if row.verdict is Verdict.UNKNOWN]

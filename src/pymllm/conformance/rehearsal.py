@@ -62,6 +62,10 @@ class _Rehearsal:
         result = self.told[step - 1].outcome.result
         return result.slots if isinstance(result, out.Slots | out.Matched) else ()
 
+    def pages_of(self, step: int) -> list[int]:
+        """Return the pages of the slots that a step gave, in order."""
+        return sorted({slot // self.page for slot in self.slots_of(step)})
+
     def play(self, steps: Sequence[Operation]) -> None:
         """Carry out steps and look at each, up to the first that is not done."""
         for number, operation in enumerate(steps, 1):
@@ -175,17 +179,34 @@ def _pages_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
     if not isinstance(result, out.Evicted) or page < 2 or not told_slots:
         return None
     cached = rehearsal.slots_of(1)
-    pages = sorted({slot // page for slot in cached})
-    if sorted(told_slots) == pages and told.rise == len(cached):
+    if sorted(told_slots) == rehearsal.pages_of(1) and told.rise == len(cached):
         return "evict", (
             f"told of {told_slots} given back, which are pages; slots are asked for:"
             " self.gave_back(self.slots_of(pages))"
         )
-    is_said = isinstance(rehearsal.adapter, SlotCalls) and not rehearsal.adapter.calls.is_watching
-    if is_said and sorted(told_slots) == sorted(cached) and result.full * page == len(told_slots):
+    if sorted(told_slots) == sorted(cached) and result.full * page == len(told_slots):
         return "evict", (
-            f"returned {result.full} and told of {len(told_slots)} slots given back; the count is of tokens,"
+            f"returned {result.full}, and {len(told_slots)} slots were given back; the count is of tokens,"
             " not of pages: return self.gave_back(slots)"
+        )
+    return None
+
+
+def _pages_were_found(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find pages in place of slots in a match of what was just inserted, and counted in an insert of it."""
+    result, page, given = told.outcome.result, rehearsal.page, rehearsal.slots_of(1)
+    if page < 2 or len(rehearsal.told) > 5:
+        return None
+    if isinstance(result, out.Matched) and sorted(result.slots) == rehearsal.pages_of(1):
+        return "match", (
+            f"returned {result.slots} for {len(given)} tokens, which are pages; it must return a slot for"
+            " each token: self.slots_of(pages)"
+        )
+    is_known = len(rehearsal.told) == 5 and rehearsal.slots_of(3) == given
+    if isinstance(result, out.Inserted) and is_known and result.prefix_len * page == len(given):
+        return "insert", (
+            f"returned {result.prefix_len} for a key of {len(given)} tokens that are all cached; it must"
+            " return how many tokens it had, not pages: multiply by self.page_size"
         )
     return None
 
@@ -242,6 +263,7 @@ def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
         return "alloc", (
             f"handed out {asked} slots of a pool that has {capacity} by the configuration; build the pool"
             " from the configuration, self.number(...), and its padding, page 0, on top"
+            + ("; if it takes pages, let free pass self.pages_of(slots)" if page > 1 else "")
         )
     if asked <= capacity or told.rise not in (0, None):
         return None
@@ -291,14 +313,30 @@ def _sizes_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
     )
 
 
+def _counts_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find sizes of the cache in pages, by what they are once a first key of several pages is in it."""
+    page, length = rehearsal.page, len(rehearsal.slots_of(1))
+    if page < 2 or length < 2 * page or len(rehearsal.told) != 2:
+        return None
+    for name in ("total_size", "evictable_size"):
+        if told.outcome.sizes.get(name) == length // page:
+            return "sizes", (
+                f"{name} is {length // page} once {length} tokens are cached; sizes count tokens, not pages:"
+                " multiply by self.page_size"
+            )
+    return None
+
+
 _LOOKS: tuple[Callable[[_Rehearsal, _Told], _Found], ...] = (
     _nothing_was_told,
     _pages_were_told,
+    _pages_were_found,
     _callers_slots_were_told,
     _insert_counts_afterwards,
     _alloc_has_another_form,
     _root_is_nothing,
     _sizes_are_of_pages,
+    _counts_are_of_pages,
 )
 
 

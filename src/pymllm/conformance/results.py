@@ -186,7 +186,7 @@ class AdapterResult:
                 found.history.header.scenario is not None,
                 found.mistakes,
                 name_of(type(found.history.steps[-1].operation)) if found.history.steps else "",
-                find_doubt(found.history, found.law),
+                find_doubt(found.history, found.violation),
             )
             for found in self.findings
         )

@@ -267,7 +267,11 @@ def smoke_test(entry: AdapterEntry) -> SmokeReport:
     adapter_class = load_class(entry)
     configurations = getattr(adapter_class, "CONFIGURATIONS", None)
     if not isinstance(configurations, Sequence) or not configurations:
-        raise AdapterError(entry.name, "CONFIGURATIONS must be a sequence with one dict at least")
+        raise AdapterError(
+            entry.name,
+            "CONFIGURATIONS must be a sequence with one dict at least, such as ({'page_size': 1},), not"
+            f" {shown(configurations)}",
+        )
     for config in configurations:
         _check_config(entry.name, config, adapter_class.KIND)
     claims = tuple((dict(config), _try_configuration(entry, dict(config))) for config in configurations)

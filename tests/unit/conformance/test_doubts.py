@@ -23,6 +23,9 @@ DOUBTS = {
     "ResetAnewTold": "makes the pool anew in reset, or does not tell of all slots",
     "DuplicatesAreFreedAndTold": "insert frees slots that stay the caller's",
     "CountsTooLittle": "counts otherwise than its effects: 0 and 1; return self.gave_back(slots)",
+    "EvictAsksForPages": "asks the class for so many pages as it is asked for tokens",
+    "CountsWhatIsHeld": "counts evictable_size otherwise than the class does; leave out of sizes",
+    "FreesSlotsAsPages": "passes slots on where the class takes pages: self.pages_of(slots)",
     "HandsOutPadding": "must add a page to each slot of a class that counts from 0",
     "SizesWithPadding": "counts otherwise in sizes: available_size is of slots, not pages, without padding",
     "SlotsWithPadding": "counts otherwise in sizes: available_size is of slots, not pages, without padding",
@@ -48,7 +51,7 @@ def test_a_violation_names_the_mistake_of_an_adapter_that_looks_the_same(name: s
     made = load_class(find_adapter(place))
     machine = make_machine(load_machine(MACHINES[made.KIND][0]), place, dict(made.CONFIGURATIONS[0]))
     found = search(machine, SearchPlan(seed=0, steps=40, examples=30, shrinks=0, driven=10)).found
-    said = {find_doubt(it.history, it.law) for it in found}
+    said = {find_doubt(it.history, it.violation) for it in found}
     assert said
     assert any(it.startswith(DOUBTS[name]) for it in said) if DOUBTS[name] else said == {""}
 
