@@ -132,7 +132,8 @@ class Returned:
 Odd = tuple[str, str, object, object]
 """Why an eviction may not have taken this: a reason, and what was expected of what, and seen instead."""
 
-OLDER, TOO_MANY, WINDOWS, STATES = "older ones stay", "too many", "other windows", "other states"
+OLDER, TOO_MANY, DEAD_LEAVES = "older ones stay", "too many", "dead leaves"
+WINDOWS, STATES = "other windows", "other states"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -210,6 +211,8 @@ def tell_apart(seen: SeenEvict, allowed: Sequence[Taken]) -> Odd:
     if removed is None:
         fulls = sorted({taken.full for taken in allowed})
         if seen.full is not None and seen.full not in fulls:
+            if seen.full in {taken.full_without_cascade for taken in allowed}:
+                return DEAD_LEAVES, "tokens evicted, with the dead pages left as leaves", fulls, seen.full
             return TOO_MANY, "tokens evicted", f"one of {fulls}", seen.full
         swas = sorted({taken.swa for taken in allowed if seen.full in (None, taken.full)})
         return WINDOWS, what, f"one of {swas}", seen.swa
