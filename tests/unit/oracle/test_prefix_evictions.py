@@ -267,9 +267,23 @@ def test_windows_without_halves_are_told_by_counts(pool: str) -> None:
     assert [told.law(removed, full=count) for count in (0, 1, 5)] == ["R5", "R5", "R5"]
     if pool == "none":  # else the pool has shown what went
         assert told.law(removed, full=2) == "S4"
+        assert told.law(removed, full=3) == "R5"
     assert told.law(removed, swa=0) == "S3"
     if pool == "none":
         assert told.law(evicted, full=4, swa=4) == "S3"
+
+
+def test_a_leaf_that_loses_its_window_and_stays_is_told_by_counts() -> None:
+    """S4, S3: what the tokens asked for is right, and what the windows asked for is not."""
+    for amounts, full in (((0, 3), 0), ((1, 3), 2)):
+        told = windowed(pool="none")
+        told.put(9)
+        evicted = told(Evict(*amounts))
+        told.sound()
+        assert told.outcome(evicted).result == Evicted(4, 4)
+        assert told.law(evicted, full=full) == "S4"
+        assert told.law(evicted, full=full, swa=5) == "S3"
+        assert told.law(evicted, full=5, swa=5) == ("R5" if full else "S3")
 
 
 # -- failing calls -----------------------------------------------------------------------------------------
