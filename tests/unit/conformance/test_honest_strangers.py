@@ -29,6 +29,7 @@ from pymllm.history.outcomes import (
     BlockBooks,
     Buffers,
     Done,
+    Effect,
     Failed,
     Hashes,
     Inserted,
@@ -225,6 +226,30 @@ class NoStamps(Blocks):
         return dataclasses.replace(super().do_inspect(step, operation), stamps=())
 
 
+class WithoutObserver(Blocks):
+    """Has nobody who is told: its books from before and after a call say which blocks went, in no order."""
+
+    LACKS = frozenset({"exact_lru", "faults"})
+    CONFIGURATIONS = tuple(it for it in Blocks.CONFIGURATIONS if not it["slots"])
+
+    def apply(self, step: int, operation: ops.Operation) -> Outcome:
+        before, parents = self.do_inspect(step, ops.Inspect()), self.pool.block_parents.tolist()
+        outcome = super().apply(step, operation)
+        after, lost = self.do_inspect(step, ops.Inspect()), []
+        for block in range(len(parents)) if not isinstance(operation, ops.Reset) else ():
+            has_lost = -1 < before.hashes[block] != after.hashes[block]
+            is_free = before.refs[block] > 0 == after.refs[block] and after.hashes[block] < 0
+            lost += [block] if has_lost or is_free else []
+
+        def depth(block: int) -> int:
+            return 0 if block < 0 else 1 + depth(parents[block])
+
+        lost.sort(key=depth, reverse=True)
+        hashes = sorted(before.hashes[block] for block in lost if before.hashes[block] >= 0)
+        told = (Effect("callback", (*lost,), (*hashes,)),) if lost else ()
+        return dataclasses.replace(outcome, effects=told)
+
+
 class OtherNames(Blocks):
     """Has another word for too little room."""
 
@@ -249,6 +274,7 @@ STRANGERS: dict[type[Any], str] = {
     PaddedBuffers: "P3",
     OneForm: "A2",
     NoStamps: "C1",
+    WithoutObserver: "C1 X6",
     OtherNames: "C5 C6",
 }
 """Each with the laws that it breaks where it claims what it does not do."""

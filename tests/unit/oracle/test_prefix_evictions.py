@@ -18,9 +18,9 @@ def freed(*slots: int) -> Effect:
     return Effect("free", slots)
 
 
-def two_leaves(**config: Any) -> ToldProgram:
+def two_leaves(adapter: str = "radix", without: tuple[str, ...] = (), **config: Any) -> ToldProgram:
     """Cache (7, 7, 8) in slots 1, 2, 3 and then (7, 7, 9), whose last page is slot 6, in three nodes."""
-    told = ToldProgram(**config)
+    told = ToldProgram(adapter, without, **config)
     told.put(7, 7, 8)
     told.put(7, 7, 9)
     told(Inspect())
@@ -132,6 +132,17 @@ def test_who_was_shown_the_nodes_knows_which_are_called_back() -> None:
     assert told.law(evicted, effects=(removal, two, one)) == "X2"
     assert told.law(evicted, effects=(one, removal, two)) == "X2"
     assert told.law(evicted, effects=(freed(3), freed(6), one, two)) == "X2"
+
+
+def test_who_gives_back_and_calls_back_in_one_wrong_order_has_chosen_in_it() -> None:
+    """R8, R11: the victims went in a wrong order; X2 where the callbacks alone are out of it."""
+    for config, without, law in (({}, (), "R8"), ({"policy": "fifo"}, ("exact_lru",), "R11")):
+        told = two_leaves(adapter="radix-policy" if config else "radix", without=without, **config)
+        evicted = told(Evict(2))
+        told.sound()
+        _, one, two = told.effects(evicted)
+        assert told.law(evicted, effects=(freed(6, 3), two, one)) == law
+        assert told.law(evicted, effects=(freed(3, 6), two, one)) == "X2"
 
 
 # -- windows -----------------------------------------------------------------------------------------------
@@ -254,9 +265,25 @@ def test_windows_without_halves_are_told_by_counts(pool: str) -> None:
     assert evidence.reached["a window is tombstoned"] == 1
     assert [told.law(evicted, swa=count) for count in (0, 1, 3)] == ["S3", "S3", "S3"]
     assert [told.law(removed, full=count) for count in (0, 1, 5)] == ["R5", "R5", "R5"]
+    if pool == "none":  # else the pool has shown what went
+        assert told.law(removed, full=2) == "S4"
+        assert told.law(removed, full=3) == "R5"
     assert told.law(removed, swa=0) == "S3"
     if pool == "none":
         assert told.law(evicted, full=4, swa=4) == "S3"
+
+
+def test_a_leaf_that_loses_its_window_and_stays_is_told_by_counts() -> None:
+    """S4, S3: what the tokens asked for is right, and what the windows asked for is not."""
+    for amounts, full in (((0, 3), 0), ((1, 3), 2)):
+        told = windowed(pool="none")
+        told.put(9)
+        evicted = told(Evict(*amounts))
+        told.sound()
+        assert told.outcome(evicted).result == Evicted(4, 4)
+        assert told.law(evicted, full=full) == "S4"
+        assert told.law(evicted, full=full, swa=5) == "S3"
+        assert told.law(evicted, full=5, swa=5) == ("R5" if full else "S3")
 
 
 # -- failing calls -----------------------------------------------------------------------------------------

@@ -359,12 +359,13 @@ def test_without_an_order_of_calls_some_halves_may_have_moved() -> None:
 
 
 def test_an_insert_fails_only_in_calls_that_it_must_make() -> None:
-    """X2: where nothing is displaced, nothing is freed."""
-    told = ToldProgram("radix-window", window=2)
-    given = told(Alloc(1))
-    told(Fault("free"))
-    inserted = told(Insert(Key((7,)), (Span(given, 0, 1),)))
-    assert told.law(inserted, result=Failed(INJECTED), sizes=told.outcome(given).sizes) == "X2"
+    """R4, S7: where nothing is displaced, nothing is freed; where nothing is held, nothing is moved."""
+    for call, law in (("free", "R4"), ("move_swa", "S7")):
+        told = ToldProgram("radix-window", window=2)
+        given = told(Alloc(1))
+        told(Fault(call))
+        inserted = told(Insert(Key((7,)), (Span(given, 0, 1),)))
+        assert told.law(inserted, result=Failed(INJECTED), sizes=told.outcome(given).sizes) == law
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from recorded_requests import (
     CONFIG,
     SEVEN,
@@ -33,8 +34,9 @@ from pymllm.history.operations import (
     RunStep,
     ScheduleChunk,
 )
-from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, NoRoom, Outcome, Result
+from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, NoRoom, Outcome, RequestView, Result
 from pymllm.oracle.judge import judge_steps, make_judge
+from pymllm.oracle.models.cold_runs import ColdRuns
 
 # -- The judge of whole requests: good programs, and what each wrong outcome of them breaks ------------------
 
@@ -215,6 +217,20 @@ def test_a_failure_that_cannot_have_come_is_refused() -> None:
 def test_a_wrong_outcome_breaks_its_law(program: tuple[Operation, ...], change: Change, law: str) -> None:
     """C1, C3, C9, E1 to E4, X1, X2, X4: the last outcome of a good program, changed."""
     assert law_of(play(*program), change) == law
+
+
+def test_room_that_is_found_in_a_block_of_other_content_is_a_wrong_hit() -> None:
+    """C3, and not X4: the block has the right hash."""
+    weak = ColdRuns(2, 0, 0, hash_digits=1)
+    rival = weak.find_rival(weak.nothing, LONG[:2])
+    assert rival is not None
+    history = play(AddRequest(LONG), RunStep(), AddRequest((*rival, *LONG[2:])), hash_digits=1)
+    first, _, last = (step.outcome.result for step in history.steps if step.outcome is not None)
+    assert isinstance(first, RequestView)
+    assert last == NoRoom()
+    found = replace(first, request=3)
+    assert law_of(history, answer(found)) == "C3"
+    assert law_of(history, answer(replace(found, blocks=found.blocks[::-1]))) == "X4"
 
 
 def test_a_refusal_names_what_was_done() -> None:

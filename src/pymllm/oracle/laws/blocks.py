@@ -113,6 +113,11 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
     kind `blocks` without `exact_lru` and `exact_policy`, which leaf goes. How leaves are found. Whether
     the dummy has any memory.
 
+    Whether anybody is told is no choice in kind `blocks`: `callbacks` must be claimed, since nothing else
+    says which cached blocks an allocation has evicted. The adapter of an allocator without an observer
+    compares the hashes and references of before a call with those of after it, and tells the difference,
+    children before parents; an order it cannot know, and claims none.
+
     Caller
     ------
     To keep clock and stamps moving forward, or recency means nothing. Not to use what it has released.

@@ -190,7 +190,8 @@ def _an_insert_that_failed_adopts_nothing(before: CacheModel, operation: Insert,
     fault, plan, calls = before.fault, seen.plan, seen.calls
     assert fault is not None
     if not (plan.displaced if fault.call == "free" else plan.moves):
-        return Broken(f"an insert that calls {fault.call}", "a reason to", "none")
+        law = "S7" if fault.call == "move_swa" or seen.involves_tombstones else "R4"
+        return Broken(f"an insert that calls {fault.call}", "a reason to", "none", law)
     freed = [*calls.freed, *calls.halves]
     if freed:
         return Broken("slots freed by an insert that failed", "none", freed)
@@ -229,7 +230,15 @@ def _an_eviction_calls_in_order(before: CacheModel, operation: Evict, seen: Seen
 def _callbacks_come_in_order(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     if seen.ids is None or "callbacks" not in before.claims or not before.has_order:
         return None
-    return same("order of callbacks", seen.ids, [effect.node for effect in seen.calls.callbacks])
+    found = [effect.node for effect in seen.calls.callbacks]
+    if found == seen.ids:
+        return True
+    # Who gives slots back in the same wrong order has chosen its victims in it.
+    pages = dict.fromkeys(filter(None, map(before.ownership.place, seen.calls.freed)))
+    law = "R8" if "exact_lru" in before.claims else "R11"
+    return Broken(
+        "order of callbacks", seen.ids, found, law if before.nodes.ids_of([*pages]) == found else ""
+    )
 
 
 @what_a_pool_did_not_take_stays.on(Evict, kinds="prefix")

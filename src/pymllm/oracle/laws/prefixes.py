@@ -300,6 +300,10 @@ def the_cache_owns_what_it_adopted(before: CacheModel, operation: Insert, seen: 
     Nothing about ownership. In how many calls slots go back, and in which order, except for who claims
     `call_order` (X2).
 
+    When is no choice, and there is no claim for it: what goes back is with the pool when the call returns.
+    The adapter of a cache that lets slots wait, for a stream or a batch of frees, empties that queue within
+    the operation. From outside a slot on its way looks like one that is lost (A2).
+
     Caller
     ------
     After an insert it lets its own tables name the cache's slots, and frees its duplicates: the slots at
@@ -527,6 +531,10 @@ def a_locked_node_stays(before: CacheModel, operation: Inspect, seen: SeenLook) 
     Whether a hold is named by its node or by a token of its own; without a window tokens are not looked
     at.
 
+    A hold that covers more than its path is no choice, and there is no claim for it: who holds whole edges
+    splits the edge in which a hold ends. What an eviction owes (R5) is counted in pages, and from outside a
+    hold that reaches too far looks like one that was never released.
+
     Caller
     ------
     Each hold is released once, at the node where it was taken, and before the cache is reset. A request
@@ -704,7 +712,9 @@ def the_tree_is_well_formed(before: CacheModel, operation: Inspect, seen: SeenLo
 
     Choices
     -------
-    How long nodes are. A cache without a tree may show each page as a node of its own.
+    How long nodes are. A cache without a tree may show each page as a node of its own. So may one whose
+    children hang inside an edge; or it shows the edge as several nodes that end at its branches, or claims no
+    `inspect`, and then branches where it likes. What is shown has no branch but at the end of a node.
 
     Caller
     ------

@@ -108,6 +108,8 @@ _SHORTAGES = ("CapacityError", "MambaSlotCapacityError")
 @blocks_partition_the_pool.on(Pause, fate=NO_ROOM, kinds="requests")
 @admission_succeeds_where_there_is_room.on(AddRequest, ScheduleChunk, RunStep, fate=NO_ROOM, kinds="requests")
 def _no_room_is_told(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
+    if isinstance(seen, SeenChunk) and (false_hit := _false_hit(before, seen)) is not None:
+        return false_hit
     what = f"{seen.missing} blocks of {seen.room}" if seen.missing else "a request without a row"
     if isinstance(operation, RunStep):
         is_told = tells_no_room(before, seen.result, *_SHORTAGES)
@@ -115,6 +117,18 @@ def _no_room_is_told(before: RequestsModel, operation: Operation, seen: SeenCont
     else:
         found = demand(isinstance(seen.result, NoRoom), what, "no room", seen.result)
     return found and _nothing_has_gone(before, operation, seen)
+
+
+def _false_hit(before: RequestsModel, seen: SeenChunk) -> Broken | None:
+    """Say that room was found in a block that has the right hash, and is not the one that is meant (C3)."""
+    request, hit = seen.request, seen.request.blocks
+    if request.computed or not isinstance(seen.result, RequestView) or len(hit) >= len(request.prefixes):
+        return None
+    blocks = seen.result.blocks[: len(hit) + 1]
+    other = before.context.blocks.block_of.get(request.prefixes[len(hit)].hash)
+    if blocks != (*hit, other):
+        return None
+    return Broken(f"blocks that request {request.step} shares", hit, [*blocks], "C3")
 
 
 @what_a_pool_did_not_take_stays.on(AddRequest, ScheduleChunk, RunStep, fate=STRUCK, kinds="requests")

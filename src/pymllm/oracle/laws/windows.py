@@ -11,6 +11,7 @@ from pymllm.oracle.models.kind_model import DONE, STRUCK
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Hold, Path
 from pymllm.oracle.models.prefix_seen import (
+    DEAD_LEAVES,
     GARBLED,
     HIDDEN,
     TOO_MANY,
@@ -317,6 +318,8 @@ def every_leaf_is_alive(before: CacheModel, operation: Evict, seen: SeenEvict) -
         bare = find_dead_leaves(cache, seen.removed, seen.tombstoned or frozenset())
         if bare:
             return Broken("dead leaves", "none", tokens_of(bare))
+    elif seen.odd is not None and seen.odd[0] == DEAD_LEAVES:  # all that counts can tell of them
+        return Broken(*seen.odd[1:])
     return any(not cache.pages[path].alive for path in seen.victims) or None
 
 

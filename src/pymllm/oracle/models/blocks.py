@@ -170,7 +170,11 @@ class BlocksModel(KindModel):
     def __init__(self, header: Header) -> None:
         super().__init__(header)
         if "callbacks" not in self.claims:
-            raise ProgramError(f"{header.adapter} does not claim callbacks: nobody is told which blocks go")
+            raise ProgramError(
+                f"{header.adapter} does not claim callbacks, and nothing else says which blocks go: claim "
+                "them, and tell of each block that loses its hash or becomes free, as BlockAdapter's "
+                "lost(blocks, hashes) does; without an observer compare the books of before and after a call"
+            )
         is_caching = self.config.get("caching") is not False
         self.blocks = BlockModel(
             self.number("blocks"), read_policy(self.config), is_caching, "trusted_hashes" in self.claims

@@ -73,8 +73,7 @@ class EvictionModel(PrefixTracker):
             # An engine looks at no nodes, so that there may be dozens of sets: mostly one of the first is it.
             seen.taken = next((taken for taken in self._plan(seen) if seen.fits(taken)), None)
             if seen.taken is None:
-                allowed = list(self._plan(seen))
-                seen.odd = tell_states_apart(seen, allowed[0]) if has_states else tell_apart(seen, allowed)
+                seen.odd = self._tell_apart(seen, list(self._plan(seen)))
         else:
             seen.taken = self._taken(seen)
             if not self._is_explained(seen):
@@ -157,6 +156,13 @@ class EvictionModel(PrefixTracker):
                 yield plan_state_eviction(self.cache, ends, *asked)
         elif self.is_ordered:
             yield from plan_evictions(self.cache, seen.tokens, seen.secondary, self.nodes.cut)
+
+    def _tell_apart(self, seen: SeenEvict, allowed: list[Taken]) -> Odd:
+        """Say how what was taken differs from all that may be taken in the order that is claimed."""
+        if self.tracks is not None:
+            return tell_states_apart(seen, allowed[0])
+        first = plan_evictions(self.cache, seen.tokens, 0, self.nodes.cut) if seen.secondary > 0 else ()
+        return tell_apart(seen, allowed, {taken.full for taken in first})
 
     def _is_explained(self, seen: SeenEvict) -> bool:
         """Tell whether everything that was taken was needed, in whatever order.

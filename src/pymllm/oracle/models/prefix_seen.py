@@ -132,7 +132,8 @@ class Returned:
 Odd = tuple[str, str, object, object]
 """Why an eviction may not have taken this: a reason, and what was expected of what, and seen instead."""
 
-OLDER, TOO_MANY, WINDOWS, STATES = "older ones stay", "too many", "other windows", "other states"
+OLDER, TOO_MANY, DEAD_LEAVES = "older ones stay", "too many", "dead leaves"
+WINDOWS, STATES = "other windows", "other states"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -204,13 +205,21 @@ class SeenTracks(Seen):
     found: Mapping[tuple[str, int], tuple[int, ...] | None]
 
 
-def tell_apart(seen: SeenEvict, allowed: Sequence[Taken]) -> Odd:
-    """Say how what was taken differs from everything that may be taken in the order that is claimed."""
+def tell_apart(seen: SeenEvict, allowed: Sequence[Taken], first: Collection[int] = ()) -> Odd:
+    """Say how what was taken differs from everything that may be taken in the order that is claimed.
+
+    ``first`` has how many tokens may go before windows are asked for, where they are.
+    """
     least, removed, what = allowed[0], seen.removed, "window tokens evicted"
     if removed is None:
         fulls = sorted({taken.full for taken in allowed})
         if seen.full is not None and seen.full not in fulls:
-            return TOO_MANY, "tokens evicted", f"one of {fulls}", seen.full
+            # Where all windows went that were to go, pages that stay have lost theirs.
+            is_bare = seen.full in first and seen.swa in {taken.swa for taken in allowed}
+            reason = WINDOWS if seen.full in first else TOO_MANY
+            if is_bare or seen.full in {taken.full_without_cascade for taken in allowed}:
+                reason = DEAD_LEAVES
+            return reason, "tokens evicted", f"one of {fulls}", seen.full
         swas = sorted({taken.swa for taken in allowed if seen.full in (None, taken.full)})
         return WINDOWS, what, f"one of {swas}", seen.swa
     older = set(least.removed) - removed

@@ -29,6 +29,12 @@ class Taken:
     cascaded: frozenset[Path] = frozenset()  # not chosen, but left as leaves, dead (S4) or stateless (M5)
     states: frozenset[Path] = frozenset()  # that go, with their pages or without
 
+    @property
+    def full_without_cascade(self) -> int:
+        """Tokens removed but for those of pages that were not chosen."""
+        size = self.full // max(len(self.removed), 1)
+        return self.full - len(self.cascaded) * size
+
 
 def plan_evictions(
     model: PrefixModel, tokens: int, alive_tokens: int, cut: Cut = never_cut
