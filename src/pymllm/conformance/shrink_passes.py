@@ -24,7 +24,7 @@ from pymllm.conformance.reduction import (
     unusual,
     without,
 )
-from pymllm.conformance.shrink_references import count_of, cut_row, page_size_of, replaced
+from pymllm.conformance.shrink_references import POOLS_OF_PAGES, count_of, cut_row, page_size_of, replaced
 from pymllm.history.files import PlayedAct
 from pymllm.history.operations import (
     Alloc,
@@ -44,10 +44,8 @@ _IN_TOKENS: dict[type, tuple[str, ...]] = {
     Insert: ("prev_prefix_len", "swa_evicted_seqlen"),
 }
 """Fields that count tokens."""
-_POOLS_IN_TOKENS = ("slots", "swa_slots", "window")
+_POOLS_IN_TOKENS = (*POOLS_OF_PAGES, "window")
 """Keys of a configuration that count tokens."""
-_POOLS_OF_PAGES = ("slots", "swa_slots")
-"""Those of them that are whole pages."""
 
 _FIRST_END = 4
 _LONGER_ENDS = 3
@@ -253,7 +251,7 @@ def _lower(reduction: Reduction, key: str) -> bool:
     value = config[key]
     if type(value) is not int:
         return False
-    unit = page_size_of(config) if key in _POOLS_OF_PAGES and config.get("pool") != "none" else 1
+    unit = page_size_of(config) if key in POOLS_OF_PAGES and config.get("pool") != "none" else 1
     counts = dict.fromkeys((1, value // unit // 2, value // unit - 1))
     smaller = [count * unit for count in counts if 0 < count * unit < value]
     return any(reduction.attempt(reduction.items, **{key: size}) for size in smaller)

@@ -6,7 +6,7 @@ and keeps what still breaks the law.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -34,6 +34,8 @@ _SUMMED: dict[type, tuple[str, ...]] = {
     Evict: ("tokens", "secondary"),
 }
 """Operations of which one may do what two have done, and the fields that say how much."""
+POOLS_OF_PAGES = ("slots", "swa_slots")
+"""Keys of a configuration that count tokens, in whole pages."""
 
 
 # -- one step for two --
@@ -73,8 +75,7 @@ def _joined(operations: Operations, first: int, second: int) -> Operations:
         if type(part) is Span:
             is_moved = count is not None and part.step == second
             return Span(first, given + part.start, given + part.stop) if is_moved else part
-        rows = {name: row for name in part.__struct_fields__ if is_spans(row := getattr(part, name))}
-        return structs.replace(part, **{name: merged(row) for name, row in rows.items()}) if rows else part
+        return _with_rows(part, merged)
 
     kept, dropped = (second, first) if count is None else (first, second)
     joined = replaced(operations, kept - 1, _together(one, other))
@@ -121,15 +122,20 @@ def match_instead(reduction: Reduction) -> None:
 
 
 def lower_spans(reduction: Reduction) -> None:
-    """Let spans be of the first numbers that a step gave, so that it need not give more."""
-    for at in range(len(reduction.items)):
-        if at < len(reduction.items):
-            reduction.attempt(replaced(reduction.items, at, changed(reduction.items[at], _lowered)))
+    """Let spans be of the first numbers that a step gave, so that it need not give more, and in order."""
+    for change in (_lowered, _in_order):
+        for at in range(len(reduction.items)):
+            if at < len(reduction.items):
+                reduction.attempt(replaced(reduction.items, at, changed(reduction.items[at], change)))
 
 
 def _lowered(part: Any) -> Any:
     is_lower = type(part) is Span and part.step and part.start
     return Span(part.step, 0, part.stop - part.start) if is_lower else part
+
+
+def _in_order(part: Any) -> Any:
+    return _with_rows(part, lambda row: merged(sorted(row, key=structs.astuple)))
 
 
 def untangle_inserts(reduction: Reduction) -> None:
@@ -166,26 +172,37 @@ def _untangled(operations: Operations, places: Sequence[int]) -> Operations:
 
 # -- as much as is named --
 def shrink_allocations(reduction: Reduction) -> None:
-    """Let each allocation be of the pages that somebody names."""
-    page_size = page_size_of(reduction.program.config)
+    """Let each allocation be of the pages that somebody names, or of fewer others in a smaller pool.
+
+    What fills a pool may have to fill it: with fewer pages handed out, more would be left.
+    """
     number = 1
     while number <= len(reduction.items):
         kind = type(reduction.items[number - 1])
-        if kind in _COUNTS:
-            _shrink_allocation(reduction, number, page_size if kind is Alloc else 1)
-        number += 1
+        unit = page_size_of(reduction.program.config) if kind is Alloc else 1
+        if kind not in _COUNTS or not _shrink_allocation(reduction, number, unit):
+            number += 1
 
 
-def _shrink_allocation(reduction: Reduction, number: int, unit: int) -> None:
-    operations = reduction.items
-    allocation = operations[number - 1]
-    count = _COUNTS[type(allocation)]
-    named = [
+def _shrink_allocation(reduction: Reduction, number: int, unit: int) -> bool:
+    pages = _named_pages(reduction.items, number, unit)
+    return reduction.attempt(
+        _with_pages(reduction.items, number, unit, pages, len(pages))
+    ) or _shrink_filled_pool(reduction, number, unit, pages)
+
+
+def _named_pages(operations: Operations, number: int, unit: int) -> Sequence[int]:
+    """Return the pages of an allocation that somebody names."""
+    spans = [
         it for operation in operations for it in parts(operation) if type(it) is Span and it.step == number
     ]
-    pages = sorted({place // unit for span in named for place in range(span.start, span.stop)})
-    if len(pages) * unit >= getattr(allocation, count):
-        return
+    return sorted({place // unit for span in spans for place in range(span.start, span.stop)})
+
+
+def _with_pages(
+    operations: Operations, number: int, unit: int, pages: Sequence[int], count: int
+) -> Operations:
+    """Let an allocation be of so many pages, of which the first are those that are named."""
     moved = {page: place for place, page in enumerate(pages)}
 
     def change(part: Any) -> Any:
@@ -194,8 +211,30 @@ def _shrink_allocation(reduction: Reduction, number: int, unit: int) -> None:
         shift = (part.start // unit - moved[part.start // unit]) * unit
         return Span(number, part.start - shift, part.stop - shift)
 
-    less = structs.replace(allocation, **{count: len(pages) * unit})
-    reduction.attempt(tuple(changed(it, change) for it in replaced(operations, number - 1, less)))
+    allocation = operations[number - 1]
+    less = structs.replace(allocation, **{_COUNTS[type(allocation)]: count * unit})
+    return tuple(changed(it, change) for it in replaced(operations, number - 1, less))
+
+
+def _shrink_filled_pool(reduction: Reduction, number: int, unit: int, pages: Sequence[int]) -> bool:
+    """Take pages that nobody names from an allocation, and as many from a pool: all, half of them, or one."""
+    allocation = reduction.items[number - 1]
+    count = getattr(allocation, _COUNTS[type(allocation)]) // unit
+    spare = count - len(pages)
+    pools = {
+        key: (value, unit if key in POOLS_OF_PAGES else 1)
+        for key, value in reduction.program.config.items()
+        if type(value) is int
+    }
+    return any(
+        reduction.attempt(
+            _with_pages(reduction.items, number, unit, pages, count - less), **{key: value - less * size}
+        )
+        for key, (value, size) in pools.items()
+        if value // size >= count
+        for less in dict.fromkeys((spare, spare // 2, 1))
+        if 0 < less <= spare
+    )
 
 
 def page_size_of(config: Config) -> int:
@@ -228,6 +267,12 @@ def cut_row(row: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
                 kept.append(Span(span.step, span.start + first - begin, span.start + last - begin))
         begin = end
     return merged(kept)
+
+
+def _with_rows(part: Any, change: Callable[[tuple[Span, ...]], tuple[Span, ...]]) -> Any:
+    """Return a record with other rows of spans."""
+    rows = {name: row for name in part.__struct_fields__ if is_spans(row := getattr(part, name))}
+    return structs.replace(part, **{name: change(row) for name, row in rows.items()}) if rows else part
 
 
 def merged(spans: Sequence[Span]) -> tuple[Span, ...]:

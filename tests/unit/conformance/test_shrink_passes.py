@@ -471,6 +471,12 @@ MANY = keys(*((number,) for number in range(40)))
             id="spans begin with the first number",
         ),
         pytest.param(
+            *(lower_spans, [ops.AllocBlocks(2), ops.ReleaseBlocks((Span(1, 1, 2), Span(1, 0, 1)))]),
+            lambda them: {place for it in them[1].blocks for place in range(it.start, it.stop)} == {0, 1},
+            [ops.AllocBlocks(2), ops.ReleaseBlocks((Span(1, 0, 2),))],
+            id="spans stand in order, and those that continue each other are one",
+        ),
+        pytest.param(
             *(make_usual, [ops.Match(Key((1,), "a", "array")), ops.Match(Key((2,), "b", "array"))]),
             lambda them: {it.key.extra_key for it in them} in ({"a", "b"}, {None, "b"}),
             [ops.Match(Key((1,))), ops.Match(Key((2,), "b"))],
@@ -555,6 +561,21 @@ def test_an_allocation_gives_what_is_named_and_no_more() -> None:
     shrink_allocations(reduction)
     freed = ops.Free((Span(1, 6, 8),))
     assert reduction.items == (ops.Alloc(8), ops.Insert(Key((1,) * 4), (Span(1, 0, 4),)), freed)
+
+
+@pytest.mark.parametrize(("key", "size", "page"), [("slots", 16, 2), ("pages", 8, 2), ("pages", 8, 1)])
+def test_a_pool_and_what_fills_it_get_smaller_together(key: str, size: int, page: int) -> None:
+    """All pages but one must be handed out: neither a smaller pool nor a smaller allocation alone will do."""
+
+    def leaves_one(program: Program) -> bool:
+        unit = page if key == "slots" else 1
+        return program.items[0].tokens // page == int(program.config[key] or 0) // unit - 1
+
+    operations = [ops.Alloc(7 * page), ops.Free((Span(1, 6 * page, 7 * page),))]
+    reduction = reduction_in(operations, leaves_one, {key: size, "page_size": page, "pool": "token"})
+    shrink_allocations(reduction)
+    assert reduction.items == (ops.Alloc(page), ops.Free((Span(1, 0, page),)))
+    assert reduction.program.config[key] == (2 * page if key == "slots" else 2)
 
 
 def test_each_number_of_a_pool_goes_down_as_far_as_it_can() -> None:
