@@ -105,15 +105,17 @@ class Channel:
     def __init__(self, command: Sequence[str], line_limit: int) -> None:
         self.transcript = Transcript()
         self._line_limit = line_limit
+        reaper = the_reaper()
         self._process = subprocess.Popen(
             command,
+            env=reaper.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             process_group=0,  # it is ended with all that it has started, and Ctrl-C is not its business
             bufsize=0,
         )
-        the_reaper().note(self._process.pid)
+        reaper.note(self._process.pid)
         self._pipes = [
             pipe
             for pipe in (self._process.stdin, self._process.stdout, self._process.stderr)
