@@ -287,6 +287,13 @@ _FAST = json.JSONDecoder(parse_constant=_refuse)
 _STRICT = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, object_pairs_hook=_fields)
 
 
+def escaped(text: str) -> str:
+    """Write what is no part of a line, such as a newline in the name of a file, as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def cut(text: str, length: int = _SHOWN) -> str:
     """Return a text, or as much of its beginning as a message can show."""
     return text if len(text) <= length else f"{text[: length - 3]}..."

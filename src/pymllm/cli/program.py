@@ -36,6 +36,7 @@ import click
 from pymllm import __version__
 from pymllm.errors import AdapterError, ConversationError, TraceError
 from pymllm.text_file import did_you_mean
+from pymllm.text_file import escaped as escaped  # for the commands
 from pymllm.torch_extra import PACKAGES, why_no_torch
 
 _USAGE, _UNKNOWN, _BUG, _INTERRUPTED, _PIPE_CLOSED, _TERMINATED = 2, 3, 70, 130, 141, 143
@@ -44,6 +45,7 @@ WORDS = "pymllm.words"
 """Under this name a command's context has what was typed, word by word."""
 
 _LONGEST = 4_000  # characters of what a file or a program of somebody's may have a part in
+_TAB, _STYLE_OR_TAB = re.compile("(\t)"), re.compile("(\t|\x1b\\[[0-9;]*m)")
 _FIRST_FREE = 3  # after standard input, output and error
 
 
@@ -167,9 +169,18 @@ def _last_lines_of(error: AdapterError) -> str:
     return "" if path is None else f"; the last lines of the conversation are in {path}"
 
 
-def say(text: str) -> None:
-    """Print lines on standard output, escaping what its encoding does not have."""
-    click.echo(_printable(text.rstrip("\n"), sys.stdout.encoding))
+def say(text: str, *, styled: bool = False) -> None:
+    """Print lines on standard output, with escapes for what its encoding lacks and for control characters.
+
+    With ``styled``, what `pymllm.cli.tables.draw` makes of bold and coloured words is kept.
+    """
+    kept = _STYLE_OR_TAB if styled else _TAB
+    shown = (
+        # Pieces and what is kept take turns.
+        "".join(piece if place % 2 else escaped(piece) for place, piece in enumerate(kept.split(line)))
+        for line in text.rstrip("\n").split("\n")
+    )
+    click.echo(_printable("\n".join(shown), sys.stdout.encoding))
 
 
 def complain(message: str) -> None:
@@ -177,11 +188,6 @@ def complain(message: str) -> None:
     if len(message) > _LONGEST:  # as where a file names a million slots
         message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 4 :]}"
     _tell(f"pymllm: {escaped(message)}")
-
-
-def escaped(text: str) -> str:
-    """Write what is no part of a line, such as a newline in the name of a file, as escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _tell(text: str) -> None:

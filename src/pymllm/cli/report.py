@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.program import complain, say
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program
 from pymllm.report.quantities import count_of
 from pymllm.text_file import write_text_file
@@ -109,4 +109,4 @@ def _tell_of_gaps(loaded: LoadedRuns) -> None:
 def _trend(loaded: LoadedRuns, name: str) -> str:
     from pymllm.report.trends import make_text
 
-    return "\n".join(map(escaped, make_text(loaded.runs, name).split("\n")))
+    return make_text(loaded.runs, name)

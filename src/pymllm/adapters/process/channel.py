@@ -18,6 +18,7 @@ from typing import Final
 
 from pymllm.adapters.process.reaper import the_reaper
 from pymllm.errors import AdapterError
+from pymllm.text_file import escaped
 
 VERDICTS: Final[dict[str, str]] = {
     "crashed": "was ended by a signal, or ended with a status other than 0",
@@ -80,7 +81,7 @@ class Transcript:
 
 def _readable(line: bytes) -> str:
     text = line.rstrip(b"\n").decode("utf-8", "backslashreplace")
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = escaped(text)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ... ({len(text):,} characters)"
 
 
