@@ -20,21 +20,18 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, TextIO
 
 import click
 
 from pymllm import __version__
 from pymllm.errors import AdapterError, ConversationError, TraceError
+from pymllm.signals import Terminated, terminable
 from pymllm.text_file import did_you_mean
 from pymllm.text_file import escaped as escaped  # for the commands
 from pymllm.torch_extra import PACKAGES, why_no_torch
@@ -47,10 +44,6 @@ WORDS = "pymllm.words"
 _LONGEST = 4_000  # characters of what a file or a program of somebody's may have a part in
 _TAB, _STYLE_OR_TAB = re.compile("(\t)"), re.compile("(\t|\x1b\\[[0-9;]*m)")
 _FIRST_FREE = 3  # after standard input, output and error
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: whatever an interrupt from the keyboard cleans up is cleaned up for it, too."""
 
 
 def status_of(interruption: KeyboardInterrupt | click.Abort) -> int:
@@ -91,7 +84,7 @@ class Program(click.Group):
             complain("standard output is closed, so no result can be written; redirect it to a file")
             return _USAGE
         try:
-            with _terminable():
+            with terminable():
                 status = run()
         except (click.ClickException, TraceError) as error:
             complain(_one_line(error))
@@ -118,25 +111,6 @@ class Program(click.Group):
                 _tell(traceback.format_exc())
                 status = _BUG
         return status or 0
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM raise, where nobody else has a use for it."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends even what catches everything
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _occupy_standard_descriptors() -> None:

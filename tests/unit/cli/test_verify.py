@@ -19,7 +19,6 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from pymllm.adapters.registry import OWN
 from pymllm.cli import main, tables
-from pymllm.cli.program import Terminated
 from pymllm.cli.schema import make_schema
 from pymllm.cli.tables import explain
 from pymllm.cli.verify import PROFILE_NAMES, make_junit, make_text, plan_search, save_programs
@@ -29,6 +28,7 @@ from pymllm.conformance.workers import Task
 from pymllm.history.files import load_history
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import find_law
+from pymllm.signals import Terminated
 from tests.unit.cli.typed import typed
 
 FEW = ("--examples", "12", "--jobs", "1", "--profile", "dev")

@@ -53,7 +53,7 @@ def as_integers(name: str, value: IndexLike) -> torch.Tensor:
         raise _beyond_int64(name, beyond) from None
 
 
-def _refuse_beyond_int64(name: str, numbers: npt.NDArray[np.uint64]) -> None:
+def _refuse_beyond_int64(name: str, numbers: npt.NDArray[np.integer]) -> None:
     """Refuse numbers that would be negative once they are int64."""
     if numbers.size and numbers.max() >= 2**63:
         raise _beyond_int64(name, int(numbers[numbers >= 2**63][0]))
