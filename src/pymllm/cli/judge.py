@@ -81,7 +81,8 @@ def make_judgement(
     **more: Any,
 ) -> JudgementDocument:
     """Return what is known of a program, as far as its history got; one that tested nothing is unknown."""
-    verdict = Verdict.HOLDS if misfit is None and any(tests.values()) else Verdict.UNKNOWN
+    is_tested = misfit is None and len(history) > 0 and any(tests.values())
+    verdict = Verdict.HOLDS if is_tested else Verdict.UNKNOWN
     found = None
     if violation is not None:
         verdict, last = Verdict.VIOLATED, history.steps[-1].number if history.steps else 0
@@ -120,7 +121,7 @@ def _verdict_line(judgement: JudgementDocument) -> str:
     steps = count_of(judgement.steps, "step")
     if judgement.misfit is not None:
         return f"unknown  {adapter} made other choices than the program relies on"
-    if not tests:
+    if judgement.verdict is Verdict.UNKNOWN:
         return f"unknown  {steps} of {adapter} tested no law"
     return f"holds  {steps} of {adapter}: {tests:,} tests of {laws} laws, none broken"
 

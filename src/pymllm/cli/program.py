@@ -4,7 +4,8 @@
 | -----: | ----------------------------------------------------------------------------------- |
 |      0 | done, and every law that was checked holds                                          |
 |      1 | a law is broken (`pymllm.errors.InvariantViolation`); the command says which        |
-|      2 | bad input or usage: one line on standard error says what is wrong and what would do |
+|      2 | bad input or usage: one line on standard error says what is wrong and what would do; |
+|        | or all went well, but a file that was asked for beside the result was not written   |
 |      3 | unknown: a law that applies was not tested, or an adapter could not be examined     |
 |      4 | sick: `pymllm doctor` found something wrong with this machine                       |
 |     70 | a bug of ours: nobody foresaw the error, and the traceback is the report            |
@@ -41,6 +42,9 @@ _USAGE, _UNKNOWN, _BUG, _INTERRUPTED, _PIPE_CLOSED, _TERMINATED = 2, 3, 70, 130,
 WORDS = "pymllm.words"
 """Under this name a command's context has what was typed, word by word."""
 
+UNWRITTEN = "pymllm.unwritten"
+"""Under this name a command's context has whether a file that was asked for could not be written."""
+
 _LONGEST = 4_000  # characters of what a file or a program of somebody's may have a part in
 _TAB, _STYLE_OR_TAB = re.compile("(\t)"), re.compile("(\t|\x1b\\[[0-9;]*m)")
 _FIRST_FREE = 3  # after standard input, output and error
@@ -71,11 +75,15 @@ class Program(click.Group):
         return context
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an interrupt becomes click's own, which click does not answer with an empty line."""
+        """Run a command; an interrupt becomes click's own, which click does not answer with an empty line.
+
+        What printed its result and could not write a file that was asked for did not do what was asked.
+        """
         try:
-            return super().invoke(ctx)
+            status = super().invoke(ctx)
         except KeyboardInterrupt as interruption:
             raise click.Abort from interruption
+        return _USAGE if not status and ctx.meta.get(UNWRITTEN) else status
 
     def _status(self, run: Callable[[], int | None]) -> int:
         """Run a command to its end, whatever that is, and tell what is to be told."""

@@ -24,6 +24,16 @@ FORMATS = (
 )
 
 
+_NOTHING: dict[str, tuple[Callable[[str], bool], str]] = {
+    "github-action-benchmark": (lambda text: text == "[]", "figure of which {better} is better"),
+    "bencher": (lambda text: text == "{}", "figure"),
+    "junit": (lambda text: "<testcase" not in text, "search, campaign or planted faults"),
+    "badge": (lambda text: '"not searched"' in text, "law that was searched"),
+    "vectors-badge": (lambda text: '"not played"' in text, "vectors"),
+}
+"""Feeds that are valid and say nothing: how each looks, and what is missing then."""
+
+
 @click.command("report", short_help="Make a page or a feed of the results of runs.")
 @click.argument(
     "runs", metavar="RUNS...", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True
@@ -67,6 +77,9 @@ def report_command(
     _tell_of_gaps(loaded)
     with options.refusing():
         text = _make(loaded, form, better, title) if trend is None else _trend(loaded, trend)
+    is_empty, missing = _NOTHING.get(form, (None, ""))
+    if trend is None and is_empty is not None and is_empty(text):
+        complain(f"--format {form}: these runs have no {missing.format(better=better)}, so the feed is empty")
     if output is None or trend is not None:
         say(text)
         return

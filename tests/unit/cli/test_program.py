@@ -241,8 +241,8 @@ def test_help_and_refusals_load_neither_torch_nor_numpy(arguments: list[str]) ->
 @pytest.mark.parametrize(
     ("number", "ended"),
     [
-        (signal.SIGINT, (130, "", "pymllm: interrupted\n")),
-        (signal.SIGTERM, (143, "", "pymllm: terminated\n")),
+        (signal.SIGINT, (130, "pymllm: interrupted\n")),
+        (signal.SIGTERM, (143, "pymllm: terminated\n")),
     ],
 )
 @pytest.mark.parametrize("module", ["pymllm.cli", "click", "pymllm.cli.verify", "pymllm.cli.schema"])
