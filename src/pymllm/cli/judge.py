@@ -131,7 +131,7 @@ def _details(judgement: JudgementDocument) -> list[str]:
     if it is not None:
         return explain(it.message, it.expected, it.observed, judgement.config, it.step, judgement.steps)
     if judgement.misfit is not None:
-        return [f"    because    {judgement.misfit}"]
+        return [f"    because    {escaped(judgement.misfit)}"]
     tested = ", ".join(f"{law} {count:,}" for law, count in sorted(judgement.tests.items()) if count)
     return [f"    tests      {tested}"] if tested else []
 

@@ -374,7 +374,8 @@ def _tell(
 
     if page is not None:
         text = make_text(report, strict=strict)
-        save_text(f"# Soak\n\n```text\n{text}```\n", page, "--page")
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))  # a name may have some
+        save_text(f"# Soak\n\n{fence}text\n{text}{fence}\n", page, "--page")
     make_shown = partial(make_text, report, strict=strict, verbose=verbose, fits_terminal=True)
     return tell(document, lambda _: make_shown(), as_json, report.interruption)
 

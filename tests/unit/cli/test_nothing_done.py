@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.cli import store
 from tests.unit.cli.typed import refused, typed
 from tests.unit.report import samples
 
@@ -107,20 +106,10 @@ def test_a_file_that_cannot_be_written_costs_the_status_and_not_the_result(words
     assert result.exit_code == (without.exit_code or 2)
 
 
-def test_a_store_that_is_lost_meanwhile_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A nightly run whose store is full must not be green; what it found is printed."""
-
-    def full(*arguments: object) -> Path:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("pymllm.report.store.write_run", full)
-    result = typed(*shlex.split("replay chat --requests 3 --store runs --json"))
-    assert json.loads(result.stdout)["schema"] == "pymllm.replay"
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (
-        2,
-        "pymllm: --store runs: cannot be written: No space left on device",
-    )
-    assert store.save_text("it", Path("/dev/full")) is None  # outside of a command there is only the line
+def test_a_violation_is_told_by_its_status_though_a_file_is_lost() -> None:
+    """What was found matters more than where it was to be kept."""
+    words = f"{VERIFY} --examples 20".replace("rows", "faulty-dirty-rows")
+    assert typed(*shlex.split(words), "--junit", "/dev/full").exit_code == 1
 
 
 @pytest.mark.parametrize("mode", ["serial", "engine"])
