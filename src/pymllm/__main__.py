@@ -8,16 +8,20 @@ import sys
 def run() -> None:
     """Run a command, and end with its status; never returns.
 
-    The commands are imported here: who types Ctrl-C while that goes on is answered as later.
+    The commands are imported here: Ctrl-C and SIGTERM are answered as later while that goes on.
     """
     try:
-        from pymllm.cli import main
+        from pymllm.signals import terminable
 
-        main(prog_name="pymllm")
-    except KeyboardInterrupt:  # before there is anybody else who knows what to do
+        with terminable():
+            from pymllm.cli import main
+
+            main(prog_name="pymllm")
+    except KeyboardInterrupt as interruption:  # before there is anybody else who knows what to do
+        status = getattr(interruption, "status", 130)  # that of SIGTERM has one
         if sys.stderr is not None:
-            print("pymllm: interrupted", file=sys.stderr)
-        sys.exit(130)
+            print(f"pymllm: {'interrupted' if status == 130 else 'terminated'}", file=sys.stderr)
+        sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,15 @@ million digits. Each is refused with the line and the bound.
 from __future__ import annotations
 
 import difflib
+import errno
+import io
 import json
 import math
 import os
 import secrets
+import select
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +36,9 @@ DEPTH_LIMIT: Final = 64
 """How many lists and objects may stand inside each other; ours need fewer than ten."""
 
 TOO_DEEP: Final = f"more than {DEPTH_LIMIT} lists and objects stand inside each other"
+
+SILENCE: Final = 60.0
+"""Seconds that a named pipe may bring nothing until it is given up."""
 
 _CHUNK = 2**20
 _INTEGERS = range(-(2**127), 2**127)  # what overflows 64 bits is told as it is, and judged
@@ -126,12 +133,40 @@ def read_text_file(path: Path, *, errors: str = "strict", limit: int = FILE_LIMI
 @contextmanager
 def _open(path: Path) -> Iterator[IO[bytes]]:
     """Open a file; an error of reading it knows its name, as one of opening it does."""
-    with path.open("rb") as file:
-        try:
+    try:
+        with open_binary(path) as file:
             yield file
-        except OSError as error:
-            error.filename = str(path)
-            raise
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
+def open_binary(path: Path) -> io.BufferedReader:
+    """Open a file to read its bytes; a pipe by name is waited for, but not for ever.
+
+    `TimeoutError`: nobody wrote to the pipe for `SILENCE`.
+    """
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # which would wait for a writer, too
+    try:
+        if stat.S_ISFIFO(os.fstat(opened).st_mode):
+            return io.BufferedReader(_Pipe(opened))
+        os.set_blocking(opened, True)
+        return open(opened, "rb")
+    except BaseException:
+        os.close(opened)
+        raise
+
+
+class _Pipe(io.FileIO):
+    """The end of a pipe that is read from, by whom nobody keeps waiting."""
+
+    def readinto(self, buffer: Any) -> int | None:
+        waiting = select.poll()
+        waiting.register(self, select.POLLIN)
+        if not waiting.poll(SILENCE * 1_000):
+            why = f"nothing came from this pipe for {SILENCE:g} s; write it into a file"
+            raise TimeoutError(errno.ETIMEDOUT, why)
+        return super().readinto(buffer)
 
 
 def _decoded(path: Path, data: bytes, errors: str, place: int) -> str:
@@ -250,6 +285,13 @@ def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 _FAST = json.JSONDecoder(parse_constant=_refuse)
 _STRICT = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, object_pairs_hook=_fields)
+
+
+def escaped(text: str) -> str:
+    """Write what is no part of a line, such as a newline in the name of a file, as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def cut(text: str, length: int = _SHOWN) -> str:

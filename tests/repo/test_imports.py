@@ -17,6 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "text_file": ({"errors"}, set()),
+    "signals": (set(), set()),
     # Whether torch is there; asking loads it not. The second is imported by rooms that cannot do without.
     "torch_extra": (set(), set()),
     "torch_needed": ({"torch_extra"}, set()),
@@ -26,7 +27,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "core": ({"errors", "torch_needed", "mem_cache"}, {"numpy", "torch"}),
     "invariants": ({"errors", "torch_needed", "mem_cache", "core"}, {"numpy", "torch"}),
     "workloads": (
-        {"errors", "torch_needed", "mem_cache", "core", "invariants"},
+        {"errors", "text_file", "torch_needed", "mem_cache", "core", "invariants"},
         {"numpy", "torch", "msgspec", "psutil"},
     ),
     # The language between all rooms.
@@ -77,6 +78,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "cli": (
         {
             "errors",
+            "signals",
             "text_file",
             "torch_extra",
             "mem_cache",
@@ -97,7 +99,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 }
 # The files that belong to no room.
 ROOMS["__init__"] = (set(), set())
-ROOMS["__main__"] = ({"cli"}, set())
+ROOMS["__main__"] = ({"cli", "signals"}, set())
 ROOMS["pytest_plugin"] = ({"instrument", "testing"}, {"pytest", "torch"})
 
 HEAVY = ["torch", "numpy", "hypothesis", "pynvml", "pytest"]

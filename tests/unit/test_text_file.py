@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pymllm import text_file
 from pymllm.errors import TraceError
 from pymllm.text_file import read_json, read_lines, read_text_file, write_text_file
 
@@ -125,6 +126,24 @@ def test_a_pipe_is_read(tmp_path: Path) -> None:
     writer.start()
     assert [*read_lines(pipe)] == [(1, "one\n"), (2, "two\n")]
     writer.join()
+
+
+@pytest.mark.parametrize("is_begun", [False, True], ids=["nobody writes", "somebody stops"])
+def test_a_silent_pipe_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_begun: bool) -> None:
+    """X1: no command waits for ever for a writer that never comes, or that falls silent."""
+    monkeypatch.setattr(text_file, "SILENCE", 0.05)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    silent = os.open(pipe, os.O_RDWR) if is_begun else None
+    if silent is not None:
+        os.write(silent, b"one\n")
+    with pytest.raises(
+        TimeoutError, match=r"nothing came from this pipe for 0\.05 s; write it into a file"
+    ) as raised:
+        read_text_file(pipe)
+    assert raised.value.filename == str(pipe)
+    if silent is not None:
+        os.close(silent)
 
 
 @pytest.mark.parametrize(

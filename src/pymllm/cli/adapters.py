@@ -13,7 +13,7 @@ from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.registry import OWN, PEERS, AdapterEntry, faulty, make_adapter
 from pymllm.cli import options
 from pymllm.cli.program import say
-from pymllm.cli.tables import draw, make_legend, make_table
+from pymllm.cli.tables import draw, make_legend, make_table, show
 from pymllm.errors import AdapterError
 from pymllm.history.files import Config
 from pymllm.torch_extra import why_no_torch
@@ -38,7 +38,10 @@ def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> No
     ]
     found = _describe_all(entries)
     document = {"schema": "pymllm.adapters", "version": 1, "adapters": found}
-    say(json.dumps(document, indent=2) if as_json else _make_text(found, verbose))
+    if as_json:
+        say(json.dumps(document, indent=2))
+    else:
+        show(_make_text(found, verbose))
 
 
 def _describe_all(entries: Sequence[AdapterEntry]) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ import click
 
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli import options
-from pymllm.cli.program import escaped, say
+from pymllm.cli.program import escaped
 from pymllm.cli.store import save_text
-from pymllm.cli.tables import draw, make_table, say_document
+from pymllm.cli.tables import draw, make_table, say_document, show
 from pymllm.conformance.documents.programs import ProgramRow, ProtocolDocument
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.quantities import count_of
@@ -37,7 +37,7 @@ def check_protocols(names: Sequence[str], timeout: float, folder: Path, as_json:
             path = save_text(report.conversation, folder / f"{options.file_name_of(name)}-protocol.txt")
         rows.append(report.row(path))
         if not as_json:
-            say(make_protocol_text(rows[-1]))
+            show(make_protocol_text(rows[-1]))
     verdict = Verdict.UNKNOWN if any(row.problems for row in rows) else Verdict.HOLDS
     status = verdict.exit_status
     if as_json:

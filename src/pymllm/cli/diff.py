@@ -44,7 +44,8 @@ def diff_command(before: Path, after: Path, fail_on: tuple[str, ...], as_json: b
     a file of pytest-benchmark. Figures are judged on one machine and one code only, and only where each has a
     spread of its own samples: a change is more than noise where the two spreads are apart.
 
-    Ends with 0, with 1 for what --fail-on names, and with 2 for bad input, such as runs of two kinds.
+    Ends with 0, with 1 for what --fail-on names, with 2 for bad input, such as runs of two kinds, and with 3
+    where the runs share nothing that could be compared.
     """
     from pymllm.report.changes import compare_runs
 
@@ -148,6 +149,9 @@ def _lost(it: DiffDocument) -> Iterator[str]:
 def _sum_up(it: DiffDocument) -> str:
     from pymllm.report.changes import word_of
 
+    failed = f"; failed on {', '.join(it.failed_on)}" if it.failed_on else ""
+    if not it.compared:
+        return f"{it.kind}: nothing to compare: the runs share no law, figure, fault or coverage goal{failed}"
     worse = sum(law.worse for law in it.laws)
     better = sum(word_of(law) in ("fixed", "better") for law in it.laws if not law.worse)
     left = len(it.laws) - worse - better
@@ -161,5 +165,4 @@ def _sum_up(it: DiffDocument) -> str:
         f"{count_of(len(it.goals_lost), 'coverage goal')} lost, "
         f"{count_of(len(it.faults_missed), 'fault')} no longer caught",
     ]
-    failed = f"; failed on {', '.join(it.failed_on)}" if it.failed_on else ""
-    return f"{it.kind}: {'; '.join(words)}{failed}"
+    return f"{it.kind}: {it.compared:,} compared; {'; '.join(words)}{failed}"

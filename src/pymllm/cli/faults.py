@@ -17,13 +17,13 @@ import click
 from pymllm.cli import options
 from pymllm.cli.program import say
 from pymllm.cli.shard_table import complain_of_others
-from pymllm.cli.store import keep_run, refuse_own_input
+from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.conformance.documents.faults import FaultRow, FaultsDocument
 from pymllm.conformance.documents.searches import VerifyDocument
 from pymllm.errors import UsageError
 from pymllm.report.quantities import count_of
-from pymllm.text_file import cut, write_text_file
+from pymllm.text_file import cut
 from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def look_and_tell(
         from pymllm.cli.faults_page import make_page
 
         earlier = page.read_text(encoding="utf-8") if page.is_file() else ""
-        write_text_file(page, make_page(document, datetime.now(tz=UTC).date(), earlier))
+        save_text(make_page(document, datetime.now(tz=UTC).date(), earlier), page, "--page")
     keep_run(store, document)
     return tell(document, make_text, as_json, report.interruption)
 

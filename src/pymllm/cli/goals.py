@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from pymllm.cli import options
+from pymllm.cli.store import save_text
 from pymllm.cli.tables import draw, make_legend, make_table, tell
 from pymllm.conformance.documents.runs import GoalsDocument, WorthReaching
 from pymllm.history.operations import KINDS
 from pymllm.oracle.coverage import GOALS
 from pymllm.oracle.laws.goal import CoverageGoal
-from pymllm.text_file import write_text_file
 
 _HEAD = """\
 # Coverage goals
@@ -53,7 +53,7 @@ def goals_command(kind: str | None, as_json: bool, page: Path | None) -> None:
     """
     chosen = [one for one in GOALS if kind in (None, one.kind)]
     if page is not None:
-        write_text_file(page, make_page(GOALS))
+        save_text(make_page(GOALS), page, "--page")
     tell(make_document(chosen), lambda _: _make_text(chosen), as_json)
 
 

@@ -98,7 +98,7 @@ def make_judgement(
 
     So is one of which steps were not done that its adapter owed, in a file that is older than X9.
     """
-    is_tested = any(count for law, count in tests.items() if law != ANSWERED)
+    is_tested = len(history) > 0 and any(count for law, count in tests.items() if law != ANSWERED)
     is_whole = misfit is None and all(it.reason != OWED for it in limits)
     verdict = Verdict.HOLDS if is_whole and is_tested else Verdict.UNKNOWN
     found = None
@@ -140,7 +140,7 @@ def _verdict_line(judgement: JudgementDocument) -> str:
     steps = count_of(judgement.steps, "step")
     if judgement.misfit is not None:
         return f"unknown  {adapter} made other choices than the program relies on"
-    if not any(count for law, count in judgement.tests.items() if law != ANSWERED):
+    if judgement.steps == 0 or not any(count for law, count in judgement.tests.items() if law != ANSWERED):
         return f"unknown  {steps} of {adapter} tested no law"
     if judgement.verdict is Verdict.UNKNOWN:
         return f"unknown  {adapter} left undone what it claims, and its file is too old to say why"
@@ -152,7 +152,7 @@ def _details(judgement: JudgementDocument) -> list[str]:
     if it is not None:
         return explain(it.message, it.expected, it.observed, judgement.config, it.step, judgement.steps)
     if judgement.misfit is not None:
-        return [f"    because    {judgement.misfit}"]
+        return [f"    because    {escaped(judgement.misfit)}"]
     tested = ", ".join(f"{law} {count:,}" for law, count in sorted(judgement.tests.items()) if count)
     lines = [f"    limits     {limit_line(limit)}" for limit in judgement.limits]
     return [f"    tests      {tested}", *lines] if tested else lines

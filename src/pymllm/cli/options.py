@@ -134,16 +134,18 @@ def json_object(value: object) -> Config:
 
 
 class OutputFile(click.Path):
-    """A file to write, in a folder that is there."""
+    """A file to write, in a folder that is there and takes one."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse a file whose folder is missing, before the work that fills it."""
+        """Refuse a file whose folder is missing or read-only, before the work that fills it."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not path.absolute().parent.is_dir():
             self.fail(f"{path}: there is no folder {path.parent}; make it first.", param, ctx)
+        if param is not None and not path.exists():
+            refuse_unwritable(param.opts[0], path.parent)
         return path
 
 

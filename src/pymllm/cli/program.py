@@ -4,7 +4,8 @@
 | -----: | ----------------------------------------------------------------------------------- |
 |      0 | done, and every law that was checked holds                                          |
 |      1 | a law is broken (`pymllm.errors.InvariantViolation`); the command says which        |
-|      2 | bad input or usage: one line on standard error says what is wrong and what would do |
+|      2 | bad input or usage: one line on standard error says what is wrong and what would do; |
+|        | or all went well, but a file that was asked for beside the result was not written   |
 |      3 | unknown: a law that applies was not tested, or an adapter could not be examined     |
 |      4 | sick: `pymllm doctor` found something wrong with this machine                       |
 |     70 | a bug of ours: nobody foresaw the error, and the traceback is the report            |
@@ -20,22 +21,20 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, TextIO
 
 import click
 
 from pymllm import __version__
 from pymllm.errors import AdapterError, ConversationError, TraceError
+from pymllm.signals import Terminated, terminable
 from pymllm.text_file import did_you_mean
+from pymllm.text_file import escaped as escaped  # for the commands
 from pymllm.torch_extra import PACKAGES, why_no_torch
 
 _USAGE, _UNKNOWN, _BUG, _INTERRUPTED, _PIPE_CLOSED, _TERMINATED = 2, 3, 70, 130, 141, 143
@@ -43,12 +42,12 @@ _USAGE, _UNKNOWN, _BUG, _INTERRUPTED, _PIPE_CLOSED, _TERMINATED = 2, 3, 70, 130,
 WORDS = "pymllm.words"
 """Under this name a command's context has what was typed, word by word."""
 
+UNWRITTEN = "pymllm.unwritten"
+"""Under this name a command's context has whether a file that was asked for could not be written."""
+
 _LONGEST = 4_000  # characters of what a file or a program of somebody's may have a part in
+_TAB, _STYLE_OR_TAB = re.compile("(\t)"), re.compile("(\t|\x1b\\[[0-9;]*m)")
 _FIRST_FREE = 3  # after standard input, output and error
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: whatever an interrupt from the keyboard cleans up is cleaned up for it, too."""
 
 
 def status_of(interruption: KeyboardInterrupt | click.Abort) -> int:
@@ -76,11 +75,15 @@ class Program(click.Group):
         return context
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an interrupt becomes click's own, which click does not answer with an empty line."""
+        """Run a command; an interrupt becomes click's own, which click does not answer with an empty line.
+
+        What printed its result and could not write a file that was asked for did not do what was asked.
+        """
         try:
-            return super().invoke(ctx)
+            status = super().invoke(ctx)
         except KeyboardInterrupt as interruption:
             raise click.Abort from interruption
+        return _USAGE if not status and ctx.meta.get(UNWRITTEN) else status
 
     def _status(self, run: Callable[[], int | None]) -> int:
         """Run a command to its end, whatever that is, and tell what is to be told."""
@@ -89,7 +92,7 @@ class Program(click.Group):
             complain("standard output is closed, so no result can be written; redirect it to a file")
             return _USAGE
         try:
-            with _terminable():
+            with terminable():
                 status = run()
         except (click.ClickException, TraceError) as error:
             complain(_one_line(error))
@@ -116,25 +119,6 @@ class Program(click.Group):
                 _tell(traceback.format_exc())
                 status = _BUG
         return status or 0
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM raise, where nobody else has a use for it."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends even what catches everything
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _occupy_standard_descriptors() -> None:
@@ -167,9 +151,18 @@ def _last_lines_of(error: AdapterError) -> str:
     return "" if path is None else f"; the last lines of the conversation are in {path}"
 
 
-def say(text: str) -> None:
-    """Print lines on standard output, escaping what its encoding does not have."""
-    click.echo(_printable(text.rstrip("\n"), sys.stdout.encoding))
+def say(text: str, *, styled: bool = False) -> None:
+    """Print lines on standard output, with escapes for what its encoding lacks and for control characters.
+
+    With ``styled``, what `pymllm.cli.tables.draw` makes of bold and coloured words is kept.
+    """
+    kept = _STYLE_OR_TAB if styled else _TAB
+    shown = (
+        # Pieces and what is kept take turns.
+        "".join(piece if place % 2 else escaped(piece) for place, piece in enumerate(kept.split(line)))
+        for line in text.rstrip("\n").split("\n")
+    )
+    click.echo(_printable("\n".join(shown), sys.stdout.encoding))
 
 
 def complain(message: str) -> None:
@@ -177,11 +170,6 @@ def complain(message: str) -> None:
     if len(message) > _LONGEST:  # as where a file names a million slots
         message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 4 :]}"
     _tell(f"pymllm: {escaped(message)}")
-
-
-def escaped(text: str) -> str:
-    """Write what is no part of a line, such as a newline in the name of a file, as escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _tell(text: str) -> None:

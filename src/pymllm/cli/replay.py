@@ -213,6 +213,9 @@ def replay_command(
     if result.kept:
         complain(f"{keep}: {count_of(result.kept, 'result')} taken from there, not replayed again")
     document, found = result.document, result.document.violation
+    for run in document.runs if result.interruption is None else ():
+        if not (run.requests if run.finished is None else run.finished):
+            complain(f"{run.config.column}: no request was replayed; --capacity may be too small for each")
     if result.interruption is None:  # a figure of half a trace is no point of a trend
         keep_run(store, document)
     if as_json and found is not None:

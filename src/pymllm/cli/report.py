@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.program import complain, say
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program
 from pymllm.report.quantities import count_of
 from pymllm.text_file import write_text_file
@@ -22,6 +22,16 @@ FORMATS = (
     *("html", "summary", "github-action-benchmark", "bencher", "openmetrics", "junit", "badge"),
     "vectors-badge",
 )
+
+
+_NOTHING: dict[str, tuple[Callable[[str], bool], str]] = {
+    "github-action-benchmark": (lambda text: text == "[]", "figure of which {better} is better"),
+    "bencher": (lambda text: text == "{}", "figure"),
+    "junit": (lambda text: "<testcase" not in text, "search, campaign or planted faults"),
+    "badge": (lambda text: '"not searched"' in text, "law that was searched"),
+    "vectors-badge": (lambda text: '"not played"' in text, "vectors"),
+}
+"""Feeds that are valid and say nothing: how each looks, and what is missing then."""
 
 
 @click.command("report", short_help="Make a page or a feed of the results of runs.")
@@ -67,6 +77,9 @@ def report_command(
     _tell_of_gaps(loaded)
     with options.refusing():
         text = _make(loaded, form, better, title) if trend is None else _trend(loaded, trend)
+    is_empty, missing = _NOTHING.get(form, (None, ""))
+    if trend is None and is_empty is not None and is_empty(text):
+        complain(f"--format {form}: these runs have no {missing.format(better=better)}, so the feed is empty")
     if output is None or trend is not None:
         say(text)
         return
@@ -109,4 +122,4 @@ def _tell_of_gaps(loaded: LoadedRuns) -> None:
 def _trend(loaded: LoadedRuns, name: str) -> str:
     from pymllm.report.trends import make_text
 
-    return "\n".join(map(escaped, make_text(loaded.runs, name).split("\n")))
+    return make_text(loaded.runs, name)

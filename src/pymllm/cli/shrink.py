@@ -17,7 +17,7 @@ from pymllm.cli.judge import make_text as make_judgement_text
 from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.rerun import judgement_of
 from pymllm.cli.store import refuse_own_input, save_program
-from pymllm.cli.tables import explain, mistake_lines, program_lines, progress_bar, tell
+from pymllm.cli.tables import explain, mistake_lines, program_lines, progress_bar, show, tell
 from pymllm.conformance.documents.programs import ProgramSize, ShrinkDocument
 from pymllm.errors import AdapterError
 from pymllm.history.files import History
@@ -99,7 +99,7 @@ def shrink_command(
     if run.result is None:
         return 0
     judgement = judgement_of(file, name, run.result)
-    say(make_judgement_text(judgement))
+    show(make_judgement_text(judgement))
     return judgement.exit_status
 
 

@@ -19,10 +19,9 @@ from pymllm.cli import options
 from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
 from pymllm.cli.program import complain
 from pymllm.cli.soak_spread import SpreadOptions, options_of_executor, spread_campaign
-from pymllm.cli.store import keep_run, refuse_run_or_program
+from pymllm.cli.store import keep_run, refuse_run_or_program, save_text
 from pymllm.cli.tables import progress_bar, tell
 from pymllm.history.files import Config, Deviation
-from pymllm.text_file import write_text_file
 from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
@@ -207,10 +206,24 @@ def soak_command(
     if cabinets or faults:
         return _look_for_faults(plan, cabinets, faults, as_json, store, progress)
     report = spread_campaign(plan, spread, progress) if is_spread else _play(plan, progress)
+    _tell_of_corpus(plan.corpus, report)
     if report.interruption is not None and not is_spread:
         complain(f"continue with: {_resuming(report)}")
     folders = () if report.folder is None else (report.folder,)
     return _tell(report, strict, verbose, as_json, store, page, folders)
+
+
+def _tell_of_corpus(folder: Path | None, report: SoakReport) -> None:
+    """Say how much of a corpus came first: it may be empty, or of other adapters."""
+    if folder is None or not report.headers:
+        return
+    from pymllm.conformance.soak.corpus import read_corpus
+
+    runs, played = len(read_corpus(folder)), len(report.headers[0].corpus)
+    if not runs:
+        complain(f"--corpus {folder}: there is no corpus in it yet, so that no run came first")
+    else:
+        complain(f"--corpus {folder}: runs in it that fit here, and came first: {played:,} of {runs:,}")
 
 
 def _look_for_faults(
@@ -361,7 +374,8 @@ def _tell(
 
     if page is not None:
         text = make_text(report, strict=strict)
-        write_text_file(page, f"# Soak\n\n```text\n{text}```\n")
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))  # a name may have some
+        save_text(f"# Soak\n\n{fence}text\n{text}{fence}\n", page, "--page")
     make_shown = partial(make_text, report, strict=strict, verbose=verbose, fits_terminal=True)
     return tell(document, lambda _: make_shown(), as_json, report.interruption)
 
@@ -420,6 +434,10 @@ class SoakOptions:
             if self.run is not None:
                 why = f"which has no shards; leave out {self.shard.asked}"
                 raise click.UsageError(f"--run repeats one run, {why}.")
+        if self.corpus is not None and not self.corpus.is_dir():
+            raise click.UsageError(
+                f"--corpus {self.corpus}: there is no such folder; pymllm soak merge --corpus fills one."
+            )
         if self.resume is not None and not is_spread and not (self.resume / LEDGER).is_file():
             raise click.UsageError(f"--resume {self.resume}: there is no {LEDGER} in it.")
 

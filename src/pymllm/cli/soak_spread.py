@@ -138,7 +138,7 @@ def _make_plan(asked: SoakOptions, seed: int, shards: int, corpus: str | None) -
         asked.minutes,
         asked.longest,
         audit,
-        None if known is None else Path(known).read_text(encoding="utf-8"),
+        None if known is None else read_text_file(Path(known)),
         corpus,
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.cli.program import WORDS, complain
+from pymllm.cli.program import UNWRITTEN, WORDS, complain
 from pymllm.history.files import History, dump_history
 from pymllm.instrument.documents import Document
 from pymllm.text_file import write_text_file
@@ -58,15 +58,25 @@ def refuse_run_or_program(option: str, path: Path | None) -> None:
         raise click.UsageError(f"{option} {path}: it has a run or a program in it; name another file.")
 
 
-def save_text(text: str, path: Path) -> str | None:
-    """Write a file and make its folder; complain where it cannot be written: the result matters more."""
+def save_text(text: str, path: Path, option: str = "") -> str | None:
+    """Write a file and make its folder; complain where it cannot be written: the result matters more.
+
+    A command that would end with 0 ends with 2 then.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text_file(path, text)
     except OSError as error:
-        complain(f"{path}: cannot be written: {error.strerror or error}")
+        _complain_of_unwritten(f"{option} {path}".lstrip(), error)
         return None
     return str(path)
+
+
+def _complain_of_unwritten(what: str, error: OSError) -> None:
+    complain(f"{what}: cannot be written: {error.strerror or error}")
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta[UNWRITTEN] = True
 
 
 def save_program(history: History, path: Path) -> str | None:
@@ -85,7 +95,7 @@ def keep_run(
     """Keep a document, with more records and the programs that it names, and say on standard error where.
 
     Programs must lie in ``folders``; by default wherever their names say, for a command that has just written
-    them. A store that cannot be written is complained of: the result matters more.
+    them. A store that cannot be written is complained of, as by `save_text`.
     """
     if store is None:
         return
@@ -110,6 +120,6 @@ def keep_run(
     try:
         path = write_run(store, header, found)
     except OSError as error:
-        complain(f"--store {store}: cannot be written: {error.strerror or error}")
+        _complain_of_unwritten(f"--store {store}", error)
         return
     complain(f"kept in {path}")

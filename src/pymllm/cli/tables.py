@@ -53,10 +53,16 @@ def tell(
     if as_json:
         say_document(document)
     else:
-        say(wrap(make_text(document), terminal_width()))
+        show(make_text(document))
     if interruption is not None:
         raise interruption
     return int(getattr(document, "exit_status", 0))
+
+
+def show(text: str) -> None:
+    """Print a text that `draw` may have had a part in, as wide as the terminal."""
+    width = terminal_width()
+    say(wrap(text, width), styled=width is not None)
 
 
 # -- tables ------------------------------------------------------------------------------------------------
@@ -92,7 +98,7 @@ def draw(*parts: RenderableType | tuple[str, str], fits_terminal: bool = False) 
     """Return tables and texts as lines, the last one ended; a text may come with a style, such as bold.
 
     On a terminal that it is to fit, tables and texts are as wide as that, and bold is bold. Blanks at the end
-    of a line are left out.
+    of a line are left out. What may be a stranger's, such as names, leaves its line or cell by no character.
     """
     from rich.console import Console
     from rich.table import Table
@@ -112,12 +118,20 @@ def draw(*parts: RenderableType | tuple[str, str], fits_terminal: bool = False) 
         for part in parts:
             if isinstance(part, str | tuple):
                 text, style = (part, "") if isinstance(part, str) else part
+                text = "\n".join(map(escaped, text.split("\n")))
                 console.print(Text(wrap(text, width), style=style if styled else ""), soft_wrap=True)
             else:
-                if isinstance(part, Table) and width is not None:
-                    narrow(part, width)
+                if isinstance(part, Table):
+                    _escape_cells(part)
+                    if width is not None:
+                        narrow(part, width)
                 console.print(part, crop=False)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def _escape_cells(table: Table) -> None:
+    for column in table.columns:
+        column._cells = [escaped(cell) if isinstance(cell, str) else cell for cell in column.cells]
 
 
 def narrow(table: Table, width: int) -> None:

@@ -181,6 +181,10 @@ def make_text(document: VectorsDocument) -> str:
     skipped = [f"    {count} skipped: {escaped(why)}" for why, count in sorted(reasons.items())]
     count = count_of(len(document.vectors), "vector")
     head = f"{count} {document.vectors_version} on {escaped(document.adapter)}"
+    if 2 * document.skipped > len(document.vectors):
+        skipped.append(
+            f"most were skipped: {len(document.vectors) - document.skipped} of {count} say anything"
+        )
     return "\n".join([*lines, head, "", draw(table).rstrip("\n"), *skipped])
 
 

@@ -45,7 +45,7 @@ from pymllm.conformance.documents.searches import (
 from pymllm.history.files import Deviation
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.quantities import count_of
-from pymllm.text_file import cut, read_text_file, write_text_file
+from pymllm.text_file import cut, read_text_file
 from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def verify_command(
     files = save_programs(report, output)
     document = msgspec.structs.replace(report.document(files), release=release)
     if junit is not None:
-        write_text_file(junit, make_junit(document))
+        save_text(make_junit(document), junit, "--junit")
     if begun is not None:
         _write_deviations(document, begun)
     keep_run(store, document, programs=files.programs.values())
@@ -312,7 +312,7 @@ def _write_deviations(document: VerifyDocument, path: Path) -> None:
         *([before.rstrip("\n") + "\n"] if before.strip() else []),
         *begin_deviations(document.adapters, names),
     ]
-    write_text_file(path, "\n".join(parts))
+    save_text("\n".join(parts), path, "--write-deviations")
 
 
 # -- as text -----------------------------------------------------------------------------------------------

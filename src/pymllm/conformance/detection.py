@@ -52,6 +52,7 @@ class Searcher(ABC):
     def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
         self.name = name  # one of `pymllm.faults.fault.SEARCHERS`
         self.crash: str | None = None  # the first error that was no violation
+        self.crashes = 0  # how many there were
         self._seed = seed
         self._machines = machines
 
@@ -91,6 +92,7 @@ class Searcher(ABC):
     def _note_crash(self, error: Exception) -> None:
         """Keep an error that is no violation: whatever the fault has made of the code."""
         self.crash = self.crash or f"{type(error).__name__}: {error}"
+        self.crashes += 1
 
     def _caught(self, machine: type[ActingMachine], *, is_inside: bool) -> Caught:
         assert machine.found is not None  # every violation passes through the machine
@@ -205,6 +207,14 @@ class HuntTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Miss:
+    """What was done from a seed from which nothing was caught."""
+
+    message: str  # why, how much was played, and the first error that was no violation
+    operations: int  # played by all searchers
+
+
+@dataclass(frozen=True, slots=True)
 class FaultResult:
     """What became of one fault."""
 
@@ -212,6 +222,7 @@ class FaultResult:
     detections: tuple[Detection, ...]  # one for each seed from which it was caught
     problems: tuple[str, ...]  # why it was not, or could not be looked for
     seconds: float  # for everything, shrinking included
+    missed: int = 0  # operations played from the seeds from which it was not caught
 
     @property
     def is_caught(self) -> bool:
@@ -268,6 +279,7 @@ class FaultResult:
             else BugRow(
                 bug.id, bug.engine, bug.version or None, bug.links, bug.mechanism, bug.seen, bug.evidence
             ),
+            self.missed,
         )
 
 
@@ -280,12 +292,14 @@ def hunt(task: HuntTask) -> FaultResult:
     fault, plan = task.fault, task.plan
     seen: list[tuple[Detection, Caught]] = []
     problems: list[str] = []
+    missed = 0
     try:
         with planted(fault.edits):
             for seed in plan.seeds:
                 found = _hunt_from(fault, seed, plan)
-                if isinstance(found, str):
-                    problems.append(found)
+                if isinstance(found, Miss):
+                    problems.append(found.message)
+                    missed += found.operations
                 else:
                     seen.append(found)
             if seen and plan.shrinks:
@@ -295,10 +309,10 @@ def hunt(task: HuntTask) -> FaultResult:
     except PymllmError as error:
         problems.append(f"cannot be examined: {error}")
     detections = tuple(detection for detection, _ in seen)
-    return FaultResult(fault, detections, tuple(problems), time.monotonic() - start)
+    return FaultResult(fault, detections, tuple(problems), time.monotonic() - start, missed)
 
 
-def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caught] | str:
+def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caught] | Miss:
     """Look for a fault from one seed; what was seen, or why nothing was."""
     start = time.monotonic()
     searchers = make_searchers(fault, seed)
@@ -306,13 +320,9 @@ def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caug
         with deadline(plan.seconds):
             caught = _take_turns(searchers, plan.operations)
     except TookTooLong as error:
-        return f"seed {seed}: {error}"
+        return _miss(f"seed {seed}: {error}", searchers)
     if caught is None:
-        crash = next((f"; {it.name} ended with {it.crash}" for it in searchers if it.crash), "")
-        played = (
-            ", ".join(f"{it.name} {it.operations:,}" for it in searchers) or "no searcher can look for it"
-        )
-        return f"seed {seed}: not caught; operations: {played}{crash}"
+        return _miss(f"seed {seed}: not caught", searchers)
     searcher, what = caught
     seconds = time.monotonic() - start
     violation = what.found.violation
@@ -330,6 +340,17 @@ def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caug
     return detection, what
 
 
+def _miss(why: str, searchers: Sequence[Searcher]) -> Miss:
+    """Say why nothing was caught; an error of what was played is told first, since it may be the reason."""
+    errors = [
+        f"; {it.name} met {it.crash}" + (f", and {it.crashes - 1:,} more errors" if it.crashes > 1 else "")
+        for it in searchers
+        if it.crash is not None
+    ]
+    played = ", ".join(f"{it.name} {it.operations:,}" for it in searchers) or "no searcher can look for it"
+    return Miss(f"{why}{''.join(errors)}; operations: {played}", sum(it.operations for it in searchers))
+
+
 def find_program(fault: Fault, plan: HuntPlan) -> tuple[str, History, str] | None:
     """Put a fault in place and look for it from the first seed; adapter, small program and law, or ``None``.
 
@@ -337,7 +358,7 @@ def find_program(fault: Fault, plan: HuntPlan) -> tuple[str, History, str] | Non
     """
     with planted(fault.edits):
         found = _hunt_from(fault, plan.seeds[0], plan)
-        if isinstance(found, str):
+        if isinstance(found, Miss):
             return None
         caught = found[1]
         laws = None if fault.laws == ANY else fault.laws

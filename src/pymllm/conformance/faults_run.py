@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from pymllm.adapters.registry import find_adapter
-from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask, hunt
+from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask, Miss, hunt
 from pymllm.conformance.documents.faults import CAMPAIGN, VERIFICATION, Detection, FaultsDocument
 from pymllm.conformance.foreign_source import digest_adapter, digest_modules
 from pymllm.conformance.kept import KeptResults, Work
@@ -35,6 +35,7 @@ class _Kept(Struct, frozen=True, forbid_unknown_fields=True):
     detections: tuple[Detection, ...]
     problems: tuple[str, ...]
     seconds: float
+    missed: int = 0
 
 
 def keep_results(path: Path) -> KeptResults[HuntTask, FaultResult]:
@@ -50,14 +51,16 @@ def _key_of(task: HuntTask) -> str:
 
 def _unpack(task: HuntTask, plain: Any) -> FaultResult:
     kept = msgspec.convert(plain, _Kept)
-    return FaultResult(task.fault, kept.detections, kept.problems, kept.seconds)
+    return FaultResult(task.fault, kept.detections, kept.problems, kept.seconds, kept.missed)
 
 
 _WORK: Work[HuntTask, FaultResult] = Work(
     "faults",
     _key_of,
     lambda task: task.fault.id,
-    lambda result: msgspec.to_builtins(_Kept(result.detections, result.problems, result.seconds)),
+    lambda result: msgspec.to_builtins(
+        _Kept(result.detections, result.problems, result.seconds, result.missed)
+    ),
     _unpack,
 )
 
@@ -155,22 +158,22 @@ def hunt_by_soak(plan: SoakPlan, task: HuntTask) -> FaultResult:
     return _hunt(task.fault, lambda start: _soaked(plan, task.fault, start))
 
 
-def _hunt(fault: Fault, look: Callable[[float], Detection | str]) -> FaultResult:
+def _hunt(fault: Fault, look: Callable[[float], Detection | Miss]) -> FaultResult:
     start = time.monotonic()
     try:
         with planted(fault.edits):
             seen = look(start)
     except StaleEditError as error:
-        seen = f"cannot be planted: {error}"
+        seen = Miss(f"cannot be planted: {error}", 0)
     except PymllmError as error:
-        seen = f"cannot be examined: {error}"
+        seen = Miss(f"cannot be examined: {error}", 0)
     seconds = time.monotonic() - start
-    if isinstance(seen, str):
-        return FaultResult(fault, (), (seen,), seconds)
+    if isinstance(seen, Miss):
+        return FaultResult(fault, (), (seen.message,), seconds, seen.operations)
     return FaultResult(fault, (seen,), (), seconds)
 
 
-def _verified(plan: VerifyPlan, fault: Fault, start: float) -> Detection | str:
+def _verified(plan: VerifyPlan, fault: Fault, start: float) -> Detection | Miss:
     adapters = tuple(map(find_adapter, fault.adapters))
     report = verify(replace(plan, adapters=adapters, jobs=0))
     steps = sum(machine.steps for adapter in report.adapters for machine in adapter.machines)
@@ -193,10 +196,10 @@ def _verified(plan: VerifyPlan, fault: Fault, start: float) -> Detection | str:
         return _most_telling(fault, found)
     played = f"{report.programs:,} of {report.promised:,} programs, {steps:,} steps"
     problems = (problem.message for adapter in report.adapters for problem in adapter.problems)
-    return _missed(plan.seed, played, problems)
+    return _missed(plan.seed, played, problems, steps)
 
 
-def _soaked(plan: SoakPlan, fault: Fault, start: float) -> Detection | str:
+def _soaked(plan: SoakPlan, fault: Fault, start: float) -> Detection | Miss:
     adapters = tuple(map(find_adapter, fault.adapters))
     with TemporaryDirectory() as folder:
         report = soak(replace(plan, adapters=adapters, jobs=0, stops_on_failure=True), Path(folder) / "soak")
@@ -223,9 +226,8 @@ def _soaked(plan: SoakPlan, fault: Fault, start: float) -> Detection | str:
             )
     if found:
         return _most_telling(fault, found)
-    return _missed(
-        plan.seed, f"{report.totals.operations:,} operations in {report.totals.runs:,} runs", problems
-    )
+    played = f"{report.totals.operations:,} operations in {report.totals.runs:,} runs"
+    return _missed(plan.seed, played, problems, report.totals.operations)
 
 
 def _most_telling(fault: Fault, found: list[Detection]) -> Detection:
@@ -233,6 +235,6 @@ def _most_telling(fault: Fault, found: list[Detection]) -> Detection:
     return next((it for it in found if fault.may_be_caught_by(it.law)), found[0])
 
 
-def _missed(seed: int, played: str, problems: Iterable[str]) -> str:
+def _missed(seed: int, played: str, problems: Iterable[str], operations: int) -> Miss:
     besides = "".join(f"; met {problem}" for problem in dict.fromkeys(problems))
-    return f"seed {seed}: not caught; played {played}{besides}"
+    return Miss(f"seed {seed}: not caught{besides}; played {played}", operations)

@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from types import TracebackType
 from typing import Any, TypeVar
 
+from pymllm.adapters.process.reaper import the_reaper
 from pymllm.conformance.time_limit import call_in_progress, time_limit
 from pymllm.history.files import History
 
@@ -169,6 +170,7 @@ def _start(descriptor: int) -> subprocess.Popen[bytes]:
         stdout=2,  # what an adapter prints is no result
         pass_fds=(descriptor,),
         process_group=0,
+        env=the_reaper().environment,
     )
 
 

@@ -212,12 +212,12 @@ def _is_doubtful(line: str | bytes, record: Any) -> bool:
 
 
 _STEPS = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
-_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`")
+_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`", re.DOTALL)
 
 
 def _told(message: str, kind: Any, plain: Any, where: str) -> str:
     """Say what msgspec found, with the value that it found, and with the kinds of the records on the way."""
-    message, _, path = message.partition(" - at ")
+    message, path = _message_and_path(message, plain)
     hint, value = kind, plain
     for name, place in _STEPS.findall(path):
         if name:
@@ -249,6 +249,15 @@ def _told(message: str, kind: Any, plain: Any, where: str) -> str:
     _, _, count = message.partition("` of length ")
     word = f"a list of {count}" if count else " or ".join(dict.fromkeys(map(_word_for, _options(hint))))
     return f"{where or 'value'} is {cut(repr(value))}; it must be {word}"
+
+
+def _message_and_path(message: str, plain: Any) -> tuple[str, str]:
+    """Take apart what msgspec says; the name of an unknown field may be any text, such as that of a path."""
+    field = _FIELD.fullmatch(message)
+    if field is not None and isinstance(plain, dict) and field[2] in plain:
+        return message, ""
+    said, _, path = message.rpartition(" - at ")
+    return (said, path) if said else (message, "")
 
 
 def _place(where: str, record: type[msgspec.Struct], value: Any) -> str:

@@ -15,7 +15,7 @@ from pymllm.instrument.nvml_record import NvmlRecord
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.instrument.timing import Timing
 from pymllm.instrument.torch_memory import TorchMemoryRecord
-from pymllm.text_file import write_text_file
+from pymllm.text_file import escaped, write_text_file
 
 # Powers of two in nanoseconds: at them the histogram's counts are exact. From 1 microsecond to 17 seconds.
 _BOUNDS = range(10, 35)
@@ -55,7 +55,10 @@ def make_text(families: Iterable[Family]) -> str:
                 f"{family.name} has two definitions; give its families the same kind, unit and help"
             )
         for sample in family.samples:
-            metric.add_sample(metric.name + sample.suffix, dict(sample.labels), sample.value)
+            labels = {
+                name: "\n".join(map(escaped, value.split("\n"))) for name, value in sample.labels.items()
+            }
+            metric.add_sample(metric.name + sample.suffix, labels, sample.value)
     written = [metric for metric in joined.values() if metric.samples]
     text: bytes = generate_latest(SimpleNamespace(collect=lambda: written))  # type: ignore[no-untyped-call]
     return text.decode()

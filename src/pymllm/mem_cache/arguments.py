@@ -7,11 +7,17 @@ need a pool's state (who holds a row, how long a buffer is named in the message)
 
 from __future__ import annotations
 
+import math
 import operator
 from reprlib import repr as short_repr
-from typing import Any, SupportsIndex
+from typing import Any, Final, SupportsIndex
 
+import numpy as np
 import torch
+
+LAST_INT32: Final = 2**31 - 1
+"""The largest number of a slot, and so of rows and positions: tables keep them as int32."""
+_MOST_BYTES: Final = 2**63 - 1
 
 #: What counts as an integer: torch's other dtypes of whole numbers are no more than names for packed bits.
 INTEGER_DTYPES = frozenset(
@@ -36,20 +42,66 @@ def as_int(name: str, value: SupportsIndex) -> int:
     if type(value) is int:
         return value
     is_flag = isinstance(value, bool) or (isinstance(value, torch.Tensor) and value.dtype is torch.bool)
-    if not is_flag:
+    if not is_flag and not isinstance(value, np.ma.MaskedArray):
         try:
             return operator.index(value)
         except TypeError:
             pass
+        except RuntimeError:
+            if getattr(value, "dtype", None) is not torch.uint64:
+                raise
+            return int(value.item())  # type: ignore[attr-defined]  # torch makes no index beyond int64
     raise TypeError(f"{name} must be an int, got {type(value).__name__} {value!r}")
 
 
-def as_size(name: str, value: SupportsIndex, minimum: int = 1) -> int:
-    """Read a size that has a smallest value (X1)."""
+def refuse_masked(name: str, value: Any) -> Any:
+    """Refuse an array with a mask, under which there is no number.
+
+    Returns the same. Laws: X1.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array, and under its mask there is no number: "
+            "give .compressed(), which leaves that out, or .filled(number)"
+        )
+    return value
+
+
+def as_size(name: str, value: SupportsIndex, minimum: int = 1, maximum: int | None = None) -> int:
+    """Read a size that has a smallest value, and perhaps a largest one (X1)."""
     size = as_int(name, value)
     if size < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {size}")
+    if maximum is not None and size > maximum:
+        raise ValueError(f"{name} must be at most {maximum}, got {size}")
     return size
+
+
+def refuse_long_pool(size: int, page_size: int) -> None:
+    """Refuse a pool of slots that int32 cannot number (X1)."""
+    if size + page_size - 1 > LAST_INT32:
+        raise ValueError(f"slots up to {size + page_size - 1} do not fit int32 (at most {LAST_INT32})")
+
+
+def make_zeros(
+    name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, *, pinned: bool = False
+) -> torch.Tensor:
+    """Make a buffer of zeros that can be written inside and outside of inference mode.
+
+    A pool is often built while a model loads under inference mode, and a tensor born there could not be
+    written outside. `ValueError` for more bytes than can be numbered; `MemoryError` where the host has no
+    memory for them, and torch's own error where a device has none. Laws: X1.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size > _MOST_BYTES:
+        raise ValueError(f"{name} of shape {shape} would have {size} bytes; at most {_MOST_BYTES} can be")
+    try:
+        with torch.inference_mode(False):
+            return torch.zeros(shape, dtype=dtype, device=device, pin_memory=pinned)
+    except RuntimeError as error:
+        if device.type != "cpu":
+            raise
+        raise MemoryError(f"no memory for {name} of shape {shape}: {size} bytes on the host") from error
 
 
 def as_switch(name: str, value: bool | None) -> bool | None:
@@ -70,8 +122,14 @@ def as_device(device: str | torch.device) -> torch.device:
         named = torch.device(device)
     except RuntimeError as error:
         raise ValueError(f"device {device!r} is not one that torch knows: {error}") from error
-    # Only an allocation tells which card "cuda" is, and that "cpu:0" reports itself as "cpu".
-    return torch.empty(0, device=named).device
+    try:
+        # Only an allocation tells which card "cuda" is, and that "cpu:0" reports itself as "cpu".
+        return torch.empty(0, device=named).device
+    except (AssertionError, RuntimeError) as error:  # the first of a torch without such devices
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        said = str(error).partition("\n")[0].partition(". ")[0]
+        raise ValueError(f"device {device!r} cannot be used here: {said}") from error
 
 
 def as_dtype(dtype: torch.dtype) -> torch.dtype:

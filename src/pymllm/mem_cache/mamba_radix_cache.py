@@ -282,8 +282,9 @@ class MambaRadixCache(TreeCache[MambaTreeNode]):
             Tokens to remove: whole unlocked leaves go, with their states, until at least so many are gone
             (R5).
         swa_num_tokens : int
-            States to free, those of removed leaves included: an inner node loses its state and keeps its KV,
-            an unlocked leaf goes whole; an unlocked node without a state that becomes a leaf goes too (M5).
+            States to free, which others call ``mamba_num``, those of removed leaves included: an inner node
+            loses its state and keeps its KV, an unlocked leaf goes whole; an unlocked node without a state
+            that becomes a leaf goes too (M5).
 
         Returns
         -------

@@ -147,6 +147,8 @@ def compare_runs(before: Facts, after: Facts, fail_on: Iterable[str] = ()) -> Di
     }
     reasons["any"] = any(reasons.values()) or bool(lost)
     failed = tuple(name for name in FAIL_ON if name in fail_on and reasons[name])
+    same = len(before.laws.keys() & after.laws.keys()) + len(before.figures.keys() & after.figures.keys())
+    same += len(both) + len(before.reached & after.reached)
     order = {"worse": 0, "better": 1, "changed": 2, None: 3}
     return DiffDocument(
         before=before.source,
@@ -161,7 +163,8 @@ def compare_runs(before: Facts, after: Facts, fail_on: Iterable[str] = ()) -> Di
         only_before=tuple(sorted(before.subjects - after.subjects)),
         only_after=tuple(sorted(after.subjects - before.subjects)),
         failed_on=failed,
-        exit_status=int(bool(failed)),
+        compared=same,
+        exit_status=1 if failed else 0 if same else 3,
     )
 
 

@@ -313,7 +313,7 @@ def machine_of_gpu(told: GpuMachine) -> Machine:
 
 def _gpu(told: str) -> Gpu:
     """Read a GPU off a line such as "Some GPU, driver 580.1, graphics up to 1980 MHz"."""
-    found = re.fullmatch(r"(.+?)(?:, driver ([^,]+).*)?", told)
+    found = re.fullmatch(r"(.*?)(?:, driver ([^,]+).*)?", told, re.DOTALL)
     assert found is not None  # it matches everything
     return Gpu(found[1], None, found[2])
 

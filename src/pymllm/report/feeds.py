@@ -219,7 +219,7 @@ def _times(runs: Sequence[Run]) -> Family:
 
 # -- JUnit XML -----------------------------------------------------------------------------------------------
 
-_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _OUTCOMES = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 

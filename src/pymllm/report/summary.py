@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -14,7 +15,7 @@ from pymllm.report.changes import find_since, is_fixed, newest_changes
 from pymllm.report.loading import Run, newest_document
 from pymllm.report.quantities import count_of, show
 from pymllm.report.sections.searches import Searched, commands_again, newest_searches
-from pymllm.text_file import cut
+from pymllm.text_file import cut, escaped
 
 MOST_ROWS = 20
 _VERDICTS = (Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.HOLDS, Verdict.NOT_CLAIMED)
@@ -67,7 +68,7 @@ def _violations(runs: Sequence[Run], searches: Sequence[Searched]) -> Iterator[s
     since = find_since(runs)
     rows = [
         (
-            it.law,
+            _word(it.law),
             _code(who.name),
             _code(it.message),
             _code(it.expected),
@@ -84,7 +85,7 @@ def _violations(runs: Sequence[Run], searches: Sequence[Searched]) -> Iterator[s
 
 def _fixed(runs: Sequence[Run]) -> Iterator[str]:
     rows = [
-        (law.law, _code(law.subject), _code(before.hint), _code(after.hint))
+        (_word(law.law), _code(law.subject), _code(before.hint), _code(after.hint))
         for it, before, after in newest_changes(runs)
         for law in it.laws
         if is_fixed(law)
@@ -114,7 +115,11 @@ def _implementations(searches: Sequence[Searched]) -> Iterator[str]:
 def _faults(runs: Sequence[Run]) -> Iterator[str]:
     if document := newest_document(runs, FaultsDocument):
         yield f"Planted faults: {document.caught:,} of {document.caught + document.missed:,} caught."
-        missed = [(it.id, _code(it.title), ", ".join(it.laws)) for it in document.faults if not it.caught]
+        missed = [
+            (_word(it.id), _code(it.title), _word(", ".join(it.laws)))
+            for it in document.faults
+            if not it.caught
+        ]
         yield from _table("Missed faults", ("fault", "title", "laws that may catch it"), missed)
 
 
@@ -132,8 +137,8 @@ def _changes(runs: Sequence[Run]) -> Iterator[str]:
     rows = [
         (
             _code(it.name),
-            show(it.before, it.unit),
-            show(it.after, it.unit),
+            _word(show(it.before, it.unit)),
+            _word(show(it.after, it.unit)),
             f"{(it.after - it.before) / abs(it.before):+.1%}" if it.before else "from zero",
             it.verdict or "",
         )
@@ -151,8 +156,16 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> It
     yield f"### {title}\n\n" + "\n".join(lines) + (f"\n\nand {left:,} more" if left > 0 else "")
 
 
+def _word(text: str) -> str:
+    """Return words as they are, and what has anything else in it as code."""
+    return text if _WORDS.fullmatch(text) else _code(text)
+
+
+_WORDS = re.compile(r"(?:[^\W_]|[ .,%/-])*")
+
+
 def _code(text: str | None) -> str:
     if text is None:
         return ""
-    words = " ".join(cut(text, 300).split())
+    words = escaped(" ".join(cut(text, 300).split()))
     return f"<code>{escape(words).replace('|', '&#124;')}</code>"

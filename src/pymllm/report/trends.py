@@ -18,6 +18,7 @@ from pymllm.report.documents import AnyDocument, GpuBenchmarksDocument
 from pymllm.report.loading import Run, grouped
 from pymllm.report.quantities import machine_name, show, show_count, show_time
 from pymllm.report.records import Figure, Machine
+from pymllm.text_file import escaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ def make_text(runs: Sequence[Run], name: str) -> str:
         if nearest:
             there = f"there are {', '.join(map(repr, nearest))}"
         raise UsageError(f"no figure has {name!r} in its name; {there}")
-    return "\n\n".join("\n".join(_lines(trend)) for trend in chosen)
+    return "\n\n".join("\n".join(map(escaped, _lines(trend))) for trend in chosen)
 
 
 def _lines(trend: Trend) -> Iterator[str]:

@@ -145,7 +145,7 @@ def told(*results: FaultResult) -> list[str]:
 
 CAUGHT = FaultResult(NOTED, (detection(0, "R1"), detection(1, "R1")), (), 1.0)
 UNLISTED = FaultResult(OTHER, (detection(0, "R1"),), (), 1.0)
-MISSED = FaultResult(OTHER, (), ("seed 0: not caught",), 1.0)
+MISSED = FaultResult(OTHER, (), ("seed 0: not caught",), 1.0, 1_234)
 
 
 def test_what_needs_a_look_comes_first() -> None:
@@ -190,7 +190,7 @@ def test_a_document_says_everything_and_is_valid() -> None:
     caught, missed = document["faults"]
     assert caught["detections"][0]["seconds"] == 0.123
     assert (caught["operations"], caught["program"]) == (1200.0, None)
-    assert (missed["operations"], missed["seconds"]) == (None, None)
+    assert (missed["operations"], missed["seconds"], missed["missed"]) == (None, None, 1_234)
     assert missed["problems"] == ["seed 0: not caught"]
     caught["detections"][0]["searcher"] = "nobody"
     with pytest.raises(ValidationError):

@@ -238,20 +238,30 @@ def test_help_and_refusals_load_neither_torch_nor_numpy(arguments: list[str]) ->
     assert python("-c", code, *arguments).stdout.splitlines()[-1] == "loaded:"
 
 
+@pytest.mark.parametrize(
+    ("number", "ended"),
+    [
+        (signal.SIGINT, (130, "pymllm: interrupted\n")),
+        (signal.SIGTERM, (143, "pymllm: terminated\n")),
+    ],
+)
 @pytest.mark.parametrize("module", ["pymllm.cli", "click", "pymllm.cli.verify", "pymllm.cli.schema"])
-def test_an_interrupt_while_commands_are_loaded_is_one_line(module: str) -> None:
-    """X1: whoever notices at once that a word is wrong is shown no traceback."""
+def test_a_signal_while_commands_are_loaded_is_one_line(
+    module: str, number: signal.Signals, ended: tuple[int, str]
+) -> None:
+    """X1: whoever notices at once that a word is wrong is shown no traceback, and one who ends it a line."""
     code = (
-        "import sys\n"
+        "import os, sys\n"
         "class Interrupted:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), {number})\n"
         "sys.meta_path.insert(0, Interrupted())\n"
         "from pymllm.__main__ import run\n"
         "run()"
     )
     done = python("-c", code, "--version")
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "pymllm: interrupted\n")
+    assert (done.returncode, done.stderr) == ended
+    assert not done.stdout
 
 
 def test_a_message_has_an_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,14 +104,14 @@ def test_a_file_that_is_read_is_not_written(tmp_path: Path) -> None:
 def test_a_store_that_fills_up_meanwhile_costs_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is complained of, and the status is that of the result."""
+    """It is complained of, and what was asked for was not all done."""
 
     def fail(self: Path, *arguments: object, **options: object) -> str:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "mkdir", fail)
     result = typed("doctor", "--store", tmp_path / "kept")
-    assert result.exit_code == 0
+    assert result.exit_code == 2
     assert "kept: cannot be written: No space left on device" in result.stderr
     assert "Python" in result.stdout
 

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from pymllm.adapters.registry import OWN
 from pymllm.cli import main, tables
-from pymllm.cli.program import Terminated
 from pymllm.cli.schema import make_schema
 from pymllm.cli.search_files import save_programs
 from pymllm.cli.tables import explain
@@ -31,6 +30,7 @@ from pymllm.conformance.workers import Task
 from pymllm.history.files import load_history
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import find_law
+from pymllm.signals import Terminated
 from tests.unit.cli.typed import typed
 
 FEW = ("--examples", "12", "--jobs", "1", "--profile", "dev")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -77,7 +78,30 @@ def test_a_fault_that_never_ends_is_given_up(tiny: str) -> None:
     """From each seed after so many seconds."""
     plan = HuntPlan((0, 1), operations=3_000, seconds=0.3)
     result = hunt(HuntTask(tiny_cabinet.ENDLESS, plan))
-    assert result.problems == ("seed 0: still running after 0.3 s", "seed 1: still running after 0.3 s")
+    words = [rf"seed {seed}: still running after 0\.3 s; operations: machine [\d,]+, .*" for seed in (0, 1)]
+    assert [re.fullmatch(*it) is not None for it in zip(words, result.problems, strict=True)] == [True, True]
+    assert result.row().missed == result.missed > 0
+
+
+@pytest.mark.parametrize(
+    ("plan", "ended"),
+    [
+        (HuntPlan(operations=100), "not caught"),
+        (HuntPlan(operations=10**9, seconds=0.3), r"still running after 0\.3 s"),
+    ],
+)
+def test_an_error_of_the_engine_is_told_however_the_search_ends(plan: HuntPlan, ended: str) -> None:
+    """A clock that ran out says nothing of why; the first error does, and how much was played."""
+    misspelt = Edit("pymllm.workloads.engine:Engine._decode", "batch = self.decoding", "batch = self.decoded")
+    fault = Fault("x", "x", ("P2",), ("radix",), (misspelt,), searchers=("life-cycle machine",))
+    result = hunt(HuntTask(fault, plan))
+    (said,) = result.problems
+    error = "AttributeError: 'Engine' object has no attribute 'decoded'"
+    played = rf"operations: life-cycle machine {result.missed:,}"
+    assert re.fullmatch(
+        rf"seed 0: {ended}; life-cycle machine met {error}(, and \d+ more errors)?; {played}", said
+    )
+    assert result.missed > 0
 
 
 def test_programs_are_made_smaller_where_that_is_asked_for() -> None:
@@ -358,7 +382,7 @@ def test_what_cannot_be_planted_or_examined_is_a_problem(tiny: str) -> None:
         (problem,) = look(plan, HuntTask(stale, HuntPlan())).problems  # type: ignore[arg-type]
         assert problem.startswith("cannot be planted: tiny_adapters:TinyRows.do_free_row has 'no such text'")
         (problem,) = look(plan, HuntTask(broken, HuntPlan())).problems  # type: ignore[arg-type]
-        assert "not caught; played 0 " in problem
+        assert "; played 0 " in problem
         assert "cannot be built" in problem
 
 

@@ -179,6 +179,9 @@ GOOD: dict[str, Any] = {"points": [{"x": 1}], "corners": [1, "a"]}
         ({"marks": {"b": {}}}, "marks.b: field 'x' is missing"),
         ({"points": "x" * 80}, "it must be a list"),
         ({"x" * 80: 1}, "drawing: unknown field 'xxx"),
+        ({"a\nb\x1b": 1}, r"drawing: unknown field 'a\nb\x1b'; it has points"),
+        ({"a` - at `$.b": 1}, "drawing: unknown field 'a` - at `$.b'; it has points"),
+        ({"points": [{"x": 1, "a` - at `$.b": 2}]}, "points[0]: unknown field 'a` - at `$.b'; it has x, y"),
     ],
 )
 def test_what_does_not_fit_is_named(change: dict[str, Any], says: str) -> None:

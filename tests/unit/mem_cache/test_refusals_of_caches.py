@@ -40,6 +40,12 @@ no_number = refusal_by(hash_to_int64)
 no_key = refusal_by(RadixKey)
 
 KEYS = [
+    no_hash(
+        TypeError,
+        "token_ids is a masked array, and under its mask there is no number: give .compressed(), which "
+        "leaves that out, or .filled(number)",
+        np.ma.array([1, 2], mask=[False, True]),
+    ),
     *(
         no_hash(TypeError, TOKENS[0].format(type(tokens).__name__), tokens)
         for tokens in (

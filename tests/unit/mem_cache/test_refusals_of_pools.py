@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -33,6 +34,19 @@ def ints(*numbers: int) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.int64)
 
 
+def wide(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.uint64)
+
+
+MASKED = np.ma.array([1, 2], mask=[False, True])
+UNDER_A_MASK = (
+    "is a masked array, and under its mask there is no number: give .compressed(), which leaves that out, "
+    "or .filled(number)"
+)
+BEYOND = 2**63
+MOST = 2**31 - 1
+
+
 NO_DEVICE = "device must be a str or a torch.device, got int 0"
 NO_SWITCH = "check_bounds must be True, False or None, got int 1"
 NO_DTYPE = "dtype must be a torch.dtype, got str 'half'"
@@ -57,6 +71,13 @@ ARGUMENTS = [
     no_as_size(ValueError, "n must be at least 1, got 0", "n", 0),
     no_as_size(ValueError, "n must be at least 0, got -1", "n", -1, 0),
     no_as_size(TypeError, "n must be an int, got NoneType None", "n", None),
+    no_as_size(ValueError, f"n must be at most {MOST}, got {2**70}", "n", 2**70, 1, MOST),
+    no_as_int(TypeError, f"row must be an int, got MaskedArray {MASKED[:1]!r}", "row", MASKED[:1]),
+    refusal_by(arguments.make_zeros)(
+        ValueError,
+        f"a buffer of shape (2, {2**70}) would have {2**73} bytes; at most {2**63 - 1} can be",
+        *("a buffer", (2, 2**70), torch.float32, torch.device("cpu")),
+    ),
     refusal_by(arguments.as_switch)(
         TypeError, "fused must be True, False or None, got str 'on'", "fused", "on"
     ),
@@ -104,6 +125,15 @@ no_as_index = refusal_by(rows.as_index)
 no_check_range = refusal_by(rows.check_range)
 
 INDICES = [
+    *(
+        refuse(error, f"rows {words}", "rows", numbers)
+        for refuse in (no_as_integers, no_as_index)
+        for error, words, numbers in (
+            (TypeError, UNDER_A_MASK, MASKED),
+            (ValueError, f"has {BEYOND}, which int64 does not have", wide(1, BEYOND, BEYOND + 1)),
+            (ValueError, f"has {BEYOND}, which int64 does not have", np.array([[1], [BEYOND]], np.uint64)),
+        )
+    ),
     no_as_integers(
         TypeError, "rows must be a dense tensor, got layout torch.sparse_coo", "rows", ints(1).to_sparse()
     ),
@@ -166,6 +196,59 @@ def test_the_error_of_torch_is_kept_in_ours() -> None:
     assert str(raised.value) == f"device 'abacus' is not one that torch knows: {cause}"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        AssertionError("no such thing"),
+        NotImplementedError("no such thing. Much more"),
+        RuntimeError("no such thing\n"),
+    ],
+)
+def test_a_device_that_this_machine_lacks_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """X1: torch has an error of its own for each device that it cannot use; here it is always one."""
+    monkeypatch.setattr(arguments.torch, "empty", Mock(side_effect=error))
+    with pytest.raises(ValueError, match=r"^device 'cuda:1' cannot be used here: no such thing$") as raised:
+        arguments.as_device("cuda:1")
+    assert raised.value.__cause__ is error
+
+
+def test_a_device_without_memory_is_no_wrong_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: whoever catches torch's shortage of memory still can."""
+    monkeypatch.setattr(arguments.torch, "empty", Mock(side_effect=torch.OutOfMemoryError))
+    with pytest.raises(torch.OutOfMemoryError):
+        arguments.as_device("cuda")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("make", [ReqToTokenPool, TokenToKVPoolAllocator])
+def test_a_pool_on_a_gpu_that_is_not_there_is_a_wrong_value(make: Any) -> None:
+    """X1: the promised ValueError, whatever torch itself says."""
+    with pytest.raises(ValueError, match="device 'cuda' cannot be used here: "):
+        make(8, 8, device="cuda") if make is ReqToTokenPool else make(8, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [("cpu", (MemoryError, "no memory for a table")), ("cuda", (RuntimeError, "enough"))],
+)
+def test_what_finds_no_memory_is_told_what_it_asked_for(
+    monkeypatch: pytest.MonkeyPatch, device: str, expected: tuple[type[Exception], str]
+) -> None:
+    """X1: on the host a shortage is Python's own error, with the bytes; a device has torch's."""
+    monkeypatch.setattr(arguments.torch, "zeros", Mock(side_effect=RuntimeError("enough")))
+    with pytest.raises(expected[0], match=expected[1]):
+        arguments.make_zeros("a table", (2, 3), torch.int32, torch.device(device))
+
+
+def test_an_index_that_torch_cannot_read_is_torchs_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: an error of a device is not taken for a wrong argument."""
+    monkeypatch.setattr(arguments.operator, "index", Mock(side_effect=RuntimeError("a device is lost")))
+    with pytest.raises(RuntimeError, match="a device is lost"):
+        arguments.as_int("row", torch.tensor(1))
+
+
 # -- rows of requests ------------------------------------------------------------------------------------
 
 
@@ -198,6 +281,11 @@ ROWS_MADE = [
     *size_refusals(make_table, max_reqs=1, max_context_len=1),
     no_table(TypeError, NO_DEVICE, device=0),
     no_table(TypeError, NO_SWITCH, check_bounds=1),
+    *(
+        no_table(ValueError, f"{name} must be at most {MOST}, got {size}", **{name: size})
+        for name in ("max_reqs", "max_context_len")
+        for size in (2**31, 2**70)
+    ),
 ]
 
 no_free = refusal_of("free")
@@ -208,6 +296,8 @@ ROWS = [
     no_free(TypeError, "slot must be an int, got str '1'", "1"),
     no_free(OwnershipError, f"row 0 is outside 1..3, {OF_ALLOC}", 0),
     no_free(OwnershipError, f"row 4 is outside 1..3, {OF_ALLOC}", 4),
+    no_free(OwnershipError, f"row {BEYOND} is outside 1..3, {OF_ALLOC}", wide(BEYOND)),
+    no_write(TypeError, f"values {UNDER_A_MASK}", (1, slice(0, 2)), MASKED),
     no_free(OwnershipError, f"row 3 {NOT_HANDED_OUT}", 3),
     no_write(TypeError, INDEX, [1, 2], [3]),
     no_write(TypeError, INDEX, (1, 2, 3), [3]),
@@ -584,6 +674,7 @@ SLOTS = [
         no_free(OwnershipError, f"slot {slot} is outside the pool: {OF_THE_POOL}", ints(*named))
         for slot, named in ((9, (1, 9)), (-1, (-1, 1, 2)), (2**40, (1, 2**40, 2)))
     ),
+    no_free(OwnershipError, f"slot {BEYOND} is outside the pool: {OF_THE_POOL}", wide(1, BEYOND, BEYOND + 1)),
     no_free(OwnershipError, f"slot 5 is not handed out: {ONCE}", ints(1, 5)),
     no_free(OwnershipError, "slot 2 is named more than once in one call: name each slot once", ints(1, 2, 2)),
 ]
@@ -627,6 +718,7 @@ HALVES = [
         f"slot -1 is outside the pool: {OF_THE_POOL}",
         ints(1, -1),
     ),
+    no_translate_to_swa(OwnershipError, f"slot {BEYOND} is outside the pool: {OF_THE_POOL}", wide(1, BEYOND)),
     no_move_swa(ValueError, "move_swa pairs slots one to one, got 2 src and 1 dst", ints(1, 2), ints(3)),
     *(
         no_move_swa(OwnershipError, words, ints(*src), ints(*dst))

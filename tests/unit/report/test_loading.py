@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -231,15 +231,15 @@ def test_what_may_not_be_looked_at_is_told(tmp_path: Path, monkeypatch: pytest.M
     secret = samples.write(tmp_path / "store" / "secret.json", samples.verify())
     samples.write(tmp_path / "store" / "old.json", samples.verify() | {"version": 0})
     locked.mkdir()
-    scandir, look, opened = os.scandir, os.stat, Path.open
+    scandir, look, opened = os.scandir, os.stat, os.open
 
     def refuse(path: str | Path, closed: Path) -> None:
         if str(path) == str(closed):
             raise PermissionError(13, "Permission denied", str(path))
 
-    def open_file(self: Path, mode: str = "r") -> IO[Any]:
-        refuse(self, secret)
-        return opened(self, mode)
+    def open_file(path: str | Path, *flags: int, **options: Any) -> int:
+        refuse(path, secret)
+        return opened(path, *flags, **options)
 
     def scan(path: str) -> object:
         refuse(path, locked)
@@ -252,7 +252,7 @@ def test_what_may_not_be_looked_at_is_told(tmp_path: Path, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", scan)
         patch.setattr(os, "stat", stat)
-        patch.setattr(Path, "open", open_file)
+        patch.setattr(os, "open", open_file)
         loaded = load_runs([tmp_path / "store"])
         assert [(Path(it.source).name, it.reason.partition(" of ")[0]) for it in loaded.skipped] == [
             ("locked", "its files cannot be listed: Permission denied"),

@@ -434,11 +434,17 @@ def test_a_conversation_is_not_read_without_end(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_line_of_one_request_keeps_its_own_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first line of a file whose format is to be told may be a whole conversation; the next may not."""
-    monkeypatch.setattr("pymllm.workloads.traces.registry.LINE_BYTES_MAX", 300)
-    content = json.dumps(SIM).encode() + b"\n" + b" " * 400
-    assert ":2: longer than 300 bytes" in refusal(tmp_path, content)
+    """X1: only a line marked as a conversation may be as long as one; few bytes of gzip may be many."""
     assert trace_lines.LINE_BYTES_MAX == 1 << 24
+    monkeypatch.setattr(trace_lines, "LINE_BYTES_MAX", 300)
+    monkeypatch.setattr(trace_lines, "DOCUMENT_BYTES_MAX", 1_000)
+    line = json.dumps(SIM).encode()
+    assert ":2: longer than 300 bytes" in refusal(tmp_path, line + b"\n" + b" " * 400)
+    assert ":1: longer than 300 bytes" in refusal(tmp_path, gzip.compress(b"0" * 400))
+    marked = b'{"hash_id_scope": "local", "requests": []' + b" " * 300
+    assert ":2: longer than 300 bytes" in refusal(tmp_path, line + b"\n" + marked + b"}")
+    assert "not a conversation" in refusal(tmp_path, marked + b"}")
+    assert ":1: longer than 1,000 bytes" in refusal(tmp_path, marked + b" " * 1_000)
 
 
 # -- numbers -------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Final
 
 from pymllm.adapters.process.reaper import the_reaper
 from pymllm.errors import AdapterError
+from pymllm.text_file import escaped
 
 VERDICTS: Final[dict[str, str]] = {
     "crashed": "was ended by a signal, or ended with a status other than 0",
@@ -80,7 +81,7 @@ class Transcript:
 
 def _readable(line: bytes) -> str:
     text = line.rstrip(b"\n").decode("utf-8", "backslashreplace")
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = escaped(text)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ... ({len(text):,} characters)"
 
 
@@ -105,15 +106,17 @@ class Channel:
     def __init__(self, command: Sequence[str], line_limit: int) -> None:
         self.transcript = Transcript()
         self._line_limit = line_limit
+        reaper = the_reaper()
         self._process = subprocess.Popen(
             command,
+            env=reaper.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             process_group=0,  # it is ended with all that it has started, and Ctrl-C is not its business
             bufsize=0,
         )
-        the_reaper().note(self._process.pid)
+        reaper.note(self._process.pid)
         self._pipes = [
             pipe
             for pipe in (self._process.stdin, self._process.stdout, self._process.stderr)

@@ -3,15 +3,24 @@
 A program has a process group of its own, so that it can be ended with all that it has started. What ends this
 process from outside does not reach that group. The shell reads which groups there are from a pipe; the
 pipe's end means that this process is gone.
+
+A daemon leaves its group, but has the environment of what started it. Workers and programs have a mark in
+theirs, by which the shell of the process at the top finds all that is left of them.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import subprocess
 from contextlib import suppress
+from typing import Final
 
+MARK: Final = "PYMLLM_STARTED_BY"
+"""Variable of the environment that has the mark of the process at the top."""
+
+# A daemon may start others while it is looked for, so that is done a few times.
 _SCRIPT = """
 groups=
 while read -r verb group; do
@@ -21,18 +30,27 @@ while read -r verb group; do
   [ "$verb" = began ] && groups="$groups $group"
 done
 for group in $groups; do kill -s KILL -- "-$group"; done
+for round in ${1:+1 2 3 4 5}; do
+  left=$(grep -lsF "$1" /proc/[0-9]*/environ)
+  [ "$left" ] || break  # the status of grep tells of files that are not ours to read, too
+  for file in $left; do process=${file#/proc/}; kill -s KILL "${process%/environ}"; done
+done
 exit 0
 """
 
 
 class Reaper:
-    """A shell beside this process; it ends with it, and then ends every group that is still noted."""
+    """A shell beside this process; it ends with it, and then ends every group that is still noted.
 
-    def __init__(self) -> None:
+    With a mark it also ends every process that has it.
+    """
+
+    def __init__(self, mark: str) -> None:
         self.owner = os.getpid()  # after a fork the child is somebody else
         self.groups: set[int] = set()
+        self.mark = mark
         self._shell = subprocess.Popen(
-            ["/bin/sh", "-c", _SCRIPT],
+            ["/bin/sh", "-c", _SCRIPT, "sh", mark],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -45,6 +63,11 @@ class Reaper:
     def is_alive(self) -> bool:
         """Whether it is this process's, and running."""
         return self.owner == os.getpid() and self._shell.poll() is None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of what is started from here: with the mark, or that of whoever started us."""
+        return {**os.environ, MARK: self.mark} if self.mark else dict(os.environ)
 
     def note(self, group: int) -> None:
         """Take a process group into its care."""
@@ -72,8 +95,12 @@ _reapers: list[Reaper] = []
 def the_reaper() -> Reaper:
     """Return this process's reaper, started when it is first needed."""
     if not _reapers or not _reapers[-1].is_alive:
-        left = [group for old in _reapers if old.owner == os.getpid() for group in old.groups]
-        _reapers[:] = [Reaper()]
+        mine = [old for old in _reapers if old.owner == os.getpid()]
+        left = [group for old in mine for group in old.groups]
+        mark = (
+            mine[-1].mark if mine else "" if MARK in os.environ else f"{os.getpid()}-{secrets.token_hex(8)}"
+        )
+        _reapers[:] = [Reaper(mark)]
         for group in left:  # somebody ended the old one
             _reapers[-1].note(group)
     return _reapers[-1]

@@ -49,7 +49,10 @@ class BugRow(Row, frozen=True):
 
 
 class FaultRow(Row, frozen=True):
-    """What became of a fault; medians are null where it was never caught, and ``bug`` where it is of none."""
+    """What became of a fault; medians are null where it was never caught, and ``bug`` where it is of none.
+
+    ``missed`` counts the operations that were played from the seeds from which it was not caught.
+    """
 
     id: str
     title: str
@@ -62,6 +65,7 @@ class FaultRow(Row, frozen=True):
     detections: tuple[Detection, ...]
     problems: tuple[str, ...]
     bug: BugRow | None = None
+    missed: int = 0
 
 
 class FaultsDocument(Document, frozen=True, kw_only=True, tag="pymllm.faults"):

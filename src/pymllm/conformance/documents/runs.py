@@ -83,6 +83,8 @@ class DiffDocument(Document, frozen=True, kw_only=True, tag="pymllm.diff"):
     """What ``pymllm diff --json`` prints: the worse comes first; ``failed_on`` are the reasons for status 1.
 
     Laws are compared where both runs know them: ``only_before`` and ``only_after`` are subjects of one alone.
+    ``compared`` counts the laws, figures, faults and coverage goals that both have; the status is 3 where it
+    is 0.
     """
 
     before: str
@@ -97,6 +99,7 @@ class DiffDocument(Document, frozen=True, kw_only=True, tag="pymllm.diff"):
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
     failed_on: tuple[str, ...]
+    compared: int | None = None
     exit_status: int
 
 

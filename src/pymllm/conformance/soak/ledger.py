@@ -339,7 +339,7 @@ class Ledger:
 
 def has_lines(path: Path) -> bool:
     """Tell whether there is a ledger with at least one line that was finished."""
-    return path.exists() and _whole(path) > 0
+    return path.is_file() and _whole(path) > 0
 
 
 def _whole(path: Path) -> int:

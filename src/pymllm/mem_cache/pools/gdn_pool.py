@@ -8,7 +8,15 @@ from typing import SupportsIndex
 import torch
 
 from pymllm.errors import OwnershipError
-from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size, as_switch
+from pymllm.mem_cache.arguments import (
+    LAST_INT32,
+    as_device,
+    as_int,
+    as_row_dtype,
+    as_size,
+    as_switch,
+    make_zeros,
+)
 from pymllm.mem_cache.kernels.fused_rows import make_fused
 from pymllm.mem_cache.kernels.fused_states import FusedStates, Rows
 from pymllm.mem_cache.ownership import OneOwner
@@ -61,8 +69,10 @@ class GDNPool(OneOwner):
     TypeError
         A size is not an int, or ``dtype`` is not a `torch.dtype`.
     ValueError
-        A size is below 1 (``max_track_slots`` below 0), torch knows no such device, or it cannot read rows of
-        such a dtype by index; or ``fused`` is True and cannot be.
+        A size is below 1 (``max_track_slots`` below 0) or too large, torch has no such device, or it cannot
+        read rows of such a dtype by index; or ``fused`` is True and cannot be.
+    MemoryError
+        The host has no memory for the states.
 
     Notes
     -----
@@ -91,14 +101,14 @@ class GDNPool(OneOwner):
         check_bounds: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        self.max_reqs = as_size("max_reqs", max_reqs)
+        self.max_reqs = as_size("max_reqs", max_reqs, maximum=LAST_INT32)
         self.num_gdn_layers = as_size("num_gdn_layers", num_gdn_layers)
         self.num_v_heads = as_size("num_v_heads", num_v_heads)
         self.head_k_dim = as_size("head_k_dim", head_k_dim)
         self.head_v_dim = as_size("head_v_dim", head_v_dim)
         self.conv_dim = as_size("conv_dim", conv_dim)
         self.conv_kernel_size = as_size("conv_kernel_size", conv_kernel_size)
-        self.max_track_slots = as_size("max_track_slots", max_track_slots, minimum=0)
+        self.max_track_slots = as_size("max_track_slots", max_track_slots, 0, LAST_INT32)
         self.device = as_device(device)
         self.dtype = as_row_dtype(dtype, self.device)
         self.check_bounds = as_switch("check_bounds", check_bounds)
@@ -107,9 +117,8 @@ class GDNPool(OneOwner):
         recurrent = (self.num_v_heads, self.head_v_dim, self.head_k_dim)
         conv = (self.conv_dim, self.conv_kernel_size - 1)
         leading = (self.num_gdn_layers, self.pool_size)
-        with torch.inference_mode(False):
-            self.recurrent_state = torch.zeros(leading + recurrent, dtype=torch.float32, device=self.device)
-            self.conv_state = torch.zeros(leading + conv, dtype=self.dtype, device=self.device)
+        self.recurrent_state = make_zeros("a buffer", leading + recurrent, torch.float32, self.device)
+        self.conv_state = make_zeros("a buffer", leading + conv, self.dtype, self.device)
         self._states = self.recurrent_state, self.conv_state
         self._fused = make_fused(fused, self.device, lambda: FusedStates(*self._states, within=True))
         self.is_fused = self._fused is not None

@@ -10,7 +10,15 @@ from typing import SupportsIndex
 
 import torch
 
-from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size, as_switch
+from pymllm.mem_cache.arguments import (
+    as_device,
+    as_int,
+    as_row_dtype,
+    as_size,
+    as_switch,
+    make_zeros,
+    refuse_long_pool,
+)
 from pymllm.mem_cache.kernels.fused_kv import FusedKV
 from pymllm.mem_cache.kernels.fused_rows import make_fused
 from pymllm.mem_cache.ownership import OneOwner
@@ -61,8 +69,10 @@ class KVPool(OneOwner):
     TypeError
         A size is not an int, ``dtype`` is not a `torch.dtype`, or ``pin_memory`` is not a bool.
     ValueError
-        A size is below 1, ``size`` is not a multiple of ``page_size``, torch knows no such device, or it
-        cannot read rows of such a dtype by index; or ``fused`` is True and cannot be.
+        A size is below 1 or too large, ``size`` is not a multiple of ``page_size``, torch has no such device,
+        or it cannot read rows of such a dtype by index; or ``fused`` is True and cannot be.
+    MemoryError
+        The host has no memory for the buffers.
 
     Notes
     -----
@@ -100,6 +110,7 @@ class KVPool(OneOwner):
                 f"size {self.size} is not a multiple of page_size {self.page_size}; "
                 f"use {self.size // self.page_size * self.page_size or self.page_size}"
             )
+        refuse_long_pool(self.size, self.page_size)
         self.device = as_device(device)
         self.dtype = as_row_dtype(dtype, self.device)
         self.check_bounds = as_switch("check_bounds", check_bounds)
@@ -120,13 +131,10 @@ class KVPool(OneOwner):
         self.is_fused = self._fused is not None
 
     def _make_buffers(self, shape: tuple[int, int, int], pinned: bool) -> list[torch.Tensor]:
-        # A pool is often built while a model loads under inference mode; tensors born there could not
-        # be written outside it.
-        with torch.inference_mode(False):
-            return [
-                torch.zeros(shape, dtype=self.dtype, device=self.device, pin_memory=pinned)
-                for _ in range(self.layer_num)
-            ]
+        return [
+            make_zeros("a buffer", shape, self.dtype, self.device, pinned=pinned)
+            for _ in range(self.layer_num)
+        ]
 
     def __repr__(self) -> str:
         """Show the shape of the pool."""

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
-from pymllm.mem_cache.arguments import as_device, as_int, as_size, as_switch
+from pymllm.mem_cache.arguments import LAST_INT32, as_device, as_int, as_size, as_switch, make_zeros
 from pymllm.mem_cache.ownership import OneOwner
 from pymllm.mem_cache.pools.rows import (
     IndexLike,
@@ -54,7 +54,9 @@ class ReqToTokenPool(OneOwner):
     TypeError
         A size is not an int.
     ValueError
-        A size is below 1, or torch knows no such device.
+        A size is not in ``1 .. 2**31 - 1``, or torch has no such device.
+    MemoryError
+        The host has no memory for the table.
 
     Notes
     -----
@@ -81,14 +83,12 @@ class ReqToTokenPool(OneOwner):
         *,
         check_bounds: bool | None = None,
     ) -> None:
-        self.size = as_size("max_reqs", max_reqs)
-        self.max_context_len = as_size("max_context_len", max_context_len)
+        self.size = as_size("max_reqs", max_reqs, maximum=LAST_INT32)
+        self.max_context_len = as_size("max_context_len", max_context_len, maximum=LAST_INT32)
         self.device = as_device(device)
         self.check_bounds = as_switch("check_bounds", check_bounds)
-        with torch.inference_mode(False):
-            self.req_to_token = torch.zeros(
-                (self.size + 1, self.max_context_len), dtype=torch.int32, device=self.device
-            )
+        shape = (self.size + 1, self.max_context_len)
+        self.req_to_token = make_zeros("a table", shape, torch.int32, self.device)
         self._free_rows, self._is_open = self._new_trackers()
 
     def __repr__(self) -> str:

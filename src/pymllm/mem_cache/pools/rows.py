@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pymllm.mem_cache.arguments import INTEGER_DTYPES, as_int
+from pymllm.mem_cache.arguments import INTEGER_DTYPES, as_int, refuse_masked
 
 IndexLike: TypeAlias = "torch.Tensor | npt.NDArray[np.integer] | Sequence[int]"
 
@@ -29,10 +29,16 @@ def as_integers(name: str, value: IndexLike) -> torch.Tensor:
             raise TypeError(f"{name} must have an integer dtype, got {value.dtype}")
         if value.layout is not torch.strided:
             raise TypeError(f"{name} must be a dense tensor, got layout {value.layout}")
+        if value.dtype is torch.uint64 and value.is_cpu:
+            _refuse_beyond_int64(name, value.numpy())
         return value if value.ndim == 1 else value.reshape(-1)
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "iu":
             raise TypeError(f"{name} must have an integer dtype, got {value.dtype}")
+        if type(value) is not np.ndarray:
+            refuse_masked(name, value)
+        if value.dtype == np.uint64:
+            _refuse_beyond_int64(name, value)
         return torch.from_numpy(np.ascontiguousarray(value, dtype=np.int64).reshape(-1))
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise TypeError(
@@ -44,7 +50,17 @@ def as_integers(name: str, value: IndexLike) -> torch.Tensor:
         return torch.from_numpy(np.array(numbers, dtype=np.int64))
     except OverflowError:
         beyond = next(number for number in numbers if not -(2**63) <= number < 2**63)
-        raise ValueError(f"{name} has {beyond}, which int64 does not have") from None
+        raise _beyond_int64(name, beyond) from None
+
+
+def _refuse_beyond_int64(name: str, numbers: npt.NDArray[np.integer]) -> None:
+    """Refuse numbers that would be negative once they are int64."""
+    if numbers.size and numbers.max() >= 2**63:
+        raise _beyond_int64(name, int(numbers[numbers >= 2**63][0]))
+
+
+def _beyond_int64(name: str, number: int) -> ValueError:
+    return ValueError(f"{name} has {number}, which int64 does not have")
 
 
 def as_index(name: str, value: IndexLike) -> torch.Tensor:

@@ -296,7 +296,7 @@ class DeviceSlotStore(SlotStore):
             return pages
         state = self._state.index_select(0, pages.clamp(0, self.pages + 1))
         if state.any():
-            self._refuse(slots, state)
+            self._refuse(slots, state, indices)
         if self.page_size == 1 and slots.numel() > 1:
             self._refuse_repeated(slots)
         return pages
@@ -435,7 +435,7 @@ class DeviceSlotStore(SlotStore):
         """Return page and offset in the page for each slot, repeats and all."""
         slots = self._read(indices)
         if check_range and not torch.equal(slots, slots.clamp(0, self.last_slot)):
-            raise self.outside_error(int(slots[(slots < 0) | (slots > self.last_slot)][0]))
+            raise self.outside_error(int(slots[(slots < 0) | (slots > self.last_slot)][0]), indices)
         if self.page_size == 1:
             return slots, self._offsets  # a zero, for all of them
         pages = self._pages_of(slots)
@@ -528,10 +528,10 @@ class DeviceSlotStore(SlotStore):
         if values.numel() != slots.numel():
             raise self.repeated_error(int(values[counts > 1][0]))
 
-    def _refuse(self, slots: torch.Tensor, state: torch.Tensor) -> NoReturn:
+    def _refuse(self, slots: torch.Tensor, state: torch.Tensor, indices: torch.Tensor) -> NoReturn:
         """Raise for the first slot that is outside the pool, or else the first that nobody holds."""
         outside = (state == _RESERVED).nonzero()
         if outside.numel():
-            raise self.outside_error(int(slots[outside[0]]))
+            raise self.outside_error(int(slots[outside[0]]), indices)
         first = int(state.nonzero()[0])
         raise self.not_held_error(int(slots[first]), int(state[first]) == _PENDING)

@@ -51,7 +51,7 @@ class HostPages(SlotStore):
         slots = self._read(indices)
         # Seen as unsigned, a negative number is a huge one: one reduction finds both ends of the range.
         if check_range and slots.size and slots.view(np.uint64).max() > self.last_slot:
-            raise self.outside_error(int(slots[(slots < 0) | (slots > self.last_slot)][0]))
+            raise self.outside_error(int(slots[(slots < 0) | (slots > self.last_slot)][0]), indices)
         if self.page_size == 1:
             return slots, _NO_OFFSET  # for all of them
         pages = self._pages_of(slots)
@@ -277,7 +277,7 @@ class HostSlotStore(HostPages):
         slots = self._read(indices)
         pages = slots if self.page_size == 1 else self._pages_of(slots)
         if self.check_ownership and slots.size:
-            self._check_held(slots, pages)
+            self._check_held(slots, pages, indices)
             if self.page_size == 1:
                 self._check_distinct(slots)
         return pages
@@ -355,13 +355,13 @@ class HostSlotStore(HostPages):
         held: NDArray[np.bool_] = self._state.take(pages, mode="clip") == _HELD
         return held
 
-    def _check_held(self, slots: NDArray[np.int64], pages: NDArray[np.int64]) -> None:
+    def _check_held(self, slots: NDArray[np.int64], pages: NDArray[np.int64], indices: torch.Tensor) -> None:
         """Refuse slots outside the pool and pages that are not handed out."""
         held = self._are_held(pages)
         if np.count_nonzero(held) != pages.size:
             outside = slots[(pages < 1) | (pages > self.pages)]
             if outside.size:
-                raise self.outside_error(int(outside[0]))
+                raise self.outside_error(int(outside[0]), indices)
             first = int(np.argmin(held))
             raise self.not_held_error(int(slots[first]), bool(self._state[pages[first]] == _PENDING))
 

@@ -242,8 +242,10 @@ class SlotStore(ABC):
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Answer for each slot, in or out of the pool, whether a caller has it: bool, same shape."""
 
-    def outside_error(self, slot: int) -> OwnershipError:
-        """Word the refusal of a slot that the pool does not have or never hands out."""
+    def outside_error(self, slot: int, indices: torch.Tensor) -> OwnershipError:
+        """Word the refusal of a slot that the pool does not have or never hands out, among those given."""
+        if slot < 0 and indices.dtype is torch.uint64:
+            slot += 2**64  # read as int64, a number beyond that is negative
         first, last = self.page_size, self.last_slot
         reserved = 0 <= slot < first
         what = "is padding and belongs to nobody" if reserved else "is outside the pool"

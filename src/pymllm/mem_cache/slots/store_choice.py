@@ -6,15 +6,13 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from pymllm.mem_cache.arguments import as_device, as_size, as_switch
+from pymllm.mem_cache.arguments import as_device, as_size, as_switch, refuse_long_pool
 from pymllm.mem_cache.slots.device_store import DeviceSlotStore
 from pymllm.mem_cache.slots.host_queue import HostQueueStore
 from pymllm.mem_cache.slots.host_store import HostSlotStore
 from pymllm.mem_cache.slots.slot_store import SlotStore
 
 StoreKind: TypeAlias = Literal["auto", "host", "device"]
-
-_LAST_INT32 = 2**31 - 1
 
 
 def make_slot_store(
@@ -36,8 +34,7 @@ def make_slot_store(
     size, page_size = as_size("size", size), as_size("page_size", page_size)
     if size % page_size:
         raise ValueError(f"size {size} is not a multiple of page_size {page_size}: pools hold whole pages")
-    if size + page_size - 1 > _LAST_INT32:
-        raise ValueError(f"slots up to {size + page_size - 1} do not fit int32 (at most {_LAST_INT32})")
+    refuse_long_pool(size, page_size)
     place = as_device(device)
     on_cpu = place.type == "cpu"
     if store not in ("auto", "host", "device"):

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from pymllm.mem_cache.arguments import INTEGER_DTYPES
+from pymllm.mem_cache.arguments import INTEGER_DTYPES, refuse_masked
 
 BYTES_PER_ID: Final = 4
 _MAX_ID: Final = 0xFFFF_FFFF
@@ -39,7 +39,7 @@ def encode_tokens(token_ids: Any, page_size: int = 1) -> tuple[bytes, int]:
     ``array("I", list)`` is the fastest conversion of a list that checks the range: 0.7 ms for 131,072 tokens,
     where NumPy takes 2.1 ms and ``struct`` 1.7 ms. A CUDA tensor is copied to the host first. Laws: K1, H1.
     """
-    if isinstance(token_ids, np.ndarray):
+    if type(token_ids) is np.ndarray:
         ids = token_ids
     elif isinstance(token_ids, array):
         is_wide = token_ids.typecode == "q" and token_ids
@@ -50,6 +50,8 @@ def encode_tokens(token_ids: Any, page_size: int = 1) -> tuple[bytes, int]:
         return (raw[: len(raw) - surplus * width * BYTES_PER_ID] if surplus else raw), width
     elif isinstance(token_ids, torch.Tensor):
         ids = _as_array(token_ids)
+    elif isinstance(token_ids, np.ndarray):
+        ids = np.asarray(refuse_masked("token_ids", token_ids))
     else:
         raise TypeError(
             f"token_ids is a {type(token_ids).__name__}: "

@@ -15,6 +15,7 @@ from typing import IO, cast
 import msgspec
 
 from pymllm.errors import TraceError
+from pymllm.text_file import open_binary
 
 STANDARD_INPUT = "-"
 """The path that stands for standard input; ``./-`` is a file of that name."""
@@ -44,13 +45,15 @@ class TraceLines:
     """The lines of one file that are not blank, with their numbers; iterated once.
 
     ``source`` is the name for messages. A file that cannot be read is a `TraceError`, as is a line of more
-    than ``limit`` bytes, which whoever knows the format may set before the first line is asked for.
+    than ``limit`` bytes, which whoever knows the format may set before the first line is asked for; one that
+    has ``mark`` in so many bytes may go on up to `DOCUMENT_BYTES_MAX`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.place = os.fspath(path)
         self.source = "standard input" if self.place == STANDARD_INPUT else self.place
         self.limit = LINE_BYTES_MAX
+        self.mark: bytes | None = None
         self.number = 0
         self._raw: BufferedReader | None = None
         self._lines = self._read()
@@ -109,8 +112,12 @@ class TraceLines:
                 )
                 while text := stream.readline(self.limit + 1):
                     number += 1
-                    if len(text) > self.limit:
-                        raise self.error(f"longer than {self.limit:,} bytes; expected JSON lines", number)
+                    limit = self.limit
+                    if len(text) > limit and self.mark is not None and self.mark in text:
+                        limit = DOCUMENT_BYTES_MAX
+                        text += stream.readline(limit + 1 - len(text))
+                    if len(text) > limit:
+                        raise self.error(f"longer than {limit:,} bytes; expected JSON lines", number)
                     if number == 1:
                         text = self._without_mark(text)
                     if text.strip():
@@ -128,7 +135,7 @@ class TraceLines:
 
 def _open(place: str) -> BufferedReader:
     if place != STANDARD_INPUT:
-        return Path(place).open("rb")
+        return open_binary(Path(place))
     if sys.stdin is None:  # its number may be another file's by now
         raise OSError(errno.EBADF, "it is closed")
     return open(sys.stdin.fileno(), "rb", closefd=False)

@@ -11,7 +11,7 @@ import msgspec
 from pymllm.errors import TraceError, UsageError
 from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
 from pymllm.workloads.traces import bailian, dynamo, kvsim, mooncake, own, text, weka
-from pymllm.workloads.traces.lines import DOCUMENT_BYTES_MAX, LINE_BYTES_MAX, UNREADABLE, TraceLines, excerpt
+from pymllm.workloads.traces.lines import UNREADABLE, TraceLines, excerpt
 from pymllm.workloads.traces.records import ReadOptions
 
 AUTO = "auto"
@@ -99,7 +99,7 @@ def detect(line: bytes) -> str | None:
         fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     except UNREADABLE:
         # The only one whose objects go over many lines.
-        is_begun = line.strip() == b"{" or (line.startswith(b"{") and b'"hash_id_scope"' in line)
+        is_begun = line.strip() == b"{" or (line.startswith(b"{") and weka.MARK in line)
         return "weka" if is_begun else None
     if fields.get("schema") == msgspec.Raw(b'"pymllm.trace"'):
         return "pymllm"
@@ -191,8 +191,9 @@ def replayable(trace: Trace) -> Iterator[Request]:
 
 
 def _detected(lines: TraceLines) -> str:
-    lines.limit = DOCUMENT_BYTES_MAX  # a conversation may be longer than a line of the others
+    lines.mark = weka.MARK  # a conversation may be longer than a line of the others
     first = lines.peek()
+    lines.mark = None
     if first is None:
         return "mooncake"  # which says that there is nothing
     found = detect(first[1])
@@ -201,8 +202,6 @@ def _detected(lines: TraceLines) -> str:
         raise lines.error(
             f"no format is told by this line: {excerpt(first[1])}; give --format, one of {names}", first[0]
         )
-    if found != "weka":
-        lines.limit = LINE_BYTES_MAX
     return found
 
 

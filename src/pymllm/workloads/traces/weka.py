@@ -50,6 +50,9 @@ from pymllm.workloads.traces.records import (
     number_blocks,
 )
 
+MARK = b'"hash_id_scope"'
+"""A field that only a conversation has; one stands in a line of its own, however long."""
+
 NESTED_TIMES = ("auto", "relative", "absolute")
 """What times of nested agents count from: what is seen, the agent's own time, or the conversation's."""
 

@@ -36,10 +36,39 @@ def test_a_killed_starter_leaves_no_program_behind() -> None:
     assert left_of([program], 10) == []
 
 
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+"""
+BETWEEN = """
+import subprocess, sys
+from pymllm.adapters.process.reaper import the_reaper
+subprocess.run([sys.executable, "-S", "-c", sys.argv[1]], env=the_reaper().environment)
+"""
+
+
+def test_a_daemon_ends_with_the_process_at_the_top() -> None:
+    """It left group and session of its program, and the process between them has ended before."""
+    mine = Reaper("a mark of a test")
+    with subprocess.Popen(
+        [sys.executable, "-c", BETWEEN, DAEMON], stdout=subprocess.PIPE, text=True, env=mine.environment
+    ) as between:
+        assert between.stdout is not None
+        daemon = int(between.stdout.readline())
+    assert is_running(daemon)
+    mine.end()
+    assert left_of([daemon], 10) == []
+
+
 def test_only_what_is_noted_is_ended() -> None:
     """A number that was forgotten may be somebody else's."""
     noted, forgotten = sleeper(), sleeper()
-    mine = Reaper()
+    mine = Reaper("")
     for process in (noted, forgotten):
         mine.note(process.pid)
     mine.forget(forgotten.pid)

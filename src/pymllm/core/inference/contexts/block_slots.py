@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pymllm.core.inference.contexts.host_numbers import check_as_many, host_array, host_integers
 from pymllm.core.inference.contexts.registered_blocks import is_lru
 from pymllm.errors import MambaSlotCapacityError, OwnershipError, UsageError
-from pymllm.mem_cache.arguments import as_int, as_size
+from pymllm.mem_cache.arguments import LAST_INT32, as_int, as_size
 from pymllm.mem_cache.ownership import OneOwner
 
 _NONE: Final = -1
@@ -172,7 +172,7 @@ class BlockSlots(OneOwner):
 
     def __init__(self, context: Any, max_slots: int) -> None:
         self.context = context
-        self.max_slots = as_size("max_slots", max_slots)
+        self.max_slots = as_size("max_slots", max_slots, maximum=LAST_INT32)
         self._tracker = SlotTracker(context.kv_block_allocator.pool_size, self.max_slots)
         self.block_to_slot = self._tracker.block_to_slot
         self.slot_to_block = self._tracker.slot_to_block

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.mem_cache.arguments import INTEGER_DTYPES
+from pymllm.mem_cache.arguments import INTEGER_DTYPES, refuse_masked
 
 _INT64: Final = np.dtype(np.int64)
 _LARGEST: Final = np.iinfo(np.int64).max
@@ -43,10 +43,12 @@ def host_integers(
         array = np.array(values)
     elif isinstance(values, (str, bytes)) or not isinstance(values, (torch.Tensor, np.ndarray, Sequence)):
         raise TypeError(f"{name} must be a sequence or a tensor of ints, got {type(values).__name__}")
-    elif isinstance(values, torch.Tensor) and values.numel() and values.dtype not in INTEGER_DTYPES:
-        raise TypeError(f"{name} must be integers, got a tensor of {values.dtype}")
-    else:
+    elif isinstance(values, torch.Tensor):
+        if values.numel() and values.dtype not in INTEGER_DTYPES:
+            raise TypeError(f"{name} must be integers, got a tensor of {values.dtype}")
         array = host_array(values)
+    else:
+        array = host_array(refuse_masked(name, values))
     if array.dtype is not _INT64:
         if array.dtype.kind not in "iu" and array.size:
             _refuse_beyond_int64(name, values)

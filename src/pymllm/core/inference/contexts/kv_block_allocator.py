@@ -19,7 +19,7 @@ from pymllm.core.inference.contexts.registered_blocks import (
     as_hashes,
 )
 from pymllm.errors import OwnershipError
-from pymllm.mem_cache.arguments import as_int, as_size
+from pymllm.mem_cache.arguments import LAST_INT32, as_int, as_size
 from pymllm.mem_cache.ownership import OneOwner, refuse_other_thread
 
 __all__ = ["BlockIds", "KVBlockAllocator", "PrefixCachingEvictionPolicy"]
@@ -115,7 +115,7 @@ class KVBlockAllocator(OneOwner):
     TypeError
         A size is not an int, or ``enable_prefix_caching`` not a bool.
     ValueError
-        A size is too small, or the policy is unknown.
+        A size is too small or too large, or the policy is unknown.
 
     Notes
     -----
@@ -148,7 +148,7 @@ class KVBlockAllocator(OneOwner):
         prefix_caching_eviction_policy: PrefixCachingEvictionPolicy = PrefixCachingEvictionPolicy.LRU,
     ) -> None:
         self.context = context
-        self.pool_size = as_size("pool_size", pool_size, minimum=2)
+        self.pool_size = as_size("pool_size", pool_size, 2, LAST_INT32)
         self.paused_limit = as_size("paused_limit", paused_limit, minimum=0)
         if not isinstance(enable_prefix_caching, bool):
             raise TypeError(f"enable_prefix_caching must be a bool, got {enable_prefix_caching!r}")

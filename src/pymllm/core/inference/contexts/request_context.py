@@ -23,7 +23,7 @@ from pymllm.core.inference.contexts.prefix_index import HashPage, PrefixIndex
 from pymllm.core.inference.contexts.registered_blocks import PrefixCachingEvictionPolicy
 from pymllm.core.inference.contexts.slot_states import as_state_shape
 from pymllm.errors import UsageError
-from pymllm.mem_cache.arguments import as_device, as_row_dtype, as_size
+from pymllm.mem_cache.arguments import LAST_INT32, as_device, as_row_dtype, as_size, make_zeros
 from pymllm.mem_cache.ownership import OneOwner, refuse_other_thread
 from pymllm.mem_cache.pools.rows import bit_view
 
@@ -59,19 +59,19 @@ class RequestContext(OneOwner):
         hash_page: HashPage | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.max_requests = as_size("max_requests", max_requests)
-        self.max_blocks_per_request = as_size("max_blocks_per_request", max_blocks_per_request)
+        self.max_requests = as_size("max_requests", max_requests, maximum=LAST_INT32)
+        self.max_blocks_per_request = as_size("max_blocks_per_request", max_blocks_per_request, 1, LAST_INT32)
         self.block_size_tokens = as_size("block_size_tokens", block_size_tokens)
         self.mamba_chunk_size = as_size("mamba_chunk_size", mamba_chunk_size)
         self.num_mamba_layers = as_size("num_mamba_layers", num_mamba_layers, minimum=0)
-        slots = as_size("mamba_slots", mamba_slots, minimum=0)
+        slots = as_size("mamba_slots", mamba_slots, 0, LAST_INT32)
         if slots and not self.num_mamba_layers:
             raise ValueError(f"{slots} mamba_slots without num_mamba_layers have no states to keep")
         self.device = as_device(device)
         self.prefix_cache_lru_clock = 0
         self.kv_block_allocator = KVBlockAllocator(
             self,
-            as_size("num_blocks", num_blocks, minimum=2),
+            as_size("num_blocks", num_blocks, 2, LAST_INT32),
             paused_limit,
             enable_prefix_caching,
             prefix_caching_eviction_policy,
@@ -324,12 +324,8 @@ class RequestContext(OneOwner):
     def _new_live_states(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
         if not self.num_mamba_layers:
             return None
-        with torch.inference_mode(False):
-            return torch.zeros(
-                (self.num_mamba_layers, self.max_requests, *as_state_shape(name, shape)),
-                dtype=as_row_dtype(dtype, self.device),
-                device=self.device,
-            )
+        whole = (self.num_mamba_layers, self.max_requests, *as_state_shape(name, shape))
+        return make_zeros("a buffer", whole, as_row_dtype(dtype, self.device), self.device)
 
     def _read_new(self, req: Any) -> NDArray[np.uint32]:
         """Check a request that is to be added and return its prompt."""

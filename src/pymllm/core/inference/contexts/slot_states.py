@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pymllm.core.inference.contexts.block_slots import BlockSlots
 from pymllm.core.inference.contexts.host_numbers import check_as_many, host_array, host_integers
 from pymllm.errors import UsageError
-from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size
+from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size, make_zeros
 from pymllm.mem_cache.kernels.fused_rows import is_capturing, make_fused
 from pymllm.mem_cache.kernels.fused_states import FusedStates, Rows
 from pymllm.mem_cache.pools.rows import bit_view
@@ -182,11 +182,10 @@ class SlotStates(BlockSlots):
         ssm_dtype = as_row_dtype(ssm_states_dtype, self.device)
         requests = as_size("context.max_requests", context.max_requests)
         self.max_intermediate_count = MAX_INTERMEDIATE_OFFSETS_PER_REQUEST * requests
-        with torch.inference_mode(False):
-            self.conv_states = self._zeros(self.max_slots, conv, conv_dtype)
-            self.ssm_states = self._zeros(self.max_slots, ssm, ssm_dtype)
-            self.intermediate_conv_out = self._zeros(self.max_intermediate_count, conv, conv_dtype)
-            self.intermediate_ssm_out = self._zeros(self.max_intermediate_count, ssm, ssm_dtype)
+        self.conv_states = self._zeros(self.max_slots, conv, conv_dtype)
+        self.ssm_states = self._zeros(self.max_slots, ssm, ssm_dtype)
+        self.intermediate_conv_out = self._zeros(self.max_intermediate_count, conv, conv_dtype)
+        self.intermediate_ssm_out = self._zeros(self.max_intermediate_count, ssm, ssm_dtype)
         self._states = self.conv_states, self.ssm_states
         self._fused = make_fused(fused, self.device, lambda: FusedStates(*self._states, within=False))
         self.is_fused = self._fused is not None
@@ -362,7 +361,7 @@ class SlotStates(BlockSlots):
         return cached + self.intermediate_conv_out.nbytes + self.intermediate_ssm_out.nbytes
 
     def _zeros(self, rows: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.zeros((self.num_mamba_layers, rows, *shape), dtype=dtype, device=self.device)
+        return make_zeros("a buffer", (self.num_mamba_layers, rows, *shape), dtype, self.device)
 
     def _as_slots(self, slots: Sequence[int]) -> NDArray[np.int64]:
         """Read slots to write to: a copy to one slot twice would leave either state there."""

@@ -33,6 +33,13 @@ NUMBERS = [
     no_ids(TypeError, f"ids {NO_INTS} dict", "ids", {1: 2}),
     no_ids(TypeError, "ids must be integers, got a tensor of torch.float32", "ids", torch.ones(1)),
     no_ids(TypeError, "ids must be integers, got [1.5]", "ids", [1.5]),
+    no_ids(
+        TypeError,
+        "ids is a masked array, and under its mask there is no number: give .compressed(), which leaves "
+        "that out, or .filled(number)",
+        "ids",
+        np.ma.array([1, 2], mask=[False, True]),
+    ),
     no_ids(TypeError, "ids must be integers, got ['a', 'a', 'a', 'a', 'a', 'a', ...]", "ids", ["a"] * 99),
     *(
         no_ids(ValueError, f"ids has {TOO_LARGE}, which int64 does not have", "ids", values)
