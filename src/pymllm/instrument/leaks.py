@@ -266,11 +266,11 @@ class LeakCheck:
         if last is not None and at <= last:
             raise ValueError(f"at must be above that of the last checkpoint ({last:g}), got {at:g}")
         gc.collect()
-        in_use = self._source.why_not() is None
-        if in_use:
+        if self._source.is_in_use():
             self._source.settle()
         before = read_torch_memory(self._source)
-        if in_use:
+        is_counted = self._source.why_not() is None
+        if is_counted:
             self._source.release_cache()
         after = read_torch_memory(self._source)
         device = self._device_memory()
@@ -281,8 +281,8 @@ class LeakCheck:
                 live=after.allocated,
                 cache=after.reserved.minus(after.allocated),
                 returned=before.reserved.minus(after.reserved),
-                own=_beside(device.own, after.reserved, in_use),
-                device=_beside(device.used, after.reserved, in_use),
+                own=_beside(device.own, after.reserved, is_counted),
+                device=_beside(device.used, after.reserved, is_counted),
                 others=device.others,
             )
         )
@@ -310,9 +310,9 @@ def _layer(name: Layer | str) -> Layer:
         raise ValueError(f"bounds names {name!r}, which is not a layer; the layers are {known}") from None
 
 
-def _beside(memory: Reading, reserved: Reading, in_use: bool) -> Reading:
-    """Take the allocator's share away; an allocator that is not in use has none."""
-    return memory.minus(reserved) if in_use else memory
+def _beside(memory: Reading, reserved: Reading, is_counted: bool) -> Reading:
+    """Take the allocator's share away; one that is not in use has none, and one that counts nothing stays."""
+    return memory.minus(reserved) if is_counted else memory
 
 
 EPOCHS = 12

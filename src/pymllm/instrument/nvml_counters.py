@@ -93,12 +93,18 @@ def process_memory(library: NvmlLibrary, device: NvmlDevice) -> ProcessMemory:
         )
         return ProcessMemory(Reading.unknown(BYTES, reason), Reading.unknown("processes", reason))
     others = Reading(len(processes) - len(mine), "processes")
-    sizes = [process.usedGpuMemory for process in mine]
-    if None in sizes:
-        return ProcessMemory(
-            Reading.unknown(BYTES, "the driver lists this process without its memory"), others
-        )
-    return ProcessMemory(Reading(sum(sizes), BYTES), others)
+    sizes = [_size_of(process) for process in mine]
+    unknown = next((size for size in sizes if not size.is_known), None)
+    return ProcessMemory(unknown or Reading(sum(size.value or 0 for size in sizes), BYTES), others)
+
+
+def _size_of(process: Any) -> Reading:
+    """Return the bytes of a listed process: of none, whoever is listed has more than 0."""
+    if process.usedGpuMemory:
+        return Reading(process.usedGpuMemory, BYTES)
+    told = "without its memory" if process.usedGpuMemory is None else "with 0 bytes, which no context has"
+    who = "this process" if process.pid == os.getpid() else f"process {process.pid}"
+    return Reading.unknown(BYTES, f"the driver lists {who} {told}")
 
 
 def _list_processes(library: NvmlLibrary, device: NvmlDevice) -> Any:
@@ -153,9 +159,7 @@ class NvmlMemory:
             found = _list_processes(self._library, self._device)
         except Unreadable as reason:
             return str(reason)
-        hidden = Reading.unknown(BYTES, "the driver does not tell")
-        sizes = [hidden if it.usedGpuMemory is None else Reading(it.usedGpuMemory, BYTES) for it in found]
-        return [(it.pid, size) for it, size in zip(found, sizes, strict=True)]
+        return [(it.pid, _size_of(it)) for it in found]
 
     def close(self) -> None:
         """Let go of NVML; the next `read` opens it again."""

@@ -31,13 +31,19 @@ def visible_name(index: int, environment: Mapping[str, str]) -> int | str:
     text = environment.get(VARIABLE)
     if text is None:
         return index
-    names = _names(text)
-    if len(set(names)) < len(names):
+    names = shown_names(text)
+    if not names and _names(text):
         raise Unreadable(f"{VARIABLE}={text!r} names a device twice, for which CUDA shows none")
     if index >= len(names):
         devices = "1 device" if len(names) == 1 else f"{len(names)} devices"
         raise Unreadable(f"{VARIABLE}={text!r} shows {devices}, so none has index {index}")
     return names[index]
+
+
+def shown_names(text: str) -> list[int | str]:
+    """Return the indices and UUIDs of the devices that a value of the variable shows, in CUDA's order."""
+    names = _names(text)
+    return names if len(set(names)) == len(names) else []
 
 
 def _names(text: str) -> list[int | str]:
@@ -112,7 +118,7 @@ def cuda_uuid(index: int) -> str | None:
     torch = _torch_in_use()
     if torch is None or index >= torch.cuda.device_count():
         return None
-    return str(torch.cuda.get_device_properties(index).uuid)  # pragma: needs cuda
+    return str(torch.cuda.get_device_properties(index).uuid)
 
 
 def find_device(

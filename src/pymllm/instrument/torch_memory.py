@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Hashable, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from pymllm.errors import UsageError
+from pymllm.instrument.nvml_device import device_index
 from pymllm.instrument.reading import BYTES, COUNT, Reading
 
 
@@ -20,11 +22,14 @@ class AllocatorSource(Protocol):
     def identity(self) -> Hashable:
         """What two sources have in common that speak of the same allocator."""
 
+    def is_in_use(self) -> bool:
+        """Whether this process uses CUDA; initialises nothing."""
+
     def why_not(self) -> str | None:
-        """Return why the allocator cannot be asked now, or ``None``; initialises nothing."""
+        """Return why the allocator's counters tell nothing now, or ``None``; initialises nothing."""
 
     def backend(self) -> str:
-        """Return the allocator's kind: ``"native"`` or ``"cudaMallocAsync"``."""
+        """Return the allocator's kind: ``"native"`` or ``"cudaMallocAsync"``, or one that counts nothing."""
 
     def stats(self) -> Mapping[str, int]:
         """Return its counters, by the names of ``torch.cuda.memory_stats``."""
@@ -33,7 +38,7 @@ class AllocatorSource(Protocol):
         """Let the peaks begin anew from what is in use."""
 
     def settle(self) -> None:
-        """Wait for the device, so that what was freed on any stream counts as free."""
+        """Wait for the device, so that what was freed counts as free, and let cuBLAS give its memory back."""
 
     def release_cache(self) -> None:
         """Give the driver back what the allocator keeps for later."""
@@ -45,50 +50,73 @@ class AllocatorSource(Protocol):
         """Write the history and what is allocated, for torch's viewer."""
 
 
+UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+"""Environment variable: torch takes each tensor's memory from the driver, past the allocator's counters."""
+
+
 class TorchAllocator:
-    """``torch.cuda``, asked only where this process uses it already: nothing is loaded or initialised."""
+    """``torch.cuda``, asked only where this process uses it already: nothing is loaded or initialised.
+
+    The device is CUDA's current one where none is given, and stays the one that it was when first asked.
+    """
 
     def __init__(self, device: Any = None) -> None:
         self._device = device
+        self._index: int | None = device if isinstance(device, int) else None
+
+    def is_in_use(self) -> bool:
+        """Whether this process has initialised CUDA through torch."""
+        torch = sys.modules.get("torch")
+        return torch is not None and _has_cuda(torch) and bool(torch.cuda.is_initialized())
 
     def why_not(self) -> str | None:
         """Return why there is nothing to ask."""
         torch = sys.modules.get("torch")
         if torch is None:
             return "torch is not loaded in this process"
-        if torch.version.cuda is None and torch.version.hip is None:
+        if not _has_cuda(torch):
             return f"torch {torch.__version__} is built without CUDA"
-        if not torch.cuda.is_initialized():  # pragma: needs cuda
+        if not torch.cuda.is_initialized():
             return "CUDA is not initialised in this process"
-        return None  # pragma: needs cuda
+        if UNCACHED in os.environ:
+            return f"{UNCACHED} is set, so memory goes past the counters of torch's allocator"
+        backend = self.backend()
+        if backend not in _COUNTING:
+            return f"torch's allocator is {backend}, which counts nothing"
+        return None
 
     @property
-    def identity(self) -> Hashable:  # pragma: needs cuda
+    def identity(self) -> Hashable:
         """Torch's index of the device."""
-        return int(self._cuda()._utils._get_device_index(self._device, optional=True))
+        return self._at()
 
-    def backend(self) -> str:  # pragma: needs cuda
+    def backend(self) -> str:
         """Return the allocator's kind."""
         return str(self._cuda().get_allocator_backend())
 
-    def stats(self) -> Mapping[str, int]:  # pragma: needs cuda
+    def stats(self) -> Mapping[str, int]:
         """Return ``torch.cuda.memory_stats``."""
-        found: Mapping[str, int] = self._cuda().memory_stats(self._device)
+        found: Mapping[str, int] = self._cuda().memory_stats(self._at())
         return found
 
-    def reset_peak(self) -> None:  # pragma: needs cuda
+    def reset_peak(self) -> None:
         """Call ``torch.cuda.reset_peak_memory_stats``."""
-        self._cuda().reset_peak_memory_stats(self._device)
+        self._cuda().reset_peak_memory_stats(self._at())
 
-    def settle(self) -> None:  # pragma: needs cuda
-        """Call ``torch.cuda.synchronize``."""
-        self._cuda().synchronize(self._device)
+    def settle(self) -> None:
+        """Call ``torch.cuda.synchronize`` where the device has a context, which a wait alone would make."""
+        if has_context(self._at()):
+            self._cuda().synchronize(self._at())
+        clear = getattr(sys.modules["torch"]._C, "_cuda_clearCublasWorkspaces", None)
+        if clear is not None:
+            clear()
 
-    def release_cache(self) -> None:  # pragma: needs cuda
+    def release_cache(self) -> None:
         """Call ``torch.cuda.empty_cache``."""
-        self._cuda().empty_cache()
+        if self.why_not() is None:
+            self._cuda().empty_cache()
 
-    def record_history(self, entries: int | None) -> None:  # pragma: needs cuda
+    def record_history(self, entries: int | None) -> None:
         """Switch torch's record of allocations on, with a bound, or off."""
         if entries is None:
             self._cuda().memory._record_memory_history(enabled=None)
@@ -99,8 +127,28 @@ class TorchAllocator:
         """Write what ``pytorch.org/memory_viz`` reads."""
         self._cuda().memory._dump_snapshot(str(path))
 
-    def _cuda(self) -> Any:  # pragma: needs cuda
+    def _cuda(self) -> Any:
         return sys.modules["torch"].cuda
+
+    def _at(self) -> int:
+        if self._index is None:
+            device = self._cuda().current_device() if self._device is None else self._device
+            named = device_index(device)
+            self._index = named if isinstance(named, int) else self._cuda().current_device()
+        return self._index
+
+
+_COUNTING = ("native", "cudaMallocAsync")
+
+
+def _has_cuda(torch: Any) -> bool:
+    return torch.version.cuda is not None or torch.version.hip is not None
+
+
+def has_context(index: int) -> bool:
+    """Whether this process uses a device of CUDA, where torch can tell; else whether it may."""
+    told = getattr(sys.modules["torch"]._C, "_cuda_hasPrimaryContext", None)
+    return told is None or bool(told(index))
 
 
 _PEAKS = ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "active_bytes.all.peak")
@@ -134,7 +182,7 @@ class TorchMemoryRecord:
     active_peak: Reading
     alloc_retries: Reading  # within the run
     ooms: Reading
-    backend: str | None  # the allocator's kind; None where it could not be asked
+    backend: str | None  # the allocator's kind, which may count nothing; None where CUDA is not in use
 
 
 def read_torch_memory(source: AllocatorSource) -> TorchMemory:
@@ -152,10 +200,14 @@ class _Counters:
 
     @classmethod
     def of(cls, source: AllocatorSource) -> _Counters:
-        reason = source.why_not()
-        if reason is not None:
-            return cls({}, None, reason)
-        return cls(source.stats(), source.backend(), None)
+        reason, backend = source.why_not(), None
+        try:
+            backend = source.backend() if source.is_in_use() else None
+            if reason is None:
+                return cls(source.stats(), backend, None)
+        except RuntimeError as error:  # a context that is dead, or an allocator that does not count
+            reason = f"torch cannot tell: {' '.join(str(error).split()) or type(error).__name__}"
+        return cls({}, backend, reason)
 
     def read(self, name: str, unit: str = BYTES) -> Reading:
         """Return a counter by torch's name, which the backend must really count."""

@@ -6,11 +6,12 @@ import functools
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from pymllm.instrument.nvml_device import device_index, find_device
+from pymllm.instrument.nvml_device import VARIABLE, device_index, find_device, shown_names
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.reading import Unreadable
 
@@ -100,12 +101,38 @@ MODES = ("wait", "fail", "off")
 
 @functools.cache
 def why_no_cuda() -> str | None:
-    """Return why there is no CUDA device for torch, or ``None``; loads torch, so ask only where needed."""
+    """Return why there is no CUDA device for torch and what to do, or ``None``; loads torch."""
     try:
         import torch
     except ImportError as error:
         return f"torch cannot be imported: {error}"
-    return None if torch.cuda.is_available() else "torch.cuda.is_available() is False"
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"torch {torch.__version__} is built without CUDA; pytorch.org/get-started has builds with it"
+    with warnings.catch_warnings(record=True) as said:  # an error at set-up where warnings are errors
+        warnings.simplefilter("always")
+        try:
+            if torch.cuda.is_available():
+                return None
+        except RuntimeError as error:
+            return f"CUDA cannot be asked: {' '.join(str(error).split())}"
+    shown = os.environ.get(VARIABLE)
+    if shown is not None and not shown_names(shown):
+        return f"{VARIABLE}={shown!r} shows no device; unset it, or name one, such as {VARIABLE}=0"
+    told = "; ".join(dict.fromkeys(" ".join(str(it.message).split()) for it in said))
+    return f"CUDA does not start: {told}" if told else f"torch.cuda.is_available() is False; {_driver_says()}"
+
+
+def _driver_says() -> str:
+    """Return whether there is a driver and what it lists, with what to do next."""
+    try:
+        with NvmlLibrary() as library:
+            count = library.call("nvmlDeviceGetCount")
+    except Unreadable as reason:
+        return (
+            f"the NVIDIA driver cannot be asked either ({reason}): nvidia-smi must list a GPU first, and a"
+            " container be started with one, as by docker run --gpus all"
+        )
+    return f"the driver lists {count} of them: pymllm doctor shows more"
 
 
 def device_name() -> str:

@@ -8,7 +8,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,7 +16,12 @@ from pymllm.instrument.nvml import NvmlTracker
 from pymllm.instrument.nvml_counters import DeviceUse, NvmlMemory
 from pymllm.instrument.nvml_record import MemoryCurve, NvmlRecord
 from pymllm.instrument.reading import BYTES, Reading
-from pymllm.instrument.torch_memory import AllocatorSource, TorchMemoryRecord, TorchMemoryTracker
+from pymllm.instrument.torch_memory import (
+    AllocatorSource,
+    TorchAllocator,
+    TorchMemoryRecord,
+    TorchMemoryTracker,
+)
 
 _UNITS = {
     "B": 1,
@@ -107,11 +112,12 @@ class GpuMemoryRecord:
         Where torch's allocator tells, its tensors are judged, nothing else: what is `beside` it comes with
         whichever test is the first to launch a kernel or to open a library. Elsewhere the device is asked,
         and counts only if this process is alone on it, so that a test which kept its limit is never accused;
-        with ``whole_device`` everything counts.
+        with ``whole_device`` everything counts. An allocator that is in use and counts nothing leaves the
+        limit unknown: the device also has the context, and pools that are larger than what is in them.
         """
         if whole_device:
             found = [(self.device, "the whole device, by NVML")]
-        elif self.tensors.is_known:
+        elif self.tensors.is_known or self.torch.backend is not None:
             found = [(self.tensors, "tensors, by torch's allocator")]
         else:
             found = [
@@ -120,7 +126,7 @@ class GpuMemoryRecord:
             ]
         known = [(reading.value, reading, by) for reading, by in found if reading.value is not None]
         if not known:
-            asked = [*([] if whole_device else [self.tensors]), found[0][0]]
+            asked = [*([] if whole_device else [self.tensors]), *(reading for reading, _ in found[:1])]
             why = Reading.unknown(BYTES, "; ".join(dict.fromkeys(str(it.reason) for it in asked)))
             return LimitVerdict(limit, LimitOutcome.UNKNOWN, why, "nobody")
         value, reading, by = max(known, key=lambda it: it[0])
@@ -154,12 +160,14 @@ class GpuMemory:
         use: Callable[[], DeviceUse] | None = None,
     ) -> None:
         self._nvml = NvmlTracker(device, hz=hz)
-        self._torch = TorchMemoryTracker(None if isinstance(device, str) else device, source=source)
+        self._source = source or TorchAllocator(device)
+        self._torch = TorchMemoryTracker(source=self._source)
         self._processes = NvmlMemory(device)
         self._use = self._processes.read if use is None else use
         self._before = self._after = _NOT_READ
 
     def __enter__(self) -> Self:
+        self._settle()  # or whichever test is the first to multiply pays for the workspace of cuBLAS
         self._before = self._use()
         self._after = _NOT_READ
         self._torch.__enter__()
@@ -171,6 +179,12 @@ class GpuMemory:
         self._torch.__exit__(*error)
         self._after = self._use()
         self._processes.close()
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._source.is_in_use():
+            with suppress(RuntimeError):  # of a device that has failed; whoever waits for it next is told
+                self._source.settle()
 
     def paused(self) -> AbstractContextManager[None]:
         """Take no sample inside: for regions that are timed."""

@@ -15,8 +15,11 @@ class FakeAllocator:
     ``pinned`` are segments that it cannot give back: each still has a block of somebody.
     """
 
-    def __init__(self, backend: str = "native", missing: str | None = None) -> None:
+    def __init__(
+        self, backend: str = "native", missing: str | None = None, uncounted: str | None = None
+    ) -> None:
         self.missing = missing
+        self.uncounted = uncounted  # why it tells nothing, though it is in use
         self.kind = backend
         self.live = 0
         self.given = 0
@@ -51,14 +54,17 @@ class FakeAllocator:
     def identity(self) -> Hashable:
         return id(self)
 
+    def is_in_use(self) -> bool:
+        return self.missing is None
+
     def why_not(self) -> str | None:
-        return self.missing
+        return self.missing or self.uncounted
 
     def backend(self) -> str:
         return self.kind
 
     def stats(self) -> Mapping[str, int]:
-        assert self.missing is None, "asked although it said that it cannot be"
+        assert self.why_not() is None, "asked although it said that it cannot be"
         return {
             "allocated_bytes.all.allocated": self.given,
             "allocated_bytes.all.current": self.live,

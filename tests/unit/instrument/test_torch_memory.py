@@ -12,6 +12,7 @@ import pytest
 from pymllm.errors import UsageError
 from pymllm.instrument.reading import BYTES, COUNT, Reading
 from pymllm.instrument.torch_memory import TorchAllocator, TorchMemoryTracker, read_torch_memory
+from tests.fake_cuda import GIB, FakeCuda
 from tests.unit.instrument.fake_allocator import SEGMENT, FakeAllocator
 
 MIB = 1 << 20
@@ -212,6 +213,41 @@ def test_cuda_is_not_initialised_to_be_asked() -> None:
     reason = str(TorchAllocator("cuda:0").why_not())
     assert "built without CUDA" in reason or reason == "CUDA is not initialised in this process"
     assert not torch.cuda.is_initialized()
+
+
+def test_the_device_that_was_first_asked_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that chooses another device does not make its peak of two devices."""
+    fake = FakeCuda().install(monkeypatch.setattr)
+    fake.devices[1].allocate(10 * GIB)
+    with TorchMemoryTracker() as tracker, TorchMemoryTracker("cuda:1") as other:
+        fake.set_device(1)
+        fake.devices[1].allocate(10 * GIB)
+        fake.devices[0].allocate(GIB)
+    assert tracker.summary().allocated_peak.value == GIB
+    assert other.summary().allocated_peak.value == 20 * GIB
+    assert TorchAllocator("cuda").identity == 1
+
+
+def test_what_cuda_cannot_tell_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead context, and allocators that count nothing: a reason, never an error."""
+    fake = FakeCuda().install(monkeypatch.setattr)
+    fake.dead = "CUDA error: an illegal memory access was encountered"
+    assert read_torch_memory(TorchAllocator(0)).allocated.reason == f"torch cannot tell: {fake.dead}"
+    fake.dead, fake.backend = None, "pluggable"
+    with TorchMemoryTracker(0) as tracker:
+        TorchAllocator(0).settle()
+        TorchAllocator(0).release_cache()
+    assert tracker.summary().backend == "pluggable"
+    assert tracker.summary().end.allocated.reason == "torch's allocator is pluggable, which counts nothing"
+
+
+def test_a_wait_makes_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that this process does not use stays free of its half gigabyte."""
+    fake = FakeCuda().install(monkeypatch.setattr)
+    for index in (0, 1):
+        TorchAllocator(index).settle()
+    assert fake.waits == [0]
+    assert [it.has_context for it in fake.devices] == [True, False]
 
 
 @pytest.mark.gpu
