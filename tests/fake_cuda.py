@@ -173,14 +173,6 @@ def cuda() -> FakeCuda:
     return _installed[0]
 
 
-def install_with_a_gpu() -> FakeCuda:
-    """Stand in for the rest of this process: for the conftest of a run that a test starts."""
-    from pymllm.testing import gpu_gate
-
-    gpu_gate.why_no_cuda = lambda: None  # type: ignore[assignment]  # its cache is not needed
-    return FakeCuda().install()
-
-
 def _put_new(put: Callable[..., object], place: Any, name: str, value: object) -> None:
     """Put what a torch for the CPU does not have."""
     if put is setattr:

@@ -7,12 +7,14 @@ import gc
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any, Self
 
 from pymllm.instrument.nvml_counters import DeviceUse, NvmlMemory
+from pymllm.instrument.nvml_device import visible_devices
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.instrument.slope import Slope, estimate_slope
 from pymllm.instrument.torch_memory import AllocatorSource, TorchAllocator, read_torch_memory
@@ -79,18 +81,20 @@ class LayerVerdict:
     slope: Slope | None
     bound: float
     reason: str | None = None
+    device: str | None = None  # CUDA's name of the device, where several were checked
 
     def __str__(self) -> str:
+        name = self.layer.value if self.device is None else f"{self.layer.value} of {self.device}"
         if self.outcome is Outcome.UNKNOWN or self.slope is None:
-            return f"{self.layer.value}: unknown ({self.reason})"
+            return f"{name}: unknown ({self.reason})"
         if self.outcome is Outcome.NO_LEAK:
             allowed = (
                 f" (growth of up to {self.bound:,.6g} {self.unit} per epoch is allowed)" if self.bound else ""
             )
-            return f"{self.layer.value}: no leak{allowed}"
+            return f"{name}: no leak{allowed}"
         low, high, sure = self.slope.low, self.slope.high, self.slope.confidence
         return (
-            f"{self.layer.value}: leak of {self.slope.value:,.6g} {self.unit} per epoch"
+            f"{name}: leak of {self.slope.value:,.6g} {self.unit} per epoch"
             f" ({low:,.6g} to {high:,.6g} with {sure:.1%} confidence)"
         )
 
@@ -266,6 +270,10 @@ class LeakCheck:
         if last is not None and at <= last:
             raise ValueError(f"at must be above that of the last checkpoint ({last:g}), got {at:g}")
         gc.collect()
+        return self._take(at)
+
+    def _take(self, at: float) -> Checkpoint:
+        """Read what memory is left, after garbage was collected."""
         if self._source.is_in_use():
             self._source.settle()
         before = read_torch_memory(self._source)
@@ -330,18 +338,46 @@ def run_epochs(
     device_memory: Callable[[], DeviceUse] | None = None,
     bounds: Mapping[Layer, float] | Mapping[str, float] | None = None,
 ) -> LeakVerdict:
-    """Do the same work, which leaves nothing, so often, at least 10 times, and judge as `LeakCheck` does."""
+    """Do the same work, which leaves nothing, so often, at least 10 times, and judge as `LeakCheck` does.
+
+    Without a ``device``, each is checked that this process may use: the layers are those of the current one,
+    and after them those that leak of others.
+    """
     __tracebackhide__ = True  # pytest shows the caller instead
     if not callable(work):
         raise TypeError(f"work must be a function that is called for each epoch, got {work!r}")
     check_epochs(epochs)
-    with LeakCheck(
-        slots=slots, device=device, source=source, device_memory=device_memory, bounds=bounds
-    ) as check:
-        for _ in range(epochs):
+    if device is not None or source is not None or device_memory is not None:
+        devices = [device]
+    else:
+        devices = [*visible_devices()]
+    with ExitStack() as stack:
+        checks = [
+            stack.enter_context(
+                LeakCheck(
+                    slots=slots if at == 0 else None,
+                    device=it,
+                    source=source,
+                    device_memory=device_memory,
+                    bounds=bounds,
+                )
+            )
+            for at, it in enumerate(devices)
+        ]
+        for epoch in range(1, epochs + 1):
             work()
-            check.checkpoint()
-        return check.verdict()
+            checks[0].checkpoint()
+            for check in checks[1:]:
+                check._take(epoch)
+        verdicts = [check.verdict() for check in checks]
+    if len(verdicts) == 1:
+        return verdicts[0]
+    layers = [
+        layer if layer.layer is Layer.SLOTS else replace(layer, device=f"cuda:{it}")
+        for it, verdict in zip(devices, verdicts, strict=True)
+        for layer in (verdict.layers if it == devices[0] else verdict.leaking)
+    ]
+    return replace(verdicts[0], layers=tuple(layers))
 
 
 def check_epochs(epochs: int) -> None:

@@ -122,6 +122,11 @@ class DeviceUse:
     own: Reading
     others: Reading
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether the driver lists this process: only then are the others known, even without its bytes."""
+        return self.others.is_known
+
 
 class NvmlMemory:
     """Reads a device's memory now and then, without a thread."""

@@ -113,6 +113,44 @@ def device_index(device: Any) -> int | str:
     return index
 
 
+def visible_devices() -> list[int]:
+    """Return CUDA's indices of the devices that this process may use, the current one first, one at least.
+
+    A torch that is loaded knows their number, else ``CUDA_VISIBLE_DEVICES`` or NVML; nothing is initialised.
+    """
+    current = _current_index()
+    return sorted(range(max(1, current + 1, _count_visible())), key=lambda index: index != current)
+
+
+def _count_visible() -> int:
+    torch = sys.modules.get("torch")
+    with suppress(RuntimeError):  # of a driver that torch cannot ask
+        if torch is not None and (count := int(torch.cuda.device_count())):
+            return count
+    text = os.environ.get(VARIABLE)
+    if text is not None:
+        return len(shown_names(text))
+    with suppress(Unreadable), NvmlLibrary() as library:
+        return int(library.call("nvmlDeviceGetCount"))
+    return 0
+
+
+def device_names(environment: Mapping[str, str]) -> list[str]:
+    """Return the names by which ``CUDA_VISIBLE_DEVICES`` can show one device that this process may use each.
+
+    Those in the variable, or the UUIDs of all GPUs and MIG instances; `Unreadable` without NVML.
+    """
+    text = environment.get(VARIABLE)
+    if text is not None:
+        return [str(name) for name in shown_names(text)]
+    with NvmlLibrary() as library:
+        found = []
+        for gpu in _gpus(library):
+            parts = list(_instances(library, gpu)) if _is_divided(library, gpu) else [gpu]
+            found += [str(library.call("nvmlDeviceGetUUID", part)) for part in parts]
+        return found
+
+
 def cuda_uuid(index: int) -> str | None:
     """Return the bare UUID of a device, ``None`` unless CUDA is already in use: nothing is initialised."""
     torch = _torch_in_use()
@@ -134,9 +172,33 @@ def find_device(
         return _by_uuid(library, device)
     uuid = uuid_of(device)
     if uuid is not None:
-        return _by_uuid(library, f"GPU-{uuid}", f"MIG-{uuid}")
+        found = _by_uuid(library, f"GPU-{uuid}", f"MIG-{uuid}")
+        if found.identity.is_mig or not _is_divided(library, found.gpu):
+            return found
+        return _instance_of(library, found.gpu, device)  # CUDA has told the UUID of what it is part of
     name = visible_name(device, os.environ)
     return _by_uuid(library, name) if isinstance(name, str) else _by_index(library, name)
+
+
+def _instance_of(library: NvmlLibrary, gpu: Any, index: int) -> NvmlDevice:
+    """Return the instance of a divided GPU that CUDA uses: the one of that name, or of that much memory."""
+    with suppress(Unreadable):
+        name = visible_name(index, os.environ)
+        if isinstance(name, str) and name.startswith("MIG-"):
+            return _by_uuid(library, name)
+    total = _torch_in_use().cuda.get_device_properties(index).total_memory
+    instances = list(_instances(library, gpu))
+    sizes = [int(library.call("nvmlDeviceGetMemoryInfo", it).total) for it in instances]
+    alike = [it for it, size in zip(instances, sizes, strict=True) if abs(size - total) <= size * _ALIKE]
+    if len(alike) != 1:
+        raise Unreadable(
+            f"CUDA device {index} is one of {len(instances)} MIG instances, and CUDA tells the UUID of the"
+            f" whole GPU; {len(alike)} of them have its {total} bytes: name it by its UUID in {VARIABLE}"
+        )
+    return _described(library, alike[0], gpu)
+
+
+_ALIKE = 0.05  # by which CUDA's number of bytes may differ from NVML's, which has the driver's reserve
 
 
 def _torch_in_use() -> Any:

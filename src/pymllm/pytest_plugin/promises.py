@@ -26,7 +26,7 @@ _UNJUDGED = "pymllm unjudged"
 _UNTOUCHED = "pymllm untouched"
 
 _touch: pytest.StashKey[GpuTouch] = pytest.StashKey()
-_return: pytest.StashKey[MemoryReturn] = pytest.StashKey()
+_return: pytest.StashKey[list[MemoryReturn]] = pytest.StashKey()
 
 
 # -- the use of the GPU, and its memory ---------------------------------------------------------------------
@@ -61,13 +61,15 @@ def expects_memory(item: pytest.Item) -> bool:
 
 def expect_memory(item: pytest.Item) -> None:
     """Read how much memory is in use, of which the test may leave no more."""
+    from pymllm.instrument.nvml_device import visible_devices
     from pymllm.testing.gpu_use import MemoryReturn
 
     if _return in item.stash:
         return
-    item.stash[_return] = MemoryReturn()
-    if item.stash[_return].unknown is not None:
-        note_unjudged(item, f"wait_for_gpu_memory: {item.stash[_return].unknown}")
+    item.stash[_return] = [MemoryReturn(index) for index in visible_devices()]
+    unknown = dict.fromkeys(it.unknown for it in item.stash[_return] if it.unknown is not None)
+    if unknown:
+        note_unjudged(item, f"wait_for_gpu_memory: {'; '.join(unknown)}")
 
 
 def wait_for_memory(
@@ -77,17 +79,21 @@ def wait_for_memory(
     from pymllm.testing.gpu_use import SECONDS
 
     __tracebackhide__ = True
-    memory = item.stash[_return]
+    memories = item.stash[_return]
+    until = SECONDS if seconds is None else seconds
+    reasons = []
     try:
-        reason = None
-        if memory.unknown is None:
-            reason = memory.wait(SECONDS if seconds is None else seconds, without_own=has_failed, **options)
+        for memory in memories:
+            if memory.unknown is None:
+                reasons.append(memory.wait(until, without_own=has_failed, **options))
     finally:
         if is_over:
-            memory.close()
+            for memory in memories:
+                memory.close()
             del item.stash[_return]
-    if reason is not None:
-        pytest.fail(f"GPU memory of {item.nodeid} has not come back: {reason}", pytrace=False)
+    found = "; ".join(reason for reason in reasons if reason is not None)
+    if found:
+        pytest.fail(f"GPU memory of {item.nodeid} has not come back: {found}", pytrace=False)
 
 
 # -- what nobody could judge -------------------------------------------------------------------------------
@@ -143,6 +149,8 @@ def _idle_options(config: pytest.Config, reports: Sequence[pytest.TestReport]) -
                     f"{name}: no test that ran is marked {GPU}; where this project has a marker of its own"
                     f" for such tests, name it in its settings: {INI_MARKER} = gpu"
                 )
+    if config.getoption("--gpu-per-worker") and not config.getoption("tx", None):
+        yield "--gpu-per-worker: there is no worker; -n 2 of pytest-xdist makes two"
     log = log_of(config)
     if log is not None and not log.stat().st_size:
         yield f"--gpu-memory-log: {log} is empty; gpu_memory_limit and gpu_memory watch a test"

@@ -87,6 +87,12 @@ class GpuMemoryDocument(Struct, frozen=True):
     limit: LimitOfTest | None
     nvml: NvmlOfTest
     torch: TorchOfTest
+    index: int | None = None  # CUDA's of the device, where several were watched
+
+    @property
+    def name(self) -> str:
+        """The test, and the device where there are several."""
+        return self.test if self.index is None else f"{self.test} on cuda:{self.index}"
 
 
 class SampledRow(Struct, frozen=True):

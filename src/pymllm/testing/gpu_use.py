@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pymllm.instrument.nvml_counters import DeviceUse, NvmlMemory
+from pymllm.instrument.nvml_device import visible_devices
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.instrument.torch_memory import AllocatorSource, TorchAllocator, TorchMemory, read_torch_memory
 from pymllm.testing.gpu_memory import parse_bytes
@@ -37,11 +38,8 @@ class GpuTouch:
     libraries where the driver lists this process, and allocators that count nothing.
     """
 
-    def __init__(
-        self, sources: Sequence[AllocatorSource] | None = None, memory: NvmlMemory | None = None
-    ) -> None:
+    def __init__(self, sources: Sequence[AllocatorSource] | None = None) -> None:
         self._sources = sources
-        self._memory = memory
         self._allocated = self._count_allocated()
         self._children = _children()
 
@@ -56,11 +54,12 @@ class GpuTouch:
             return "torch's allocator gave out no memory" if is_same else None
         if any(source.is_in_use() for source in self._asked()):
             return None
-        memory = self._memory or NvmlMemory()
+        memories = [NvmlMemory(index) for index in visible_devices()]
         try:
-            is_listed = memory.read().own.is_known
+            is_listed = any(memory.read().is_listed for memory in memories)
         finally:
-            memory.close()
+            for memory in memories:
+                memory.close()
         return None if is_listed else "CUDA was not used in this process"
 
     def _asked(self) -> Sequence[AllocatorSource]:
@@ -109,15 +108,15 @@ def _children() -> tuple[object, ...]:
 
 
 class MemoryReturn:
-    """Reads the memory in use on CUDA's current device, and waits until no more is.
+    """Reads the memory in use on a device, by default CUDA's current one, and waits until no more is.
 
     What CUDA and the libraries of this process take for themselves stays with it, and is left out where the
     driver tells how much that is.
     """
 
-    def __init__(self, memory: NvmlMemory | None = None, source: AllocatorSource | None = None) -> None:
-        self._memory = memory or NvmlMemory()
-        self._source = source or TorchAllocator()
+    def __init__(self, device: int | None = None, *, source: AllocatorSource | None = None) -> None:
+        self._memory = NvmlMemory(device)
+        self._source = source or TorchAllocator(device)
         self._before = self._read()
         self._was_in_use = self._source.is_in_use()
 

@@ -10,7 +10,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -167,13 +166,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gate_lets_one_at_a_time_through() -> None:
     """Whoever comes second fails or, with the lock switched off, goes ahead."""
-    first = GpuGate("wait", print, lambda: "GPU-1")
+    first = GpuGate("wait", print, lambda: ["GPU-1"])
     first.enter()
-    second = GpuGate("fail", print, lambda: "GPU-1")
+    second = GpuGate("fail", print, lambda: ["GPU-1"])
     with pytest.raises(GpuBusyError):
         second.enter()
     GpuGate("off", print, lambda: 1 / 0).enter()  # type: ignore[arg-type, return-value]  # never called
-    GpuGate("fail", print, lambda: "GPU-2").enter()
+    GpuGate("fail", print, lambda: ["GPU-2"]).enter()
     first.leave()
     second.enter()
     second.leave()
@@ -191,18 +190,30 @@ def test_leaving_without_entering_is_no_error() -> None:
 @on_machine()
 def test_the_device_is_named_by_its_uuid() -> None:
     """All programs of a machine know it by that, and neither torch nor CUDA is needed to ask."""
-    assert gpu_gate.device_name() == "GPU-00000000-fake"
+    assert gpu_gate.device_names() == ["GPU-00000000-fake"]
     assert "torch" not in sys.modules
 
 
-def test_without_nvml_torch_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the same name, so that both kinds of programs keep out of each other's way."""
-    import torch
+def test_without_nvml_torch_names_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same names, so that both kinds of programs keep out of each other's way."""
+    from tests.fake_cuda import FakeCuda  # Not at the top: the machines have no torch.
 
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=f"0-{index}"))
+    FakeCuda().install(monkeypatch.setattr).set_device(1)
     monkeypatch.setattr(gpu_gate.NvmlLibrary, "open", without_driver)
-    assert gpu_gate.device_name() == "GPU-0-1"
+    assert gpu_gate.device_names() == ["GPU-00000001-fake", "GPU-00000000-fake"]
+
+
+def test_a_gate_takes_all_gpus_or_none() -> None:
+    """Who cannot have the second lets the first go; both ask in the same order."""
+    held = GpuLock("GPU-2")
+    held.acquire()
+    gate = GpuGate("fail", print, lambda: ["GPU-2", "GPU-1"])
+    with pytest.raises(GpuBusyError, match="GPU-2 is in use"):
+        gate.enter()
+    first = GpuLock("GPU-1")
+    first.acquire(wait=False)
+    for lock in (first, held):
+        lock.release()
 
 
 def without_driver(library: NvmlLibrary) -> None:

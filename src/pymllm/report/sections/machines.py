@@ -64,12 +64,12 @@ def _curves_of_tests(run: Run) -> Iterator[Curve]:
             start = it.nvml.used_start.value
             outcome = None if it.limit is None else it.limit.outcome
             yield Curve(
-                f"{it.test} ({it.worker})",
+                f"{it.name} ({it.worker})",
                 "bytes",
                 "seconds",
                 it.nvml.curve.times,
                 it.nvml.curve.used,
-                f"device memory during {it.test}",
+                f"device memory during {it.name}",
                 None if it.limit is None or start is None else it.limit.limit + start,
                 None if outcome is None else f"limit {outcome}",
                 {"kept": True, "exceeded": False}.get(outcome or ""),
@@ -130,7 +130,7 @@ def _shown(curve: Curve, found: Sequence[float]) -> str:
 
 def _tests(tests: Sequence[GpuMemoryDocument]) -> Table:
     columns = [
-        Column("test", lambda it: it.test),
+        Column("test", lambda it: it.name),
         Column("device", _device),
         number("tensors, peak", lambda it: _reading(it.torch.allocated_peak)),
         number("reserved, peak", lambda it: _reading(it.torch.reserved_peak)),
