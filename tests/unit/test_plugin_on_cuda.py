@@ -206,7 +206,7 @@ def test_each_worker_has_a_gpu_of_its_own(run: Run, fake: FakeCuda, monkeypatch:
     assert seen == ["GPU-a", "7", "GPU-a"]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
 
-    def without_driver(library: NvmlLibrary) -> None:
+    def without_driver(library: NvmlLibrary, patience: float | None) -> None:
         raise Unreadable("no driver")
 
     monkeypatch.setattr(NvmlLibrary, "open", without_driver)

@@ -141,30 +141,40 @@ class NvmlMemory:
     def read(self) -> DeviceUse:
         """Return the device's memory, unknown where it cannot be read; NVML is opened when first asked."""
         try:
-            if self._device is None:
-                self._library.open()
-                self._device = find_device(self._library, device_index(self._name))
+            return self._library.within(self._read)
+        except Unreadable as reason:
+            used = Reading.unknown(BYTES, str(reason))
+            return DeviceUse(used, used, Reading.unknown("processes", str(reason)))
+
+    def _read(self) -> DeviceUse:
+        device = self._open()
+        try:
             if self._gauge is None:
-                self._gauge = MemoryGauge(self._library, self._device)
+                self._gauge = MemoryGauge(self._library, device)
             used = Reading(self._gauge.read(), BYTES)
         except Unreadable as reason:
             used = Reading.unknown(BYTES, str(reason))
-            if self._device is None:
-                self._library.close()
-                return DeviceUse(used, used, Reading.unknown("processes", str(reason)))
-        processes = process_memory(self._library, self._device)
+        processes = process_memory(self._library, device)
         return DeviceUse(used, processes.mine, processes.others)
 
     def holders(self) -> list[tuple[int, Reading]] | str:
         """Return the processes that the driver lists, with their bytes; or why it does not."""
         try:
-            if self._device is None:
-                self._library.open()
-                self._device = find_device(self._library, device_index(self._name))
-            found = _list_processes(self._library, self._device)
+            found = self._library.within(lambda: _list_processes(self._library, self._open()))
         except Unreadable as reason:
             return str(reason)
         return [(it.pid, _size_of(it)) for it in found]
+
+    def _open(self) -> NvmlDevice:
+        """Open NVML and find the device, or leave NVML closed."""
+        if self._device is None:
+            self._library.open(None)
+            try:
+                self._device = find_device(self._library, device_index(self._name))
+            except Unreadable:
+                self._library.close()
+                raise
+        return self._device
 
     def close(self) -> None:
         """Let go of NVML; the next `read` opens it again."""

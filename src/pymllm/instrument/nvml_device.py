@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pymllm.instrument.nvml_library import NvmlLibrary
+from pymllm.instrument.nvml_library import NvmlLibrary, ask_nvml
 from pymllm.instrument.reading import Unreadable
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -130,8 +130,8 @@ def _count_visible() -> int:
     text = os.environ.get(VARIABLE)
     if text is not None:
         return len(shown_names(text))
-    with suppress(Unreadable), NvmlLibrary() as library:
-        return int(library.call("nvmlDeviceGetCount"))
+    with suppress(Unreadable):
+        return int(ask_nvml(lambda library: library.call("nvmlDeviceGetCount")))
     return 0
 
 
@@ -143,12 +143,16 @@ def device_names(environment: Mapping[str, str]) -> list[str]:
     text = environment.get(VARIABLE)
     if text is not None:
         return [str(name) for name in shown_names(text)]
-    with NvmlLibrary() as library:
-        found = []
-        for gpu in _gpus(library):
-            parts = list(_instances(library, gpu)) if _is_divided(library, gpu) else [gpu]
-            found += [str(library.call("nvmlDeviceGetUUID", part)) for part in parts]
-        return found
+    return ask_nvml(_usable_uuids)
+
+
+def _usable_uuids(library: NvmlLibrary) -> list[str]:
+    """Return the UUIDs of all GPUs, or of the instances that one is divided into."""
+    found: list[str] = []
+    for gpu in _gpus(library):
+        parts = list(_instances(library, gpu)) if _is_divided(library, gpu) else [gpu]
+        found += [str(library.call("nvmlDeviceGetUUID", part)) for part in parts]
+    return found
 
 
 def cuda_uuid(index: int) -> str | None:

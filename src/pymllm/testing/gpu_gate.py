@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pymllm.instrument.nvml_device import VARIABLE, find_device, shown_names, visible_devices
-from pymllm.instrument.nvml_library import NvmlLibrary
+from pymllm.instrument.nvml_library import ask_nvml
 from pymllm.instrument.reading import Unreadable
 
 FOLDER = "PYMLLM_GPU_LOCKS"
@@ -151,8 +151,7 @@ def why_no_cuda() -> str | None:
 def _driver_says() -> str:
     """Return whether there is a driver and what it lists, with what to do next."""
     try:
-        with NvmlLibrary() as library:
-            count = library.call("nvmlDeviceGetCount")
+        count = ask_nvml(lambda library: library.call("nvmlDeviceGetCount"))
     except Unreadable as reason:
         return (
             f"the NVIDIA driver cannot be asked either ({reason}): nvidia-smi must list a GPU first, and a"
@@ -165,8 +164,7 @@ def device_names() -> list[str]:
     """Return the UUIDs of the devices that this process may use; NVML is asked, which initialises no CUDA."""
     indices = visible_devices()
     try:
-        with NvmlLibrary() as library:
-            return [find_device(library, index).identity.uuid for index in indices]
+        return ask_nvml(lambda library: [find_device(library, it).identity.uuid for it in indices])
     except Unreadable:
         import torch
 

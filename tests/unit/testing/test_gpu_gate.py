@@ -199,7 +199,7 @@ def test_without_nvml_torch_names_the_devices(monkeypatch: pytest.MonkeyPatch) -
     from tests.fake_cuda import FakeCuda  # Not at the top: the machines have no torch.
 
     FakeCuda().install(monkeypatch.setattr).set_device(1)
-    monkeypatch.setattr(gpu_gate.NvmlLibrary, "open", without_driver)
+    monkeypatch.setattr(NvmlLibrary, "open", without_driver)
     assert gpu_gate.device_names() == ["GPU-00000001-fake", "GPU-00000000-fake"]
 
 
@@ -216,7 +216,7 @@ def test_a_gate_takes_all_gpus_or_none() -> None:
         lock.release()
 
 
-def without_driver(library: NvmlLibrary) -> None:
+def without_driver(library: NvmlLibrary, patience: float | None = None) -> None:
     raise Unreadable("no driver")
 
 
@@ -279,7 +279,7 @@ def test_why_there_is_no_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(NvmlLibrary, "open", without_driver)
     assert "the NVIDIA driver cannot be asked either (no driver): nvidia-smi must list" in broken.why()
-    monkeypatch.setattr(NvmlLibrary, "open", lambda library: None)
+    monkeypatch.setattr(NvmlLibrary, "open", lambda library, patience: None)
     monkeypatch.setattr(NvmlLibrary, "call", lambda library, name: 2)
     assert broken.why().endswith("is False; the driver lists 2 of them: pymllm doctor shows more")
     monkeypatch.setitem(sys.modules, "torch", None)
