@@ -6,7 +6,9 @@ import gc
 import json
 import os
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch  # Before any run inside this process, which forgets the modules that it has loaded.
@@ -17,6 +19,7 @@ from pymllm.pytest_plugin.settings import show_one_gpu
 from pymllm.testing import gpu_gate
 from pymllm.testing.gpu_gate import FOLDER, GpuLock
 from tests.fake_cuda import UNCACHED, FakeCuda
+from tests.fake_nvml.machine import say
 
 pytest_plugins = ["pytester"]
 
@@ -186,6 +189,7 @@ def test_a_test_has_all_gpus_alone(run: Run, tmp_path: Path) -> None:
     """The lock of each device that it may use is taken, and nobody else's."""
     text = f"""
 from pathlib import Path
+from xml.etree import ElementTree
 from pymllm.testing.gpu_gate import GpuBusyError, GpuLock
 @pytest.mark.parametrize("n", [0, 1])
 def test_held(n):
@@ -323,9 +327,60 @@ def test_a_test_that_hangs_ends_with_its_stack(pytester: pytest.Pytester, tmp_pa
         """
     )
     pytester._monkeypatch.setenv(FOLDER, str(tmp_path))
-    result = pytester.runpytest_subprocess("-p", PLUGIN, "--gpu-timeout=0.3", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-p", PLUGIN, "--gpu-timeout=2", "-p", "no:cacheprovider")
     assert result.ret == 1
-    result.stderr.fnmatch_lines(["Timeout (0:00:00.300000)!", '*test_*.py", line 4 in test_hangs'])
+    result.stderr.fnmatch_lines(["Timeout (0:00:02)!", '*test_*.py", line 4 in test_hangs'])
+
+
+# -- the health of the GPU ---------------------------------------------------------------------------------
+
+ILL = """
+import pytest
+from tests.fake_nvml.machine import say
+from pymllm.testing import gpu_gate
+gpu_gate.why_no_cuda = lambda: None
+pytestmark = pytest.mark.pymllm_gpu
+def test_xid(): say(xids="31")
+def test_well(): say()
+def test_memory(): say(ecc__uncorrected=2)
+@pytest.fixture
+def careless():
+    yield
+    say(clocks=0x40)
+def test_hot(careless): pass
+def test_failing():
+    say(lost=1)
+    assert False
+"""
+SEEN = {
+    "test_xid": "the driver reported XID 31",
+    "test_memory": "2 uncorrected memory errors",
+    "test_hot": "clocks were lowered: hardware thermal slowdown",
+    "test_failing": "the device was lost *",
+}
+
+
+@pytest.mark.usefixtures("sees_fake_gpus")
+def test_what_happens_to_a_gpu_is_a_verdict(pytester: pytest.Pytester) -> None:
+    """In the terminal and in JUnit's file, in the name of the test that had the GPU; failing when strict."""
+    pytester.makepyfile(ILL)
+    options = ("-p", PLUGIN, "-p", "no:cacheprovider", "-v")
+    result = pytester.runpytest_subprocess(*options, "--junit-xml=junit.xml")
+    result.assert_outcomes(passed=4, failed=1)
+    name = "test_what_happens_to_a_gpu_is_a_verdict.py"
+    title = next(at for at, line in enumerate(result.outlines) if "not healthy (pymllm)" in line)
+    told = result.outlines[title + 1 : title + 1 + len(SEEN)]
+    for line, (test, why) in zip(told, SEEN.items(), strict=True):
+        assert fnmatch(line, f"{name}::{test}: GPU-00000000-fake: {why}"), line
+    cases = ElementTree.parse(pytester.path / "junit.xml").iter("testcase")
+    ill = "properties/property[@name='pymllm gpu health']"
+    noted = [it.get("name") for it in cases if it.find(ill) is not None]
+    assert noted == list(SEEN)
+    say()  # the machine is well again
+    result = pytester.runpytest_subprocess(*options, "--gpu-strict", "-k", "xid or hot")
+    result.assert_outcomes(failed=2, errors=1, deselected=3)  # both touched no GPU
+    forbidden = "the GPU was not healthy, which --gpu-strict forbids: GPU-00000000-fake"
+    result.stdout.fnmatch_lines([f"{forbidden}: the driver reported XID 31"])
 
 
 # -- waiting for a GPU -------------------------------------------------------------------------------------

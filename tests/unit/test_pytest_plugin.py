@@ -19,7 +19,7 @@ from pymllm.adapters.process.adapter import end_idle_programs
 from pymllm.adapters.process.reaper import end_reaper
 from pymllm.testing import gpu_gate
 from pymllm.testing.gpu_gate import FOLDER, GpuLock
-from tests.fake_nvml.machine import GIB, ROOT, FakeNvml
+from tests.fake_nvml.machine import GIB, ROOT
 from tests.warm_workers import stop_warm
 
 pytest_plugins = ["pytester"]
@@ -419,18 +419,6 @@ def test_after(wait_for_gpu_memory):
     say(used=GIB)
     wait_for_gpu_memory(seconds=0, slack=0)
 """
-
-
-@pytest.fixture
-def sees_fake_gpus(fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let programs that a test starts meet the machine of `FakeNvml`, and no other test's locks."""
-    environment = fake_nvml.environment(fake_nvml.built())
-    for name in ("FAKE_NVML_STATE", "LD_LIBRARY_PATH"):
-        monkeypatch.setenv(name, environment[name])
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setenv(FOLDER, str(tmp_path))
-    paths = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
 
 
 @pytest.mark.usefixtures("sees_fake_gpus")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pymllm.instrument.nvml_device import NvmlDevice, device_index, find_device
@@ -266,6 +266,18 @@ class HealthWatch:
             except Unreadable as reason:
                 self.notice(reason)
             self._events = None
+
+    def take(self) -> Health:
+        """Look at everything, return what was seen since the last time, and begin anew; lost is told once."""
+        was_lost = self._lost is not None
+        self._look_at_clocks()
+        self._look_at_events()
+        counts = self._counts()
+        self._since_start = tuple(_new(old, new) for old, new in zip(self._at_start, counts, strict=True))
+        found = self.seen()
+        self._at_start, self._bits = counts, 0
+        self._xids.clear()
+        return replace(found, lost=None) if was_lost else found
 
     def seen(self) -> Health:
         """Return what was seen so far; errors of memory are known only after `close`."""

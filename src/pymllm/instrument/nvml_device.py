@@ -143,16 +143,31 @@ def device_names(environment: Mapping[str, str]) -> list[str]:
     text = environment.get(VARIABLE)
     if text is not None:
         return [str(name) for name in shown_names(text)]
-    return ask_nvml(_usable_uuids)
+    return ask_nvml(lambda library: [uuid for gpu in _gpus(library) for uuid in part_uuids(library, gpu)])
 
 
-def _usable_uuids(library: NvmlLibrary) -> list[str]:
-    """Return the UUIDs of all GPUs, or of the instances that one is divided into."""
-    found: list[str] = []
-    for gpu in _gpus(library):
-        parts = list(_instances(library, gpu)) if _is_divided(library, gpu) else [gpu]
-        found += [str(library.call("nvmlDeviceGetUUID", part)) for part in parts]
-    return found
+def part_uuids(library: NvmlLibrary, gpu: Any) -> list[str]:
+    """Return the UUID of a GPU, or those of the MIG instances that it has; none where it cannot be read."""
+    if _is_divided(library, gpu):
+        return list(mig_uuids(library, gpu))
+    with suppress(Unreadable):
+        return [str(library.call("nvmlDeviceGetUUID", gpu))]
+    return []
+
+
+def usable_uuids(library: NvmlLibrary, environment: Mapping[str, str]) -> list[str] | None:
+    """Return the UUIDs of the devices that ``CUDA_VISIBLE_DEVICES`` shows; ``None`` for all, or in doubt."""
+    text = environment.get(VARIABLE)
+    if text is None:
+        return None
+    try:
+        return [_find_named(library, name).identity.uuid for name in shown_names(text)]
+    except Unreadable:
+        return None
+
+
+def _find_named(library: NvmlLibrary, name: int | str) -> NvmlDevice:
+    return _by_uuid(library, name) if isinstance(name, str) else _by_index(library, name)
 
 
 def cuda_uuid(index: int) -> str | None:
@@ -180,8 +195,7 @@ def find_device(
         if found.identity.is_mig or not _is_divided(library, found.gpu):
             return found
         return _instance_of(library, found.gpu, device)  # CUDA has told the UUID of what it is part of
-    name = visible_name(device, os.environ)
-    return _by_uuid(library, name) if isinstance(name, str) else _by_index(library, name)
+    return _find_named(library, visible_name(device, os.environ))
 
 
 def _instance_of(library: NvmlLibrary, gpu: Any, index: int) -> NvmlDevice:

@@ -23,8 +23,9 @@ import pytest
 
 from pymllm.pytest_plugin.faults import (
     begin_limit,
-    close_terminal,
     end_limit,
+    let_go,
+    look_at_health,
     own_faults,
     pytest_enter_pdb,
     pytest_runtest_protocol,
@@ -82,7 +83,7 @@ _failed: pytest.StashKey[bool] = pytest.StashKey()
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Let go of a GPU that an interrupted test had."""
     _leave(config)
-    close_terminal(config)
+    let_go(config)
 
 
 # -- who may run -------------------------------------------------------------------------------------------
@@ -123,8 +124,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     reason = why_no_cuda()
     if reason is None:
         _enter(item.config)
-        begin_limit(item)
+        look_at_health(item)
         look_before(item)
+        begin_limit(item)
     elif is_on(item.config, "--require-gpu"):
         pytest.fail(f"needs a CUDA device, and --require-gpu forbids a skip; {reason}", pytrace=False)
     else:

@@ -6,12 +6,18 @@ import faulthandler
 import os
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import pytest
 
+from pymllm.pytest_plugin.promises import note_health
 from pymllm.pytest_plugin.settings import is_worker, needs_gpu, timeout_of
 
+if TYPE_CHECKING:
+    from pymllm.testing.gpu_health import GpuHealth
+
 _dead: pytest.StashKey[str] = pytest.StashKey()
+_health: pytest.StashKey[GpuHealth] = pytest.StashKey()
 _stderr: pytest.StashKey[int] = pytest.StashKey()
 
 
@@ -28,8 +34,10 @@ def own_faults(item: pytest.Item) -> Iterator[None]:
         found = _fault_of(item)
         if found is not None:
             item.add_report_section("call", "GPU fault", found)
+        note_health(item, _health_of(item), may_fail=False)
         raise
     found = _fault_of(item)
+    note_health(item, _health_of(item), may_fail=found is None)
     if found is not None:
         pytest.fail(f"the GPU failed during this test, {found}", pytrace=False)
 
@@ -43,6 +51,21 @@ def _fault_of(item: pytest.Item) -> str | None:
     if fault is not None and fault.is_deadly:
         item.config.stash[_dead] = f"{item.nodeid} ended with a fault {fault}"
     return None if fault is None else str(fault)
+
+
+def look_at_health(item: pytest.Item) -> None:
+    """Leave to others what happened to the GPUs before this test had them."""
+    if _health in item.config.stash:
+        item.config.stash[_health].take()
+        return
+    from pymllm.testing.gpu_health import GpuHealth
+
+    item.config.stash[_health] = GpuHealth()
+
+
+def _health_of(item: pytest.Item) -> tuple[str, ...]:
+    health = item.config.stash.get(_health, None) if needs_gpu(item) else None
+    return () if health is None else health.take()
 
 
 def why_dead(config: pytest.Config) -> str | None:
@@ -110,8 +133,11 @@ def _terminal(config: pytest.Config) -> int:
     return config.stash[_stderr]
 
 
-def close_terminal(config: pytest.Config) -> None:
-    """Let go of it when the run ends."""
+def let_go(config: pytest.Config) -> None:
+    """Let go of NVML and of the terminal when the run ends."""
+    if _health in config.stash:
+        config.stash[_health].close()
+        del config.stash[_health]
     if _stderr in config.stash:
         os.close(config.stash[_stderr])
         del config.stash[_stderr]

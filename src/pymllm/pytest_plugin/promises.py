@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _UNJUDGED = "pymllm unjudged"
 _UNTOUCHED = "pymllm untouched"
+_HEALTH = "pymllm gpu health"
 
 _touch: pytest.StashKey[GpuTouch] = pytest.StashKey()
 _return: pytest.StashKey[list[MemoryReturn]] = pytest.StashKey()
@@ -96,6 +97,21 @@ def wait_for_memory(
         pytest.fail(f"GPU memory of {item.nodeid} has not come back: {found}", pytrace=False)
 
 
+# -- the health of the GPU ---------------------------------------------------------------------------------
+
+
+def note_health(item: pytest.Item, found: Sequence[str], *, may_fail: bool) -> None:
+    """Tell at the end of the run and in JUnit's file what happened to a GPU; a strict run fails the test."""
+    if not found:
+        return
+    why = "; ".join(found)
+    item.add_report_section("call", "GPU health", why)
+    item.user_properties.append((_HEALTH, f"{item.nodeid}: {why}"))
+    for name, is_forbidden in strictness(item.config).items():
+        if is_forbidden and may_fail:
+            pytest.fail(f"the GPU was not healthy, which {name} forbids: {why}", pytrace=False)
+
+
 # -- what nobody could judge -------------------------------------------------------------------------------
 
 
@@ -117,6 +133,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for report in reports
         if isinstance(report, pytest.TestReport)
     ]
+    seen = [it for report in reports for it in report.user_properties]
+    ill = dict.fromkeys(str(value) for name, value in seen if name == _HEALTH)
+    if ill:
+        terminalreporter.section("GPUs that were not healthy (pymllm)")
+        for one in ill:
+            terminalreporter.write_line(one)
     noted = [it for report in reports if report.when == "call" for it in report.user_properties]
     untouched = [value for name, value in noted if name == _UNTOUCHED]
     if untouched:

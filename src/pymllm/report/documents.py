@@ -70,6 +70,7 @@ class NvmlOfTest(Struct, frozen=True):
     used_start: Reading
     used_peak: Reading
     curve: CurveOfDevice
+    invalid: tuple[str, ...] = ()  # what happened to the device that spoils figures
 
 
 class TorchOfTest(Struct, frozen=True):

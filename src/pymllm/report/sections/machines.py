@@ -137,6 +137,7 @@ def _tests(tests: Sequence[GpuMemoryDocument]) -> Table:
         number("device in use, peak", lambda it: _reading(it.nvml.used_peak)),
         number("limit on top", lambda it: "none" if it.limit is None else show(it.limit.limit, "bytes")),
         Column("outcome", _outcome),
+        Column("health", _health),
     ]
     return make_table("Tests that were watched", tests, columns)
 
@@ -149,6 +150,10 @@ def _outcome(it: GpuMemoryDocument) -> Cell:
     if it.limit is None:
         return Cell("no limit")
     return Cell(it.limit.outcome, _OUTCOMES.get(it.limit.outcome), hint=it.limit.found.reason)
+
+
+def _health(it: GpuMemoryDocument) -> Cell:
+    return Cell("; ".join(it.nvml.invalid), BAD) if it.nvml.invalid else Cell("nothing seen")
 
 
 def _reading(it: Reading) -> Cell:
