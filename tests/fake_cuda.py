@@ -34,7 +34,6 @@ class FakeDevice(FakeAllocator):
         self.fault: str | None = None  # told by the next wait for the device
         self.is_deadly = False
         self.blocks: list[dict[str, Any]] = []
-        self.private = 0  # bytes that a graph's pool keeps for no tensor
 
     def allocate(self, size: int, frames: str = "") -> None:
         """Take memory as a tensor does; ``frames`` is the function that asked for it."""

@@ -35,8 +35,12 @@ class Layer(enum.Enum):
     """Bytes that tensors hold when all of them should be gone."""
     CACHE = "allocator cache"
     """Bytes that the allocator holds for no tensor and cannot give back."""
+    POOLS = "private pools"
+    """Bytes that CUDA graphs and other private pools hold for no tensor."""
     DEVICE = "device"
     """Bytes on the device that torch's allocator does not hold."""
+    PINNED = "pinned host memory"
+    """Bytes of the host that tensors hold, pinned, by torch's host allocator."""
 
 
 class Outcome(enum.Enum):
@@ -52,7 +56,9 @@ BOUNDS: Mapping[Layer, float] = {
     Layer.LIVE: 0.0,
     # An eighth of the smallest segment that the allocator and the driver deal in (2 MiB): they round.
     Layer.CACHE: float(256 << 10),
+    Layer.POOLS: 0.0,
     Layer.DEVICE: float(256 << 10),
+    Layer.PINNED: 0.0,
 }
 """Growth per epoch up to which a layer does not leak, in slots or bytes."""
 
@@ -69,6 +75,8 @@ class Checkpoint:
     own: Reading  # bytes of `Layer.DEVICE`, by what the driver says of this process
     device: Reading  # the same by what is in use on the whole device
     others: Reading  # how many other processes use the device
+    pools: Reading  # bytes of `Layer.POOLS`
+    pinned: Reading  # bytes of `Layer.PINNED`
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +150,14 @@ def judge_leaks(
         judged(Layer.SLOTS, [(it.at, it.slots) for it in settled]),
         judged(Layer.LIVE, [(it.at, it.live) for it in settled]),
         judged(Layer.CACHE, [(it.at, it.cache) for it in settled]),
+        judged(Layer.POOLS, [(it.at, it.pools) for it in settled]),
     ]
     if sum(it.own.is_known for it in settled) >= FEWEST:
         verdicts.append(judged(Layer.DEVICE, [(it.at, it.own) for it in settled]))
     else:
         verdict = judged(Layer.DEVICE, [(it.at, it.device) for it in settled])
         verdicts.append(_unless_it_was_others(verdict, settled))
+    verdicts.append(judged(Layer.PINNED, [(it.at, it.pinned) for it in settled]))
     return LeakVerdict(tuple(verdicts), len(checkpoints))
 
 
@@ -215,7 +225,7 @@ _NO_SLOTS = "no function counts the slots; pass slots=..."
 
 
 class LeakCheck:
-    """Takes a `checkpoint` after each of some epochs of like work, 10 at least, and judges the four layers.
+    """Takes a `checkpoint` after each of some epochs of like work, 10 at least, and judges the layers.
 
     ``slots`` counts those neither free nor owned by anybody who may own them at rest: what a cache keeps on
     purpose must not count. ``device`` is as torch takes it, ``source`` and ``device_memory`` are asked in
@@ -281,17 +291,20 @@ class LeakCheck:
         if is_counted:
             self._source.release_cache()
         after = read_torch_memory(self._source)
+        pools = _read_pools(self._source)
         device = self._device_memory()
         self._checkpoints.append(
             Checkpoint(
                 at=at,
                 slots=self._count_slots(),
                 live=after.allocated,
-                cache=after.reserved.minus(after.allocated),
+                cache=after.reserved.minus(after.allocated).minus(pools if pools.is_known else _NONE),
                 returned=before.reserved.minus(after.reserved),
                 own=_beside(device.own, after.reserved, is_counted),
                 device=_beside(device.used, after.reserved, is_counted),
                 others=device.others,
+                pools=pools,
+                pinned=self._source.pinned_host(),
             )
         )
         return self._checkpoints[-1]
@@ -308,6 +321,21 @@ class LeakCheck:
     def verdict(self) -> LeakVerdict:
         """Judge the checkpoints taken so far."""
         return judge_leaks(self._checkpoints, self._bounds)
+
+
+_NONE = Reading(0, BYTES)
+
+
+def _read_pools(source: AllocatorSource) -> Reading:
+    """Return the bytes that private pools hold for no tensor: those of segments that have a pool's number."""
+    reason = source.why_not()
+    if reason is not None:
+        return Reading.unknown(BYTES, reason)
+    try:
+        private = [it for it in source.segments() if any(it.get("segment_pool_id", ()))]
+    except RuntimeError as error:  # a backend without snapshots
+        return Reading.unknown(BYTES, f"torch gives no snapshot: {error}")
+    return Reading(sum(it["total_size"] - it["allocated_size"] for it in private), BYTES)
 
 
 def _layer(name: Layer | str) -> Layer:
@@ -373,11 +401,17 @@ def run_epochs(
     if len(verdicts) == 1:
         return verdicts[0]
     layers = [
-        layer if layer.layer is Layer.SLOTS else replace(layer, device=f"cuda:{it}")
+        layer if layer.layer in _OF_THE_PROCESS else replace(layer, device=f"cuda:{it}")
         for it, verdict in zip(devices, verdicts, strict=True)
         for layer in (verdict.layers if it == devices[0] else verdict.leaking)
+        if it == devices[0] or layer.layer not in _OF_THE_PROCESS
     ]
     return replace(verdicts[0], layers=tuple(layers))
+
+
+_OF_THE_PROCESS = (Layer.SLOTS, Layer.PINNED)
+OF_TORCH = (Layer.LIVE, Layer.CACHE, Layer.POOLS)
+"""Layers whose allocations torch can name."""
 
 
 def check_epochs(epochs: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -42,6 +42,18 @@ class AllocatorSource(Protocol):
 
     def release_cache(self) -> None:
         """Give the driver back what the allocator keeps for later."""
+
+    def segments(self) -> Sequence[Mapping[str, Any]]:
+        """Return what ``torch.cuda.memory_snapshot`` tells of the device."""
+
+    def pinned_host(self) -> Reading:
+        """Return the bytes of pinned host memory that tensors of this process hold."""
+
+    def is_recording(self) -> bool:
+        """Whether somebody records allocations already."""
+
+    def record_stacks(self, on: bool) -> None:
+        """Keep the stacks of what is allocated from now on, or stop."""
 
     def record_history(self, entries: int | None) -> None:
         """Keep that many of the last events, or stop with ``None``."""
@@ -116,6 +128,33 @@ class TorchAllocator:
         if self.why_not() is None:
             self._cuda().empty_cache()
 
+    def segments(self) -> Sequence[Mapping[str, Any]]:
+        """Return ``torch.cuda.memory_snapshot`` of this device."""
+        return [it for it in self._cuda().memory_snapshot() if it["device"] == self._at()]
+
+    def pinned_host(self) -> Reading:
+        """Return what ``torch.cuda.host_memory_stats`` says; its allocator rounds up to powers of two."""
+        if not self.is_in_use():
+            return Reading.unknown(BYTES, self.why_not() or "CUDA is not in use")
+        ask: Any = getattr(self._cuda(), "host_memory_stats", dict)
+        try:
+            found = ask().get(_PINNED)
+        except RuntimeError as error:
+            return Reading.unknown(BYTES, f"torch cannot tell: {error}")
+        if found is None:
+            return Reading.unknown(BYTES, f"this torch has no counter {_PINNED}")
+        return Reading(int(found), BYTES)
+
+    def is_recording(self) -> bool:
+        """Whether torch's record of allocations is on, where torch can tell."""
+        told = getattr(sys.modules["torch"]._C, "_cuda_isHistoryEnabled", None)
+        return told is not None and bool(told())
+
+    def record_stacks(self, on: bool) -> None:
+        """Switch torch's record of what is in use on, with Python's stacks, or off."""
+        record = self._cuda().memory._record_memory_history
+        record("state", context="state", stacks="python") if on else record(None)
+
     def record_history(self, entries: int | None) -> None:
         """Switch torch's record of allocations on, with a bound, or off."""
         if entries is None:
@@ -139,6 +178,7 @@ class TorchAllocator:
 
 
 _COUNTING = ("native", "cudaMallocAsync")
+_PINNED = "active_bytes.current"
 
 
 def _has_cuda(torch: Any) -> bool:

@@ -15,7 +15,7 @@ import inspect
 import os
 import unittest
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -340,11 +340,23 @@ def _judge_epochs(item: pytest.Item, work: Callable[[], object], **options: Any)
     item.add_report_section("call", "leaks", section)
     if verdict.leaking:
         found = "; ".join(map(str, verdict.leaking))
-        pytest.fail(f"memory leaks: {found}; in process {os.getpid()}, test {item.nodeid}", pytrace=False)
+        said = f"memory leaks: {found}; in process {os.getpid()}, test {item.nodeid}"
+        pytest.fail("\n".join([said, *_named(verdict, work, options)]), pytrace=False)
     reason = why_unknown(verdict)
     if reason is not None:
         note_unjudged(item, f"leaks: {reason}")
     return verdict
+
+
+def _named(verdict: LeakVerdict, work: Callable[[], object], options: dict[str, Any]) -> Iterator[str]:
+    """Yield, for each device on which a layer of torch leaks, the allocations that stay."""
+    from pymllm.instrument.allocations import name_allocations
+    from pymllm.instrument.leaks import OF_TORCH
+    from pymllm.instrument.torch_memory import TorchAllocator
+
+    for device in dict.fromkeys(it.device for it in verdict.leaking if it.layer in OF_TORCH):
+        source = options.get("source") or TorchAllocator(device or options.get("device"))
+        yield name_allocations(work, source)
 
 
 # -- fixtures ----------------------------------------------------------------------------------------------

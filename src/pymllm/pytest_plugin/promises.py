@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _UNJUDGED = "pymllm unjudged"
 _UNTOUCHED = "pymllm untouched"
-_HEALTH = "pymllm gpu health"
+_HEALTH = "gpu_health"
 
 _touch: pytest.StashKey[GpuTouch] = pytest.StashKey()
 _return: pytest.StashKey[list[MemoryReturn]] = pytest.StashKey()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pymllm.errors import UsageError
+from pymllm.instrument.allocations import name_allocations
 from pymllm.instrument.reading import BYTES, COUNT, Reading
 from pymllm.instrument.torch_memory import TorchAllocator, TorchMemoryTracker, read_torch_memory
 from tests.fake_cuda import GIB, FakeCuda
@@ -273,3 +274,27 @@ def test_torch_answers_where_cuda_is_in_use(tmp_path: Path) -> None:
     source.dump(tmp_path / "snapshot.pickle")
     source.record_history(None)
     assert (tmp_path / "snapshot.pickle").stat().st_size > 0
+
+
+def test_pinned_memory_and_segments_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the device that is asked for; a torch without the counter, and CUDA that is not used, say so."""
+    fake = FakeCuda().install(monkeypatch.setattr)
+    fake.devices[1].allocate(MIB)
+    (segment,) = TorchAllocator(1).segments()
+    assert [block["size"] for block in segment["blocks"]] == [MIB]
+    assert "no counter active_bytes.current" in str(TorchAllocator(0).pinned_host().reason)
+    fake.host["active_bytes.current"] = 4096
+    assert TorchAllocator(0).pinned_host() == Reading(4096, BYTES)
+    fake.is_in_use = False
+    assert TorchAllocator(0).pinned_host().reason == "CUDA is not initialised in this process"
+
+
+def test_what_cannot_be_named_has_a_reason() -> None:
+    """Work that fails when it is repeated, an allocator without counters, and growth that stopped."""
+    assert name_allocations(lambda: None, FakeAllocator(missing="no CUDA")).endswith("is unknown: no CUDA")
+    assert "when it was repeated: ZeroDivisionError" in name_allocations(lambda: 1 / 0, FakeAllocator())
+    assert name_allocations(lambda: None, FakeAllocator()) == "no allocation stayed in 3 more epochs"
+    recording = FakeAllocator()
+    recording.history = 100
+    name_allocations(lambda: None, recording)
+    assert recording.history == 100, "somebody else's record goes on"
