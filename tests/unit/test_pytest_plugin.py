@@ -179,6 +179,7 @@ def test_switches_that_a_project_has_already_stay_its_own(pytester: pytest.Pytes
     [
         (["--require-gpu"], "--require-gpu: no test that ran is marked pymllm_gpu; *pymllm_gpu_marker = gpu"),
         (["--gpu-lock=off"], "--gpu-lock: no test that ran is marked pymllm_gpu; *pymllm_gpu_marker = gpu"),
+        (["--gpu-timeout=9"], "--gpu-timeout: no test that ran is marked pymllm_gpu; *pymllm_gpu_marker*"),
         (["--gpu-shard=1/2"], "--gpu-shard: no test that ran is marked pymllm_gpu; *pymllm_gpu_marker*"),
         (["--gpu-memory-log=x"], "--gpu-memory-log: *x is empty; gpu_memory_limit and gpu_memory watch*"),
     ],

@@ -17,7 +17,12 @@ from pymllm.instrument.nvml_counters import DeviceUse, NvmlMemory
 from pymllm.instrument.nvml_device import visible_devices
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.instrument.slope import Slope, estimate_slope
-from pymllm.instrument.torch_memory import AllocatorSource, TorchAllocator, read_torch_memory
+from pymllm.instrument.torch_memory import (
+    AllocatorSource,
+    TorchAllocator,
+    read_private_pools,
+    read_torch_memory,
+)
 
 CONFIDENCE = 0.998
 FEWEST = 8  # settled checkpoints: with fewer, no growth is certain at that confidence
@@ -291,7 +296,7 @@ class LeakCheck:
         if is_counted:
             self._source.release_cache()
         after = read_torch_memory(self._source)
-        pools = _read_pools(self._source)
+        pools = read_private_pools(self._source)
         device = self._device_memory()
         self._checkpoints.append(
             Checkpoint(
@@ -324,18 +329,6 @@ class LeakCheck:
 
 
 _NONE = Reading(0, BYTES)
-
-
-def _read_pools(source: AllocatorSource) -> Reading:
-    """Return the bytes that private pools hold for no tensor: those of segments that have a pool's number."""
-    reason = source.why_not()
-    if reason is not None:
-        return Reading.unknown(BYTES, reason)
-    try:
-        private = [it for it in source.segments() if any(it.get("segment_pool_id", ()))]
-    except RuntimeError as error:  # a backend without snapshots
-        return Reading.unknown(BYTES, f"torch gives no snapshot: {error}")
-    return Reading(sum(it["total_size"] - it["allocated_size"] for it in private), BYTES)
 
 
 def _layer(name: Layer | str) -> Layer:

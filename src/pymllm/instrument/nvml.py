@@ -58,7 +58,7 @@ class NvmlRun:
         self._thread: threading.Thread | None = None
         self._watched: Watched | None = None
         self._reason: str | None = None
-        self._is_stopping = self._is_sampling = False
+        self._is_stopping = self._is_sampling = self._is_stuck = False
         self._started_ns = 0
         self._ended_ns: int | None = None
         self._due = 0.0
@@ -203,7 +203,7 @@ class NvmlRun:
         with self._condition:
             self._pausing += 1
             self._pauses += 1
-            self._condition.wait_for(lambda: not self._is_sampling, nvml_library.PATIENCE)
+            self._wait_for(lambda: not self._is_sampling)
             if self._pausing == 1:
                 self._paused_at_ns = time.perf_counter_ns()
 
@@ -219,7 +219,12 @@ class NvmlRun:
             taken = self._samples
             self._condition.notify_all()
             if self._thread is not None and not self._is_stopping and time.perf_counter() >= self._due:
-                self._condition.wait_for(lambda: self._samples > taken, nvml_library.PATIENCE)
+                self._wait_for(lambda: self._samples > taken)
+
+    def _wait_for(self, happens: Callable[[], bool]) -> None:
+        """Wait until the sampler has done something; but for one that is stuck in the driver only once."""
+        if not self._is_stuck:
+            self._is_stuck = not self._condition.wait_for(happens, nvml_library.PATIENCE)
 
     # -- what was seen ---------------------------------------------------------------------------------
 

@@ -230,6 +230,18 @@ def read_torch_memory(source: AllocatorSource) -> TorchMemory:
     return _Counters.of(source).memory()
 
 
+def read_private_pools(source: AllocatorSource) -> Reading:
+    """Return the bytes that private pools hold for no tensor: those of segments that have a pool's number."""
+    reason = source.why_not()
+    if reason is not None:
+        return Reading.unknown(BYTES, reason)
+    try:
+        private = [it for it in source.segments() if any(it.get("segment_pool_id", ()))]
+    except RuntimeError as error:  # a backend without snapshots
+        return Reading.unknown(BYTES, f"torch gives no snapshot: {error}")
+    return Reading(sum(it["total_size"] - it["allocated_size"] for it in private), BYTES)
+
+
 @dataclass(frozen=True, slots=True)
 class _Counters:
     """What the allocator counts at one time, or why it cannot be asked."""

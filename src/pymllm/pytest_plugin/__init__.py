@@ -15,7 +15,7 @@ import inspect
 import os
 import unittest
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +32,7 @@ from pymllm.pytest_plugin.faults import (
     say,
     why_dead,
 )
+from pymllm.pytest_plugin.growth import judge_epochs
 from pymllm.pytest_plugin.promises import (
     expect_memory,
     expects_memory,
@@ -299,7 +300,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
     @functools.wraps(once)
     def repeated(**arguments: Any) -> None:
-        _judge_epochs(pyfuncitem, functools.partial(once, **arguments), epochs=epochs)
+        judge_epochs(pyfuncitem, functools.partial(once, **arguments), epochs=epochs)
 
     pyfuncitem.obj = repeated
     try:
@@ -326,39 +327,6 @@ def _epochs_of(item: pytest.Item) -> int | None:
     return _read_marker(marker, read)
 
 
-def _judge_epochs(item: pytest.Item, work: Callable[[], object], **options: Any) -> LeakVerdict:
-    """Run work in epochs, put the verdict into the report, and fail the test if a layer leaks."""
-    from pymllm.instrument.leaks import run_epochs, why_unknown
-
-    __tracebackhide__ = True  # an error is in the test's own code
-    verdict = run_epochs(work, **options)
-    section = str(verdict)
-    if verdict.leaking:
-        from pymllm.testing.gpu_use import process_name, who_holds
-
-        section += f"\nin {process_name(os.getpid())}; of the GPU's memory: {who_holds()}"
-    item.add_report_section("call", "leaks", section)
-    if verdict.leaking:
-        found = "; ".join(map(str, verdict.leaking))
-        said = f"memory leaks: {found}; in process {os.getpid()}, test {item.nodeid}"
-        pytest.fail("\n".join([said, *_named(verdict, work, options)]), pytrace=False)
-    reason = why_unknown(verdict)
-    if reason is not None:
-        note_unjudged(item, f"leaks: {reason}")
-    return verdict
-
-
-def _named(verdict: LeakVerdict, work: Callable[[], object], options: dict[str, Any]) -> Iterator[str]:
-    """Yield, for each device on which a layer of torch leaks, the allocations that stay."""
-    from pymllm.instrument.allocations import name_allocations
-    from pymllm.instrument.leaks import OF_TORCH
-    from pymllm.instrument.torch_memory import TorchAllocator
-
-    for device in dict.fromkeys(it.device for it in verdict.leaking if it.layer in OF_TORCH):
-        source = options.get("source") or TorchAllocator(device or options.get("device"))
-        yield name_allocations(work, source)
-
-
 # -- fixtures ----------------------------------------------------------------------------------------------
 
 
@@ -383,7 +351,7 @@ def gpu_memory(request: pytest.FixtureRequest) -> GpuMemory:
 @pytest.fixture
 def leak_check(request: pytest.FixtureRequest) -> Callable[..., LeakVerdict]:
     """Run work again and again and fail if it leaks: ``leak_check(work, epochs=12, slots=None)``."""
-    return functools.partial(_judge_epochs, request.node)
+    return functools.partial(judge_epochs, request.node)
 
 
 @pytest.fixture

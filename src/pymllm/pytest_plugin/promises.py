@@ -11,12 +11,14 @@ import pytest
 from pymllm.pytest_plugin.settings import (
     GPU,
     INI_MARKER,
+    TIMEOUT,
     is_on,
     log_of,
     marker_of,
     needs_gpu,
     seconds_of,
     strictness,
+    timeout_of,
 )
 
 if TYPE_CHECKING:
@@ -164,6 +166,7 @@ def _idle_options(config: pytest.Config, reports: Sequence[pytest.TestReport]) -
             "--require-gpu": is_on(config, "--require-gpu"),
             "--gpu-lock": config.getoption("--gpu-lock") != "wait",
             "--gpu-shard": config.getoption("--gpu-shard") is not None,
+            "--gpu-timeout": timeout_of(config) != TIMEOUT,
         }
         for name, is_given in given.items():
             if is_given:

@@ -32,6 +32,7 @@ _INI_STRICT = "pymllm_gpu_strict"
 _INI_WAIT = "pymllm_gpu_wait"
 _MODES = ("wait", "fail", "off")
 _MOST_SECONDS = 86400
+TIMEOUT = 1800.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gpu-timeout",
         metavar="SECONDS",
         type=_read_seconds,
-        default=1800.0,
+        default=TIMEOUT,
         help="end the worker, or the run where there is none, in which a test that needs a GPU takes longer,"
         " and show the stacks of its threads; 0 never does (default: 1800)",
     )

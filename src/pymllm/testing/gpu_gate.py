@@ -25,7 +25,7 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0
 SECONDS = 3600.0
 """How long somebody waits for a GPU at most."""
 
-_LOOK = 0.05  # seconds between two tries
+_LOOK = 0.01  # seconds between two tries: no test waits long for its turn
 
 
 class GpuBusyError(Exception):
@@ -72,7 +72,7 @@ class GpuLock:
             while not _try_lock(file):
                 who = f"{self.device} is in use by {_holder(file)}"
                 if time.monotonic() >= until:
-                    waited = f", for which {seconds:g} s were waited" if wait else ""
+                    waited = f", for which {seconds:.1f} s were waited" if wait else ""
                     raise GpuBusyError(f"{who}{waited}; its lock is {self.path}")
                 if before_waiting is not None and not is_told:
                     before_waiting(who)
@@ -198,9 +198,12 @@ class GpuGate:
         if self._locks is None:
             self._locks = [GpuLock(name) for name in sorted(set(self._name_devices()))]
         try:
+            until = time.monotonic() + self._seconds
             for lock in self._locks:
                 lock.acquire(
-                    wait=self._mode == "wait", seconds=self._seconds, before_waiting=self._before_waiting
+                    wait=self._mode == "wait",
+                    seconds=max(0.0, until - time.monotonic()),
+                    before_waiting=self._before_waiting,
                 )
         except BaseException:
             self.leave()

@@ -155,7 +155,8 @@ class MemoryReturn:
     def _read(self) -> tuple[DeviceUse, TorchMemory]:
         gc.collect()
         if self._source.is_in_use():
-            self._source.settle()
+            with suppress(RuntimeError):  # of a device that failed, which the test has been told
+                self._source.settle()
         if self._source.why_not() is None:
             self._source.release_cache()
         return self._memory.read(), read_torch_memory(self._source)

@@ -494,8 +494,9 @@ def test_a_driver_that_hangs_in_the_middle_holds_nobody() -> None:
         while not tracker._started()._is_sampling:
             time.sleep(0.001)
         time.sleep(0.05)
-        with tracker.paused():
-            assert tracker.summary().device is not None
+        for _ in range(100):
+            with tracker.paused():
+                assert tracker.summary().device is not None
     hung = "nvmlDeviceGetMemoryInfo: no answer within 0.2 s, the driver hangs; see pymllm doctor"
     assert hung in tracker.summary().unwatched
     assert tracker.summary().is_valid is None
