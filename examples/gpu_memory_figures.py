@@ -21,9 +21,10 @@ def figures(lines: Iterable[str]) -> list[dict[str, Any]]:
     found = []
     for line in lines:
         test = json.loads(line)
+        device = "" if test.get("index") is None else f" on cuda:{test['index']}"
         peaks = {"tensors": test["torch"]["allocated_peak"], "device": test["nvml"]["used_peak"]}
         found += [
-            {"name": f"{test['test']}: {what}", "unit": reading["unit"], "value": reading["value"]}
+            {"name": f"{test['test']}{device}: {what}", "unit": reading["unit"], "value": reading["value"]}
             for what, reading in peaks.items()
             if reading["value"] is not None
         ]

@@ -1,4 +1,4 @@
-"""Long service in epochs that end at rest: nothing stays, in any of the four layers of memory."""
+"""Long service in epochs that end at rest: nothing stays, in any layer of memory."""
 
 from __future__ import annotations
 

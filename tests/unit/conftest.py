@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fake_nvml.machine import FakeNvml
+from tests.fake_nvml.machine import ROOT, FakeNvml
 
 if TYPE_CHECKING:
     from tests.far_device import Apart
@@ -52,6 +53,18 @@ def tiny_program() -> Callable[..., str]:
 def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
     """Builds a fake NVML library when it is first asked for one."""
     return FakeNvml(tmp_path_factory.mktemp("fake-nvml"))
+
+
+@pytest.fixture
+def sees_fake_gpus(fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let programs that a test starts meet the machine of `FakeNvml`, and no other test's locks."""
+    environment = fake_nvml.environment(fake_nvml.built())
+    for name in ("FAKE_NVML_STATE", "LD_LIBRARY_PATH"):
+        monkeypatch.setenv(name, environment[name])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PYMLLM_GPU_LOCKS", str(tmp_path))
+    paths = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
 
 
 @pytest.fixture(params=["far", pytest.param("cuda", marks=pytest.mark.gpu)])

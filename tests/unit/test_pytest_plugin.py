@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch  # Before any run inside this process, which forgets the modules that it has loaded.
@@ -18,7 +19,7 @@ from pymllm.adapters.process.adapter import end_idle_programs
 from pymllm.adapters.process.reaper import end_reaper
 from pymllm.testing import gpu_gate
 from pymllm.testing.gpu_gate import FOLDER, GpuLock
-from tests.fake_nvml.machine import GIB, ROOT, FakeNvml
+from tests.fake_nvml.machine import GIB, ROOT
 from tests.warm_workers import stop_warm
 
 pytest_plugins = ["pytester"]
@@ -27,7 +28,7 @@ PLUGIN = "pymllm.pytest_plugin"
 HAS_GPU = """
 from pymllm.testing import gpu_gate
 gpu_gate.why_no_cuda = lambda: None
-gpu_gate.device_name = lambda: "GPU-1"
+gpu_gate.device_names = lambda: ["GPU-1"]
 """
 Run = Callable[..., pytest.RunResult]
 
@@ -49,7 +50,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def with_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The same on a machine that says it has a GPU."""
     monkeypatch.setattr(gpu_gate, "why_no_cuda", lambda: None)
-    monkeypatch.setattr(gpu_gate, "device_name", lambda: "GPU-1")
+    monkeypatch.setattr(gpu_gate, "device_names", lambda: ["GPU-1"])
     return run
 
 
@@ -178,6 +179,7 @@ def test_switches_that_a_project_has_already_stay_its_own(pytester: pytest.Pytes
     [
         (["--require-gpu"], "--require-gpu: no test that ran is marked pymllm_gpu; *pymllm_gpu_marker = gpu"),
         (["--gpu-lock=off"], "--gpu-lock: no test that ran is marked pymllm_gpu; *pymllm_gpu_marker = gpu"),
+        (["--gpu-timeout=9"], "--gpu-timeout: no test that ran is marked pymllm_gpu; *pymllm_gpu_marker*"),
         (["--gpu-shard=1/2"], "--gpu-shard: no test that ran is marked pymllm_gpu; *pymllm_gpu_marker*"),
         (["--gpu-memory-log=x"], "--gpu-memory-log: *x is empty; gpu_memory_limit and gpu_memory watch*"),
     ],
@@ -226,10 +228,9 @@ def test_a_name_that_no_marker_has_is_refused(run: Run, pytester: pytest.Pyteste
 def test_a_skip_stands_where_the_test_does(run: Run, options: tuple[str, ...]) -> None:
     """File and line of the test in -rs, as for pytest's own marks, and none of the plugin's."""
     result = run(GPU_TESTS, *options)
-    reason = "needs a CUDA device; torch.cuda.is_available() is False"
-    lines = [line for line in result.outlines if line.startswith("SKIPPED")]
+    lines = [line.partition(" device; ")[0] for line in result.outlines if line.startswith("SKIPPED")]
     name = "test_a_skip_stands_where_the_test_does.py"
-    assert sorted(lines) == [f"SKIPPED [1] {name}:{line}: {reason}" for line in (2, 4)]
+    assert sorted(lines) == [f"SKIPPED [1] {name}:{line}: needs a CUDA" for line in (2, 4)]
 
 
 # -- who may run -----------------------------------------------------------------------------------------
@@ -290,12 +291,12 @@ def test_a_test_that_waits_says_so(with_gpu: Run, monkeypatch: pytest.MonkeyPatc
     held.acquire()
     acquire = GpuLock.acquire
 
-    def acquire_then(self: GpuLock, *, wait: bool, before_waiting: Callable[[str], object]) -> None:
+    def acquire_then(self: GpuLock, *, before_waiting: Callable[[str], object], **how: Any) -> None:
         def say(who: str) -> None:
             before_waiting(who)
             held.release()
 
-        acquire(self, wait=wait, before_waiting=say)
+        acquire(self, before_waiting=say, **how)
 
     monkeypatch.setattr(GpuLock, "acquire", acquire_then)
     result = with_gpu(GPU_TESTS)
@@ -419,18 +420,6 @@ def test_after(wait_for_gpu_memory):
     say(used=GIB)
     wait_for_gpu_memory(seconds=0, slack=0)
 """
-
-
-@pytest.fixture
-def sees_fake_gpus(fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let programs that a test starts meet the machine of `FakeNvml`, and no other test's locks."""
-    environment = fake_nvml.environment(fake_nvml.built())
-    for name in ("FAKE_NVML_STATE", "LD_LIBRARY_PATH"):
-        monkeypatch.setenv(name, environment[name])
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setenv(FOLDER, str(tmp_path))
-    paths = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
 
 
 @pytest.mark.usefixtures("sees_fake_gpus")

@@ -7,15 +7,22 @@ import gc
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any, Self
 
 from pymllm.instrument.nvml_counters import DeviceUse, NvmlMemory
+from pymllm.instrument.nvml_device import visible_devices
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.instrument.slope import Slope, estimate_slope
-from pymllm.instrument.torch_memory import AllocatorSource, TorchAllocator, read_torch_memory
+from pymllm.instrument.torch_memory import (
+    AllocatorSource,
+    TorchAllocator,
+    read_private_pools,
+    read_torch_memory,
+)
 
 CONFIDENCE = 0.998
 FEWEST = 8  # settled checkpoints: with fewer, no growth is certain at that confidence
@@ -33,8 +40,12 @@ class Layer(enum.Enum):
     """Bytes that tensors hold when all of them should be gone."""
     CACHE = "allocator cache"
     """Bytes that the allocator holds for no tensor and cannot give back."""
+    POOLS = "private pools"
+    """Bytes that CUDA graphs and other private pools hold for no tensor."""
     DEVICE = "device"
     """Bytes on the device that torch's allocator does not hold."""
+    PINNED = "pinned host memory"
+    """Bytes of the host that tensors hold, pinned, by torch's host allocator."""
 
 
 class Outcome(enum.Enum):
@@ -50,7 +61,9 @@ BOUNDS: Mapping[Layer, float] = {
     Layer.LIVE: 0.0,
     # An eighth of the smallest segment that the allocator and the driver deal in (2 MiB): they round.
     Layer.CACHE: float(256 << 10),
+    Layer.POOLS: 0.0,
     Layer.DEVICE: float(256 << 10),
+    Layer.PINNED: 0.0,
 }
 """Growth per epoch up to which a layer does not leak, in slots or bytes."""
 
@@ -67,6 +80,8 @@ class Checkpoint:
     own: Reading  # bytes of `Layer.DEVICE`, by what the driver says of this process
     device: Reading  # the same by what is in use on the whole device
     others: Reading  # how many other processes use the device
+    pools: Reading  # bytes of `Layer.POOLS`
+    pinned: Reading  # bytes of `Layer.PINNED`
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +94,20 @@ class LayerVerdict:
     slope: Slope | None
     bound: float
     reason: str | None = None
+    device: str | None = None  # CUDA's name of the device, where several were checked
 
     def __str__(self) -> str:
+        name = self.layer.value if self.device is None else f"{self.layer.value} of {self.device}"
         if self.outcome is Outcome.UNKNOWN or self.slope is None:
-            return f"{self.layer.value}: unknown ({self.reason})"
+            return f"{name}: unknown ({self.reason})"
         if self.outcome is Outcome.NO_LEAK:
             allowed = (
                 f" (growth of up to {self.bound:,.6g} {self.unit} per epoch is allowed)" if self.bound else ""
             )
-            return f"{self.layer.value}: no leak{allowed}"
+            return f"{name}: no leak{allowed}"
         low, high, sure = self.slope.low, self.slope.high, self.slope.confidence
         return (
-            f"{self.layer.value}: leak of {self.slope.value:,.6g} {self.unit} per epoch"
+            f"{name}: leak of {self.slope.value:,.6g} {self.unit} per epoch"
             f" ({low:,.6g} to {high:,.6g} with {sure:.1%} confidence)"
         )
 
@@ -138,12 +155,14 @@ def judge_leaks(
         judged(Layer.SLOTS, [(it.at, it.slots) for it in settled]),
         judged(Layer.LIVE, [(it.at, it.live) for it in settled]),
         judged(Layer.CACHE, [(it.at, it.cache) for it in settled]),
+        judged(Layer.POOLS, [(it.at, it.pools) for it in settled]),
     ]
     if sum(it.own.is_known for it in settled) >= FEWEST:
         verdicts.append(judged(Layer.DEVICE, [(it.at, it.own) for it in settled]))
     else:
         verdict = judged(Layer.DEVICE, [(it.at, it.device) for it in settled])
         verdicts.append(_unless_it_was_others(verdict, settled))
+    verdicts.append(judged(Layer.PINNED, [(it.at, it.pinned) for it in settled]))
     return LeakVerdict(tuple(verdicts), len(checkpoints))
 
 
@@ -211,7 +230,7 @@ _NO_SLOTS = "no function counts the slots; pass slots=..."
 
 
 class LeakCheck:
-    """Takes a `checkpoint` after each of some epochs of like work, 10 at least, and judges the four layers.
+    """Takes a `checkpoint` after each of some epochs of like work, 10 at least, and judges the layers.
 
     ``slots`` counts those neither free nor owned by anybody who may own them at rest: what a cache keeps on
     purpose must not count. ``device`` is as torch takes it, ``source`` and ``device_memory`` are asked in
@@ -266,24 +285,31 @@ class LeakCheck:
         if last is not None and at <= last:
             raise ValueError(f"at must be above that of the last checkpoint ({last:g}), got {at:g}")
         gc.collect()
-        in_use = self._source.why_not() is None
-        if in_use:
+        return self._take(at)
+
+    def _take(self, at: float) -> Checkpoint:
+        """Read what memory is left, after garbage was collected."""
+        if self._source.is_in_use():
             self._source.settle()
         before = read_torch_memory(self._source)
-        if in_use:
+        is_counted = self._source.why_not() is None
+        if is_counted:
             self._source.release_cache()
         after = read_torch_memory(self._source)
+        pools = read_private_pools(self._source)
         device = self._device_memory()
         self._checkpoints.append(
             Checkpoint(
                 at=at,
                 slots=self._count_slots(),
                 live=after.allocated,
-                cache=after.reserved.minus(after.allocated),
+                cache=after.reserved.minus(after.allocated).minus(pools if pools.is_known else _NONE),
                 returned=before.reserved.minus(after.reserved),
-                own=_beside(device.own, after.reserved, in_use),
-                device=_beside(device.used, after.reserved, in_use),
+                own=_beside(device.own, after.reserved, is_counted),
+                device=_beside(device.used, after.reserved, is_counted),
                 others=device.others,
+                pools=pools,
+                pinned=self._source.pinned_host(),
             )
         )
         return self._checkpoints[-1]
@@ -302,6 +328,9 @@ class LeakCheck:
         return judge_leaks(self._checkpoints, self._bounds)
 
 
+_NONE = Reading(0, BYTES)
+
+
 def _layer(name: Layer | str) -> Layer:
     try:
         return Layer(name)
@@ -310,9 +339,9 @@ def _layer(name: Layer | str) -> Layer:
         raise ValueError(f"bounds names {name!r}, which is not a layer; the layers are {known}") from None
 
 
-def _beside(memory: Reading, reserved: Reading, in_use: bool) -> Reading:
-    """Take the allocator's share away; an allocator that is not in use has none."""
-    return memory.minus(reserved) if in_use else memory
+def _beside(memory: Reading, reserved: Reading, is_counted: bool) -> Reading:
+    """Take the allocator's share away; one that is not in use has none, and one that counts nothing stays."""
+    return memory.minus(reserved) if is_counted else memory
 
 
 EPOCHS = 12
@@ -330,18 +359,52 @@ def run_epochs(
     device_memory: Callable[[], DeviceUse] | None = None,
     bounds: Mapping[Layer, float] | Mapping[str, float] | None = None,
 ) -> LeakVerdict:
-    """Do the same work, which leaves nothing, so often, at least 10 times, and judge as `LeakCheck` does."""
+    """Do the same work, which leaves nothing, so often, at least 10 times, and judge as `LeakCheck` does.
+
+    Without a ``device``, each is checked that this process may use: the layers are those of the current one,
+    and after them those that leak of others.
+    """
     __tracebackhide__ = True  # pytest shows the caller instead
     if not callable(work):
         raise TypeError(f"work must be a function that is called for each epoch, got {work!r}")
     check_epochs(epochs)
-    with LeakCheck(
-        slots=slots, device=device, source=source, device_memory=device_memory, bounds=bounds
-    ) as check:
-        for _ in range(epochs):
+    if device is not None or source is not None or device_memory is not None:
+        devices = [device]
+    else:
+        devices = [*visible_devices()]
+    with ExitStack() as stack:
+        checks = [
+            stack.enter_context(
+                LeakCheck(
+                    slots=slots if at == 0 else None,
+                    device=it,
+                    source=source,
+                    device_memory=device_memory,
+                    bounds=bounds,
+                )
+            )
+            for at, it in enumerate(devices)
+        ]
+        for epoch in range(1, epochs + 1):
             work()
-            check.checkpoint()
-        return check.verdict()
+            checks[0].checkpoint()
+            for check in checks[1:]:
+                check._take(epoch)
+        verdicts = [check.verdict() for check in checks]
+    if len(verdicts) == 1:
+        return verdicts[0]
+    layers = [
+        layer if layer.layer in _OF_THE_PROCESS else replace(layer, device=f"cuda:{it}")
+        for it, verdict in zip(devices, verdicts, strict=True)
+        for layer in (verdict.layers if it == devices[0] else verdict.leaking)
+        if it == devices[0] or layer.layer not in _OF_THE_PROCESS
+    ]
+    return replace(verdicts[0], layers=tuple(layers))
+
+
+_OF_THE_PROCESS = (Layer.SLOTS, Layer.PINNED)
+OF_TORCH = (Layer.LIVE, Layer.CACHE, Layer.POOLS)
+"""Layers whose allocations torch can name."""
 
 
 def check_epochs(epochs: int) -> None:

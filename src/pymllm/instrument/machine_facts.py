@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Generic, TypeVar
@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from pymllm import __version__
 from pymllm.instrument.documents import Counter, Device, DoctorDocument, Probe, Row, TorchFacts
 from pymllm.instrument.nvml import NvmlTracker
-from pymllm.instrument.nvml_device import mig_uuids
+from pymllm.instrument.nvml_device import mig_uuids, part_uuids, usable_uuids
 from pymllm.instrument.nvml_library import NvmlFailure, NvmlLibrary
 from pymllm.instrument.nvml_record import NvmlRecord
 from pymllm.instrument.provenance import find_processor
@@ -58,6 +58,7 @@ class NvmlFacts(Row, frozen=True, kw_only=True):
     version: str | None = None
     reason: str | None = None
     devices: tuple[Device, ...] = ()
+    usable: tuple[str, ...] = ()  # UUIDs of the GPUs and MIG instances that this process may use
     sick: tuple[str, ...] = ()
 
 
@@ -71,7 +72,8 @@ def look_at_machine(
     """Look everywhere, within so many seconds; what hangs is left alone, and the machine is sick then.
 
     It is sick, too, where a driver is in trouble, without a CUDA device under ``require_gpu``, and where a
-    GPU has not ``min_free`` bytes free. Cost: loading torch, a second or more, and initialising CUDA.
+    GPU has not ``min_free`` bytes free. Only GPUs that this process may use count.
+    Cost: loading torch, a second or more, and initialising CUDA.
     """
     tell = done or (lambda count: None)
     import psutil  # type: ignore[import-untyped]  # for this command only
@@ -106,7 +108,7 @@ def look_at_machine(
         environment={name: os.environ[name] for name in sorted(os.environ) if name.startswith(_VARIABLES)},
         probes=(nvml_probe, torch_probe),
     )
-    sick = (*_trouble(facts), *nvml.sick, *_unmet(facts, require_gpu, min_free))
+    sick = (*_trouble(facts), *nvml.sick, *_unmet(facts, require_gpu, min_free, nvml.usable))
     tell(3)
     return replace(facts, sick=sick)
 
@@ -213,21 +215,25 @@ def _trouble(facts: DoctorDocument) -> Iterator[str]:
     yield from (f"CUDA device {it.index}: {it.reason}" for it in torch.devices if it.reason)
 
 
-def _unmet(facts: DoctorDocument, require_gpu: bool, min_free: int | None) -> Iterator[str]:
+def _unmet(
+    facts: DoctorDocument, require_gpu: bool, min_free: int | None, usable: Sequence[str]
+) -> Iterator[str]:
     """Yield which of what was asked for there is not."""
     if require_gpu and not any(device.reason is None for device in facts.torch.devices):
         yield f"no CUDA device for torch: {facts.torch.reason or 'none can be asked'}"
     if min_free is None:
         return
     wanted = f"{Reading(min_free, BYTES)} free are wanted"
-    for device in facts.nvml_devices:
+    devices = [device for device in facts.nvml_devices if device.uuid in usable]
+    for device in devices:
         free = next((it for it in device.counters if it.name == "free"), None)
         if free is None or free.value is None:
             yield f"GPU {device.uuid or device.index}: {wanted}, and NVML does not tell"
         elif free.value < min_free:
             yield f"GPU {device.uuid or device.index}: {wanted}, there are {Reading(free.value, BYTES)}"
-    if not facts.nvml_devices:
-        yield f"{wanted}, and NVML tells of no GPU"
+    if not devices:
+        mine = " that this process may use" if facts.nvml_devices else ""
+        yield f"{wanted}, and NVML tells of no GPU{mine}"
 
 
 def _nvml_trouble(where: str, reason: Unreadable) -> Iterator[str]:
@@ -334,14 +340,31 @@ def look_at_nvml() -> Iterator[NvmlFacts]:
         facts = NvmlFacts(version=str(library.call("nvmlSystemGetNVMLVersion")))
         count = int(library.call("nvmlDeviceGetCount"))
         yield facts
+        shown = usable_uuids(library, os.environ)
         for index in range(count):
-            sick = (*facts.sick, *_gpu_trouble(library, index))
-            facts = replace(facts, devices=(*facts.devices, *_nvml_devices(library, index)), sick=sick)
+            usable = _parts(library, index)
+            if shown is not None:
+                usable = [uuid for uuid in usable if uuid in shown]
+            if usable or shown is None:  # of another GPU no trouble is this process's
+                facts = replace(facts, sick=(*facts.sick, *_gpu_trouble(library, index)))
+            facts = replace(
+                facts,
+                devices=(*facts.devices, *_nvml_devices(library, index)),
+                usable=(*facts.usable, *usable),
+            )
             yield facts
     except Unreadable as reason:
         yield NvmlFacts(reason=str(reason), sick=tuple(_nvml_trouble("NVML", reason)))
     finally:
         library.close()
+
+
+def _parts(library: NvmlLibrary, index: int) -> list[str]:
+    """Return the UUIDs by which CUDA may show a GPU: its own, or those of its MIG instances."""
+    try:
+        return part_uuids(library, library.call("nvmlDeviceGetHandleByIndex", index))
+    except Unreadable:
+        return []
 
 
 def _nvml_devices(library: NvmlLibrary, index: int) -> Iterator[Device]:

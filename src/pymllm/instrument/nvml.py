@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, Self, TypeVar
 
 from pymllm.errors import UsageError
+from pymllm.instrument import nvml_library
 from pymllm.instrument.nvml_counters import HealthWatch, MemoryGauge, process_memory, why_invalid
 from pymllm.instrument.nvml_device import NvmlDevice, device_index, find_device
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.nvml_record import (
+    Channel,
     CurveRecorder,
     Health,
     MemoryCurve,
@@ -28,50 +30,6 @@ from pymllm.instrument.reading import BYTES, COUNT, PERCENT, Reading, Unreadable
 
 _FORKED = "this process was forked from the one that watches; track inside it, started with spawn"
 _NOT_ENDED = "read when the run ends"
-_PATIENCE = 3  # failures in a row after which a counter is not asked again
-
-
-class Channel:
-    """A number that is asked for at every sample, until it fails for good."""
-
-    def __init__(self, unit: str) -> None:
-        self.unit = unit
-        self.reason: str | None = None
-        self.failures = 0
-        self.is_open = True
-        self._count = 0
-        self._sum = 0
-        self._peak = 0
-        self._in_a_row = 0
-
-    def add(self, value: int) -> None:
-        """Take a sample."""
-        self._count += 1
-        self._sum += value
-        self._peak = max(self._peak, value)
-        self._in_a_row = 0
-
-    def fail(self, reason: Unreadable) -> None:
-        """Remember why; what never worked, or fails again and again, is not asked any more."""
-        self.reason = str(reason)
-        self.failures += self._count > 0
-        self._in_a_row += 1
-        self.is_open = self._count > 0 and self._in_a_row < _PATIENCE
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether it gave nothing when it was last asked."""
-        return self._in_a_row > 0
-
-    def mean(self) -> Reading:
-        """Return the mean of the samples, rounded."""
-        if not self._count:
-            return Reading.unknown(self.unit, self.reason or "no sample was taken")
-        return Reading(round(self._sum / self._count), self.unit)
-
-    def peak(self) -> Reading:
-        """Return the highest sample."""
-        return Reading(self._peak, self.unit) if self._count else self.mean()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +58,7 @@ class NvmlRun:
         self._thread: threading.Thread | None = None
         self._watched: Watched | None = None
         self._reason: str | None = None
-        self._is_stopping = False
+        self._is_stopping = self._is_sampling = self._is_stuck = False
         self._started_ns = 0
         self._ended_ns: int | None = None
         self._due = 0.0
@@ -122,23 +80,23 @@ class NvmlRun:
         began = time.perf_counter_ns()
         library = NvmlLibrary()
         try:
-            library.open()
+            self._watched = library.within(lambda: self._watch(library))
         except Unreadable as reason:
             self._reason = str(reason)
-        else:
-            try:
-                self._watched = self._watch(library, find_device(library, self._name))
-            except Unreadable as reason:
-                self._reason = str(reason)
-                library.close()
         self._started_ns = time.perf_counter_ns()
         self._ends_ns += self._started_ns - began
-        if self._watched is not None:
-            self._sample()
+        if self._watched is not None and self._ask_within(self._sample):
             self._thread = threading.Thread(target=self._keep_sampling, name="pymllm-nvml", daemon=True)
             self._thread.start()
 
-    def _watch(self, library: NvmlLibrary, device: NvmlDevice) -> Watched:
+    def _watch(self, library: NvmlLibrary) -> Watched:
+        """Open NVML, and read what is read at the start; NVML stays closed where there is no device."""
+        library.open(None)
+        try:
+            device = find_device(library, self._name)
+        except Unreadable:
+            library.close()
+            raise
         gauge = None
         try:
             gauge = MemoryGauge(library, device)
@@ -147,87 +105,110 @@ class NvmlRun:
         self._process_start = process_memory(library, device).mine
         return Watched(library, device, gauge, HealthWatch(library, device))
 
+    def _ask_within(self, ask: Callable[[], None]) -> bool:
+        """Call what asks the driver, and return whether it answered; no lock is held meanwhile."""
+        assert self._watched is not None
+        try:
+            self._watched.library.within(ask)
+        except Unreadable as reason:
+            self._reason = str(reason)
+            return False
+        return True
+
     def stop(self) -> None:
-        """Stop sampling, take a last sample, and read what is read at the end."""
+        """Stop sampling, take a last sample, and read what is read at the end, but not for ever."""
         with self._condition:
             self._is_stopping = True
             self._condition.notify_all()
-        if self._thread is not None:
-            self._thread.join()
-        with self._condition:
-            self._end()
-
-    def _end(self) -> None:
-        """Read what is read at the end, but nothing slow while somebody is being timed."""
-        watched, is_quiet = self._watched, not self._pausing
-        if is_quiet:
-            self._sample()
+        watched = self._watched
+        if watched is not None and self._thread is not None:
+            try:
+                watched.library.join(self._thread)
+            except Unreadable as reason:
+                self._reason = str(reason)
+        is_quiet = not self._pausing
+        if watched is not None and is_quiet and self._reason is None:
+            self._ask_within(self._sample)
         self._ended_ns = time.perf_counter_ns()
-        if watched is not None:
-            if is_quiet:
-                self._process_end = process_memory(watched.library, watched.device).mine
-            else:
-                self._process_end = Reading.unknown(BYTES, "the run ended while it was paused")
-            watched.health.close()
-            watched.library.close()
+        if watched is not None and self._reason is None:
+            self._ask_within(lambda: self._end(watched, is_quiet))
         self._ends_ns += time.perf_counter_ns() - self._ended_ns
+
+    def _end(self, watched: Watched, is_quiet: bool) -> None:
+        """Read what is read at the end, but nothing slow while somebody is being timed."""
+        if is_quiet:
+            self._process_end = process_memory(watched.library, watched.device).mine
+        else:
+            self._process_end = Reading.unknown(BYTES, "the run ended while it was paused")
+        watched.health.close()
+        watched.library.close()
 
     # -- sampling --------------------------------------------------------------------------------------
 
     def _keep_sampling(self) -> None:
-        """Sample when it is due and nobody pauses; with the lock, so that a pause waits for its end."""
+        """Sample when it is due and nobody pauses; the lock is free while the driver is asked."""
+        while self._wait_until_due():
+            self._sample()
+            with self._condition:
+                self._is_sampling = False
+                self._condition.notify_all()
+
+    def _wait_until_due(self) -> bool:
+        """Wait for the time of the next sample, and return whether there is to be one."""
         with self._condition:
             while not self._is_stopping:
                 wait = None if self._pausing else self._due - time.perf_counter()
                 if wait is not None and wait <= 0:
-                    self._sample()
-                else:
-                    self._condition.wait(wait)
+                    self._is_sampling = True
+                    return True
+                self._condition.wait(wait)
+            return False
 
     def _sample(self) -> None:
-        """Ask for everything that a sample has; the caller holds the lock, or is alone."""
+        """Ask for everything that a sample has, and then write it down."""
         watched = self._watched
-        if watched is None:
-            return
+        assert watched is not None
         began = time.perf_counter_ns()
-        if watched.gauge is not None:
-            used = self._ask(watched, self._memory, watched.gauge.read)
-            if used is not None:
-                self._recorder.add((began - self._started_ns) / 1e9, used)
-        self._ask(watched, self._utilization, watched.utilization)
+        used = None if watched.gauge is None else self._ask(watched, self._memory, watched.gauge.read)
+        utilization = self._ask(watched, self._utilization, watched.utilization)
         watched.health.sample()
         took = time.perf_counter_ns() - began
-        self._samples += 1
-        self._total_ns += took
-        self._longest_ns = max(self._longest_ns, took)
-        self._due = time.perf_counter() + self._period
+        with self._condition:
+            if used is not None:
+                self._memory.take(used)
+                if isinstance(used, int):
+                    self._recorder.add((began - self._started_ns) / 1e9, used)
+            if utilization is not None:
+                self._utilization.take(utilization)
+            self._samples += 1
+            self._total_ns += took
+            self._longest_ns = max(self._longest_ns, took)
+            self._due = time.perf_counter() + self._period
 
     @staticmethod
-    def _ask(watched: Watched, channel: Channel, question: Callable[[], int]) -> int | None:
+    def _ask(watched: Watched, channel: Channel, question: Callable[[], int]) -> int | Unreadable | None:
         """Ask for one number of a sample, unless its channel is closed."""
         if not channel.is_open:
             return None
         try:
-            value = question()
+            return question()
         except Unreadable as reason:
-            channel.fail(reason)
             watched.health.notice(reason)
-            return None
-        channel.add(value)
-        return value
+            return reason
 
     def pause(self) -> None:
-        """Wait for a sample under way, and let none begin until `resume`."""
+        """Wait for a sample under way, but not for a driver that hangs; let none begin until `resume`."""
         if self.is_forked():
             return
         with self._condition:
             self._pausing += 1
             self._pauses += 1
+            self._wait_for(lambda: not self._is_sampling)
             if self._pausing == 1:
                 self._paused_at_ns = time.perf_counter_ns()
 
     def resume(self) -> None:
-        """Undo one `pause`; where that was the last, take a sample that is due."""
+        """Undo one `pause`; where that was the last, wait for a sample that is due."""
         if self.is_forked():
             return
         with self._condition:
@@ -235,9 +216,15 @@ class NvmlRun:
             if self._pausing:
                 return
             self._paused_ns += time.perf_counter_ns() - self._paused_at_ns
-            if self._ended_ns is None and time.perf_counter() >= self._due:
-                self._sample()
+            taken = self._samples
             self._condition.notify_all()
+            if self._thread is not None and not self._is_stopping and time.perf_counter() >= self._due:
+                self._wait_for(lambda: self._samples > taken)
+
+    def _wait_for(self, happens: Callable[[], bool]) -> None:
+        """Wait until the sampler has done something; but for one that is stuck in the driver only once."""
+        if not self._is_stuck:
+            self._is_stuck = not self._condition.wait_for(happens, nvml_library.PATIENCE)
 
     # -- what was seen ---------------------------------------------------------------------------------
 
@@ -254,6 +241,8 @@ class NvmlRun:
             none = Reading.unknown(BYTES, why)
             first, last = self._recorder.first, self._recorder.last
             unwatched = watched.health.unwatched()
+            if self._reason is not None:
+                unwatched = (self._reason, *unwatched)
             if self._memory.reason is not None:
                 unwatched = (f"device memory: {self._memory.reason}", *unwatched)
             return NvmlRecord(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pymllm.instrument.nvml_device import NvmlDevice, device_index, find_device
@@ -93,12 +93,18 @@ def process_memory(library: NvmlLibrary, device: NvmlDevice) -> ProcessMemory:
         )
         return ProcessMemory(Reading.unknown(BYTES, reason), Reading.unknown("processes", reason))
     others = Reading(len(processes) - len(mine), "processes")
-    sizes = [process.usedGpuMemory for process in mine]
-    if None in sizes:
-        return ProcessMemory(
-            Reading.unknown(BYTES, "the driver lists this process without its memory"), others
-        )
-    return ProcessMemory(Reading(sum(sizes), BYTES), others)
+    sizes = [_size_of(process) for process in mine]
+    unknown = next((size for size in sizes if not size.is_known), None)
+    return ProcessMemory(unknown or Reading(sum(size.value or 0 for size in sizes), BYTES), others)
+
+
+def _size_of(process: Any) -> Reading:
+    """Return the bytes of a listed process: of none, whoever is listed has more than 0."""
+    if process.usedGpuMemory:
+        return Reading(process.usedGpuMemory, BYTES)
+    told = "without its memory" if process.usedGpuMemory is None else "with 0 bytes, which no context has"
+    who = "this process" if process.pid == os.getpid() else f"process {process.pid}"
+    return Reading.unknown(BYTES, f"the driver lists {who} {told}")
 
 
 def _list_processes(library: NvmlLibrary, device: NvmlDevice) -> Any:
@@ -116,6 +122,11 @@ class DeviceUse:
     own: Reading
     others: Reading
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether the driver lists this process: only then are the others known, even without its bytes."""
+        return self.others.is_known
+
 
 class NvmlMemory:
     """Reads a device's memory now and then, without a thread."""
@@ -130,32 +141,40 @@ class NvmlMemory:
     def read(self) -> DeviceUse:
         """Return the device's memory, unknown where it cannot be read; NVML is opened when first asked."""
         try:
-            if self._device is None:
-                self._library.open()
-                self._device = find_device(self._library, device_index(self._name))
+            return self._library.within(self._read)
+        except Unreadable as reason:
+            used = Reading.unknown(BYTES, str(reason))
+            return DeviceUse(used, used, Reading.unknown("processes", str(reason)))
+
+    def _read(self) -> DeviceUse:
+        device = self._open()
+        try:
             if self._gauge is None:
-                self._gauge = MemoryGauge(self._library, self._device)
+                self._gauge = MemoryGauge(self._library, device)
             used = Reading(self._gauge.read(), BYTES)
         except Unreadable as reason:
             used = Reading.unknown(BYTES, str(reason))
-            if self._device is None:
-                self._library.close()
-                return DeviceUse(used, used, Reading.unknown("processes", str(reason)))
-        processes = process_memory(self._library, self._device)
+        processes = process_memory(self._library, device)
         return DeviceUse(used, processes.mine, processes.others)
 
     def holders(self) -> list[tuple[int, Reading]] | str:
         """Return the processes that the driver lists, with their bytes; or why it does not."""
         try:
-            if self._device is None:
-                self._library.open()
-                self._device = find_device(self._library, device_index(self._name))
-            found = _list_processes(self._library, self._device)
+            found = self._library.within(lambda: _list_processes(self._library, self._open()))
         except Unreadable as reason:
             return str(reason)
-        hidden = Reading.unknown(BYTES, "the driver does not tell")
-        sizes = [hidden if it.usedGpuMemory is None else Reading(it.usedGpuMemory, BYTES) for it in found]
-        return [(it.pid, size) for it, size in zip(found, sizes, strict=True)]
+        return [(it.pid, _size_of(it)) for it in found]
+
+    def _open(self) -> NvmlDevice:
+        """Open NVML and find the device, or leave NVML closed."""
+        if self._device is None:
+            self._library.open(None)
+            try:
+                self._device = find_device(self._library, device_index(self._name))
+            except Unreadable:
+                self._library.close()
+                raise
+        return self._device
 
     def close(self) -> None:
         """Let go of NVML; the next `read` opens it again."""
@@ -247,6 +266,18 @@ class HealthWatch:
             except Unreadable as reason:
                 self.notice(reason)
             self._events = None
+
+    def take(self) -> Health:
+        """Look at everything, return what was seen since the last time, and begin anew; lost is told once."""
+        was_lost = self._lost is not None
+        self._look_at_clocks()
+        self._look_at_events()
+        counts = self._counts()
+        self._since_start = tuple(_new(old, new) for old, new in zip(self._at_start, counts, strict=True))
+        found = self.seen()
+        self._at_start, self._bits = counts, 0
+        self._xids.clear()
+        return replace(found, lost=None) if was_lost else found
 
     def seen(self) -> Health:
         """Return what was seen so far; errors of memory are known only after `close`."""

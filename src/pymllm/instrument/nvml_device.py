@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pymllm.instrument.nvml_library import NvmlLibrary
+from pymllm.instrument.nvml_library import NvmlLibrary, ask_nvml
 from pymllm.instrument.reading import Unreadable
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -31,13 +31,19 @@ def visible_name(index: int, environment: Mapping[str, str]) -> int | str:
     text = environment.get(VARIABLE)
     if text is None:
         return index
-    names = _names(text)
-    if len(set(names)) < len(names):
+    names = shown_names(text)
+    if not names and _names(text):
         raise Unreadable(f"{VARIABLE}={text!r} names a device twice, for which CUDA shows none")
     if index >= len(names):
         devices = "1 device" if len(names) == 1 else f"{len(names)} devices"
         raise Unreadable(f"{VARIABLE}={text!r} shows {devices}, so none has index {index}")
     return names[index]
+
+
+def shown_names(text: str) -> list[int | str]:
+    """Return the indices and UUIDs of the devices that a value of the variable shows, in CUDA's order."""
+    names = _names(text)
+    return names if len(set(names)) == len(names) else []
 
 
 def _names(text: str) -> list[int | str]:
@@ -107,12 +113,69 @@ def device_index(device: Any) -> int | str:
     return index
 
 
+def visible_devices() -> list[int]:
+    """Return CUDA's indices of the devices that this process may use, the current one first, one at least.
+
+    A torch that is loaded knows their number, else ``CUDA_VISIBLE_DEVICES`` or NVML; nothing is initialised.
+    """
+    current = _current_index()
+    return sorted(range(max(1, current + 1, _count_visible())), key=lambda index: index != current)
+
+
+def _count_visible() -> int:
+    torch = sys.modules.get("torch")
+    with suppress(RuntimeError):  # of a driver that torch cannot ask
+        if torch is not None and (count := int(torch.cuda.device_count())):
+            return count
+    text = os.environ.get(VARIABLE)
+    if text is not None:
+        return len(shown_names(text))
+    with suppress(Unreadable):
+        return int(ask_nvml(lambda library: library.call("nvmlDeviceGetCount")))
+    return 0
+
+
+def device_names(environment: Mapping[str, str]) -> list[str]:
+    """Return the names by which ``CUDA_VISIBLE_DEVICES`` can show one device that this process may use each.
+
+    Those in the variable, or the UUIDs of all GPUs and MIG instances; `Unreadable` without NVML.
+    """
+    text = environment.get(VARIABLE)
+    if text is not None:
+        return [str(name) for name in shown_names(text)]
+    return ask_nvml(lambda library: [uuid for gpu in _gpus(library) for uuid in part_uuids(library, gpu)])
+
+
+def part_uuids(library: NvmlLibrary, gpu: Any) -> list[str]:
+    """Return the UUID of a GPU, or those of the MIG instances that it has; none where it cannot be read."""
+    if _is_divided(library, gpu):
+        return list(mig_uuids(library, gpu))
+    with suppress(Unreadable):
+        return [str(library.call("nvmlDeviceGetUUID", gpu))]
+    return []
+
+
+def usable_uuids(library: NvmlLibrary, environment: Mapping[str, str]) -> list[str] | None:
+    """Return the UUIDs of the devices that ``CUDA_VISIBLE_DEVICES`` shows; ``None`` for all, or in doubt."""
+    text = environment.get(VARIABLE)
+    if text is None:
+        return None
+    try:
+        return [_find_named(library, name).identity.uuid for name in shown_names(text)]
+    except Unreadable:
+        return None
+
+
+def _find_named(library: NvmlLibrary, name: int | str) -> NvmlDevice:
+    return _by_uuid(library, name) if isinstance(name, str) else _by_index(library, name)
+
+
 def cuda_uuid(index: int) -> str | None:
     """Return the bare UUID of a device, ``None`` unless CUDA is already in use: nothing is initialised."""
     torch = _torch_in_use()
     if torch is None or index >= torch.cuda.device_count():
         return None
-    return str(torch.cuda.get_device_properties(index).uuid)  # pragma: needs cuda
+    return str(torch.cuda.get_device_properties(index).uuid)
 
 
 def find_device(
@@ -128,9 +191,32 @@ def find_device(
         return _by_uuid(library, device)
     uuid = uuid_of(device)
     if uuid is not None:
-        return _by_uuid(library, f"GPU-{uuid}", f"MIG-{uuid}")
-    name = visible_name(device, os.environ)
-    return _by_uuid(library, name) if isinstance(name, str) else _by_index(library, name)
+        found = _by_uuid(library, f"GPU-{uuid}", f"MIG-{uuid}")
+        if found.identity.is_mig or not _is_divided(library, found.gpu):
+            return found
+        return _instance_of(library, found.gpu, device)  # CUDA has told the UUID of what it is part of
+    return _find_named(library, visible_name(device, os.environ))
+
+
+def _instance_of(library: NvmlLibrary, gpu: Any, index: int) -> NvmlDevice:
+    """Return the instance of a divided GPU that CUDA uses: the one of that name, or of that much memory."""
+    with suppress(Unreadable):
+        name = visible_name(index, os.environ)
+        if isinstance(name, str) and name.startswith("MIG-"):
+            return _by_uuid(library, name)
+    total = _torch_in_use().cuda.get_device_properties(index).total_memory
+    instances = list(_instances(library, gpu))
+    sizes = [int(library.call("nvmlDeviceGetMemoryInfo", it).total) for it in instances]
+    alike = [it for it, size in zip(instances, sizes, strict=True) if abs(size - total) <= size * _ALIKE]
+    if len(alike) != 1:
+        raise Unreadable(
+            f"CUDA device {index} is one of {len(instances)} MIG instances, and CUDA tells the UUID of the"
+            f" whole GPU; {len(alike)} of them have its {total} bytes: name it by its UUID in {VARIABLE}"
+        )
+    return _described(library, alike[0], gpu)
+
+
+_ALIKE = 0.05  # by which CUDA's number of bytes may differ from NVML's, which has the driver's reserve
 
 
 def _torch_in_use() -> Any:

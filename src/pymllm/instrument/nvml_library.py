@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from pymllm.instrument.reading import Unreadable
 
@@ -15,7 +16,9 @@ FUNCTION_NOT_FOUND = 13
 LOST = 15
 
 PATIENCE = 30.0
-"""Seconds after which a driver that does not open hangs; opening takes tens of milliseconds."""
+"""Seconds after which a driver that does not answer hangs; the slowest answers take tens of milliseconds."""
+
+Answer = TypeVar("Answer")
 
 _PACKAGE = "nvidia-ml-py is not installed; python -m pip install nvidia-ml-py brings it"
 
@@ -43,6 +46,7 @@ class NvmlLibrary:
     def __init__(self) -> None:
         self._pynvml: ModuleType | None = None
         self._pid = 0
+        self._calling: str | None = None  # the function of the driver that has not answered yet
 
     def open(self, patience: float | None = PATIENCE) -> None:
         """Load and initialise the library; `Unreadable` without package, library, driver or permission.
@@ -69,33 +73,48 @@ class NvmlLibrary:
     def _initialise(self, patience: float | None) -> None:
         if patience is None:
             self.call("nvmlInit")
-            return
+        else:
+            self.within(lambda: self.call("nvmlInit"), patience)
+
+    def within(self, ask: Callable[[], Answer], patience: float | None = None) -> Answer:
+        """Return what a function that calls the driver returns; `Unreadable` where that takes too long.
+
+        The function has a thread of its own, which can be left alone in a driver that never answers. Nobody
+        of this process asks the driver again then. Cost: some hundred microseconds.
+        """
         if _hung:
             raise Unreadable(_hung[0])
-        failed: list[Exception] = []
+        answers: list[Answer] = []
+        failed: list[BaseException] = []
 
-        def initialise() -> None:
+        def answer() -> None:
             try:
-                self.call("nvmlInit")
-            except Exception as error:
+                answers.append(ask())
+            except BaseException as error:
                 failed.append(error)
 
-        # A thread of its own can be left alone in a driver that never answers.
-        thread = threading.Thread(target=initialise, name="nvmlInit", daemon=True)
+        thread = threading.Thread(target=answer, name="pymllm-nvml-call", daemon=True)
         thread.start()
-        thread.join(patience)
-        if thread.is_alive():
-            _hung.append(f"nvmlInit: no answer within {patience:g} s, the driver hangs; see pymllm doctor")
-            raise Unreadable(_hung[0])
+        self.join(thread, patience)
         if failed:
             raise failed[0]
+        return answers[0]
+
+    def join(self, thread: threading.Thread, patience: float | None = None) -> None:
+        """Wait for a thread that calls the driver; `Unreadable`, and no more calls, where it is too long."""
+        seconds = PATIENCE if patience is None else patience
+        thread.join(seconds)
+        if thread.is_alive():
+            where = self._calling or "NVML"
+            _hung.append(f"{where}: no answer within {seconds:g} s, the driver hangs; see pymllm doctor")
+            raise Unreadable(_hung[0])
 
     def close(self) -> None:
         """Let go of the library; in a forked child, where there is nothing to let go of, do nothing."""
         if self._pynvml is None or self._pid != os.getpid():
             return
         try:
-            self.call("nvmlShutdown")
+            self.within(lambda: self.call("nvmlShutdown"))
         except Unreadable:
             pass  # A device that was lost takes the library with it; there is nothing left to close.
         finally:
@@ -109,6 +128,7 @@ class NvmlLibrary:
         function = getattr(self._pynvml, name, None)
         if function is None:
             raise NvmlFailure(f"{name}: this nvidia-ml-py lacks it", FUNCTION_NOT_FOUND)
+        self._calling = name
         try:
             return function(*arguments)
         except self._pynvml.NVMLError as error:
@@ -138,6 +158,20 @@ class NvmlLibrary:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def ask_nvml(ask: Callable[[NvmlLibrary], Answer]) -> Answer:
+    """Open NVML, return what a function learns from it, and close it; `Unreadable` without an answer."""
+    library = NvmlLibrary()
+
+    def answer() -> Answer:
+        library.open(None)
+        try:
+            return ask(library)
+        finally:
+            library.close()
+
+    return library.within(answer)
 
 
 def _said(error: Exception) -> str:

@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass
 
 from pymllm.instrument.nvml_device import DeviceIdentity
-from pymllm.instrument.reading import Reading
+from pymllm.instrument.reading import Reading, Unreadable
 
 
 class UsedMeans(enum.Enum):
@@ -161,3 +161,56 @@ class CurveRecorder:
     def curve(self) -> MemoryCurve:
         """Return what is kept."""
         return MemoryCurve(tuple(self._times), tuple(self._used))
+
+
+_PATIENCE = 3  # failures in a row after which a counter is not asked again
+
+
+class Channel:
+    """A number that is asked for at every sample, until it fails for good."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+        self.reason: str | None = None
+        self.failures = 0
+        self.is_open = True
+        self._count = 0
+        self._sum = 0
+        self._peak = 0
+        self._in_a_row = 0
+
+    def take(self, answer: int | Unreadable) -> None:
+        """Take an answer, or remember why there was none."""
+        if isinstance(answer, int):
+            self.add(answer)
+        else:
+            self.fail(answer)
+
+    def add(self, value: int) -> None:
+        """Take a sample."""
+        self._count += 1
+        self._sum += value
+        self._peak = max(self._peak, value)
+        self._in_a_row = 0
+
+    def fail(self, reason: Unreadable) -> None:
+        """Remember why; what never worked, or fails again and again, is not asked any more."""
+        self.reason = str(reason)
+        self.failures += self._count > 0
+        self._in_a_row += 1
+        self.is_open = self._count > 0 and self._in_a_row < _PATIENCE
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether it gave nothing when it was last asked."""
+        return self._in_a_row > 0
+
+    def mean(self) -> Reading:
+        """Return the mean of the samples, rounded."""
+        if not self._count:
+            return Reading.unknown(self.unit, self.reason or "no sample was taken")
+        return Reading(round(self._sum / self._count), self.unit)
+
+    def peak(self) -> Reading:
+        """Return the highest sample."""
+        return Reading(self._peak, self.unit) if self._count else self.mean()

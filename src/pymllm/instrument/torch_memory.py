@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from pymllm.errors import UsageError
+from pymllm.instrument.nvml_device import device_index
 from pymllm.instrument.reading import BYTES, COUNT, Reading
 
 
@@ -20,11 +22,14 @@ class AllocatorSource(Protocol):
     def identity(self) -> Hashable:
         """What two sources have in common that speak of the same allocator."""
 
+    def is_in_use(self) -> bool:
+        """Whether this process uses CUDA; initialises nothing."""
+
     def why_not(self) -> str | None:
-        """Return why the allocator cannot be asked now, or ``None``; initialises nothing."""
+        """Return why the allocator's counters tell nothing now, or ``None``; initialises nothing."""
 
     def backend(self) -> str:
-        """Return the allocator's kind: ``"native"`` or ``"cudaMallocAsync"``."""
+        """Return the allocator's kind: ``"native"`` or ``"cudaMallocAsync"``, or one that counts nothing."""
 
     def stats(self) -> Mapping[str, int]:
         """Return its counters, by the names of ``torch.cuda.memory_stats``."""
@@ -33,10 +38,22 @@ class AllocatorSource(Protocol):
         """Let the peaks begin anew from what is in use."""
 
     def settle(self) -> None:
-        """Wait for the device, so that what was freed on any stream counts as free."""
+        """Wait for the device, so that what was freed counts as free, and let cuBLAS give its memory back."""
 
     def release_cache(self) -> None:
         """Give the driver back what the allocator keeps for later."""
+
+    def segments(self) -> Sequence[Mapping[str, Any]]:
+        """Return what ``torch.cuda.memory_snapshot`` tells of the device."""
+
+    def pinned_host(self) -> Reading:
+        """Return the bytes of pinned host memory that tensors of this process hold."""
+
+    def is_recording(self) -> bool:
+        """Whether somebody records allocations already."""
+
+    def record_stacks(self, on: bool) -> None:
+        """Keep the stacks of what is allocated from now on, or stop."""
 
     def record_history(self, entries: int | None) -> None:
         """Keep that many of the last events, or stop with ``None``."""
@@ -45,50 +62,100 @@ class AllocatorSource(Protocol):
         """Write the history and what is allocated, for torch's viewer."""
 
 
+UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+"""Environment variable: torch takes each tensor's memory from the driver, past the allocator's counters."""
+
+
 class TorchAllocator:
-    """``torch.cuda``, asked only where this process uses it already: nothing is loaded or initialised."""
+    """``torch.cuda``, asked only where this process uses it already: nothing is loaded or initialised.
+
+    The device is CUDA's current one where none is given, and stays the one that it was when first asked.
+    """
 
     def __init__(self, device: Any = None) -> None:
         self._device = device
+        self._index: int | None = device if isinstance(device, int) else None
+
+    def is_in_use(self) -> bool:
+        """Whether this process has initialised CUDA through torch."""
+        torch = sys.modules.get("torch")
+        return torch is not None and _has_cuda(torch) and bool(torch.cuda.is_initialized())
 
     def why_not(self) -> str | None:
         """Return why there is nothing to ask."""
         torch = sys.modules.get("torch")
         if torch is None:
             return "torch is not loaded in this process"
-        if torch.version.cuda is None and torch.version.hip is None:
+        if not _has_cuda(torch):
             return f"torch {torch.__version__} is built without CUDA"
-        if not torch.cuda.is_initialized():  # pragma: needs cuda
+        if not torch.cuda.is_initialized():
             return "CUDA is not initialised in this process"
-        return None  # pragma: needs cuda
+        if UNCACHED in os.environ:
+            return f"{UNCACHED} is set, so memory goes past the counters of torch's allocator"
+        backend = self.backend()
+        if backend not in _COUNTING:
+            return f"torch's allocator is {backend}, which counts nothing"
+        return None
 
     @property
-    def identity(self) -> Hashable:  # pragma: needs cuda
+    def identity(self) -> Hashable:
         """Torch's index of the device."""
-        return int(self._cuda()._utils._get_device_index(self._device, optional=True))
+        return self._at()
 
-    def backend(self) -> str:  # pragma: needs cuda
+    def backend(self) -> str:
         """Return the allocator's kind."""
         return str(self._cuda().get_allocator_backend())
 
-    def stats(self) -> Mapping[str, int]:  # pragma: needs cuda
+    def stats(self) -> Mapping[str, int]:
         """Return ``torch.cuda.memory_stats``."""
-        found: Mapping[str, int] = self._cuda().memory_stats(self._device)
+        found: Mapping[str, int] = self._cuda().memory_stats(self._at())
         return found
 
-    def reset_peak(self) -> None:  # pragma: needs cuda
+    def reset_peak(self) -> None:
         """Call ``torch.cuda.reset_peak_memory_stats``."""
-        self._cuda().reset_peak_memory_stats(self._device)
+        self._cuda().reset_peak_memory_stats(self._at())
 
-    def settle(self) -> None:  # pragma: needs cuda
-        """Call ``torch.cuda.synchronize``."""
-        self._cuda().synchronize(self._device)
+    def settle(self) -> None:
+        """Call ``torch.cuda.synchronize`` where the device has a context, which a wait alone would make."""
+        if has_context(self._at()):
+            self._cuda().synchronize(self._at())
+        clear = getattr(sys.modules["torch"]._C, "_cuda_clearCublasWorkspaces", None)
+        if clear is not None:
+            clear()
 
-    def release_cache(self) -> None:  # pragma: needs cuda
+    def release_cache(self) -> None:
         """Call ``torch.cuda.empty_cache``."""
-        self._cuda().empty_cache()
+        if self.why_not() is None:
+            self._cuda().empty_cache()
 
-    def record_history(self, entries: int | None) -> None:  # pragma: needs cuda
+    def segments(self) -> Sequence[Mapping[str, Any]]:
+        """Return ``torch.cuda.memory_snapshot`` of this device."""
+        return [it for it in self._cuda().memory_snapshot() if it["device"] == self._at()]
+
+    def pinned_host(self) -> Reading:
+        """Return what ``torch.cuda.host_memory_stats`` says; its allocator rounds up to powers of two."""
+        if not self.is_in_use():
+            return Reading.unknown(BYTES, self.why_not() or "CUDA is not in use")
+        ask: Any = getattr(self._cuda(), "host_memory_stats", dict)
+        try:
+            found = ask().get(_PINNED)
+        except RuntimeError as error:
+            return Reading.unknown(BYTES, f"torch cannot tell: {error}")
+        if found is None:
+            return Reading.unknown(BYTES, f"this torch has no counter {_PINNED}")
+        return Reading(int(found), BYTES)
+
+    def is_recording(self) -> bool:
+        """Whether torch's record of allocations is on, where torch can tell."""
+        told = getattr(sys.modules["torch"]._C, "_cuda_isHistoryEnabled", None)
+        return told is not None and bool(told())
+
+    def record_stacks(self, on: bool) -> None:
+        """Switch torch's record of what is in use on, with Python's stacks, or off."""
+        record = self._cuda().memory._record_memory_history
+        record("state", context="state", stacks="python") if on else record(None)
+
+    def record_history(self, entries: int | None) -> None:
         """Switch torch's record of allocations on, with a bound, or off."""
         if entries is None:
             self._cuda().memory._record_memory_history(enabled=None)
@@ -99,8 +166,29 @@ class TorchAllocator:
         """Write what ``pytorch.org/memory_viz`` reads."""
         self._cuda().memory._dump_snapshot(str(path))
 
-    def _cuda(self) -> Any:  # pragma: needs cuda
+    def _cuda(self) -> Any:
         return sys.modules["torch"].cuda
+
+    def _at(self) -> int:
+        if self._index is None:
+            device = self._cuda().current_device() if self._device is None else self._device
+            named = device_index(device)
+            self._index = named if isinstance(named, int) else self._cuda().current_device()
+        return self._index
+
+
+_COUNTING = ("native", "cudaMallocAsync")
+_PINNED = "active_bytes.current"
+
+
+def _has_cuda(torch: Any) -> bool:
+    return torch.version.cuda is not None or torch.version.hip is not None
+
+
+def has_context(index: int) -> bool:
+    """Whether this process uses a device of CUDA, where torch can tell; else whether it may."""
+    told = getattr(sys.modules["torch"]._C, "_cuda_hasPrimaryContext", None)
+    return told is None or bool(told(index))
 
 
 _PEAKS = ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "active_bytes.all.peak")
@@ -134,12 +222,24 @@ class TorchMemoryRecord:
     active_peak: Reading
     alloc_retries: Reading  # within the run
     ooms: Reading
-    backend: str | None  # the allocator's kind; None where it could not be asked
+    backend: str | None  # the allocator's kind, which may count nothing; None where CUDA is not in use
 
 
 def read_torch_memory(source: AllocatorSource) -> TorchMemory:
     """Read the allocator's counters: some hundred microseconds, and the device is not waited for."""
     return _Counters.of(source).memory()
+
+
+def read_private_pools(source: AllocatorSource) -> Reading:
+    """Return the bytes that private pools hold for no tensor: those of segments that have a pool's number."""
+    reason = source.why_not()
+    if reason is not None:
+        return Reading.unknown(BYTES, reason)
+    try:
+        private = [it for it in source.segments() if any(it.get("segment_pool_id", ()))]
+    except RuntimeError as error:  # a backend without snapshots
+        return Reading.unknown(BYTES, f"torch gives no snapshot: {error}")
+    return Reading(sum(it["total_size"] - it["allocated_size"] for it in private), BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +252,14 @@ class _Counters:
 
     @classmethod
     def of(cls, source: AllocatorSource) -> _Counters:
-        reason = source.why_not()
-        if reason is not None:
-            return cls({}, None, reason)
-        return cls(source.stats(), source.backend(), None)
+        reason, backend = source.why_not(), None
+        try:
+            backend = source.backend() if source.is_in_use() else None
+            if reason is None:
+                return cls(source.stats(), backend, None)
+        except RuntimeError as error:  # a context that is dead, or an allocator that does not count
+            reason = f"torch cannot tell: {' '.join(str(error).split()) or type(error).__name__}"
+        return cls({}, backend, reason)
 
     def read(self, name: str, unit: str = BYTES) -> Reading:
         """Return a counter by torch's name, which the backend must really count."""

@@ -21,6 +21,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from pymllm.pytest_plugin.faults import (
+    begin_limit,
+    end_limit,
+    let_go,
+    look_at_health,
+    own_faults,
+    pytest_enter_pdb,
+    pytest_runtest_protocol,
+    say,
+    why_dead,
+)
+from pymllm.pytest_plugin.growth import judge_epochs
 from pymllm.pytest_plugin.promises import (
     expect_memory,
     expects_memory,
@@ -34,6 +46,7 @@ from pymllm.pytest_plugin.promises import (
 from pymllm.pytest_plugin.settings import (
     GPU,
     is_on,
+    lock_of,
     log_of,
     marker_of,
     needs_gpu,
@@ -56,7 +69,9 @@ Answer = TypeVar("Answer")
 __all__ = [
     "pytest_addoption",
     "pytest_configure",
+    "pytest_enter_pdb",
     "pytest_load_initial_conftests",
+    "pytest_runtest_protocol",
     "pytest_terminal_summary",
 ]
 
@@ -69,6 +84,7 @@ _failed: pytest.StashKey[bool] = pytest.StashKey()
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Let go of a GPU that an interrupted test had."""
     _leave(config)
+    let_go(config)
 
 
 # -- who may run -------------------------------------------------------------------------------------------
@@ -100,12 +116,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     _epochs_of(item)
     if not needs_gpu(item):
         return
+    dead = why_dead(item.config)
+    if dead is not None:
+        item.stash[_skipped] = f"not run, as the CUDA context of this process is dead: {dead}"
+        pytest.skip(item.stash[_skipped])
     from pymllm.testing.gpu_gate import why_no_cuda
 
     reason = why_no_cuda()
     if reason is None:
         _enter(item.config)
+        look_at_health(item)
         look_before(item)
+        begin_limit(item)
     elif is_on(item.config, "--require-gpu"):
         pytest.fail(f"needs a CUDA device, and --require-gpu forbids a skip; {reason}", pytrace=False)
     else:
@@ -128,41 +150,44 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     """Wait for the test's memory to come back if that was asked for; let the next test have the GPU."""
     try:
-        result = yield
+        with own_faults(item):
+            result = yield
         if expects_memory(item):
             wait_for_memory(
                 item, seconds_of(item.config), has_failed=item.stash.get(_failed, False), is_over=True
             )
         return result
     finally:
+        if needs_gpu(item):
+            end_limit()
         _leave(item.config)
 
 
 def _enter(config: pytest.Config) -> None:
     from pymllm.testing.gpu_gate import GpuBusyError, GpuGate
 
+    mode, seconds = lock_of(config)
     if _gate not in config.stash:
-        config.stash[_gate] = GpuGate(config.getoption("--gpu-lock"), functools.partial(_say_waiting, config))
+        config.stash[_gate] = GpuGate(mode, functools.partial(_say_waiting, config), seconds=seconds)
     try:
         config.stash[_gate].enter()
     except GpuBusyError as error:
-        pytest.fail(f"{error}; --gpu-lock=wait waits for it", pytrace=False)
+        remedy = "--gpu-lock=wait waits for it" if mode == "fail" else "--gpu-lock=wait:SECONDS waits longer"
+        busy = f"{error}; {remedy}"
+    else:
+        return
+    # Not inside the handler, or pytest shows the error twice.
+    pytest.fail(busy, pytrace=False)
+
+
+def _say_waiting(config: pytest.Config, who: str) -> None:
+    say(config, f"waiting for a GPU: {who}")
 
 
 def _leave(config: pytest.Config) -> None:
     gate = config.stash.get(_gate, None)
     if gate is not None:
         gate.leave()
-
-
-def _say_waiting(config: pytest.Config, who: str) -> None:
-    """Print which process has the GPU, so that a person knows why nothing happens."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    capture = config.pluginmanager.get_plugin("capturemanager")
-    if reporter is not None:
-        with nullcontext() if capture is None else capture.global_and_fixture_disabled():
-            reporter.ensure_newline()
-            reporter.write_line(f"waiting for a GPU: {who}")
 
 
 # -- how much they use -------------------------------------------------------------------------------------
@@ -173,25 +198,21 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Watch the memory of a test that has a limit or asks for it, and judge the limit."""
     limit = _limit_of(item)
     if limit is None and _memory not in item.stash:
-        result = yield
+        with own_faults(item):
+            result = yield
         _judge_touch(item)
         return result
-    from pymllm.testing.gpu_memory import record_text
-
     memory = item.stash[_memory] if _memory in item.stash else _make_memory()
     is_timed = "benchmark" in getattr(item, "fixturenames", ())
-    record: GpuMemoryRecord | None = None
     verdict: LimitVerdict | None = None
     untouched: str | None = None
     try:
-        with memory, memory.paused() if is_timed else nullcontext():
+        with memory, memory.paused() if is_timed else nullcontext(), own_faults(item):
             result = yield
     finally:
-        record = memory.summary()
-        verdict = None if limit is None else record.judge(*limit)
-        item.add_report_section("call", "GPU memory", record_text(record, verdict))
+        verdict = None if limit is None else memory.judge(*limit)
         untouched = why_untouched(item)
-        _log(item, record, verdict, untouched)
+        _report(item, memory, limit, untouched)
     if verdict is not None:
         _act_on(item, verdict)
     if untouched is not None:
@@ -224,10 +245,23 @@ def _make_memory() -> GpuMemory:
     return GpuMemory()
 
 
+def _report(
+    item: pytest.Item, memory: GpuMemory, limit: tuple[int, bool] | None, untouched: str | None
+) -> None:
+    """Put what a test used of each device that it touched into its report and the log."""
+    from pymllm.testing.gpu_memory import record_text
+
+    for record in memory.touched():
+        verdict = None if limit is None else record.judge(*limit)
+        name = "GPU memory" if record.index is None else f"GPU memory of cuda:{record.index}"
+        item.add_report_section("call", name, record_text(record, verdict))
+        _log(item, record, verdict, untouched)
+
+
 def _log(
     item: pytest.Item, record: GpuMemoryRecord, verdict: LimitVerdict | None, untouched: str | None
 ) -> None:
-    """Append a test's line to the log in one write, since other processes append to it, too."""
+    """Append a line about a test to the log in one write, since other processes append to it, too."""
     path = log_of(item.config)
     if path is None:
         return
@@ -266,7 +300,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
     @functools.wraps(once)
     def repeated(**arguments: Any) -> None:
-        _judge_epochs(pyfuncitem, functools.partial(once, **arguments), epochs=epochs)
+        judge_epochs(pyfuncitem, functools.partial(once, **arguments), epochs=epochs)
 
     pyfuncitem.obj = repeated
     try:
@@ -293,27 +327,6 @@ def _epochs_of(item: pytest.Item) -> int | None:
     return _read_marker(marker, read)
 
 
-def _judge_epochs(item: pytest.Item, work: Callable[[], object], **options: Any) -> LeakVerdict:
-    """Run work in epochs, put the verdict into the report, and fail the test if a layer leaks."""
-    from pymllm.instrument.leaks import run_epochs, why_unknown
-
-    __tracebackhide__ = True  # an error is in the test's own code
-    verdict = run_epochs(work, **options)
-    section = str(verdict)
-    if verdict.leaking:
-        from pymllm.testing.gpu_use import process_name, who_holds
-
-        section += f"\nin {process_name(os.getpid())}; of the GPU's memory: {who_holds()}"
-    item.add_report_section("call", "leaks", section)
-    if verdict.leaking:
-        found = "; ".join(map(str, verdict.leaking))
-        pytest.fail(f"memory leaks: {found}; in process {os.getpid()}, test {item.nodeid}", pytrace=False)
-    reason = why_unknown(verdict)
-    if reason is not None:
-        note_unjudged(item, f"leaks: {reason}")
-    return verdict
-
-
 # -- fixtures ----------------------------------------------------------------------------------------------
 
 
@@ -338,7 +351,7 @@ def gpu_memory(request: pytest.FixtureRequest) -> GpuMemory:
 @pytest.fixture
 def leak_check(request: pytest.FixtureRequest) -> Callable[..., LeakVerdict]:
     """Run work again and again and fail if it leaks: ``leak_check(work, epochs=12, slots=None)``."""
-    return functools.partial(_judge_epochs, request.node)
+    return functools.partial(judge_epochs, request.node)
 
 
 @pytest.fixture

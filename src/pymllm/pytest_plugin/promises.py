@@ -11,12 +11,14 @@ import pytest
 from pymllm.pytest_plugin.settings import (
     GPU,
     INI_MARKER,
+    TIMEOUT,
     is_on,
     log_of,
     marker_of,
     needs_gpu,
     seconds_of,
     strictness,
+    timeout_of,
 )
 
 if TYPE_CHECKING:
@@ -24,9 +26,10 @@ if TYPE_CHECKING:
 
 _UNJUDGED = "pymllm unjudged"
 _UNTOUCHED = "pymllm untouched"
+_HEALTH = "gpu_health"
 
 _touch: pytest.StashKey[GpuTouch] = pytest.StashKey()
-_return: pytest.StashKey[MemoryReturn] = pytest.StashKey()
+_return: pytest.StashKey[list[MemoryReturn]] = pytest.StashKey()
 
 
 # -- the use of the GPU, and its memory ---------------------------------------------------------------------
@@ -61,13 +64,15 @@ def expects_memory(item: pytest.Item) -> bool:
 
 def expect_memory(item: pytest.Item) -> None:
     """Read how much memory is in use, of which the test may leave no more."""
+    from pymllm.instrument.nvml_device import visible_devices
     from pymllm.testing.gpu_use import MemoryReturn
 
     if _return in item.stash:
         return
-    item.stash[_return] = MemoryReturn()
-    if item.stash[_return].unknown is not None:
-        note_unjudged(item, f"wait_for_gpu_memory: {item.stash[_return].unknown}")
+    item.stash[_return] = [MemoryReturn(index) for index in visible_devices()]
+    unknown = dict.fromkeys(it.unknown for it in item.stash[_return] if it.unknown is not None)
+    if unknown:
+        note_unjudged(item, f"wait_for_gpu_memory: {'; '.join(unknown)}")
 
 
 def wait_for_memory(
@@ -77,17 +82,36 @@ def wait_for_memory(
     from pymllm.testing.gpu_use import SECONDS
 
     __tracebackhide__ = True
-    memory = item.stash[_return]
+    memories = item.stash[_return]
+    until = SECONDS if seconds is None else seconds
+    reasons = []
     try:
-        reason = None
-        if memory.unknown is None:
-            reason = memory.wait(SECONDS if seconds is None else seconds, without_own=has_failed, **options)
+        for memory in memories:
+            if memory.unknown is None:
+                reasons.append(memory.wait(until, without_own=has_failed, **options))
     finally:
         if is_over:
-            memory.close()
+            for memory in memories:
+                memory.close()
             del item.stash[_return]
-    if reason is not None:
-        pytest.fail(f"GPU memory of {item.nodeid} has not come back: {reason}", pytrace=False)
+    found = "; ".join(reason for reason in reasons if reason is not None)
+    if found:
+        pytest.fail(f"GPU memory of {item.nodeid} has not come back: {found}", pytrace=False)
+
+
+# -- the health of the GPU ---------------------------------------------------------------------------------
+
+
+def note_health(item: pytest.Item, found: Sequence[str], *, may_fail: bool) -> None:
+    """Tell at the end of the run and in JUnit's file what happened to a GPU; a strict run fails the test."""
+    if not found:
+        return
+    why = "; ".join(found)
+    item.add_report_section("call", "GPU health", why)
+    item.user_properties.append((_HEALTH, f"{item.nodeid}: {why}"))
+    for name, is_forbidden in strictness(item.config).items():
+        if is_forbidden and may_fail:
+            pytest.fail(f"the GPU was not healthy, which {name} forbids: {why}", pytrace=False)
 
 
 # -- what nobody could judge -------------------------------------------------------------------------------
@@ -111,6 +135,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for report in reports
         if isinstance(report, pytest.TestReport)
     ]
+    seen = [it for report in reports for it in report.user_properties]
+    ill = dict.fromkeys(str(value) for name, value in seen if name == _HEALTH)
+    if ill:
+        terminalreporter.section("GPUs that were not healthy (pymllm)")
+        for one in ill:
+            terminalreporter.write_line(one)
     noted = [it for report in reports if report.when == "call" for it in report.user_properties]
     untouched = [value for name, value in noted if name == _UNTOUCHED]
     if untouched:
@@ -136,6 +166,7 @@ def _idle_options(config: pytest.Config, reports: Sequence[pytest.TestReport]) -
             "--require-gpu": is_on(config, "--require-gpu"),
             "--gpu-lock": config.getoption("--gpu-lock") != "wait",
             "--gpu-shard": config.getoption("--gpu-shard") is not None,
+            "--gpu-timeout": timeout_of(config) != TIMEOUT,
         }
         for name, is_given in given.items():
             if is_given:
@@ -143,6 +174,8 @@ def _idle_options(config: pytest.Config, reports: Sequence[pytest.TestReport]) -
                     f"{name}: no test that ran is marked {GPU}; where this project has a marker of its own"
                     f" for such tests, name it in its settings: {INI_MARKER} = gpu"
                 )
+    if config.getoption("--gpu-per-worker") and not config.getoption("tx", None):
+        yield "--gpu-per-worker: there is no worker; -n 2 of pytest-xdist makes two"
     log = log_of(config)
     if log is not None and not log.stat().st_size:
         yield f"--gpu-memory-log: {log} is empty; gpu_memory_limit and gpu_memory watch a test"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -28,6 +30,9 @@ SWITCHES = {
 INI_MARKER = "pymllm_gpu_marker"
 _INI_STRICT = "pymllm_gpu_strict"
 _INI_WAIT = "pymllm_gpu_wait"
+_MODES = ("wait", "fail", "off")
+_MOST_SECONDS = 86400
+TIMEOUT = 1800.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,10 +40,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup(*_GROUP)
     group.addoption(
         "--gpu-lock",
-        choices=("wait", "fail", "off"),
+        metavar="wait|wait:SECONDS|fail|off",
+        type=_read_lock,
         default="wait",
-        help="what a test that needs a GPU does while a test of any process has it: wait for it, fail, or run"
-        " all the same (default: wait)",
+        help="what a test that needs a GPU does while a test of any process has it: wait for it, at most an"
+        " hour or so many seconds, fail, or run all the same (default: wait)",
+    )
+    group.addoption(
+        "--gpu-timeout",
+        metavar="SECONDS",
+        type=_read_seconds,
+        default=TIMEOUT,
+        help="end the worker, or the run where there is none, in which a test that needs a GPU takes longer,"
+        " and show the stacks of its threads; 0 never does (default: 1800)",
     )
     group.addoption(
         "--gpu-memory-log",
@@ -50,6 +64,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N/M",
         type=_read_shard,
         help="of the tests that need a GPU run only those of shard N of M, such as 1/3",
+    )
+    group.addoption(
+        "--gpu-per-worker",
+        action="store_true",
+        help="let each worker of pytest-xdist see one of the GPUs that there are, in turn",
     )
     parser.addini(
         INI_MARKER,
@@ -64,6 +83,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         " (default: only tests with wait_for_gpu_memory wait)",
         default="",
     )
+
+
+def _read_lock(text: str) -> str:
+    mode, colon, seconds = text.partition(":")
+    if mode not in _MODES or (colon and mode != "wait"):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(_MODES)} and wait:SECONDS")
+    if colon:
+        _read_seconds(seconds)
+    return text
+
+
+def lock_of(config: pytest.Config) -> tuple[str, float]:
+    """Return what a test does whose GPU is in use, and for how many seconds it waits at most."""
+    mode, _, seconds = str(config.getoption("--gpu-lock")).partition(":")
+    return mode, float(seconds or 3600)
+
+
+def timeout_of(config: pytest.Config) -> float:
+    """Return how many seconds a test that needs a GPU may take; 0 for any."""
+    return float(config.getoption("--gpu-timeout"))
+
+
+def _read_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds in 0..{_MOST_SECONDS}")
+    return seconds
 
 
 def _read_shard(text: str) -> tuple[int, int]:
@@ -113,15 +162,36 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{INI_MARKER}: {theirs!r} is no marker's name; give one, such as gpu")
         config.addinivalue_line("markers", f"{theirs}: {_GPU_MEANS}")
     seconds_of(config)
+    if config.getoption("--gpu-per-worker") and is_worker(config):
+        show_one_gpu(str(config.workerinput["workerid"]))  # type: ignore[attr-defined]  # xdist's
     log = log_of(config)
-    if log is not None and not _is_worker(config):
+    if log is not None and not is_worker(config):
         try:
             log.write_bytes(b"")
         except OSError as error:
             raise pytest.UsageError(f"--gpu-memory-log={log}: {error.strerror or error}") from None
 
 
-def _is_worker(config: pytest.Config) -> bool:
+def show_one_gpu(worker: str) -> None:
+    """Let CUDA show this process one GPU, before anything uses it: the worker's number decides which."""
+    from pymllm.instrument.nvml_device import VARIABLE, device_names
+    from pymllm.instrument.reading import Unreadable
+
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        raise pytest.UsageError(
+            "--gpu-per-worker: CUDA is in use before the first test; let fixtures start it"
+        )
+    try:
+        names = device_names(os.environ)
+    except Unreadable as reason:
+        raise pytest.UsageError(f"--gpu-per-worker: {reason}; name the GPUs in {VARIABLE}") from None
+    if names:
+        os.environ[VARIABLE] = names[int(worker.removeprefix("gw")) % len(names)]
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process is a worker of pytest-xdist."""
     return hasattr(config, "workerinput")
 
 

@@ -70,6 +70,7 @@ class NvmlOfTest(Struct, frozen=True):
     used_start: Reading
     used_peak: Reading
     curve: CurveOfDevice
+    invalid: tuple[str, ...] = ()  # what happened to the device that spoils figures
 
 
 class TorchOfTest(Struct, frozen=True):
@@ -87,6 +88,12 @@ class GpuMemoryDocument(Struct, frozen=True):
     limit: LimitOfTest | None
     nvml: NvmlOfTest
     torch: TorchOfTest
+    index: int | None = None  # CUDA's of the device, where several were watched
+
+    @property
+    def name(self) -> str:
+        """The test, and the device where there are several."""
+        return self.test if self.index is None else f"{self.test} on cuda:{self.index}"
 
 
 class SampledRow(Struct, frozen=True):

@@ -6,18 +6,26 @@ import functools
 import os
 import re
 import tempfile
+import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from pymllm.instrument.nvml_device import device_index, find_device
-from pymllm.instrument.nvml_library import NvmlLibrary
+from pymllm.instrument.nvml_device import VARIABLE, find_device, shown_names, visible_devices
+from pymllm.instrument.nvml_library import ask_nvml
 from pymllm.instrument.reading import Unreadable
 
 FOLDER = "PYMLLM_GPU_LOCKS"
 """Environment variable: the folder of the locks, where it is not that of temporary files."""
 
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+SECONDS = 3600.0
+"""How long somebody waits for a GPU at most."""
+
+_LOOK = 0.01  # seconds between two tries: no test waits long for its turn
 
 
 class GpuBusyError(Exception):
@@ -44,23 +52,32 @@ class GpuLock:
         """Whether this object holds the lock."""
         return self._file is not None
 
-    def acquire(self, *, wait: bool = True, before_waiting: Callable[[str], object] | None = None) -> None:
-        """Take the lock, ``wait`` for it once ``before_waiting`` was told who has it, or `GpuBusyError`."""
-        import fcntl  # Not at the top: a system without it can still load the plugin.
+    def acquire(
+        self,
+        *,
+        wait: bool = True,
+        seconds: float = SECONDS,
+        before_waiting: Callable[[str], object] | None = None,
+    ) -> None:
+        """Take the lock, or `GpuBusyError`: at once, or after so many ``seconds`` of waiting.
 
+        ``before_waiting`` is told who has it.
+        """
         if self._file is not None:
             return
         file = self._open()
         try:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            until = time.monotonic() + (seconds if wait else 0)
+            is_told = False
+            while not _try_lock(file):
                 who = f"{self.device} is in use by {_holder(file)}"
-                if not wait:
-                    raise GpuBusyError(f"{who}; its lock is {self.path}") from None
-                if before_waiting is not None:
+                if time.monotonic() >= until:
+                    waited = f", for which {seconds:.1f} s were waited" if wait else ""
+                    raise GpuBusyError(f"{who}{waited}; its lock is {self.path}")
+                if before_waiting is not None and not is_told:
                     before_waiting(who)
-                fcntl.flock(file, fcntl.LOCK_EX)
+                    is_told = True
+                time.sleep(_LOOK)
             self._sign()
         except BaseException:
             os.close(file)
@@ -89,6 +106,16 @@ class GpuLock:
             self.path.write_text(f"process {os.getpid()}\n", encoding="ascii")
 
 
+def _try_lock(file: int) -> bool:
+    import fcntl  # Not at the top: a system without it can still load the plugin.
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _holder(file: int) -> str:
     """Return who signed the file last: whoever has the lock, if the file is that user's."""
     return os.pread(file, 64, 0).decode("ascii", "replace").strip() or "another process"
@@ -100,48 +127,89 @@ MODES = ("wait", "fail", "off")
 
 @functools.cache
 def why_no_cuda() -> str | None:
-    """Return why there is no CUDA device for torch, or ``None``; loads torch, so ask only where needed."""
+    """Return why there is no CUDA device for torch and what to do, or ``None``; loads torch."""
     try:
         import torch
     except ImportError as error:
         return f"torch cannot be imported: {error}"
-    return None if torch.cuda.is_available() else "torch.cuda.is_available() is False"
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"torch {torch.__version__} is built without CUDA; pytorch.org/get-started has builds with it"
+    with warnings.catch_warnings(record=True) as said:  # an error at set-up where warnings are errors
+        warnings.simplefilter("always")
+        try:
+            if torch.cuda.is_available():
+                return None
+        except RuntimeError as error:
+            return f"CUDA cannot be asked: {' '.join(str(error).split())}"
+    shown = os.environ.get(VARIABLE)
+    if shown is not None and not shown_names(shown):
+        return f"{VARIABLE}={shown!r} shows no device; unset it, or name one, such as {VARIABLE}=0"
+    told = "; ".join(dict.fromkeys(" ".join(str(it.message).split()) for it in said))
+    return f"CUDA does not start: {told}" if told else f"torch.cuda.is_available() is False; {_driver_says()}"
 
 
-def device_name() -> str:
-    """Return the UUID of the current device of CUDA; NVML is asked first, which initialises no CUDA."""
+def _driver_says() -> str:
+    """Return whether there is a driver and what it lists, with what to do next."""
     try:
-        with NvmlLibrary() as library:
-            return find_device(library, device_index(None)).identity.uuid
+        count = ask_nvml(lambda library: library.call("nvmlDeviceGetCount"))
+    except Unreadable as reason:
+        return (
+            f"the NVIDIA driver cannot be asked either ({reason}): nvidia-smi must list a GPU first, and a"
+            " container be started with one, as by docker run --gpus all"
+        )
+    return f"the driver lists {count} of them: pymllm doctor shows more"
+
+
+def device_names() -> list[str]:
+    """Return the UUIDs of the devices that this process may use; NVML is asked, which initialises no CUDA."""
+    indices = visible_devices()
+    try:
+        return ask_nvml(lambda library: [find_device(library, it).identity.uuid for it in indices])
     except Unreadable:
         import torch
 
-        return f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+        return [f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in indices]
 
 
 class GpuGate:
-    """Lets one test at a time on a GPU, by one of `MODES`; ``before_waiting`` is told who has it."""
+    """Lets one test at a time on the GPUs of a process, by one of `MODES`.
+
+    It takes their locks in the order of their names, so that nobody waits for a process that waits for it;
+    ``before_waiting`` is told who has one.
+    """
 
     def __init__(
         self,
         mode: str,
         before_waiting: Callable[[str], object],
-        name_device: Callable[[], str] | None = None,
+        name_devices: Callable[[], list[str]] | None = None,
+        seconds: float = SECONDS,
     ) -> None:
+        self._seconds = seconds
         self._mode = mode
         self._before_waiting = before_waiting
-        self._name_device = name_device or device_name
-        self._lock: GpuLock | None = None
+        self._name_devices = name_devices or device_names
+        self._locks: list[GpuLock] | None = None
 
     def enter(self) -> None:
-        """Take the GPU for a test; with the mode ``"fail"`` it is a `GpuBusyError` where somebody has it."""
+        """Take the GPUs for a test; with the mode ``"fail"``, `GpuBusyError` where somebody has one."""
         if self._mode == "off":
             return
-        if self._lock is None:
-            self._lock = GpuLock(self._name_device())
-        self._lock.acquire(wait=self._mode == "wait", before_waiting=self._before_waiting)
+        if self._locks is None:
+            self._locks = [GpuLock(name) for name in sorted(set(self._name_devices()))]
+        try:
+            until = time.monotonic() + self._seconds
+            for lock in self._locks:
+                lock.acquire(
+                    wait=self._mode == "wait",
+                    seconds=max(0.0, until - time.monotonic()),
+                    before_waiting=self._before_waiting,
+                )
+        except BaseException:
+            self.leave()
+            raise
 
     def leave(self) -> None:
-        """Give the GPU to the next; nothing where this has it not."""
-        if self._lock is not None:
-            self._lock.release()
+        """Give the GPUs to the next; nothing where this has none."""
+        for lock in self._locks or ():
+            lock.release()

@@ -7,16 +7,22 @@ import enum
 import itertools
 import json
 import re
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
 from pymllm.instrument.nvml import NvmlTracker
 from pymllm.instrument.nvml_counters import DeviceUse, NvmlMemory
+from pymllm.instrument.nvml_device import visible_devices
 from pymllm.instrument.nvml_record import MemoryCurve, NvmlRecord
 from pymllm.instrument.reading import BYTES, Reading
-from pymllm.instrument.torch_memory import AllocatorSource, TorchMemoryRecord, TorchMemoryTracker
+from pymllm.instrument.torch_memory import (
+    AllocatorSource,
+    TorchAllocator,
+    TorchMemoryRecord,
+    TorchMemoryTracker,
+)
 
 _UNITS = {
     "B": 1,
@@ -76,6 +82,7 @@ class GpuMemoryRecord:
     own_start: Reading  # bytes that the driver attributes to this process
     own_end: Reading
     others: Reading  # how many other processes used the device, before or after: the higher number
+    index: int | None = None  # CUDA's of the device, where several were watched
 
     @property
     def tensors(self) -> Reading:
@@ -101,17 +108,28 @@ class GpuMemoryRecord:
         alone = self._alone(self.device)
         return alone.minus(self.torch.reserved_peak.minus(self.torch.start.reserved))
 
+    @property
+    def is_touched(self) -> bool:
+        """Whether the test took memory of the device, or this process is listed on it."""
+        return bool(self.tensors.value) or self.own_end.is_known
+
+    @property
+    def added(self) -> int:
+        """Bytes that the test took at its peak, as far as that is known."""
+        return self.tensors.value or self.device.value or 0
+
     def judge(self, limit: int, whole_device: bool = False) -> LimitVerdict:
         """Say whether the memory used on top of what was in use before stayed within a limit, in bytes.
 
         Where torch's allocator tells, its tensors are judged, nothing else: what is `beside` it comes with
         whichever test is the first to launch a kernel or to open a library. Elsewhere the device is asked,
         and counts only if this process is alone on it, so that a test which kept its limit is never accused;
-        with ``whole_device`` everything counts.
+        with ``whole_device`` everything counts. An allocator that is in use and counts nothing leaves the
+        limit unknown: the device also has the context, and pools that are larger than what is in them.
         """
         if whole_device:
             found = [(self.device, "the whole device, by NVML")]
-        elif self.tensors.is_known:
+        elif self.tensors.is_known or self.torch.backend is not None:
             found = [(self.tensors, "tensors, by torch's allocator")]
         else:
             found = [
@@ -120,7 +138,7 @@ class GpuMemoryRecord:
             ]
         known = [(reading.value, reading, by) for reading, by in found if reading.value is not None]
         if not known:
-            asked = [*([] if whole_device else [self.tensors]), found[0][0]]
+            asked = [*([] if whole_device else [self.tensors]), *(reading for reading, _ in found[:1])]
             why = Reading.unknown(BYTES, "; ".join(dict.fromkeys(str(it.reason) for it in asked)))
             return LimitVerdict(limit, LimitOutcome.UNKNOWN, why, "nobody")
         value, reading, by = max(known, key=lambda it: it[0])
@@ -128,7 +146,8 @@ class GpuMemoryRecord:
         if outcome is LimitOutcome.KEPT and by.endswith("after it ran"):
             why = Reading.unknown(BYTES, f"{reading} more are in use after it, and the peak was not measured")
             return LimitVerdict(limit, LimitOutcome.UNKNOWN, why, "nobody")
-        return LimitVerdict(limit, outcome, reading, by)
+        where = "" if self.index is None else f", on cuda:{self.index}"
+        return LimitVerdict(limit, outcome, reading, by + where)
 
     def _alone(self, reading: Reading) -> Reading:
         """Return a reading of the whole device, known only if no other process uses the device."""
@@ -142,35 +161,45 @@ class GpuMemoryRecord:
         return Reading.unknown(BYTES, f"the memory in use may not be this process's: {others}")
 
 
-class GpuMemory:
-    """Watches a device, as `NvmlTracker` takes it, and torch's allocator while a test runs."""
+class _Watch:
+    """Watches one device and torch's allocator on it."""
 
     def __init__(
         self,
-        device: Any = None,
-        *,
-        hz: float = 10.0,
-        source: AllocatorSource | None = None,
-        use: Callable[[], DeviceUse] | None = None,
+        device: Any,
+        hz: float,
+        source: AllocatorSource | None,
+        use: Callable[[], DeviceUse] | None,
+        index: int | None = None,
     ) -> None:
+        self._index = index
         self._nvml = NvmlTracker(device, hz=hz)
-        self._torch = TorchMemoryTracker(None if isinstance(device, str) else device, source=source)
+        self._source = source or TorchAllocator(device)
+        self._torch = TorchMemoryTracker(source=self._source)
         self._processes = NvmlMemory(device)
         self._use = self._processes.read if use is None else use
         self._before = self._after = _NOT_READ
 
-    def __enter__(self) -> Self:
+    def enter(self) -> None:
+        """Begin to watch."""
+        self._settle()  # or whichever test is the first to multiply pays for the workspace of cuBLAS
         self._before = self._use()
         self._after = _NOT_READ
         self._torch.__enter__()
         self._nvml.__enter__()
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self._nvml.__exit__(*error)
-        self._torch.__exit__(*error)
+    def leave(self) -> None:
+        """Stop watching, and read what is read at the end."""
+        self._nvml.__exit__()
+        self._torch.__exit__()
         self._after = self._use()
         self._processes.close()
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._source.is_in_use():
+            with suppress(RuntimeError):  # of a device that has failed; whoever waits for it next is told
+                self._source.settle()
 
     def paused(self) -> AbstractContextManager[None]:
         """Take no sample inside: for regions that are timed."""
@@ -191,7 +220,66 @@ class GpuMemory:
             own_start=self._before.own,
             own_end=self._after.own,
             others=unknown or max(others, key=lambda it: it.value or 0),
+            index=self._index,
         )
+
+
+class GpuMemory:
+    """Watches one device, as `NvmlTracker` takes it, or each that this process may use, while a test runs."""
+
+    def __init__(
+        self,
+        device: Any = None,
+        *,
+        hz: float = 10.0,
+        source: AllocatorSource | None = None,
+        use: Callable[[], DeviceUse] | None = None,
+    ) -> None:
+        one = device is not None or source is not None or use is not None
+        indices = [] if one else visible_devices()
+        if len(indices) > 1:
+            self._watches = [_Watch(index, hz, None, None, index) for index in indices]
+        else:
+            self._watches = [_Watch(device, hz, source, use)]
+
+    def __enter__(self) -> Self:
+        for watch in self._watches:
+            watch.enter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for watch in reversed(self._watches):
+            watch.leave()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take no sample inside: for regions that are timed."""
+        with ExitStack() as stack:
+            for watch in self._watches:
+                stack.enter_context(watch.paused())
+            yield
+
+    @property
+    def curve(self) -> MemoryCurve:
+        """Memory over time, so far, of the device of which the test took most."""
+        return self._watches[0].curve if len(self._watches) == 1 else self.summary().nvml.curve
+
+    def summary(self) -> GpuMemoryRecord:
+        """Return what was seen so far of the device of which the test took most, else of the current one."""
+        return max(self.touched(), key=lambda it: it.added)
+
+    def touched(self) -> list[GpuMemoryRecord]:
+        """Return what was seen of each device that the test touched; if of none, of the current one."""
+        records = [watch.summary() for watch in self._watches]
+        return [it for it in records if it.is_touched] or records[:1]
+
+    def judge(self, limit: int, whole_device: bool = False) -> LimitVerdict:
+        """Judge a limit, in bytes, on each device that the test touched; the worst verdict counts."""
+        verdicts = [it.judge(limit, whole_device) for it in self.touched()]
+        return max(verdicts, key=lambda it: (_WORSE.index(it.outcome), it.found.value or 0))
+
+
+_WORSE = (LimitOutcome.KEPT, LimitOutcome.UNKNOWN, LimitOutcome.EXCEEDED)
 
 
 _NOT_READ = DeviceUse(

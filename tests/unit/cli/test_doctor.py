@@ -112,6 +112,8 @@ def test_a_library_that_crashes_does_not_take_the_command_along(doctor: Doctor) 
         (("--min-free", "6.6"), {}, 4, "sick GPU GPU-00000000-fake: 6.6 GiB free are wanted, there are 6.5"),
         (("--min-free", "1"), {"fail.nvmlDeviceGetMemoryInfo_v2": 13, "v1.used": "all"}, 4,
          "sick GPU GPU-00000000-fake: 1.0 GiB free are wanted, and NVML does not tell"),
+        (("--min-free", "6"), {"mig": 1, "gpu0.v1.used": "all", "gpu0.fail.nvmlDeviceGetMemoryInfo_v2": 13,
+          "gpu0.mig0.fail.nvmlDeviceGetMemoryInfo_v2": 0}, 0, "healthy"),
         (("--require-gpu",), {}, 4, "sick no CUDA device for torch: "),
     ],
 )  # fmt: skip

@@ -28,7 +28,14 @@ from pymllm.instrument.slope import Slope, estimate_slope
 from tests.fake_nvml.machine import GIB, MIB, on_machine, say, users
 from tests.unit.instrument.fake_allocator import SEGMENT, FakeAllocator
 
-FIELDS = {Layer.SLOTS: "slots", Layer.LIVE: "live", Layer.CACHE: "cache", Layer.DEVICE: "own"}
+FIELDS = {
+    Layer.SLOTS: "slots",
+    Layer.LIVE: "live",
+    Layer.CACHE: "cache",
+    Layer.POOLS: "pools",
+    Layer.DEVICE: "own",
+    Layer.PINNED: "pinned",
+}
 STILL = Checkpoint(
     at=0.0,
     slots=Reading(3, "slots"),
@@ -38,6 +45,8 @@ STILL = Checkpoint(
     own=Reading(300 * MIB, BYTES),
     device=Reading(400 * MIB, BYTES),
     others=Reading(0, "processes"),
+    pools=Reading(2 * MIB, BYTES),
+    pinned=Reading(4 * MIB, BYTES),
 )
 
 
@@ -61,7 +70,7 @@ def test_a_still_program_leaks_nowhere() -> None:
     assert verdict.leaking == ()
     assert str(verdict).splitlines()[0] == "slots: no leak"
     assert (
-        str(verdict).splitlines()[3] == "device: no leak (growth of up to 262,144 bytes per epoch is allowed)"
+        str(verdict).splitlines()[4] == "device: no leak (growth of up to 262,144 bytes per epoch is allowed)"
     )
 
 
@@ -299,21 +308,31 @@ class Server:
         self.allocator.pinned += 1
         self.allocator.reserved += SEGMENT
 
+    def keep_a_graph(self) -> None:
+        self.allocator.private += SEGMENT
+        self.allocator.pinned += 1
+        self.allocator.reserved += SEGMENT
+
     def take_beside_the_allocator(self) -> None:
         self.beside += 3 * MIB
+
+    def pin_host_memory(self) -> None:
+        self.allocator.host += 1 << 20
 
 
 PLANTS = {
     Layer.SLOTS: Server.lose_a_slot,
     Layer.LIVE: Server.keep_a_tensor,
     Layer.CACHE: Server.pin_a_segment,
+    Layer.POOLS: Server.keep_a_graph,
     Layer.DEVICE: Server.take_beside_the_allocator,
+    Layer.PINNED: Server.pin_host_memory,
 }
 
 
 @pytest.mark.parametrize("layer", Layer)
 def test_a_planted_leak_is_caught_and_named(layer: Layer) -> None:
-    """One leak, one layer accused, the other three acquitted."""
+    """One leak, one layer accused, the others acquitted."""
     server = Server()
     verdict = server.verdict(plant=lambda: PLANTS[layer](server))
     assert [it.layer for it in verdict.leaking] == [layer], str(verdict)
@@ -329,7 +348,7 @@ def test_leaks_in_all_layers_are_told_apart() -> None:
     slopes = [it.slope.value for it in verdict.leaking if it.slope is not None]
     assert slopes[0] == 1
     assert slopes[1] == 1024
-    assert slopes[3] == 3 * MIB
+    assert slopes[3:] == [SEGMENT, 3 * MIB, 1 << 20]
 
 
 def test_a_program_that_lets_go_does_not_leak() -> None:
@@ -382,7 +401,7 @@ def test_garbage_is_collected_before_a_checkpoint() -> None:
     assert allocator.settled == 10
 
 
-def test_without_cuda_three_layers_are_unknown() -> None:
+def test_without_cuda_only_slots_are_known() -> None:
     """Slots can be counted anywhere; the rest has its reason."""
     unread = Reading.unknown(BYTES, "no driver")
     nothing = DeviceUse(unread, unread, Reading.unknown("processes", "no driver"))
@@ -394,7 +413,9 @@ def test_without_cuda_three_layers_are_unknown() -> None:
         "slots: no leak",
         "live bytes: unknown (built without CUDA)",
         "allocator cache: unknown (built without CUDA)",
+        "private pools: unknown (built without CUDA)",
         "device: unknown (no driver)",
+        "pinned host memory: unknown (built without CUDA)",
     ]
     assert allocator.settled == 0
 
@@ -507,6 +528,18 @@ def test_growth_on_the_device_is_seen_through_the_driver() -> None:
     assert hidden.outcome is Outcome.UNKNOWN
     assert "may be another process's" in str(hidden)
     assert through_the_driver(lambda epoch: MIB).of(Layer.DEVICE).outcome is Outcome.NO_LEAK
+
+
+@on_machine()
+def test_no_bytes_of_a_process_that_is_listed_are_not_believed() -> None:
+    """A leak beside torch is seen on the device, which it has alone, and not among others."""
+    for others, outcome in ((0, Outcome.LEAK), (1, Outcome.UNKNOWN)):
+        with LeakCheck() as check:
+            for epoch in range(12):
+                listed = [f"{os.getpid()}:0", *[f"1:{GIB}"] * others]
+                say(used=GIB + epoch * 64 * MIB, processes=" ".join(listed))
+                assert "with 0 bytes, which no context has" in str(check.checkpoint().own.reason)
+        assert check.verdict().of(Layer.DEVICE).outcome is outcome
 
 
 # -- on a device ---------------------------------------------------------------------------------------

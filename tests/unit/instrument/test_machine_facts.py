@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import warnings
@@ -198,6 +199,25 @@ def test_a_gpu_that_calls_for_a_person_is_sick() -> None:
     assert ecc == "GPU 1 (GPU-00000001-fake): 2 uncorrected ECC errors since the driver was loaded"
     assert rows == "GPU 2 (GPU-00000002-fake): a row of memory could not be remapped"
     assert users() == 0
+
+
+@on_machine(gpus=4)
+def test_the_trouble_of_others_gpus_is_not_ours() -> None:
+    """What CUDA does not show to this process may be lost, full or failing; in doubt it counts."""
+    state: dict[str, object] = {"gpus": 4, "gpu0__lost": 1, "gpu1__ecc__uncorrected": 2, "gpu2__mig": 1}
+    say(**state)
+    os.environ["CUDA_VISIBLE_DEVICES"] = "GPU-00000003"
+    assert (nvml_facts().sick, nvml_facts().usable) == ((), ("GPU-00000003-fake",))
+    os.environ["CUDA_VISIBLE_DEVICES"] = "MIG-00000002"
+    assert (nvml_facts().sick, nvml_facts().usable) == ((), ("MIG-00000002-0000-fake",))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    assert (nvml_facts().sick, nvml_facts().usable) == ((), ())
+    for shown in ("GPU-00000001", "GPU-0"):  # the one that fails, and a name that could be many
+        os.environ["CUDA_VISIBLE_DEVICES"] = shown
+        assert "2 uncorrected ECC errors" in nvml_facts().sick[-1]
+    del os.environ["CUDA_VISIBLE_DEVICES"]
+    assert nvml_facts().usable == ("GPU-00000001-fake", "MIG-00000002-0000-fake", "GPU-00000003-fake")
+    assert len(nvml_facts().sick) == 2
 
 
 def test_a_cuda_that_complains_makes_a_machine_sick(monkeypatch: pytest.MonkeyPatch) -> None:

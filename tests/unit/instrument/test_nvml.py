@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.instrument.nvml import Channel, NvmlRun, NvmlTracker
-from pymllm.instrument.nvml_record import UsedMeans
+from pymllm.instrument import nvml_library
+from pymllm.instrument.nvml import NvmlRun, NvmlTracker
+from pymllm.instrument.nvml_counters import NvmlMemory
+from pymllm.instrument.nvml_record import Channel, UsedMeans
 from pymllm.instrument.reading import PERCENT, Reading, Unreadable
 from tests.fake_nvml.machine import GIB, MIB, NAME, FakeNvml, calls, on_machine, raised, readers, say, users
 
@@ -480,3 +482,38 @@ def test_a_record_amid_a_run_says_what_is_known_so_far() -> None:
     assert run.record().used_end.value == 2 * GIB
     assert run.record().is_valid is True
     assert run.record() == run.record()
+
+
+@on_machine()
+def test_a_driver_that_hangs_in_the_middle_holds_nobody() -> None:
+    """Neither the end of the run, nor a pause, nor a look at the record, nor whoever asks after it."""
+    nvml_library.PATIENCE = 0.2
+    began = time.monotonic()
+    with NvmlTracker(hz=500) as tracker:
+        say(hang__nvmlDeviceGetMemoryInfo_v2=1)
+        while not tracker._started()._is_sampling:
+            time.sleep(0.001)
+        time.sleep(0.05)
+        for _ in range(100):
+            with tracker.paused():
+                assert tracker.summary().device is not None
+    hung = "nvmlDeviceGetMemoryInfo: no answer within 0.2 s, the driver hangs; see pymllm doctor"
+    assert hung in tracker.summary().unwatched
+    assert tracker.summary().is_valid is None
+    for reason in (NvmlMemory().read().used.reason, NvmlMemory().holders()):
+        assert reason == hung
+    with NvmlTracker() as tracker:
+        pass
+    assert tracker.summary().reason == hung
+    assert time.monotonic() - began < 10
+
+
+@on_machine(hang__nvmlDeviceGetMemoryInfo_v2=1)
+def test_a_driver_that_hangs_at_the_start_holds_nobody() -> None:
+    """The first question has a limit, too."""
+    nvml_library.PATIENCE = 0.2
+    reason = "nvmlDeviceGetMemoryInfo: no answer within 0.2 s, the driver hangs; see pymllm doctor"
+    assert NvmlMemory().read().own.reason == reason
+    with NvmlTracker() as tracker:
+        pass
+    assert tracker.summary().reason == reason

@@ -9,10 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.instrument.nvml_device import cuda_uuid, device_index, find_device, mig_uuids, visible_name
+from pymllm.instrument import nvml_device
+from pymllm.instrument.nvml_device import (
+    cuda_uuid,
+    device_index,
+    device_names,
+    find_device,
+    mig_uuids,
+    visible_devices,
+    visible_name,
+)
 from pymllm.instrument.nvml_library import FUNCTION_NOT_FOUND, LOST, NvmlFailure, NvmlLibrary
 from pymllm.instrument.reading import Unreadable
-from tests.fake_nvml.machine import calls, on_machine, raised, say, users
+from tests.fake_nvml.machine import GIB, calls, on_machine, raised, say, users
 
 PROCESSES = "nvmlDeviceGetComputeRunningProcesses"
 
@@ -229,7 +238,7 @@ def test_a_driver_that_knows_no_mig_has_whole_gpus() -> None:
     assert found(1) == "GPU-00000001-fake"
 
 
-@on_machine(gpus=2, gpu1__mig=2)
+@on_machine(gpus=3, gpu1__mig=2)
 def test_cudas_own_uuid_comes_first() -> None:
     """A device that CUDA uses is looked for by its UUID, of a GPU or of an instance."""
     with NvmlLibrary() as library:
@@ -237,7 +246,7 @@ def test_cudas_own_uuid_comes_first() -> None:
         def said(uuid: str) -> str:
             return find_device(library, 0, uuid_of=lambda index: uuid).identity.uuid
 
-        assert said("00000001-fake") == "GPU-00000001-fake"
+        assert said("00000002-fake") == "GPU-00000002-fake"
         assert said("00000001-0001-fake") == "MIG-00000001-0001-fake"
         assert "no device has a UUID" in raised(Unreadable, said, "77")
 
@@ -338,3 +347,54 @@ def test_a_closed_library_answers_nothing() -> None:
     library.open()
     library.close()
     assert raised(Unreadable, library.call, "nvmlDeviceGetCount") == "NVML is not open"
+
+
+# -- what CUDA says of itself --------------------------------------------------------------------------
+
+
+class Properties:
+    """A torch in use whose device has this much memory."""
+
+    def __init__(self, total: int) -> None:
+        self.total_memory = total
+        self.cuda = self
+
+    def get_device_properties(self, index: int) -> Properties:
+        return self
+
+
+INSTANCES = {"mig": 2, "gpu0.mig0.total": 10 * GIB, "gpu0.mig1.total": 20 * GIB, "total": 80 * GIB}
+
+
+@on_machine(**INSTANCES)
+def test_an_instance_that_cuda_gives_the_gpus_uuid_is_found_by_its_memory() -> None:
+    """Not the whole GPU is watched; where two are alike, nobody guesses."""
+    with NvmlLibrary() as library:
+        torch_in_use = nvml_device._torch_in_use
+        for total, found in ((10 * GIB, 0), (int(19.5 * GIB), 1)):
+            nvml_device._torch_in_use = lambda total=total: Properties(total)  # type: ignore[misc]
+            device = find_device(library, 0, lambda index: "00000000-fake")
+            assert device.identity.uuid == f"MIG-00000000-000{found}-fake"
+        say(**{**INSTANCES, "gpu0.mig1.total": 10 * GIB})
+        nvml_device._torch_in_use = lambda: Properties(10 * GIB)  # type: ignore[assignment, return-value]
+        told = raised(Unreadable, find_device, library, 0, lambda index: "00000000-fake")
+        assert (
+            "CUDA device 0 is one of 2 MIG instances, and CUDA tells the UUID of the whole GPU; 2 of" in told
+        )
+        os.environ["CUDA_VISIBLE_DEVICES"] = "MIG-00000000-0001"
+        device = find_device(library, 0, lambda index: "00000000-fake")
+        assert device.identity.uuid == "MIG-00000000-0001-fake"
+        nvml_device._torch_in_use = torch_in_use
+
+
+@on_machine(gpus=3, gpu1__mig=2)
+def test_each_device_that_may_be_used_has_a_name() -> None:
+    """By the variable, else all GPUs, and instances in the place of what they divide."""
+    assert visible_devices() == [0, 1, 2]
+    instances = ["MIG-00000001-0000-fake", "MIG-00000001-0001-fake"]
+    assert device_names({}) == ["GPU-00000000-fake", *instances, "GPU-00000002-fake"]
+    assert device_names({"CUDA_VISIBLE_DEVICES": "2,GPU-00"}) == ["2", "GPU-00"]
+    os.environ["CUDA_VISIBLE_DEVICES"] = "2,1"
+    assert visible_devices() == [0, 1]
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    assert (visible_devices(), device_names(os.environ)) == ([0], [])

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from pymllm.errors import UsageError
+from pymllm.instrument.allocations import name_allocations
 from pymllm.instrument.reading import BYTES, COUNT, Reading
 from pymllm.instrument.torch_memory import TorchAllocator, TorchMemoryTracker, read_torch_memory
+from tests.fake_cuda import GIB, FakeCuda
 from tests.unit.instrument.fake_allocator import SEGMENT, FakeAllocator
 
 MIB = 1 << 20
@@ -214,6 +216,41 @@ def test_cuda_is_not_initialised_to_be_asked() -> None:
     assert not torch.cuda.is_initialized()
 
 
+def test_the_device_that_was_first_asked_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that chooses another device does not make its peak of two devices."""
+    fake = FakeCuda().install(monkeypatch.setattr)
+    fake.devices[1].allocate(10 * GIB)
+    with TorchMemoryTracker() as tracker, TorchMemoryTracker("cuda:1") as other:
+        fake.set_device(1)
+        fake.devices[1].allocate(10 * GIB)
+        fake.devices[0].allocate(GIB)
+    assert tracker.summary().allocated_peak.value == GIB
+    assert other.summary().allocated_peak.value == 20 * GIB
+    assert TorchAllocator("cuda").identity == 1
+
+
+def test_what_cuda_cannot_tell_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead context, and allocators that count nothing: a reason, never an error."""
+    fake = FakeCuda().install(monkeypatch.setattr)
+    fake.dead = "CUDA error: an illegal memory access was encountered"
+    assert read_torch_memory(TorchAllocator(0)).allocated.reason == f"torch cannot tell: {fake.dead}"
+    fake.dead, fake.backend = None, "pluggable"
+    with TorchMemoryTracker(0) as tracker:
+        TorchAllocator(0).settle()
+        TorchAllocator(0).release_cache()
+    assert tracker.summary().backend == "pluggable"
+    assert tracker.summary().end.allocated.reason == "torch's allocator is pluggable, which counts nothing"
+
+
+def test_a_wait_makes_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that this process does not use stays free of its half gigabyte."""
+    fake = FakeCuda().install(monkeypatch.setattr)
+    for index in (0, 1):
+        TorchAllocator(index).settle()
+    assert fake.waits == [0]
+    assert [it.has_context for it in fake.devices] == [True, False]
+
+
 @pytest.mark.gpu
 def test_torch_answers_where_cuda_is_in_use(tmp_path: Path) -> None:
     """Each question reaches torch: counters, peak, reserve, history."""
@@ -237,3 +274,27 @@ def test_torch_answers_where_cuda_is_in_use(tmp_path: Path) -> None:
     source.dump(tmp_path / "snapshot.pickle")
     source.record_history(None)
     assert (tmp_path / "snapshot.pickle").stat().st_size > 0
+
+
+def test_pinned_memory_and_segments_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the device that is asked for; a torch without the counter, and CUDA that is not used, say so."""
+    fake = FakeCuda().install(monkeypatch.setattr)
+    fake.devices[1].allocate(MIB)
+    (segment,) = TorchAllocator(1).segments()
+    assert [block["size"] for block in segment["blocks"]] == [MIB]
+    assert "no counter active_bytes.current" in str(TorchAllocator(0).pinned_host().reason)
+    fake.host["active_bytes.current"] = 4096
+    assert TorchAllocator(0).pinned_host() == Reading(4096, BYTES)
+    fake.is_in_use = False
+    assert TorchAllocator(0).pinned_host().reason == "CUDA is not initialised in this process"
+
+
+def test_what_cannot_be_named_has_a_reason() -> None:
+    """Work that fails when it is repeated, an allocator without counters, and growth that stopped."""
+    assert name_allocations(lambda: None, FakeAllocator(missing="no CUDA")).endswith("is unknown: no CUDA")
+    assert "when it was repeated: ZeroDivisionError" in name_allocations(lambda: 1 / 0, FakeAllocator())
+    assert name_allocations(lambda: None, FakeAllocator()) == "no allocation stayed in 3 more epochs"
+    recording = FakeAllocator()
+    recording.history = 100
+    name_allocations(lambda: None, recording)
+    assert recording.history == 100, "somebody else's record goes on"

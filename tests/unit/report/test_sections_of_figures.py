@@ -258,7 +258,18 @@ def test_a_log_of_tests_has_curves_limits_and_figures() -> None:
     lines = [list(trace.y) for trace in found.picture("plot-memory").data]
     assert lines == [[1.0, 2.0], [3.0, 3.0]]
     row = "tests/test_x.py::test_small | Some GPU | 1 GiB | unknown: no CUDA | 2 GiB | 2 GiB | kept"
+    row += " | nothing seen"
     assert found.tables["Tests that were watched"] == [row]
+
+
+def test_a_device_that_was_not_healthy_is_shown() -> None:
+    """Beside the test in which it happened, whatever became of the limit."""
+    plain = samples.gpu_memory(index=1)
+    plain["nvml"] |= {"invalid": ["the driver reported XID 31"]}
+    found = look(make_memory_section, plain)
+    assert found.columns("Tests that were watched", 0, 7) == [
+        ("tests/test_x.py::test_small on cuda:1", "the driver reported XID 31")
+    ]
 
 
 def test_a_test_on_a_machine_without_a_device_says_why() -> None:

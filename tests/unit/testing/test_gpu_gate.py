@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -166,13 +166,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gate_lets_one_at_a_time_through() -> None:
     """Whoever comes second fails or, with the lock switched off, goes ahead."""
-    first = GpuGate("wait", print, lambda: "GPU-1")
+    first = GpuGate("wait", print, lambda: ["GPU-1"])
     first.enter()
-    second = GpuGate("fail", print, lambda: "GPU-1")
+    second = GpuGate("fail", print, lambda: ["GPU-1"])
     with pytest.raises(GpuBusyError):
         second.enter()
     GpuGate("off", print, lambda: 1 / 0).enter()  # type: ignore[arg-type, return-value]  # never called
-    GpuGate("fail", print, lambda: "GPU-2").enter()
+    GpuGate("fail", print, lambda: ["GPU-2"]).enter()
     first.leave()
     second.enter()
     second.leave()
@@ -190,36 +190,97 @@ def test_leaving_without_entering_is_no_error() -> None:
 @on_machine()
 def test_the_device_is_named_by_its_uuid() -> None:
     """All programs of a machine know it by that, and neither torch nor CUDA is needed to ask."""
-    assert gpu_gate.device_name() == "GPU-00000000-fake"
+    assert gpu_gate.device_names() == ["GPU-00000000-fake"]
     assert "torch" not in sys.modules
 
 
-def test_without_nvml_torch_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the same name, so that both kinds of programs keep out of each other's way."""
-    import torch
+def test_without_nvml_torch_names_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same names, so that both kinds of programs keep out of each other's way."""
+    from tests.fake_cuda import FakeCuda  # Not at the top: the machines have no torch.
 
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=f"0-{index}"))
-    monkeypatch.setattr(gpu_gate.NvmlLibrary, "open", without_driver)
-    assert gpu_gate.device_name() == "GPU-0-1"
+    FakeCuda().install(monkeypatch.setattr).set_device(1)
+    monkeypatch.setattr(NvmlLibrary, "open", without_driver)
+    assert gpu_gate.device_names() == ["GPU-00000001-fake", "GPU-00000000-fake"]
 
 
-def without_driver(library: NvmlLibrary) -> None:
+def test_a_gate_takes_all_gpus_or_none() -> None:
+    """Who cannot have the second lets the first go; both ask in the same order."""
+    held = GpuLock("GPU-2")
+    held.acquire()
+    gate = GpuGate("fail", print, lambda: ["GPU-2", "GPU-1"])
+    with pytest.raises(GpuBusyError, match="GPU-2 is in use"):
+        gate.enter()
+    first = GpuLock("GPU-1")
+    first.acquire(wait=False)
+    for lock in (first, held):
+        lock.release()
+
+
+def without_driver(library: NvmlLibrary, patience: float | None = None) -> None:
     raise Unreadable("no driver")
 
 
-def test_why_there_is_no_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without torch, without CUDA, and with it."""
-    import torch  # Not at the top: the machines below have none.
+class Broken:
+    """A torch for CUDA that finds no device."""
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import torch  # Not at the top: the machines above have none.
+
+        self.patch = monkeypatch
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        self.answer(False)
+
+    def answer(self, found: bool, warning: str = "", error: str = "") -> None:
+        """Let it say so when it is asked for a device."""
+        import torch
+
+        def is_available() -> bool:
+            if error:
+                raise RuntimeError(error)
+            if warning:
+                warnings.warn(warning, stacklevel=1)
+            return found
+
+        self.patch.setattr(torch.cuda, "is_available", is_available)
+
+    def why(self) -> str:
+        """What is told, in a run whose warnings are errors."""
+        why_no_cuda.cache_clear()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                return str(why_no_cuda())
+        finally:
+            why_no_cuda.cache_clear()
+
+
+def test_why_there_is_no_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cause by its name, with what to do about it."""
+    import torch
+
     why_no_cuda.cache_clear()
-    assert why_no_cuda() == "torch.cuda.is_available() is False"
-    why_no_cuda.cache_clear()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert why_no_cuda() is None
-    why_no_cuda.cache_clear()
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "torch", None)
-        assert str(why_no_cuda()).startswith("torch cannot be imported")
-    why_no_cuda.cache_clear()
+    if torch.version.cuda is None:
+        wheel = f"torch {torch.__version__} is built without CUDA; pytorch.org/get-started has builds with it"
+        assert why_no_cuda() == wheel
+    broken = Broken(monkeypatch)
+    broken.answer(True)
+    assert broken.why() == "None"
+    broken.answer(False, "The NVIDIA driver on your system is too old\n (found version 11040)")
+    driver = "The NVIDIA driver on your system is too old (found version 11040)"
+    assert broken.why() == f"CUDA does not start: {driver}"
+    broken.answer(False, error="CUDA error: unknown")
+    assert broken.why() == "CUDA cannot be asked: CUDA error: unknown"
+    broken.answer(False)
+    for shown in ("", "-1", "0,0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+        remedy = "shows no device; unset it, or name one, such as CUDA_VISIBLE_DEVICES=0"
+        assert broken.why() == f"CUDA_VISIBLE_DEVICES={shown!r} {remedy}"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(NvmlLibrary, "open", without_driver)
+    assert "the NVIDIA driver cannot be asked either (no driver): nvidia-smi must list" in broken.why()
+    monkeypatch.setattr(NvmlLibrary, "open", lambda library, patience: None)
+    monkeypatch.setattr(NvmlLibrary, "call", lambda library, name: 2)
+    assert broken.why().endswith("is False; the driver lists 2 of them: pymllm doctor shows more")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert broken.why().startswith("torch cannot be imported")

@@ -45,6 +45,7 @@ def test_memory_that_was_given_out_is_a_touch() -> None:
 def test_what_counts_nothing_accuses_nobody() -> None:
     """The driver's own allocator has no such counter; a child process may have done all the work."""
     assert GpuTouch([FakeAllocator(backend="cudaMallocAsync")]).why_untouched() is None
+    assert GpuTouch([FakeAllocator(uncounted="it is pluggable")]).why_untouched() is None
     touch = GpuTouch([FakeAllocator()])
     child = subprocess.Popen(["sleep", "60"])
     assert touch.why_untouched() is None
@@ -111,7 +112,8 @@ def test_who_has_the_memory_is_named() -> None:
 @on_machine()
 def test_what_cuda_takes_for_itself_is_not_waited_for() -> None:
     """Its context stays with the process; tensors are the test's, unless its traceback holds them."""
-    for processes in (f"{os.getpid()}:{2 * GIB + 600 * MIB}", ""):  # the driver tells, or hides it
+    own = f"{os.getpid()}:{2 * GIB + 600 * MIB}"
+    for processes in (own, "", f"{os.getpid()}:0"):  # the driver tells, hides it, or says nothing true
         say(used=GIB)
         allocator = FakeAllocator(missing=NOT_USED)
         memory = MemoryReturn(source=allocator)

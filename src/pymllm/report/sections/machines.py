@@ -64,12 +64,12 @@ def _curves_of_tests(run: Run) -> Iterator[Curve]:
             start = it.nvml.used_start.value
             outcome = None if it.limit is None else it.limit.outcome
             yield Curve(
-                f"{it.test} ({it.worker})",
+                f"{it.name} ({it.worker})",
                 "bytes",
                 "seconds",
                 it.nvml.curve.times,
                 it.nvml.curve.used,
-                f"device memory during {it.test}",
+                f"device memory during {it.name}",
                 None if it.limit is None or start is None else it.limit.limit + start,
                 None if outcome is None else f"limit {outcome}",
                 {"kept": True, "exceeded": False}.get(outcome or ""),
@@ -130,13 +130,14 @@ def _shown(curve: Curve, found: Sequence[float]) -> str:
 
 def _tests(tests: Sequence[GpuMemoryDocument]) -> Table:
     columns = [
-        Column("test", lambda it: it.test),
+        Column("test", lambda it: it.name),
         Column("device", _device),
         number("tensors, peak", lambda it: _reading(it.torch.allocated_peak)),
         number("reserved, peak", lambda it: _reading(it.torch.reserved_peak)),
         number("device in use, peak", lambda it: _reading(it.nvml.used_peak)),
         number("limit on top", lambda it: "none" if it.limit is None else show(it.limit.limit, "bytes")),
         Column("outcome", _outcome),
+        Column("health", _health),
     ]
     return make_table("Tests that were watched", tests, columns)
 
@@ -149,6 +150,10 @@ def _outcome(it: GpuMemoryDocument) -> Cell:
     if it.limit is None:
         return Cell("no limit")
     return Cell(it.limit.outcome, _OUTCOMES.get(it.limit.outcome), hint=it.limit.found.reason)
+
+
+def _health(it: GpuMemoryDocument) -> Cell:
+    return Cell("; ".join(it.nvml.invalid), BAD) if it.nvml.invalid else Cell("nothing seen")
 
 
 def _reading(it: Reading) -> Cell:
