@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fake_nvml.machine import FakeNvml
-
 if TYPE_CHECKING:
     from tests.far_device import Apart
     from tests.unit.mem_cache.plain_kernel import PlainKernel
@@ -46,12 +44,6 @@ def tiny_program() -> Callable[..., str]:
         return shlex.join([*program, *arguments])
 
     return command
-
-
-@pytest.fixture(scope="session")
-def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
-    """Builds a fake NVML library when it is first asked for one."""
-    return FakeNvml(tmp_path_factory.mktemp("fake-nvml"))
 
 
 @pytest.fixture(params=["far", pytest.param("cuda", marks=pytest.mark.gpu)])
