@@ -24,6 +24,7 @@ from pymllm.mem_cache.tree.slot_exchange import read_incoming_slots
 from pymllm.mem_cache.tree.tree_cache import TreeCache
 from pymllm.mem_cache.tree.victims import Victims
 from pymllm.mem_cache.tree.window_insert import WindowInsert
+from pymllm.mem_cache.uploads import bring
 
 __all__ = ["RadixCache", "TreeNode"]
 
@@ -382,7 +383,7 @@ class RadixCache(TreeCache[TreeNode]):
         if not paged.length:
             return InsertResult(0, self._tree.root)
         protected = -(-protected // self.page_size) * self.page_size
-        slots = slots.to(self.device, torch.int64)
+        slots = bring(slots, self.device)
         with self._guard:
             return WindowInsert(self._window, self.pool, paged, walk, slots, protected, evicted).run()
 

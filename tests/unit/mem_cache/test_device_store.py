@@ -90,12 +90,13 @@ def test_a_page_may_come_back_in_parts_within_an_unchecked_group(
 
 @pytest.mark.parametrize("need_sort", [True, False])
 def test_single_slots_never_wait_for_the_device(apart: Apart, need_sort: bool) -> None:
-    """Section 1: alloc, free, merges by need and by request, and groups, with checks off."""
+    """Section 1, issue 44: alloc, free, merges by need and by request, and groups, with checks off."""
     device, synchronisations = apart
     allocator = TokenToKVPoolAllocator(64, device, 1, need_sort)
+    first = torch.arange(1, 17)  # on the host
     with synchronisations() as waits:
         slots = allocator.alloc(48)
-        allocator.free(slots[:16])
+        allocator.free(first)
         allocator.free(slots[16:32].long())
         allocator.alloc(32)
         allocator.free_group_begin()

@@ -344,12 +344,15 @@ def test_the_pool_shows_its_shape() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_a_write_waits_for_nothing(apart: Apart, dtype: torch.dtype) -> None:
-    """P3, issue 10: with indices on the device, whoever moves the rows."""
+    """P3, issues 10 and 44: with indices on the device or on the host, whoever moves the rows."""
     device, synchronisations = apart
     pool = make_pool(device)
     indices = torch.tensor([3, 0, 7, 0], device=device, dtype=dtype)
     k, v = make_rows(pool, 4)
+    on_host = indices.cpu()
     with synchronisations() as waits:
         pool.set_kv_buffer(1, indices, k, v)
+        pool.set_kv_buffer(0, on_host, k, v)
     assert waits == []
+    assert torch.equal(pool.k_buffer[0].cpu()[[3, 7]], k.cpu()[[0, 2]])
     assert torch.equal(pool.k_buffer[1].cpu()[[3, 7]], k.cpu()[[0, 2]])

@@ -171,15 +171,25 @@ def test_the_table_is_on_the_device_that_was_named() -> None:
 
 
 def test_writes_and_frees_wait_for_nothing(apart: Apart) -> None:
-    """P2, issue 10: the table follows the device's work."""
+    """P2, issues 10 and 44: the table follows the device's work, however entries and slots are named."""
     device, synchronisations = apart
     pool = ReqToTokenPool(4, CONTEXT, device)
     slots = torch.arange(1, 9, device=device, dtype=torch.int32)
     rows, positions = torch.tensor([1, 2], device=device), torch.tensor([7, 0], device=device)
     with synchronisations() as waits:
-        assert pool.alloc(2) == [1, 2]
+        assert pool.alloc(3) == [1, 2, 3]
         pool.write((1, slice(0, 8)), slots)
         pool.write((rows, positions), slots[:2])
-        pool.free(2)
+        pool.write((2, 1), 9)
+        pool.write((2, 2), slots[2])
+        pool.write((rows[1], 3), slots[3:4])
+        pool.write((2, positions[0] - 3), [5])
+        pool.write(([2, 2], np.array([5, 6])), [6, 7])
+        pool.write((2, slice(7, 8)), 8)
+        pool.write((2, slice(7, 8)), slots[7])
+        pool.free(3)
+    assert waits == []
+    assert pool.req_to_token[:3].tolist() == [[0] * 8, [1, 2, 3, 4, 5, 6, 7, 1], [2, 9, 3, 4, 5, 6, 7, 8]]
+    with synchronisations() as waits:
         pool.clear()
     assert waits == []

@@ -13,6 +13,7 @@ from pymllm.mem_cache.kernels.fused_rows import make_fused
 from pymllm.mem_cache.kernels.fused_states import FusedStates, Rows
 from pymllm.mem_cache.ownership import OneOwner
 from pymllm.mem_cache.pools.rows import IndexLike, as_integers, bit_view, check_range, is_readable, is_single
+from pymllm.mem_cache.uploads import bring
 
 
 class GDNPool(OneOwner):
@@ -330,7 +331,7 @@ class GDNPool(OneOwner):
     def _as_index(self, rows: Rows) -> torch.Tensor:
         """Bring rows to the pool's device, as torch reads them."""
         if isinstance(rows, torch.Tensor):
-            return rows.to(self.device, torch.int64)
+            return bring(rows, self.device)
         # Filling a tensor over there neither synchronises nor reads host memory, unlike copying one.
         return torch.full((1,), rows, dtype=torch.int64, device=self.device)
 

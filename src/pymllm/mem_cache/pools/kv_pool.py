@@ -15,6 +15,7 @@ from pymllm.mem_cache.kernels.fused_kv import FusedKV
 from pymllm.mem_cache.kernels.fused_rows import make_fused
 from pymllm.mem_cache.ownership import OneOwner
 from pymllm.mem_cache.pools.rows import as_integers, bit_view, check_range, is_readable
+from pymllm.mem_cache.uploads import bring
 
 
 class KVPool(OneOwner):
@@ -268,7 +269,7 @@ class KVPool(OneOwner):
         """Store checked rows, by one launch where that can be."""
         if self._fused is not None and self._fused.write(layer, index, k_rows, v_rows):
             return
-        index = index.to(self.device, torch.int64)
+        index = bring(index, self.device)
         # Both are read as bits before either is written: what torch refuses to view, it refuses here.
         k_bits, v_bits = bit_view(k_rows), bit_view(v_rows)
         # index_copy_ is one kernel without a synchronisation on CUDA. On the CPU it was measured against

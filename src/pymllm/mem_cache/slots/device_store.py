@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
 from pymllm.mem_cache.slots.slot_store import SlotStore
+from pymllm.mem_cache.uploads import bring
 
 # What `_state` says of a page, where ownership is checked. Held is zero, so that one `any` over what a call
 # names tells whether something must be refused.
@@ -487,7 +488,7 @@ class DeviceSlotStore(SlotStore):
         if indices.dtype not in INTEGER_DTYPES and indices.numel():
             raise TypeError(f"indices must be integers, got a tensor of {indices.dtype}")
         slots = indices if indices.dim() == 1 else indices.reshape(-1)
-        return slots.to(device=self.device, dtype=torch.int64)
+        return bring(slots, self.device)
 
     def _pages_of(self, slots: torch.Tensor) -> torch.Tensor:
         """Return the page of each slot; with pages of one slot, ``slots`` itself."""

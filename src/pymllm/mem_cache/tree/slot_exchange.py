@@ -18,6 +18,7 @@ from pymllm.mem_cache.arguments import INTEGER_DTYPES
 from pymllm.mem_cache.tree.node import BaseTreeNode, PageStarts
 from pymllm.mem_cache.tree.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.tree.token_encoding import decode_tokens
+from pymllm.mem_cache.uploads import bring
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ def copy_for_keeps(slots: torch.Tensor, start: int, stop: int, device: torch.dev
     """
     part = slots if start == 0 and stop == slots.numel() else slots[start:stop]
     if part.device != device:
-        return part.to(device, torch.int64, copy=True)
+        return bring(part, device)
     return part.clone() if part.dtype is torch.int64 else part.long()
 
 
