@@ -40,7 +40,7 @@ def send(numbers: NDArray[np.integer], target: torch.Tensor) -> None:
     # Torch reads neither what goes backwards nor, without a warning, what a caller keeps from being written.
     source = torch.from_numpy(numbers if flags.c_contiguous and flags.writeable else numbers.copy())
     if target.device.type not in _NOWHERE_FAR:
-        source = source.pin_memory()  # pragma: needs cuda
+        source = source.pin_memory()
     target.copy_(source, non_blocking=True)
 
 

@@ -193,6 +193,68 @@ def test_paged_windows_wait_once_per_free(apart: Apart) -> None:
     check_swa_allocator(allocator)
 
 
+def test_pages_of_windows_named_by_their_first_slots_do_not_wait(apart: Apart) -> None:
+    """Issue 44, A7: whole pages and pages without halves, alone and in a group; their count follows."""
+    device, synchronisations = apart
+    allocator = SWATokenToKVPoolAllocator(64, 64, device, 4)
+    slots = allocator.alloc(64)
+    with synchronisations() as waits:
+        allocator.free_pages(slots[:8:4])
+        allocator.free_swa_pages(slots[8:16:4])
+        allocator.free_pages(slots[12:24:4])
+        allocator.free_group_begin()
+        allocator.free_swa_pages(slots[24:32:4])
+        allocator.free_pages(slots[28:36:4])
+        allocator.free_group_end()
+    assert waits == []
+    check_swa_allocator(allocator)
+    assert (allocator.full_available_size(), allocator.swa_available_size()) == (28, 36)
+    assert set(allocator.alloc(28).tolist()).isdisjoint(slots[8:12].tolist() + slots[36:].tolist())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_late_counts_of_pages_change_nothing(device: torch.device, seed: int) -> None:
+    """A1-A7, X4: whole pages by their first slots or by any of their slots, as on the host."""
+    draw = random.Random(seed)
+    late = SWATokenToKVPoolAllocator(80, 60, device, 4, True, check_ownership=False, store="device")
+    plain = SWATokenToKVPoolAllocator(80, 60, "cpu", 4, True, check_ownership=False, store="host")
+    held: dict[int, bool] = {}  # first slots of pages, and whether the half is there
+    grouped = False
+    for _ in range(200):
+        act = draw.choice(
+            ("alloc", "alloc", "free", "free_pages", "free_swa", "free_swa_pages", "group", "ask")
+        )
+        if act == "alloc":
+            count = draw.randrange(1, 6) * 4
+            found = [each.alloc(count) for each in (late, plain)]
+            numbers = [None if slots is None else slots.tolist() for slots in found]
+            assert numbers[0] == numbers[1]
+            held.update(dict.fromkeys((numbers[1] or [])[::4], True))
+        elif act == "group":
+            for each in (late, plain):
+                (each.free_group_end if grouped else each.free_group_begin)()
+            grouped = not grouped
+        elif act == "ask":
+            assert late.available_size() == plain.available_size() or grouped
+        else:
+            among = [page for page, whole in held.items() if whole or "swa" not in act]
+            gone = draw.sample(among, min(draw.randrange(5), len(among)))
+            for each in (late, plain):
+                getattr(each, act)(torch.tensor(gone, dtype=torch.int64, device=each.device))
+            for page in gone:
+                held[page] = False
+                if "swa" not in act:
+                    del held[page]
+        check_swa_allocator(late)
+    if grouped:
+        late.free_group_end()
+        plain.free_group_end()
+    assert (late.full_available_size(), late.swa_available_size()) == (
+        plain.full_available_size(),
+        plain.swa_available_size(),
+    )
+
+
 @pytest.mark.parametrize("frees", ["both", "slots", "halves"])
 def test_paged_windows_wait_once_per_group(apart: Apart, frees: str) -> None:
     """Issue 10, A5, A7: at its end, for all that was freed in it, however its pages are named."""
