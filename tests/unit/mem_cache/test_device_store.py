@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from pymllm.errors import OwnershipError
 from pymllm.invariants.slots import check_slot_store, check_swa_allocator
 from pymllm.mem_cache.slots.device_store import DeviceSlotStore, LateCount, Whereabouts
 from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
@@ -210,6 +211,17 @@ def test_pages_of_windows_named_by_their_first_slots_do_not_wait(apart: Apart) -
     check_swa_allocator(allocator)
     assert (allocator.full_available_size(), allocator.swa_available_size()) == (28, 36)
     assert set(allocator.alloc(28).tolist()).isdisjoint(slots[8:12].tolist() + slots[36:].tolist())
+
+
+def test_pages_of_windows_are_checked_where_ownership_is(device: torch.device) -> None:
+    """A5, A7: by their first slots as by any other."""
+    allocator = SWATokenToKVPoolAllocator(16, 16, device, 4, check_ownership=True, store="device")
+    slots = allocator.alloc(16)
+    allocator.free_swa_pages(slots[:4:4])
+    allocator.free_pages(slots[:8:4].cpu().numpy().astype("int64"))
+    with pytest.raises(OwnershipError, match="page 1 of slot 4 is not handed out"):
+        allocator.free_pages(slots[:4:4])
+    assert (allocator.full_available_size(), allocator.swa_available_size()) == (8, 8)
 
 
 @pytest.mark.parametrize("seed", range(4))

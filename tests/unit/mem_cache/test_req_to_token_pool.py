@@ -170,6 +170,27 @@ def test_the_table_is_on_the_device_that_was_named() -> None:
     assert make_pool(device="meta").req_to_token.device.type == "meta"
 
 
+@pytest.mark.parametrize("check_bounds", [None, False])
+def test_an_entry_named_by_plain_ints_is_always_looked_at(check_bounds: bool | None) -> None:
+    """P2, E5, X1: row 0 takes what is padded, and nobody's row takes anything."""
+    pool = ReqToTokenPool(2, CONTEXT, "cpu", check_bounds=check_bounds)
+    pool.write((0, 1), 7)
+    assert pool.req_to_token[0, 1] == 7
+    for entry, error, message in (
+        ((3, 0), IndexError, r"row 3 is outside 0\.\.2 \(1 of 1 are\); padded entries name row 0"),
+        ((-1, 0), IndexError, r"row -1 is outside 0\.\.2"),
+        (
+            (0, CONTEXT),
+            IndexError,
+            r"position 8 is outside 0\.\.7 \(1 of 1 are\); max_con",
+        ),
+        ((1, 0), OwnershipError, "row 1 is not handed out"),
+    ):
+        with pytest.raises(error, match=message):
+            pool.write(entry, 5)
+    assert pool.req_to_token.count_nonzero() == 1
+
+
 def test_writes_and_frees_wait_for_nothing(apart: Apart) -> None:
     """P2, issues 10 and 44: the table follows the device's work, however entries and slots are named."""
     device, synchronisations = apart

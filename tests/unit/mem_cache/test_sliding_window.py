@@ -294,5 +294,12 @@ def test_evictions_of_paged_windows_wait_for_nothing(apart: Apart) -> None:
     assert waits == []
     assert pool.full_available_size() == 64 - cache.total_size()
     check_radix_cache(cache)
+    dead = pool.alloc(16)
+    pool.free_swa_pages(dead[:8:4])
+    cache.insert(RadixKey([7] * 16), dead, swa_evicted_seqlen=8)
+    again = pool.alloc(16)
+    assert cache.insert(RadixKey([7] * 16), again).adopted == ((0, 8),)
+    pool.free(again[8:])
+    check_radix_cache(cache)
     cache.evict(64)
     assert (pool.full_available_size(), pool.swa_available_size()) == (64, 64)

@@ -101,7 +101,7 @@ class WindowInsert:
             self._split_now(cut)
             cut = None
             self._revive(moved)
-        if replaced and self._pool is not None:
+        if displaced is not None and self._pool is not None:
             return_pages(self._pool, self._tree, displaced)
         self._split_now(cut)
         self._revive(replaced)
