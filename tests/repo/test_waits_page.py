@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
+from pymllm.core.inference.contexts import DynamicInferenceContext
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.memory_pool import (
@@ -94,6 +96,36 @@ def caches() -> Calls:
     yield "evict", lambda: hybrid.evict(16, 1)
 
 
+def contexts() -> Calls:
+    """A step of a block context, with states that are stored, restored and committed."""
+    context = DynamicInferenceContext(
+        max_requests=4,
+        num_blocks=17,
+        max_blocks_per_request=4,
+        block_size_tokens=4,
+        mamba_chunk_size=2,
+        mamba_slots=8,
+        num_mamba_layers=3,
+        conv_states_shape=(6, 3),
+        ssm_states_shape=(2, 4, 4),
+        conv_states_dtype=torch.bfloat16,
+        device=DEVICE,
+    )
+    slots = context.mamba_slot_allocator
+    assert slots is not None
+    for number in range(2):
+        request = SimpleNamespace(prompt_tokens=[number, *range(1, 13)], finished_chunk_token_count=0)
+        yield "context", lambda request=request: context.add_request(request)
+    yield "context", context.begin_step
+    yield "context", slots.get_intermediate_gpu_data
+    blocks = [int(block) for block in context.request_to_kv_block_ids[:2, 0]]
+    taken = slots.allocate_slots_batch(blocks)
+    yield "context", lambda: slots.store_from_live_batch(taken, [0, 1])
+    yield "context", lambda: slots.restore_to_live(0, blocks[0])
+    yield "context", lambda: context.commit_step([7, 7])
+    yield "context", context.reset
+
+
 NAMES = {
     "KVPool.set_kv_buffer": "kv",
     "ReqToTokenPool.write, alloc, free": "rows",
@@ -110,6 +142,7 @@ NAMES = {
     "insert": "insert",
     "insert over tombstones": "revive",
     "insert with mamba_value on the device": "state",
+    "a step of DynamicInferenceContext and MambaSlotAllocator": "context",
     "swa_available_size after a free of slots without halves": "asked",
 }
 
@@ -118,7 +151,7 @@ def test_the_table_of_waits_is_counted() -> None:
     """Issue 44: on the far device, with ownership unchecked as on a GPU; of several calls, the most."""
     counted: dict[str, int] = {}
     with far_device() as waits:
-        for calls in (pools(), slots(), caches()):
+        for calls in (pools(), slots(), caches(), contexts()):
             for name, call in calls:
                 waits.clear()
                 call()

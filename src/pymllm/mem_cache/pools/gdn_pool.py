@@ -169,9 +169,9 @@ class GDNPool(OneOwner):
 
         Notes
         -----
-        Cost: O(rows) and one launch where ``is_fused``, else two, however many layers. No synchronisation for
-        ints and for indices on the pool's device, unless ``check_bounds`` asks for it; can be captured in a
-        CUDA graph. On an error nothing has changed.
+        Cost: O(rows) and one launch where ``is_fused``, else two, however many layers; a copy for indices on
+        the host. No synchronisation, unless ``check_bounds`` asks for it of indices on a device; can be
+        captured in a CUDA graph. On an error nothing has changed.
         Laws: P5, X1.
         """
         rows = self._as_rows("req_pool_indices", req_pool_indices)
@@ -203,9 +203,9 @@ class GDNPool(OneOwner):
         Notes
         -----
         Cost: O(rows), however many layers. Where ``is_fused``, one launch for up to 512 rows and no memory;
-        else four and a temporary copy of the rows. No synchronisation for ints and for indices on the pool's
-        device, unless ``check_bounds`` asks for it; can be captured in a CUDA graph. On an error nothing has
-        changed.
+        else four and a temporary copy of the rows; a copy for indices on the host. No synchronisation, unless
+        ``check_bounds`` asks for it of indices on a device; can be captured in a CUDA graph. On an error
+        nothing has changed.
         Laws: P5, X1.
         """
         src = self._as_rows("src_index", src_index)

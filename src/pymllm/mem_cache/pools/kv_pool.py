@@ -254,8 +254,9 @@ class KVPool(OneOwner):
         -----
         Cost: O(n) and one launch where ``is_fused``, whether indices are int32 or int64; two, and one to
         convert int32, where not, or where elements of a row of ``k`` or ``v`` lie apart or out of alignment.
-        No synchronisation while ``indices`` is on the pool's device, unless ``check_bounds`` asks for it; can
-        be captured in a CUDA graph. On an error nothing has been written, neither K nor V.
+        No synchronisation, unless ``check_bounds`` asks for it of ``indices`` on a device; those on the host
+        are one copy more. Can be captured in a CUDA graph. On an error nothing has been written, neither K
+        nor V.
         Laws: P3, E5, X1.
         """
         layer = self._check_layer(layer_id)
