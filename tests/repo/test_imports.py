@@ -209,6 +209,7 @@ def loaded_by(module: str, *watched: str) -> set[str]:
 
 
 INSTRUMENTS = sorted(path.stem for path in (PACKAGE / "instrument").glob("[!_]*.py"))
+INSTRUMENTS.remove("smoke_kernel")  # a kernel of Triton, which a GPU alone has imported
 WRITERS = ("records", "machine", "store")
 
 

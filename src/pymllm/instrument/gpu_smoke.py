@@ -42,7 +42,7 @@ def look_at_smoke() -> Iterator[SmokeFacts]:
 
 def run_kernel(source: Any, target: Any) -> None:
     """Compile a kernel of Triton and run it: it needs a C compiler, Python.h, and a driver that loads it."""
-    from pymllm.instrument._smoke_kernel import add_one
+    from pymllm.instrument.smoke_kernel import add_one
 
     add_one[(COUNT // _BLOCK,)](source, target, _BLOCK)
 
