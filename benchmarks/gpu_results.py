@@ -20,7 +20,7 @@ import torch
 from benchmarks.gpu_timing import Sampled, Work, cache_bytes, measure
 from pymllm import __version__
 from pymllm.instrument.nvml import NvmlTracker
-from pymllm.instrument.nvml_device import find_device
+from pymllm.instrument.nvml_device import device_index, find_device
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.reading import Unreadable
 from pymllm.text_file import write_text_file
@@ -205,7 +205,7 @@ def read_clocks() -> dict[str, int | str]:
     library = NvmlLibrary()
     try:
         with library:
-            handle = find_device(library, None).handle
+            handle = find_device(library, device_index(None)).handle  # of CUDA's current device
             return {
                 name.lower(): int(
                     library.call("nvmlDeviceGetClockInfo", handle, library.constant(f"NVML_CLOCK_{name}"))

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from pymllm import __version__
 from pymllm.conformance import workers
 from pymllm.conformance.machines import CI, DEEP, DEV, PROFILES
+from tests.fake_nvml.machine import FakeNvml
 from tests.source_tree import pytest_make_collect_report
 from tests.warm_workers import START_COLD, start_warm
 
@@ -76,6 +77,12 @@ def pytest_report_header(config: pytest.Config) -> str:
         f"pymllm {__version__}, torch {version('torch')}, numpy {version('numpy')}; "
         f"profile {settings.get_current_profile_name()}, --hypothesis-seed: {seed}"
     )
+
+
+@pytest.fixture(scope="session")
+def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
+    """Builds a fake NVML library when it is first asked for one."""
+    return FakeNvml(tmp_path_factory.mktemp("fake-nvml"))
 
 
 @pytest.fixture

@@ -347,6 +347,16 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(Device *device, u64 *bits) {
     return SUCCESS;
 }
 
+int nvmlDeviceGetClockInfo(Device *device, int domain, unsigned *megahertz) {
+    BEGIN(device);
+    *megahertz = domain == 1 ? 1980 : 2619; /* of the multiprocessors, or of the memory and others */
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxClockInfo(Device *device, int domain, unsigned *megahertz) {
+    return nvmlDeviceGetClockInfo(device, domain, megahertz);
+}
+
 int nvmlDeviceGetTotalEccErrors(Device *device, int kind, int since, u64 *count) {
     (void)since;
     BEGIN(device);

@@ -53,6 +53,12 @@ def test_tox_and_nox_offer_the_same_words() -> None:
     assert noxfile_constant("LABELS") == labels_of_tox()
 
 
+def test_tox_hands_on_what_names_caches_and_devices() -> None:
+    """A19: a runner keeps Triton's kernels, and torch's, where its variables say."""
+    passed = set(tox_ini()["testenv"]["pass_env"].split())
+    assert {"CUDA_*", "PYTORCH_*", "TORCH_*", "TRITON_*", "XDG_CACHE_HOME"} <= passed
+
+
 def test_tox_and_nox_have_the_same_cells() -> None:
     """Each cell of Python, torch and device is a word, which takes the shard of a runner."""
     (cells,) = [name for name in tox_ini().sections() if name.startswith("testenv:py3{")]

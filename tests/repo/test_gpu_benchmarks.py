@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from benchmarks.gpu_fixtures import _write
-from benchmarks.gpu_results import GpuResults, result_lines, write_results
+from benchmarks.gpu_results import GpuResults, read_clocks, result_lines, write_results
 from benchmarks.gpu_timing import Sampled
+from benchmarks.machine import machine_facts
 from benchmarks.run_store import keep_document
 from pymllm.report.loading import load_runs
 from pymllm.report.store import read_run
 from pymllm.report.trends import find_trends
+from tests.fake_nvml.machine import on_machine
 from tests.stress.card import Card
 
 pytestmark = pytest.mark.usefixtures("_no_commit")
@@ -36,6 +38,24 @@ def a_document(median: float) -> dict:
     results.judge("time beside the other", "ours", "other", at_most=1.2)
     results.judge("share of its speed", "ours", "other", at_least=0.85)
     return results.end()
+
+
+@on_machine(name="H100")
+def test_results_name_the_clocks_of_the_gpu() -> None:
+    """What benchmarks ask of a driver is asked here once, for a run and for the machine of a stored one."""
+    document = a_document(10.0)
+    assert document["clocks"] == {when: {"sm": 1980, "mem": 2619} for when in ("before", "after")}
+    assert document["health"]["unwatched"] == []
+    facts = machine_facts()
+    assert facts["gpu_0"].startswith("H100, driver ")
+    assert facts["gpu_0"].endswith(", graphics up to 2619 MHz, memory up to 2619 MHz")
+
+
+@on_machine(fail__nvmlDeviceGetClockInfo=3, fail__nvmlDeviceGetMaxClockInfo=3)
+def test_clocks_that_a_gpu_does_not_tell_are_unknown() -> None:
+    """As of a MIG instance: a reason, and the run goes on."""
+    assert read_clocks() == {"reason": "nvmlDeviceGetClockInfo: Not Supported"}
+    assert machine_facts()["gpu_0"].endswith("clocks unknown: nvmlDeviceGetMaxClockInfo: Not Supported")
 
 
 @pytest.mark.parametrize(

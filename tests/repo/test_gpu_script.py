@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / ".ci" / "gpu"
 TEXT = SCRIPT.read_text(encoding="utf-8")
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 LIMITS = {name: int(seconds) for name, seconds in re.findall(r"\[(\w+)\]=(\d+)", TEXT)}
 
 
@@ -27,7 +31,7 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
 
 def test_all_steps_take_less_than_25_minutes() -> None:
     """And none takes ten, where a command may not take longer."""
-    assert list(LIMITS) == ["facts", "tests", "benchmarks", "stress", "sanitizer"]
+    assert list(LIMITS) == ["facts", "warm", "tests", "benchmarks", "stress", *TOOLS]
     assert sum(LIMITS.values()) < 25 * 60
     assert max(LIMITS.values()) < 10 * 60
 
@@ -41,10 +45,80 @@ def test_every_file_that_a_step_names_exists() -> None:
 
 def test_a_step_that_fails_does_not_stop_the_next_one(tmp_path: Path) -> None:
     """Each leaves its log, and the whole is a failure."""
-    done = run(tmp_path / "out", "benchmarks", "facts", PYTHON="false")
+    done = run(tmp_path / "out", "benchmarks", "stress", PYTHON="false")
     assert done.returncode == 1
-    assert re.findall(r"== (\w+): exit status 1 after", done.stdout) == ["benchmarks", "facts"]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["benchmarks.log", "facts.log"]
+    assert re.findall(r"== (\w+): exit status 1 after", done.stdout) == ["benchmarks", "stress"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["benchmarks.log", "stress.log"]
+
+
+def test_a_machine_that_lacks_something_ends_early_and_says_what(tmp_path: Path) -> None:
+    """A13: with a status of its own, before 25 minutes of failures."""
+    done = run(tmp_path / "out", "facts", "tests", PYTHON=sys.executable)
+    assert done.returncode == 3
+    assert re.findall(r"^== (\w+)$", done.stdout, re.MULTILINE) == ["facts"]
+    assert "MISSING: torch" in done.stdout
+    assert "this machine lacks what the other steps need" in done.stderr
+
+
+SANITIZER = """#!/bin/sh
+# What it finds in the planted fault, and in tests.
+printf '%s\\n' "$*" >> "$SAID"
+case "$*" in *gpu_controls.py*) exit "$PLANTED" ;; *) exit "$TESTS" ;; esac
+"""
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(
+    ("planted", "tests", "status", "told"),
+    [
+        (9, 0, 0, "{} sees the planted fault"),
+        (9, 9, 1, "{} sees the planted fault"),
+        (0, 0, 1, "{} does NOT see the planted fault (exit status 0)"),
+        (77, 0, 0, "{}: no fault could be planted, so that its silence proves nothing"),
+    ],
+)
+def test_each_tool_has_to_see_a_fault_first(
+    tool: str, planted: int, tests: int, status: int, told: str, tmp_path: Path
+) -> None:
+    """A17: then its silence means something; a stand-in for compute-sanitizer says what it was given."""
+    (tmp_path / "compute-sanitizer").write_text(SANITIZER, encoding="utf-8")
+    (tmp_path / "compute-sanitizer").chmod(0o755)
+    found = {"PLANTED": str(planted), "TESTS": str(tests), "SAID": str(tmp_path / "said")}
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = run(tmp_path / "out", tool, PYTHON=sys.executable, PATH=path, **found)
+    assert done.returncode == status, done.stdout
+    assert told.format(tool) in done.stdout
+    said = (tmp_path / "said").read_text(encoding="utf-8").splitlines()
+    assert all(line.startswith(f"--tool {tool} --error-exitcode 9 ") for line in said)
+    assert len(said) == (1 if planted == 0 else 2)
+    assert said[0].endswith(f".ci/gpu_controls.py {tool}")
+
+
+def test_where_there_is_no_sanitizer_its_package_is_named(tmp_path: Path) -> None:
+    """A17: one word stands for the four steps."""
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    for name in ("bash", "env", "timeout", "dirname", "mkdir", "tail", "sed"):
+        (bare / name).symlink_to(shutil.which(name) or name)
+    done = run(tmp_path / "out", "sanitizer", PYTHON="/bin/false", PATH=str(bare))
+    assert done.returncode == 1
+    assert re.findall(r"^== (\w+)$", done.stdout, re.MULTILINE) == list(TOOLS)
+    assert done.stdout.count("/bin/false -m pip install nvidia-cuda-sanitizer-api brings it") == 4
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_fault_that_cannot_be_planted_says_why(tool: str) -> None:
+    """A17: here there is no GPU; one without NVRTC or Triton says so, too."""
+    done = subprocess.run(
+        [sys.executable, ROOT / ".ci" / "gpu_controls.py", tool],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (77, "")
+    assert done.stdout == f"the fault for {tool} is not planted: there is no GPU\n"
 
 
 def test_a_rehearsal_runs_a_step_without_a_gpu(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The pages about instruments and the plugin, the workflow for CUDA runners, and its script, are true."""
+"""The pages about instruments and the plugin, and the script that makes figures of a log, are true."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from pymllm import pytest_plugin
 from pymllm.cli import main
@@ -21,7 +20,6 @@ from pymllm.testing.gpu_memory import GpuMemory, make_line
 from tests.unit.instrument.fake_allocator import FakeAllocator
 
 ROOT = Path(__file__).parents[2]
-WORKFLOW = ROOT / "examples" / "cuda_runner.yml"
 PAGE = ROOT / "docs" / "pytest.md"
 
 
@@ -79,46 +77,6 @@ def test_names_of_the_packages_parts_exist(page: str) -> None:
         assert hasattr(openmetrics, name)
     for command in re.findall(r"(?:`|^)pymllm ([a-z]+)", text, flags=re.MULTILINE):
         assert command in main.commands, command
-
-
-def test_the_workflow_uses_what_there_is() -> None:
-    """Environments of tox, options of the plugin and of doctor, commands and files of this repository."""
-    text = WORKFLOW.read_text(encoding="utf-8")
-    jobs = yaml.safe_load(text)["jobs"]
-    cells = jobs["test"]["strategy"]["matrix"]["cell"]
-    steps = [step for job in jobs.values() for step in job["steps"]]
-    commands = " ".join(step["run"] for step in steps if "run" in step)
-    commands = commands.replace("${{ matrix.cell.environment }}", cells[0]["environment"])
-    tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
-    assert "[testenv:py3{11,12,13,14}-torch{211,213,nightly}-{cpu,cuda}]" in tox
-    names = {*re.findall(r"tox \w+ -e (\S+)", commands), *(cell["environment"] for cell in cells)}
-    words = set(re.findall(r"^\[testenv:([\w-]+)\]$", tox, flags=re.MULTILINE))
-    assert len(names) == 4
-    assert [name for name in names - words if not re.fullmatch(r"py31[1-4]-torch21[13]-cuda", name)] == []
-    assert set(re.findall(r"--gpu[a-z-]+", commands)) <= options_of_the_plugin()
-    assert set(re.findall(r"-o (\w+)=", commands)) <= settings_of_the_plugin()
-    ((command, options),) = re.findall(r"/bin/pymllm ([a-z]+) ([^|]+)", commands)
-    known = {name for option in main.commands[command].params for name in option.opts}
-    assert {"--deadline", "--require-gpu"} <= set(re.findall(r"--[a-z-]+", options)) <= known
-    for path in re.findall(r"examples/\w+\.py", commands):
-        assert (ROOT / path).is_file()
-    assert "\t" not in text
-
-
-def test_the_workflow_looks_at_the_runner_before_it_runs_all_shards() -> None:
-    """A sick runner ends at once, every test is in a shard, and what was found is kept whatever failed."""
-    job = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]["test"]
-    commands = [step.get("run", "") for step in job["steps"]]
-    (look,) = (at for at, command in enumerate(commands) if "pymllm doctor" in command)
-    (tests,) = (at for at, command in enumerate(commands) if "--gpu-shard=${{ matrix.shard }}" in command)
-    assert look < tests
-    assert (
-        job["steps"][look]["shell"] == "bash"
-    )  # which GitHub starts with pipefail, so that tee hides no status
-    shards = job["strategy"]["matrix"]["shard"]
-    assert shards == [f"{number}/{len(shards)}" for number in range(1, len(shards) + 1)]
-    (kept,) = (step for step in job["steps"] if step.get("uses", "").startswith("actions/upload-artifact@"))
-    assert (kept["if"], kept["with"]["path"]) == ("always()", "results/")
 
 
 def test_the_script_makes_figures_of_a_log() -> None:

@@ -49,12 +49,6 @@ def tiny_program() -> Callable[..., str]:
     return command
 
 
-@pytest.fixture(scope="session")
-def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
-    """Builds a fake NVML library when it is first asked for one."""
-    return FakeNvml(tmp_path_factory.mktemp("fake-nvml"))
-
-
 @pytest.fixture
 def sees_fake_gpus(fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Let programs that a test starts meet the machine of `FakeNvml`, and no other test's locks."""

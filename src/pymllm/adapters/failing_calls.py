@@ -65,8 +65,10 @@ class RecordingPagedPool(RecordingPool):
         """Give pages back; written down as the `free` of all their slots that it stands for."""
         self._fail_if_told("free")
         self.inner.free_pages(starts)
-        offsets = range(self.inner.page_size)
-        self._record(Effect("free", tuple(start + at for start in starts.tolist() for at in offsets)))
+        self._record(Effect("free", self._slots_of(starts)))
+
+    def _slots_of(self, starts: Any) -> tuple[int, ...]:
+        return tuple(start + at for start in starts.tolist() for at in range(self.inner.page_size))
 
 
 class RecordingSWAPool(RecordingPool):
@@ -85,6 +87,16 @@ class RecordingSWAPool(RecordingPool):
         self._record(Effect("move_swa", _plain(src), _plain(dst)))
 
 
+class RecordingPagedSWAPool(RecordingPagedPool, RecordingSWAPool):
+    """The same around one that takes pages by their first slots."""
+
+    def free_swa_pages(self, starts: Any) -> None:
+        """Give the halves of pages back; written down as the `free_swa` of all their slots."""
+        self._fail_if_told("free_swa")
+        self.inner.free_swa_pages(starts)
+        self._record(Effect("free_swa", self._slots_of(starts)))
+
+
 class RecordingStatePool(Recorder):
     """Wrap the track slots of a `GDNPool`."""
 
@@ -98,7 +110,9 @@ class RecordingStatePool(Recorder):
 def record_around(inner: Any, record: Callable[[Effect], None]) -> RecordingPool:
     """Wrap any allocator; caches look for ``free_swa`` and ``free_pages``: what has none must not get one."""
     if hasattr(inner, "free_swa"):
-        return RecordingSWAPool(inner, record)
+        return (RecordingPagedSWAPool if hasattr(inner, "free_swa_pages") else RecordingSWAPool)(
+            inner, record
+        )
     return (RecordingPagedPool if hasattr(inner, "free_pages") else RecordingPool)(inner, record)
 
 

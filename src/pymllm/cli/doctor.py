@@ -16,7 +16,7 @@ from pymllm.cli.options import Amount
 from pymllm.cli.program import complain, escaped
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import progress_bar, tell
-from pymllm.instrument.documents import Counter, Device, DoctorDocument, TorchFacts
+from pymllm.instrument.documents import Counter, Device, DoctorDocument, SmokeFacts, TorchFacts
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.text_file import cut
 
@@ -40,7 +40,8 @@ Exit status:
   2  bad input
   4  sick: torch or NVML crashed or hung until the deadline; the driver or
      CUDA reports an error; a GPU was lost, or has uncorrected ECC errors or
-     rows that could not be remapped; --require-gpu or --min-free is not met
+     rows that could not be remapped; --require-gpu or --min-free is not met;
+     --smoke found no GPU, or one that does not do what it is asked for
 """
 
 
@@ -71,6 +72,11 @@ def duration(value: object) -> float:
     metavar="GIB",
     help="Count a GPU with less free memory as sick.",
 )
+@click.option(
+    "--smoke",
+    is_flag=True,
+    help="Try each GPU: allocate, launch, compile a kernel, copy back, compare; no GPU to try is sick.",
+)
 @options.json
 @options.store
 @options.progress
@@ -78,6 +84,7 @@ def doctor_command(
     deadline: float,
     require_gpu: bool,
     min_free: float | None,
+    smoke: bool,
     as_json: bool,
     store: Path | None,
     progress: str,
@@ -91,6 +98,7 @@ def doctor_command(
             deadline=deadline,
             require_gpu=require_gpu,
             min_free=None if min_free is None else round(min_free * _GIB),
+            smoke=smoke,
         )
     if not any(probe.name == "NVML" and probe.reason for probe in document.probes):
         keep_run(store, document)
@@ -119,6 +127,7 @@ def make_text(document: DoctorDocument) -> str:
         _row("memory", f"{_size(document.memory)}, {_size(document.memory_available)} available"),
         *_torch_rows(document.torch),
         *_nvml_rows(document),
+        *_smoke_rows(document.smoke),
         "",
         *(_row(name, version or "not installed") for name, version in document.packages.items()),
     ]
@@ -156,6 +165,22 @@ def _nvml_rows(document: DoctorDocument) -> Iterator[str]:
         yield _row("  more", f"unknown ({document.nvml_reason})")
     elif not document.nvml_devices:
         yield _row("  devices", "none")
+
+
+def _smoke_rows(smoke: SmokeFacts | None) -> Iterator[str]:
+    """Give a row for each device that was tried, with its steps."""
+    if smoke is None:
+        return
+    yield ""
+    for device in dict.fromkeys(step.device for step in smoke.steps):
+        steps = [
+            f"{step.name} {step.seconds:.2f} s" if step.reason is None else f"{step.name} FAILED"
+            for step in smoke.steps
+            if step.device == device
+        ]
+        yield _row(f"smoke, CUDA device {device}", ", ".join(steps))
+    if smoke.reason is not None:
+        yield _row("smoke", smoke.reason)
 
 
 def _device_rows(label: str, devices: Sequence[Device]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from pymllm.cli.faults import choose_faults, kept_of, look_and_tell, refuse_besi
 from pymllm.cli.program import complain, escaped
 from pymllm.cli.search_files import earlier_lines, save_programs
 from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
-from pymllm.cli.store import keep_run, refuse_own_input
+from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.cli.tables import (
     deviation_lines,
     deviation_table,

@@ -76,10 +76,27 @@ class Probe(Row, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+class SmokeStep(Row, frozen=True, kw_only=True):
+    """One step on a CUDA device, such as ``allocate``; the reason says why it failed."""
+
+    device: int
+    name: str
+    seconds: float
+    reason: str | None = None
+
+
+class SmokeFacts(Row, frozen=True, kw_only=True):
+    """What ``--smoke`` tried, as far as it came; the reason says why no further, or why nothing was."""
+
+    steps: tuple[SmokeStep, ...] = ()
+    reason: str | None = None
+
+
 class DoctorDocument(Document, frozen=True, kw_only=True, tag="pymllm.doctor"):
     """What ``pymllm doctor --json`` prints; a package that is not installed has no version.
 
-    ``sick`` has what is wrong with the machine, one sentence each; nothing where it is healthy.
+    ``sick`` has what is wrong with the machine, one sentence each; nothing where it is healthy. ``smoke`` is
+    null where nobody asked for it.
     """
 
     pymllm: str
@@ -97,4 +114,5 @@ class DoctorDocument(Document, frozen=True, kw_only=True, tag="pymllm.doctor"):
     packages: dict[str, str | None] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     probes: tuple[Probe, ...] = ()
+    smoke: SmokeFacts | None = None
     sick: tuple[str, ...] = ()

@@ -25,7 +25,8 @@ import msgspec
 from msgspec.structs import replace
 
 from pymllm import __version__
-from pymllm.instrument.documents import Counter, Device, DoctorDocument, Probe, Row, TorchFacts
+from pymllm.instrument.documents import Counter, Device, DoctorDocument, Probe, Row, SmokeFacts, TorchFacts
+from pymllm.instrument.gpu_smoke import look_at_smoke, smoke_trouble
 from pymllm.instrument.nvml import NvmlTracker
 from pymllm.instrument.nvml_device import mig_uuids, part_uuids, usable_uuids
 from pymllm.instrument.nvml_library import NvmlFailure, NvmlLibrary
@@ -68,12 +69,14 @@ def look_at_machine(
     deadline: float = DEADLINE,
     require_gpu: bool = False,
     min_free: int | None = None,
+    smoke: bool = False,
 ) -> DoctorDocument:
     """Look everywhere, within so many seconds; what hangs is left alone, and the machine is sick then.
 
     It is sick, too, where a driver is in trouble, without a CUDA device under ``require_gpu``, and where a
-    GPU has not ``min_free`` bytes free. Only GPUs that this process may use count.
-    Cost: loading torch, a second or more, and initialising CUDA.
+    GPU has not ``min_free`` bytes free; with ``smoke``, where a first program on a GPU fails. Only GPUs that
+    this process may use count. Cost: loading torch, a second or more, and initialising CUDA, with ``smoke``
+    twice.
     """
     tell = done or (lambda count: None)
     import psutil  # type: ignore[import-untyped]  # for this command only
@@ -89,6 +92,13 @@ def look_at_machine(
         torch, torch_probe = torch_look.end()
         tell(1)
         nvml, nvml_probe = nvml_look.end()
+        probes = [nvml_probe, torch_probe]
+        tried: SmokeFacts | None = None
+        if smoke:
+            smoke_look = _Look("smoke", SmokeFacts, until, deadline)
+            stack.callback(smoke_look.leave)
+            tried, smoke_probe = smoke_look.end()
+            probes.append(smoke_probe)
         tell(2)
     memory = psutil.virtual_memory()
     facts = DoctorDocument(
@@ -106,16 +116,18 @@ def look_at_machine(
         nvml_devices=nvml.devices,
         packages={name: _version_of(name) for name in _PACKAGES},
         environment={name: os.environ[name] for name in sorted(os.environ) if name.startswith(_VARIABLES)},
-        probes=(nvml_probe, torch_probe),
+        probes=tuple(probes),
+        smoke=tried,
     )
-    sick = (*_trouble(facts), *nvml.sick, *_unmet(facts, require_gpu, min_free, nvml.usable))
+    found = smoke_trouble(tried) if tried is not None else ()
+    sick = (*_trouble(facts), *nvml.sick, *found, *_unmet(facts, require_gpu, min_free, nvml.usable))
     tell(3)
     return replace(facts, sick=sick)
 
 
 # -- in processes of their own -----------------------------------------------------------------------------
 
-Facts = TypeVar("Facts", TorchFacts, NvmlFacts)
+Facts = TypeVar("Facts", TorchFacts, NvmlFacts, SmokeFacts)
 
 _CHILD = """
 import json, sys
@@ -195,7 +207,11 @@ def answer(name: str, says_where: float) -> None:
     faulthandler.dump_traceback_later(max(0.05, says_where - time.monotonic()))
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
-    looks: dict[str, Callable[[], Iterator[Row]]] = {"torch": look_at_torch, "NVML": look_at_nvml}
+    looks: dict[str, Callable[[], Iterator[Row]]] = {
+        "torch": look_at_torch,
+        "NVML": look_at_nvml,
+        "smoke": look_at_smoke,
+    }
     with output:
         for facts in looks[name]():
             output.write(msgspec.json.encode(facts) + b"\n")

@@ -83,9 +83,7 @@ def refuse_long_pool(size: int, page_size: int) -> None:
         raise ValueError(f"slots up to {size + page_size - 1} do not fit int32 (at most {LAST_INT32})")
 
 
-def make_zeros(
-    name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, *, pinned: bool = False
-) -> torch.Tensor:
+def make_zeros(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Make a buffer of zeros that can be written inside and outside of inference mode.
 
     A pool is often built while a model loads under inference mode, and a tensor born there could not be
@@ -97,7 +95,7 @@ def make_zeros(
         raise ValueError(f"{name} of shape {shape} would have {size} bytes; at most {_MOST_BYTES} can be")
     try:
         with torch.inference_mode(False):
-            return torch.zeros(shape, dtype=dtype, device=device, pin_memory=pinned)
+            return torch.zeros(shape, dtype=dtype, device=device)
     except RuntimeError as error:
         if device.type != "cpu":
             raise

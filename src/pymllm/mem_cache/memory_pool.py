@@ -62,7 +62,7 @@ def make_full_attention_net_mem_pool(
     need_sort : bool
         Hand out the lowest slots first after a merge.
     pin_memory : bool
-        Page-lock buffers on the CPU where an accelerator exists.
+        Page-lock buffers on the CPU where CUDA is in use, as of `KVPool`.
 
     Returns
     -------

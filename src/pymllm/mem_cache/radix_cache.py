@@ -24,6 +24,7 @@ from pymllm.mem_cache.tree.slot_exchange import read_incoming_slots
 from pymllm.mem_cache.tree.tree_cache import TreeCache
 from pymllm.mem_cache.tree.victims import Victims
 from pymllm.mem_cache.tree.window_insert import WindowInsert
+from pymllm.mem_cache.uploads import bring
 
 __all__ = ["RadixCache", "TreeNode"]
 
@@ -41,9 +42,9 @@ class RadixCache(TreeCache[TreeNode]):
         Tokens that the model's window layers look back (W). With it, nodes may lose their window KV alone
         (tombstones) and a match must end in a whole window of alive tokens.
     token_to_kv_pool_allocator : allocator, optional
-        Owner of the slots: ``free(indices)`` is required; ``free_pages``, ``free_swa``, ``move_swa`` and
-        ``translate_to_swa`` are used where present, ``page_size``, ``device`` and ``check_ownership``
-        honoured. Without one, slots are plain numbers on the CPU and simply forgotten.
+        Owner of the slots: ``free(indices)`` is required; ``free_pages``, ``free_swa``, ``free_swa_pages``,
+        ``move_swa`` and ``translate_to_swa`` are used where present, ``page_size``, ``device`` and
+        ``check_ownership`` honoured. Without one, slots are plain numbers on the CPU and simply forgotten.
     on_node_evict : callable, optional
         Called with the id of each evicted node, after the eviction is complete; errors are raised once all
         have run, interrupts at once. It may ask for sizes, hashes and `pretty_print`; any other call on the
@@ -382,7 +383,7 @@ class RadixCache(TreeCache[TreeNode]):
         if not paged.length:
             return InsertResult(0, self._tree.root)
         protected = -(-protected // self.page_size) * self.page_size
-        slots = slots.to(self.device, torch.int64)
+        slots = bring(slots, self.device)
         with self._guard:
             return WindowInsert(self._window, self.pool, paged, walk, slots, protected, evicted).run()
 

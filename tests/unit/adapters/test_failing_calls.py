@@ -49,6 +49,19 @@ def test_what_the_pool_took_is_written_down_in_order(windowed: Any, effects: lis
     assert windowed.swa_available_size() == 7
 
 
+def test_pages_are_written_down_as_all_their_slots(effects: list[Effect]) -> None:
+    """X2: by whichever call a cache names them; a fault of the one is a fault of the other."""
+    pool: Any = record_around(SWATokenToKVPoolAllocator(16, 16, "cpu", 4), effects.append)
+    slots = pool.inner.alloc(16)
+    pool.free_swa_pages(slots[:8:4])
+    pool.free_pages(slots[4:8:4])
+    assert effects == [Effect("free_swa", tuple(range(4, 12))), Effect("free", tuple(range(8, 12)))]
+    pool.fault = Fault("free_swa")
+    with pytest.raises(InjectedFault):
+        pool.free_swa_pages(slots[8::4])
+    assert (pool.full_available_size(), pool.swa_available_size()) == (4, 8)
+
+
 def test_a_refused_call_is_not_written_down(pool: RecordingPool, effects: list[Effect]) -> None:
     """X2: what the pool did not take has not happened."""
     with pytest.raises(ValueError, match="handed out"):

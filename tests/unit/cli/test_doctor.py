@@ -103,6 +103,54 @@ def test_a_library_that_crashes_does_not_take_the_command_along(doctor: Doctor) 
     assert "torch unknown (torch cannot be imported: ImportError: it takes long to load)" in lines
 
 
+# Torch as it is where a driver hangs: it sees one GPU, and the first launch never returns.
+HANGING_TORCH = """
+import time
+__version__ = "2.13.0+cu130"
+class version: cuda = "13.0"; hip = None
+class cuda:
+    is_available = staticmethod(lambda: True)
+    device_count = staticmethod(lambda: 1)
+    is_initialized = staticmethod(lambda: False)
+    set_device = synchronize = staticmethod(lambda device: None)
+    @staticmethod
+    def get_device_properties(index): raise RuntimeError("not asked here")
+class backends:
+    class cudnn: version = staticmethod(lambda: None)
+class device:
+    type = "cuda"
+    def __init__(self, kind, index): self.index = index
+int32 = "int32"
+get_num_threads = lambda: 1
+empty = lambda *shape, **options: []
+def arange(*ends, out=None, **options):
+    def launch_kernel(): time.sleep(600)
+    if out is not None: launch_kernel()
+"""
+
+
+def test_a_gpu_that_hangs_in_its_first_launch_is_named(doctor: Doctor, tmp_path: Path) -> None:
+    """Issue 44: with the steps before, within the deadline, by a process that nobody waits for."""
+    (tmp_path / "torch.py").write_text(HANGING_TORCH)
+    status, lines, _ = doctor("--smoke", "--deadline", "8s")
+    assert status == 4
+    assert "sick smoke hung: no answer within 8 s, in launch_kernel" in lines
+    (row,) = (line for line in lines if line.startswith("smoke, CUDA device 0"))
+    assert row.startswith("smoke, CUDA device 0 allocate 0.0")
+    assert "launch" not in row
+
+
+def test_where_there_is_no_gpu_smoke_says_so(doctor: Doctor) -> None:
+    """Issue 44: what was not tried is not sound; without the option nobody asks."""
+    reason = "there is no GPU to try: ImportError: it takes long to load"
+    status, lines, _ = doctor("--smoke")
+    assert (status, lines[0]) == (4, f"sick smoke: {reason}")
+    assert f"smoke {reason}" in lines
+    status, lines, _ = doctor()
+    assert status == 0
+    assert not any(line.startswith("smoke") for line in lines)
+
+
 @pytest.mark.parametrize(
     ("options", "state", "status", "first"),
     [

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from pymllm.errors import OwnershipError
 from pymllm.invariants.slots import check_slot_store, check_swa_allocator
 from pymllm.mem_cache.slots.device_store import DeviceSlotStore, LateCount, Whereabouts
 from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
@@ -90,12 +91,13 @@ def test_a_page_may_come_back_in_parts_within_an_unchecked_group(
 
 @pytest.mark.parametrize("need_sort", [True, False])
 def test_single_slots_never_wait_for_the_device(apart: Apart, need_sort: bool) -> None:
-    """Section 1: alloc, free, merges by need and by request, and groups, with checks off."""
+    """Section 1, issue 44: alloc, free, merges by need and by request, and groups, with checks off."""
     device, synchronisations = apart
     allocator = TokenToKVPoolAllocator(64, device, 1, need_sort)
+    first = torch.arange(1, 17)  # on the host
     with synchronisations() as waits:
         slots = allocator.alloc(48)
-        allocator.free(slots[:16])
+        allocator.free(first)
         allocator.free(slots[16:32].long())
         allocator.alloc(32)
         allocator.free_group_begin()
@@ -190,6 +192,79 @@ def test_paged_windows_wait_once_per_free(apart: Apart) -> None:
         assert len(waits) == 1
     assert (allocator.full_available_size(), allocator.swa_available_size()) == (32, 32)
     check_swa_allocator(allocator)
+
+
+def test_pages_of_windows_named_by_their_first_slots_do_not_wait(apart: Apart) -> None:
+    """Issue 44, A7: whole pages and pages without halves, alone and in a group; their count follows."""
+    device, synchronisations = apart
+    allocator = SWATokenToKVPoolAllocator(64, 64, device, 4)
+    slots = allocator.alloc(64)
+    with synchronisations() as waits:
+        allocator.free_pages(slots[:8:4])
+        allocator.free_swa_pages(slots[8:16:4])
+        allocator.free_pages(slots[12:24:4])
+        allocator.free_group_begin()
+        allocator.free_swa_pages(slots[24:32:4])
+        allocator.free_pages(slots[28:36:4])
+        allocator.free_group_end()
+    assert waits == []
+    check_swa_allocator(allocator)
+    assert (allocator.full_available_size(), allocator.swa_available_size()) == (28, 36)
+    assert set(allocator.alloc(28).tolist()).isdisjoint(slots[8:12].tolist() + slots[36:].tolist())
+
+
+def test_pages_of_windows_are_checked_where_ownership_is(device: torch.device) -> None:
+    """A5, A7: by their first slots as by any other."""
+    allocator = SWATokenToKVPoolAllocator(16, 16, device, 4, check_ownership=True, store="device")
+    slots = allocator.alloc(16)
+    allocator.free_swa_pages(slots[:4:4])
+    allocator.free_pages(slots[:8:4].cpu().numpy().astype("int64"))
+    with pytest.raises(OwnershipError, match="page 1 of slot 4 is not handed out"):
+        allocator.free_pages(slots[:4:4])
+    assert (allocator.full_available_size(), allocator.swa_available_size()) == (8, 8)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_late_counts_of_pages_change_nothing(device: torch.device, seed: int) -> None:
+    """A1-A7, X4: whole pages by their first slots or by any of their slots, as on the host."""
+    draw = random.Random(seed)
+    late = SWATokenToKVPoolAllocator(80, 60, device, 4, True, check_ownership=False, store="device")
+    plain = SWATokenToKVPoolAllocator(80, 60, "cpu", 4, True, check_ownership=False, store="host")
+    held: dict[int, bool] = {}  # first slots of pages, and whether the half is there
+    grouped = False
+    for _ in range(200):
+        act = draw.choice(
+            ("alloc", "alloc", "free", "free_pages", "free_swa", "free_swa_pages", "group", "ask")
+        )
+        if act == "alloc":
+            count = draw.randrange(1, 6) * 4
+            found = [each.alloc(count) for each in (late, plain)]
+            numbers = [None if slots is None else slots.tolist() for slots in found]
+            assert numbers[0] == numbers[1]
+            held.update(dict.fromkeys((numbers[1] or [])[::4], True))
+        elif act == "group":
+            for each in (late, plain):
+                (each.free_group_end if grouped else each.free_group_begin)()
+            grouped = not grouped
+        elif act == "ask":
+            assert late.available_size() == plain.available_size() or grouped
+        else:
+            among = [page for page, whole in held.items() if whole or "swa" not in act]
+            gone = draw.sample(among, min(draw.randrange(5), len(among)))
+            for each in (late, plain):
+                getattr(each, act)(torch.tensor(gone, dtype=torch.int64, device=each.device))
+            for page in gone:
+                held[page] = False
+                if "swa" not in act:
+                    del held[page]
+        check_swa_allocator(late)
+    if grouped:
+        late.free_group_end()
+        plain.free_group_end()
+    assert (late.full_available_size(), late.swa_available_size()) == (
+        plain.full_available_size(),
+        plain.swa_available_size(),
+    )
 
 
 @pytest.mark.parametrize("frees", ["both", "slots", "halves"])

@@ -16,7 +16,6 @@ from pymllm.mem_cache.kernels.fused_rows import (
     RowForm,
     as_kernel_index,
     index_of,
-    is_capturing,
     make_fused,
     place_of,
 )
@@ -147,14 +146,6 @@ def test_an_index_goes_to_the_device_of_the_rows(dtype: torch.dtype) -> None:
     index = as_kernel_index(torch.arange(3).to(dtype), torch.device("meta"))
     assert (index.device.type, index.shape) == ("meta", (3,))
     assert index.dtype is (torch.int64 if dtype is torch.uint8 else dtype)
-
-
-def test_only_a_cuda_stream_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 10: a torch without CUDA is not even asked."""
-    assert not is_capturing(CPU)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert is_capturing(CUDA)
-    assert not is_capturing(CPU)
 
 
 def rows_pair(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import mmap
 from typing import Any
 
 import pytest
 import torch
 
+from pymllm.mem_cache.pools import pinned
 from pymllm.mem_cache.pools.kv_pool import KVPool
 from tests.far_device import Apart
 
@@ -292,40 +295,101 @@ def test_host_rows_are_refused_on_cuda() -> None:
         pool.set_kv_buffer(0, torch.tensor([1]), k, v)
 
 
-def test_pinning_without_an_accelerator_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P3: pin_memory applies only where an accelerator exists."""
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    pool = KVPool(4, 1, 1, 1, device="cpu", pin_memory=True)
-    assert pool.k_buffer[0].device.type == "cpu"
-    assert not any(buffer.is_pinned() for buffer in pool.k_buffer)
+class FakeRuntime:
+    """Stands in for `torch.cuda.cudart()`, and keeps what is page-locked."""
+
+    def __init__(self, error: int = 0) -> None:
+        self.error = error
+        self.locked: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+        self.locked[address] = size
+        return self.error
+
+    def cudaHostUnregister(self, address: int) -> int:
+        del self.locked[address]
+        return 0
+
+    def cudaGetErrorString(self, error: int) -> str:
+        return f"error {error}"
+
+
+def with_runtime(monkeypatch: pytest.MonkeyPatch, runtime: FakeRuntime) -> FakeRuntime:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    return runtime
 
 
 @pytest.mark.parametrize("pin_memory", [True, False])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_only_host_buffers_are_to_be_pinned(
+def test_only_host_buffers_are_page_locked(
     device: str, pin_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P3: pinning is for memory that an accelerator reads from the host."""
-    asked: list[bool] = []
-    zeros = torch.zeros
+    runtime = with_runtime(monkeypatch, FakeRuntime())
+    pool = KVPool(4, 2, 1, 1, device=device, dtype=torch.int8, pin_memory=pin_memory)
+    assert pool.is_pinned is bool(runtime.locked) is (pin_memory and device == "cpu")
+    assert pool.mem_bytes() == (mmap.PAGESIZE if pool.is_pinned else 4 * 5)
 
-    def make_zeros(*sizes: Any, **options: Any) -> torch.Tensor:
-        if "pin_memory" in options:
-            asked.append(options.pop("pin_memory"))
-        return zeros(*sizes, **options)
 
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch, "zeros", make_zeros)
-    KVPool(4, 2, 1, 1, device=device, dtype=torch.int8, pin_memory=pin_memory)
-    assert asked == [pin_memory and device == "cpu"] * 4
+def test_a_pool_on_the_host_starts_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 44: although pinning is the default; nobody who wants a pool on the CPU asked for a context."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: pytest.fail("CUDA was started"))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda *_: pytest.fail("torch pins by powers of two"))
+    assert not KVPool(4, 1, 1, 1, device="cpu").is_pinned
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.complex64])
+def test_page_locked_buffers_are_like_any(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3, issue 44: zeros in one piece, which takes what it says, and no buffer is in another's way."""
+    runtime = with_runtime(monkeypatch, FakeRuntime())
+    pool = KVPool(99, 3, 2, 5, device="cpu", dtype=dtype, v_head_dim=3)
+    buffers = [*pool.k_buffer, *pool.v_buffer]
+    assert [list(it.shape) for it in buffers] == [[100, 2, 5]] * 3 + [[100, 2, 3]] * 3
+    assert not any(it.view(torch.uint8).any() for it in buffers)
+    assert all(it.data_ptr() % 64 == 0 for it in buffers)
+    needed = sum(it.nbytes for it in buffers)
+    assert list(runtime.locked.values()) == [pool.mem_bytes()]
+    assert needed <= pool.mem_bytes() < needed + 6 * 64 + mmap.PAGESIZE
+    k, v = torch.ones(1, 2, 5).to(dtype), torch.ones(1, 2, 3).to(dtype)
+    pool.set_kv_buffer(1, torch.tensor([99]), k, v)
+    written = [it.view(torch.uint8).count_nonzero().item() > 0 for it in buffers]
+    assert written == [False, True, False, False, True, False]
+
+
+def test_memory_is_locked_as_long_as_anybody_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 44: a buffer outlives its pool; a forked child has nothing to unlock."""
+    runtime = with_runtime(monkeypatch, FakeRuntime())
+    buffer = KVPool(4, 1, 1, 1, device="cpu").k_buffer[0]
+    gc.collect()
+    assert len(runtime.locked) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(pinned.os, "getpid", lambda: 0)
+        child = KVPool(4, 1, 1, 1, device="cpu")
+    assert len(runtime.locked) == 2
+    del child
+    assert len(runtime.locked) == 2
+    del buffer
+    assert len(runtime.locked) == 1
+
+
+def test_what_the_driver_does_not_lock_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1, issue 44: with the bytes and the way out, and nothing is unlocked afterwards."""
+    runtime = with_runtime(monkeypatch, FakeRuntime(error=2))
+    told = rf"^{mmap.PAGESIZE} bytes cannot be page-locked .*error 2\); build .*=False$"
+    with pytest.raises(RuntimeError, match=told):
+        KVPool(4, 1, 1, 1, device="cpu")
+    assert len(runtime.locked) == 1
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("pin_memory", [True, False])
 def test_host_buffers_are_pinned_where_it_helps(pin_memory: bool) -> None:
-    """P3: with an accelerator, buffers on the CPU are page-locked on request."""
+    """P3: with CUDA in use, buffers on the CPU are page-locked on request."""
+    torch.cuda.init()
     pool = KVPool(4, 1, 1, 1, device="cpu", pin_memory=pin_memory)
-    assert pool.k_buffer[0].is_pinned() is pin_memory
+    assert pool.k_buffer[0].is_pinned() is pool.is_pinned is pin_memory
     assert not pool.k_buffer[0].any()
 
 
@@ -344,12 +408,15 @@ def test_the_pool_shows_its_shape() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_a_write_waits_for_nothing(apart: Apart, dtype: torch.dtype) -> None:
-    """P3, issue 10: with indices on the device, whoever moves the rows."""
+    """P3, issues 10 and 44: with indices on the device or on the host, whoever moves the rows."""
     device, synchronisations = apart
     pool = make_pool(device)
     indices = torch.tensor([3, 0, 7, 0], device=device, dtype=dtype)
     k, v = make_rows(pool, 4)
+    on_host = indices.cpu()
     with synchronisations() as waits:
         pool.set_kv_buffer(1, indices, k, v)
+        pool.set_kv_buffer(0, on_host, k, v)
     assert waits == []
+    assert torch.equal(pool.k_buffer[0].cpu()[[3, 7]], k.cpu()[[0, 2]])
     assert torch.equal(pool.k_buffer[1].cpu()[[3, 7]], k.cpu()[[0, 2]])

@@ -170,16 +170,47 @@ def test_the_table_is_on_the_device_that_was_named() -> None:
     assert make_pool(device="meta").req_to_token.device.type == "meta"
 
 
+@pytest.mark.parametrize("check_bounds", [None, False])
+def test_an_entry_named_by_plain_ints_is_always_looked_at(check_bounds: bool | None) -> None:
+    """P2, E5, X1: row 0 takes what is padded, and nobody's row takes anything."""
+    pool = ReqToTokenPool(2, CONTEXT, "cpu", check_bounds=check_bounds)
+    pool.write((0, 1), 7)
+    assert pool.req_to_token[0, 1] == 7
+    for entry, error, message in (
+        ((3, 0), IndexError, r"row 3 is outside 0\.\.2 \(1 of 1 are\); padded entries name row 0"),
+        ((-1, 0), IndexError, r"row -1 is outside 0\.\.2"),
+        (
+            (0, CONTEXT),
+            IndexError,
+            r"position 8 is outside 0\.\.7 \(1 of 1 are\); max_con",
+        ),
+        ((1, 0), OwnershipError, "row 1 is not handed out"),
+    ):
+        with pytest.raises(error, match=message):
+            pool.write(entry, 5)
+    assert pool.req_to_token.count_nonzero() == 1
+
+
 def test_writes_and_frees_wait_for_nothing(apart: Apart) -> None:
-    """P2, issue 10: the table follows the device's work."""
+    """P2, issues 10 and 44: the table follows the device's work, however entries and slots are named."""
     device, synchronisations = apart
     pool = ReqToTokenPool(4, CONTEXT, device)
     slots = torch.arange(1, 9, device=device, dtype=torch.int32)
     rows, positions = torch.tensor([1, 2], device=device), torch.tensor([7, 0], device=device)
     with synchronisations() as waits:
-        assert pool.alloc(2) == [1, 2]
+        assert pool.alloc(3) == [1, 2, 3]
         pool.write((1, slice(0, 8)), slots)
         pool.write((rows, positions), slots[:2])
-        pool.free(2)
+        pool.write((2, 1), 9)
+        pool.write((2, 2), slots[2])
+        pool.write((rows[1], 3), slots[3:4])
+        pool.write((2, positions[0] - 3), [5])
+        pool.write(([2, 2], np.array([5, 6])), [6, 7])
+        pool.write((2, slice(7, 8)), 8)
+        pool.write((2, slice(7, 8)), slots[7])
+        pool.free(3)
+    assert waits == []
+    assert pool.req_to_token[:3].tolist() == [[0] * 8, [1, 2, 3, 4, 5, 6, 7, 1], [2, 9, 3, 4, 5, 6, 7, 8]]
+    with synchronisations() as waits:
         pool.clear()
     assert waits == []

@@ -15,6 +15,7 @@ from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.base_prefix_cache import EvictResult, RadixKey
 from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
+from tests.far_device import Apart
 
 TEN = list(range(10))
 
@@ -276,3 +277,29 @@ class TestEviction:
         assert bench.cache.swa_protected_size() == 2
         assert bench.cache.swa_evictable_size() == 0
         assert bench.found([1, 2, 3, 4, 5]) == 5
+
+
+def test_evictions_of_paged_windows_wait_for_nothing(apart: Apart) -> None:
+    """Issue 44, S3, S4: a tree knows its pages, those that lose their half alone and those that go."""
+    device, synchronisations = apart
+    pool = SWATokenToKVPoolAllocator(64, 64, device, 4)
+    cache = RadixCache(4, 8, pool)
+    for tokens in (list(range(16)), [*range(16), *range(50, 66)], list(range(100, 116))):
+        slots = pool.alloc(len(tokens))
+        result = cache.insert(RadixKey(tokens), slots)
+        pool.free(slots[: result.prefix_len])
+    with synchronisations() as waits:
+        assert cache.evict(0, 8).swa_evicted >= 8
+        assert cache.evict(32).full_evicted >= 32
+    assert waits == []
+    assert pool.full_available_size() == 64 - cache.total_size()
+    check_radix_cache(cache)
+    dead = pool.alloc(16)
+    pool.free_swa_pages(dead[:8:4])
+    cache.insert(RadixKey([7] * 16), dead, swa_evicted_seqlen=8)
+    again = pool.alloc(16)
+    assert cache.insert(RadixKey([7] * 16), again).adopted == ((0, 8),)
+    pool.free(again[8:])
+    check_radix_cache(cache)
+    cache.evict(64)
+    assert (pool.full_available_size(), pool.swa_available_size()) == (64, 64)

@@ -13,9 +13,9 @@ from pymllm.mem_cache.kernels.fused_rows import (
     RowForm,
     as_kernel_index,
     index_of,
-    is_capturing,
     place_of,
 )
+from pymllm.mem_cache.uploads import is_capturing
 
 #: Fewer rows, outside of a captured graph, are left to torch's two launches. 0 until a device was measured:
 #: by its host time, one launch of a prepared kernel should win against two of torch's for any batch.

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import torch
 
 from pymllm.mem_cache.arguments import as_switch
+from pymllm.mem_cache.uploads import bring
 
 #: Where row numbers are: address, bytes of a number, and numbers from one to the next.
 Index: TypeAlias = tuple[int, int, int]
@@ -144,11 +145,6 @@ class FusedRows:
         return True
 
 
-def is_capturing(device: torch.device) -> bool:
-    """Tell whether what is launched on a device now becomes part of a CUDA graph."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
 def index_of(rows: torch.Tensor) -> Index:
     """Return where row numbers are: int32 or int64, one dimension, any stride."""
     return rows.data_ptr(), _INDEX_WIDTHS[rows.dtype], rows.stride(0)
@@ -157,8 +153,8 @@ def index_of(rows: torch.Tensor) -> Index:
 def as_kernel_index(rows: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return row numbers as a kernel reads them: on its device, and int64 unless they are int32."""
     if rows.dtype not in _INDEX_WIDTHS:
-        return rows.to(device, torch.int64)
-    return rows if rows.device == device else rows.to(device)
+        return bring(rows, device)
+    return rows if rows.device == device else bring(rows, device, rows.dtype)
 
 
 def place_of(rows: torch.Tensor, form: RowForm, leading: int) -> Place | None:

@@ -21,6 +21,7 @@ from pymllm.mem_cache.kernels.fused_rows import make_fused
 from pymllm.mem_cache.kernels.fused_states import FusedStates, Rows
 from pymllm.mem_cache.ownership import OneOwner
 from pymllm.mem_cache.pools.rows import IndexLike, as_integers, bit_view, check_range, is_readable, is_single
+from pymllm.mem_cache.uploads import bring
 
 
 class GDNPool(OneOwner):
@@ -177,9 +178,9 @@ class GDNPool(OneOwner):
 
         Notes
         -----
-        Cost: O(rows) and one launch where ``is_fused``, else two, however many layers. No synchronisation for
-        ints and for indices on the pool's device, unless ``check_bounds`` asks for it; can be captured in a
-        CUDA graph. On an error nothing has changed.
+        Cost: O(rows) and one launch where ``is_fused``, else two, however many layers; a copy for indices on
+        the host. No synchronisation, unless ``check_bounds`` asks for it of indices on a device; can be
+        captured in a CUDA graph. On an error nothing has changed.
         Laws: P5, X1.
         """
         rows = self._as_rows("req_pool_indices", req_pool_indices)
@@ -211,9 +212,9 @@ class GDNPool(OneOwner):
         Notes
         -----
         Cost: O(rows), however many layers. Where ``is_fused``, one launch for up to 512 rows and no memory;
-        else four and a temporary copy of the rows. No synchronisation for ints and for indices on the pool's
-        device, unless ``check_bounds`` asks for it; can be captured in a CUDA graph. On an error nothing has
-        changed.
+        else four and a temporary copy of the rows; a copy for indices on the host. No synchronisation, unless
+        ``check_bounds`` asks for it of indices on a device; can be captured in a CUDA graph. On an error
+        nothing has changed.
         Laws: P5, X1.
         """
         src = self._as_rows("src_index", src_index)
@@ -339,7 +340,7 @@ class GDNPool(OneOwner):
     def _as_index(self, rows: Rows) -> torch.Tensor:
         """Bring rows to the pool's device, as torch reads them."""
         if isinstance(rows, torch.Tensor):
-            return rows.to(self.device, torch.int64)
+            return bring(rows, self.device)
         # Filling a tensor over there neither synchronises nor reads host memory, unlike copying one.
         return torch.full((1,), rows, dtype=torch.int64, device=self.device)
 

@@ -22,7 +22,9 @@ from pymllm.mem_cache.arguments import (
 from pymllm.mem_cache.kernels.fused_kv import FusedKV
 from pymllm.mem_cache.kernels.fused_rows import make_fused
 from pymllm.mem_cache.ownership import OneOwner
+from pymllm.mem_cache.pools.pinned import PinnedMemory, can_pin, size_of
 from pymllm.mem_cache.pools.rows import as_integers, bit_view, check_range, is_readable
+from pymllm.mem_cache.uploads import bring
 
 
 class KVPool(OneOwner):
@@ -44,8 +46,10 @@ class KVPool(OneOwner):
     v_head_num, v_head_dim : int, optional
         The same for values; as for keys unless given.
     pin_memory : bool
-        Page-lock buffers on the CPU, so that copies to an accelerator can overlap with computing. Without
-        an accelerator, and for buffers that are on one, it has no effect.
+        Page-lock buffers on the CPU, so that copies to a GPU can overlap with computing: plain memory that
+        CUDA is told of (``cudaHostRegister``), in one piece, given back when nobody has a buffer any more. It
+        has no effect for buffers elsewhere, and none before CUDA is in use in this process, which it does not
+        start: call ``torch.cuda.init()`` first.
     page_size : int
         Tokens per page of the allocator that numbers the slots.
     check_bounds : bool, optional
@@ -63,9 +67,13 @@ class KVPool(OneOwner):
         everybody who asks and are never replaced.
     is_fused : bool
         Whether a kernel writes both.
+    is_pinned : bool
+        Whether they are page-locked.
 
     Raises
     ------
+    RuntimeError
+        The driver does not page-lock so many bytes.
     TypeError
         A size is not an int, ``dtype`` is not a `torch.dtype`, or ``pin_memory`` is not a bool.
     ValueError
@@ -118,9 +126,10 @@ class KVPool(OneOwner):
             raise TypeError(f"pin_memory must be True or False, got {pin_memory!r}")
 
         rows = self.size + self.page_size
-        pinned = pin_memory and self.device.type == "cpu" and torch.accelerator.is_available()
-        self.k_buffer = self._make_buffers((rows, self.k_head_num, self.k_head_dim), pinned)
-        self.v_buffer = self._make_buffers((rows, self.v_head_num, self.v_head_dim), pinned)
+        k_shape, v_shape = (rows, self.k_head_num, self.k_head_dim), (rows, self.v_head_num, self.v_head_dim)
+        self.is_pinned = pin_memory and can_pin(self.device)
+        buffers = self._make_buffers([k_shape] * self.layer_num + [v_shape] * self.layer_num)
+        self.k_buffer, self.v_buffer = buffers[: self.layer_num], buffers[self.layer_num :]
         self._k_bits = [bit_view(buffer) for buffer in self.k_buffer]
         self._v_bits = [bit_view(buffer) for buffer in self.v_buffer]
         # Addresses of each layer's two buffers, from the first byte to after the last.
@@ -130,11 +139,17 @@ class KVPool(OneOwner):
         self._fused = make_fused(fused, self.device, lambda: FusedKV(self.k_buffer, self.v_buffer))
         self.is_fused = self._fused is not None
 
-    def _make_buffers(self, shape: tuple[int, int, int], pinned: bool) -> list[torch.Tensor]:
-        return [
-            make_zeros("a buffer", shape, self.dtype, self.device, pinned=pinned)
-            for _ in range(self.layer_num)
-        ]
+    def _make_buffers(self, shapes: list[tuple[int, int, int]]) -> list[torch.Tensor]:
+        if not self.is_pinned:
+            made = [make_zeros("a buffer", shape, self.dtype, self.device) for shape in shapes]
+            self._bytes = sum(buffer.nbytes for buffer in made)
+            return made
+        memory = PinnedMemory(sum(size_of(shape, self.dtype) for shape in shapes))
+        self._bytes = len(memory)
+        # A pool is often built while a model loads under inference mode; tensors born there could not be
+        # written outside it.
+        with torch.inference_mode(False):
+            return memory.tensors(shapes, self.dtype)
 
     def __repr__(self) -> str:
         """Show the shape of the pool."""
@@ -250,8 +265,9 @@ class KVPool(OneOwner):
         -----
         Cost: O(n) and one launch where ``is_fused``, whether indices are int32 or int64; two, and one to
         convert int32, where not, or where elements of a row of ``k`` or ``v`` lie apart or out of alignment.
-        No synchronisation while ``indices`` is on the pool's device, unless ``check_bounds`` asks for it; can
-        be captured in a CUDA graph. On an error nothing has been written, neither K nor V.
+        No synchronisation, unless ``check_bounds`` asks for it of ``indices`` on a device; those on the host
+        are one copy more. Can be captured in a CUDA graph. On an error nothing has been written, neither K
+        nor V.
         Laws: P3, E5, X1.
         """
         layer = self._check_layer(layer_id)
@@ -276,7 +292,7 @@ class KVPool(OneOwner):
         """Store checked rows, by one launch where that can be."""
         if self._fused is not None and self._fused.write(layer, index, k_rows, v_rows):
             return
-        index = index.to(self.device, torch.int64)
+        index = bring(index, self.device)
         # Both are read as bits before either is written: what torch refuses to view, it refuses here.
         k_bits, v_bits = bit_view(k_rows), bit_view(v_rows)
         # index_copy_ is one kernel without a synchronisation on CUDA. On the CPU it was measured against
@@ -285,8 +301,15 @@ class KVPool(OneOwner):
         self._v_bits[layer].index_copy_(0, index, v_bits)
 
     def mem_bytes(self) -> int:
-        """Count the bytes of all buffers, the padding rows included."""
-        return sum(buffer.nbytes for buffer in (*self.k_buffer, *self.v_buffer))
+        """Count the bytes of all buffers, the padding rows included.
+
+        Returns
+        -------
+        int
+            Where ``is_pinned``, what is really taken, whole pages of the host; else what was asked of torch,
+            whose allocator for CUDA may round up.
+        """
+        return self._bytes
 
     def _check_layer(self, layer_id: SupportsIndex) -> int:
         layer = as_int("layer_id", layer_id)

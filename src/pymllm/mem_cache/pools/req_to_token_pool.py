@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from typing import SupportsIndex, TypeAlias
+from typing import SupportsIndex, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -20,10 +20,13 @@ from pymllm.mem_cache.pools.rows import (
     is_readable,
     is_single,
 )
+from pymllm.mem_cache.uploads import bring
 
 TableIndex: TypeAlias = "tuple[SupportsIndex, slice | SupportsIndex] | tuple[IndexLike, IndexLike]"
 
 _SLOT_STOP = torch.iinfo(torch.int32).max + 1
+_ROW_ADVICE = "padded entries name row 0"
+_POSITION_ADVICE = "max_context_len is the bound"
 
 
 class ReqToTokenPool(OneOwner):
@@ -40,7 +43,8 @@ class ReqToTokenPool(OneOwner):
         Where the table is. The trackers of who holds which row are on the host.
     check_bounds : bool, optional
         Look at the values of index and value tensors before writing: always, never, or (None) those of
-        tensors on the host, where looking does not synchronise. Rows named by an int are always looked at.
+        tensors on the host, where looking does not synchronise. Rows and positions named by an int are always
+        looked at.
 
     Attributes
     ----------
@@ -205,9 +209,10 @@ class ReqToTokenPool(OneOwner):
 
         Notes
         -----
-        Cost: O(entries) and one table write. No synchronisation for tensors on the table's device, unless
-        ``check_bounds`` asks for it. Naming an entry twice is the caller's error, row 0 aside. On an error
-        nothing has been written.
+        Cost: O(entries) and one table write, and a copy of each array, list or tensor that is on the host. No
+        synchronisation, unless ``check_bounds`` asks for it of tensors on the table's device; a row that
+        comes as such a tensor beside a slice is read. Naming an entry twice is the caller's error, row 0
+        aside. On an error nothing has been written.
         Laws: P2, E2, E5, X1.
         """
         if not (isinstance(index, tuple) and len(index) == 2):
@@ -216,12 +221,27 @@ class ReqToTokenPool(OneOwner):
         if isinstance(what, slice):
             row = self._check_held(as_int("row", where))  # type: ignore[arg-type]
             start, stop = self._check_stretch(what)
-            slots = self._as_slots(values, stop - start)
-            self.req_to_token[row, start:stop] = slots
-        elif is_single(where) and is_single(what):
-            self._write_entries([where], [what], values)  # type: ignore[list-item]
+            self._put(row, start, stop, self._as_slots(values, stop - start))
+        elif _is_plain(where) and _is_plain(what):
+            slots = self._as_slots(values, 1)
+            row, position = as_int("row", where), as_int("position", what)
+            _check_one("row", row, self.size + 1, _ROW_ADVICE)
+            if row:
+                self._check_held(row)
+            _check_one("position", position, self.max_context_len, _POSITION_ADVICE)
+            self._put(row, position, position + 1, slots)
         else:
-            self._write_entries(where, what, values)  # type: ignore[arg-type]
+            rows = [where] if _is_plain(where) else where
+            positions = [what] if _is_plain(what) else what
+            self._write_entries(rows, positions, values)  # type: ignore[arg-type]
+
+    def _put(self, row: int, start: int, stop: int, slots: torch.Tensor) -> None:
+        """Write checked slots over entries of one row."""
+        if stop - start == 1 and slots.is_cpu and not self.req_to_token.is_cpu:
+            # A number that is an argument of the launch is sent with it, and part of a graph.
+            self.req_to_token[row, start:stop].fill_(slots.to(torch.int32).item())
+        else:
+            self.req_to_token[row, start:stop] = bring(slots, self.device, torch.int32)
 
     def _write_entries(
         self, rows: IndexLike, positions: IndexLike, values: IndexLike | SupportsIndex
@@ -234,11 +254,12 @@ class ReqToTokenPool(OneOwner):
             )
         slots = self._as_slots(values, row_index.numel())
         if is_readable(row_index, self.check_bounds):
-            check_range("row", row_index, self.size + 1, "padded entries name row 0")
+            check_range("row", row_index, self.size + 1, _ROW_ADVICE)
             self._check_all_open(row_index)
         if is_readable(position_index, self.check_bounds):
-            check_range("position", position_index, self.max_context_len, "max_context_len is the bound")
-        self.req_to_token.index_put_((row_index.to(self.device), position_index.to(self.device)), slots)
+            check_range("position", position_index, self.max_context_len, _POSITION_ADVICE)
+        index = bring(row_index, self.device), bring(position_index, self.device)
+        self.req_to_token.index_put_(index, bring(slots, self.device, torch.int32))
 
     def clear(self) -> None:
         """Take every row back and fill the table with zeros, row 0 included.
@@ -290,14 +311,26 @@ class ReqToTokenPool(OneOwner):
         return start, stop
 
     def _as_slots(self, values: IndexLike | SupportsIndex, count: int) -> torch.Tensor:
-        """Check the values to write and give them the table's dtype and device."""
-        if is_single(values):
+        """Check the values to write, and return them as a flat tensor, where they are."""
+        if isinstance(values, (torch.Tensor, np.ndarray)):
+            if values.ndim > 1:
+                raise ValueError(f"values must have at most one dimension, got shape {list(values.shape)}")
+        elif is_single(values):
             values = [values]  # type: ignore[list-item]
-        elif isinstance(values, (torch.Tensor, np.ndarray)) and values.ndim > 1:
-            raise ValueError(f"values must have at most one dimension, got shape {list(values.shape)}")
         slots = as_integers("values", values)  # type: ignore[arg-type]
         if slots.numel() != count:
             raise ValueError(f"{slots.numel()} values for {count} entries of the table; give one for each")
         if is_readable(slots, self.check_bounds):
             check_range("value", slots, _SLOT_STOP, "the table holds int32 slots; 0 is the padding slot")
-        return slots.to(self.device, torch.int32)
+        return slots
+
+
+def _is_plain(value: object) -> TypeGuard[SupportsIndex]:
+    """Tell whether a value is one number of Python or NumPy, which the host knows without asking."""
+    return not isinstance(value, (torch.Tensor, np.ndarray)) and is_single(value)
+
+
+def _check_one(name: str, number: int, stop: int, advice: str) -> None:
+    """Refuse one integer outside ``0 .. stop - 1``, in the words of `check_range`."""
+    if not 0 <= number < stop:
+        raise IndexError(f"{name} {number} is outside 0..{stop - 1} (1 of 1 are); {advice}")

@@ -8,18 +8,23 @@ synchronises, and says so. Where only some of what a call names is given back, t
 from __future__ import annotations
 
 import enum
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
-from pymllm.mem_cache.slots.slot_store import SlotStore
+from pymllm.mem_cache.slots.slot_store import SlotStore, as_tensor
+from pymllm.mem_cache.uploads import bring
 
 # What `_state` says of a page, where ownership is checked. Held is zero, so that one `any` over what a call
 # names tells whether something must be refused.
 _HELD, _FREE, _PENDING, _RESERVED = 0, 1, 2, 3
+
+_Way: TypeAlias = tuple[Callable[[torch.Tensor], None], Callable[[torch.Tensor], None]]
+"""How pages are given back, and how that is undone."""
 
 
 class Whereabouts(enum.Enum):
@@ -246,40 +251,65 @@ class DeviceSlotStore(SlotStore):
         what the table has for them together.
         """
         assert isinstance(others, DeviceSlotStore)
-        is_single = self.page_size == 1 and not self.check_ownership
-        if not (is_single or self._reads_later):
+        if self._reads_later:
+            mine = self.give_loosely, self.take_again_loosely
+            theirs = others.give_loosely, others.take_again_loosely
+            self._free_both(self.claim_loosely(indices), table, mine, theirs)
+        elif self.page_size == 1 and not self.check_ownership:
+            self._free_distinct(self.claim(indices), table, others)
+        else:
             super().free_with(indices, table, others)
-            return
-        # A count that is late is one of pages that were not all there.
-        whole = is_single and not others._late and self.held_pages == others.held_pages
-        pages = self.claim_loosely(indices)
+
+    def free_starts_with(
+        self, starts: torch.Tensor | NDArray[np.int64], table: torch.Tensor, others: SlotStore
+    ) -> None:
+        """Give back the pages that begin at ``starts``, and what a table has for them to another store.
+
+        Without checks there is no wait: how many of the others that are follows.
+        """
+        if self.check_ownership:
+            super().free_starts_with(starts, table, others)
+        else:
+            self._free_distinct(self.claim_starts(starts), table, others)
+
+    def _free_distinct(self, pages: torch.Tensor, table: torch.Tensor, others: SlotStore) -> None:
+        """Give back pages, each named once, and what a table has for them."""
+        assert isinstance(others, DeviceSlotStore)
+        # A count that is late, and what is only noted down, are of pages that were not all there.
+        is_known = not (others._late or others._unread or self._unread)
+        theirs = others._give_some, others._take_some_again
+        if is_known and self.held_pages == others.held_pages:
+            theirs = others.give, others.take_again
+        self._free_both(pages, table, (self.give, self.take_again), theirs)
+
+    def _free_both(self, pages: torch.Tensor, table: torch.Tensor, mine: _Way, theirs: _Way) -> None:
+        """Give back pages in one way, and what a table has for them in another, or neither."""
         found = table[pages]
-        is_partial = is_single and not whole
-        give, undo = others.give_loosely, others.take_again_loosely
-        if is_partial:
-            give, undo = others._give_some, others._take_some_again
-        self.give_loosely(pages)
+        mine[0](pages)
         try:
-            give(found)
+            theirs[0](found)
             try:
                 self.forget(table, pages)
             except BaseException:
                 table[pages] = found
-                undo(found)
+                theirs[1](found)
                 raise
         except BaseException:
-            self.take_again_loosely(pages)
+            mine[1](pages)
             raise
 
     def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
-        """Give back the pages that begin at ``starts``, each named once.
+        """Give back the pages that begin at ``starts``, each named once."""
+        self.give(self.claim_starts(starts))
+
+    def claim_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> torch.Tensor:
+        """Return the pages that begin at ``starts``, each named once.
 
         Without checks nothing has to be told apart, so nothing waits for the device.
         """
-        if self.check_ownership or self.page_size == 1 or isinstance(starts, np.ndarray):
-            super().free_starts(starts)
-        else:
-            self.give(self._pages_of(self._read(starts)))
+        if self.check_ownership or self.page_size == 1:
+            return self.claim(as_tensor(starts))
+        return self._pages_of(self._read(as_tensor(starts)))
 
     def claim(self, indices: torch.Tensor) -> torch.Tensor:
         """Return the distinct pages that ``indices`` names, checked where ownership is."""
@@ -487,7 +517,7 @@ class DeviceSlotStore(SlotStore):
         if indices.dtype not in INTEGER_DTYPES and indices.numel():
             raise TypeError(f"indices must be integers, got a tensor of {indices.dtype}")
         slots = indices if indices.dim() == 1 else indices.reshape(-1)
-        return slots.to(device=self.device, dtype=torch.int64)
+        return bring(slots, self.device)
 
     def _pages_of(self, slots: torch.Tensor) -> torch.Tensor:
         """Return the page of each slot; with pages of one slot, ``slots`` itself."""

@@ -95,7 +95,17 @@ class SlotStore(ABC):
 
     def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
         """Give back the pages that begin at ``starts``, each named once; where it is checked, all or none."""
-        self.free(torch.from_numpy(starts) if isinstance(starts, np.ndarray) else starts)
+        self.free(as_tensor(starts))
+
+    def free_starts_with(
+        self, starts: torch.Tensor | NDArray[np.int64], table: Pages, others: SlotStore
+    ) -> None:
+        """Give back such pages, and what a table has for them to another store, or refuse all of them."""
+        self.free_with(as_tensor(starts), table, others)
+
+    def claim_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> Pages:
+        """Return the pages that begin at ``starts``, each named once, as `claim`."""
+        return self.claim(as_tensor(starts))
 
     def clear(self) -> None:
         """Make every page free, as in a new store, and close the group.
@@ -262,6 +272,11 @@ class SlotStore(ABC):
     def repeated_error(self, slot: int) -> OwnershipError:
         """Word the refusal of a slot that one call names twice."""
         return OwnershipError(f"slot {slot} is named more than once in one call: name each slot once")
+
+
+def as_tensor(starts: torch.Tensor | NDArray[np.int64]) -> torch.Tensor:
+    """Return the first slots of pages as a tensor, which shares their memory."""
+    return torch.from_numpy(starts) if isinstance(starts, np.ndarray) else starts
 
 
 def is_nothing(indices: torch.Tensor) -> bool:

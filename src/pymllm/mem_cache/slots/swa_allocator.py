@@ -6,9 +6,12 @@ slot in the full pool is its name; its slot in the window pool, its *SWA half*, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_size
@@ -184,6 +187,15 @@ class SWATokenToKVPoolAllocator(OneOwner):
         if not is_nothing(indices):
             self._full.free_with(indices, self._half_of, self._swa)
 
+    def free_pages(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
+        """Give whole pages back with what is left of their SWA halves, each named once, by its first slot.
+
+        As `TokenToKVPoolAllocator.free_pages`: on a device no synchronisation where ownership is not checked.
+        Where halves are gone, the count of those that are left follows, as in `free`. Laws: A2, A5, A6, A7,
+        X1.
+        """
+        self._full.free_starts_with(starts, self._half_of, self._swa)
+
     def free_swa(self, indices: torch.Tensor) -> None:
         """Give the SWA halves of full slots back and keep the full slots.
 
@@ -208,16 +220,31 @@ class SWATokenToKVPoolAllocator(OneOwner):
         """
         if is_nothing(indices):
             return
-        pages = self._full.claim_loosely(indices)
+        way = self._swa.give_loosely, self._swa.take_again_loosely
+        self._free_halves(self._full.claim_loosely(indices), *way)
+
+    def free_swa_pages(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
+        """Give the SWA halves of whole pages back, each page named once, by its first slot.
+
+        For caches, as `free_pages`: the same as ``free_swa(starts)``, but that a page named twice, or whose
+        half is gone, is not noticed where ownership is not checked. Cost: what it frees, and on a device no
+        synchronisation where ownership is not checked. Laws: A2, A5, A6, A7, X1.
+        """
+        self._free_halves(self._full.claim_starts(starts), self._swa.give, self._swa.take_again)
+
+    def _free_halves(
+        self, pages: Pages, give: Callable[[Pages], None], undo: Callable[[Pages], None]
+    ) -> None:
+        """Give the halves of claimed pages back in one of two ways, all of them or none."""
         halves = self._half_of[pages]
         if self.check_ownership and not halves.all():
             self._refuse(halves == 0, pages, "has no SWA half any more: free_swa a slot once")
-        self._swa.give_loosely(halves)
+        give(halves)
         try:
             self._full.forget(self._half_of, pages)
         except BaseException:
             self._half_of[pages] = halves
-            self._swa.take_again_loosely(halves)
+            undo(halves)
             raise
 
     def translate_to_swa(self, indices: torch.Tensor) -> torch.Tensor:

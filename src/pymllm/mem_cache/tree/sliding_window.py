@@ -13,6 +13,7 @@ from pymllm.errors import LockError
 from pymllm.mem_cache.tree.eviction import LeafPlan
 from pymllm.mem_cache.tree.node import TreeNode
 from pymllm.mem_cache.tree.radix_tree import RadixTree, Split, Walk
+from pymllm.mem_cache.tree.slot_exchange import return_halves
 from pymllm.mem_cache.tree.victim_order import VictimOrder
 from pymllm.mem_cache.tree.victims import InnerVictims
 
@@ -204,7 +205,7 @@ class WindowPlan(LeafPlan[TreeNode]):
         """Give the window KV of the dying nodes back in one call, mark them, and then remove whole nodes."""
         window, dying = self._window, list(self._dying.values())
         if dying and hasattr(self._pool, "free_swa"):
-            self._pool.free_swa(self._tree.gather(dying))
+            return_halves(self._pool, self._tree, dying)
         for node in dying:
             node.swa_tombstone = True
             window.evictable_tokens -= node._length

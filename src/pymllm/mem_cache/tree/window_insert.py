@@ -18,6 +18,7 @@ from pymllm.mem_cache.base_prefix_cache import InsertResult
 from pymllm.mem_cache.tree.node import TreeNode
 from pymllm.mem_cache.tree.radix_tree import PagedKey, Split, Walk
 from pymllm.mem_cache.tree.sliding_window import SlidingWindow
+from pymllm.mem_cache.tree.slot_exchange import return_pages
 
 Run = tuple[int, int]  # half-open range of tokens of the key, whole pages
 
@@ -100,8 +101,8 @@ class WindowInsert:
             self._split_now(cut)
             cut = None
             self._revive(moved)
-        if replaced and self._pool is not None:
-            self._pool.free(displaced)
+        if displaced is not None and self._pool is not None:
+            return_pages(self._pool, self._tree, displaced)
         self._split_now(cut)
         self._revive(replaced)
         self._grow(end, leaves)

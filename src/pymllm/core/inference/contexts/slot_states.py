@@ -13,54 +13,15 @@ from pymllm.core.inference.contexts.block_slots import BlockSlots
 from pymllm.core.inference.contexts.host_numbers import check_as_many, host_array, host_integers
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size, make_zeros
-from pymllm.mem_cache.kernels.fused_rows import is_capturing, make_fused
+from pymllm.mem_cache.kernels.fused_rows import make_fused
 from pymllm.mem_cache.kernels.fused_states import FusedStates, Rows
 from pymllm.mem_cache.pools.rows import bit_view
+from pymllm.mem_cache.uploads import row_index
 
 MAX_INTERMEDIATE_OFFSETS_PER_REQUEST: Final = 3
 
 _Numbers: TypeAlias = NDArray[np.int64] | torch.Tensor
 _Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-
-
-def send(numbers: NDArray[np.integer], target: torch.Tensor) -> None:
-    """Write host numbers into a tensor of the same dtype and size.
-
-    Cost: one copy. No synchronisation: on CUDA it goes through pinned memory of its own, which torch keeps
-    until the copy is done.
-    """
-    flags = numbers.flags
-    # Torch reads neither what goes backwards nor, without a warning, what a caller keeps from being written.
-    source = torch.from_numpy(numbers if flags.c_contiguous and flags.writeable else numbers.copy())
-    if target.device.type != "cpu":
-        source = source.pin_memory()  # pragma: needs cuda
-    target.copy_(source, non_blocking=True)
-
-
-def row_index(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
-    """Bring row numbers to a device.
-
-    ``numbers``: shape ``(n,)``, int64. Returns the same in memory of its own. Cost: one copy, as
-    of `send`; no synchronisation. While a CUDA graph is captured, `constant_index`.
-    """
-    if is_capturing(device):
-        return constant_index(numbers, device)
-    index = torch.empty(numbers.shape, dtype=torch.int64, device=device)
-    send(numbers, index)
-    return index
-
-
-def constant_index(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
-    """Bring row numbers to a device so that a replay of a captured graph finds the same ones.
-
-    ``numbers``: shape ``(n,)``, int64. A captured copy would read its host memory again at each replay, when
-    somebody else has it. Numbers that are arguments of a launch are part of the graph. Cost: a launch for
-    some ninety numbers; no synchronisation.
-    """
-    index = torch.zeros(numbers.shape, dtype=torch.int64, device=device)
-    if numbers.size:
-        torch._foreach_add_(index.unbind(), numbers.tolist())
-    return index
 
 
 def copy_rows(

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from pymllm.core.inference.contexts.slot_states import MAX_INTERMEDIATE_OFFSETS_PER_REQUEST, send
+from pymllm.core.inference.contexts.slot_states import MAX_INTERMEDIATE_OFFSETS_PER_REQUEST
+from pymllm.mem_cache.uploads import send
 
 
 class CommitCandidate(NamedTuple):

@@ -14,41 +14,11 @@ from pymllm.core.inference.contexts.slot_states import (
     LiveStates,
     as_state,
     as_state_shape,
-    constant_index,
     copy_rows,
     gather_rows,
-    row_index,
-    send,
 )
 
 # -- copies --------------------------------------------------------------------------------------------------
-
-
-def test_what_is_sent_arrives_and_may_be_changed_at_once(device: torch.device) -> None:
-    """B157: the copy does not read the caller's memory later."""
-    numbers = np.arange(1000, dtype=np.int32)
-    target = torch.zeros(1000, dtype=torch.int32, device=device)
-    send(numbers, target)
-    numbers[:] = 0
-    assert target.tolist() == list(range(1000))
-
-
-def test_an_index_inside_a_graph_is_part_of_it(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 10: its numbers are arguments of launches, not memory that a replay would read again."""
-    numbers = np.array([3, 1, 2**40, 0, *range(200)])
-    monkeypatch.setattr(slot_states, "is_capturing", lambda device: True)
-    monkeypatch.setattr(slot_states, "send", lambda *_: pytest.fail("a copy from the host"))
-    index = row_index(numbers, device)
-    assert (index.tolist(), index.dtype, index.device.type) == (numbers.tolist(), torch.int64, device.type)
-    assert constant_index(np.empty(0, np.int64), device).tolist() == []
-
-
-def test_a_view_and_what_must_not_be_written_are_sent_like_any_array(device: torch.device) -> None:
-    """Specification, blocks: ids may be any integers, a caller's reversed or read-only array among them."""
-    numbers = np.arange(6)
-    numbers.flags.writeable = False
-    for given in (numbers, numbers[::-1], numbers[1::2]):
-        assert row_index(given, device).tolist() == given.tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.complex128])

@@ -12,8 +12,8 @@ import torch
 from pymllm.core.inference.contexts import request_context, slot_states
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
-from pymllm.core.inference.contexts.slot_states import constant_index, row_index
 from pymllm.mem_cache.arguments import as_row_dtype
+from pymllm.mem_cache.uploads import constant_index, row_index
 
 CPU = torch.device("cpu")
 
