@@ -431,8 +431,8 @@ def _judge_law(
         verdict = Verdict.UNKNOWN
     is_open = verdict in (Verdict.HOLDS, Verdict.UNKNOWN)
     unfinished = is_open and any(search.result.found for search in able)
-    limits = tuple(dict.fromkeys(it.operation for it in own))
-    return law_row(law, verdict, exercised, audited, broken, limits, unfinished)
+    limited = tuple(dict.fromkeys(it.operation for it in own))
+    return law_row(law, verdict, exercised, audited, broken, limited, unfinished)
 
 
 def _is_left_out_everywhere(law: Law, able: Sequence[SearchedConfiguration]) -> bool:
