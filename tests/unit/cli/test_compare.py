@@ -105,8 +105,8 @@ def test_the_document_is_that_of_verify_with_the_matrix(report: VerifyReport) ->
     assert (document["schema"], document["version"]) == ("pymllm.compare", 1)
     (row,) = [row for row in document["matrix"] if row["id"] == "P1"]
     assert row["cells"] == [
-        {"adapter": "my.rows:Rows", "verdict": "holds", "tests": 1200, "walks": 30},
-        {"adapter": "rows", "verdict": "holds", "tests": 34, "walks": 12},
+        {"adapter": "my.rows:Rows", "verdict": "holds", "tests": 1200, "walks": 30, "limits": []},
+        {"adapter": "rows", "verdict": "holds", "tests": 34, "walks": 12, "limits": []},
     ]
     document["matrix"][0]["cells"][0]["verdict"] = "perhaps"
     with pytest.raises(ValidationError):
