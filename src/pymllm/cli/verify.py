@@ -391,7 +391,8 @@ def verdict_lines(document: VerifyDocument) -> Iterator[tuple[str, str]]:
         yield _toned(Verdict.UNKNOWN, "the search did not get to its end")
     elif is_fine:
         none = Verdict.NOT_CLAIMED, "no law applies"
-        yield _toned(*(Verdict.HOLDS, f"all {count_of(len(laws), 'law')} that apply") if laws else none)
+        but = ", but for the limits above" if any(adapter.limits for adapter in judged) else ""
+        yield _toned(*(Verdict.HOLDS, f"all {count_of(len(laws), 'law')} that apply{but}") if laws else none)
 
 
 def known_lines(document: VerifyDocument) -> Iterator[tuple[str, str]]:

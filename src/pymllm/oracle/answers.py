@@ -73,7 +73,7 @@ class Answers:
     def find_reason(self, step: int, operation: Operation, is_misuse: Callable[[], bool]) -> str | None:
         """Count a step that was not done, and return why; ``None`` where it was not owed, as of misuse."""
         self._reasons[step] = reason = self._find_reason(operation, is_misuse)
-        if reason is not None:
+        if reason is not None and not (reason == OWED and self.is_demanded):  # of that X9 tells
             told = f"{name_of(type(operation))}: {reason}"
             self._evidence.not_done[told] += 1
             self._evidence.first_not_done.setdefault(told, step)

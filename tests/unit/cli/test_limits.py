@@ -38,6 +38,14 @@ def test_a_verdict_names_its_limits(limited: VerifyReport) -> None:
     assert adapter.limits == (LIMIT,)
 
 
+def test_what_holds_but_for_limits_says_so(limited: VerifyReport) -> None:
+    """Also the line that sums up."""
+    (fine,) = limited.adapters
+    fine = dataclasses.replace(fine, laws=fine.laws[:1])
+    text = verify.make_text(dataclasses.replace(limited, adapters=(fine,)).document())
+    assert "holds     all 1 law that apply, but for the limits above\n" in text
+
+
 def test_a_matrix_marks_what_was_tested_but_for_its_limits(limited: VerifyReport) -> None:
     """The mark stands in the legend."""
     text = compare.make_text(limited.comparison(SavedFiles()))

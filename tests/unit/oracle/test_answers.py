@@ -36,7 +36,8 @@ from pymllm.history.outcomes import (
 )
 from pymllm.oracle.answers import LEFT, NO_NODE, OWED, limits_of
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.judge import judge_steps
+from pymllm.oracle.judge import judge_steps, operations_testing
+from pymllm.oracle.laws import find_law
 
 NOT = Unsupported("not now")
 SLOTS = Header("x", "slots", {"page_size": 1, "pages": 4}, ("pool",), specification=SPECIFICATION)
@@ -74,6 +75,7 @@ def test_what_is_claimed_and_not_done_breaks_x9() -> None:
     assert violation.message == "free, which is claimed without a limit"
     assert violation.observed == "unsupported (not now)"
     assert evidence.exercised["X9"] == 1  # the alloc
+    assert evidence.not_done == {}  # a broken law says it
 
 
 @pytest.mark.parametrize(
@@ -186,3 +188,11 @@ def test_a_known_refusal_counts_as_right_where_that_is_asked_for() -> None:
     evidence, broken = judge(header, (Alloc(1), Slots((1,))), (Free(ONE), NOT), (Alloc(1), Slots((2,))))
     assert broken is None
     assert evidence.known == {"shy": 1}
+
+
+def test_it_is_known_which_operations_test_a_law() -> None:
+    """By checks of what they did, or by what they have to answer; X9 alone is about what was not done."""
+    assert "evict" in operations_testing(find_law("R6"), "prefix")
+    assert "write_row" in operations_testing(find_law("P3"), "rows")
+    assert "write_row" not in operations_testing(find_law("P1"), "rows")
+    assert operations_testing(find_law("X9"), "prefix") == frozenset()
