@@ -22,7 +22,7 @@ from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.machines import MachineEntry, load_machine, machines_for
 from pymllm.conformance.search import SearchPlan, search
-from pymllm.conformance.shrinker import shrink
+from pymllm.conformance.shrinker import plays_after, shrink
 from pymllm.conformance.sweep import CORPUS_ACTS, sweep_runs
 from pymllm.conformance.time_limit import TookTooLong, deadline
 from pymllm.errors import InvariantViolation, PymllmError
@@ -192,7 +192,7 @@ class HuntPlan:
 
     seeds: tuple[int, ...] = (0,)  # the fault is looked for from each
     operations: int = 100_000  # most operations of each searcher from one seed
-    # most programs to play while the shortest that was found is made smaller; 0 leaves it as it is
+    # as of `SearchPlan`, for the shortest that was found; of `find_program` the most programs that it plays
     shrinks: int = 0
     seconds: float = 60.0  # a fault that takes more processor time than this from one seed has hung something
     from_outside: bool = False  # whether what is made smaller must show in an outcome, and not only inside
@@ -398,7 +398,8 @@ def _shrink_shortest(fault: Fault, seen: list[tuple[Detection, Caught]], shrinks
 def _shrink(fault: Fault, caught: Caught, seed: int, shrinks: int) -> int:
     """Shrink what was found, and let Hypothesis look for something small by itself; the smallest's length."""
     laws = None if fault.laws == ANY else fault.laws
-    lengths = [len(shrink(caught.found, seconds=None, plays=shrinks, laws=laws).history)]
+    small = shrink(caught.found, seconds=None, plays=plays_after(shrinks), laws=laws)
+    lengths = [len(small.history)]
     again = make_machine(
         caught.machine.__bases__[0], caught.adapter, caught.config, seed=seed, audit=caught.is_inside
     )
