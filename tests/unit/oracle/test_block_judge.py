@@ -322,6 +322,19 @@ def blocks_of(step: int, *places: int) -> tuple[Span, ...]:
 
 
 # Blocks 0 - 1 - 2 under 11, 22, 33, of which the first is older than the rest.
+def test_a_registered_block_that_goes_without_a_hash_was_never_registered(
+    law_broken_by: Callable[..., str | None],
+) -> None:
+    """C3; C1 where it goes with its hash, and C6 of a block that goes rightly."""
+    program: list[Operation] = [*BOOKS[:2], ReleaseBlocks((Span(1, 0, 2),))]
+    laws = [
+        law_broken_by(program, tells(Effect("callback", (0, 1), hashes)), slots=None)
+        for hashes in ((), (11,))
+    ]
+    assert laws == ["C3", "C1"]
+    assert law_broken_by(program, tells(Effect("callback", (1,), (11,)))) == "C6"
+
+
 AGED: list[Operation] = [
     AllocBlocks(3),
     RegisterBlocks(blocks_of(1, 0, 1, 2), (11, 22, 33)),

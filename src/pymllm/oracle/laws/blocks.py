@@ -638,11 +638,20 @@ def a_reset_restores_the_first_state(before: Any, operation: Any, seen: Any) -> 
 # -- what the observer is told -----------------------------------------------------------------------------
 
 
-def _the_observer_is_told(seen: SeenLoss) -> Found:
-    """Demand that it hears of each lost block once, in each call with the hashes, and of nothing else."""
+def _the_observer_is_told(before: BlocksModel, seen: SeenLoss) -> Found:
+    """Demand that it hears of each lost block once, in each call with the hashes, and of nothing else.
+
+    A registered block that goes as if it had no hash was never registered (C3).
+    """
     told = [block for call in seen.calls for block in call.slots]
     if sorted(told) != sorted(seen.lost):
-        return Broken("blocks that the observer is told of", sorted(seen.lost), told)
+        spared = (
+            (block, call.target) for call in seen.calls for block in call.slots if block not in seen.lost
+        )
+        hash_of = before.blocks.hash_of
+        is_bare = any(block in hash_of and hash_of[block] not in hashes for block, hashes in spared)
+        law = "C3" if is_bare else ""
+        return Broken("blocks that the observer is told of", sorted(seen.lost), told, law)
     for call in seen.calls:
         hashes = sorted(seen.hashes[block] for block in call.slots if block in seen.hashes)
         if [*call.target] != hashes:
@@ -658,14 +667,14 @@ def _the_observer_is_told(seen: SeenLoss) -> Found:
 def _the_observer_is_told_of_all(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     """Leave that to C6, unless there are no slots or the blocks did not even become free."""
     is_left = "mamba" in before.claims and seen.is_freed
-    return None if is_left else _the_observer_is_told(seen)
+    return None if is_left else _the_observer_is_told(before, seen)
 
 
 @unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks, fate=RAISED)
 @unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks)
 def _the_observer_is_told_whose_slots_go(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     """Leave that to C1 where the blocks did not even become free, which says more."""
-    return _the_observer_is_told(seen) if seen.is_freed else None
+    return _the_observer_is_told(before, seen) if seen.is_freed else None
 
 
 @blocks_partition_the_pool.on(RetainBlocks, StampBlocks, SetClock)
