@@ -94,10 +94,11 @@ def test_what_is_left_out_is_told(store: Path, tmp_path: Path, form: str) -> Non
     write_run(store, HEADER, [Document(samples.verify() | {"version": 0})])
     result = run(store, "--format", form, "-o", tmp_path / "out")
     assert result.exit_code == 0
-    first, second = result.stderr.splitlines()
+    first, second, *empty = result.stderr.splitlines()
     assert first.startswith(f"pymllm: left out: {store / 'cut.run.jsonl'}: not JSON: ")
     assert second.startswith(f"pymllm: left out of {store}")
     assert "version 0 of pymllm.verify" in second
+    assert all("so the feed is empty" in line for line in empty)
 
 
 @pytest.mark.skipif(
