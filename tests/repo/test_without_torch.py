@@ -27,8 +27,12 @@ OF_TORCH = re.compile(
     r"|adapters\.(exact_forward|failing_calls|key_forms)$"
     r"|conformance\.(replays|replay_cells|replay_grid|recorded|curves|driven_cache|lifecycle_machine|sweep|detection|faults_run|vectors\.(make|page|programs))$)"
 )
-# What needs a package of its own, which somebody has who names it: pymllm soak --executor.
-OF_ENGINES = {"pymllm.campaign.ray_executor", "pymllm.campaign.slurm_executor"}
+# What needs a package of its own, which somebody has who names it: pymllm soak --executor. And Triton.
+OF_ENGINES = {
+    "pymllm.campaign.ray_executor",
+    "pymllm.campaign.slurm_executor",
+    "pymllm.instrument.smoke_kernel",
+}
 REFUSE = """
 import sys
 class Refusing:
