@@ -144,7 +144,7 @@ class OutputFile(click.Path):
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not path.absolute().parent.is_dir():
             self.fail(f"{path}: there is no folder {path.parent}; make it first.", param, ctx)
-        if param is not None and not path.exists():
+        if param is not None and not os.path.exists(path):  # which a name that is too long is not
             refuse_unwritable(param.opts[0], path.parent)
         return path
 
