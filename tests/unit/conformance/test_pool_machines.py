@@ -6,7 +6,8 @@ What the registry's wrong adapters do is not repeated here: `tests/meta/test_fau
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import pytest
 
@@ -346,6 +347,8 @@ def test_twins_run_now_and_then_and_always_once_something_was_found() -> None:
 class Hashless(KeysAndHashes):
     """Has keys and nothing else."""
 
+    LIMITS: ClassVar[Mapping[str, str]] = {"hash_page": "there are no hashes"}
+
     def do_hash_page(self, step: int, operation: Any) -> Hashes:
         raise UnsupportedError("hash_page")
 
@@ -448,6 +451,8 @@ def test_a_parent_never_stands_after_its_child() -> None:
 
 class NoHands(Blocks):
     """Cannot take slots into hand."""
+
+    LIMITS: ClassVar[Mapping[str, str]] = {"evict_slots": "slots stay where they are"}
 
     def do_evict_slots(self, step: int, operation: Any) -> Any:
         return Unsupported("hands")
