@@ -25,7 +25,7 @@ OF_TORCH = re.compile(
     r"pymllm\.(torch_needed$|(mem_cache|core|invariants|workloads)(\.|$)"
     r"|adapters\.((own(?!_index)|faulty)_\w+|(sglang|vllm|mllm)\.(?!package|blocks)\w+|(lmcache|megatron|minisgl)\.\w+)$"
     r"|adapters\.(exact_forward|failing_calls|key_forms)$"
-    r"|conformance\.(replays|replay_cells|replay_grid|recorded|curves|driven_cache|lifecycle_machine|sweep|detection|faults_run|vectors\.(make|page|programs))$)"
+    r"|conformance\.(replays|replay_cells|replay_grid|recorded|curves|driven_cache|lifecycle_machine|sweep|detection|faults_run|vectors\.(make|page|programs|shares))$)"
 )
 # What needs a package of its own, which somebody has who names it: pymllm soak --executor. And Triton.
 OF_ENGINES = {

@@ -16,8 +16,11 @@ from pymllm.cli import options
 from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_table, progress_bar, tell
-from pymllm.conformance.documents.faults import VectorRow, VectorsDocument
+from pymllm.conformance.documents.faults import ShownRow, VectorFaultsDocument, VectorRow, VectorsDocument
+from pymllm.conformance.vectors.claims import Claimant, percent
 from pymllm.errors import AdapterError
+from pymllm.history.claims import CLAIMS
+from pymllm.history.operations import KINDS
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.quantities import count_of
 from pymllm.text_file import cut, read_json, read_text_file, write_text_file
@@ -181,11 +184,92 @@ def make_text(document: VectorsDocument) -> str:
     skipped = [f"    {count} skipped: {escaped(why)}" for why, count in sorted(reasons.items())]
     count = count_of(len(document.vectors), "vector")
     head = f"{count} {document.vectors_version} on {escaped(document.adapter)}"
-    if 2 * document.skipped > len(document.vectors):
-        skipped.append(
-            f"most were skipped: {len(document.vectors) - document.skipped} of {count} say anything"
-        )
-    return "\n".join([*lines, head, "", draw(table).rstrip("\n"), *skipped])
+    played, total = len(document.vectors) - document.skipped, len(document.vectors)
+    last = f"played {played} of {total} vectors ({percent(played, total)})"
+    if not played:
+        last = f"nothing was played of {total} vectors"
+    return "\n".join([*lines, head, "", draw(table).rstrip("\n"), *skipped, last])
+
+
+@vectors_command.command("faults", short_help="Tell which planted faults vectors show to who claims what.")
+@click.option(
+    "--claims",
+    metavar="CLAIM,...",
+    help="What the implementation claims, such as pool,extra_key,exact_lru; without this, everything.",
+)
+@click.option(
+    "--kind", type=click.Choice(KINDS), default="prefix", show_default=True, help="Of the implementation."
+)
+@click.option(
+    "--page-size",
+    type=click.IntRange(1),
+    metavar="TOKENS",
+    help="1 for who has pages of one token only, more for who has none of these; without this, both.",
+)
+@_folder
+@options.json
+@options.progress
+def faults_command(
+    claims: str | None, kind: str, page_size: int | None, folder: Path, as_json: bool, progress: str
+) -> int:
+    """Plant each fault of a kind, and play the vectors that an implementation of some claims can play.
+
+    So it tells how much a run of these vectors is worth to that implementation: how many of them there are,
+    which share of the planted faults they show, and which faults pass unseen.
+
+    Exit status: 0 if done, 2 for bad input, 3 if there is no vector for these claims.
+    """
+    names = None if claims is None else frozenset(it.strip() for it in claims.split(",") if it.strip())
+    for name in sorted(names or ()):
+        if name not in CLAIMS or kind not in CLAIMS[name].kinds.split():
+            right = ", ".join(it for it, claim in CLAIMS.items() if kind in claim.kinds.split())
+            raise click.UsageError(f"--claims: {cut(repr(name))} is none of kind {kind}, which has {right}.")
+    require_torch("pymllm vectors faults")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from pymllm.conformance.vectors.make import try_faults
+    from pymllm.conformance.vectors.run import load_all
+    from pymllm.conformance.vectors.shares import faults_of, share_of
+
+    files = _read(folder, load_all)
+    if kind not in files:
+        raise click.UsageError(f"{folder} has no vectors of kind {kind}.")
+    header, vectors = files[kind]
+    claimant, faults = Claimant(kind, names, page_size), faults_of(kind)
+    own = {kind: tuple(it for it in vectors if claimant.plays(kind, it))}
+    kills = try_faults(own, faults, partial(progress_bar, progress, unit=""))
+    found = share_of(claimant, {kind: vectors}, kills)
+    document = VectorFaultsDocument(
+        kind=kind,
+        claims=None if names is None else tuple(sorted(names)),
+        page_size=page_size,
+        vectors_version=header.version,
+        exit_status=0 if found.vectors else 3,
+        available=found.of,
+        vectors=found.vectors,
+        shown=found.faults,
+        faults=tuple(ShownRow(it.id, it.title, it.laws, found.shown[it.id]) for it in faults),
+    )
+    return tell(document, make_text_of_faults, as_json)
+
+
+def make_text_of_faults(document: VectorFaultsDocument) -> str:
+    """Lay the faults that claims show out as text: how many, then those that pass unseen."""
+    claims = "everything" if document.claims is None else ", ".join(document.claims) or "nothing"
+    size, played, faults = document.page_size, len(document.vectors), len(document.faults)
+    pages = "" if size is None else f", with pages of {'one token' if size == 1 else 'several tokens'}"
+    head = [
+        f"{document.kind} that claims {claims}{pages}",
+        f"{played} of {document.available} vectors {document.vectors_version} apply "
+        f"({percent(played, document.available)})",
+        f"they show {document.shown} of {faults} planted faults ({percent(document.shown, faults)})",
+    ]
+    unseen = [row for row in document.faults if not row.vectors]
+    if not unseen:
+        return "\n".join(head)
+    table = make_table("not shown", "laws", "what is wrong")
+    for row in unseen:
+        table.add_row(row.id, ", ".join(row.laws), row.title)
+    return "\n".join([*head, "", draw(table).rstrip("\n")])
 
 
 @vectors_command.command("make", short_help="Make the vectors of a folder anew.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -75,6 +76,59 @@ def test_an_adapter_that_skips_all_is_unknown(tmp_path: Path) -> None:
     result = typed("vectors", "run", "--adapter", "rows", "--vectors", tmp_path, "--progress", "off")
     assert result.exit_code == 3
     assert "1 skipped: does not claim mamba" in result.stdout
+    assert result.stdout.endswith("nothing was played of 1 vectors\n")
+
+
+def test_a_run_ends_with_the_share_that_was_played() -> None:
+    """As the runners do, so that a run of few vectors does not read like one of all."""
+    result = typed(*run("--adapter", "chunk"))
+    assert result.exit_code == 0
+    last = result.stdout.splitlines()[-1]
+    found = re.fullmatch(r"played (\d+) of (\d+) vectors \((\d+)\.(\d) %\)", last)
+    assert found is not None, last
+    played, total, whole, tenth = map(int, found.groups())
+    assert 0 < played < total
+    assert 10 * whole + tenth == 1000 * played // total
+
+
+def faults(*words: object) -> list[object]:
+    return ["vectors", "faults", "--vectors", FOLDER, "--progress", "off", *words]
+
+
+def test_it_is_told_which_faults_some_claims_show() -> None:
+    """How many vectors there are for them, and which faults pass unseen: fewer with fewer claims."""
+    every = typed(*faults("--kind", "rows", "--json"))
+    assert (every.exit_code, every.stderr) == (0, "")
+    document = json.loads(every.stdout)
+    Draft202012Validator(make_schema("vectors-faults")).validate(document)
+    rows = {row["id"]: row["vectors"] for row in document["faults"]}
+    assert document["shown"] == len(rows) == sum(map(bool, rows.values())) > 1
+    assert (document["claims"], len(document["vectors"])) == (None, document["available"])
+    few = typed(*faults("--kind", "rows", "--claims", " ,"))
+    lines = few.stdout.splitlines()
+    assert (few.exit_code, lines[0]) == (0, "rows that claims nothing")
+    assert lines[1].startswith(f"1 of {document['available']} vectors ")
+    unseen = [line.split()[0] for line in lines[5:]]
+    assert set(unseen) < set(rows)
+    assert lines[2].startswith(f"they show {len(rows) - len(unseen)} of {len(rows)} planted faults (")
+
+
+def test_claims_without_a_vector_are_no_success(tmp_path: Path) -> None:
+    """Nothing is shown, with status 3."""
+    lines = (FOLDER / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "rows.jsonl").write_text(f"{lines[0]}\n", encoding="utf-8")
+    result = typed("vectors", "faults", "--vectors", tmp_path, "--kind", "rows", "--progress", "off")
+    assert result.exit_code == 3
+    assert "0 of 0 vectors" in result.stdout
+
+
+def test_claims_that_are_none_are_refused(tmp_path: Path) -> None:
+    """In one line, with those of the kind."""
+    refused(*faults("--claims", "pool,lru"), words="'lru' is none of kind prefix, which has pool, swa")
+    refused(*faults("--kind", "slots", "--claims", "exact_lru"), words="none of kind slots")
+    refused(*faults("--page-size", "0"), words="--page-size")
+    shutil.copy(FOLDER / "rows.jsonl", tmp_path)
+    refused("vectors", "faults", "--vectors", tmp_path, words="has no vectors of kind prefix")
 
 
 def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:

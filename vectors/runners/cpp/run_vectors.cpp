@@ -267,7 +267,7 @@ void check(const string& place, const string& text, const vector<string>& fields
 }
 
 int main(int count, char** words) {
-    string known = "{}", told, summary;
+    string known = "{}", told;
     vector<string> files, lists;
     std::map<string, int> counts, skips;
     int status = 0;
@@ -315,9 +315,15 @@ int main(int count, char** words) {
         }
         if (kind.empty()) refuse(path + ": must begin with a header, which names the kind of its vectors");
     }
-    if (counts.size() == counts.count("skipped")) summary = ", nothing was played", status = 3;
-    for (auto& [verdict, count] : counts) summary += ", " + verdict + " " + to_string(count);
-    std::cout << told << summary.erase(0, 2) << "\n";
-    for (auto& [why, count] : skips) std::cout << "    " << count << " skipped: " << why << "\n";
+    for (auto& [why, count] : skips) told += "    " + to_string(count) + " skipped: " + why + "\n";
+    int total = 0, played = 0;
+    for (auto& [verdict, count] : counts) total += count, played += verdict == "skipped" ? 0 : count;
+    int share = total ? 1000 * played / total : 0;
+    string head = "played " + to_string(played) + " of " + to_string(total) + " vectors (";
+    head += to_string(share / 10) + "." + to_string(share % 10) + " %)";
+    if (played == 0) head = "nothing was played of " + to_string(total) + " vectors", status = 3;
+    std::cout << told << head;
+    for (auto& [verdict, count] : counts) std::cout << ", " << verdict << " " << count;
+    std::cout << "\n";
     return status;
 }

@@ -321,19 +321,20 @@ func main() {
 		}
 		demand(kind != "", path+": must begin with a header, which names the kind of its vectors")
 	}
-	parts := []string{}
-	if counts["passed"]+counts["failed"]+counts["other way"] == 0 {
-		parts, status = []string{"nothing was played"}, 3
-	}
-	ordered, _ := json.Marshal(counts) // by their words
-	for _, it := range itemsOf(string(ordered)) {
-		parts = append(parts, it.name+" "+it.value)
-	}
-	told += strings.Join(parts, ", ") + "\n"
-	ordered, _ = json.Marshal(skips)
+	ordered, _ := json.Marshal(skips) // by their words
 	for _, it := range itemsOf(string(ordered)) {
 		told += "    " + it.value + " skipped: " + it.name + "\n"
 	}
-	fmt.Print(told)
+	played := counts["passed"] + counts["failed"] + counts["other way"]
+	if total, all := played+counts["skipped"], 1000*played; played > 0 {
+		told += fmt.Sprintf("played %d of %d vectors (%d.%d %%)", played, total, all/total/10, all/total%10)
+	} else {
+		told, status = told+fmt.Sprintf("nothing was played of %d vectors", total), 3
+	}
+	ordered, _ = json.Marshal(counts)
+	for _, it := range itemsOf(string(ordered)) {
+		told += ", " + it.name + " " + it.value
+	}
+	fmt.Println(told)
 	os.Exit(status)
 }

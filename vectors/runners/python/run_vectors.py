@@ -308,12 +308,14 @@ def main(words):
                     told += f"{id}  passes, and is listed as a known deviation\n"
         if not kind:
             raise Refused(f"{path}: must begin with a header, which names the kind of its vectors")
-    parts = [f"{verdict} {count}" for verdict, count in sorted(counts.items())]
-    if set(counts) <= {"skipped"}:
-        parts, status = ["nothing was played", *parts], 3
-    print(told + ", ".join(parts))
-    for why, count in sorted(skips.items()):
-        print(f"    {count} skipped: {why}")
+    told += "".join(f"    {count} skipped: {why}\n" for why, count in sorted(skips.items()))
+    total = sum(counts.values())
+    played = total - counts["skipped"]
+    share = 1000 * played // max(total, 1)
+    parts = [f"played {played} of {total} vectors ({share // 10}.{share % 10} %)"]
+    if played == 0:
+        parts, status = [f"nothing was played of {total} vectors"], 3
+    print(told + ", ".join([*parts, *(f"{verdict} {count}" for verdict, count in sorted(counts.items()))]))
     return status
 
 

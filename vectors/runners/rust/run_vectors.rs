@@ -324,12 +324,17 @@ fn main() {
         }
         if kind.is_empty() { refuse(&format!("{path}: must begin with a header, which names the kind of its vectors")) }
     }
-    let mut parts: Vec<_> = counts.iter().map(|(verdict, count)| format!("{verdict} {count}")).collect();
-    if counts.keys().all(|it| *it == "skipped") {
-        parts.insert(0, "nothing was played".into());
+    skips.iter().for_each(|(why, count)| told += &format!("    {count} skipped: {why}\n"));
+    let total: usize = counts.values().sum();
+    let played = total - counts.get("skipped").unwrap_or(&0);
+    let share = 1000 * played / total.max(1);
+    if played == 0 {
+        told += &format!("nothing was played of {total} vectors");
         status = 3;
+    } else {
+        told += &format!("played {played} of {total} vectors ({}.{} %)", share / 10, share % 10);
     }
-    println!("{told}{}", parts.join(", "));
-    skips.iter().for_each(|(why, count)| println!("    {count} skipped: {why}"));
+    counts.iter().for_each(|(verdict, count)| told += &format!(", {verdict} {count}"));
+    println!("{told}");
     exit(status)
 }

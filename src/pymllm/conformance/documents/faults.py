@@ -115,3 +115,30 @@ class VectorsDocument(Document, frozen=True, kw_only=True, tag="pymllm.vectors-r
     unknown: int
     unexpected: tuple[str, ...]
     vectors: tuple[VectorRow, ...]
+
+
+class ShownRow(Row, frozen=True):
+    """A planted fault, and the vectors that show it to who can play them; none where it stays unseen."""
+
+    id: str
+    title: str
+    laws: tuple[str, ...]
+    vectors: tuple[str, ...]
+
+
+class VectorFaultsDocument(Document, frozen=True, kw_only=True, tag="pymllm.vectors-faults"):
+    """What ``pymllm vectors faults --json`` prints: claims, the vectors for them, and the faults of the kind.
+
+    ``claims`` is null where everything is claimed, and ``page_size`` where pages of any size are had.
+    ``available`` counts the vectors of the kind, ``shown`` the faults that some of ``vectors`` show.
+    """
+
+    kind: Kind
+    claims: tuple[str, ...] | None
+    page_size: int | None
+    vectors_version: str
+    exit_status: int = 0
+    available: int
+    vectors: tuple[str, ...]
+    shown: int
+    faults: tuple[ShownRow, ...]

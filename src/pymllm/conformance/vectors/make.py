@@ -8,22 +8,31 @@ are fixed and everything is sorted, so that two runs write the same bytes.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from pymllm.conformance.vectors.claims import PLAIN
 from pymllm.conformance.vectors.format import Vector, VectorsHeader, dump_vectors, load_folder
-from pymllm.conformance.vectors.programs import Source, derive_source, killers, search_for
+from pymllm.conformance.vectors.programs import (
+    PLAIN_PROGRAMS,
+    Source,
+    derive_source,
+    is_of_plain,
+    killers,
+    search_for,
+    search_plainly,
+)
 from pymllm.faults.fault import Fault
 from pymllm.faults.plant import planted
 from pymllm.faults.table import own_cabinet
 from pymllm.history.claims import SPECIFICATION
 from pymllm.history.operations import KINDS
 
-VERSION = "2.1.0"
+VERSION = "3.0.0"
 """Of the vectors; docs/vectors.md says what its numbers mean."""
 
 LICENSE = "Apache-2.0"
@@ -65,22 +74,37 @@ def make_vectors(
     kills = try_faults(vectors, own_cabinet(), show)
     unsearched: tuple[str, ...] = ()
     if is_search:
-        killed = frozenset[str]().union(*kills.values())
-        left = [fault for fault in own_cabinet() if fault.id not in killed]
-        found, unsearched = _search(left, seconds, show)
+        found, unsearched = _search(vectors, kills, seconds, show)
         more = _derive_all(found, show)
         kills = {**kills, **try_faults(more, own_cabinet(), show)}
         vectors = _joined(vectors, more)
     return replace(choose(vectors, kills), unsearched=unsearched)
 
 
-def _search(faults: Sequence[Fault], seconds: float, show: Progress) -> tuple[list[Source], tuple[str, ...]]:
+def _search(
+    vectors: Mapping[str, Sequence[Vector]], kills: Kills, seconds: float, show: Progress
+) -> tuple[list[Source], tuple[str, ...]]:
+    """Look for programs of faults that no vector kills, or too few of those that a plain cache can play."""
+    killed = Counter(fault for them in kills.values() for fault in them)
+    plainly = Counter(
+        fault
+        for kind, own in vectors.items()
+        for it in own
+        if PLAIN.plays(kind, it)
+        for fault in kills[it.id]
+    )
+    left = [
+        it
+        for it in own_cabinet()
+        if not killed[it.id] or (is_of_plain(it) and plainly[it.id] < PLAIN_PROGRAMS)
+    ]
     start, found, unsearched = time.process_time(), list[Source](), list[str]()
-    for fault in _shown(show, "faults searched for", faults):
-        if time.process_time() - start < seconds:
-            found += search_for(fault)
-        else:
+    for fault in _shown(show, "faults searched for", left):
+        if time.process_time() - start >= seconds:
             unsearched.append(fault.id)
+            continue
+        found += search_for(fault) if not killed[fault.id] else ()
+        found += search_plainly(fault)
     return found, tuple(unsearched)
 
 
@@ -145,15 +169,25 @@ def try_faults(
 
 
 def choose(vectors: Mapping[str, Sequence[Vector]], kills: Kills) -> Made:
-    """Keep of each fault's killers the plainest, with a pool and without; what kills nothing goes."""
+    """Keep of each fault's killers the plainest, with a pool and without; what kills nothing goes.
+
+    Of those that a plain cache can play, several stay: most have no more than that, and each sees a little
+    beside the fault that it was made for.
+    """
     everything = {it.id: (kind, it) for kind, own in vectors.items() for it in own}
-    killers: dict[tuple[str, bool], list[Vector]] = defaultdict(list)
+    killers: dict[tuple[str, str], list[Vector]] = defaultdict(list)
     for id, faults in kills.items():
         kind, vector = everything[id]
         has_none = kind == "prefix" and vector.config.get("pool") == "none"
         for fault in faults:
-            killers[fault, has_none].append(vector)
-    chosen = {min(them, key=_plainness).id for them in killers.values()}
+            killers[fault, "none" if has_none else ""].append(vector)
+            if PLAIN.plays(kind, vector):
+                killers[fault, "plain"].append(vector)
+    chosen = {
+        it.id
+        for (_, whose), them in killers.items()
+        for it in sorted(them, key=_plainness)[: PLAIN_PROGRAMS if whose == "plain" else 1]
+    }
     kept = {
         kind: tuple(sorted((it for it in own if it.id in chosen), key=lambda it: it.id))
         for kind, own in sorted(vectors.items())

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from collections import defaultdict
+from collections.abc import Iterator
 from importlib.resources import files
 
+from pymllm.conformance.vectors.claims import TYPICAL, percent
 from pymllm.conformance.vectors.make import Made
 from pymllm.conformance.vectors.programs import is_of_caller
+from pymllm.conformance.vectors.shares import share_of
 from pymllm.faults.table import own_cabinet
 
 BEGIN = "<!-- made by pymllm vectors make -->"
@@ -43,9 +46,24 @@ def tell_of(made: Made) -> str:
     killed = _killed(made)
     every = len(own_cabinet()) - len(CALLERS)
     return (
-        f"show {len(killed)} of the {every} planted faults of caches, {_share(len(killed), every)}; "
+        f"show {len(killed)} of the {every} planted faults of caches, {percent(len(killed), every)}; "
         f"{len(CALLERS)} more are of the simulated engine: a caller's mistakes show in no answer of a cache"
     )
+
+
+def _of_claims(made: Made) -> Iterator[str]:
+    """Yield a row for each of the claims that many have, and one for all vectors together."""
+    for name, claimant in TYPICAL:
+        share = share_of(claimant, made.vectors, made.kills)
+        claims = ", ".join(f"`{it}`" for it in sorted(claimant.claims or ()))
+        faults = len(share.shown)
+        yield (
+            f"| {name} | {claims} | {len(share.vectors)} of {share.of} | {share.faults} | {faults} | "
+            f"{percent(share.faults, faults)} |"
+        )
+    every, killed = len(own_cabinet()) - len(CALLERS), len(_killed(made))
+    count = sum(map(len, made.vectors.values()))
+    yield f"| all kinds | everything | {count} of {count} | {killed} | {every} | {percent(killed, every)} |"
 
 
 def _killed(made: Made) -> frozenset[str]:
@@ -69,9 +87,9 @@ def _table(made: Made) -> str:
         "| group | faults | shown | share |",
         "| --- | ---: | ---: | ---: |",
         f"| faults of caches, allocators, pools, contexts and indexes | {len(of_caches)} | {len(by_fault)} | "
-        f"{_share(len(by_fault), len(of_caches))} |",
+        f"{percent(len(by_fault), len(of_caches))} |",
         f"| of them, those that an outcome shows | {len(shown)} | {len(by_fault)} | "
-        f"{_share(len(by_fault), len(shown))} |",
+        f"{percent(len(by_fault), len(shown))} |",
         f"| faults of the simulated engine | {len(CALLERS)} | 0 | none can be |",
         "",
         "The engine calls a cache. What it does wrong, such as to free slots twice, any cache answers as it "
@@ -81,6 +99,13 @@ def _table(made: Made) -> str:
         "| kind | vectors |",
         "| --- | ---: |",
         *(f"| `{kind}` | {len(own)} |" for kind, own in made.vectors.items()),
+        "",
+        "How many vectors an implementation plays follows from its [claims](protocol.md#capabilities) and "
+        "pages, and so does which share of the faults of its kind they show:",
+        "",
+        "| implementation | claims | vectors | faults shown | of its kind | share |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+        *_of_claims(made),
         "",
         "| fault | laws | vectors that show it |",
         "| --- | --- | --- |",
@@ -92,7 +117,3 @@ def _table(made: Made) -> str:
         why = f"{_OF_CALLER}{others}" if id in CALLERS else UNSHOWN.get(id, "none")
         lines.append(f"| {id} | {', '.join(fault.laws)} | {seen or why} |")
     return "\n".join(lines) + "\n"
-
-
-def _share(some: int, of: int) -> str:
-    return f"{100 * some / max(of, 1):.1f} %"

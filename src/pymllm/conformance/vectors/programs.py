@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pymllm.adapters.registry import OWN, find_adapter, load_adapter, make_adapter
 from pymllm.conformance.detection import HuntPlan, find_program
 from pymllm.conformance.time_limit import TookTooLong, deadline
+from pymllm.conformance.vectors.claims import PLAIN
 from pymllm.conformance.vectors.derive import derive
 from pymllm.conformance.vectors.format import TWICE, Vector
 from pymllm.conformance.vectors.play import FAILED, Played, find_config, play, play_on
@@ -45,6 +46,11 @@ _PLAIN_CLAIMS = (("pool",), ("pool", "exact_lru"), ("pool", "extra_key", "inspec
 """What most implementations claim, the least first: programs of these are looked for beside any other."""
 _ASIDE = frozenset({"inspect", "hit_counts", "hashes", "digests", "bigrams", "forms", "refusals", *REFUSALS})
 """Claims left away where a look at nodes, or misuse, shows a fault before what is served does."""
+
+PLAIN_PROGRAMS = 3
+"""Programs of each fault for a plain cache: a stranger's bug is like a planted one, and not the same."""
+_PLAIN_SEEDS = range(8)
+_PLAIN_OPERATIONS = 2_500
 
 CALLER = "pymllm.workloads."
 """Where the simulated engine is: a fault in it is the caller's, and no cache's."""
@@ -131,6 +137,30 @@ def search_for(fault: Fault) -> list[Source]:
     return found
 
 
+def search_plainly(fault: Fault) -> list[Source]:
+    """Look for some small programs that show a fault to a plain cache, each from a seed of its own."""
+    found: dict[str, Source] = {}
+    if not is_of_plain(fault):
+        return []
+    wanted = _on_plain(fault, PLAIN.claims or ())
+    wanted = replace(wanted, adapters=("radix",), settings={**wanted.settings, "page_size": 1})
+    for seed in _PLAIN_SEEDS:
+        plan = HuntPlan((seed,), _PLAIN_OPERATIONS, shrinks=_SHRINKS, from_outside=True)
+        program = find_program(wanted, plan)
+        for source in [] if program is None else sources_of(wanted, *program[:2], is_least=True):
+            vector = derive_source(source)
+            if PLAIN.plays(source.kind, vector) and _shows(vector, source.kind, fault):
+                found[vector.id] = source
+        if len(found) >= PLAIN_PROGRAMS:
+            break
+    return list(found.values())
+
+
+def is_of_plain(fault: Fault) -> bool:
+    """Tell whether a fault is one of the class that is a plain cache where nothing else is asked of it."""
+    return "radix" in fault.adapters and not is_of_caller(fault)
+
+
 def is_of_caller(fault: Fault) -> bool:
     """Tell whether all that a fault edits is the simulated engine, which stands for a cache's caller."""
     places = [getattr(it, "target", "") for it in fault.edits]
@@ -149,11 +179,16 @@ def _plain_attempts(fault: Fault) -> Iterator[tuple[Fault, int]]:
     """Yield a fault on what most have: a pool, no window, no states, and few claims."""
     if load_adapter(find_adapter(fault.adapters[0])).KIND != "prefix":
         return
+    for claims in _PLAIN_CLAIMS:
+        yield _on_plain(fault, claims), _PLAIN_OPERATIONS
+
+
+def _on_plain(fault: Fault, claims: Collection[str]) -> Fault:
+    """Return a fault of adapters with a pool, without a window or states, and of no more claims than some."""
     names = {**dict.fromkeys(it for it in fault.adapters if it != "mamba"), "radix": None}
     settings = {**fault.settings, "pool": "token", "window": None}
     plain = replace(fault, searchers=("machine",), laws=ANY, adapters=tuple(names), settings=settings)
-    for claims in _PLAIN_CLAIMS:
-        yield _with_claims(plain, claims), 2_500
+    return _with_claims(plain, claims)
 
 
 def _with_claims(fault: Fault, claims: Collection[str]) -> Fault:
@@ -165,17 +200,16 @@ def _with_claims(fault: Fault, claims: Collection[str]) -> Fault:
 
 def _showing(fault: Fault, sources: Sequence[Source]) -> list[Source]:
     """Return those sources whose vectors show a fault."""
-    shown = []
-    for source in sources:
-        vector = derive_source(source)
-        with planted(fault.edits):
-            if vector.id in killers({source.kind: [vector]}, fault):
-                shown.append(source)
-    return shown
+    return [it for it in sources if _shows(derive_source(it), it.kind, fault)]
 
 
-def sources_of(fault: Fault, name: str, history: History) -> list[Source]:
-    """Make sources of a program that shows a fault: with the least claims, and with all that matter."""
+def _shows(vector: Vector, kind: str, fault: Fault) -> bool:
+    with planted(fault.edits):
+        return vector.id in killers({kind: [vector]}, fault)
+
+
+def sources_of(fault: Fault, name: str, history: History, *, is_least: bool = False) -> list[Source]:
+    """Make sources of a program that shows a fault: with the least claims, and with all that matter, too."""
     header, operations = history.header, [it.operation for it in history.steps]
     wrong: list[Step] = []
     law = ""
@@ -198,7 +232,8 @@ def sources_of(fault: Fault, name: str, history: History) -> list[Source]:
     operations = [it.operation for it in wrong]
     told = _told(fault)
     sources = []
-    for needs in dict.fromkeys((tuple(sorted(least)), tuple(sorted(claims - _NEVER_NEEDED)))):
+    every = least if is_least else claims - _NEVER_NEEDED
+    for needs in dict.fromkeys((tuple(sorted(least)), tuple(sorted(every)))):
         source = Source(
             header.kind, law, needs, _without_unused(header.config), tuple(operations), "observable", *told
         )

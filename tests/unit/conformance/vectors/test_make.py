@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pymllm.conformance.vectors.claims import percent
 from pymllm.conformance.vectors.format import Vector, VectorStep
 from pymllm.conformance.vectors.make import Made, choose, make_vectors, read_sources, try_faults
 from pymllm.conformance.vectors.page import BEGIN, CALLERS, UNSHOWN, make_page, tell_of
@@ -34,7 +35,8 @@ def test_of_each_fault_the_killer_with_the_fewest_needs_and_steps_is_kept() -> N
 
 def test_of_prefix_caches_the_plainest_with_a_pool_and_without_are_kept() -> None:
     """A window, a state or another order is asked of few; a claim that nearly all have is none."""
-    none, pool = {"pool": "none", "window": None}, {"pool": "token", "window": None}
+    paged = {"page_size": 4, "window": None}
+    none, pool = {**paged, "pool": "none"}, {**paged, "pool": "token"}
     plain = Vector("plain", "R8", "", "counters", "must", ("inspect", "pool"), pool, (STEP,) * 3)
     strict = Vector("strict", "R8", "", "counters", "must", ("exact_lru",), pool, (STEP,))
     windowed = Vector("windowed", "R8", "", "counters", "must", (), {**pool, "window": 2}, (STEP,))
@@ -43,6 +45,19 @@ def test_of_prefix_caches_the_plainest_with_a_pool_and_without_are_kept() -> Non
     every = [windowed, states, strict, plain, bare]
     made = choose({"prefix": every}, {it.id: frozenset({"B1"}) for it in every})
     assert made.vectors == {"prefix": (bare, plain)}
+
+
+def test_of_a_plain_cache_three_are_kept_of_each_fault() -> None:
+    """The plainest; one that needs more, or other pages, is kept only where there is no plainer one."""
+    config = {"page_size": 1, "pool": "token", "window": None}
+    steps = [(STEP,) * count for count in (1, 2, 3, 4)]
+    four = [Vector(f"{len(it)}", "R8", "", "counters", "must", ("pool",), config, it) for it in steps]
+    paged = Vector("paged", "R8", "", "counters", "must", ("pool",), {**config, "page_size": 4}, (STEP,) * 2)
+    every = [paged, *four]
+    made = choose({"prefix": every}, {it.id: frozenset({"B1"}) for it in every})
+    assert made.vectors == {"prefix": tuple(four[:3])}
+    again = choose(made.vectors, made.kills)
+    assert again == made
 
 
 def test_nobody_looks_for_a_fault_of_the_engine() -> None:
@@ -68,10 +83,11 @@ def test_a_page_counts_the_faults_of_caches_and_those_of_their_callers() -> None
     page = make_page(made, "# Mine\n")
     every = len(own_cabinet()) - len(CALLERS)
     assert page.startswith(f"# Mine\n\n{BEGIN}\n\n1 vectors in ")
-    assert f"contexts and indexes | {every} | 2 | {100 * 2 / every:.1f} % |" in page
+    assert f"contexts and indexes | {every} | 2 | {percent(2, every)} |" in page
     assert f"| faults of the simulated engine | {len(CALLERS)} | 0 | none can be |" in page
     assert "| B91 | A1, A5 | `a` |" in page
     assert "the caller's mistake, whatever its cache answers; in a cache it is B104-blocks |" in page
+    assert f"| all kinds | everything | 1 of 1 | 2 | {every} | {percent(2, every)} |" in page
     assert tell_of(made).startswith(f"show 2 of the {every} planted faults of caches, ")
 
 

@@ -68,8 +68,12 @@ def test_the_example_passes_and_says_what_became_of_each(name: str, make: Make) 
     """Some vectors are played, none fails, every one is counted, and of those skipped it is said why."""
     status, said, complaint = run(make(name, ""), PREFIX)
     assert (status, complaint) == (0, "")
-    first, *skips = said.splitlines()
-    counts = {verdict: int(count) for verdict, count in (it.rsplit(" ", 1) for it in first.split(", "))}
+    *skips, last = said.splitlines()
+    head, *rest = last.split(", ")
+    counts = {verdict: int(count) for verdict, count in (it.rsplit(" ", 1) for it in rest)}
+    played, total = counts["passed"] + counts.get("other way", 0), len(read()) - 1
+    share = 1000 * played // total
+    assert head == f"played {played} of {total} vectors ({share // 10}.{share % 10} %)"
     assert set(counts) <= {"passed", "other way", "skipped"}
     assert counts["passed"] > 0
     assert sum(counts.values()) == len(read()) - 1
@@ -77,9 +81,9 @@ def test_the_example_passes_and_says_what_became_of_each(name: str, make: Make) 
     del missing[""]
     expected = {f"    {count} skipped: does not claim {them}" for them, count in missing.items()}
     assert {line for line in skips if "does not claim" in line} == expected
-    (others,) = set(skips) - expected
-    left = counts["skipped"] - sum(missing.values())
-    assert others == f"    {left} skipped: cannot be built so"
+    others = dict(reversed(line.split(" skipped: ")) for line in set(skips) - expected)
+    assert set(others) == {"cannot be built so", "free is unsupported"}
+    assert sum(map(int, others.values())) == counts["skipped"] - sum(missing.values())
 
 
 @pytest.mark.parametrize("name", RUNNERS)
@@ -88,15 +92,16 @@ def test_other_kinds_are_skipped(name: str, make: Make) -> None:
     others = {read(path)[0]["kind"]: len(read(path)) - 1 for path in FILES if path != PREFIX}
     assert others
     said = "".join(f"    {others[kind]} skipped: is not of kind {kind}\n" for kind in sorted(others))
-    first = f"nothing was played, skipped {sum(others.values())}\n"
-    assert run(make(name, ""), *(path for path in FILES if path != PREFIX)) == (3, first + said, "")
+    count = sum(others.values())
+    last = f"nothing was played of {count} vectors, skipped {count}\n"
+    assert run(make(name, ""), *(path for path in FILES if path != PREFIX)) == (3, said + last, "")
 
 
 @pytest.mark.parametrize("name", RUNNERS)
 def test_a_file_without_vectors_plays_nothing(name: str, make: Make, tmp_path: Path) -> None:
     """That is no success either."""
     path = write(tmp_path / "none.jsonl", read()[:1])
-    assert run(make(name, ""), path) == (3, "nothing was played\n", "")
+    assert run(make(name, ""), path) == (3, "nothing was played of 0 vectors\n", "")
 
 
 @pytest.mark.parametrize("name", RUNNERS)
@@ -105,7 +110,7 @@ def test_an_operation_that_is_not_there_is_named(name: str, make: Make, tmp_path
     header, *vectors = read()
     looking = next(it for it in vectors if it["needs"] == ["inspect", "pool"])
     path = write(tmp_path / "looking.jsonl", [header, {**looking, "needs": ["pool"]}])
-    said = "nothing was played, skipped 1\n    1 skipped: inspect is unsupported\n"
+    said = "    1 skipped: inspect is unsupported\nnothing was played of 1 vectors, skipped 1\n"
     assert run(make(name, ""), path) == (3, said, "")
 
 
@@ -122,8 +127,8 @@ def test_a_cache_that_raises_fails(name: str, fault: str, make: Make) -> None:
     raised = {lines[at + 2] for at in failed}
     assert len(raised) == 1
     assert re.fullmatch(r"    raised   .*lost.+hold.*", raised.pop())
-    counts = next(line for line in lines if line.startswith(f"failed {len(failed)}, "))
-    assert ("passed" in counts) == (fault == "locks raise")
+    assert f", failed {len(failed)}, " in lines[-1]
+    assert ("passed" in lines[-1]) == (fault == "locks raise")
 
 
 @pytest.mark.parametrize("name", RUNNERS)
