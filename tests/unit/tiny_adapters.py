@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from pymllm.adapters.base import BaseAdapter
 from pymllm.adapters.own_caches import Mamba
+from pymllm.adapters.simple import SlotAdapter
 from pymllm.conformance.acting import ActingMachine, act
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.files import Config
@@ -373,3 +374,27 @@ class NeedsStates(Mamba):
         if node.parent is not None and node.mamba_value is None:
             raise AssertionError("every held node has a state")
         return super().do_lock(step, operation)
+
+
+class PagesOfFour(SlotAdapter):
+    """An allocator of pages of four slots, whatever it is told; an allocation that fails loses a page."""
+
+    CONFIGURATIONS = ({"page_size": 4, "pages": 6},)
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        super().__init__(name, config)
+        self.pages = list(range(1, self.number("pages") + 1))
+
+    def claim(self) -> set[str]:
+        return {"pool"}
+
+    def sizes(self) -> dict[str, int]:
+        return {"available_size": 4 * len(self.pages)}
+
+    def alloc(self, tokens: int) -> list[int] | None:
+        count = -(-tokens // 4)
+        taken, self.pages = self.pages[:count], self.pages[count:]
+        return [4 * page + at for page in taken for at in range(4)] if len(taken) == count else None
+
+    def free(self, slots: Sequence[int]) -> None:
+        self.pages += sorted({slot // 4 for slot in slots})

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
+from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.acting import (
     ActingMachine,
     FoundViolation,
@@ -19,7 +20,13 @@ from pymllm.conformance.acting import (
     acts_of,
     make_machine,
 )
-from pymllm.conformance.adapter_calls import build_adapter, close_adapter, closing, describe_error
+from pymllm.conformance.adapter_calls import (
+    build_adapter,
+    close_adapter,
+    closing,
+    describe_error,
+    load_class,
+)
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import end_program
 from pymllm.conformance.reduction import Program, references, weigh, without
@@ -37,6 +44,9 @@ _HANGS = 3
 """An adapter that hangs so often is left alone: each time costs as long as one waits for an answer."""
 
 _OWN_ROOMS = ("pymllm.conformance.", "pymllm.oracle.")
+
+_UNITS = ("page_size", "block_size")
+"""Keys of a configuration that keep to the values which a class declares: it may have no other pages."""
 
 
 class OutOfBudgetError(Exception):
@@ -193,15 +203,25 @@ class _Player:
         self._header = header
         self._laws = frozenset(laws)
         self._budget = budget
+        self._units = _find_units(header)
         self.tried: set[int] = set()
 
     def is_new(self, program: Program) -> bool:
-        """Tell whether a program has not been asked about before, and note that it has now."""
+        """Tell whether a program may be played and has not been asked about before; note that it has now."""
         key = program.key
-        if key in self.tried:
+        if key in self.tried or any(program.config.get(unit) not in self._units[unit] for unit in _UNITS):
             return False
         self.tried.add(key)
         return True
+
+
+def _find_units(header: Header) -> dict[str, set[object]]:
+    """Return the values that each unit has in a header's configuration, or in one that its class declares."""
+    try:
+        declared = load_class(find_adapter(header.adapter)).CONFIGURATIONS
+    except PymllmError:  # nothing can be played then
+        declared = ()
+    return {unit: {config.get(unit) for config in (header.config, *declared)} for unit in _UNITS}
 
 
 class Trials(_Player):

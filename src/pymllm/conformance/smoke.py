@@ -397,7 +397,8 @@ def _find_wrong_result(result: Result, step: SampleStep) -> str | None:
     if isinstance(result, out.Unsupported) and step.is_optional:
         return None
     if isinstance(result, out.Unsupported):
-        return f"is unsupported ({result.what}), although everything that it needs is claimed"
+        needed = "everything that it needs is claimed, and no limit excuses all of an operation"
+        return f"is unsupported ({result.what}), although {needed}"
     if isinstance(result, out.Failed):
         return f"a plain legal call failed with {result.error}: {result.message}"
     legal = LEGAL_RESULTS[type(step.operation)]

@@ -332,3 +332,13 @@ def test_a_parent_that_is_held_is_evicted_in_five_operations(
     assert operations_of(short) == FIVE
     assert short.history.header.config["slots"] == 2
     assert not short.is_unfinished
+
+
+def test_a_class_keeps_to_the_pages_that_it_declares(tiny: str) -> None:
+    """X4: in pages of one token even a right one would do wrong; its pool may get smaller."""
+    examiner = Examiner(make_adapter(f"{tiny}:PagesOfFour", {"page_size": 4, "pages": 6}))
+    with pytest.raises(InvariantViolation) as caught:
+        play_steps(examiner, enumerate([Alloc(8), Alloc(24)], 1))
+    short = shrink(FoundViolation(examiner.history, caught.value))
+    assert (operations_of(short), short.violation.law) == ([Alloc(5)], "X4")
+    assert short.history.header.config == {"page_size": 4, "pages": 1}
