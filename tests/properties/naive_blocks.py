@@ -64,6 +64,7 @@ class Model(ABC):
         self.fault: ops.Fault | None = None
         self.step = 0
         self.calls: list[Effect] = []
+        self.sizes_told: set[str] = set()
 
     def number(self, key: str) -> int:
         """Return a number of the configuration; nothing counts as 0."""
@@ -79,6 +80,9 @@ class Model(ABC):
         if not isinstance(operation, ops.Fault):
             self.fault = None
         self.check_sizes(outcome.sizes)
+        missing = self.sizes_told - outcome.sizes.keys()
+        demand(not missing, missing, "told before, and not any more")
+        self.sizes_told |= outcome.sizes.keys()
 
     def check_sizes(self, told: dict[str, int]) -> None:
         """Demand that each size that is told is right."""

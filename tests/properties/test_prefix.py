@@ -72,7 +72,8 @@ class Modest(WindowedRadix):
 
 @settings(max_examples=20, deadline=None)
 @given(
-    dropped=st.frozensets(st.sampled_from(sorted(CAPABILITIES.keys() - {"pool", "swa"}))),
+    # Without exact_windows a window is followed, which orders and faults cannot be: no judge would be made.
+    dropped=st.frozensets(st.sampled_from(sorted(CAPABILITIES.keys() - {"pool", "swa", "exact_windows"}))),
     config=st.sampled_from([*Radix.CONFIGURATIONS, *WindowedRadix.CONFIGURATIONS]),
     seed=st.integers(0, 2**16),
 )
