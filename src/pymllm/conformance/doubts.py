@@ -72,11 +72,13 @@ class _Seen:
     @property
     def rise(self) -> int | None:
         """How many slots more are free than before, where sizes tell."""
-        before = [
-            step.outcome.sizes.get("available_size") for step in self.history.steps[:-1] if step.outcome
-        ]
+        steps, header = self.history.steps, self.history.header
+        earlier = steps[-2].outcome if len(steps) > 1 else None
+        before = earlier and earlier.sizes.get("available_size")
+        if len(steps) == 1 and header.kind == "prefix":
+            before = int(header.config.get("slots") or 0)
         after = self.outcome.sizes.get("available_size")
-        return None if not before or before[-1] is None or after is None else after - before[-1]
+        return None if before is None or after is None else after - before
 
     @property
     def surplus(self) -> int:
@@ -296,7 +298,7 @@ def _of_holds(seen: _Seen) -> str:
         words = f"{_ELSEWHERE}, such as in match or insert"
     else:
         return ""
-    return words if not is_size else f"{words}. Or it {_counts_otherwise(seen.looked)}"
+    return words if not is_size else f"{words}. Or it counts {seen.looked} otherwise than the class does"
 
 
 # -- sizes, and what is told to observers --------------------------------------------------------------------
@@ -323,11 +325,9 @@ def _of_count(seen: _Seen) -> str:
     """Take a size of the cache for one that the adapter counts by itself."""
     if seen.looked == "available_size" or seen.looked not in seen.outcome.sizes:
         return ""
-    return _counts_otherwise(seen.looked)
-
-
-def _counts_otherwise(size: str) -> str:
-    return f"counts {size} otherwise than the class does; leave out of sizes what the class cannot tell"
+    return (
+        f"counts {seen.looked} otherwise than the class does; leave out of sizes what the class cannot tell"
+    )
 
 
 _DOUBTS: tuple[Callable[[_Seen], str], ...] = (

@@ -26,7 +26,7 @@ DOUBTS = {
     "DuplicatesAreFreedAndTold": "frees slots in insert that stay the caller's",
     "CountsTooLittle": "counts otherwise than its effects: 0 and 1; return self.gave_back(slots)",
     "EvictAsksForPages": "does not ask the class in evict for so many pages as the tokens need",
-    "CountsWhatIsHeld": "counts evictable_size otherwise than the class does; leave out of sizes",
+    "CountsWhatIsHeld": "counts evictable_size otherwise than the class does",
     "FreesSlotsAsPages": "passes slots on where the class takes pages: self.pages_of(slots)",
     "HandsOutPadding": "must add a page to each slot of a class that counts from 0",
     "SizesWithPadding": "counts otherwise in sizes: available_size is of slots, not pages, without padding",
