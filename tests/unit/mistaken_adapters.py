@@ -135,6 +135,21 @@ class EvictReturnsWhatWasAsked(Held):
         return max(0, tokens)
 
 
+class TellsOfWhatWentBefore(Held):
+    """Compares with what an allocation left, and so tells of what callers have freed since."""
+
+    def alloc(self, tokens: int) -> Any:
+        slots = super().alloc(tokens)
+        self.before = self.cache.pool.slots[:]
+        return slots
+
+    def evict(self, tokens: int) -> Any:
+        before = getattr(self, "before", self.cache.pool.slots[:])
+        count = len(self.cache.evict(tokens))
+        self.gave_back([slot for slot in self.cache.pool.slots if slot not in before])
+        return count
+
+
 class AvailableWithEvictable(Held):
     def sizes(self) -> Any:
         sizes = super().sizes()

@@ -126,7 +126,7 @@ def _of_first_slots(seen: _Seen) -> str:
     result = seen.outcome.result
     least = min(result.slots, default=0) if isinstance(result, out.Slots) else 0
     if 0 < least < seen.page:
-        return f"has a page_size of {seen.page} in CONFIGURATIONS, which its class knows nothing of"
+        return f"has configurations of page_size {seen.page}, which its class knows nothing of"
     if least:
         return "adds a page to slots that need none, or builds a larger pool than the configuration says"
     return "must add a page to each slot of a class that counts from 0 (docs/verify.md#slot-0-and-page-0)"
@@ -196,12 +196,14 @@ def _compare(count: int, told: int, rise: int | None, tell: str) -> str:
         return f"counts otherwise than its class in evict: it returned {count}, and no slot went back"
     if not told and (count > 0 or (rise or 0) > 0):
         return f"tells of no slot that evict gives back: {tell}"
+    if told and not count and not rise:
+        return "tells in evict of slots that did not go now; or its cache is not made anew with each adapter"
     if rise is not None and rise < told:
-        return "never frees the slots that it tells of in evict: gave_back only tells"
+        return "never frees the slots that it tells of in evict: an effect only tells"
     if rise is not None and rise > told:
         return "makes the pool anew in evict, or does not tell of all slots that it gives back"
     if count != told:
-        return f"counts otherwise than its effects: {count} and {told}; return self.gave_back(slots)"
+        return f"counts otherwise than its effects: {count} and {told}; the count is of the slots told"
     return ""
 
 
@@ -229,7 +231,7 @@ def _of_resets(seen: _Seen) -> str:
             " slots that it gives back"
         )
     if rise is not None and rise < told:
-        return "never frees the slots that it tells of in reset: gave_back only tells"
+        return "never frees the slots that it tells of in reset: an effect only tells"
     if seen.violation.expected == "[]":
         return "frees in reset what callers have, who free it"
     kept = "leaves in the cache what a reset must take: everything, whatever is held"
@@ -308,7 +310,7 @@ def _of_first_size(seen: _Seen) -> str:
         return ""
     return (
         "counts otherwise in sizes: available_size is of slots, not pages, without padding (page 0), in a"
-        " pool that each adapter builds anew, as large as the configuration says"
+        " pool that is made anew with each adapter, as large as the configuration says; after the operation"
     )
 
 

@@ -17,14 +17,14 @@ from pymllm.conformance.smoke import SmokeFailure, try_adapter
 from tests.unit.cli.typed import typed
 
 DOUBTS = {
-    "Leaks": "never frees the slots that it tells of in evict: gave_back only tells",
+    "Leaks": "never frees the slots that it tells of in evict: an effect only tells",
     "LeaksWatched": "counts otherwise than its class in evict",
     "FreesTwice": "makes the pool anew in evict, or does not tell of all slots",
     "ResetKeeps": "leaves in the cache what a reset must take: everything, whatever is held",
     "ResetAnewTold": "makes the pool anew in reset, which takes what callers have from them",
     "DuplicatesAreFreed": "frees slots in insert that stay the caller's",
     "DuplicatesAreFreedAndTold": "frees slots in insert that stay the caller's",
-    "CountsTooLittle": "counts otherwise than its effects: 0 and 1; return self.gave_back(slots)",
+    "CountsTooLittle": "counts otherwise than its effects: 0 and 1; the count is of the slots told",
     "EvictAsksForPages": "does not ask the class in evict for so many pages as the tokens need",
     "CountsWhatIsHeld": "counts evictable_size otherwise than the class does",
     "FreesSlotsAsPages": "passes slots on where the class takes pages: self.pages_of(slots)",
@@ -53,11 +53,12 @@ MISTAKEN = {
     "LocksNothing": "holds nothing in lock, or not the node and all above it",
     "InsertReturnsTheParent": "or insert and match return another node than the end of what they found",
     "MatchPins": "takes a hold elsewhere than in lock",
-    "AnotherPageSize": "has a page_size of 2 in CONFIGURATIONS, which its class knows nothing of",
+    "AnotherPageSize": "has configurations of page_size 2, which its class knows nothing of",
     "ResetsNothing": "leaves in the cache what a reset must take: everything, whatever is held",
     "ResetEvicts": "leaves in the cache what a reset must take: everything, whatever is held",
     "EvictReturnsWhatWasAsked": "counts otherwise than its effects: 7 and 6",
     "AvailableWithEvictable": "counts what is cached in available_size, which is of free slots only",
+    "TellsOfWhatWentBefore": "tells in evict of slots that did not go now",
     "ClearsNothing": "empties nothing in clear, or another pool than it allocates from",
 }
 """Adapters of a cache that is right, and words of the mistake that each makes."""
