@@ -74,7 +74,7 @@ class _Seen:
         """How many slots more are free than before, where sizes tell."""
         steps, header = self.history.steps, self.history.header
         earlier = steps[-2].outcome if len(steps) > 1 else None
-        before = earlier and earlier.sizes.get("available_size")
+        before = earlier.sizes.get("available_size") if earlier else None
         if len(steps) == 1 and header.kind == "prefix":
             before = int(header.config.get("slots") or 0)
         after = self.outcome.sizes.get("available_size")
@@ -126,10 +126,14 @@ def _of_first_slots(seen: _Seen) -> str:
     result = seen.outcome.result
     least = min(result.slots, default=0) if isinstance(result, out.Slots) else 0
     if 0 < least < seen.page:
-        return f"has configurations of page_size {seen.page}, which its class knows nothing of"
+        return _no_such_page(seen.page)
     if least:
         return "adds a page to slots that need none, or builds a larger pool than the configuration says"
     return "must add a page to each slot of a class that counts from 0 (docs/verify.md#slot-0-and-page-0)"
+
+
+def _no_such_page(page: int) -> str:
+    return f"has configurations of page_size {page}, which its class knows nothing of"
 
 
 def _of_allocations(seen: _Seen) -> str:
@@ -179,6 +183,8 @@ def _of_evictions(seen: _Seen) -> str:
         words = _compare(count, told, rise, seen.tell)
         if words and count > told and _is_prolonged(seen.history):
             words += f". Or it {_NEW_ONLY}"
+        if words and not told and any(isinstance(it.operation, ops.Reset) for it in seen.history.steps):
+            words += ". Or it makes the pool anew in reset, of which a watch sees nothing"
         if words:
             return words
     if seen.law != "R5" or page < 2:
@@ -262,8 +268,15 @@ def _of_keys(seen: _Seen) -> str:
     return "claims extra_key, and does not pass key.extra_key on in match and insert"
 
 
+_ORDER = "changes the order of slots in match or insert, or leaves some out: one for each token, in order"
+
+
 def _of_matches(seen: _Seen) -> str:
     """Take what is not found, or found in other slots, for what was passed on otherwise."""
+    if seen.law == "R1" and seen.page > 1 and isinstance(seen.operation, ops.Match | ops.Insert):
+        return _no_such_page(seen.page)
+    if seen.law == "R9" and isinstance(seen.operation, ops.Evict):
+        return _ORDER
     if seen.law not in ("R2", "E1") or not isinstance(seen.operation, ops.Match):
         return ""
     if seen.looked.startswith("length of last_node"):
@@ -275,7 +288,7 @@ def _of_matches(seen: _Seen) -> str:
         )
     if seen.surplus > 0:
         return ""
-    return "changes the order of slots in match or insert, or leaves some out: one for each token, in order"
+    return _ORDER
 
 
 _ELSEWHERE = "takes a hold elsewhere than in lock"
@@ -287,17 +300,22 @@ def _of_holds(seen: _Seen) -> str:
     operation, is_size = seen.operation, seen.looked in ("evictable_size", "protected_size")
     if seen.law not in ("R6", "R7") or (not is_size and seen.looked != _HELD):
         return ""
-    if isinstance(operation, ops.Lock) or seen.looked == _HELD:
+    is_held_too_much = is_size and (seen.surplus < 0) == (seen.looked == "evictable_size")
+    if is_held_too_much and isinstance(operation, ops.Unlock):
+        words = f"releases nothing in unlock, or another node than lock took; or {_ELSEWHERE}"
+    elif is_held_too_much and isinstance(operation, ops.Insert) and _is_prolonged(seen.history):
+        words = f"{_NEW_ONLY}; or {_ELSEWHERE}"
+    elif is_held_too_much and isinstance(operation, ops.Lock | ops.Match | ops.Insert):
+        words = f"{_ELSEWHERE}, such as in match or insert, or more than one there"
+    elif isinstance(operation, ops.Unlock):
+        words = "releases more than lock took, or another node, in unlock"
+    elif isinstance(operation, ops.Lock) or seen.looked == _HELD:
         words = (
             "holds nothing in lock, or not the node and all above it; or insert and match return another node"
             " than the end of what they found"
         )
-    elif isinstance(operation, ops.Unlock):
-        words = f"releases nothing in unlock, or another node than lock took; or {_ELSEWHERE}"
-    elif isinstance(operation, ops.Insert) and _is_prolonged(seen.history):
-        words = f"{_NEW_ONLY}; or {_ELSEWHERE}"
-    elif isinstance(operation, ops.Match | ops.Insert):
-        words = f"{_ELSEWHERE}, such as in match or insert"
+    elif isinstance(operation, ops.Match | ops.Insert) and seen.page > 1:
+        words = _no_such_page(seen.page)
     else:
         return ""
     return words if not is_size else f"{words}. Or it counts {seen.looked} otherwise than the class does"
