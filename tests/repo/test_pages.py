@@ -388,6 +388,24 @@ def test_the_first_cache_of_the_page_works(
     assert words in result.output
 
 
+def test_a_free_list_is_compared_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first cache of the page, with an eviction that returns only a number."""
+    blocks = dict(re.findall(r'```python title="(my_\w+)\.py"\n(.*?)```', VERIFY, flags=re.DOTALL))
+    (shown,) = re.findall(r"```python\n(    def evict\(.*?)```", VERIFY, flags=re.DOTALL)
+    cache = blocks["my_cache"].replace("        return gone\n", "        return len(gone)\n")
+    adapter = re.sub(r"    def evict\(.*?\n\n", lambda _: f"{shown}\n", blocks["my_adapter"], flags=re.DOTALL)
+    adapter = adapter.replace("self.gave_back(self.cache.evict(", "(self.evict(").replace(
+        "my_cache", "counting"
+    )
+    (tmp_path / "counting.py").write_text(cache, encoding="utf-8")
+    (tmp_path / "counting_adapter.py").write_text(adapter, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = ["verify", "--adapter", "counting_adapter:MyCache", "--profile", "dev", "--jobs", "1"]
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+
+
 def test_the_page_has_each_profile_with_its_length() -> None:
     """Acts and seed."""
     for profile in PROFILES.values():

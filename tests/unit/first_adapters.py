@@ -6,7 +6,7 @@ The caches know nothing of pymllm, and have a pool each: a list of free slots, o
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
@@ -264,6 +264,59 @@ class TellsTwice(Watches):
 
     def evict(self, tokens: int) -> Any:
         return self.gave_back(self.cache.evict(tokens))
+
+
+class TellsTheFirst(Right):
+    """Only the first of several slots that go back are told."""
+
+    def evict(self, tokens: int) -> Any:
+        gone = self.cache.evict(tokens)
+        self.gave_back(gone[:1])
+        return len(gone)
+
+
+class TellsItsCount(Right):
+    """Tells how many went where slots are asked for."""
+
+    def evict(self, tokens: int) -> Any:
+        return self.gave_back(len(self.cache.evict(tokens)))
+
+
+class WatchesAList(Right):
+    """Watches a free list of a type whose methods cannot be replaced."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.calls.watch(deque(self.cache.pool.slots), "extend")
+
+
+class WatchesNothing(Right):
+    """Watches a method of another name."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.calls.watch(self.cache.pool, "give_back")
+
+
+class UnlockTakesNoToken(Right):
+    """Has no token, and says so."""
+
+    def unlock(self, node: Any) -> None:  # type: ignore[override]
+        self.cache.hold(node, -1)
+
+
+class KeyIsNoTokens(Right):
+    """Passes the key on, whose tokens the cache wants."""
+
+    def match(self, key: Key) -> Any:
+        return self.cache.match(key), ()  # type: ignore[arg-type]
+
+
+class UnlocksItsToken(Right):
+    """Passes on what lock returned, which is nothing."""
+
+    def unlock(self, node: Any, token: Any) -> None:
+        self.cache.hold(token, -1)
 
 
 class TellsPages(Right):
@@ -726,6 +779,19 @@ class HandsOutPadding(Slots):
     def clear(self) -> None:
         super().clear()
         self.pool.slots = list(range(self.number("pages") * self.page_size))
+
+
+class FreesPagesTooOften(Slots):
+    """Its list of free pages has one for each slot that is freed, and taking too many raises."""
+
+    def free(self, slots: list[int]) -> None:
+        self.pool.put(slots * 4)
+
+    def alloc(self, tokens: int) -> Any:
+        count = -(-tokens // self.page_size) * self.page_size
+        if count > self.number("pages") * self.page_size:
+            raise IndexError("list index out of range")
+        return super().alloc(tokens)
 
 
 # -- what nobody can tell apart ------------------------------------------------------------------------------

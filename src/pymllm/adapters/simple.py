@@ -102,7 +102,6 @@ class CallRecorder:
             What this is to the specification: ``free``, ``free_swa`` or ``free_state``.
         """
         inner = getattr(owner, method)
-        self.is_watching = True
 
         def watched(numbers: Any, *more: Any, **keywords: Any) -> Any:
             named = plain_numbers(numbers)  # before the pool may change them
@@ -112,7 +111,14 @@ class CallRecorder:
                 self._record(Effect(call, named))
             return answer
 
-        setattr(owner, method, watched)
+        try:
+            setattr(owner, method, watched)
+        except AttributeError:
+            raise AttributeError(
+                f"calls.watch cannot replace {method} of a {type(owner).__name__}; watch a method of a Python"
+                " class, or compare the free list before and after, and call self.gave_back(slots)"
+            ) from None
+        self.is_watching = True
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
@@ -278,16 +284,25 @@ class PrefixAdapter(SlotCalls):
     def gave_back(self, slots: Any) -> int:
         """Say that the cache has given slots back to its pool by itself; return how many.
 
-        `AdapterError` where the pool's method, which is watched, has just told of the same slots.
+        `AdapterError` where these are no slots in a list, an array or a tensor, and where the pool's method,
+        which is watched, has just told of the same slots.
         """
-        freed = plain_numbers(slots)
+        caller = sys._getframe(1)
+        line = f"(line {caller.f_lineno} of {caller.f_code.co_filename})"
+        try:
+            freed = _listed(slots)
+        except (TypeError, ValueError):
+            raise AdapterError(
+                self.name,
+                f"gave_back({shown(slots)}): slots are asked for, in a list or a tensor; their count is what"
+                f" it returns {line}",
+            ) from None
         self.times_told += 1
         if freed and self.calls.is_watching and Effect("free", freed) in self.effects:
-            caller = sys._getframe(1)
             raise AdapterError(
                 self.name,
                 f"gave_back({cut(str([*freed]))}) says what calls.watch has seen already; leave one of the"
-                f" two away (line {caller.f_lineno} of {caller.f_code.co_filename})",
+                f" two away {line}",
             )
         self.effects += [Effect("free", freed)] if freed else []
         return len(freed)

@@ -117,7 +117,7 @@ def _size_of(adapter: Adapter, key: str) -> int:
 # -- looks at one step ---------------------------------------------------------------------------------------
 _Found = tuple[str, str] | None
 """The method to change, and what is wrong with it."""
-_GIVES_BACK = {ops.Evict: "evict", ops.Insert: "insert", ops.Reset: "reset"}
+_GIVES_BACK = {ops.Evict: "evict", ops.Reset: "reset"}
 
 
 def _advice(rehearsal: _Rehearsal, method: str) -> str:
@@ -137,11 +137,6 @@ def _nothing_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
         return None
     if rise > 0:
         seen = f"available_size rose by {rise}, and your adapter told of no slot given back"
-        if method == "insert":
-            return method, (
-                f"{seen}: slots of what was cached already stay the caller's, who frees them;"
-                " do not free them here"
-            )
         remade = ""
         if method == "reset":
             remade = (
@@ -158,6 +153,21 @@ def _nothing_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
     went = f"returned {count}" if method == "evict" else f"emptied a cache of {count} slots"
     return method, (
         f"{went}, and your adapter told of no slot given back, nor ever could; {_advice(rehearsal, method)}"
+    )
+
+
+def _a_part_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find fewer slots told than an eviction counts and a size shows, who agree."""
+    result = told.outcome.result
+    if (
+        not isinstance(result, out.Evicted)
+        or not 0 < len(told.slots) < result.full
+        or told.rise != result.full
+    ):
+        return None
+    return "evict", (
+        f"returned {result.full}, by which available_size rose, and your adapter told of {len(told.slots)}"
+        f" given back, {told.slots}: it must tell of each slot"
     )
 
 
@@ -265,8 +275,8 @@ def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
             " from the configuration, self.number(...), and its padding, page 0, on top"
             + ("; if it takes pages, let free pass self.pages_of(slots)" if page > 1 else "")
         )
-    if asked <= capacity or told.rise not in (0, None):
-        return None
+    if asked <= capacity or told.rise not in (0, None) or (told.before or 0) > capacity:
+        return None  # with more that is free than there is, the pool is wrong, and may raise for this
     if isinstance(result, out.Failed):
         return "alloc", (
             f"raised {result.error}: {result.message} for {asked} tokens, which are more than there are;"
@@ -330,6 +340,7 @@ def _counts_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
 _LOOKS: tuple[Callable[[_Rehearsal, _Told], _Found], ...] = (
     _nothing_was_told,
     _pages_were_told,
+    _a_part_was_told,
     _pages_were_found,
     _callers_slots_were_told,
     _insert_counts_afterwards,

@@ -25,6 +25,7 @@ from pymllm.conformance.adapter_calls import (
     find_changed,
     line_of,
     load_class,
+    own_line_of,
 )
 from pymllm.conformance.rehearsal import rehearse
 from pymllm.conformance.time_limit import HungError
@@ -376,7 +377,13 @@ def _find_line(entry: AdapterEntry, config: Config, last: int, sample: Mapping[i
         try:
             getattr(adapter, f"do_{name_of(type(operation))}", lambda *step: None)(last, operation)
         except Exception as error:
-            return f" ({line_of(error)})"
+            name = name_of(type(operation))
+            is_ours = type(adapter).__module__.startswith("pymllm.")
+            if is_ours or own_line_of(error):
+                return f" ({line_of(error)})"
+            return place_of(
+                adapter, name if hasattr(adapter, name) else f"do_{name}"
+            )  # it cannot be called so
     return ""
 
 

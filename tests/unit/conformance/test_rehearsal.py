@@ -43,7 +43,14 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "ResetAnewWatched": ("reset", "available_size rose by 3", "a watch of the old one sees nothing"),
     "ResetAnewWatchedAgain": ("reset", "leave to the caller what is the caller's"),
     "WatchesAnother": ("evict", "available_size rose by 2", 'self.calls.watch(pool, "free")'),
-    "DuplicatesAreFreed": ("insert", "available_size rose by 2", "stay the caller's, who frees them"),
+    "TellsTheFirst": ("evict", "returned 2, by which available_size rose", "told of 1 given back, (2,)"),
+    "TellsItsCount": (
+        "evict",
+        "gave_back(2): slots are asked for, in a list or a tensor; their count is what it returns",
+    ),
+    "UnlockTakesNoToken": ("unlock", "takes 2 positional arguments but 3 were given"),
+    "KeyIsNoTokens": ("match", "a plain legal call failed with TypeError", ", from there line "),
+    "UnlocksItsToken": ("unlock", "a plain legal call failed with TypeError", ", from there line "),
     "TellsTwice": ("evict", "gave_back([2, 1]) says what calls.watch has seen already; leave one"),
     "TellsPages": (
         "evict",
@@ -144,6 +151,22 @@ def test_a_mistake_of_a_first_adapter_is_named_with_its_method_and_its_line(name
     assert re.findall(r"def (\w+)", "\n".join(before))[-1] == method
 
 
+WATCHES = {
+    "WatchesAList": "calls.watch cannot replace extend of a deque; watch a method of a Python class, or"
+    " compare the free list before and after, and call self.gave_back(slots)",
+    "WatchesNothing": "'Pool' object has no attribute 'give_back'",
+}
+
+
+@pytest.mark.parametrize("name", WATCHES)
+def test_a_watch_that_cannot_be_says_where_it_stands_and_what_to_do_instead(name: str) -> None:
+    """The list of free slots of a class is often a type that is not Python's own."""
+    failure = try_adapter(find_adapter(f"first_adapters:{name}"))
+    assert isinstance(failure, SmokeFailure)
+    assert WATCHES[name] in failure.message
+    assert "first_adapters.py, line " in failure.message
+
+
 @pytest.mark.parametrize("name", ["Right", "Watches", "Tensors", "Slots", "TellsItsSizeOnly"])
 def test_a_right_first_adapter_holds(name: str) -> None:
     """In lists, tensors and numbers of NumPy, with holds that have no tokens, and with those that have."""
@@ -160,6 +183,8 @@ WRONG_CLASSES = {
     "EvictsHeld": "R6",
     "FreesTwice": "A2",
     "ResetKeeps": "X7",
+    "FreesPagesTooOften": "A2",
+    "DuplicatesAreFreed": "A2 R4",
     "LosesSlots": "X4",
     "HandsOutWhatThereIs": "A3",
     "HandsOutTwice": "A2 A3",

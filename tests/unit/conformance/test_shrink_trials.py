@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from msgspec import structs
 
@@ -112,10 +114,11 @@ def test_a_mistake_of_ours_is_told_with_its_place() -> None:
         budget.note_failure(_caught("pymllm.oracle.judge", AttributeError("no such thing")))
     budget.note_failure(_caught("pymllm.conformance.slot_machine", KeyError(3)))
     assert not budget.misfits
-    assert budget.tell_mistakes() == (
+    told = [re.sub(r"\(line .* line ", "(line ", words) for words in budget.tell_mistakes()]
+    assert told == [
         "2 candidates could not be run: AttributeError: no such thing (line 2 of <string>)",
         "1 candidate could not be run: KeyError: 3 (line 2 of <string>)",
-    )
+    ]
 
 
 CONFIG = {"page_size": 1, "window": 4, "pool": "swa", "slots": 24, "swa_slots": 18}
