@@ -17,7 +17,7 @@ from pymllm.adapters.base import BaseAdapter
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.adapters.simple import PrefixAdapter, SlotAdapter
 from pymllm.history.files import Config
-from pymllm.history.operations import Alloc, Evict, Free, Insert, Key, Match, Operation
+from pymllm.history.operations import Alloc, AllocRows, Evict, Free, FreeRow, Insert, Key, Match, Operation
 from pymllm.history.outcomes import Done, Evicted, Inserted, Matched, NoRoom, Outcome, Result
 from pymllm.history.outcomes import Slots as Slots_
 
@@ -594,6 +594,60 @@ class TooManySlots(Slots):
 
     def clear(self) -> None:
         self.pool = Pool(self.page_size, (self.number("pages") + 1) * self.page_size)
+
+
+class TooFewSlots(Slots):
+    """The pool is built with its padding taken off."""
+
+    def clear(self) -> None:
+        self.pool = Pool(self.page_size, (self.number("pages") - 1) * self.page_size)
+
+
+class SizesOfWhatIsUsed(Slots):
+    def sizes(self) -> Any:
+        return {"available_size": self.number("pages") * self.page_size - len(self.pool.slots)}
+
+
+class CacheOfTooFewSlots(Right):
+    def begin(self) -> None:
+        self.cache = Pages(self.page_size, self.number("slots") - self.page_size)
+
+
+class TwoRows(BaseAdapter):
+    """A table that is built a row too small."""
+
+    KIND = "rows"
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"max_reqs": 3, "max_context_len": 4},)
+    MISSING = 1
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.rows = [*range(1, self.number("max_reqs") - self.MISSING + 1)]
+
+    def claim(self) -> Collection[str]:
+        return {"pool"}
+
+    def sizes(self) -> Any:
+        return {"available_size": len(self.rows)}
+
+    def do_alloc_rows(self, step: int, operation: AllocRows) -> Result:
+        if operation.count > len(self.rows):
+            return NoRoom()
+        taken, self.rows = self.rows[: operation.count], self.rows[operation.count :]
+        return Slots_(tuple(taken))
+
+    def do_free_row(self, step: int, operation: FreeRow) -> Result:
+        self.rows.append(self.one(operation.row))
+        return Done()
+
+
+class RowsWithPadding(TwoRows):
+    """Counts row 0, which nobody gets."""
+
+    MISSING = 0
+
+    def sizes(self) -> Any:
+        return {"size": self.number("max_reqs") + 1, "available_size": len(self.rows)}
 
 
 class FreesSlotsAsPages(Slots):

@@ -121,6 +121,15 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "handed out 7 slots of a pool that has 6 by the configuration",
         "page 0, on top",
     ),
+    "TooFewSlots": (
+        "sizes",
+        "available_size is 5 before the first step; this configuration has 6 pages of 1, 6 slots, and page 0",
+        "build it so, or correct sizes()",
+    ),
+    "SizesOfWhatIsUsed": ("sizes", "available_size is 0 before the first step", "6 pages of 1, 6 slots"),
+    "CacheOfTooFewSlots": ("sizes", "available_size is 11 before the first step", "12 pages of 1, 12 slots"),
+    "TwoRows": ("sizes", "available_size is 2 before the first step", "has 3 rows, and row 0 on top"),
+    "RowsWithPadding": ("sizes", "size is 4 before the first step", "has 3 rows, and row 0 on top"),
 }
 """By adapter, the method to change and what the message says."""
 
