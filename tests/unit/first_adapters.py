@@ -650,6 +650,83 @@ class RowsWithPadding(TwoRows):
         return {"size": self.number("max_reqs") + 1, "available_size": len(self.rows)}
 
 
+class ReusesItsAnswer(Slots):
+    """Each allocation is written into the same memory, so that the one before it changes."""
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.scratch = torch.zeros(64, dtype=torch.int64)
+
+    def alloc(self, tokens: int) -> Any:
+        found = super().alloc(tokens)
+        if found is None:
+            return None
+        self.scratch[: len(found)] = torch.tensor(found, dtype=torch.int64)
+        return self.scratch[: len(found)]
+
+
+class ReusesItsList(Slots):
+    """The list of the last allocation is emptied, and filled again."""
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.last: list[int] = []
+
+    def alloc(self, tokens: int) -> Any:
+        found = super().alloc(tokens)
+        if found is None:
+            return None
+        self.last[:] = found
+        return self.last
+
+
+class SpoilsItsArgument(Slots):
+    """What is freed becomes pages, in the caller's list."""
+
+    CONFIGURATIONS = Slots.CONFIGURATIONS[1:]
+
+    def free(self, slots: list[int]) -> None:
+        slots[:] = self.pages_of(slots)
+        self.pool.put(self.slots_of(slots))
+
+
+class InPlace:
+    """Frees the slots of a tensor, which are its pages afterwards."""
+
+    def __init__(self, adapter: Slots) -> None:
+        self.adapter = adapter
+
+    def free(self, slots: torch.Tensor) -> None:
+        pages = slots.floor_divide_(self.adapter.page_size).tolist()
+        self.adapter.pool.put(self.adapter.slots_of(dict.fromkeys(pages)))
+
+
+class SpoilsATensor(Slots):
+    """The tensor is the adapter's, and watched."""
+
+    CONFIGURATIONS = Slots.CONFIGURATIONS[1:]
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.spoiling = InPlace(self)
+        self.calls.watch(self.spoiling, "free")
+
+    def free(self, slots: list[int]) -> None:
+        self.spoiling.free(torch.tensor(slots, dtype=torch.int64))
+
+
+class MatchOfItsOwn(Right):
+    """A match hands out the list that the next one fills."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.last: list[int] = []
+
+    def match(self, key: Key) -> Any:
+        self.last[:], node = super().match(key)
+        return self.last, node
+
+
 class FreesSlotsAsPages(Slots):
     """The pool is of pages, and gets the slots of one."""
 

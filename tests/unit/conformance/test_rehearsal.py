@@ -174,6 +174,11 @@ WRONG_CLASSES = {
     "HandsOutTwice": "A2 A3",
     "HandsOutPadding": "A1",
     "DuplicatesAreFreedAndTold": "R4",
+    "ReusesItsAnswer": "X5",
+    "ReusesItsList": "X5",
+    "SpoilsItsArgument": "X5",
+    "SpoilsATensor": "X5",
+    "MatchOfItsOwn": "X5",
 }
 """Right adapters of wrong classes, with the laws that they may be blamed by."""
 
