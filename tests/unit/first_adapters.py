@@ -17,7 +17,7 @@ from pymllm.adapters.base import BaseAdapter
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.adapters.simple import PrefixAdapter, SlotAdapter
 from pymllm.history.files import Config
-from pymllm.history.operations import Alloc, Evict, Free, Insert, Key, Match, Operation
+from pymllm.history.operations import Alloc, AllocRows, Evict, Free, FreeRow, Insert, Key, Match, Operation
 from pymllm.history.outcomes import Done, Evicted, Inserted, Matched, NoRoom, Outcome, Result
 from pymllm.history.outcomes import Slots as Slots_
 
@@ -647,6 +647,137 @@ class TooManySlots(Slots):
 
     def clear(self) -> None:
         self.pool = Pool(self.page_size, (self.number("pages") + 1) * self.page_size)
+
+
+class TooFewSlots(Slots):
+    """The pool is built with its padding taken off."""
+
+    def clear(self) -> None:
+        self.pool = Pool(self.page_size, (self.number("pages") - 1) * self.page_size)
+
+
+class SizesOfWhatIsUsed(Slots):
+    def sizes(self) -> Any:
+        return {"available_size": self.number("pages") * self.page_size - len(self.pool.slots)}
+
+
+class CacheOfTooFewSlots(Right):
+    def begin(self) -> None:
+        self.cache = Pages(self.page_size, self.number("slots") - self.page_size)
+
+
+class TwoRows(BaseAdapter):
+    """A table that is built a row too small."""
+
+    KIND = "rows"
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"max_reqs": 3, "max_context_len": 4},)
+    MISSING = 1
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.rows = [*range(1, self.number("max_reqs") - self.MISSING + 1)]
+
+    def claim(self) -> Collection[str]:
+        return {"pool"}
+
+    def sizes(self) -> Any:
+        return {"available_size": len(self.rows)}
+
+    def do_alloc_rows(self, step: int, operation: AllocRows) -> Result:
+        if operation.count > len(self.rows):
+            return NoRoom()
+        taken, self.rows = self.rows[: operation.count], self.rows[operation.count :]
+        return Slots_(tuple(taken))
+
+    def do_free_row(self, step: int, operation: FreeRow) -> Result:
+        self.rows.append(self.one(operation.row))
+        return Done()
+
+
+class RowsWithPadding(TwoRows):
+    """Counts row 0, which nobody gets."""
+
+    MISSING = 0
+
+    def sizes(self) -> Any:
+        return {"size": self.number("max_reqs") + 1, "available_size": len(self.rows)}
+
+
+class ReusesItsAnswer(Slots):
+    """Each allocation is written into the same memory, so that the one before it changes."""
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.scratch = torch.zeros(64, dtype=torch.int64)
+
+    def alloc(self, tokens: int) -> Any:
+        found = super().alloc(tokens)
+        if found is None:
+            return None
+        self.scratch[: len(found)] = torch.tensor(found, dtype=torch.int64)
+        return self.scratch[: len(found)]
+
+
+class ReusesItsList(Slots):
+    """The list of the last allocation is emptied, and filled again."""
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.last: list[int] = []
+
+    def alloc(self, tokens: int) -> Any:
+        found = super().alloc(tokens)
+        if found is None:
+            return None
+        self.last[:] = found
+        return self.last
+
+
+class SpoilsItsArgument(Slots):
+    """What is freed becomes pages, in the caller's list."""
+
+    CONFIGURATIONS = Slots.CONFIGURATIONS[1:]
+
+    def free(self, slots: list[int]) -> None:
+        slots[:] = self.pages_of(slots)
+        self.pool.put(self.slots_of(slots))
+
+
+class InPlace:
+    """Frees the slots of a tensor, which are its pages afterwards."""
+
+    def __init__(self, adapter: Slots) -> None:
+        self.adapter = adapter
+
+    def free(self, slots: torch.Tensor) -> None:
+        pages = slots.floor_divide_(self.adapter.page_size).tolist()
+        self.adapter.pool.put(self.adapter.slots_of(dict.fromkeys(pages)))
+
+
+class SpoilsATensor(Slots):
+    """The tensor is the adapter's, and watched."""
+
+    CONFIGURATIONS = Slots.CONFIGURATIONS[1:]
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.spoiling = InPlace(self)
+        self.calls.watch(self.spoiling, "free")
+
+    def free(self, slots: list[int]) -> None:
+        self.spoiling.free(torch.tensor(slots, dtype=torch.int64))
+
+
+class MatchOfItsOwn(Right):
+    """A match hands out the list that the next one fills."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.last: list[int] = []
+
+    def match(self, key: Key) -> Any:
+        self.last[:], node = super().match(key)
+        return self.last, node
 
 
 class FreesSlotsAsPages(Slots):

@@ -15,6 +15,7 @@ from operator import index
 from typing import Any, ClassVar, SupportsIndex
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError, place_of
+from pymllm.adapters.kept_numbers import KeptNumbers
 from pymllm.errors import AdapterError, ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
@@ -82,15 +83,22 @@ class CallRecorder:
     ----------
     record : callable
         Called with the `Effect` of each call, once the pool has taken it.
+    lend : callable, optional
+        Called before a call that is the caller's own, with the method, the argument and its numbers.
     """
 
-    def __init__(self, record: Callable[[Effect], None]) -> None:
+    def __init__(
+        self,
+        record: Callable[[Effect], None],
+        lend: Callable[[str, Any, tuple[int, ...]], None] = lambda method, container, numbers: None,
+    ) -> None:
         self._record = record
+        self._lend = lend
         self._depth = 0
         self.is_watching = False  # whether any method was named so far
 
     def watch(self, owner: Any, method: str, call: str = "free") -> None:
-        """Tell of each call of a method from now on.
+        """Tell of each call of a method from now on; one that `SlotCalls.free` makes must keep its argument.
 
         Parameters
         ----------
@@ -105,6 +113,8 @@ class CallRecorder:
 
         def watched(numbers: Any, *more: Any, **keywords: Any) -> Any:
             named = plain_numbers(numbers)  # before the pool may change them
+            if self._depth == 1:  # the caller's call, and none that the pool makes of others
+                self._lend(method, numbers, named)
             with self.unrecorded():
                 answer = inner(numbers, *more, **keywords)
             if named and not self._depth:
@@ -135,7 +145,8 @@ class SlotCalls(BaseAdapter):
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
-        self.calls = CallRecorder(lambda effect: self.effects.append(effect))
+        self._kept_numbers = KeptNumbers()
+        self.calls = CallRecorder(lambda effect: self.effects.append(effect), self._kept_numbers.lend)
         self.times_told = 0  # how often it said itself what was given back, be it nothing
 
     @property
@@ -184,12 +195,19 @@ class SlotCalls(BaseAdapter):
         if found is None:
             return out.NoRoom()
         slots = _slots_of(self, "alloc", found)
+        self._kept_numbers.answered(f"alloc of step {step}", found, slots)
         return out.Slots(slots, plain_numbers(self.halves(slots)))
 
     def do_free(self, step: int, operation: ops.Free) -> out.Result:
-        with self.calls.unrecorded():
-            self.free(self.numbers(operation.slots))
+        slots = self.numbers(operation.slots)
+        with self.calls.unrecorded(), self._kept_numbers.lending():
+            self._kept_numbers.lend("free", slots, (*slots,))
+            self.free(slots)
         return out.Done()
+
+    def audit(self) -> Sequence[str]:
+        """Look again at what the class returned lately, and at what it was passed (X5)."""
+        return self._kept_numbers.look()
 
 
 class SlotAdapter(SlotCalls):
@@ -318,10 +336,14 @@ class PrefixAdapter(SlotCalls):
         form = "slots and a node; for nothing found, no slots and the root: ([], root)"
         found, self._nodes[step] = _told(self, "match", answer, form, _pair)
         slots = _slots_of(self, "match", found, ", one for each token that was found, and a node")
+        self._kept_numbers.answered(f"match of step {step}", found, slots)
         return out.Matched(slots, len(slots), len(slots))
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        answer = self.insert(operation.key, self.numbers(operation.slots or ()))
+        slots = self.numbers(operation.slots or ())
+        with self._kept_numbers.lending():
+            self._kept_numbers.lend("insert", slots, (*slots,))
+            answer = self.insert(operation.key, slots)
         form = "how many tokens it had, and a node, or None for no node: (2, node)"
         known, node = _told(self, "insert", answer, form, _known_and_node)
         self._nodes[step] = _NO_NODE if node is None else node

@@ -2,9 +2,9 @@
 
 A cache may be wrong in what it does. An adapter is wrong where it says two things at once: a size shows that
 slots went back to the pool, and no effect tells of them; an allocation hands slots out, and no size ever
-changes; a pool has more slots than the configuration that it was built from. Only such contradictions count
-here, and only those that no fault of a cache explains as well. Anything else is left to the search, and so is
-whatever fails: the rehearsal ends there without a word.
+changes; a pool has more slots than the configuration that it was built from, or fewer. Only such
+contradictions count here, and only those that no fault of a cache explains as well. Anything else is left to
+the search, and so is whatever fails: the rehearsal ends there without a word.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pymllm.adapters.base import Adapter, place_of
 from pymllm.adapters.simple import PrefixAdapter, SlotCalls
 from pymllm.conformance.adapter_calls import apply_step
+from pymllm.conformance.first_sizes import demand_first_sizes
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
@@ -392,15 +393,23 @@ def _prefix_steps(page: int, capacity: int) -> Iterator[Operation]:
 def rehearse(adapter: Adapter) -> None:
     """Play a few plain steps on a new adapter; `AdapterError` says where it contradicts itself.
 
-    Only allocators, and prefix caches over a plain pool that take keys without states, have such steps.
+    Only allocators, and prefix caches over a plain pool that take keys without states, have such steps; of
+    these and of tables of rows the sizes are compared with the configuration first.
     """
     page, capacity = _size_of(adapter, "page_size"), _capacity(adapter)
     claims = adapter.capabilities
-    if "pool" not in claims or not claims.isdisjoint({"swa", "mamba"}) or not 0 < 3 * page <= capacity:
+    if "pool" not in claims or not claims.isdisjoint({"swa", "mamba"}):
+        return
+    if adapter.kind == "rows":
+        demand_first_sizes(adapter, _size_of(adapter, "max_reqs"), 0)
+    if not 0 < 3 * page <= capacity:
         return
     if adapter.kind == "slots":
+        demand_first_sizes(adapter, capacity, page)
         _Rehearsal(adapter).play([*_slot_steps(page, capacity)])
     elif adapter.kind == "prefix" and _is_plain(adapter.config):
+        if adapter.config.get("swa_slots") is None:  # of two pools the smaller one counts
+            demand_first_sizes(adapter, capacity, page)
         _Rehearsal(adapter).play([*_prefix_steps(page, capacity)])
 
 

@@ -128,6 +128,15 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "handed out 7 slots of a pool that has 6 by the configuration",
         "page 0, on top",
     ),
+    "TooFewSlots": (
+        "sizes",
+        "available_size is 5 before the first step; this configuration has 6 pages of 1, 6 slots, and page 0",
+        "build it so, or correct sizes()",
+    ),
+    "SizesOfWhatIsUsed": ("sizes", "available_size is 0 before the first step", "6 pages of 1, 6 slots"),
+    "CacheOfTooFewSlots": ("sizes", "available_size is 11 before the first step", "12 pages of 1, 12 slots"),
+    "TwoRows": ("sizes", "available_size is 2 before the first step", "has 3 rows, and row 0 on top"),
+    "RowsWithPadding": ("sizes", "size is 4 before the first step", "has 3 rows, and row 0 on top"),
 }
 """By adapter, the method to change and what the message says."""
 
@@ -190,6 +199,11 @@ WRONG_CLASSES = {
     "HandsOutTwice": "A2 A3",
     "HandsOutPadding": "A1",
     "DuplicatesAreFreedAndTold": "R4",
+    "ReusesItsAnswer": "X5",
+    "ReusesItsList": "X5",
+    "SpoilsItsArgument": "X5",
+    "SpoilsATensor": "X5",
+    "MatchOfItsOwn": "X5",
 }
 """Right adapters of wrong classes, with the laws that they may be blamed by."""
 

@@ -444,7 +444,7 @@ def _no_room_is_told(before: CacheModel, operation: Any, seen: Seen) -> Found:
     return same("an allocation for which there is no room", NoRoom(), seen.result)
 
 
-@law("X5", Inspect, page="every-class", ways="sop", kinds="prefix", needs="inspect")
+@law("X5", Inspect, page="every-class", ways="sop", kinds="slots prefix", needs="inspect")
 def nothing_of_the_callers_is_kept(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """Nothing of the caller's is kept, nothing of the tree's is handed out.
 
@@ -452,6 +452,13 @@ def nothing_of_the_callers_is_kept(before: CacheModel, operation: Inspect, seen:
     container of the key, the tensor of slots and the tensor of the state that it passed, and nothing in
     the cache is different. What a call returns is the caller's own: it may be overwritten, too. The
     judge's own adapters overwrite all of these at once, after each call.
+
+    No outcome shows that, either. Where an adapter in Python is a `SlotAdapter` or a `PrefixAdapter`, the
+    judge looks inside after the steps: the last 16 lists, arrays and tensors (of up to 1024 numbers) that
+    `alloc` and `match` returned must have the numbers that they had, and what was passed to `free` and
+    `insert` must come back unchanged. What the adapter makes of that, such as a tensor, is seen only where
+    it watches the call (`self.calls.watch`). A changed one is a violation, of allocators of slots too; what
+    stays as it was does not make the law hold, so of allocators X5 is broken or not claimed.
 
     What a node keeps keeps no more than itself alive. `kept_bytes` of a shown node must be 8 for each of
     its tokens: its slots are int64, and no view of something longer. After a split that is so of both

@@ -1,0 +1,84 @@
+"""Containers that passed between an implementation and its caller, and the numbers that they had (X5)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, MutableSequence
+from contextlib import contextmanager
+from typing import Any
+
+from pymllm.errors import InvariantViolation
+from pymllm.text_file import shown
+
+_MOST = 16
+"""Answers that are kept; with more of them each look took longer than the step before it."""
+_LONGEST = 1024
+"""Numbers in a container that is kept; what reuses memory does so for short answers, too."""
+
+
+class KeptNumbers:
+    """The last containers that a class answered with, or was lent, to be looked at again.
+
+    What was answered is its caller's own: it must stay as it was, whatever the class does later. What is lent
+    stays its owner's, and must come back as it was. Only what can change is kept: lists, arrays, tensors.
+    """
+
+    def __init__(self) -> None:
+        self._answers: deque[tuple[str, Any, tuple[int, ...]]] = deque(maxlen=_MOST)
+        self._lent: list[tuple[str, Any, tuple[int, ...]]] = []
+        self._spoiled: list[tuple[str, str, str]] = []
+        self._is_lending = self._has_lent = False
+
+    def answered(self, what: str, container: Any, numbers: tuple[int, ...]) -> None:
+        """Keep what was answered, and the numbers that were read of it."""
+        if _can_change(container, numbers):
+            self._answers.append((f"numbers that {what} returned", container, numbers))
+
+    @contextmanager
+    def lending(self) -> Iterator[None]:
+        """Let `lend` keep what is passed inside, and compare it at the end: later it may be anybody's."""
+        self._is_lending = True
+        try:
+            yield
+        finally:
+            self._is_lending = False
+            self._has_lent |= bool(self._lent)
+            self._spoiled += _find_changed(self._lent)
+            self._lent.clear()
+
+    def lend(self, what: str, container: Any, numbers: tuple[int, ...]) -> None:
+        """Keep what a caller is about to pass, and its numbers."""
+        if self._is_lending and _can_change(container, numbers):
+            self._lent.append((f"numbers that were passed to {what}", container, numbers))
+
+    def look(self) -> tuple[str, ...]:
+        """Compare answers with what they were, and return the laws that this tested.
+
+        `InvariantViolation`: an answer has changed, or something that was lent (X5).
+        """
+        for what, expected, observed in (*self._spoiled, *_find_changed(self._answers)):
+            raise InvariantViolation("X5", what, expected=expected, observed=observed)
+        is_any, self._has_lent = self._has_lent or bool(self._answers), False
+        return ("X5",) if is_any else ()
+
+
+def _find_changed(kept: Iterable[tuple[str, Any, tuple[int, ...]]]) -> list[tuple[str, str, str]]:
+    """Return what has other numbers now, each with those that it had and those that it has."""
+    seen = [(what, numbers, _read(container)) for what, container, numbers in kept]
+    return [(what, shown(numbers), shown(now)) for what, numbers, now in seen if now != numbers]
+
+
+def _can_change(container: Any, numbers: tuple[int, ...]) -> bool:
+    if len(numbers) > _LONGEST:
+        return False
+    return isinstance(container, MutableSequence) or bool(
+        hasattr(container, "tolist") and getattr(container, "shape", ())
+    )
+
+
+def _read(container: Any) -> object:
+    """Return the numbers of a container as a tuple, or what it has become where there are none."""
+    try:
+        return tuple(container.tolist() if hasattr(container, "tolist") else container)
+    except Exception as error:  # such as a tensor whose memory is gone
+        return error
