@@ -1,4 +1,4 @@
-"""Caches that are wrong for some keys only, with wide nodes, token 0 or an empty namespace: all are found."""
+"""What is wrong for some keys or numbers only: wide nodes, token 0, an empty namespace, worker 0."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from pymllm.adapters.own_index import IndexDict
+from pymllm.adapters.own_requests import Requests
 from pymllm.adapters.registry import find_adapter
+from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.machines import CI
 from pymllm.conformance.prefix_caller import ALPHABETS, OTHER_SPACES, STYLES, make_wide_key
+from pymllm.conformance.request_machine import RequestMachine
 from pymllm.conformance.runner import verify
 from pymllm.conformance.search_tasks import VerifyPlan
-from pymllm.history.operations import Key
+from pymllm.history.operations import AddRequest, FindBlocks, Key, RunStep, StoreBlocks
 from pymllm.oracle.models.prefix_model import Space, path_of_key
 from pymllm.oracle.verdicts import Verdict
 from tests.unit.conformance.test_honest_shapes import YoungestPages, prefixes
@@ -71,6 +75,21 @@ class NoEmptyNamespace(Spaced):
         return super().spell(Key(key.tokens, key.extra_key or None))
 
 
+class NoParentZero(IndexDict):
+    """Takes the block whose hash is 0 for no parent."""
+
+    def do_store_blocks(self, step: int, operation: StoreBlocks) -> Any:
+        return super().do_store_blocks(step, replace(operation, parent=operation.parent or None))
+
+
+class NoWorkerZero(IndexDict):
+    """Does not tell that worker 0 has blocks."""
+
+    def do_find_blocks(self, step: int, operation: FindBlocks) -> Any:
+        told = super().do_find_blocks(step, operation)
+        return replace(told, workers=tuple(it for it in told.workers if it[0]))
+
+
 def verdict(cache: type, seed: int) -> Verdict:
     """Search as `pymllm verify` does by default, without making smaller what it finds."""
     entry = find_adapter(f"{__name__}:{cache.__name__}")
@@ -81,17 +100,27 @@ def verdict(cache: type, seed: int) -> Verdict:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(
     "cache",
-    [ThirdChild, LeakBesideThree, NoTokenZero, NoEmptyNamespace],
+    [ThirdChild, LeakBesideThree, NoTokenZero, NoEmptyNamespace, NoParentZero, NoWorkerZero],
     ids=lambda it: it.__name__,
 )
 def test_a_fault_that_only_some_keys_show_is_found_by_default(cache: type, seed: int) -> None:
-    """R2, R3, R5, K1: with any seed, in the time that the profile gives."""
+    """R2, R3, R5, K1, I1: with any seed, in the time that the profile gives."""
     assert verdict(cache, seed) is Verdict.VIOLATED
 
 
 def test_the_cache_without_these_faults_passes() -> None:
     """The same keys, and no accusation."""
     assert verdict(Spaced, 0) is Verdict.HOLDS
+
+
+def test_requests_are_of_token_0_and_of_large_ones_too() -> None:
+    """C1, E1: in prompts, and as what a step produces."""
+    machine = make_machine(RequestMachine, "requests", Requests.CONFIGURATIONS[0])
+    steps = [step.operation for seed in range(6) for step in drive(machine, seed, 60).examiner.history.steps]
+    prompts = {token for it in steps if isinstance(it, AddRequest) for token in it.tokens}
+    produced = {token for it in steps if isinstance(it, RunStep) for token in it.next_tokens}
+    assert prompts >= {0, 1, 2, 3, 4, 1 + 2**16, 1 + 2**31}
+    assert produced >= {0, 1, 2, 3, 1 + 2**16}
 
 
 wide = [tokens for tokens in ALPHABETS if tokens]
