@@ -47,13 +47,20 @@ def first(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", DOUBTS)
 def test_a_violation_names_the_mistake_of_an_adapter_that_looks_the_same(name: str) -> None:
     """Whose fault it is, the one who reads it can see."""
+    expected = DOUBTS[name]
+    # A seed may meet another mistake of the same adapter first.
+    said = {doubt for seed in range(4 if expected else 1) for doubt in doubts_of(name, seed)}
+    assert any(it.startswith(expected) for it in said) if expected else said == {""}
+
+
+def doubts_of(name: str, seed: int) -> set[str]:
+    """Search from a seed, and return what is said beside each violation; there is one at least."""
     place = f"first_adapters:{name}"
     made = load_class(find_adapter(place))
     machine = make_machine(load_machine(MACHINES[made.KIND][0]), place, dict(made.CONFIGURATIONS[0]))
-    found = search(machine, SearchPlan(seed=0, steps=40, examples=30, shrinks=0, driven=10)).found
-    said = {find_doubt(it.history, it.violation) for it in found}
-    assert said
-    assert any(it.startswith(DOUBTS[name]) for it in said) if DOUBTS[name] else said == {""}
+    found = search(machine, SearchPlan(seed=seed, steps=40, examples=30, shrinks=0, driven=10)).found
+    assert found
+    return {find_doubt(it.history, it.violation) for it in found}
 
 
 def test_it_stands_beside_the_violation(
