@@ -39,7 +39,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "faulty-twice-protected": ("S6",),
     "faulty-dead-leaves": ("S4",),
     "faulty-living-tombstones": ("S6",),  # what seems alive is missing from the sizes
-    "faulty-copied-states": ("M6",),  # a state more than was counted
+    "faulty-copied-states": ("M6", "M7"),  # a state more than was counted, or than is in the pool
     "faulty-stolen-locks": ("M4",),
     "faulty-tokens-as-states": ("M6",),
     "faulty-untouched-lists": ("M8",),
@@ -57,6 +57,16 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "faulty-leaky-admissions": ("E3",),
     "faulty-shared-releases": ("E3",),
     "faulty-long-rows": ("E2",),
+    "faulty-locked-parents": ("R5", "R6"),
+    "faulty-lone-holds": ("R6",),
+    "faulty-free-uppers": ("R6",),
+    "faulty-held-children": ("R6",),
+    "faulty-counted-holds": ("R7",),
+    "faulty-evictable-holds": ("R7",),
+    "faulty-late-parents": ("R5",),
+    "faulty-first-tokens": ("R6",),
+    "faulty-newer-slots": ("R9",),
+    "faulty-counted-resets": ("R7",),
     "faulty-unbounded-pauses": ("C1",),
 }
 """The laws that a walk names where a fault can be seen from inside; the others only show outside."""
@@ -77,17 +87,16 @@ def machines_of_own() -> Iterator[object]:
 each_machine_of_own = pytest.mark.parametrize(("name", "config", "machine"), [*machines_of_own()])
 
 
-def some_failing_history(name: str) -> History:
-    """A driven program that breaks some law, which the oracle alone has seen."""
+def failing_histories(name: str) -> Iterator[History]:
+    """Driven programs that break some law, which the oracle alone has seen; one at least."""
     config = dict(load_adapter(find_adapter(name)).CONFIGURATIONS[0])
     made = make_machine(machine_for(name), name, config, audit=False)
     for seed in range(20):
         try:
             drive(made, seed, steps=300)
         except InvariantViolation:
-            break
-    assert made.found is not None
-    return made.found.history
+            assert made.found is not None
+            yield made.found.history
 
 
 def law_seen_inside(name: str, history: History) -> str | None:
@@ -106,11 +115,11 @@ def law_seen_inside(name: str, history: History) -> str | None:
 @pytest.mark.parametrize("name", [entry.name for entry in FAULTY])
 def test_walks_see_what_can_be_seen_from_inside(name: str) -> None:
     """The law that the oracle names, or the one recorded beside it; what is not recorded is not seen."""
-    law = law_seen_inside(name, some_failing_history(name))
+    seen = (law_seen_inside(name, history) for history in failing_histories(name))
     if name in INSIDE:
-        assert law in INSIDE[name]
+        assert next(filter(None, seen)) in INSIDE[name]  # not every program that breaks a law shows it inside
     else:
-        assert law is None
+        assert next(seen) is None
 
 
 def test_what_walks_see_goes_by_one_name() -> None:

@@ -41,6 +41,7 @@ class IndexMachine(PoolMachine):
         self.model = self.judge.model
         self.can_look = "inspect" in self.capabilities
         self.can_hurry = "early_exit" in self.capabilities
+        self._less = 0  # by how much every number is smaller than usual
         self._asked: list[Path] = []  # sequences that events were about, the last ones first
 
     # -- looks ---------------------------------------------------------------------------------------------
@@ -64,9 +65,15 @@ class IndexMachine(PoolMachine):
 
     # -- events --------------------------------------------------------------------------------------------
 
+    @act("is_new", weight=8)
+    def count_from_zero(self) -> None:
+        """Let workers, tokens and hashes of this program begin with 0."""
+        self._less = 1
+
     @act(weight=8, worker=(1, _WORKERS), count=(1, _LONGEST), seed=SEED)
     def store(self, worker: int, count: int, seed: int) -> None:
         """Store the end of some sequence, below the blocks of it that the worker has."""
+        worker -= self._less
         path = self._path(random.Random(seed))
         depth = self._depth(worker, path)
         self._store(worker, path, depth, depth + count)
@@ -74,6 +81,7 @@ class IndexMachine(PoolMachine):
     @act(weight=4, worker=(1, _WORKERS), depth=(0, _LONGEST - 1), count=(1, 2), seed=SEED)
     def store_anywhere(self, worker: int, depth: int, count: int, seed: int) -> None:
         """Store a part of some sequence, below what the worker may not have, or what it has already."""
+        worker -= self._less
         path = self._path(random.Random(seed))
         depth %= len(path)
         self._store(worker, path, depth, depth + count)
@@ -81,6 +89,7 @@ class IndexMachine(PoolMachine):
     @act("has_blocks", weight=4, pick=(0, 30), worker=(1, _WORKERS))
     def copy(self, pick: int, worker: int) -> None:
         """Store a whole sequence that somebody has."""
+        worker -= self._less
         path = self._held_path(pick)
         self._store(worker, path, 0, len(path))
 
@@ -111,11 +120,12 @@ class IndexMachine(PoolMachine):
             self._remove(worker, [hash])
         else:
             path = self._path_to(worker, hash)
-            self._store(worker, (*path, token), len(path), len(path) + 1)
+            self._store(worker, (*path, token - self._less), len(path), len(path) + 1)
 
     @act(weight=2, worker=(1, _WORKERS), count=(1, 2), seed=SEED)
     def remove_anything(self, worker: int, count: int, seed: int) -> None:
         """Remove some blocks that the worker may not have."""
+        worker -= self._less
         source = random.Random(seed)
         paths = [self._path(source) for _ in range(count)]
         self._ask(ops.RemoveBlocks(worker, tuple(self._hash(worker, path) for path in paths)), *paths)
@@ -123,11 +133,13 @@ class IndexMachine(PoolMachine):
     @act(worker=(1, _WORKERS))
     def clear(self, worker: int) -> None:
         """Take all blocks from a worker."""
+        worker -= self._less
         self.ask(ops.ClearWorker(worker))
 
     @act(worker=(1, _WORKERS))
     def drop(self, worker: int) -> None:
         """Let a worker leave."""
+        worker -= self._less
         self.ask(ops.DropWorker(worker))
 
     @act(chance=(0, 2))
@@ -146,12 +158,18 @@ class IndexMachine(PoolMachine):
     @act("can_refuse", worker=(1, _WORKERS), is_parent=(0, 1), seed=SEED)
     def store_badly(self, worker: int, is_parent: int, seed: int) -> None:
         """Store a block below itself, or twice."""
+        worker -= self._less
         path = self._path(random.Random(seed))
         blocks = self._blocks(worker, path)
         parent = blocks[-1][0] if is_parent else None
         self.ask(ops.StoreBlocks(worker, blocks if is_parent else (*blocks, blocks[0]), parent))
 
     # -- what there is -------------------------------------------------------------------------------------
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has a number yet."""
+        return not self._asked
 
     @property
     def has_blocks(self) -> bool:
@@ -190,9 +208,9 @@ class IndexMachine(PoolMachine):
 
     # -- names ---------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _path(source: random.Random) -> Path:
-        return tuple(source.choices(range(1, _TOKENS + 1), k=source.randint(1, _LONGEST)))
+    def _path(self, source: random.Random) -> Path:
+        tokens = range(1 - self._less, _TOKENS + 1 - self._less)
+        return tuple(source.choices(tokens, k=source.randint(1, _LONGEST)))
 
     def _path_to(self, worker: int, hash: int) -> Path:
         """Return the sequence that a hash stands for."""
@@ -207,8 +225,8 @@ class IndexMachine(PoolMachine):
         """Return a number of its own for each sequence, and for each worker where they hash by themselves."""
         number = 0
         for token in path:
-            number = number * (_TOKENS + 1) + token
-        return 10 * number + (worker if self.model.has_own_hashes else 0)
+            number = number * (_TOKENS + 1) + token + self._less
+        return 10 * (number - self._less) + (worker if self.model.has_own_hashes else 0)
 
     def _blocks(self, worker: int, path: Path, depth: int = 0) -> tuple[tuple[int, int], ...]:
         ends = range(depth + 1, len(path) + 1)

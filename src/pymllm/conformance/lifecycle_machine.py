@@ -234,6 +234,8 @@ _LAWS_OF_CALLS: dict[type[Operation], str] = {
 """What an engine breaks with a call that no caller may make; the others name what is not its own, E2."""
 _MOST_WAITING = 6
 _SPACES = (None, None, None, "a", 1, "1")
+_OTHER_SPACES = (None, None, None, "", 0, "0")  # false where one only asks whether there is one
+_BRANCHES = (0, 4, 8, 0)  # ways in which prompts part at one block; 0 for few, at any of several
 _PICK = (0, 7)
 _OUTPUT = (0, 9)
 _RARE = (0, 11)
@@ -261,7 +263,8 @@ class LifecycleMachine(ActingMachine):
         self._is_engines_turn = False
         self._scale = 1 if judge.model.page_size == 1 else 2
         self._has_states = judge.model.tracks is not None
-        self._spaces = _SPACES if "extra_key" in header.capabilities else (None,)
+        self._has_spaces = "extra_key" in header.capabilities
+        self._branches = 0
         self._carrier = Carrier(self._carry, judge)
         self._start(headroom=0, early=1)  # what is cached then is dead in part; later engines may be lazy
 
@@ -362,6 +365,11 @@ class LifecycleMachine(ActingMachine):
             raise InvariantViolation(law, f"the engine did what no caller may: {error}") from error
 
     # -- requests --------------------------------------------------------------------------------------
+    @act(which=(0, len(_BRANCHES) - 1))
+    def use_branches(self, which: int) -> None:
+        """Let short prompts part in many ways from now on, and have other namespaces, or be as usual."""
+        self._branches = _BRANCHES[which]
+
     @act(
         needs="may_ask",
         weight=4,
@@ -375,6 +383,8 @@ class LifecycleMachine(ActingMachine):
     def ask(self, blocks: int, cut: int, turn: int, branch: int, output: int, space: int) -> None:
         """Let a request arrive whose prompt begins like others; it may end with a page or anywhere."""
         size, page_size = self._block_tokens, self.judge.model.page_size
+        if self._branches:
+            blocks, turn = 1 + blocks % 3, turn % 2
         prompt = blocks * size - cut % size
         if cut == 4:
             prompt = max(page_size, prompt // page_size * page_size)
@@ -411,10 +421,19 @@ class LifecycleMachine(ActingMachine):
         prompt, output = max(prompt, 1), max(output, 1)  # of a pool of a few tokens a share may be none
         size = self._block_tokens
         places = range(-(-prompt // size))
-        blocks = tuple(place if place < turn else (branch + 1) * 32 + place for place in places)
-        namespace = self._spaces[space % len(self._spaces)]
+        if self._branches:
+            # Block 0 is the first of a branch, behind the trunk; the others differ from it in upper bits.
+            first = (branch + 2 * self._requests) % self._branches * 2**15
+            blocks = tuple(first + place - turn if place >= turn else 1 + place for place in places)
+        else:
+            blocks = tuple(place if place < turn else (branch + 1) * 32 + place for place in places)
+        namespace = self._namespace(space)
         self.source.push(Request(self._requests, 0.0, prompt, output, blocks, size, namespace))
         self._requests += 1
+
+    def _namespace(self, space: int) -> str | int | None:
+        spaces = _OTHER_SPACES if self._branches else _SPACES
+        return spaces[space % len(spaces)] if self._has_spaces else None
 
     @act(needs="may_abort", pick=_PICK, held=(0, 1))
     def abort(self, pick: int, held: int) -> None:

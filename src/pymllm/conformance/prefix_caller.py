@@ -32,15 +32,27 @@ SPACES = (
 TRUNK, TURN, TAIL = 7, 7 + 2**24, 5
 """Tokens on the trunk and off it, equal to whoever drops their upper bits, and after the last whole page."""
 
+OTHER_SPACES = (*[Space()] * 6, Space(""), Space(0), Space("0"), Space(None, 2))
+"""Where keys of other tokens live: in namespaces that are false where one only asks whether there is one."""
+
+ALPHABETS: tuple[tuple[int, ...], ...] = (
+    (),
+    (7, 0, 1),
+    (0, 1, 2, 3),
+    (7, 0, 7 + 2**16, 7 + 2**31, 2**32 - 1),
+    (1, 2, 3, 4, 5, 6, 7, 0),
+)
+"""Tokens of which a program may make its keys: none for trunk and turn, or several that branch alike."""
+
 STYLES = len(SPACES) * len(KEY_FORMS) * 4
 """So many styles tell every space, container and tail length of a page of four tokens apart."""
 
 
-def spaces_of(capabilities: Collection[str]) -> tuple[Space, ...]:
+def spaces_of(capabilities: Collection[str], spaces: Sequence[Space] = SPACES) -> tuple[Space, ...]:
     """Return the spaces in which an adapter with these capabilities can be asked."""
     return tuple(
         space
-        for space in SPACES
+        for space in spaces
         if ("extra_key" in capabilities or space.extra_key is None)
         and ("bigrams" in capabilities or space.width == 1)
     )
@@ -64,6 +76,33 @@ def make_key(
         tokens += fill
     tokens += [TAIL] * (tail % page_size)
     return Key(_widened(tokens, spaces[space].width), spaces[space].extra_key, KEY_FORMS[form])
+
+
+def make_wide_key(
+    page_size: int,
+    pages: int,
+    turns: tuple[int, int],
+    style: int,
+    tokens: Sequence[int],
+    spaces: Sequence[Space] = OTHER_SPACES,
+) -> Key:
+    """Derive a short key that leaves the first token at one or two pages, for any of the others.
+
+    So few pages are before them, and behind, that many keys branch at one node and all fit a small pool.
+    """
+    rest, form = divmod(style, len(KEY_FORMS))
+    tail, space = divmod(rest, len(spaces))
+    turn, other = turns
+    drawn = {turn % 2: tokens[other % len(tokens)], turn % 2 + 1: tokens[turn // 2 % len(tokens)]}
+    made: list[int] = []
+    for page in range(pages % 4):
+        fill = [tokens[0]] * page_size
+        fill[-(turn // 2 % 2)] = drawn.get(page, tokens[0])
+        made += fill
+    made += [tokens[-1]] * (tail % page_size)
+    # What does not fit 32 bits with a sign goes into the form of twice as many.
+    name = KEY_FORMS[form].replace("32", "64") if max(made, default=0) >= 2**31 else KEY_FORMS[form]
+    return Key(_widened(made, spaces[space].width), spaces[space].extra_key, name)
 
 
 def _widened(tokens: Sequence[int], width: int) -> tuple[Token, ...]:
@@ -105,6 +144,8 @@ class PrefixCaller(ActingMachine):
         self.model: PrefixModel = self.judge.model.cache
         self.ownership: SlotOwnership = self.judge.model.ownership
         self.spaces = spaces_of(self.capabilities)
+        self.other_spaces = spaces_of(self.capabilities, OTHER_SPACES)
+        self.alphabet = ALPHABETS[0]
         if self.capabilities.isdisjoint({"extra_key", "bigrams", "forms"}):
             self.judge.evidence.left_out.add("K1")  # all keys are of one namespace, width and container
         config = self.examiner.history.header.config
@@ -250,6 +291,9 @@ class PrefixCaller(ActingMachine):
 
     def draw_key(self, pages: int, turn: int, other: int, style: int) -> Key:
         """Derive a key from small numbers."""
+        if self.alphabet:
+            turns = (turn, other)
+            return make_wide_key(self.page_size, pages, turns, style, self.alphabet, self.other_spaces)
         if self.page_size > 1:
             pages, turn, other = pages // 2, turn // 2, other // 2
         return make_key(self.page_size, pages, (turn, other), style, self.spaces)

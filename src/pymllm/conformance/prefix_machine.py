@@ -7,6 +7,7 @@ from typing import NamedTuple
 from pymllm.adapters.malformed import MALFORMED_CALLS
 from pymllm.conformance.acting import act
 from pymllm.conformance.prefix_caller import (
+    ALPHABETS,
     NTH,
     PAGES,
     PICK,
@@ -159,6 +160,11 @@ class PrefixMachine(StateActs):
     """Acts on a prefix cache; those that an adapter cannot carry out are left away."""
 
     # -- keys in and out -----------------------------------------------------------------------------------
+    @act(which=(0, 2 * len(ALPHABETS) - 1))
+    def use_tokens(self, which: int) -> None:
+        """Make keys of other tokens and namespaces from now on, or of the usual ones, which is as common."""
+        self.alphabet = ALPHABETS[which] if which < len(ALPHABETS) else ALPHABETS[0]
+
     @looked_at(weight=4, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
     def match_key(self, pages: int, turn: int, other: int, style: int) -> None:
         """Look a key up."""

@@ -20,6 +20,8 @@ _LIMIT = (0, 6)
 _TOKEN = (0, 2)
 _BEYOND = (1, 2)
 _PICK = (0, 7)
+_ALPHABETS = ((1, 2, 3, 4), (0, 1, 2, 3), (1, 0, 1 + 2**16, 1 + 2**31))
+"""What the tokens 1 to 4 of every text are; equal to whoever drops upper bits, or takes 0 for no token."""
 _FAULTS = ("allocate_blocks", "no_blocks", "restore_state", "allocate_slots", "store_states", "forward")
 
 
@@ -49,6 +51,7 @@ class RequestMachine(PoolMachine):
 
     def begin(self) -> None:
         """Measure the pieces."""
+        self._alphabet = _ALPHABETS[0]
         self.model: RequestModel = self.judge.model.context
         self._size = self.model.block_size
         self._piece = math.lcm(self._size, self.model.chunk_size) if self.model.layers else self._size
@@ -70,6 +73,11 @@ class RequestMachine(PoolMachine):
             self.do(ops.Inspect())
 
     # -- requests in ---------------------------------------------------------------------------------------
+    @act(which=(0, len(_ALPHABETS) - 1))
+    def use_tokens(self, which: int) -> None:
+        """Let whatever comes from now on be of other tokens, or of the usual ones."""
+        self._alphabet = _ALPHABETS[which]
+
     @act(weight=4, pieces=_PIECES, tail=_TAIL, turn=_PIECES, branch=_BRANCH, limit=_LIMIT)
     def add(self, pieces: int, tail: int, turn: int, branch: int, limit: int) -> None:
         """Let a request arrive whose prompt begins like others."""
@@ -110,7 +118,8 @@ class RequestMachine(PoolMachine):
         """Return a prompt that leaves the trunk at a piece."""
         stem = min(count, turn % 4 * self._piece)
         longest = self._longest + _BEYOND[1]
-        return _text(self._piece, None, longest)[:stem] + _text(self._piece, branch, longest)[stem:count]
+        text = _text(self._piece, None, longest)[:stem] + _text(self._piece, branch, longest)[stem:count]
+        return text if self._alphabet is _ALPHABETS[0] else tuple(self._alphabet[it - 1] for it in text)
 
     def _limit(self, limit: int) -> int | None:
         limits = (None, None, 1, self._size, self.model.chunk_size, 2 * self._size + 1, self._piece)
@@ -122,7 +131,7 @@ class RequestMachine(PoolMachine):
         """Let everybody go on: schedule a chunk for each that waits, and compute."""
         for _ in range(times):
             self._schedule(limit)
-            self._step((1 + token, 1 + (token + 1) % 3), 1)
+            self._step((self._alphabet[token], self._alphabet[(token + 1) % 3]), 1)
 
     @act(weight=2, needs="has_requests", pick=_PICK, limit=_LIMIT)
     def schedule_one(self, pick: int, limit: int) -> None:
@@ -134,7 +143,7 @@ class RequestMachine(PoolMachine):
     @act(needs="has_requests", token=_TOKEN)
     def decode(self, token: int) -> None:
         """Compute for as long as it takes to fill a small block."""
-        self._step((1 + token,), 5)
+        self._step((self._alphabet[token],), 5)
 
     def _schedule(self, limit: int) -> None:
         for request in self.model.of(WAITING):

@@ -35,6 +35,38 @@ def test_goals_of_matches_are_met() -> None:
     assert evidence.reached["a dead window leaves no match"] == 1
 
 
+def test_a_page_beside_two_others_is_noticed() -> None:
+    """R2, R5: where it is matched and where it goes; two children are not yet three."""
+    told = ToldProgram("radix")
+    told.put(7, 1)
+    told.put(7, 2)
+    told(Match(Key((7, 1))))
+    assert not told.sound().reached["a match goes by a page that has two siblings"]
+    told.put(7, 3)
+    told(Match(Key((7, 1))))
+    told(Evict(1, 0))
+    told(Evict(1, 0))
+    met = reached_by(told)
+    assert met["a match goes by a page that has two siblings"] == 1
+    assert met["an eviction takes one of three siblings"] == 1
+
+
+def test_what_is_false_but_there_is_noticed() -> None:
+    """R2, K1: token 0 behind another, alone or first of a tuple, and the namespaces 0 and "", but not "0"."""
+    told = ToldProgram("radix")
+    told.put(0, 7)
+    told.put(7, 0)
+    told.put((7, 1), (0, 1))
+    told.put(7, extra_key="")
+    tuples = ((7, 1), (0, 1))
+    keys = (Key((0, 7)), Key((7,)), Key((7, 0)), Key(tuples), Key((7,), ""), Key((7,), 0), Key((7,), "0"))
+    for key in keys:
+        told(Match(key))
+    met = reached_by(told)
+    assert met["a match finds token 0 behind others"] == 2
+    assert met["a key of an empty namespace is matched"] == 2
+
+
 def test_a_match_may_end_inside_a_node_or_before_a_dead_window() -> None:
     """R2, S1: which only who was shown the nodes can tell."""
     told = ToldProgram("radix-window", window=2)

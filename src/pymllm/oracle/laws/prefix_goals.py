@@ -25,6 +25,13 @@ def _has_several_tracks(config: Config) -> bool:
     return isinstance(tracks, int) and tracks > 1
 
 
+def _has_three_pages(config: Config) -> bool:
+    size = config.get("page_size", 1)
+    rooms = (config.get("slots"), config.get("capacity"))
+    return all(not isinstance(it, int) or not isinstance(size, int) or it >= 3 * size for it in rooms)
+
+
+_THREE = Condition("room for three pages", _has_three_pages)
 _RETAINS = Condition("a cache that keeps something", lambda config: config.get("retains") is not False)
 _SPLITS = Condition("nodes of several pages", lambda config: config.get("splits") is not False)
 _OTHER = Condition("another policy than lru", lambda config: config.get("policy", "lru") != "lru")
@@ -43,6 +50,13 @@ _SECONDARY = Condition(
 )
 
 _ANY = (
+    *_prefix(
+        ("a match goes by a page that has two siblings", "R2 R3"),
+        ("an eviction takes one of three siblings", "R5 A2"),
+        when=(_RETAINS, _THREE),
+    ),
+    *_prefix(("a match finds token 0 behind others", "R2"), when=(_RETAINS,)),
+    *_prefix(("a key of an empty namespace is matched", "K1"), needs="extra_key", when=(_RETAINS,)),
     *_prefix(
         ("an empty key is inserted", "R3"),
         ("an insert finds the whole key cached", "R3 R4", "B10 B101"),

@@ -46,6 +46,9 @@ def _met_by_match(model: CacheModel, operation: Match, seen: SeenMatch) -> Met:
     met: dict[str, object] = {
         "a match ends inside a node": model.nodes.cut(found.path) is False,
         "equal tokens are cached in another space only": seen.is_elsewhere,
+        "a match goes by a page that has two siblings": _is_among_three(model, cache.page_ends(found.path)),
+        "a match finds token 0 behind others": _is_zero_behind(found.path),
+        "a key of an empty namespace is matched": key.space.extra_key in ("", 0),
     }
     if size > 1 and len(key.tokens) > found.stored:
         # A cached page begins like the key's next one and ends otherwise.
@@ -66,6 +69,17 @@ def _met_by_match(model: CacheModel, operation: Match, seen: SeenMatch) -> Met:
         met["KV is found without a state"] = is_longer and not found.slots
         met["a match passes a state"] = any(it in cache.states for it in cache.page_ends(found.path)[:-1])
     return met
+
+
+def _is_among_three(model: CacheModel, pages: Collection[Path]) -> bool:
+    """Tell whether one of some cached pages is a child of a page, or of the root, that has three."""
+    cache = model.cache
+    return any(cache.children.get(cache.parent(end), 0) > 2 for end in pages)
+
+
+def _is_zero_behind(path: Path) -> bool:
+    """Tell whether token 0, or a tuple that begins with it, stands in a path, but not only at its front."""
+    return any(token == 0 or (isinstance(token, tuple) and token[0] == 0) for token in path.tokens[1:])
 
 
 def _met_by_hash(model: CacheModel, operation: Hash, seen: SeenNode) -> Met:
@@ -237,6 +251,7 @@ def _met_by_evict(model: CacheModel, operation: Evict, seen: SeenEvict) -> Met:
         met["a policy spares what is older"] = any(page.access < last for page in spared)
     if removed:
         ends = [path for path in taken.removed if model.nodes.cut(path)]
+        met["an eviction takes one of three siblings"] = _is_among_three(model, removed)
         met["an eviction climbs through three nodes"] = _is_three_high(ends)
         left = [path for path in ends if path in taken.cascaded]
         met["a cascade goes through three levels"] = _is_three_high(left)
