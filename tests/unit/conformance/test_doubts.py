@@ -56,7 +56,7 @@ MISTAKEN = {
     "AnotherPageSize": "has configurations of page_size 2, which its class knows nothing of",
     "ResetsNothing": "leaves in the cache what a reset must take: everything, whatever is held",
     "ResetEvicts": "leaves in the cache what a reset must take: everything, whatever is held",
-    "EvictReturnsWhatWasAsked": "counts otherwise than its effects: 7 and 6",
+    "EvictReturnsWhatWasAsked": "counts otherwise than its effects: ",
     "AvailableWithEvictable": "counts what is cached in available_size, which is of free slots only",
     "TellsOfWhatWentBefore": "tells in evict of slots that did not go now",
     "ClearsNothing": "empties nothing in clear, or another pool than it allocates from",
@@ -86,8 +86,13 @@ def test_a_mistake_that_a_bug_would_look_like_stands_beside_the_violation(name: 
     """No rehearsal blames the adapter, and each law that is held against the cache has the right line."""
     place = f"mistaken_adapters:{name}"
     assert not isinstance(try_adapter(find_adapter(place)), SmokeFailure)
-    said = doubts_of(place)
-    assert any(MISTAKEN[name] in it for it in said), said
+    said = set()
+    for seed in range(8):  # one may meet another law first
+        said |= doubts_of(place, seed)
+        if any(MISTAKEN[name] in it for it in said):
+            break
+    else:
+        raise AssertionError(f"{MISTAKEN[name]} is not said: {said}")
     assert "" not in said
 
 

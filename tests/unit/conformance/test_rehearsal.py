@@ -215,8 +215,10 @@ def test_a_bug_of_the_cache_stays_a_violation(name: str) -> None:
     assert isinstance(smoke, SmokeReport)
     config, _ = smoke.configurations[0]
     machine = make_machine(load_machine(MACHINES[smoke.kind][0]), smoke.name, config)
-    found = search(machine, SearchPlan(seed=0, steps=40, examples=20, shrinks=0)).found
-    assert {it.violation.law for it in found} & {*WRONG_CLASSES[name].split()}
+    laws = {*WRONG_CLASSES[name].split()}
+    plans = (SearchPlan(seed=seed, steps=40, examples=20, shrinks=0) for seed in range(4))
+    # A seed may meet another law first.
+    assert any(it.violation.law in laws for plan in plans for it in search(machine, plan).found)
 
 
 def test_no_planted_fault_is_taken_for_an_adapters() -> None:
