@@ -88,6 +88,9 @@ class _Loop:
         self._most_seconds = most_seconds
         self._errors: list[BaseException] = []
 
+    def pytest_addoption(self, parser: pytest.Parser) -> None:
+        parser.addini("faulthandler_timeout", "Belongs to pytest's own faulthandler, which is left out here.")
+
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         marked: dict[str, list[tuple[pytest.Item, pytest.Mark]]] = {}
         for item in session.items:

@@ -135,6 +135,8 @@ def test_what_walks_see_goes_by_one_name() -> None:
         *("faulty-living-tombstones", "faulty-copied-states"),
         *("faulty-unheld-hits", "faulty-leaky-admissions"),
         *("faulty-stale-index", "faulty-open-observer", "faulty-unsettled-errors", "faulty-leaking-batches"),
+        *("faulty-counted-holds", "faulty-evictable-holds", "faulty-counted-resets"),
+        *("faulty-first-tokens", "faulty-newer-slots"),
     }
     assert {law for laws in INSIDE.values() for law in laws} <= WALKED
 
