@@ -148,6 +148,8 @@ def _of_allocations(seen: _Seen) -> str:
         return "rounds down to whole pages in alloc: round up, and return the first slots of the pages"
     if isinstance(result, out.Failed) or (isinstance(result, out.Slots) and not result.slots):
         return "lets alloc raise, or return an empty list, where it must return None for too little room"
+    if isinstance(result, out.Slots) and seen.law == "A2" and seen.looked == "pages of an allocation":
+        return "hands out in alloc what is cached: alloc takes free pages alone, and the caller evicts"
     if not isinstance(result, out.Slots) or seen.law not in ("X4", "A3"):
         return ""
     if len(result.slots) < asked:
@@ -187,13 +189,22 @@ def _of_evictions(seen: _Seen) -> str:
             words += ". Or it makes the pool anew in reset, of which a watch sees nothing"
         if words:
             return words
-    if seen.law != "R5" or page < 2:
+    if seen.law != "R5":
         return ""
+    words = ""
     is_of_pages = operation.tokens + page <= count <= operation.tokens * page
-    words = (
-        "does not ask the class in evict for so many pages as the tokens need: -(-tokens // self.page_size)"
-    )
-    return words if seen.surplus < 0 or is_of_pages else ""
+    if page > 1 and (seen.surplus < 0 or is_of_pages):
+        words = _IN_PAGES
+    may_be_held = any(isinstance(it.operation, ops.Unlock | ops.Match) for it in seen.history.steps)
+    if seen.surplus < 0 and not count and may_be_held:
+        held = f"releases nothing in unlock, or another node than lock took; or {_ELSEWHERE}"
+        words = f"{held}. Or it {words}" if words else held
+    return words
+
+
+_IN_PAGES = (
+    "does not ask the class in evict for so many pages as the tokens need: -(-tokens // self.page_size)"
+)
 
 
 def _compare(count: int, told: int, rise: int | None, tell: str) -> str:
@@ -252,6 +263,8 @@ def _of_inserts(seen: _Seen) -> str:
     if seen.looked == "adopted ranges":
         return "tells another form of what is adopted: pairs [start, stop], from prefix_len on"
     if seen.looked == "available_size" and (seen.rise or 0) > 0 and not result.prefix_len and not seen.told:
+        if not result.adopted:
+            return "frees in insert what is not cached, such as half a page at the end: it stays the caller's"
         return "counts what is cached in available_size, which is of free slots only"
     if seen.told or (seen.rise or 0) > 0:
         return "frees slots in insert that stay the caller's, who frees them"
@@ -276,7 +289,10 @@ def _of_matches(seen: _Seen) -> str:
     if seen.law == "R1" and seen.page > 1 and isinstance(seen.operation, ops.Match | ops.Insert):
         return _no_such_page(seen.page)
     if seen.law == "R9" and isinstance(seen.operation, ops.Evict):
-        return _ORDER
+        return (
+            f"{_ORDER}. Or what insert finds cached stays older than the rest of the key, or unlock releases"
+            " the end of a path alone"
+        )
     if seen.law not in ("R2", "E1") or not isinstance(seen.operation, ops.Match):
         return ""
     if seen.looked.startswith("length of last_node"):

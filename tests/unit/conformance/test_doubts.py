@@ -14,6 +14,12 @@ from pymllm.conformance.doubts import find_doubt
 from pymllm.conformance.machines import MACHINES, load_machine
 from pymllm.conformance.search import SearchPlan, search
 from pymllm.conformance.smoke import SmokeFailure, try_adapter
+from pymllm.errors import InvariantViolation
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
+from pymllm.history.files import Header, History, Step
+from pymllm.history.operations import Key, Span
+from pymllm.history.outcomes import Outcome
 from tests.unit.cli.typed import typed
 
 DOUBTS = {
@@ -94,6 +100,40 @@ def test_a_mistake_that_a_bug_would_look_like_stands_beside_the_violation(name: 
     else:
         raise AssertionError(f"{MISTAKEN[name]} is not said: {said}")
     assert "" not in said
+
+
+HALF = [
+    Step(1, ops.Alloc(1), Outcome(out.Slots((2,)), sizes={"available_size": 6})),
+    Step(
+        2,
+        ops.Insert(Key((7,)), slots=(Span(1, 0, 1),)),
+        Outcome(out.Inserted(0, (), node_len=0), sizes={"available_size": 8}),
+    ),
+]
+HELD = [
+    Step(1, ops.Match(Key((7, 7))), Outcome(out.Matched((2, 3), 2))),
+    Step(2, ops.Evict(1), Outcome(out.Evicted(0))),
+]
+CACHED = [Step(1, ops.Alloc(2), Outcome(out.Slots((2, 3))))]
+
+
+@pytest.mark.parametrize(
+    ("steps", "law", "looked", "observed", "words"),
+    [
+        (HALF, "A2", "available_size", "8", "frees in insert what is not cached, such as half a page"),
+        (HELD, "R5", "tokens evicted", "0", "releases nothing in unlock, or another node than lock took"),
+        (CACHED, "A2", "pages of an allocation", "[1]", "hands out in alloc what is cached"),
+        (HELD, "R9", "pages that stay below removed ones", "[1]", "Or what insert finds cached stays older"),
+    ],
+    ids=["half a page", "a hold that stays", "cached pages", "a head before its tail"],
+)
+def test_a_cache_of_blocks_is_told_what_its_adapter_does(
+    steps: list[Step], law: str, looked: str, observed: str, words: str
+) -> None:
+    """What an adapter of a block pool like vLLM's gets wrong has words of its own."""
+    header = Header("mine:Blocks", "prefix", {"page_size": 2, "pool": "token", "slots": 8}, ("pool",))
+    violation = InvariantViolation(law, looked, expected=">= 1", observed=observed)
+    assert words in find_doubt(History(header, steps), violation)
 
 
 def doubts_of(place: str, seed: int = 0) -> set[str]:
