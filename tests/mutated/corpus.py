@@ -185,7 +185,7 @@ def make_cases(folder: Path) -> list[Case]:
             nothing,
             4,
         ),
-        Case("diff", [*documents, *stores], "it.json", ("diff", "it.json", "it.json"), nothing, 3),
+        Case("diff", [*documents, *stores], "it.json", ("diff", "it.json", "it.json"), (0, 3), 3),
         Case(
             "report of a history",
             histories,

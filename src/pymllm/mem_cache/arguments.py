@@ -97,7 +97,7 @@ def make_zeros(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: to
         with torch.inference_mode(False):
             return torch.zeros(shape, dtype=dtype, device=device)
     except RuntimeError as error:
-        if device.type != "cpu":
+        if device.type != "cpu" or isinstance(error, torch.OutOfMemoryError):
             raise
         raise MemoryError(f"no memory for {name} of shape {shape}: {size} bytes on the host") from error
 

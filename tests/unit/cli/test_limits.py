@@ -50,7 +50,7 @@ def test_a_matrix_marks_what_was_tested_but_for_its_limits(limited: VerifyReport
     """The mark stands in the legend."""
     text = compare.make_text(limited.comparison(SavedFiles()))
     assert f"\nlimits    rows {TOLD}\n" in text
-    assert " 34 ~" in text
+    assert " 34 ^" in text
     assert "operations that the law tests, of which steps were not done" in text
 
 
