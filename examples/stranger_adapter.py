@@ -24,8 +24,9 @@ class StrangerCache(PrefixAdapter):
         sizes = {name: count * self.page_size for name, count in sizes.items()}
         return {**sizes, "available_size": len(self.cache.free)}
 
-    def alloc(self, tokens):
-        return self.cache.allocate(tokens)
+    def alloc(self, tokens):  # whole pages, of which the caller gets the first slots
+        slots = self.cache.allocate(-(-tokens // self.page_size) * self.page_size)
+        return None if slots is None else slots[:tokens]
 
     def free(self, slots):  # the caller's own slots: no effect
         self.cache.free += self.slots_of(self.pages_of(slots))

@@ -303,20 +303,16 @@ class PrefixCaller(ActingMachine):
         """Name slots by the steps that gave them; numbers are named by themselves."""
         return self.ownership.name(slots)
 
-    def allocate(self, tokens: int, asked: int | None = None) -> list[int] | None:
-        """Take whole pages for so many tokens, evicting what is missing; nothing if that is not enough.
-
-        ``asked``: tokens to ask for instead, which need as many pages.
-        """
+    def allocate(self, tokens: int) -> list[int] | None:
+        """Take whole pages for so many tokens, evicting what is missing; nothing if that is not enough."""
         need = -(-tokens // self.page_size) * self.page_size
         if not self.has_pool:
             self._next_number += need
             return list(range(self._next_number - need, self._next_number))
-        count = need if asked is None else asked
-        slots = self._alloc(count)
+        slots = self._alloc(need)
         if slots is None and self.can_evict:
             self.do(ops.Evict(*self._shortage(need)))
-            slots = self._alloc(count)
+            slots = self._alloc(need)
         return slots
 
     def _alloc(self, need: int) -> list[int] | None:

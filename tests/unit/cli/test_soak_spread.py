@@ -363,7 +363,8 @@ def test_a_corpus_travels_as_text_and_is_played_as_by_one_process(tmp_path: Path
     new = (*SHORT[:-1], "4", "--corpus", corpus)
     assert soak(*new, "--jobs", "1", "--output", tmp_path / "alone").exit_code == 0
     result = soak(*new, "--executor", ENGINE, "--shards", "3", "--retries", "0", "--output", several)
-    assert (result.exit_code, result.stderr) == (0, "")
+    said = f"pymllm: --corpus {corpus}: runs in it that fit here, and came first: 5 of 5\n"
+    assert (result.exit_code, result.stderr) == (0, said)
     assert (several / "ledger.jsonl").read_bytes() == merged(tmp_path / "alone", to=tmp_path / "merged")
     header, *runs = map(json.loads, (several / "ledger.jsonl").read_text().splitlines())
     kept = [it["seed"] for it in header["corpus"]]
