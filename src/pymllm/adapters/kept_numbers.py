@@ -63,7 +63,7 @@ class KeptNumbers:
 
 
 def _find_changed(kept: Iterable[tuple[str, Any, tuple[int, ...]]]) -> list[tuple[str, str, str]]:
-    """Return what has other numbers now, each with those that it had and those that it has."""
+    """Return each container whose numbers changed, with its numbers of before and of now."""
     seen = [(what, numbers, _read(container)) for what, container, numbers in kept]
     return [(what, shown(numbers), shown(now)) for what, numbers, now in seen if now != numbers]
 

@@ -1,4 +1,4 @@
-"""What a class returned stays its caller's, and what it was passed comes back as it was (X5)."""
+"""Answers of a class that stay as they were, and arguments that come back unchanged (X5)."""
 
 from __future__ import annotations
 
