@@ -93,7 +93,9 @@ def _place_of(adapter_class: AdapterClass) -> str:
     return f"{getattr(adapter_class, '__module__', '')}:{getattr(adapter_class, '__qualname__', '')}"
 
 
-def check_adapter(adapter: str, *, examples: int = 60, seed: int = 0, jobs: int = 0) -> None:
+def check_adapter(
+    adapter: str, *, examples: int = 60, seed: int = 0, jobs: int = 0, timeout: float = 30.0
+) -> None:
     """Search every configuration of an adapter with every machine that can run, as ``pymllm verify`` does.
 
     Parameters
@@ -106,6 +108,9 @@ def check_adapter(adapter: str, *, examples: int = 60, seed: int = 0, jobs: int 
         Of every choice: equal arguments give equal programs everywhere.
     jobs : int
         Processes that run the adapter; by default it runs in this one, as this module's first lines have it.
+    timeout : float
+        Seconds for one call of the adapter; one that takes longer counts as hung. 0 for no limit, and in this
+        process there is none outside of the main thread.
 
     Raises
     ------
@@ -115,7 +120,7 @@ def check_adapter(adapter: str, *, examples: int = 60, seed: int = 0, jobs: int 
     UsageError
         There is no such adapter.
     """
-    report = verify(VerifyPlan((find_adapter(adapter),), (), CI, seed, examples, jobs))
+    report = verify(VerifyPlan((find_adapter(adapter),), (), CI, seed, examples, jobs, timeout))
     (result,) = report.adapters
     if result.verdict is not Verdict.HOLDS:
         raise AssertionError("\n".join(_complaints(result)))

@@ -455,3 +455,9 @@ def test_what_was_not_tested_or_examined_is_no_success(tiny: str) -> None:
         check_adapter(f"{tiny}:Bare", examples=1)
     with pytest.raises(AssertionError, match="could not be examined to the end"):
         check_adapter(f"{tiny}:LacksSetting")
+
+
+def test_an_adapter_that_hangs_ends_the_examination(tiny: str) -> None:
+    """Not the time of whoever waits for the tests: no call has more seconds than it was given."""
+    with pytest.raises(AssertionError, match=r"hung in .*: no answer within 0\.2 s"):
+        check_adapter(f"{tiny}:KeepsEntriesAndHangs", examples=5, timeout=0.2)
