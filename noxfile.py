@@ -18,7 +18,6 @@ WORDS = (
     "caught",
     "faults",
     "mutation",
-    "reference",
     "docs",
     "stress",
     "gpu",

@@ -15,12 +15,12 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from pymllm.adapters.base import Adapter
+from pymllm.adapters.recorder import Recorder
 from pymllm.adapters.registry import make_adapter
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.history.files import Step
-from pymllm.instrument.recorder import Recorder
 from pymllm.instrument.timing import Histogram, Timing
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.prefix import PrefixMachine
 
 STEPS = 2000
 SEED = 9

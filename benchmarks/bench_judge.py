@@ -20,12 +20,12 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from pymllm.adapters.registry import OWN, load_adapter, make_adapter
-from pymllm.conformance.acting import ActingMachine, drive, make_machine
-from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.machines import MachineEntry, load_machine, machines_for
 from pymllm.history.files import Config
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
+from pymllm.machines.acting import ActingMachine, drive, make_machine
+from pymllm.machines.examiner import Examiner
+from pymllm.machines.registry import MachineEntry, load_machine, machines_for
 
 T = TypeVar("T")
 

@@ -16,12 +16,12 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.notes import note
+from pymllm.replay.serial import SerialConfig, SerialReport, replay_serially
+from pymllm.traces.trace_file import read_trace
 from pymllm.workloads.engine import Engine, EngineConfig
 from pymllm.workloads.request import Request
-from pymllm.workloads.serial import SerialConfig, SerialReport, replay_serially
 from pymllm.workloads.source import TraceSource
 from pymllm.workloads.synthetic import WORKLOADS, make_requests
-from pymllm.workloads.trace_file import read_trace
 
 REQUESTS = 4_000
 TRACES = Path(os.environ.get("PYMLLM_TRACES", ""))

@@ -16,10 +16,10 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from pymllm.adapters.registry import OWN, load_adapter, make_adapter
-from pymllm.conformance.machines import machines_for
-from pymllm.conformance.soak.ledger import Place
-from pymllm.conformance.soak.player import play_run
-from pymllm.conformance.soak.schedule import RunTask
+from pymllm.machines.registry import machines_for
+from pymllm.soak.ledger import Place
+from pymllm.soak.player import play_run
+from pymllm.soak.schedule import RunTask
 
 SEED, LIMIT, WALK_EVERY = 6, 4_000, 256
 

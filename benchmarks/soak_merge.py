@@ -32,8 +32,9 @@ from msgspec import structs
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pymllm.adapters.registry import OWN
-from pymllm.conformance.soak.campaign import SoakPlan, soak
-from pymllm.conformance.soak.ledger import (
+from pymllm.oracle.verdicts import Verdict
+from pymllm.soak.campaign import SoakPlan, soak
+from pymllm.soak.ledger import (
     FILE,
     CampaignHeader,
     Memory,
@@ -41,9 +42,8 @@ from pymllm.conformance.soak.ledger import (
     read_ledger,
     write_line,
 )
-from pymllm.conformance.soak.measured import MEASURED_FILE
-from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
-from pymllm.oracle.verdicts import Verdict
+from pymllm.soak.measured import MEASURED_FILE
+from pymllm.soak.merged_campaigns import MergePlan, merge_campaigns
 
 __all__ = ["Merge", "main", "measure_merge", "measure_stages", "play_sample", "write_shards"]
 

@@ -21,12 +21,13 @@ from unittest.mock import patch
 # Before torch is loaded: the tensors are small, and other threads would be timed, too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from pymllm.adapters.registry import OWN, AdapterEntry
-from pymllm.conformance import examiner
-from pymllm.conformance.soak.ledger import CampaignHeader
-from pymllm.conformance.soak.player import play_run
-from pymllm.conformance.soak.schedule import find_places, plan_runs
+from pymllm.adapters.entry import AdapterEntry
+from pymllm.adapters.registry import OWN
+from pymllm.machines import examiner
 from pymllm.oracle.judge import Judge
+from pymllm.soak.ledger import CampaignHeader
+from pymllm.soak.player import play_run
+from pymllm.soak.schedule import find_places, plan_runs
 from pymllm.workloads.engine_loop import EngineLoop
 
 __all__ = ["PARTS", "Shares", "main", "measure_soak"]

@@ -24,10 +24,10 @@ import hypothesis
 
 import pymllm
 from pymllm.adapters.registry import OWN, find_adapter
-from pymllm.conformance.machines import CI
-from pymllm.conformance.runner import verify
-from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.errors import UsageError
+from pymllm.machines.registry import CI
+from pymllm.search.runner import verify
+from pymllm.search.tasks import VerifyPlan
 
 EVERY = 0.005  # Seconds of processor time between two samples.
 
@@ -38,7 +38,7 @@ UNDER = {
     "look_inside": "walks",
     "try_adapter": "smoke",
 }
-"""Functions of `pymllm.conformance` under which everything belongs to one part."""
+"""Functions of `pymllm.machines`, `search` and `work` under which everything belongs to one part."""
 
 ROOMS = {
     "mem_cache": "cache",
@@ -47,7 +47,7 @@ ROOMS = {
     "adapters": "adapter",
     "oracle": "judge",
     "invariants": "walks",
-    "conformance": "machine",
+    **dict.fromkeys(("machines", "search", "work"), "machine"),
 }
 """Parts by room."""
 

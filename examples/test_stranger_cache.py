@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from stranger_adapter import StrangerCache
 
-from pymllm.conformance.cache_machine import cache_machine, check_adapter
+from pymllm.search.cache_machine import cache_machine, check_adapter
 
 # A state machine that pytest collects: Hypothesis plays it and shows the smallest program that breaks a law.
 TestStrangerCache = cache_machine(StrangerCache).TestCase

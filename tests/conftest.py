@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from pymllm import __version__
-from pymllm.conformance import workers
-from pymllm.conformance.machines import CI, DEEP, DEV, PROFILES
+from pymllm.machines.registry import CI, DEEP, DEV, PROFILES
+from pymllm.work import workers
 from tests.fake_nvml.machine import FakeNvml
 from tests.source_tree import pytest_make_collect_report
 from tests.warm_workers import START_COLD, start_warm

@@ -9,15 +9,15 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
-from pymllm.conformance import workers
+from pymllm.work import workers
 
 START_COLD = workers._start
 _TESTS = os.getpid()
 PRELOADED = (
-    *("torch", "hypothesis.stateful", "pymllm.conformance.runner"),
+    *("torch", "hypothesis.stateful", "pymllm.search.runner"),
     *("pymllm.adapters.own_blocks", "pymllm.adapters.own_caches", "pymllm.adapters.own_requests"),
 )
-"""Without `pymllm.conformance.soak.player`, which names the process when it is imported."""
+"""Without `pymllm.soak.player`, which names the process when it is imported."""
 
 
 class WarmProcess:
@@ -42,7 +42,7 @@ class WarmProcess:
 
 
 def start_warm(descriptor: int) -> WarmProcess | subprocess.Popen[bytes]:
-    """Stand in for `pymllm.conformance.workers._start`; the first call starts the process to fork from.
+    """Stand in for `pymllm.work.workers._start`; the first call starts the process to fork from.
 
     A copy of the tests' process, which has limits of its own, hands them on to a new interpreter.
     """

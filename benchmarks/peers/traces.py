@@ -19,8 +19,8 @@ import torch
 from benchmarks.peers.contender import EvictingPeer, PrefixPeer
 from benchmarks.peers.keys import BUFFERS, LISTS
 from benchmarks.peers.scenario import Clock, Contest, Limit, Scenario
+from pymllm.traces.trace_file import read_trace
 from pymllm.workloads.request import Request
-from pymllm.workloads.trace_file import read_trace
 
 TRACE = "conversation_trace.jsonl"
 

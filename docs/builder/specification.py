@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT / "src") not in sys.path:
     sys.path.insert(0, str(ROOT / "src"))  # also where the package is not installed
 
-from pymllm.conformance.program import write_record  # noqa: E402
 from pymllm.errors import InvariantViolation  # noqa: E402
 from pymllm.faults.fault import Fault  # noqa: E402
 from pymllm.faults.table import PLANTED  # noqa: E402
@@ -24,6 +23,7 @@ from pymllm.history.config_limits import CONFIG_KEYS  # noqa: E402
 from pymllm.history.files import History, Step, load_history  # noqa: E402
 from pymllm.oracle.judge import judge_steps  # noqa: E402
 from pymllm.oracle.laws import LAWS, Law, find_law  # noqa: E402
+from pymllm.search.program import write_record  # noqa: E402
 
 __all__ = ["FOLDER", "PAGES", "law_programs", "make_page", "verdict_of"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.conformance.documents.searches import VerifyDocument
+from pymllm.documents.searches import VerifyDocument
 from pymllm.report.loading import load_runs
 from pymllm.report.records import Curve, Figure, Histogram
 from pymllm.report.store import make_header, write_run

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from pymllm.conformance.soak.ledger import CampaignHeader, read_ledger
-from pymllm.conformance.soak.schedule import runs_of_shard
+from pymllm.soak.ledger import CampaignHeader, read_ledger
+from pymllm.soak.schedule import runs_of_shard
 
 ROOT = Path(__file__).parents[2]
 SHARDS, LOST = 9, 3

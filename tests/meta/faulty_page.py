@@ -11,7 +11,7 @@ from pathlib import Path
 
 from faulty_table import CAUGHT, Caught, class_of, look_for, save
 
-from pymllm.adapters.registry import AdapterEntry
+from pymllm.adapters.entry import AdapterEntry
 from pymllm.faults.adapters import FAULTY
 from pymllm.oracle.laws import find_law
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymllm.adapters.registry import find_adapter, load_adapter
-from pymllm.conformance.acting import ActingMachine, make_machine
-from pymllm.conformance.machines import MACHINES, load_machine
-from pymllm.conformance.search import SearchPlan, SearchResult, search
 from pymllm.faults.adapters import Faulty
+from pymllm.machines.acting import ActingMachine, make_machine
+from pymllm.machines.registry import MACHINES, load_machine
+from pymllm.search.search import SearchPlan, SearchResult, search
 
 _TABLE = Path(__file__).with_name("faulty_programs.json")
 

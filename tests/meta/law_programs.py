@@ -12,9 +12,9 @@ from pathlib import Path
 
 from faulty_table import CAUGHT, class_of, look_for
 
-from pymllm.conformance.program import rerun_history
 from pymllm.history.files import History, write_history
 from pymllm.oracle.laws import LAWS
+from pymllm.search.program import rerun_history
 
 PROGRAMS = Path(__file__).parents[2] / "docs" / "specification" / "programs"
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection
 from pathlib import Path
 
-from pymllm.conformance.kept_lines import KeptLines
+from pymllm.work.kept_lines import KeptLines
 
 
 class Results:

@@ -38,8 +38,8 @@ from mutant_results import Results, digest_sources  # noqa: E402
 from mutant_runs import run_all  # noqa: E402
 from mutants import Change, make_mutants, read_mutant  # noqa: E402
 
-from pymllm.conformance.shards import read_shard  # noqa: E402
 from pymllm.errors import UsageError  # noqa: E402
+from pymllm.work.shards import read_shard  # noqa: E402
 
 EXPLAINED = Path(__file__).with_name("mutants_explained.json")
 ROOMS = ("history", "oracle", "mem_cache", "core")

@@ -12,11 +12,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pymllm.conformance.detection import make_searchers
-from pymllm.conformance.shrinker import Shrinker
+from pymllm.faults.detection import make_searchers
 from pymllm.faults.fault import Fault
 from pymllm.faults.plant import planted
 from pymllm.faults.table import find_faults, own_cabinet
+from pymllm.search.shrinker import Shrinker
 
 SHORT = 12
 TURNS = (2_000, 8_000, 32_000, 100_000)

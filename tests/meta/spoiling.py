@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pymllm.adapters.registry import find_adapter, load_adapter
-from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Config, History, Step
 from pymllm.history.operations import (
@@ -50,6 +49,7 @@ from pymllm.history.outcomes import (
     Unsupported,
 )
 from pymllm.oracle.judge import judge_steps
+from pymllm.search.program import run_program
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ import pytest
 from faulty_table import class_of, machine_for
 
 from pymllm.adapters.registry import OWN, find_adapter, load_adapter, make_adapter
-from pymllm.conformance.acting import ActingMachine, drive, make_machine
-from pymllm.conformance.machines import load_machine, machines_for
 from pymllm.errors import InvariantViolation
 from pymllm.faults.adapters import FAULTY
 from pymllm.faults.plant import planted
 from pymllm.history.files import Config, History
+from pymllm.machines.acting import ActingMachine, drive, make_machine
+from pymllm.machines.registry import load_machine, machines_for
 from pymllm.oracle.laws import LAWS, Way
 
 INSIDE: dict[str, tuple[str, ...]] = {

@@ -6,12 +6,12 @@ import pytest
 from cheating import BUGS, CHEATS, SEED, Cheat, make_family
 
 from pymllm.adapters.registry import find_adapter
-from pymllm.conformance.acting import make_machine
-from pymllm.conformance.machines import load_machine, machines_for
-from pymllm.conformance.results import AdapterResult, SearchedConfiguration, judge_adapter
-from pymllm.conformance.search import SearchPlan, search
-from pymllm.conformance.smoke import SmokeReport, try_adapter
+from pymllm.machines.acting import make_machine
+from pymllm.machines.registry import load_machine, machines_for
+from pymllm.machines.smoke import SmokeReport, try_adapter
 from pymllm.oracle.verdicts import Verdict
+from pymllm.search.results import AdapterResult, SearchedConfiguration, judge_adapter
+from pymllm.search.search import SearchPlan, search
 
 
 def examine(name: str) -> AdapterResult:

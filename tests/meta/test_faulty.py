@@ -9,12 +9,12 @@ from faulty_page import PAGE, render
 from faulty_table import CAUGHT, class_of, look_for
 
 from pymllm.adapters.registry import find_adapter
-from pymllm.conformance.prefix_machine import PrefixMachine
-from pymllm.conformance.program import rerun_history
-from pymllm.conformance.shrinker import Finding
-from pymllm.conformance.smoke import SmokeReport, try_adapter
 from pymllm.faults.adapters import FAULTY
+from pymllm.machines.prefix import PrefixMachine
+from pymllm.machines.smoke import SmokeReport, try_adapter
 from pymllm.oracle.laws import INVARIANTS
+from pymllm.search.program import rerun_history
+from pymllm.search.shrinker import Finding
 
 NAMES = [entry.name for entry in FAULTY]
 

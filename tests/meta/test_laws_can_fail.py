@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from spoiling import SPOILS, Spoil, judge_spoiled, record
 
-from pymllm.adapters.registry import OWN, AdapterEntry, load_adapter, make_adapter
-from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.smoke import make_sample
+from pymllm.adapters.entry import AdapterEntry
+from pymllm.adapters.registry import OWN, load_adapter, make_adapter
 from pymllm.errors import InvariantViolation
 from pymllm.faults.adapters import FAULTY, Faulty
 from pymllm.faults.table import PLANTED
 from pymllm.history.outcomes import NoRoom
+from pymllm.machines.examiner import Examiner
+from pymllm.machines.smoke import make_sample
 from pymllm.oracle.laws import LAWS, Law, Way
 
 SOURCE = Path(__file__).parents[2] / "src" / "pymllm"

@@ -12,17 +12,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pymllm.adapters.registry import OWN, find_adapter, make_adapter
-from pymllm.campaign.plan import ShardPlan, write_plan
-from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask
-from pymllm.conformance.documents.faults import Detection
-from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.faults_run import keep_results
-from pymllm.conformance.kept_searches import keep_searches
-from pymllm.conformance.machines import DEV
-from pymllm.conformance.runner import verify
-from pymllm.conformance.search_tasks import VerifyPlan
-from pymllm.conformance.smoke import make_sample
+from pymllm.documents.faults import Detection
 from pymllm.errors import InvariantViolation
+from pymllm.faults.detection import FaultResult, HuntPlan, HuntTask
+from pymllm.faults.hunt import keep_results
 from pymllm.faults.table import PLANTED
 from pymllm.history.files import Config, Header, History, Step, dump_history, write_history
 from pymllm.history.operations import (
@@ -38,14 +31,21 @@ from pymllm.history.operations import (
     Span,
     Unlock,
 )
+from pymllm.machines.examiner import Examiner
+from pymllm.machines.registry import DEV
+from pymllm.machines.smoke import make_sample
 from pymllm.report.store import write_run
+from pymllm.search.kept_searches import keep_searches
+from pymllm.search.runner import verify
+from pymllm.search.tasks import VerifyPlan
+from pymllm.soak.spread.plan import ShardPlan, write_plan
 from tests.mutated.verbs import run
 from tests.unit.oracle.recorded import read_corpus
 from tests.unit.report import samples
 from tests.unit.report.test_store import EACH
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TRACES = Path(__file__).parents[1] / "unit" / "workloads" / "small_traces"
+TRACES = Path(__file__).parents[1] / "unit" / "traces" / "small_traces"
 VECTORS = Path(__file__).parents[2] / "vectors" / "v1"
 _EACH = 5
 """One in so many programs of the book of verdicts, which are long."""
@@ -232,7 +232,7 @@ def _cases_of_traces() -> Iterator[Case]:
         (
             "trace inspect of text",
             text,
-            (*inspect, "--tokenizer", "tests.unit.workloads.trace_words:encode"),
+            (*inspect, "--tokenizer", "tests.unit.traces.trace_words:encode"),
             2,
         ),
         ("trace convert", small, ("trace", "convert", *write, "--to", "bailian"), 3),

@@ -55,31 +55,31 @@ def warm_up() -> None:
             "cli.rerun",
             "cli.shrink",
             "cli.soak",
-            "conformance.faults_run",
-            "conformance.kept_searches",
-            "conformance.runner",
+            "faults.hunt",
+            "search.kept_searches",
+            "search.runner",
         ),
         *(
-            "conformance.machines",
-            "conformance.program",
-            "conformance.protocol_check",
-            "conformance.releases",
-            "conformance.shrinker",
+            "machines.registry",
+            "search.program",
+            "search.protocol_check",
+            "search.releases",
+            "search.shrinker",
         ),
         *(
-            "campaign.engines",
-            "campaign.returned",
-            "campaign.spread",
-            "conformance.soak.campaign",
-            "conformance.soak.merged_campaigns",
+            "soak.spread.engines",
+            "soak.spread.returned",
+            "soak.spread.spread",
+            "soak.campaign",
+            "soak.merged_campaigns",
             "oracle.judge",
             "report.loading",
             "report.page",
         ),
         *(
             "report.feeds",
-            "conformance.replays",
-            "conformance.curves",
+            "replay.replays",
+            "replay.curves",
             "workloads.engine",
             "workloads.traces.statistics",
             "workloads.traces.synthesis",
@@ -148,14 +148,15 @@ def _limit() -> None:
 def _status_of(words: Sequence[str]) -> int:
     from pymllm.adapters.process.adapter import end_idle_programs
     from pymllm.cli import main
-    from pymllm.conformance import faults_run, releases, runner
-    from pymllm.conformance.workers import Workers
+    from pymllm.faults import hunt
+    from pymllm.search import releases, runner
+    from pymllm.work.workers import Workers
 
     def look_for_nothing(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     # The file was read by then; pip would ask the network.
-    faults_run.look_for_faults = look_for_nothing  # type: ignore[assignment]
+    hunt.look_for_faults = look_for_nothing  # type: ignore[assignment]
     releases.list_releases = look_for_nothing  # type: ignore[assignment]
     if words[0] == "verify" and "--keep" in words:  # what the file has is told; nothing is searched
         runner.run_search = look_for_nothing  # type: ignore[assignment]

@@ -17,16 +17,17 @@ import torch
 
 from benchmarks.peers.run import Options, play
 from pymllm.adapters.checkouts import Checkout
+from pymllm.adapters.entry import AdapterEntry
 from pymllm.adapters.minisgl.package import load_minisgl
 from pymllm.adapters.projects import CHECKOUTS
-from pymllm.adapters.registry import PEERS, AdapterEntry, find_adapter, load_adapter, make_adapter
+from pymllm.adapters.registry import PEERS, find_adapter, load_adapter, make_adapter
 from pymllm.adapters.routers import indexes
 from pymllm.adapters.scalellm import library
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.machines import load_machine, machines_for
-from pymllm.conformance.smoke import smoke_test
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Config
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.registry import load_machine, machines_for
+from pymllm.machines.smoke import smoke_test
 
 ENTRIES = [entry for entry in PEERS if entry.variable or entry.package == "lmcache"]
 KNOWN = {

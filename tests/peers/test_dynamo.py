@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pymllm.adapters.registry import find_adapter, make_adapter
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.index_machine import IndexMachine
-from pymllm.conformance.smoke import smoke_test
 from pymllm.history.operations import FindBlocks, Inspect, RemoveBlocks, StoreBlocks
 from pymllm.history.outcomes import Done, Failed, Indexed, IndexedBlock, Leading, NotThere
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.index import IndexMachine
+from pymllm.machines.smoke import smoke_test
 
 
 def test_the_adapter_is_sane() -> None:

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from pymllm.adapters.registry import find_adapter, make_adapter
 from pymllm.cli import main
-from pymllm.conformance.deviations import read_deviations
 from pymllm.errors import AdapterError
+from pymllm.search.deviations import read_deviations
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "findings"

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pymllm.adapters.registry import PEERS, AdapterEntry, load_adapter, make_adapter
+from pymllm.adapters.entry import AdapterEntry
+from pymllm.adapters.registry import PEERS, load_adapter, make_adapter
 from pymllm.cli import main
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.machines import load_machine, machines_for
-from pymllm.conformance.smoke import smoke_test
 from pymllm.errors import AdapterError, InvariantViolation
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.registry import load_machine, machines_for
+from pymllm.machines.smoke import smoke_test
 from tests.example_programs import build_c, build_python, build_rust, build_strict
 
 ENTRIES = tuple(entry for entry in PEERS if entry.package == "sglang")

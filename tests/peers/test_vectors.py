@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.adapters.registry import PEERS, AdapterEntry, load_adapter
-from pymllm.conformance.vectors.play import play_on
-from pymllm.conformance.vectors.run import load_all
+from pymllm.adapters.entry import AdapterEntry
+from pymllm.adapters.registry import PEERS, load_adapter
 from pymllm.errors import AdapterError
+from pymllm.vectors.play import play_on
+from pymllm.vectors.run import load_all
 
 ROOT = Path(__file__).parents[2]
 FILES = load_all(ROOT / "vectors" / "v1")

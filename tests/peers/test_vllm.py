@@ -11,10 +11,10 @@ from pymllm.adapters.vllm.blocks import VllmBlocks
 from pymllm.adapters.vllm.hybrid import VllmMamba, VllmWindow
 from pymllm.adapters.vllm.manager import VllmFull
 from pymllm.adapters.vllm.package import load_vllm
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.block_machine import BlockMachine
-from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.errors import InvariantViolation
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.blocks import BlockMachine
+from pymllm.machines.prefix import PrefixMachine
 
 Method = Callable[..., Any]
 

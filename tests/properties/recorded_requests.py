@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Config, History
 from pymllm.history.operations import AddRequest, Operation, Release, RunStep
 from pymllm.history.outcomes import Outcome
 from pymllm.oracle.judge import judge_steps
+from pymllm.search.program import run_program
 
 __all__ = [
     "CONFIG",

@@ -11,8 +11,6 @@ from typing import ClassVar
 import pytest
 
 from pymllm.adapters.base import BaseAdapter
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.errors import LockError, OwnershipError, ProgramError, StaleNodeError
 from pymllm.history import operations as ops
 from pymllm.history.files import Config
@@ -29,6 +27,8 @@ from pymllm.history.outcomes import (
     Result,
     Slots,
 )
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.prefix import PrefixMachine
 from pymllm.oracle.laws import laws_of
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pymllm.adapters.registry import OWN, load_adapter, make_adapter
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.machines import load_machine, machines_for
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.registry import load_machine, machines_for
 
 # Read off the documented interface, module by module.
 DOCUMENTED: dict[str, list[str]] = json.loads(

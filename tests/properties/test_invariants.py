@@ -7,9 +7,10 @@ from collections import Counter
 
 import pytest
 
-from pymllm.adapters.registry import OWN, AdapterEntry, load_adapter, make_adapter
-from pymllm.conformance.acting import ActingMachine, drive, make_machine
-from pymllm.conformance.machines import load_machine, machines_for
+from pymllm.adapters.entry import AdapterEntry
+from pymllm.adapters.registry import OWN, load_adapter, make_adapter
+from pymllm.machines.acting import ActingMachine, drive, make_machine
+from pymllm.machines.registry import load_machine, machines_for
 from pymllm.oracle.laws import INVARIANTS, find_law
 
 each_invariant = pytest.mark.parametrize("name", INVARIANTS)

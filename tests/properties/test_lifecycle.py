@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from pymllm.adapters.registry import find_adapter, load_adapter
-from pymllm.conformance.acting import ActingMachine, drive, make_machine
-from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.history.files import Config
+from pymllm.machines.acting import ActingMachine, drive, make_machine
+from pymllm.machines.lifecycle import LifecycleMachine
 from pymllm.oracle.coverage import expected_goals
 from pymllm.oracle.laws import laws_of
 

@@ -19,14 +19,14 @@ from naive_requests import NaiveRequests
 
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.adapters.own_requests import Requests
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.block_machine import BlockMachine
-from pymllm.conformance.examiner import find_wrong_answer
-from pymllm.conformance.request_machine import RequestMachine
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import Header, Step
 from pymllm.history.operations import Fault, Inspect, ReadLive, ReadStates
 from pymllm.history.outcomes import Done, Effect, Failed, NoRoom, Outcome
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.blocks import BlockMachine
+from pymllm.machines.examiner import find_wrong_answer
+from pymllm.machines.requests import RequestMachine
 from pymllm.oracle.judge import Judge, make_judge
 
 LONG = int(os.environ.get("NAIVE_OPERATIONS", "0"))

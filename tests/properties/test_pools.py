@@ -9,9 +9,9 @@ from pairwise import missing_pairs
 
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.adapters.registry import find_adapter, load_adapter
-from pymllm.conformance.acting import ActingMachine, drive, make_machine
-from pymllm.conformance.machines import MACHINES, load_machine
 from pymllm.history.files import Config
+from pymllm.machines.acting import ActingMachine, drive, make_machine
+from pymllm.machines.registry import MACHINES, load_machine
 from pymllm.mem_cache.slots import host_store
 from pymllm.oracle.coverage import expected_goals
 

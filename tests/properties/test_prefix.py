@@ -11,9 +11,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.own_caches import Chunk, Mamba, Radix, RankedRadix, WindowedRadix
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.history.files import Config
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.prefix import PrefixMachine
 from pymllm.oracle.coverage import expected_goals
 from pymllm.oracle.laws import find_law
 

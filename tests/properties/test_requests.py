@@ -12,13 +12,13 @@ from pairwise import missing_pairs
 
 from pymllm.adapters.failing_calls import FAILING_CALLS
 from pymllm.adapters.own_requests import Requests
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.request_machine import RequestMachine
 from pymllm.history import operations as ops
 from pymllm.history.files import Config
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import RequestView
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.examiner import Examiner
+from pymllm.machines.requests import RequestMachine
 from pymllm.oracle.coverage import expected_goals
 
 CONFIGURATIONS = [dict(config) for config in Requests.CONFIGURATIONS]

@@ -7,13 +7,13 @@ import functools
 import pytest
 
 from pymllm.adapters.registry import find_adapter, load_adapter
-from pymllm.conformance.acting import FoundViolation, make_machine
-from pymllm.conformance.block_machine import BlockMachine
-from pymllm.conformance.prefix_machine import PrefixMachine
-from pymllm.conformance.program import rerun_history
-from pymllm.conformance.reduction import Program, weigh
-from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.shrinker import shrink
+from pymllm.machines.acting import FoundViolation, make_machine
+from pymllm.machines.blocks import BlockMachine
+from pymllm.machines.prefix import PrefixMachine
+from pymllm.machines.rows import RowMachine
+from pymllm.search.program import rerun_history
+from pymllm.search.reduction import Program, weigh
+from pymllm.search.shrinker import shrink
 from tests.unit.finding import found_by
 
 MACHINES = {

@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from pymllm.adapters.registry import OWN, load_adapter, make_adapter
-from pymllm.conformance.acting import make_machine
-from pymllm.conformance.machines import MachineEntry, load_machine, machines_for
-from pymllm.conformance.sweep import CORPUS_ACTS, CORPUS_SEEDS, sweep
 from pymllm.history.files import Config
+from pymllm.machines.acting import make_machine
+from pymllm.machines.registry import MachineEntry, load_machine, machines_for
+from pymllm.search.sweep import CORPUS_ACTS, CORPUS_SEEDS, sweep
 
 SHORT_ACTS = 10
 

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from pymllm.cli import main
-from pymllm.conformance.cache_machine import check_adapter
 from pymllm.faults.plant import Edit, planted
+from pymllm.search.cache_machine import check_adapter
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

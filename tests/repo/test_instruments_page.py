@@ -15,8 +15,8 @@ import pytest
 from pymllm import pytest_plugin
 from pymllm.cli import main
 from pymllm.instrument import openmetrics
+from pymllm.instrument.gpu_memory import GpuMemory, make_line
 from pymllm.pytest_plugin import settings
-from pymllm.testing.gpu_memory import GpuMemory, make_line
 from tests.unit.instrument.fake_allocator import FakeAllocator
 
 ROOT = Path(__file__).parents[2]

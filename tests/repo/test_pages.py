@@ -16,8 +16,8 @@ from pymllm.cli import main
 from pymllm.cli.faults_page import print_anew, rows_of
 from pymllm.cli.goals import make_page
 from pymllm.cli.report import FORMATS
-from pymllm.conformance.machines import PROFILES
 from pymllm.faults.table import BUGS, PLANTED, own_cabinet
+from pymllm.machines.registry import PROFILES
 from pymllm.oracle.coverage import GOALS
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import LoadedRuns

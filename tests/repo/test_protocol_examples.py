@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pymllm.cli import main
-from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation
 from pymllm.history.operations import Alloc, Evict, Fault, Insert, Key, Lock, Operation, Span
+from pymllm.search.program import run_program
 from tests.example_programs import EXAMPLES, PYTHON, build_c, build_python, build_rust, build_strict
 
 LAWS = {

@@ -10,9 +10,9 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from pymllm.adapters.registry import OWN, load_adapter, make_adapter
 from pymllm.cli.schema import SCHEMAS, make_schema
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.machines import MACHINES, MachineEntry, load_machine, machines_for
 from pymllm.history.files import dump_history
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.registry import MACHINES, MachineEntry, load_machine, machines_for
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 

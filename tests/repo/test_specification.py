@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.conformance.program import rerun_history
 from pymllm.history.files import History, load_history
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import LAWS, SPECIFICATION, Law
+from pymllm.search.program import rerun_history
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "specification"

@@ -25,12 +25,13 @@ OF_TORCH = re.compile(
     r"pymllm\.(torch_needed$|(mem_cache|core|invariants|workloads)(\.|$)"
     r"|adapters\.((own(?!_index)|faulty)_\w+|(sglang|vllm|mllm)\.(?!package|blocks)\w+|(lmcache|megatron|minisgl)\.\w+)$"
     r"|adapters\.(exact_forward|failing_calls|key_forms)$"
-    r"|conformance\.(replays|replay_cells|replay_grid|recorded|curves|driven_cache|lifecycle_machine|sweep|detection|faults_run|vectors\.(make|page|programs|shares))$)"
+    r"|(machines\.(driven_cache|lifecycle)|search\.sweep|faults\.(detection|hunt)|vectors\.(make|page|programs|shares)"
+    r"|replay\.(replays|cells|grid|recorded|curves?|serial|sampling))$)"
 )
 # What needs a package of its own, which somebody has who names it: pymllm soak --executor. And Triton.
 OF_ENGINES = {
-    "pymllm.campaign.ray_executor",
-    "pymllm.campaign.slurm_executor",
+    "pymllm.soak.spread.ray_executor",
+    "pymllm.soak.spread.slurm_executor",
     "pymllm.instrument.smoke_kernel",
 }
 REFUSE = """
@@ -72,7 +73,7 @@ print(json.dumps(said))
 def test_every_module_that_needs_no_torch_is_imported_without_it() -> None:
     """The oracle, the conversation with programs, the search, the report and the command line."""
     light = [name for name in MODULES if not OF_TORCH.match(name) and name not in OF_ENGINES]
-    assert {"pymllm.conformance.prefix_machine", "pymllm.conformance.block_machine"} < set(light)
+    assert {"pymllm.machines.prefix", "pymllm.machines.blocks"} < set(light)
     assert {name: said for name, said in imported_without_torch(light).items() if said} == {}
 
 

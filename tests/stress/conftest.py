@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pymllm.testing.gpu_memory import GpuMemory, parse_bytes
+from pymllm.instrument.gpu_memory import GpuMemory, parse_bytes
 from tests.stress.card import Card, Rounds
 
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def read_head() -> list[Request]:
-    trace_file = pytest.importorskip("pymllm.workloads.trace_file", reason="needs msgspec, to read the trace")
+    trace_file = pytest.importorskip("pymllm.traces.trace_file", reason="needs msgspec, to read the trace")
     requests: list[Request] = trace_file.read_trace(TRACE, requests=40)
     return requests
 

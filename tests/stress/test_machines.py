@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.conformance.prefix_machine import PrefixMachine
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.lifecycle import LifecycleMachine
+from pymllm.machines.prefix import PrefixMachine
 from pymllm.workloads.block_engine import BlockEngine
 from pymllm.workloads.engine import Engine
 from pymllm.workloads.engine_config import EngineConfig

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.slot_machine import SlotMachine
 from pymllm.invariants.slots import check_token_allocator
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.slots import SlotMachine
 from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 from tests.stress.card import Rounds
 

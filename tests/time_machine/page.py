@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pymllm.conformance.program import write_record
 from pymllm.history.files import load_history
 from pymllm.oracle.laws import find_law
+from pymllm.search.program import write_record
 from tests.time_machine.bugs import Bug
 from tests.time_machine.results import PROGRAMS, Result, Search, program_of
 

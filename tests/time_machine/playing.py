@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pymllm.conformance.releases import Trial, unpack
 from pymllm.errors import UsageError
 from pymllm.history.files import load_history
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.machine import look_at_this_machine
+from pymllm.search.releases import Trial, unpack
 from tests.time_machine.bugs import Bug
 from tests.time_machine.results import Result, Search, Seen, program_of
 

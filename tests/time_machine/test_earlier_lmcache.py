@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.block_machine import BlockMachine
-from pymllm.conformance.slot_machine import SlotMachine
 from pymllm.errors import InvariantViolation
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.blocks import BlockMachine
+from pymllm.machines.slots import SlotMachine
 from tests.time_machine import earlier_lmcache
 from tests.time_machine.earlier_lmcache import EarlierChunks, OnePin, Pins
 

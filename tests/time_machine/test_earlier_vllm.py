@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.errors import InvariantViolation
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.prefix import PrefixMachine
 from tests.time_machine import earlier_vllm, vllm_allocator
 from tests.time_machine.earlier_vllm import EarlierFull
 from tests.time_machine.vllm_allocator import BlockManager

@@ -31,7 +31,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets commands do in this process, where a test can change it, what they have done in others."""
-    from pymllm.conformance.workers import Workers
+    from pymllm.work.workers import Workers
 
     begin = Workers.__init__
     monkeypatch.setattr(Workers, "__init__", lambda self, jobs, seconds=0.0: begin(self, 0, seconds))

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import pytest
 
 from pymllm.adapters.registry import make_adapter
-from pymllm.conformance.acting import ActingMachine, FoundViolation, drive
-from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.program import play_steps
 from pymllm.errors import InvariantViolation
 from pymllm.history.operations import AllocRows, FreeRow, Operation, ReadRows, Span, WriteRow
+from pymllm.machines.acting import ActingMachine, FoundViolation, drive
+from pymllm.machines.examiner import Examiner
+from pymllm.search.program import play_steps
 
 ROWS = {"max_reqs": 3, "max_context_len": 4}
 DIRTY: tuple[Operation, ...] = (

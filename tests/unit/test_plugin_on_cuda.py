@@ -15,9 +15,9 @@ import torch  # Before any run inside this process, which forgets the modules th
 
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.reading import Unreadable
+from pymllm.pytest_plugin import gpu_gate
+from pymllm.pytest_plugin.gpu_gate import FOLDER, GpuLock
 from pymllm.pytest_plugin.settings import show_one_gpu
-from pymllm.testing import gpu_gate
-from pymllm.testing.gpu_gate import FOLDER, GpuLock
 from tests.fake_cuda import UNCACHED, FakeCuda
 from tests.fake_nvml.machine import say
 
@@ -30,7 +30,7 @@ from tests.fake_cuda import GIB, cuda
 pytestmark = pytest.mark.pymllm_gpu
 """
 HAS_GPU = """
-from pymllm.testing import gpu_gate
+from pymllm.pytest_plugin import gpu_gate
 gpu_gate.why_no_cuda = lambda: None
 gpu_gate.device_names = lambda: ["GPU-1"]
 """
@@ -226,7 +226,7 @@ def test_a_test_has_all_gpus_alone(run: Run, tmp_path: Path) -> None:
     text = f"""
 from pathlib import Path
 from xml.etree import ElementTree
-from pymllm.testing.gpu_gate import GpuBusyError, GpuLock
+from pymllm.pytest_plugin.gpu_gate import GpuBusyError, GpuLock
 @pytest.mark.parametrize("n", [0, 1])
 def test_held(n):
     with pytest.raises(GpuBusyError):
@@ -324,7 +324,7 @@ def test_a_worker_with_a_dead_context_is_replaced(pytester: pytest.Pytester, tmp
     pytester.makeconftest(
         HAS_GPU
         + """
-from pymllm.testing import gpu_fault
+from pymllm.pytest_plugin import gpu_fault
 faults = []
 gpu_fault.wait_for_gpus = lambda: faults[0] if faults else None
 """
@@ -333,7 +333,7 @@ gpu_fault.wait_for_gpus = lambda: faults[0] if faults else None
         """
         import pytest
         from conftest import faults
-        from pymllm.testing.gpu_fault import GpuFault
+        from pymllm.pytest_plugin.gpu_fault import GpuFault
         pytestmark = pytest.mark.pymllm_gpu
         def test_before(): pass
         def test_guilty(): faults.append(GpuFault(0, "illegal memory access", is_deadly=True))
@@ -373,7 +373,7 @@ def test_a_test_that_hangs_ends_with_its_stack(pytester: pytest.Pytester, tmp_pa
 ILL = """
 import pytest
 from tests.fake_nvml.machine import say
-from pymllm.testing import gpu_gate
+from pymllm.pytest_plugin import gpu_gate
 gpu_gate.why_no_cuda = lambda: None
 pytestmark = pytest.mark.pymllm_gpu
 def test_xid(): say(xids="31")

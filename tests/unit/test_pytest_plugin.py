@@ -17,8 +17,8 @@ import torch  # Before any run inside this process, which forgets the modules th
 
 from pymllm.adapters.process.adapter import end_idle_programs
 from pymllm.adapters.process.reaper import end_reaper
-from pymllm.testing import gpu_gate
-from pymllm.testing.gpu_gate import FOLDER, GpuLock
+from pymllm.pytest_plugin import gpu_gate
+from pymllm.pytest_plugin.gpu_gate import FOLDER, GpuLock
 from tests.fake_nvml.machine import GIB, ROOT
 from tests.warm_workers import stop_warm
 
@@ -26,7 +26,7 @@ pytest_plugins = ["pytester"]
 
 PLUGIN = "pymllm.pytest_plugin"
 HAS_GPU = """
-from pymllm.testing import gpu_gate
+from pymllm.pytest_plugin import gpu_gate
 gpu_gate.why_no_cuda = lambda: None
 gpu_gate.device_names = lambda: ["GPU-1"]
 """
@@ -57,7 +57,7 @@ def with_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
 # -- loading ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [PLUGIN, "pymllm.testing.gpu_gate", "pymllm.testing.gpu_memory"])
+@pytest.mark.parametrize("module", [PLUGIN, f"{PLUGIN}.gpu_gate", "pymllm.instrument.gpu_memory"])
 def test_loading_the_plugin_loads_nothing_heavy(module: str) -> None:
     """A run that uses none of it does not wait for torch, Hypothesis or NVML."""
     heavy = ["torch", "numpy", "hypothesis", "pynvml", "click", "rich", "msgspec", "psutil", "filelock"]
@@ -257,7 +257,7 @@ def test_with_a_gpu_they_run(with_gpu: Run, tmp_path: Path) -> None:
         GPU_TESTS
         + f"""
 from pathlib import Path
-from pymllm.testing.gpu_gate import GpuBusyError, GpuLock
+from pymllm.pytest_plugin.gpu_gate import GpuBusyError, GpuLock
 @pytest.fixture
 def late():
     yield
@@ -399,7 +399,7 @@ import os, time
 import pytest
 from tests.fake_nvml.machine import GIB, say
 from tests.fake_nvml.machine import MIB
-from pymllm.testing import gpu_gate
+from pymllm.pytest_plugin import gpu_gate
 gpu_gate.why_no_cuda = lambda: None
 pytestmark = pytest.mark.pymllm_gpu
 

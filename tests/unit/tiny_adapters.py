@@ -11,7 +11,6 @@ from typing import ClassVar
 from pymllm.adapters.base import BaseAdapter
 from pymllm.adapters.own_caches import Mamba
 from pymllm.adapters.simple import SlotAdapter
-from pymllm.conformance.acting import ActingMachine, act
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.files import Config
 from pymllm.history.operations import (
@@ -26,6 +25,7 @@ from pymllm.history.operations import (
     WriteRow,
 )
 from pymllm.history.outcomes import Done, Matched, NoRoom, Outcome, Result, Slots, Table
+from pymllm.machines.acting import ActingMachine, act
 
 
 class TinyRows(BaseAdapter):

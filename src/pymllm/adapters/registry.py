@@ -1,4 +1,4 @@
-"""All adapters by name. Each is loaded only when it is used, so a missing package breaks no other one."""
+"""All adapters by name: our own, and those of plug-ins. Each is loaded only when it is used."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import os
 import re
 import traceback
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pymllm.adapters.base import Adapter, AdapterClass
-from pymllm.adapters.compiled import missing_tool
+from pymllm.adapters.compiled import TOOLS
+from pymllm.adapters.entry import AdapterEntry
+from pymllm.adapters.plugins import find_plugins
 from pymllm.adapters.process.command_name import PREFIX, split_command
 from pymllm.errors import AdapterError, PymllmError, UsageError
 from pymllm.history.files import Config
@@ -26,60 +26,6 @@ _LONGEST = 60  # of a name that is shown again
 _LONGEST_CONFIG = 300
 _PACKAGE = Path(__file__).parents[1]
 
-
-@dataclass(frozen=True, slots=True)
-class AdapterEntry:
-    """One line of the registry: the name for ``--adapter``, ``"module:Class"``, and what that adapts.
-
-    `package` is what it needs beyond what pymllm needs (empty for nothing); `environment` of tox.ini has it.
-    `variable` is the environment variable that names a checkout, where it needs one, and `tool` the compiler
-    for a checkout in another language.
-    """
-
-    name: str
-    place: str
-    summary: str
-    package: str = ""
-    environment: str = ""
-    variable: str = ""
-    tool: str = ""
-
-    def find_missing(self) -> str | None:
-        """Say which package, checkout or compiler is missing, and what brings it; ``None`` where none is."""
-        if self.variable and not os.environ.get(self.variable):
-            return (
-                f"{self.name} needs a checkout: {self.variable} is to name its folder "
-                "(docs/findings/README.md says which version)"
-            )
-        missing = missing_tool(self.tool) if self.tool else None
-        if missing is not None:
-            return f"{self.name} needs {missing}"
-        if not self.package or importlib.util.find_spec(self.package) is not None:
-            return None
-        pins = "peers-alone" if self.environment == "peers" else self.environment
-        needed = "" if self.package == "dynamo" else "pip install -r constraints/peers.txt && "
-        return (
-            f"{self.name} needs {self.package}, which is not installed; tox -e {self.environment} installs "
-            f"it, or {needed}pip install --no-deps -r constraints/{pins}.txt"
-        )
-
-    @property
-    def distribution(self) -> str:
-        """What the package is called where its version is asked for; empty where it needs none."""
-        return _DISTRIBUTIONS.get(self.package, self.package)
-
-    @property
-    def is_of_torch(self) -> bool:
-        """Whether it needs torch: our classes do, and those of others in Python but an index."""
-        is_ours = self.place.startswith(("pymllm.adapters.", "pymllm.faults."))
-        return is_ours and not self.place.startswith(_WITHOUT_TORCH)
-
-
-_DISTRIBUTIONS = {"dynamo": "ai-dynamo-runtime"}
-_WITHOUT_TORCH = (
-    *("pymllm.adapters.own_index:", "pymllm.adapters.dynamo.", "pymllm.adapters.routers."),
-    "pymllm.adapters.scalellm.",
-)
 
 _OWN = {
     "token-slots": ("own_slots:TokenSlots", "TokenToKVPoolAllocator"),
@@ -154,7 +100,8 @@ _MLLM = {
 }
 
 OWN: tuple[AdapterEntry, ...] = tuple(
-    AdapterEntry(name, f"pymllm.adapters.{place}", summary) for name, (place, summary) in _OWN.items()
+    AdapterEntry(name, f"pymllm.adapters.{place}", summary, needs_torch=name != "index-dict")
+    for name, (place, summary) in _OWN.items()
 )
 """Our own classes; what ``pymllm verify`` examines by default."""
 
@@ -163,7 +110,8 @@ _DYNAMO = AdapterEntry(
     "pymllm.adapters.dynamo.radix_tree:DynamoIndex",
     "dynamo's RadixTree, the index behind its router",
     "dynamo",
-    "peers-dynamo",
+    "ai-dynamo-runtime",
+    "tox -e peers-dynamo installs it, or pip install --no-deps -r constraints/peers-dynamo.txt",
 )
 _MEGATRON = {
     "megatron-blocks": (
@@ -198,15 +146,31 @@ _CHECKOUTS = {
 _NEEDED = {"PYMLLM_NANOVLLM": "xxhash"}
 _TOOLS = {"PYMLLM_SCALELLM": "g++", "PYMLLM_AIBRIX": "go", "PYMLLM_LLMD": "go"}
 
+
+def _install(environment: str) -> str:
+    pins = "peers-alone" if environment == "peers" else environment
+    return (
+        f"tox -e {environment} installs it, or pip install -r constraints/peers.txt && "
+        f"pip install --no-deps -r constraints/{pins}.txt"
+    )
+
+
 PEERS: tuple[AdapterEntry, ...] = (
     *(
         AdapterEntry(
-            name, f"pymllm.adapters.{place}", summary, "sglang", "peers-older" if name in _OLDER else "peers"
+            name,
+            f"pymllm.adapters.{place}",
+            summary,
+            "sglang",
+            install=_install("peers-older" if name in _OLDER else "peers"),
+            needs_torch=True,
         )
         for name, (place, summary) in _PEERS.items()
     ),
     *(
-        AdapterEntry(name, f"pymllm.adapters.{place}", summary, package, "peers")
+        AdapterEntry(
+            name, f"pymllm.adapters.{place}", summary, package, install=_install("peers"), needs_torch=True
+        )
         for package, adapters in (("vllm", _VLLM), ("lmcache", _LMCACHE))
         for name, (place, summary) in adapters.items()
     ),
@@ -217,9 +181,12 @@ PEERS: tuple[AdapterEntry, ...] = (
             f"pymllm.adapters.{place}",
             summary,
             _NEEDED.get(variable, ""),
-            "peers",
+            install=_install("peers"),
             variable=variable,
+            checkout="docs/findings/README.md says which version",
             tool=_TOOLS.get(variable, ""),
+            tool_from=TOOLS.get(_TOOLS.get(variable, ""), ""),
+            needs_torch=not place.startswith(("routers.", "scalellm.")),
         )
         for variable, adapters in _CHECKOUTS.items()
         for name, (place, summary) in adapters.items()
@@ -228,10 +195,14 @@ PEERS: tuple[AdapterEntry, ...] = (
 """Other people's, loaded when built: ``tox -e peers`` installs the package, ``peers-older`` an older one."""
 
 
-def faulty() -> tuple[AdapterEntry, ...]:
-    """Give those that are wrong on purpose, each in one way; their table is read when somebody asks."""
-    entries: tuple[AdapterEntry, ...] = importlib.import_module("pymllm.faults.adapters").FAULTY
-    return entries
+def adapters() -> tuple[AdapterEntry, ...]:
+    """Give all: our own, then those that plug-ins bring, which are looked for when somebody asks."""
+    return (*OWN, *PEERS, *find_plugins({entry.name for entry in (*OWN, *PEERS)}).entries)
+
+
+def plugin_problems() -> tuple[str, ...]:
+    """Say in a line each which plug-ins could not be read, and why."""
+    return find_plugins({entry.name for entry in (*OWN, *PEERS)}).problems
 
 
 def find_adapter(name: str) -> AdapterEntry:
@@ -248,14 +219,15 @@ def find_adapter(name: str) -> AdapterEntry:
     for entry in (*OWN, *PEERS):
         if entry.name == name:
             return entry
-    entries = {entry.name: entry for entry in (*OWN, *PEERS, *faulty())}
+    entries = {entry.name: entry for entry in adapters()}
     if name in entries:
         return entries[name]
+    unread = "".join(f"; {problem}" for problem in plugin_problems())
     shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
     near = _guess_place(shown) or difflib.get_close_matches(shown, entries, n=3)
     raise UsageError(
         f"no adapter {shown!r}{_did_you_mean(near)}; pymllm adapters lists all; "
-        f"name your own as module:Class or {PREFIX}PROGRAM ARGS"
+        f"name your own as module:Class or {PREFIX}PROGRAM ARGS{unread}"
     )
 
 
@@ -287,7 +259,7 @@ def load_adapter(entry: AdapterEntry) -> AdapterClass:
         program: AdapterClass = load_command(entry.place)  # type: ignore[assignment]  # as below
         return program
     module_name, _, class_name = entry.place.partition(":")
-    reason = why_no_torch() if entry.is_of_torch else None
+    reason = why_no_torch() if entry.needs_torch else None
     if reason is not None:
         raise AdapterError(entry.name, reason)
     try:

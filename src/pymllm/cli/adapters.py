@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.adapters.registry import OWN, PEERS, AdapterEntry, faulty, make_adapter
+from pymllm.adapters.entry import AdapterEntry
+from pymllm.adapters.registry import OWN, adapters, make_adapter, plugin_problems
 from pymllm.cli import options
-from pymllm.cli.program import say
+from pymllm.cli.output import complain, say
 from pymllm.cli.tables import draw, make_legend, make_table, show
 from pymllm.errors import AdapterError
 from pymllm.history.files import Config
@@ -31,29 +32,33 @@ def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> No
     NAME is a name of the list or module:Class; the default is all names.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    entries = [options.find_adapter_or_refuse(name, is_run=False) for name in dict.fromkeys(names)] or [
-        *OWN,
-        *PEERS,
-        *faulty(),
-    ]
+    asked = [options.find_adapter_or_refuse(name, is_run=False) for name in dict.fromkeys(names)]
+    entries = asked or adapters()
     found = _describe_all(entries)
     document = {"schema": "pymllm.adapters", "version": 1, "adapters": found}
     if as_json:
         say(json.dumps(document, indent=2))
     else:
         show(_make_text(found, verbose))
+    for problem in () if asked else plugin_problems():
+        complain(problem)
+
+
+def _is_plugged_in(entry: AdapterEntry) -> bool:
+    """Tell whether an installed package brings it: one that cannot be built is a line, and no error."""
+    return entry not in OWN and entry in adapters()
 
 
 def _describe_all(entries: Sequence[AdapterEntry]) -> list[dict[str, Any]]:
     """Describe adapters, in a process beside this one: to build one runs code of whoever wrote it."""
     # Not at the top: --help and a mistyped option can do without.
-    from pymllm.conformance.workers import Lost, Workers
+    from pymllm.work.workers import Lost, Workers
 
     found = []
     with Workers(1) as workers:
         for entry, answer in workers.stream(_describe, entries):
             if isinstance(answer, Lost):
-                if entry not in PEERS:
+                if not _is_plugged_in(entry):
                     raise AdapterError(entry.name, answer.message)
                 answer = _without(entry, None, answer.message)
             found.append(answer)
@@ -63,16 +68,16 @@ def _describe_all(entries: Sequence[AdapterEntry]) -> list[dict[str, Any]]:
 
 
 def _describe(entry: AdapterEntry) -> dict[str, Any]:
-    reason = why_no_torch() if entry.is_of_torch else None
+    reason = why_no_torch() if entry.needs_torch else None
     if reason is not None:
         return _without(entry, None, reason)
     adapter_class = options.load_or_refuse(entry.name)
     try:
         configurations = [_claims(entry, dict(config)) for config in adapter_class.CONFIGURATIONS]
     except AdapterError as error:
-        if entry not in PEERS:
+        if not _is_plugged_in(entry):
             raise
-        # Whoever lists all of the registry has not asked for other people's packages.
+        # Whoever lists all has not asked for other people's packages.
         return _without(entry, adapter_class.KIND, error.message)
     kind = adapter_class.KIND
     return {"name": entry.name, "kind": kind, "summary": entry.summary, "configurations": configurations}

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.adapters.registry import OWN, AdapterEntry, faulty
+from pymllm.adapters.entry import AdapterEntry
 from pymllm.cli import options
-from pymllm.cli.program import escaped, status_of
+from pymllm.cli.output import escaped
+from pymllm.cli.program import status_of
 from pymllm.cli.store import refuse_unwritable
 from pymllm.cli.tables import draw, make_table, progress_bar, tell
-from pymllm.conformance.documents.programs import BisectDocument, ReleaseChange, ReleaseRow
+from pymllm.documents.programs import BisectDocument, ReleaseChange, ReleaseRow
 from pymllm.errors import UsageError
 from pymllm.history.files import History
 from pymllm.oracle.laws import find_law
@@ -25,13 +26,13 @@ from pymllm.report.quantities import count_of
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from pymllm.conformance.releases import Bisection
+    from pymllm.search.releases import Bisection
 
 
 def _read_bound(context: click.Context, param: click.Parameter, version: str | None) -> str | None:
     """Refuse what is no version before pip is asked."""
     if version is not None:
-        from pymllm.conformance.releases import read_version  # loads adapters; --help does without
+        from pymllm.search.releases import read_version  # loads adapters; --help does without
 
         with options.refusing(param.opts[0]):
             read_version(version)
@@ -99,7 +100,7 @@ def bisect_command(
     refuse_unwritable("--packages", packages)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: --help and a mistyped option can do without.
-    from pymllm.conformance.releases import Bisection, Trial, list_releases, read_version, unpack, within
+    from pymllm.search.releases import Bisection, Trial, list_releases, read_version, unpack, within
 
     if first is not None and last is not None and read_version(first) > read_version(last):
         raise click.UsageError(
@@ -127,7 +128,7 @@ def _refuse_unreleased(entry: AdapterEntry, package: str) -> None:
     """Refuse an adapter whose implementation no release of a package has."""
     if entry.variable:
         what = f"reads the checkout that {entry.variable} names"
-    elif entry in (*OWN, *faulty()):
+    elif entry.place.startswith("pymllm."):
         what = "is about a class of pymllm itself"
     else:
         return

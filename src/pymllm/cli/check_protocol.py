@@ -10,10 +10,10 @@ import click
 
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli import options
-from pymllm.cli.program import escaped
+from pymllm.cli.output import escaped
 from pymllm.cli.store import save_text
 from pymllm.cli.tables import draw, make_table, say_document, show
-from pymllm.conformance.documents.programs import ProgramRow, ProtocolDocument
+from pymllm.documents.programs import ProgramRow, ProtocolDocument
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.quantities import count_of
 
@@ -25,8 +25,8 @@ def check_protocols(names: Sequence[str], timeout: float, folder: Path, as_json:
     if not names or not all(name.startswith(PREFIX) for name in names):
         raise click.UsageError("--check-protocol checks programs; name them with --command.")
     options.find_adapters_or_own(names)
-    from pymllm.conformance.protocol_check import check_protocol
-    from pymllm.conformance.time_limit import time_limit
+    from pymllm.search.protocol_check import check_protocol
+    from pymllm.work.time_limit import time_limit
 
     rows = []
     for name in dict.fromkeys(names):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import escaped
+from pymllm.cli.output import escaped
 from pymllm.cli.search_files import earlier_lines, save_programs
 from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
 from pymllm.cli.store import keep_run
@@ -46,14 +46,14 @@ from pymllm.cli.verify import (
     verdict_lines,
     verify_command,
 )
-from pymllm.conformance.documents.searches import CompareDocument, MatrixCell
+from pymllm.documents.searches import CompareDocument, MatrixCell
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
 from pymllm.text_file import cut
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from pymllm.conformance.shards import Shard
+    from pymllm.work.shards import Shard
 
 _FEWEST = 2
 _SENTENCE, _CELL = 34, 10  # columns of a terminal for a law with its sentence, and for one implementation

@@ -1,4 +1,4 @@
-"""``pymllm curve``: options in, table or JSON out. The work is in `pymllm.conformance.curves`."""
+"""``pymllm curve``: options in, table or JSON out. The work is in `pymllm.replay.curves`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import escaped
+from pymllm.cli.output import escaped
 from pymllm.cli.reading import READING, read_policies, trace_options
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
-from pymllm.conformance.curve_plan import GROUPINGS, CurvePlan
-from pymllm.conformance.documents.curves import CurveDocument, CurveRow
-from pymllm.conformance.kv_size import DTYPES, MODELS, find_shape
+from pymllm.documents.curves import CurveDocument, CurveRow
 from pymllm.errors import UsageError
 from pymllm.oracle.models.policy_ranks import POLICY_RANKS
+from pymllm.replay.curve_plan import GROUPINGS, CurvePlan
+from pymllm.replay.kv_size import DTYPES, MODELS, find_shape
 from pymllm.report.quantities import count_of, show, show_count
 
 _SIZE = options.whole(1, 1_000_000)
@@ -131,7 +131,7 @@ def curve_command(
     try:
         plan.check()
         # Not at the top: this loads NumPy, which --help and a mistyped option can do without.
-        from pymllm.conformance.curves import run_curve
+        from pymllm.replay.curves import run_curve
 
         result = run_curve(plan, jobs, partial(progress_bar, progress))
     except UsageError as error:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import escaped
+from pymllm.cli.output import escaped
 from pymllm.cli.tables import draw, make_table, tell
-from pymllm.conformance.documents.programs import JudgementDocument
-from pymllm.conformance.documents.runs import FAIL_ON, DiffDocument, read_as
+from pymllm.documents.programs import JudgementDocument
+from pymllm.documents.runs import FAIL_ON, DiffDocument, read_as
 from pymllm.errors import TraceError
 from pymllm.report.quantities import count_of
 from pymllm.text_file import NotJSONError, read_json, read_text_file

@@ -13,7 +13,7 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.options import Amount
-from pymllm.cli.program import complain, escaped
+from pymllm.cli.output import complain, escaped
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import progress_bar, tell
 from pymllm.instrument.documents import Counter, Device, DoctorDocument, SmokeFacts, TorchFacts

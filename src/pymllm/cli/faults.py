@@ -1,4 +1,4 @@
-"""``pymllm faults``: do the searches bite? The search is in `pymllm.conformance.faults_run`."""
+"""``pymllm faults``: do the searches bite? The search is in `pymllm.faults.hunt`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import say
+from pymllm.cli.faults_page import cells_of, kept_of, make_page
+from pymllm.cli.output import say
 from pymllm.cli.shard_table import complain_of_others
 from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
-from pymllm.conformance.documents.faults import FaultRow, FaultsDocument
-from pymllm.conformance.documents.searches import VerifyDocument
+from pymllm.documents.faults import FaultsDocument
 from pymllm.errors import UsageError
 from pymllm.report.quantities import count_of
 from pymllm.text_file import cut
 from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
-    from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask
-    from pymllm.conformance.kept import KeptResults
-    from pymllm.conformance.shards import Shard
+    from pymllm.faults.detection import FaultResult, HuntPlan, HuntTask
     from pymllm.faults.fault import Fault
+    from pymllm.work.kept import KeptResults
+    from pymllm.work.shards import Shard
 
 _FULL_SEEDS = 5
 _SHRINKS = 300
@@ -97,8 +97,8 @@ def faults_command(
         options.tell_shard_of_environment(shard)
         say("\n".join(_lines(chosen)))
         return 0
-    from pymllm.conformance.detection import HuntPlan
-    from pymllm.conformance.faults_run import keep_results
+    from pymllm.faults.detection import HuntPlan
+    from pymllm.faults.hunt import keep_results
 
     with options.refusing():
         kept = None if keep is None else keep_results(keep)
@@ -122,13 +122,11 @@ def look_and_tell(
     hunter: Callable[[HuntTask], FaultResult] | None = None,
 ) -> int:
     """Look for faults, and say what became of them; the exit status."""
-    from pymllm.conformance.faults_run import look_for_faults
+    from pymllm.faults.hunt import look_for_faults
 
     report = look_for_faults(chosen, plan, jobs, partial(progress_bar, progress, unit=""), kept, hunter)
     document = report.document()
     if page is not None and report.interruption is None:
-        from pymllm.cli.faults_page import make_page
-
         earlier = page.read_text(encoding="utf-8") if page.is_file() else ""
         save_text(make_page(document, datetime.now(tz=UTC).date(), earlier), page, "--page")
     keep_run(store, document)
@@ -170,8 +168,8 @@ def choose_faults(
 
 def _load(place: str) -> tuple[Fault, ...]:
     """Read somebody's table in a process beside this one: its module may do anything when it is imported."""
-    from pymllm.conformance.workers import Lost, ask
     from pymllm.faults.table import load_cabinet
+    from pymllm.work.workers import Lost, ask
 
     faults = ask(load_cabinet, place)
     if isinstance(faults, Lost):
@@ -223,29 +221,9 @@ def make_text(document: FaultsDocument) -> str:
     return draw(table, *lines, "", make_legend(legend), "", _sum_up(document), fits_terminal=True)
 
 
-def cells_of(row: FaultRow) -> list[str]:
-    """Return a row of the table."""
-    found = bool(row.detections)
-    return [
-        row.id,
-        row.title,
-        "yes" if row.caught else "BY ANOTHER LAW" if found and not row.problems else "NO",
-        ", ".join(dict.fromkeys(it.law for it in row.detections)),
-        ", ".join(dict.fromkeys(it.searcher for it in row.detections)),
-        "" if row.operations is None else f"{row.operations:,.0f}",
-        "" if row.seconds is None else f"{row.seconds:.2f}",
-        "" if row.program is None else str(row.program),
-    ]
-
-
 def _sum_up(document: FaultsDocument) -> str:
     seen = Counter(row.detections[0].searcher for row in document.faults if row.detections)
     by = ", ".join(f"{count} by the {name}" for name, count in seen.most_common())
     found = f" ({by})" if by else ""
     ended = f"{document.seconds:.1f} s{kept_of(document)}"
     return f"{document.caught} of {len(document.faults)} faults caught by a listed law{found}; {ended}"
-
-
-def kept_of(document: FaultsDocument | VerifyDocument) -> str:
-    """Say how many results are an earlier run's, or nothing."""
-    return f", and {count_of(document.kept, 'result')} kept from an earlier run" if document.kept else ""

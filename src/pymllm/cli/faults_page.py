@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import date
 
-from pymllm.cli.faults import cells_of, kept_of
-from pymllm.conformance.documents.faults import FaultsDocument
+from pymllm.documents.faults import FaultRow, FaultsDocument
+from pymllm.documents.searches import VerifyDocument
 from pymllm.faults.fault import Bug, Fault
 from pymllm.faults.table import BUGS, PLANTED, UNPLANTED, own_cabinet
 from pymllm.report.quantities import count_of
@@ -51,6 +51,26 @@ _COLUMNS = ("id", "fault", "law", "by the", "operations", "seconds", "program", 
 _ROW = re.compile(r"^\| \[?([\w-]+)\]?(?:\(#[\w-]+\))? \| [^|]* \| ((?:[^|]* \| ){5})(\d+) \|$", re.MULTILINE)
 _RUN = re.compile(r"^- run (\d+): .*$", re.MULTILINE)
 _KINDS = {"issues": "issue", "pull": "pull request"}
+
+
+def cells_of(row: FaultRow) -> list[str]:
+    """Return a row of the table."""
+    found = bool(row.detections)
+    return [
+        row.id,
+        row.title,
+        "yes" if row.caught else "BY ANOTHER LAW" if found and not row.problems else "NO",
+        ", ".join(dict.fromkeys(it.law for it in row.detections)),
+        ", ".join(dict.fromkeys(it.searcher for it in row.detections)),
+        "" if row.operations is None else f"{row.operations:,.0f}",
+        "" if row.seconds is None else f"{row.seconds:.2f}",
+        "" if row.program is None else str(row.program),
+    ]
+
+
+def kept_of(document: FaultsDocument | VerifyDocument) -> str:
+    """Say how many results are an earlier run's, or nothing."""
+    return f", and {count_of(document.kept, 'result')} kept from an earlier run" if document.kept else ""
 
 
 def rows_of(page: str) -> dict[str, tuple[str, ...]]:

@@ -10,7 +10,7 @@ import click
 from pymllm.cli import options
 from pymllm.cli.store import save_text
 from pymllm.cli.tables import draw, make_legend, make_table, tell
-from pymllm.conformance.documents.runs import GoalsDocument, WorthReaching
+from pymllm.documents.runs import GoalsDocument, WorthReaching
 from pymllm.history.operations import KINDS
 from pymllm.oracle.coverage import GOALS
 from pymllm.oracle.laws.goal import CoverageGoal

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, escaped
+from pymllm.cli.output import complain, escaped
 from pymllm.cli.tables import draw, explain, limit_line, make_legend, make_table, tell
-from pymllm.conformance.documents.programs import JudgedViolation, JudgementDocument
-from pymllm.conformance.documents.searches import LimitRow
+from pymllm.documents.programs import JudgedViolation, JudgementDocument
+from pymllm.documents.searches import LimitRow
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History
 from pymllm.history.outcomes import SIZE_NAMES

@@ -23,9 +23,11 @@ import click
 from click.core import ParameterSource
 
 from pymllm.adapters.base import AdapterClass
+from pymllm.adapters.entry import AdapterEntry
 from pymllm.adapters.process.command_name import PREFIX
-from pymllm.adapters.registry import OWN, PEERS, AdapterEntry, faulty, find_adapter
-from pymllm.cli.program import complain
+from pymllm.adapters.registry import OWN, find_adapter
+from pymllm.adapters.registry import adapters as all_adapters
+from pymllm.cli.output import complain
 from pymllm.cli.store import refuse_unwritable
 from pymllm.errors import AdapterError, ConversationError, ProgramError, UsageError
 from pymllm.history.config_limits import check_config
@@ -35,7 +37,7 @@ from pymllm.text_file import cut, did_you_mean, read_json
 from pymllm.torch_extra import why_no_torch
 
 if TYPE_CHECKING:
-    from pymllm.conformance.shards import Shard
+    from pymllm.work.shards import Shard
 
 
 @contextmanager
@@ -158,7 +160,7 @@ OUTPUT_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 def complete_adapter(context: click.Context, param: click.Parameter, begin: str) -> list[str]:
     """Return the names of adapters that begin like what was typed so far, for a shell."""
-    return [entry.name for entry in (*OWN, *PEERS, *faulty()) if entry.name.startswith(begin)]
+    return [entry.name for entry in all_adapters() if entry.name.startswith(begin)]
 
 
 adapters = click.option(
@@ -199,7 +201,7 @@ jobs = click.option(
 def _read_shard(context: click.Context, param: click.Parameter, text: str | None) -> Any:
     if text is None:
         return None
-    from pymllm.conformance.shards import read_shard
+    from pymllm.work.shards import read_shard
 
     is_typed = context.get_parameter_source(str(param.name)) is not ParameterSource.ENVIRONMENT
     try:
@@ -282,7 +284,7 @@ def _read_known(context: click.Context, param: click.Parameter, path: Path | Non
     if path is None:
         return ()
     context.meta[KNOWN_FILE] = path
-    from pymllm.conformance.deviations import read_deviations  # and the laws; --help does without
+    from pymllm.search.deviations import read_deviations  # and the laws; --help does without
 
     with refusing(str(path)), refusing_unreadable():
         return read_deviations(path)
@@ -369,7 +371,7 @@ def find_adapters_or_own(names: Iterable[str]) -> tuple[AdapterEntry, ...]:
 
 def _refuse_without_torch(*entries: AdapterEntry) -> None:
     reason = why_no_torch()
-    names = [entry.name for entry in entries if entry.is_of_torch]
+    names = [entry.name for entry in entries if entry.needs_torch]
     if reason is not None and names:
         subject = f"adapter {names[0]}" if len(names) == 1 else f"each of {', '.join(names)}"
         raise click.UsageError(f"{subject} {reason}")
@@ -377,7 +379,7 @@ def _refuse_without_torch(*entries: AdapterEntry) -> None:
 
 def load_or_refuse(name: str) -> AdapterClass:
     """Import the class of an adapter that was found, in a process that examines it: this runs its code."""
-    from pymllm.conformance.adapter_calls import load_class  # not before names are found
+    from pymllm.machines.adapter_calls import load_class  # not before names are found
 
     try:
         return load_class(find_adapter(name))
@@ -407,7 +409,7 @@ _LONGEST_FILE_NAME = 100
 
 def is_of_registry(name: str) -> bool:
     """Tell whether a name can be taken from a file: what it loads comes with this package or is installed."""
-    return any(entry.name == name for entry in (*OWN, *PEERS, *faulty()))
+    return any(entry.name == name for entry in all_adapters())
 
 
 def adapter_of_file(file: str, named: str, given: str | None) -> str:

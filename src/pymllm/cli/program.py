@@ -26,27 +26,19 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
 from pymllm import __version__
+from pymllm.cli.output import UNWRITTEN, WORDS, complain, let_go_of, say, tell_error
 from pymllm.errors import AdapterError, ConversationError, TraceError
 from pymllm.signals import Terminated, terminable
 from pymllm.text_file import did_you_mean
-from pymllm.text_file import escaped as escaped  # for the commands
 from pymllm.torch_extra import PACKAGES, why_no_torch
 
 _USAGE, _UNKNOWN, _BUG, _INTERRUPTED, _PIPE_CLOSED, _TERMINATED = 2, 3, 70, 130, 141, 143
 
-WORDS = "pymllm.words"
-"""Under this name a command's context has what was typed, word by word."""
-
-UNWRITTEN = "pymllm.unwritten"
-"""Under this name a command's context has whether a file that was asked for could not be written."""
-
-_LONGEST = 4_000  # characters of what a file or a program of somebody's may have a part in
-_TAB, _STYLE_OR_TAB = re.compile("(\t)"), re.compile("(\t|\x1b\\[[0-9;]*m)")
 _FIRST_FREE = 3  # after standard input, output and error
 
 
@@ -107,7 +99,7 @@ class Program(click.Group):
             # Outside of its standalone mode click itself exits for one reason only, a closed pipe.
             status = _PIPE_CLOSED
         except OSError as error:
-            _let_go_of(sys.stdout)
+            let_go_of(sys.stdout)
             complain(f"cannot write the result: {error.strerror or error}")
             status = _USAGE
         except Exception as error:
@@ -116,7 +108,7 @@ class Program(click.Group):
                 complain(f"this command {reason}")
                 status = _USAGE
             else:
-                _tell(traceback.format_exc())
+                tell_error(traceback.format_exc())
                 status = _BUG
         return status or 0
 
@@ -149,49 +141,6 @@ def _last_lines_of(error: AdapterError) -> str:
 
     path = save_text(error.conversation, Path("runs") / f"{file_name_of(error.adapter)}-conversation.txt")
     return "" if path is None else f"; the last lines of the conversation are in {path}"
-
-
-def say(text: str, *, styled: bool = False) -> None:
-    """Print lines on standard output, with escapes for what its encoding lacks and for control characters.
-
-    With ``styled``, what `pymllm.cli.tables.draw` makes of bold and coloured words is kept.
-    """
-    kept = _STYLE_OR_TAB if styled else _TAB
-    shown = (
-        # Pieces and what is kept take turns.
-        "".join(piece if place % 2 else escaped(piece) for place, piece in enumerate(kept.split(line)))
-        for line in text.rstrip("\n").split("\n")
-    )
-    click.echo(_printable("\n".join(shown), sys.stdout.encoding))
-
-
-def complain(message: str) -> None:
-    """Print one line on standard error, as far as there is one; of a very long one how it begins and ends."""
-    if len(message) > _LONGEST:  # as where a file names a million slots
-        message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 4 :]}"
-    _tell(f"pymllm: {escaped(message)}")
-
-
-def _tell(text: str) -> None:
-    if sys.stderr is None:
-        return
-    try:
-        click.echo(_printable(text.rstrip("\n"), sys.stderr.encoding), err=True)
-    except OSError:
-        _let_go_of(sys.stderr)
-
-
-def _printable(text: str, encoding: str | None) -> str:
-    """Escape what cannot be printed: names of files may hold anything."""
-    encoding = encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def _let_go_of(stream: TextIO) -> None:
-    """Send what is still buffered nowhere, so that the interpreter does not fail on it at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
 
 
 SETTINGS = {"max_content_width": 100, "show_default": True}

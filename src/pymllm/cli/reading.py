@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pymllm.cli import options
-from pymllm.conformance.replay_plan import NESTED_TIMES, TRACE_FORMATS
+from pymllm.replay.plan import NESTED_TIMES, TRACE_FORMATS
 
 if TYPE_CHECKING:
-    from pymllm.workloads.traces.records import ReadOptions
+    from pymllm.traces.records import ReadOptions
 
 READING = ("format", "block_tokens", "tokenizer", "nested_times", "conversations")
 """The parameters of `trace_options`."""
@@ -72,8 +72,8 @@ def read_options(
     block_tokens: int | None, tokenizer: str | None, nested_times: str, conversations: int
 ) -> ReadOptions:
     """Return what those options come to; a tokenizer that there is not is refused."""
-    from pymllm.workloads.traces.records import ReadOptions  # this needs NumPy; --help does without
-    from pymllm.workloads.traces.text import find_tokenizer
+    from pymllm.traces.records import ReadOptions  # this needs NumPy; --help does without
+    from pymllm.traces.text import find_tokenizer
 
     encode = None
     if tokenizer is not None:

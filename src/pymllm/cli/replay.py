@@ -1,4 +1,4 @@
-"""``pymllm replay``: options in, table or JSON out. The play is in `pymllm.conformance.replay_grid`."""
+"""``pymllm replay``: options in, table or JSON out. The play is in `pymllm.replay.grid`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain
+from pymllm.cli.output import complain
 from pymllm.cli.reading import READING, read_policies, trace_options
 from pymllm.cli.replay_table import make_curves, make_text
 from pymllm.cli.shard_table import complain_of_others, demand_file
 from pymllm.cli.shard_table import make_text as make_shard_text
 from pymllm.cli.store import keep_run, refuse_own_input
 from pymllm.cli.tables import progress_bar, tell
-from pymllm.conformance.replay_plan import ReplayPlan
 from pymllm.errors import UsageError
 from pymllm.oracle.models.policy_ranks import POLICY_RANKS
+from pymllm.replay.plan import ReplayPlan
 from pymllm.report.quantities import count_of
 from pymllm.torch_extra import collector_aside
 
 if TYPE_CHECKING:
-    from pymllm.conformance.shards import Shard
+    from pymllm.work.shards import Shard
 
 # Options that a serial replay, which has no engine, cannot heed.
 _ENGINE_ONLY = (
@@ -194,9 +194,9 @@ def replay_command(
             plan.check()
         # Not at the top: this loads torch, which --help and a mistyped option can do without.
         with collector_aside():
-            from pymllm.conformance.replay_cells import keep_replays
-            from pymllm.conformance.replay_grid import ReplayGrid, replay, run_shard
-            from pymllm.conformance.replays import settle
+            from pymllm.replay.cells import keep_replays
+            from pymllm.replay.grid import ReplayGrid, replay, run_shard
+            from pymllm.replay.replays import settle
 
         plans = [settle(plan) for plan in plans]  # before a file is made
         kept = None if keep is None else keep_replays(keep)

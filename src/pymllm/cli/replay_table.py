@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pymllm.cli.program import escaped
+from pymllm.cli.output import escaped
 from pymllm.cli.tables import draw, make_legend, make_table
-from pymllm.conformance.documents.replays import (
+from pymllm.documents.replays import (
     CacheTime,
     CeilingRow,
     ReplayConfig,
     ReplayDocument,
     ReplayRun,
+    column_of,
 )
-from pymllm.conformance.replay_plan import ReplayPlan, column_of
+from pymllm.replay.plan import ReplayPlan
 from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pymllm.conformance.replay_cells import Replayed
-    from pymllm.conformance.replay_grid import ReplayGrid
+    from pymllm.replay.cells import Replayed
+    from pymllm.replay.grid import ReplayGrid
 
 # -- one replay ----------------------------------------------------------------------------------------------
 

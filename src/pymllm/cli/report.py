@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, say
+from pymllm.cli.output import complain, say
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program
 from pymllm.report.quantities import count_of
 from pymllm.text_file import write_text_file

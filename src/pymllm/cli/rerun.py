@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.adapters.base import Adapter
+from pymllm.adapters.recorder import Recorder
 from pymllm.cli import options
 from pymllm.cli.judge import make_judgement, make_text, tell_limits
-from pymllm.cli.program import complain
+from pymllm.cli.output import complain
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program, save_text
 from pymllm.cli.tables import tell
-from pymllm.conformance.documents.programs import JudgementDocument, OperationRow
+from pymllm.documents.programs import JudgementDocument, OperationRow
 from pymllm.errors import AdapterError
 from pymllm.history.files import Config, History
-from pymllm.instrument.recorder import Recorder
 from pymllm.instrument.timing import Timing
 
 if TYPE_CHECKING:
-    from pymllm.conformance.program import RerunResult
+    from pymllm.search.program import RerunResult
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Task:
 
     def carry_out(self) -> tuple[RerunResult, tuple[OperationRow, ...] | None]:
         """Run it, and return the result with the times of its operations."""
-        from pymllm.conformance.program import rerun_history
+        from pymllm.search.program import rerun_history
 
         options.load_or_refuse(self.adapter)
         result = rerun_history(self.history, self.adapter, self.config, self._wrap)
@@ -111,7 +111,7 @@ def rerun_command(
     history, name = options.read_program_for(file, adapter, command)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: --help and a mistyped option can do without.
-    from pymllm.conformance.workers import Lost, ask
+    from pymllm.work.workers import Lost, ask
 
     try:
         with options.refusing(file):

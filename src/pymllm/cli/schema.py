@@ -11,25 +11,25 @@ from typing import Any
 
 import click
 
-from pymllm.cli.program import say
-from pymllm.conformance import documents
-from pymllm.conformance.documents.runs import schema_of_document
+from pymllm import documents
+from pymllm.cli.output import say
+from pymllm.documents.runs import schema_of_document
 from pymllm.instrument.documents import Document
 
 _OF_LINES = {
-    "corpus": ("a line of a soak's corpus", "pymllm.conformance.soak.corpus:corpus_schema"),
-    "gpu-memory": ("a line of pytest --gpu-memory-log", "pymllm.testing.gpu_memory:gpu_memory_schema"),
+    "corpus": ("a line of a soak's corpus", "pymllm.soak.corpus:corpus_schema"),
+    "gpu-memory": ("a line of pytest --gpu-memory-log", "pymllm.instrument.gpu_memory:gpu_memory_schema"),
     "history": ("a line of a program's file", "pymllm.history.files:history_schema"),
-    "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.ledger:ledger_schema"),
+    "ledger": ("a line of a soak's ledger", "pymllm.soak.ledger:ledger_schema"),
     "ledger-measured": (
         "a line that soak merge measured",
-        "pymllm.conformance.soak.measured:measured_schema",
+        "pymllm.soak.measured:measured_schema",
     ),
     "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
     "protocol": ("a line sent to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
-    "vectors": ("a line of a file of vectors", "pymllm.conformance.vectors.format:vectors_schema"),
-    "trace": ("a line of a trace that pymllm trace writes", "pymllm.workloads.traces.own:trace_schema"),
-    "shards": ("the plan of a campaign of soak --executor", "pymllm.campaign.plan:plan_schema"),
+    "vectors": ("a line of a file of vectors", "pymllm.vectors.format:vectors_schema"),
+    "trace": ("a line of a trace that pymllm trace writes", "pymllm.traces.own:trace_schema"),
+    "shards": ("the plan of a campaign of soak --executor", "pymllm.soak.spread.plan:plan_schema"),
     "run": ("a line of a run in a store", "pymllm.report.store:run_schema"),
 }
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pymllm.cli import options
-from pymllm.cli.program import escaped
+from pymllm.cli.output import escaped
 from pymllm.cli.store import save_program, save_text
 from pymllm.history.files import History
 from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
-    from pymllm.conformance.results import SavedFiles, VerifyReport
+    from pymllm.search.results import SavedFiles, VerifyReport
 
 _NAMED_SO = r"-([A-Z]\d+|crash\d+)-\d+(\.jsonl|-conversation\.txt)"
 """How the name of a file goes on behind that of an adapter."""
@@ -24,7 +24,7 @@ _EARLIER_NAMED = 3
 
 def save_programs(report: VerifyReport, folder: Path) -> SavedFiles:
     """Write every program that there is to look at, in place of those of the same name; no other goes."""
-    from pymllm.conformance.results import SavedFiles
+    from pymllm.search.results import SavedFiles
 
     files = SavedFiles()
     for adapter in report.adapters:

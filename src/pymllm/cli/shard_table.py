@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, escaped
+from pymllm.cli.output import complain, escaped
 from pymllm.cli.tables import draw, progress_bar, tell
-from pymllm.conformance.documents.shards import ShardDocument
-from pymllm.conformance.shards import Shard
+from pymllm.documents.shards import ShardDocument
 from pymllm.report.quantities import count_of
+from pymllm.work.shards import Shard
 
 if TYPE_CHECKING:
-    from pymllm.conformance.kept import KeptResults
-    from pymllm.conformance.search_tasks import VerifyPlan
+    from pymllm.search.tasks import VerifyPlan
+    from pymllm.work.kept import KeptResults
 
 
 def demand_file(shard: Shard | None, keep: Path | None) -> None:
@@ -53,7 +53,7 @@ def open_kept(keep: Path | None, plan: VerifyPlan, seed: int | None) -> KeptResu
             f"--keep {keep}: --profile {plan.profile.name} draws a seed, so the next run would search "
             "elsewhere; give --seed N."
         )
-    from pymllm.conformance.kept_searches import keep_searches
+    from pymllm.search.kept_searches import keep_searches
 
     with options.refusing():
         kept = keep_searches(keep, plan)
@@ -70,7 +70,7 @@ def search_shard(
     as_json: bool,
 ) -> int:
     """Carry out the first searches of a shard behind a progress bar, and tell; the exit status."""
-    from pymllm.conformance.verify_shard import play_shard
+    from pymllm.search.verify_shard import play_shard
 
     options.tell_shard_of_environment(shard)
     with options.refusing():

@@ -14,18 +14,18 @@ import click
 from pymllm.adapters.registry import find_adapter
 from pymllm.cli import options
 from pymllm.cli.judge import make_text as make_judgement_text
-from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.output import complain, escaped, say
 from pymllm.cli.rerun import judgement_of
 from pymllm.cli.store import refuse_own_input, save_program
 from pymllm.cli.tables import explain, mistake_lines, program_lines, progress_bar, show, tell
-from pymllm.conformance.documents.programs import ProgramSize, ShrinkDocument
+from pymllm.documents.programs import ProgramSize, ShrinkDocument
 from pymllm.errors import AdapterError
 from pymllm.history.files import History
 from pymllm.oracle.laws import find_law
 
 if TYPE_CHECKING:
-    from pymllm.conformance.acting import FoundViolation
-    from pymllm.conformance.shrinker import ShrinkRun, ShrinkTask
+    from pymllm.machines.acting import FoundViolation
+    from pymllm.search.shrinker import ShrinkRun, ShrinkTask
 
 _MOST_PRINTED = 100
 
@@ -88,7 +88,7 @@ def shrink_command(
     wanted = tuple(options.find_law_or_refuse(law).id for law in laws)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
-    from pymllm.conformance.shrinker import ShrinkTask
+    from pymllm.search.shrinker import ShrinkTask
 
     run, interruption = _run(file, ShrinkTask(history, name, wanted, seconds), timeout, progress)
     if run.best is not None:
@@ -117,7 +117,7 @@ def _run(
     file: str, task: ShrinkTask, timeout: float, progress: str
 ) -> tuple[ShrinkRun, KeyboardInterrupt | None]:
     """Have a program made smaller beside this process; an interrupt, or its end, leaves what it has told."""
-    from pymllm.conformance.workers import Lost, ask
+    from pymllm.work.workers import Lost, ask
 
     told: ShrinkRun | None = None
     total = len(task.history)
@@ -149,7 +149,7 @@ def _run(
 
 def _carry_out(task: ShrinkTask) -> ShrinkRun:
     """Make a program smaller, in a process that may end over it."""
-    from pymllm.conformance.shrinker import run_shrink
+    from pymllm.search.shrinker import run_shrink
 
     options.load_or_refuse(task.adapter)
     return run_shrink(task)
@@ -157,8 +157,8 @@ def _carry_out(task: ShrinkTask) -> ShrinkRun:
 
 def _seen_again(run: ShrinkRun, timeout: float) -> ShrinkRun:
     """Find out whether what was told last shows its law again."""
-    from pymllm.conformance.shrinker import shows_again
-    from pymllm.conformance.workers import ask
+    from pymllm.search.shrinker import shows_again
+    from pymllm.work.workers import ask
 
     assert run.best is not None  # it was told
     try:
@@ -176,8 +176,8 @@ def _tell(
     interruption: KeyboardInterrupt | None,
 ) -> None:
     """Write the smallest program, and say what it is."""
-    from pymllm.conformance.acting import with_scenario
-    from pymllm.conformance.runner import versions
+    from pymllm.machines.acting import with_scenario
+    from pymllm.search.runner import versions
 
     best = run.best
     assert best is not None  # a law is broken
@@ -197,7 +197,7 @@ def _tell(
 
 def make_document(file: str, output: str | None, run: ShrinkRun) -> ShrinkDocument:
     """Return the record of a program that was made smaller; ``output`` is where the small one was written."""
-    from pymllm.conformance.program import write_program
+    from pymllm.search.program import write_program
 
     assert run.best is not None
     assert run.before is not None
@@ -224,7 +224,7 @@ def make_document(file: str, output: str | None, run: ShrinkRun) -> ShrinkDocume
 
 
 def _size_of(history: History) -> ProgramSize:
-    from pymllm.conformance.reduction import count_tokens
+    from pymllm.search.reduction import count_tokens
 
     return ProgramSize(len(history), count_tokens(history), history.header.config)
 

@@ -1,13 +1,12 @@
-"""``pymllm soak``: long campaigns from seeds. The play is in `pymllm.conformance.soak.campaign`."""
+"""``pymllm soak``: long campaigns from seeds. The play is in `pymllm.soak.campaign`."""
 
 from __future__ import annotations
 
 import os
 import re
-import secrets
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,23 +16,15 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
-from pymllm.cli.program import complain
+from pymllm.cli.output import complain
+from pymllm.cli.soak_options import LEDGER, SoakOptions
 from pymllm.cli.soak_spread import SpreadOptions, options_of_executor, spread_campaign
 from pymllm.cli.store import keep_run, refuse_run_or_program, save_text
 from pymllm.cli.tables import progress_bar, tell
-from pymllm.history.files import Config, Deviation
 from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
-    from pymllm.conformance.shards import Shard
-    from pymllm.conformance.soak.campaign import SoakPlan
-    from pymllm.conformance.soak.results import SoakReport
-
-_SEED_STOP = 2**32
-_MINUTES = 10.0
-_LONGEST = 50_000
-LEDGER = "ledger.jsonl"
-"""As `pymllm.conformance.soak.ledger.FILE`, which is not loaded for a mistyped option."""
+    from pymllm.soak.results import SoakReport
 
 
 def rate(value: object) -> int:
@@ -217,7 +208,7 @@ def _tell_of_corpus(folder: Path | None, report: SoakReport) -> None:
     """Say how much of a corpus came first: it may be empty, or of other adapters."""
     if folder is None or not report.headers:
         return
-    from pymllm.conformance.soak.corpus import read_corpus
+    from pymllm.soak.corpus import read_corpus
 
     runs, played = len(read_corpus(folder)), len(report.headers[0].corpus)
     if not runs:
@@ -237,8 +228,8 @@ def _look_for_faults(
     """Play a campaign with one fault after the other in place."""
     require_torch("pymllm soak --cabinet")
     chosen = choose_faults(faults, cabinets, asked.adapters)
-    from pymllm.conformance.detection import HuntPlan
-    from pymllm.conformance.faults_run import hunt_by_soak
+    from pymllm.faults.detection import HuntPlan
+    from pymllm.faults.hunt import hunt_by_soak
 
     with TemporaryDirectory() as folder:  # nothing is in the way of a campaign whose ledger nobody keeps
         plan, _ = replace(asked, output=Path(folder)).settle()
@@ -312,8 +303,8 @@ def merge_command(
 
     Exit status: as of pymllm soak, and 3 if runs of a campaign are missing.
     """
-    from pymllm.conformance.soak.findings import read_baseline
-    from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
+    from pymllm.soak.findings import read_baseline
+    from pymllm.soak.merged_campaigns import MergePlan, merge_campaigns
 
     trusted = options.names_of(adapters, commands)
     for name in trusted:
@@ -337,8 +328,8 @@ def merge_command(
 
 def _play(asked: SoakOptions, progress: str) -> SoakReport:
     from pymllm.cli.soak_table import soak_display
-    from pymllm.conformance.soak.campaign import soak
-    from pymllm.conformance.soak.resuming import load_campaign
+    from pymllm.soak.campaign import soak
+    from pymllm.soak.resuming import load_campaign
 
     with options.refusing(), options.refusing_unreadable():
         resumed = None if asked.resume is None else load_campaign(asked.resume)
@@ -362,9 +353,9 @@ def _tell(
     """Keep and print the results of campaigns; return the exit status."""
     document = report.document(strict=strict)
     if store is not None:  # with the course of the memory, and the programs of the failures
-        from pymllm.conformance.soak.merged_campaigns import find_ledgers
         from pymllm.report.documents import read_ledger_file
         from pymllm.report.program_files import files_of
+        from pymllm.soak.merged_campaigns import find_ledgers
 
         ledgers = find_ledgers(folders)
         curves = read_ledger_file(*ledgers).curves if ledgers else ()
@@ -394,96 +385,3 @@ _OF_A_CAMPAIGN = (
     "output",
 )
 """Options that a campaign that goes on has in its ledger."""
-
-
-@dataclass(frozen=True, slots=True)
-class SoakOptions:
-    """The options of one ``pymllm soak``, as given; ``None`` where a default depends on the rest."""
-
-    adapters: tuple[str, ...]
-    configs: tuple[Config, ...]
-    deviations: tuple[Deviation, ...]
-    shard: Shard | None
-    corpus: Path | None
-    machine: str | None
-    seed: int | None
-    run: int | None
-    operations: int | None
-    minutes: float | None
-    longest: int | None
-    audit: int | None
-    jobs: int
-    timeout: float
-    stop_on_failure: bool
-    output: Path | None
-    resume: Path | None
-
-    def check(self, *, is_spread: bool = False) -> None:
-        """Refuse what does not fit together, and names that do not exist."""
-        for name in self.adapters:
-            options.find_adapter_or_refuse(name)
-        if self.configs and len(dict.fromkeys(self.adapters)) != 1:
-            raise click.UsageError("--config is for one adapter; name it with --adapter.")
-        if self.run is not None and not self.configs:
-            raise click.UsageError("--run repeats one run: give its --adapter and --config, too.")
-        if self.shard is not None and self.resume is None:
-            if self.seed is None:
-                raise click.UsageError(
-                    f"{self.shard.asked}: all shards are of one campaign; give each the same --seed."
-                )
-            if self.run is not None:
-                why = f"which has no shards; leave out {self.shard.asked}"
-                raise click.UsageError(f"--run repeats one run, {why}.")
-        if self.corpus is not None and not self.corpus.is_dir():
-            raise click.UsageError(
-                f"--corpus {self.corpus}: there is no such folder; pymllm soak merge --corpus fills one."
-            )
-        if self.resume is not None and not is_spread and not (self.resume / LEDGER).is_file():
-            raise click.UsageError(f"--resume {self.resume}: there is no {LEDGER} in it.")
-
-    def check_resumed(self, adapters: Iterable[str]) -> None:
-        """Refuse to play what a ledger alone names: it may be anybody's, whatever it says of itself."""
-        known = dict.fromkeys(adapters)
-        for name in self.adapters:
-            if name not in known:
-                played = ", ".join(known) or "no adapter"
-                raise click.UsageError(
-                    f"--adapter {name}: the campaign in {self.resume} runs {played}; leave it out."
-                )
-        for name in known:
-            options.adapter_of_file(f"{self.resume}/{LEDGER}", name, name if name in self.adapters else None)
-
-    def settle(self, operations: int | None = None) -> tuple[SoakPlan, Path]:
-        """Fill in the defaults; without a seed, one is drawn."""
-        from pymllm.conformance.soak.campaign import SoakPlan
-        from pymllm.conformance.soak.corpus import read_corpus
-
-        seed = secrets.randbelow(_SEED_STOP) if self.seed is None else self.seed
-        is_bounded = any(it is not None for it in (operations, self.operations, self.run))
-        minutes = _MINUTES if self.minutes is None and not is_bounded else self.minutes
-        plan = SoakPlan(
-            options.find_adapters_or_own(self.adapters),
-            self.configs,
-            seed,
-            self.operations,
-            None if minutes is None else 60 * minutes,
-            self.longest or _LONGEST,
-            64 if self.audit is None else self.audit,
-            self.jobs,
-            self.timeout,
-            self.stop_on_failure,
-            self.machine,
-            self.run,
-            self.deviations,
-            self.shard,
-            () if self.corpus is None else read_corpus(self.corpus),
-        )
-        name = f"soak-{seed if self.run is None else self.run}"
-        if self.shard is not None:
-            name += f"-{self.shard.number}-of-{self.shard.count}"
-        folder = self.resume or self.output or Path("runs") / name
-        if self.resume is None and self.shard is None and (folder / LEDGER).exists():
-            raise click.UsageError(
-                f"--output {folder}: there is a campaign already; --resume it, or choose another folder."
-            )
-        return plan, folder

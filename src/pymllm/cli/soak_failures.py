@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from shlex import quote
 
 from pymllm.cli.tables import explain, mistake_lines, program_lines
-from pymllm.conformance.program import write_program
-from pymllm.conformance.soak.ledger import CampaignHeader, RunRecord
-from pymllm.conformance.soak.results import SoakReport
-from pymllm.conformance.soak.schedule import is_run_of
-from pymllm.conformance.soak.totals import AdapterTotals
 from pymllm.oracle.laws import find_law
 from pymllm.report.quantities import count_of
+from pymllm.search.program import write_program
+from pymllm.soak.ledger import CampaignHeader, RunRecord
+from pymllm.soak.results import SoakReport
+from pymllm.soak.schedule import is_run_of
+from pymllm.soak.totals import AdapterTotals
 
 _PROGRAM_LINES_MAX = 40
 _UNFINISHED = "    perhaps not the smallest: time was up (pymllm shrink continues from it)"

@@ -15,26 +15,25 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from pymllm.campaign.plan import MOST, STOP, ShardPlan, read_plan, write_plan
 from pymllm.cli import options
-from pymllm.cli.program import complain
+from pymllm.cli.output import complain
+from pymllm.cli.soak_options import LONGEST, SoakOptions
 from pymllm.cli.tables import BETWEEN_LINES, paced, shows_progress, time_of
 from pymllm.errors import UsageError
 from pymllm.report.quantities import count_of
+from pymllm.soak.spread.plan import MOST, STOP, ShardPlan, read_plan, write_plan
 from pymllm.text_file import read_text_file
 
 if TYPE_CHECKING:
-    from pymllm.campaign.engines import Engine
-    from pymllm.campaign.spread import Progress, Spread
-    from pymllm.cli.soak import SoakOptions
-    from pymllm.conformance.soak.results import SoakReport
+    from pymllm.soak.results import SoakReport
+    from pymllm.soak.spread.engines import Engine
+    from pymllm.soak.spread.spread import Progress, Spread
 
 _FEW = 4  # shards for each worker, so that a slow one holds up little
 _UNKNOWN = 16  # shards, where an engine does not say how many workers it has
 ENGINE_LOG = "engine.log"
 """What an engine prints while it plays a campaign, in the campaign's folder."""
 _NAMED = 10  # shards that are named one by one
-_LONGEST = 50_000  # as of `pymllm.cli.soak`
 _BETWEEN_DRAWS = 0.5  # seconds
 _CORPUS_LIMIT = 2**22  # bytes
 
@@ -88,7 +87,7 @@ class SpreadOptions:
 
 def spread_campaign(asked: SoakOptions, spread: SpreadOptions, progress: str) -> SoakReport:
     """Play a campaign on an engine, and merge what came back."""
-    from pymllm.campaign.engines import open_engine
+    from pymllm.soak.spread.engines import open_engine
 
     assert spread.executor is not None  # as checked
     begun = monotonic()
@@ -122,7 +121,7 @@ def _default_shards(asked: SoakOptions, engine: Engine) -> int:
     if asked.operations is None:  # each plays for so many minutes
         return engine.workers or _UNKNOWN
     few = _FEW * engine.workers if engine.workers else _UNKNOWN
-    return max(1, min(few, asked.operations // (asked.longest or _LONGEST)))
+    return max(1, min(few, asked.operations // (asked.longest or LONGEST)))
 
 
 def _make_plan(asked: SoakOptions, seed: int, shards: int, corpus: str | None) -> ShardPlan:
@@ -148,7 +147,7 @@ def _read_corpus(folder: Path) -> str | None:
 
     `UsageError`: it is too long for that. `TraceError`: it is none.
     """
-    from pymllm.conformance.soak.corpus import CORPUS_FILE, read_corpus
+    from pymllm.soak.corpus import CORPUS_FILE, read_corpus
 
     path = folder / CORPUS_FILE
     if not path.exists():
@@ -171,8 +170,8 @@ def _play(
     mode: str,
     begun: float,
 ) -> SoakReport:
-    from pymllm.campaign.returned import Returned
-    from pymllm.campaign.spread import RETRIES, Progress, Spread
+    from pymllm.soak.spread.returned import Returned
+    from pymllm.soak.spread.spread import RETRIES, Progress, Spread
 
     words = ["--jobs", str(asked.jobs), "--timeout", str(asked.timeout)]
     words += ["--stop-on-failure"] if asked.stop_on_failure else []
@@ -224,11 +223,11 @@ def _merge(
     spread: Spread,
 ) -> SoakReport:
     """Merge the shards that are there into the campaign's folder, in place of what was merged before."""
-    from pymllm.conformance.smoke import SmokeFailure
-    from pymllm.conformance.soak.ledger import FILE
-    from pymllm.conformance.soak.merged_campaigns import MergePlan, merge_campaigns
-    from pymllm.conformance.soak.results import SoakReport
-    from pymllm.conformance.soak.totals import Totals
+    from pymllm.machines.smoke import SmokeFailure
+    from pymllm.soak.ledger import FILE
+    from pymllm.soak.merged_campaigns import MergePlan, merge_campaigns
+    from pymllm.soak.results import SoakReport
+    from pymllm.soak.totals import Totals
 
     def refuse(played: Iterable[str]) -> None:
         for name in sorted(played):  # what a node sent may name anything

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from pymllm.cli.program import complain, escaped
+from pymllm.cli.output import complain, escaped
 from pymllm.cli.soak_failures import audit_rate, failure_lines
 from pymllm.cli.tables import (
     BETWEEN_LINES,
@@ -26,11 +26,11 @@ from pymllm.cli.tables import (
     time_of,
     undone_steps,
 )
-from pymllm.conformance.soak.drift import Drift
-from pymllm.conformance.soak.merging import Missing
-from pymllm.conformance.soak.results import SoakReport
-from pymllm.conformance.soak.totals import AdapterTotals, Totals
 from pymllm.report.quantities import count_of
+from pymllm.soak.drift import Drift
+from pymllm.soak.merging import Missing
+from pymllm.soak.results import SoakReport
+from pymllm.soak.totals import AdapterTotals, Totals
 
 # -- while it runs -----------------------------------------------------------------------------------------
 

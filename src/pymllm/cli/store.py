@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.cli.program import UNWRITTEN, WORDS, complain
+from pymllm.cli.output import UNWRITTEN, WORDS, complain
 from pymllm.history.files import History, dump_history
 from pymllm.instrument.documents import Document
 from pymllm.text_file import write_text_file

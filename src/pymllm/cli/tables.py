@@ -14,8 +14,8 @@ from shlex import quote
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-from pymllm.cli.program import complain, escaped, say
-from pymllm.conformance.documents.searches import (
+from pymllm.cli.output import complain, escaped, say
+from pymllm.documents.searches import (
     AdapterRow,
     DeviationRow,
     LimitRow,

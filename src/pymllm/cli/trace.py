@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import escaped
+from pymllm.cli.output import escaped
 from pymllm.cli.reading import read_options, trace_options
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
-from pymllm.conformance.documents.traces import (
+from pymllm.documents.traces import (
     ReuseRow,
     SpreadRow,
     TraceFacts,
@@ -21,8 +21,8 @@ from pymllm.conformance.documents.traces import (
 from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
+    from pymllm.traces.registry import Trace
     from pymllm.workloads.request import Request
-    from pymllm.workloads.traces.registry import Trace
 
 _BETWEEN = 500
 """Requests between two looks at how far the file is."""
@@ -48,7 +48,7 @@ def open_or_refuse(path: str, requests: int | None, chosen: dict[str, Any]) -> T
     """Open a trace as the options of `trace_options` say."""
     form = chosen.pop("format")
     reading = read_options(**chosen)
-    from pymllm.workloads.traces.registry import open_trace
+    from pymllm.traces.registry import open_trace
 
     with options.refusing():
         return open_trace(path, format=form, requests=requests, options=reading)
@@ -77,7 +77,7 @@ def inspect_command(trace: str, *, requests: int | None, as_json: bool, progress
     Exit status: 0, 2 for bad input.
     """
     opened = open_or_refuse(trace, requests, chosen)
-    from pymllm.workloads.traces.statistics import TraceStatistics
+    from pymllm.traces.statistics import TraceStatistics
 
     found = TraceStatistics()
     for request in watched(opened, progress, "reading"):

@@ -13,12 +13,12 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import click
 
 from pymllm.cli import options
-from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.output import complain, escaped, say
 from pymllm.cli.reading import trace_options
 from pymllm.cli.tables import progress_bar, tell
 from pymllm.cli.trace import compared, open_or_refuse, requests_option, trace_command, watched
-from pymllm.conformance.documents.traces import TraceSynthesizeDocument, facts_of
-from pymllm.conformance.replay_plan import WRITTEN_FORMATS
+from pymllm.documents.traces import TraceSynthesizeDocument, facts_of
+from pymllm.replay.plan import WRITTEN_FORMATS
 from pymllm.report.quantities import count_of
 from pymllm.text_file import new_file
 
@@ -118,8 +118,8 @@ def sample_command(
     """
     if (fraction is None) == (most is None):
         raise click.UsageError("say how much to keep, with one of --fraction and --requests.")
-    from pymllm.workloads.traces.conversion import Groups, chosen_by_count, chosen_by_share, sampled
-    from pymllm.workloads.traces.lines import TraceLines
+    from pymllm.traces.conversion import Groups, chosen_by_count, chosen_by_share, sampled
+    from pymllm.traces.lines import TraceLines
 
     lines = TraceLines(trace)
     if most is not None and lines.is_read_once:
@@ -176,8 +176,8 @@ def synthesize_command(
     if output == _STDOUT:
         raise click.UsageError("-o -: the statistics of both traces go to standard output; name a file.")
     opened = open_or_refuse(trace, None, chosen)
-    from pymllm.workloads.traces.statistics import TraceStatistics
-    from pymllm.workloads.traces.synthesis import Fit, synthesized
+    from pymllm.traces.statistics import TraceStatistics
+    from pymllm.traces.synthesis import Fit, synthesized
 
     fit, found = Fit(), TraceStatistics()
     for request in watched(opened, progress, "fitting"):
@@ -227,8 +227,8 @@ def _say_written(output: Path, count: int, written_as: str) -> None:
 
 def write_trace(requests: Iterable[Request], written_as: str, output: Path) -> int:
     """Write a trace; return how many requests it has, and say what its format could not keep."""
-    from pymllm.workloads.traces.conversion import Fitted
-    from pymllm.workloads.traces.registry import written_lines
+    from pymllm.traces.conversion import Fitted
+    from pymllm.traces.registry import written_lines
 
     fitted, count, size = Fitted(written_as), 0, 0
 

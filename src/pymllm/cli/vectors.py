@@ -13,11 +13,10 @@ import click
 
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli import options
-from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.output import complain, escaped, say
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_table, progress_bar, tell
-from pymllm.conformance.documents.faults import ShownRow, VectorFaultsDocument, VectorRow, VectorsDocument
-from pymllm.conformance.vectors.claims import Claimant, percent
+from pymllm.documents.faults import ShownRow, VectorFaultsDocument, VectorRow, VectorsDocument
 from pymllm.errors import AdapterError
 from pymllm.history.claims import CLAIMS
 from pymllm.history.operations import KINDS
@@ -25,9 +24,10 @@ from pymllm.oracle.verdicts import Verdict
 from pymllm.report.quantities import count_of
 from pymllm.text_file import cut, read_json, read_text_file, write_text_file
 from pymllm.torch_extra import require_torch
+from pymllm.vectors.claims import Claimant, percent
 
 if TYPE_CHECKING:
-    from pymllm.conformance.vectors.run import Run
+    from pymllm.vectors.run import Run
 
 _T = TypeVar("_T")
 _FOLDER = Path("vectors/v1")
@@ -93,8 +93,8 @@ def run_command(
     name = adapter if adapter is not None else f"{PREFIX}{command}"
     assert name is not None
     entry = options.find_adapter_or_refuse(name)
-    from pymllm.conformance.vectors.run import Task, load_all, run_vectors
-    from pymllm.conformance.workers import Lost, ask
+    from pymllm.vectors.run import Task, load_all, run_vectors
+    from pymllm.work.workers import Lost, ask
 
     files = _read(folder, load_all)
     reasons = {} if known is None else _read_known(known)
@@ -226,9 +226,9 @@ def faults_command(
             raise click.UsageError(f"--claims: {cut(repr(name))} is none of kind {kind}, which has {right}.")
     require_torch("pymllm vectors faults")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from pymllm.conformance.vectors.make import try_faults
-    from pymllm.conformance.vectors.run import load_all
-    from pymllm.conformance.vectors.shares import faults_of, share_of
+    from pymllm.vectors.make import try_faults
+    from pymllm.vectors.run import load_all
+    from pymllm.vectors.shares import faults_of, share_of
 
     files = _read(folder, load_all)
     if kind not in files:
@@ -306,8 +306,8 @@ def make_command(folder: Path, page: Path, check: bool, search: bool, minutes: f
         raise click.UsageError(f"--vectors: there is no folder {folder}; name the one with the vectors.")
     require_torch("pymllm vectors make")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from pymllm.conformance.vectors.make import make_vectors
-    from pymllm.conformance.vectors.page import make_page, tell_of
+    from pymllm.vectors.make import make_vectors
+    from pymllm.vectors.page import make_page, tell_of
 
     with options.refusing(str(folder)), options.refusing_unreadable():
         made = make_vectors(

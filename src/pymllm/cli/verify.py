@@ -1,4 +1,4 @@
-"""``pymllm verify``: options in, a table of laws out. The search is in `pymllm.conformance.runner`."""
+"""``pymllm verify``: options in, a table of laws out. The search is in `pymllm.search.runner`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ import msgspec
 
 from pymllm.cli import options
 from pymllm.cli.check_protocol import check_protocols
-from pymllm.cli.faults import choose_faults, kept_of, look_and_tell, refuse_beside_faults
-from pymllm.cli.program import complain, escaped
+from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
+from pymllm.cli.faults_page import kept_of
+from pymllm.cli.output import complain, escaped
 from pymllm.cli.search_files import earlier_lines, save_programs
 from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
 from pymllm.cli.store import keep_run, refuse_own_input, save_text
@@ -35,7 +36,7 @@ from pymllm.cli.tables import (
     tell,
     violation_lines,
 )
-from pymllm.conformance.documents.searches import (
+from pymllm.documents.searches import (
     AdapterRow,
     CoverageRow,
     LawRow,
@@ -52,13 +53,13 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from pymllm.conformance.kept import KeptResults
-    from pymllm.conformance.results import VerifyReport
-    from pymllm.conformance.search_tasks import VerifyPlan
-    from pymllm.conformance.shards import Shard
+    from pymllm.search.results import VerifyReport
+    from pymllm.search.tasks import VerifyPlan
+    from pymllm.work.kept import KeptResults
+    from pymllm.work.shards import Shard
 
 PROFILE_NAMES = ("dev", "ci", "deep")
-"""Keys of `pymllm.conformance.machines.PROFILES`."""
+"""Keys of `pymllm.machines.registry.PROFILES`."""
 _SEED_STOP = 2**32
 
 WORDS = {
@@ -92,7 +93,7 @@ def read_release(context: click.Context, param: click.Parameter, text: str | Non
     """
     if text is None:
         return None
-    from pymllm.conformance.releases import is_build_of, is_package_name, read_version
+    from pymllm.search.releases import is_build_of, is_package_name, read_version
 
     package, is_told, told = text.partition("==")
     if is_told and not package:
@@ -241,8 +242,8 @@ def verify_command(
         refuse_own_input(option, path, *([] if keep is None else [keep]))
     plan = plan_search(names, **chosen)
     if cabinets or faults:
-        from pymllm.conformance.detection import HuntPlan
-        from pymllm.conformance.faults_run import hunt_by_verify
+        from pymllm.faults.detection import HuntPlan
+        from pymllm.faults.hunt import hunt_by_verify
 
         planted = choose_faults(faults, cabinets, names)
         hunt, hunter = HuntPlan((plan.seed,), shrinks=plan.profile.shrinks), partial(hunt_by_verify, plan)
@@ -283,8 +284,8 @@ def plan_search(
     found = tuple(dict.fromkeys(options.find_law_or_refuse(id) for id in laws))
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
-    from pymllm.conformance.machines import PROFILES
-    from pymllm.conformance.search_tasks import VerifyPlan
+    from pymllm.machines.registry import PROFILES
+    from pymllm.search.tasks import VerifyPlan
 
     depth = PROFILES[profile]
     seed = depth.seed if seed is None else seed
@@ -294,7 +295,7 @@ def plan_search(
 
 def search(plan: VerifyPlan, progress: str, kept: KeptResults[Any, Any] | None = None) -> VerifyReport:
     """Verify behind a progress bar; `click.UsageError` where no adapter can test a law, or be imported."""
-    from pymllm.conformance.runner import verify
+    from pymllm.search.runner import verify
 
     with options.refusing():
         return verify(plan, partial(progress_bar, progress, unit=""), kept)
@@ -302,7 +303,7 @@ def search(plan: VerifyPlan, progress: str, kept: KeptResults[Any, Any] | None =
 
 def _write_deviations(document: VerifyDocument, path: Path) -> None:
     """Write a table for each violation behind those that are in the file."""
-    from pymllm.conformance.deviations import begin_deviations, read_deviations
+    from pymllm.search.deviations import begin_deviations, read_deviations
 
     before, names = "", []
     if path.exists():
@@ -359,7 +360,7 @@ def make_text(document: VerifyDocument, *, verbose: bool = False, earlier: Seque
 
 def judged_laws(document: VerifyDocument) -> tuple[LawRow, ...]:
     """Return what is known of each law over the adapters that could be examined at all."""
-    from pymllm.conformance.results import merge_laws  # which loads Hypothesis; --help does without
+    from pymllm.search.results import merge_laws  # which loads Hypothesis; --help does without
 
     return merge_laws(adapter for adapter in document.adapters if adapter.machines)
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pymllm.adapters.base import BaseAdapter
-from pymllm.adapters.registry import AdapterEntry, find_adapter, load_adapter
+from pymllm.adapters.entry import AdapterEntry
+from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.faults.fault import Fault
 from pymllm.faults.plant import Put, in_place, prepare
 from pymllm.faults.table import WRONG
@@ -60,9 +61,10 @@ def _class_name(fault: Fault) -> str:
 _FAULTS = {_class_name(fault): fault for fault in WRONG}
 
 FAULTY: tuple[AdapterEntry, ...] = tuple(
-    AdapterEntry(fault.id, f"{__name__}:{name}", fault.title) for name, fault in _FAULTS.items()
+    AdapterEntry(fault.id, f"{__name__}:{name}", fault.title, needs_torch=True)
+    for name, fault in _FAULTS.items()
 )
-"""Entries for the registry, in the order of the table."""
+"""What the entry point of this package brings, in the order of the table."""
 
 
 @functools.cache

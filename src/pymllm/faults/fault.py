@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pymllm.documents.faults import SEARCHERS
 from pymllm.faults.plant import Change
 from pymllm.history.files import Config
 
 ANY = ("any",)
 """For `Fault.laws`: whichever law catches it will do."""
-
-SEARCHERS = ("machine", "life-cycle machine", "invariants", "sweep")
-"""Who can catch a fault: random programs judged by their outcomes; the same by an engine that drives; walks
-from inside while either plays; and failures of every single call of a program."""
 
 
 @dataclass(frozen=True, slots=True)

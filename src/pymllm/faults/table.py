@@ -19,8 +19,9 @@ from importlib.resources import files
 import msgspec
 
 from pymllm.adapters.registry import find_adapter
+from pymllm.documents.faults import SEARCHERS
 from pymllm.errors import UsageError
-from pymllm.faults.fault import ANY, EVIDENCE, SEARCHERS, Bug, Fault
+from pymllm.faults.fault import ANY, EVIDENCE, Bug, Fault
 from pymllm.faults.plant import Change, Edit, Replace
 from pymllm.history.files import Config
 from pymllm.oracle.laws import find_law

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from pymllm.adapters.base import Adapter
+from pymllm.adapters.recorder import AdapterWrapper
 from pymllm.history.codec import name_of
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Failed, Outcome, Unsupported
-from pymllm.instrument.recorder import AdapterWrapper
 
 _BITS = 7
 PRECISION = 1 / (1 << _BITS)

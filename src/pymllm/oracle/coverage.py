@@ -48,6 +48,6 @@ def expected_names(
 def expected_goals(header: Header, *, of_engine: bool = False) -> frozenset[str]:
     """Return the names of what a long run must reach, by the configuration and capabilities of its header.
 
-    ``of_engine`` says whether an engine's life is what runs (`pymllm.conformance.lifecycle_machine`).
+    ``of_engine`` says whether an engine's life is what runs (`pymllm.machines.lifecycle`).
     """
     return expected_names(header.kind, header.config, header.claims, of_engine=of_engine)

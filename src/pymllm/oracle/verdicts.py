@@ -32,7 +32,7 @@ class Verdict(enum.Enum):
 def merge_verdicts(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the heaviest verdict on a whole run: violated, then unknown, then holds; else not claimed.
 
-    For one law over several configurations use `pymllm.conformance.results`, where a configuration that never
+    For one law over several configurations use `pymllm.search.results`, where a configuration that never
     met a law does not outweigh another that tested it.
     """
     return max(verdicts, key=lambda verdict: verdict.weight, default=Verdict.NOT_CLAIMED)

@@ -59,9 +59,9 @@ from pymllm.pytest_plugin.settings import (
 if TYPE_CHECKING:
     import torch
 
+    from pymllm.instrument.gpu_memory import GpuMemory, GpuMemoryRecord, LimitVerdict
     from pymllm.instrument.leaks import LeakVerdict
-    from pymllm.testing.gpu_gate import GpuGate
-    from pymllm.testing.gpu_memory import GpuMemory, GpuMemoryRecord, LimitVerdict
+    from pymllm.pytest_plugin.gpu_gate import GpuGate
 
 Answer = TypeVar("Answer")
 
@@ -120,7 +120,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if dead is not None:
         item.stash[_skipped] = f"not run, as the CUDA context of this process is dead: {dead}"
         pytest.skip(item.stash[_skipped])
-    from pymllm.testing.gpu_gate import why_no_cuda
+    from pymllm.pytest_plugin.gpu_gate import why_no_cuda
 
     reason = why_no_cuda()
     if reason is None:
@@ -164,7 +164,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
 
 
 def _enter(config: pytest.Config) -> None:
-    from pymllm.testing.gpu_gate import GpuBusyError, GpuGate
+    from pymllm.pytest_plugin.gpu_gate import GpuBusyError, GpuGate
 
     mode, seconds = lock_of(config)
     if _gate not in config.stash:
@@ -231,7 +231,7 @@ def _limit_of(item: pytest.Item) -> tuple[int, bool] | None:
     marker = item.get_closest_marker("gpu_memory_limit")
     if marker is None:
         return None
-    from pymllm.testing.gpu_memory import parse_bytes
+    from pymllm.instrument.gpu_memory import parse_bytes
 
     def read(size: int | str, *, whole_device: bool = False) -> tuple[int, bool]:
         return parse_bytes(size), whole_device
@@ -240,7 +240,7 @@ def _limit_of(item: pytest.Item) -> tuple[int, bool] | None:
 
 
 def _make_memory() -> GpuMemory:
-    from pymllm.testing.gpu_memory import GpuMemory
+    from pymllm.instrument.gpu_memory import GpuMemory
 
     return GpuMemory()
 
@@ -249,7 +249,7 @@ def _report(
     item: pytest.Item, memory: GpuMemory, limit: tuple[int, bool] | None, untouched: str | None
 ) -> None:
     """Put what a test used of each device that it touched into its report and the log."""
-    from pymllm.testing.gpu_memory import record_text
+    from pymllm.instrument.gpu_memory import record_text
 
     for record in memory.touched():
         verdict = None if limit is None else record.judge(*limit)
@@ -265,7 +265,7 @@ def _log(
     path = log_of(item.config)
     if path is None:
         return
-    from pymllm.testing.gpu_memory import make_line
+    from pymllm.instrument.gpu_memory import make_line
 
     line = make_line(item.nodeid, os.environ.get("PYTEST_XDIST_WORKER", "main"), record, verdict, untouched)
     file = os.open(path, os.O_WRONLY | os.O_APPEND)

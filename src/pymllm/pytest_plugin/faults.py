@@ -14,7 +14,7 @@ from pymllm.pytest_plugin.promises import note_health
 from pymllm.pytest_plugin.settings import is_worker, needs_gpu, timeout_of
 
 if TYPE_CHECKING:
-    from pymllm.testing.gpu_health import GpuHealth
+    from pymllm.pytest_plugin.gpu_health import GpuHealth
 
 _dead: pytest.StashKey[str] = pytest.StashKey()
 _health: pytest.StashKey[GpuHealth] = pytest.StashKey()
@@ -45,7 +45,7 @@ def own_faults(item: pytest.Item) -> Iterator[None]:
 def _fault_of(item: pytest.Item) -> str | None:
     if not needs_gpu(item) or _dead in item.config.stash:
         return None
-    from pymllm.testing.gpu_fault import wait_for_gpus
+    from pymllm.pytest_plugin.gpu_fault import wait_for_gpus
 
     fault = wait_for_gpus()
     if fault is not None and fault.is_deadly:
@@ -58,7 +58,7 @@ def look_at_health(item: pytest.Item) -> None:
     if _health in item.config.stash:
         item.config.stash[_health].take()
         return
-    from pymllm.testing.gpu_health import GpuHealth
+    from pymllm.pytest_plugin.gpu_health import GpuHealth
 
     item.config.stash[_health] = GpuHealth()
 

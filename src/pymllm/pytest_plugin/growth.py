@@ -22,7 +22,7 @@ def judge_epochs(item: pytest.Item, work: Callable[[], object], **options: Any) 
     verdict = run_epochs(work, **options)
     section = str(verdict)
     if verdict.leaking:
-        from pymllm.testing.gpu_use import process_name, who_holds
+        from pymllm.pytest_plugin.gpu_use import process_name, who_holds
 
         section += f"\nin {process_name(os.getpid())}; of the GPU's memory: {who_holds()}"
     item.add_report_section("call", "leaks", section)

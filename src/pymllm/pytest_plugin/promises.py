@@ -22,7 +22,7 @@ from pymllm.pytest_plugin.settings import (
 )
 
 if TYPE_CHECKING:
-    from pymllm.testing.gpu_use import GpuTouch, MemoryReturn
+    from pymllm.pytest_plugin.gpu_use import GpuTouch, MemoryReturn
 
 _UNJUDGED = "pymllm unjudged"
 _UNTOUCHED = "pymllm untouched"
@@ -37,7 +37,7 @@ _return: pytest.StashKey[list[MemoryReturn]] = pytest.StashKey()
 
 def look_before(item: pytest.Item) -> None:
     """Read the state of the GPU before the fixtures of a test run, so that a later look can compare."""
-    from pymllm.testing.gpu_use import GpuTouch
+    from pymllm.pytest_plugin.gpu_use import GpuTouch
 
     item.stash[_touch] = GpuTouch()
     if seconds_of(item.config) is not None:
@@ -65,7 +65,7 @@ def expects_memory(item: pytest.Item) -> bool:
 def expect_memory(item: pytest.Item) -> None:
     """Read how much memory is in use, of which the test may leave no more."""
     from pymllm.instrument.nvml_device import visible_devices
-    from pymllm.testing.gpu_use import MemoryReturn
+    from pymllm.pytest_plugin.gpu_use import MemoryReturn
 
     if _return in item.stash:
         return
@@ -79,7 +79,7 @@ def wait_for_memory(
     item: pytest.Item, seconds: float | None, *, has_failed: bool, is_over: bool, **options: Any
 ) -> None:
     """Wait until a test's memory has come back; if it does not, fail the test and say who has it."""
-    from pymllm.testing.gpu_use import SECONDS
+    from pymllm.pytest_plugin.gpu_use import SECONDS
 
     __tracebackhide__ = True
     memories = item.stash[_return]

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pymllm.conformance.documents.campaigns import SoakDocument
-from pymllm.conformance.documents.faults import FaultsDocument
-from pymllm.conformance.documents.programs import JudgementDocument
-from pymllm.conformance.documents.replays import ReplayDocument
-from pymllm.conformance.documents.runs import FAIL_ON, DiffDocument, FigureChange, FindingChange, LawChange
-from pymllm.conformance.documents.searches import VerifyDocument
+from pymllm.documents.campaigns import SoakDocument
+from pymllm.documents.faults import FaultsDocument
+from pymllm.documents.programs import JudgementDocument
+from pymllm.documents.replays import ReplayDocument
+from pymllm.documents.runs import FAIL_ON, DiffDocument, FigureChange, FindingChange, LawChange
+from pymllm.documents.searches import VerifyDocument
 from pymllm.errors import UsageError
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import Run, grouped

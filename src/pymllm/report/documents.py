@@ -17,21 +17,21 @@ from typing import Any
 
 from msgspec import Struct
 
-from pymllm.conformance.documents.campaigns import SoakDocument
-from pymllm.conformance.documents.curves import CurveDocument
-from pymllm.conformance.documents.faults import FaultsDocument, VectorsDocument
-from pymllm.conformance.documents.replays import ReplayDocument
-from pymllm.conformance.documents.runs import GoalsDocument
-from pymllm.conformance.documents.searches import CompareDocument, VerifyDocument
-from pymllm.conformance.soak.drift import Drift, DriftVerdict, MemoryCourse
-from pymllm.conformance.soak.merging import merge_ledgers
-from pymllm.conformance.soak.totals import Totals
+from pymllm.documents.campaigns import SoakDocument
+from pymllm.documents.curves import CurveDocument
+from pymllm.documents.faults import FaultsDocument, VectorsDocument
+from pymllm.documents.replays import ReplayDocument
+from pymllm.documents.runs import GoalsDocument
+from pymllm.documents.searches import CompareDocument, VerifyDocument
 from pymllm.instrument.documents import DoctorDocument
 from pymllm.instrument.peer_comparison import PeerComparison
 from pymllm.instrument.reading import Reading
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.records import Curve, Figure, Gpu, Histogram, Machine, RunHeader, make_machine
 from pymllm.report.store import read_as
+from pymllm.soak.drift import Drift, DriftVerdict, MemoryCourse
+from pymllm.soak.merging import merge_ledgers
+from pymllm.soak.totals import Totals
 from pymllm.text_file import cut
 
 # -- documents -----------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class Ledger:
 
 
 def read_ledger_file(*paths: Path) -> Ledger:
-    """Read a ledger, or several as one; errors as of `pymllm.conformance.soak.ledger.read_ledger`."""
+    """Read a ledger, or several as one; errors as of `pymllm.soak.ledger.read_ledger`."""
     merged = merge_ledgers(paths)
     headers, conflicts = merged.headers, merged.conflicts
     totals = Totals(headers)

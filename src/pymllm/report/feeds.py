@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from xml.etree import ElementTree
 
-from pymllm.conformance.documents.campaigns import SoakDocument, SoakedAdapter
-from pymllm.conformance.documents.faults import FaultsDocument
-from pymllm.conformance.documents.searches import AdapterRow, LawRow, ViolationRow
+from pymllm.documents.campaigns import SoakDocument, SoakedAdapter
+from pymllm.documents.faults import FaultsDocument
+from pymllm.documents.searches import AdapterRow, LawRow, ViolationRow
 from pymllm.errors import InvariantViolation
 from pymllm.instrument.openmetrics import Family, Sample, make_text
 from pymllm.oracle.verdicts import Verdict

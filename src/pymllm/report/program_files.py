@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from pymllm.conformance.documents.campaigns import SoakDocument
-from pymllm.conformance.documents.searches import VerifyDocument
+from pymllm.documents.campaigns import SoakDocument
+from pymllm.documents.searches import VerifyDocument
 from pymllm.history.files import FORMAT
 from pymllm.report.documents import AnyDocument
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from pymllm.conformance.documents.campaigns import SoakDocument
-from pymllm.conformance.documents.faults import FaultsDocument
+from pymllm.documents.campaigns import SoakDocument
+from pymllm.documents.faults import FaultsDocument
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import BAD, GOOD, UNKNOWN
 from pymllm.report.changes import find_since, is_fixed, newest_changes

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain, pairwise
 
-from pymllm.conformance.documents.campaigns import SoakDocument
-from pymllm.conformance.documents.curves import CurveDocument
-from pymllm.conformance.documents.faults import FaultsDocument
-from pymllm.conformance.documents.replays import ReplayDocument, ReplayRun
-from pymllm.conformance.documents.searches import VerifyDocument
+from pymllm.documents.campaigns import SoakDocument
+from pymllm.documents.curves import CurveDocument
+from pymllm.documents.faults import FaultsDocument
+from pymllm.documents.replays import ReplayDocument, ReplayRun
+from pymllm.documents.searches import VerifyDocument
 from pymllm.errors import UsageError
 from pymllm.instrument.peer_comparison import PeerComparison
 from pymllm.report.documents import AnyDocument, GpuBenchmarksDocument

@@ -9,14 +9,8 @@ from pathlib import Path
 import pytest
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.adapters.registry import (
-    OWN,
-    PEERS,
-    AdapterEntry,
-    find_adapter,
-    load_adapter,
-    make_adapter,
-)
+from pymllm.adapters.entry import AdapterEntry
+from pymllm.adapters.registry import OWN, PEERS, find_adapter, load_adapter, make_adapter
 from pymllm.errors import AdapterError, UsageError
 from pymllm.faults.adapters import FAULTY
 from pymllm.history.files import Config

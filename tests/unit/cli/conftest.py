@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.conformance.adapter_calls import EndedConversation
-from pymllm.conformance.documents.searches import LawRow
-from pymllm.conformance.results import AdapterResult, MachineResult, VerifyReport, law_row
-from pymllm.conformance.search import Crash
-from pymllm.conformance.shrinker import Finding
+from pymllm.documents.searches import LawRow
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import AllocRows, Clear
 from pymllm.history.outcomes import Done, Outcome, Slots
+from pymllm.machines.adapter_calls import EndedConversation
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.verdicts import Verdict
+from pymllm.search.results import AdapterResult, MachineResult, VerifyReport, law_row
+from pymllm.search.search import Crash
+from pymllm.search.shrinker import Finding
 
 SAID = EndedConversation("hung", "> hello\n")
 

@@ -11,10 +11,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pymllm.cli.schema import make_schema
-from pymllm.conformance import releases
-from pymllm.conformance.documents.programs import ReleaseRow
+from pymllm.documents.programs import ReleaseRow
 from pymllm.errors import UsageError
 from pymllm.history.files import Header, History, Step, write_history
+from pymllm.search import releases
 from tests.unit.cli.typed import refused, typed
 from tests.unit.finding import DIRTY, ROWS
 from tests.unit.releases import CLEANS, KEEPS, take_from, write_wheels

@@ -16,9 +16,9 @@ from pymllm.cli import main
 from pymllm.cli.check_protocol import check_protocols
 from pymllm.cli.check_protocol import make_protocol_text as make_text
 from pymllm.cli.schema import make_schema
-from pymllm.conformance.documents.programs import Exchange
-from pymllm.conformance.protocol_check import ProtocolReport
+from pymllm.documents.programs import Exchange
 from pymllm.errors import AdapterError
+from pymllm.search.protocol_check import ProtocolReport
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "protocol" / "page_cache.py"
 

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from pymllm.cli import main
 from pymllm.cli.compare import make_text
 from pymllm.cli.schema import make_schema
-from pymllm.conformance.results import SavedFiles, VerifyReport
 from pymllm.oracle.laws import find_law
+from pymllm.search.results import SavedFiles, VerifyReport
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "protocol" / "page_cache.py"
 

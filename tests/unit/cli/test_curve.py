@@ -12,14 +12,14 @@ from jsonschema import Draft202012Validator
 
 from pymllm.cli.curve import make_text
 from pymllm.cli.schema import make_schema
-from pymllm.conformance import curves
-from pymllm.conformance.curve_plan import CurvePlan
-from pymllm.conformance.curves import run_curve
-from pymllm.workloads.curve import LruCurve
+from pymllm.replay import curves
+from pymllm.replay.curve import LruCurve
+from pymllm.replay.curve_plan import CurvePlan
+from pymllm.replay.curves import run_curve
+from pymllm.replay.serial import SerialConfig, replay_serially
+from pymllm.traces.trace_file import write_trace
 from pymllm.workloads.request import Request
-from pymllm.workloads.serial import SerialConfig, replay_serially
 from pymllm.workloads.synthetic import make_requests
-from pymllm.workloads.trace_file import write_trace
 from tests.unit.cli.typed import typed
 
 curve = partial(typed, "curve")

@@ -1,4 +1,4 @@
-"""What commands print with ``--json``: the records of `pymllm.conformance.documents`, and their schemas."""
+"""What commands print with ``--json``: the records of `pymllm.documents`, and their schemas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pymllm.cli.schema import SCHEMAS, make_schema
-from pymllm.conformance.documents.runs import DOCUMENTS, read_as, schema_of_document
+from pymllm.documents.runs import DOCUMENTS, read_as, schema_of_document
 from tests.unit.cli.typed import typed
 
 WRITTEN = sorted((Path(__file__).parent / "written_by_1").glob("*.json"))

@@ -15,10 +15,10 @@ from msgspec import structs
 from pymllm.cli.faults import make_text
 from pymllm.cli.faults_page import make_page, print_anew, rows_of
 from pymllm.cli.schema import make_schema
-from pymllm.conformance.detection import FaultResult, HuntPlan
-from pymllm.conformance.documents.faults import Detection
-from pymllm.conformance.faults_run import FaultsReport
+from pymllm.documents.faults import Detection
+from pymllm.faults.detection import FaultResult, HuntPlan
 from pymllm.faults.fault import Fault
+from pymllm.faults.hunt import FaultsReport
 from pymllm.faults.table import BUGS, UNPLANTED, find_faults, own_cabinet
 from tests.unit.cli.typed import refused, typed
 

@@ -16,12 +16,12 @@ from msgspec import structs
 
 from pymllm.cli.judge import make_judgement, make_text
 from pymllm.cli.schema import make_schema
-from pymllm.conformance.documents.programs import JudgementDocument
-from pymllm.conformance.program import run_program
+from pymllm.documents.programs import JudgementDocument
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, Span, WriteRow
 from pymllm.history.outcomes import Done, Outcome, Table, Unsupported
+from pymllm.search.program import run_program
 from tests.unit.cli.typed import refused, typed
 
 CONFIG = {"max_reqs": 1, "max_context_len": 2}

@@ -10,9 +10,9 @@ from pymllm.adapters.process.messages import read_answer
 from pymllm.cli import compare, verify
 from pymllm.cli.check_protocol import make_protocol_text
 from pymllm.cli.tables import limit_line
-from pymllm.conformance.documents.programs import Exchange, Introduced, ProgramRow
-from pymllm.conformance.documents.searches import LimitRow
-from pymllm.conformance.results import SavedFiles, VerifyReport
+from pymllm.documents.programs import Exchange, Introduced, ProgramRow
+from pymllm.documents.searches import LimitRow
+from pymllm.search.results import SavedFiles, VerifyReport
 
 LIMIT = LimitRow("write_row", "it is hard", 2, 38, 3, {"max_reqs": 1}, "program")
 TOLD = "write_row: 2 steps not done of 40 (it is hard); step 3 of a program on max_reqs 1, which --json has"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pymllm.conformance.adapter_calls import build_adapter
-from pymllm.conformance.examiner import Examiner
 from pymllm.history import operations as ops
 from pymllm.history.files import write_history
+from pymllm.machines.adapter_calls import build_adapter
+from pymllm.machines.examiner import Examiner
 from tests.unit.cli.typed import typed
 
 pytestmark = pytest.mark.usefixtures("work_here")

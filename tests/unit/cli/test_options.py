@@ -12,7 +12,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pymllm.adapters.registry import OWN, PEERS, AdapterEntry
+from pymllm.adapters.entry import AdapterEntry
+from pymllm.adapters.registry import OWN, PEERS
 from pymllm.cli import main, options
 from pymllm.errors import AdapterError, ConversationError
 from pymllm.faults.adapters import FAULTY

@@ -16,7 +16,8 @@ from click.testing import CliRunner, Result
 
 from pymllm import __version__
 from pymllm.cli import main
-from pymllm.cli.program import Program, complain, say
+from pymllm.cli.output import complain, say
+from pymllm.cli.program import Program
 from pymllm.errors import TraceError
 from tests.child_processes import interrupt, left_of
 
@@ -190,7 +191,7 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
 
 
 BROKEN_LAW = (
-    "import click; from pymllm.cli.program import Program, complain; "
+    "import click; from pymllm.cli.output import complain; from pymllm.cli.program import Program; "
     "program = Program('p'); program.add_command(click.Command('do', callback=lambda: complain('E3') or 1)); "
     "program.main(['do'])"
 )

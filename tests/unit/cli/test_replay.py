@@ -21,16 +21,16 @@ from msgspec import structs
 
 from pymllm.cli.replay_table import make_curves, make_text
 from pymllm.cli.schema import make_schema
-from pymllm.conformance.documents.replays import CacheTime, ReplayViolation
-from pymllm.conformance.replay_cells import Replayed
-from pymllm.conformance.replay_grid import run_grid
-from pymllm.conformance.replay_plan import ReplayPlan
-from pymllm.conformance.replays import run_plan
+from pymllm.documents.replays import CacheTime, ReplayViolation
 from pymllm.errors import InvariantViolation
+from pymllm.replay.cells import Replayed
+from pymllm.replay.grid import run_grid
+from pymllm.replay.plan import ReplayPlan
+from pymllm.replay.replays import run_plan
+from pymllm.traces.trace_file import write_trace
 from pymllm.workloads.synthetic import make_requests
-from pymllm.workloads.trace_file import write_trace
 from tests.unit.cli.typed import typed
-from tests.unit.conformance.test_replays import BASE, points
+from tests.unit.replay.test_replays import BASE, points
 
 NO_REQUEST = "the file holds no request; expected one JSON object per line\n"
 

@@ -16,9 +16,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pymllm.cli.schema import make_schema
-from pymllm.conformance import replays, workers
+from pymllm.replay import replays
+from pymllm.traces.trace_file import write_trace
+from pymllm.work import workers
 from pymllm.workloads.synthetic import make_requests
-from pymllm.workloads.trace_file import write_trace
 from tests.unit.cli.test_replay import ctrl_c
 from tests.unit.cli.typed import refused, typed
 

@@ -11,9 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pymllm.cli.schema import make_schema
-from pymllm.conformance.program import run_program
 from pymllm.history.files import Header, History, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
+from pymllm.search.program import run_program
 from tests.unit.cli.typed import refused, typed
 
 PROGRAM = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]

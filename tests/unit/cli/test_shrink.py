@@ -19,18 +19,19 @@ from pymllm.adapters.registry import make_adapter
 from pymllm.cli import main
 from pymllm.cli.schema import make_schema
 from pymllm.cli.shrink import make_document, make_text
-from pymllm.conformance import shrinker, workers
-from pymllm.conformance.acting import FoundViolation, make_machine, with_scenario
-from pymllm.conformance.documents.programs import ShrinkDocument
-from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.conformance.program import play_steps, run_program
-from pymllm.conformance.shrinker import ShrinkRun, shows_again
+from pymllm.documents.programs import ShrinkDocument
 from pymllm.errors import InvariantViolation
 from pymllm.faults.plant import planted
 from pymllm.faults.table import own_cabinet
 from pymllm.history.files import Header, History, PlayedActs, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
+from pymllm.machines.acting import FoundViolation, make_machine, with_scenario
+from pymllm.machines.examiner import Examiner
+from pymllm.machines.lifecycle import LifecycleMachine
+from pymllm.search import shrinker
+from pymllm.search.program import play_steps, run_program
+from pymllm.search.shrinker import ShrinkRun, shows_again
+from pymllm.work import workers
 from tests.unit.cli.typed import refused, typed
 from tests.unit.finding import found_by
 
@@ -329,4 +330,4 @@ def test_the_document_has_both_sizes(run: ShrinkRun) -> None:
     assert document["before"] == {"operations": 4, "tokens": 0, "config": config}
     assert document["after"]["config"] == {"max_reqs": 1, "max_context_len": 1}
     assert (document["programs"], document["seconds"]) == (1_234, 5.67)
-    assert document["program"].startswith("from pymllm.conformance.program import run_program")
+    assert document["program"].startswith("from pymllm.search.program import run_program")

@@ -22,7 +22,8 @@ from rich.console import Console
 from pymllm.adapters.registry import OWN
 from pymllm.cli import main
 from pymllm.cli.schema import make_schema
-from pymllm.cli.soak import SoakOptions, rate
+from pymllm.cli.soak import rate
+from pymllm.cli.soak_options import SoakOptions
 from pymllm.cli.soak_table import (
     describe_drifts,
     describe_progress,
@@ -30,25 +31,26 @@ from pymllm.cli.soak_table import (
     progress_table,
     soak_display,
 )
-from pymllm.conformance.shards import Shard
-from pymllm.conformance.shrinker import Finding
-from pymllm.conformance.smoke import SmokeFailure
-from pymllm.conformance.soak import campaign
-from pymllm.conformance.soak.campaign import SoakPlan
-from pymllm.conformance.soak.drift import Drift, DriftVerdict
-from pymllm.conformance.soak.ledger import FILE, Failure, Ledger
-from pymllm.conformance.soak.merging import Conflict
-from pymllm.conformance.soak.results import SoakReport
-from pymllm.conformance.soak.schedule import seed_of
-from pymllm.conformance.soak.totals import Totals
+from pymllm.documents.campaigns import Failure
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import AllocRows
 from pymllm.history.outcomes import Outcome, Slots
+from pymllm.machines.smoke import SmokeFailure
 from pymllm.report.records import Curve, Document, Program
 from pymllm.report.store import read_run
+from pymllm.search.shrinker import Finding
+from pymllm.soak import campaign
+from pymllm.soak.campaign import SoakPlan
+from pymllm.soak.drift import Drift, DriftVerdict
+from pymllm.soak.ledger import FILE, Ledger
+from pymllm.soak.merging import Conflict
+from pymllm.soak.results import SoakReport
+from pymllm.soak.schedule import seed_of
+from pymllm.soak.totals import Totals
+from pymllm.work.shards import Shard
 from tests.unit.cli.typed import Terminal, refused, typed
-from tests.unit.conformance.soak.test_ledger import HEADER, RECORD
+from tests.unit.soak.test_ledger import HEADER, RECORD
 
 SHORT = ("--adapter", "rows", "--operations", "400", "--longest", "200", "--seed", "3", "--jobs", "1")
 

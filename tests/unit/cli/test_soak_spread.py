@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from pymllm.campaign import shard_task, spread
-from pymllm.campaign.plan import FILE, STOP, read_plan
-from pymllm.campaign.shard_task import PlayedShard, ShardTask
-from pymllm.campaign.spread import Progress
 from pymllm.cli import soak_spread
 from pymllm.cli.schema import make_schema
 from pymllm.cli.soak_spread import describe_spread, spread_display
 from pymllm.cli.tables import BETWEEN_LINES
-from pymllm.conformance.soak import findings
+from pymllm.soak import findings
+from pymllm.soak.spread import shard_task, spread
+from pymllm.soak.spread.plan import FILE, STOP, read_plan
+from pymllm.soak.spread.shard_task import PlayedShard, ShardTask
+from pymllm.soak.spread.spread import Progress
 from tests.unit.cli.typed import Terminal, refused, typed
 
 ENGINE = f"{__name__}:engine"

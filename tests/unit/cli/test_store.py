@@ -9,10 +9,10 @@ import click
 import pytest
 
 from pymllm.cli.store import refuse_own_input, save_text
-from pymllm.conformance.documents.campaigns import SoakDocument
-from pymllm.conformance.documents.faults import FaultsDocument
-from pymllm.conformance.documents.replays import ReplayDocument
-from pymllm.conformance.documents.searches import CompareDocument, VerifyDocument
+from pymllm.documents.campaigns import SoakDocument
+from pymllm.documents.faults import FaultsDocument
+from pymllm.documents.replays import ReplayDocument
+from pymllm.documents.searches import CompareDocument, VerifyDocument
 from pymllm.instrument.documents import DoctorDocument
 from pymllm.report.loading import Run, load_runs
 from tests.unit.cli.typed import typed

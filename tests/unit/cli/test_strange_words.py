@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from pymllm.cli import tables
-from pymllm.cli.program import say
+from pymllm.cli.output import say
 from pymllm.cli.report import FORMATS
 from tests.unit.cli.typed import Terminal, typed
 from tests.unit.report import samples

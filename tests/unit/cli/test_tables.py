@@ -14,9 +14,9 @@ import pytest
 
 from pymllm.cli import tables
 from pymllm.cli.tables import draw, make_table, progress_bar
-from pymllm.conformance.program import rerun_history
 from pymllm.history.files import Header, History, Step, write_history
 from pymllm.history.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
+from pymllm.search.program import rerun_history
 from tests.unit.cli.typed import Terminal, typed
 
 

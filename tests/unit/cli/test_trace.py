@@ -13,11 +13,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pymllm.cli.schema import make_schema
-from pymllm.workloads.traces.registry import written_lines
+from pymllm.traces.registry import written_lines
 from tests.unit.cli.typed import refused, typed
-from tests.unit.workloads.trace_words import SMALL, random_trace, read, renumbered
+from tests.unit.traces.trace_words import SMALL, random_trace, read, renumbered
 
-TOKENIZER = "tests.unit.workloads.trace_words:encode"
+TOKENIZER = "tests.unit.traces.trace_words:encode"
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_synthetic_trace_is_written_and_compared(tmp_path: Path) -> None:
 
 def test_a_fit_to_a_part_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has more requests than are fitted knows it."""
-    monkeypatch.setattr("pymllm.workloads.traces.synthesis.FITTED_MAX", 2)
+    monkeypatch.setattr("pymllm.traces.synthesis.FITTED_MAX", 2)
     done = typed("trace", "synthesize", SMALL / "mooncake.jsonl", "-o", tmp_path / "s.jsonl")
     assert "pymllm: fitted to the first 2 of 3 requests" in done.stderr
 

@@ -24,13 +24,13 @@ from pymllm.cli.schema import make_schema
 from pymllm.cli.search_files import save_programs
 from pymllm.cli.tables import explain
 from pymllm.cli.verify import PROFILE_NAMES, make_junit, make_text, name_laws, plan_search
-from pymllm.conformance.machines import CI, DEEP, DEV, PROFILES
-from pymllm.conformance.results import SavedFiles, VerifyReport
-from pymllm.conformance.workers import Task
 from pymllm.history.files import load_history
+from pymllm.machines.registry import CI, DEEP, DEV, PROFILES
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import find_law
+from pymllm.search.results import SavedFiles, VerifyReport
 from pymllm.signals import Terminated
+from pymllm.work.workers import Task
 from tests.unit.cli.typed import typed
 
 FEW = ("--examples", "12", "--jobs", "1", "--profile", "dev")
@@ -111,7 +111,7 @@ def test_what_is_left_unfinished_is_not_called_the_smallest(
 ) -> None:
     """Two programs are not enough to make one small."""
     monkeypatch.setitem(PROFILES, "dev", dataclasses.replace(DEV, shrinks=2))
-    monkeypatch.setattr("pymllm.conformance.shrinker._PLAYS", 2)
+    monkeypatch.setattr("pymllm.search.shrinker._PLAYS", 2)
     arguments = ("--adapter", f"{tiny}:KeepsEntries", *FEW)
     text = verify(*arguments).stdout
     assert "    program    perhaps not the smallest: the search for smaller ones" in text
@@ -583,7 +583,7 @@ P2  VIOLATED by my.rows:Rows: a freed row is zero, and is freed once
     again      pymllm rerun runs/P2.jsonl --adapter my.rows:Rows
                pymllm judge runs/P2.jsonl
     program
-        from pymllm.conformance.program import run_program
+        from pymllm.search.program import run_program
         from pymllm.history.operations import AllocRows, Clear
 
         run_program(
@@ -701,7 +701,7 @@ def test_the_document_has_what_the_table_has(report: VerifyReport) -> None:
     ]
     broken, fine, gone = document["adapters"]
     assert [row["file"] for row in broken["violations"]] == ["runs/P2.jsonl", "runs/P3.jsonl"]
-    assert broken["violations"][0]["program"].startswith("from pymllm.conformance.program import run_program")
+    assert broken["violations"][0]["program"].startswith("from pymllm.search.program import run_program")
     assert (broken["violations"][0]["step"], broken["violations"][0]["config"]) == (2, {"max_reqs": 3})
     assert [row["rerun_shows_it"] for row in broken["violations"]] == [True, False]
     crash = {"file": "runs/crash.jsonl", "ended": None, "conversation": None}

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 
 from pymllm.cli.schema import make_schema
 from pymllm.cli.shard_table import make_text
-from pymllm.conformance.documents.shards import BrokenLaw, ShardDocument
+from pymllm.documents.shards import BrokenLaw, ShardDocument
 from tests.child_processes import left_of
 from tests.unit.cli.typed import refused, typed
 
@@ -166,13 +166,13 @@ def test_results_that_do_not_count_are_told(tiny: str, monkeypatch: pytest.Monke
     """Of another version: by verify, and by faults."""
     words = ("verify", "--adapter", f"{tiny}:TinyRows", *FEW, "--keep", "kept")
     assert typed(*words).exit_code == 0
-    monkeypatch.setattr("pymllm.conformance.kept.build_version", lambda: "another")
+    monkeypatch.setattr("pymllm.work.kept.build_version", lambda: "another")
     result = typed(*words)
     assert (result.exit_code, result.stderr.count("\n")) == (0, 1)
     assert result.stderr.startswith("pymllm: kept: 2 of 2 results do not count here, for they were made with")
     assert "kept from an earlier run" not in result.stdout
     assert typed("faults", "B116", "--keep", "kept").stderr == ""  # searches are other work
-    monkeypatch.setattr("pymllm.conformance.kept.build_version", lambda: "a third one")
+    monkeypatch.setattr("pymllm.work.kept.build_version", lambda: "a third one")
     result = typed("faults", "B116", "--keep", "kept")
     assert result.stderr.startswith("pymllm: kept: 1 of 1 results do not count here")
 

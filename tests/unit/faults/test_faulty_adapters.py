@@ -7,7 +7,8 @@ import pickle
 
 import pytest
 
-from pymllm.adapters.registry import OWN, AdapterEntry, find_adapter, load_adapter, make_adapter
+from pymllm.adapters.entry import AdapterEntry
+from pymllm.adapters.registry import OWN, find_adapter, load_adapter, make_adapter
 from pymllm.faults import adapters
 from pymllm.faults.adapters import FAULTY, Faulty
 from pymllm.history import operations as ops

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from typing import Any
 
 import pytest
 
 from pymllm.adapters.registry import find_adapter, load_adapter
+from pymllm.documents.faults import SEARCHERS
 from pymllm.errors import UsageError
 from pymllm.faults.adapters import FAULTY
-from pymllm.faults.fault import ANY, EVIDENCE, SEARCHERS, Bug, Fault
+from pymllm.faults.fault import ANY, EVIDENCE, Bug, Fault
 from pymllm.faults.plant import planted
 from pymllm.faults.table import (
     BUGS,
@@ -180,10 +180,3 @@ def test_faults_are_found_by_their_ids() -> None:
     assert find_faults([], PLANTED) == PLANTED
     with pytest.raises(UsageError, match="no fault 'B999'"):
         find_faults(["B999"], PLANTED)
-
-
-@pytest.mark.parametrize(("former", "name"), [("fault", "fault"), ("planting", "plant")])
-def test_tables_that_import_by_the_former_names_still_load(former: str, name: str) -> None:
-    """They get the very classes."""
-    by_former_name = importlib.import_module(f"pymllm.adapters.cabinet.{former}")
-    assert by_former_name is importlib.import_module(f"pymllm.faults.{name}")

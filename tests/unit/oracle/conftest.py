@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pymllm.adapters.own_blocks import Blocks
-from pymllm.conformance.program import run_program
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
 from pymllm.oracle.judge import judge_steps
+from pymllm.search.program import run_program
 
 
 @pytest.fixture

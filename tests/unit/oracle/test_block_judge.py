@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from pymllm.adapters.own_blocks import Blocks
-from pymllm.conformance.program import run_program
 from pymllm.errors import ProgramError
 from pymllm.history.operations import (
     AllocBlocks,
@@ -39,6 +38,7 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import BlockBooks, Done, Effect, Failed, Number, Outcome, Slots, States
 from pymllm.oracle.judge import judge_steps
+from pymllm.search.program import run_program
 
 # -- The judge of blocks, slots and states: views, copies and resets, and what each wrong outcome breaks -----
 

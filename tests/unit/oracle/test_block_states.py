@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pymllm.adapters.own_blocks import Blocks
-from pymllm.conformance.program import run_program
 from pymllm.errors import ProgramError
 from pymllm.history.files import Header
 from pymllm.history.operations import (
@@ -32,6 +31,7 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import Done, Effect, Failed, FoundSlots, NoRoom, Outcome, Slots
 from pymllm.oracle.judge import judge_steps, make_judge
+from pymllm.search.program import run_program
 
 # -- The judge of slots: good programs, and what each wrong outcome of them breaks ---------------------------
 

@@ -124,7 +124,7 @@ def test_what_is_expected_is_asked_for_by_header_or_by_its_parts() -> None:
 def spelled_names() -> set[str]:
     """Every name that a call of ``meet`` spells out, or a function tells of that says what was met."""
     found = set()
-    for path in (*(SOURCE / "oracle").rglob("*.py"), *(SOURCE / "conformance").glob("*.py")):
+    for path in (*(SOURCE / "oracle").rglob("*.py"), *(SOURCE / "machines").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("meet") and node.args:
                 found |= _texts(node.args[0])

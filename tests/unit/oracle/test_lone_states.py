@@ -10,8 +10,6 @@ import pytest
 from told_program import ToldProgram
 
 from pymllm.adapters.base import BaseAdapter
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Config
 from pymllm.history.operations import (
@@ -41,6 +39,8 @@ from pymllm.history.outcomes import (
     Result,
     Slots,
 )
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.prefix import PrefixMachine
 
 NAME = f"{__name__}:LoneStates"
 

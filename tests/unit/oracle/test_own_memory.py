@@ -9,8 +9,6 @@ import pytest
 from told_program import ToldProgram
 
 from pymllm.adapters.base import BaseAdapter
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import Evict, Insert, Inspect, Lock, Match, Reset, Unlock
@@ -26,6 +24,8 @@ from pymllm.history.outcomes import (
     NoRoom,
     Result,
 )
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.prefix import PrefixMachine
 from pymllm.oracle.judge import make_judge
 
 NAME = f"{__name__}:OwnMemory"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from told_program import HYBRID, ToldProgram
 
-from pymllm.conformance.replay_plan import knows_policy
 from pymllm.errors import ProgramError
 from pymllm.history.files import Header
 from pymllm.history.operations import Evict, Insert, Inspect, Key, Lock, Match, Unlock
@@ -16,6 +15,7 @@ from pymllm.history.outcomes import Effect
 from pymllm.mem_cache.tree.eviction_policy import POLICIES
 from pymllm.oracle.judge import make_judge
 from pymllm.oracle.models.policy_ranks import POLICY_RANKS
+from pymllm.replay.plan import knows_policy
 
 
 def three_leaves(policy: str, adapter: str = "radix", **config: Any) -> ToldProgram:

@@ -10,9 +10,6 @@ import msgspec
 import pytest
 
 from pymllm.adapters.base import BaseAdapter
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.block_machine import BlockMachine
-from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Config
 from pymllm.history.operations import (
@@ -27,8 +24,11 @@ from pymllm.history.operations import (
     StampBlocks,
 )
 from pymllm.history.outcomes import BlockBooks, Done, Effect, NoRoom, Result, Slots
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.blocks import BlockMachine
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws.block_kind import GOALS
+from pymllm.search.program import run_program
 
 NAME = f"{__name__}:Trusting"
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pymllm.conformance.soak.drift import MemoryCourse
-from pymllm.conformance.soak.ledger import Failure, Ledger, RunRecord
+from pymllm.documents.campaigns import Failure
 from pymllm.errors import TraceError
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.documents import (
@@ -27,8 +26,10 @@ from pymllm.report.documents import (
 )
 from pymllm.report.program_files import files_of, open_regular, read_programs
 from pymllm.report.records import Figure, Gpu, Histogram, make_machine
-from tests.unit.conformance.soak.test_ledger import HEADER, RECORD
+from pymllm.soak.drift import MemoryCourse
+from pymllm.soak.ledger import Ledger, RunRecord
 from tests.unit.report import samples
+from tests.unit.soak.test_ledger import HEADER, RECORD
 
 # -- documents -------------------------------------------------------------------------------------------
 

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pymllm.conformance.documents.campaigns import SoakDocument
-from pymllm.conformance.documents.searches import VerifyDocument
+from pymllm.documents.campaigns import SoakDocument
+from pymllm.documents.searches import VerifyDocument
 from pymllm.errors import TraceError
 from pymllm.report.documents import GpuMemoryDocument
 from pymllm.report.loading import is_run_or_program, load_runs
 from pymllm.report.records import Document, Figure, Histogram, Program
 from pymllm.report.store import write_run
-from tests.unit.conformance.soak.test_ledger import HEADER as CAMPAIGN
-from tests.unit.conformance.soak.test_ledger import RECORD
 from tests.unit.report import samples
 from tests.unit.report.samples import HEADER
 from tests.unit.report.test_documents import write as write_ledger
 from tests.unit.report.test_store import EACH
+from tests.unit.soak.test_ledger import HEADER as CAMPAIGN
+from tests.unit.soak.test_ledger import RECORD
 
 
 def test_a_run_of_a_store_is_read_whole(tmp_path: Path) -> None:

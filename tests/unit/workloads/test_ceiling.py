@@ -8,9 +8,9 @@ import random
 
 import pytest
 
+from pymllm.replay.serial import SerialConfig, replay_serially
 from pymllm.workloads.ceiling import HitCeiling, belady_hit_tokens
 from pymllm.workloads.request import Request
-from pymllm.workloads.serial import SerialConfig, replay_serially
 
 
 def make_request(number: int, length: int, blocks: tuple[int, ...], namespace: object = None) -> Request:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from pymllm.errors import UsageError
+from pymllm.replay.serial import SerialConfig, replay_serially
 from pymllm.workloads.block_engine import BlockEngine
 from pymllm.workloads.cache_probe import CacheTimes
 from pymllm.workloads.engine import AdmissionRule, Engine
@@ -26,7 +27,6 @@ from pymllm.workloads.engine_watch import Event
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.peak_memory import peak_rss_bytes
 from pymllm.workloads.request import Request
-from pymllm.workloads.serial import SerialConfig, replay_serially
 from pymllm.workloads.source import RandomSource, Stage, TraceSource
 from pymllm.workloads.synthetic import make_requests
 

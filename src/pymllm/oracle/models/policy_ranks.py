@@ -6,13 +6,7 @@ length of a node, has ``None``, and its order is not judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pymllm.oracle.models.prefix_model import Page
-
-Rank = Callable[["Page"], int]
+from pymllm.oracle.models.prefix_model import Rank
 
 POLICY_RANKS: dict[str, Rank | None] = {
     "lru": lambda page: 0,  # of equal ranks the least recent goes first

@@ -11,14 +11,13 @@ that an operation which fails half-way can be judged by what it really did.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
 
 from pymllm.errors import ProgramError
 from pymllm.history.operations import Key, Token
-from pymllm.oracle.models.policy_ranks import Rank
 
 
 class Space(NamedTuple):
@@ -90,6 +89,10 @@ class Page:
     hits: int = 0  # matches whose returned prefix had it (R10)
     locks: int = 0  # holds at or below it (R6)
     swa_locks: int = 0  # those whose window covers it (S6)
+
+
+Rank = Callable[[Page], int]
+"""What an eviction policy goes by: the smallest goes first (R11)."""
 
 
 @dataclass(frozen=True, slots=True)

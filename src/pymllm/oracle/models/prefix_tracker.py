@@ -10,8 +10,8 @@ from pymllm.history.files import Header
 from pymllm.history.operations import Fault, Key, Operation
 from pymllm.history.outcomes import INJECTED, Failed, Outcome
 from pymllm.oracle.models.kind_model import KindModel, Seen
-from pymllm.oracle.models.policy_ranks import Rank, find_rank, known_policies
-from pymllm.oracle.models.prefix_model import Path, PrefixModel, StateEnds, path_of_key
+from pymllm.oracle.models.policy_ranks import find_rank, known_policies
+from pymllm.oracle.models.prefix_model import Path, PrefixModel, Rank, StateEnds, path_of_key
 from pymllm.oracle.models.prefix_seen import Handle, HoldToken
 from pymllm.oracle.models.prefix_victims import Taken
 from pymllm.oracle.models.shown_nodes import ShownNodes

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from shlex import quote
 from statistics import median
 
-from pymllm.conformance.documents.campaigns import DriftRow, FailureRow, SoakDocument, SoakedAdapter
-from pymllm.conformance.documents.faults import Detection, FaultRow, FaultsDocument
+from pymllm.documents.campaigns import DriftRow, FailureRow, SoakDocument, SoakedAdapter
+from pymllm.documents.faults import Detection, FaultRow, FaultsDocument
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import (
     BAD,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pymllm.conformance.documents.runs import FigureChange, FindingChange, LawChange
+from pymllm.documents.runs import FigureChange, FindingChange, LawChange
 from pymllm.report.blocks import BAD, GOOD, UNKNOWN, Cell, Column, Part, Tile, make_table, number
 from pymllm.report.changes import is_fixed, newest_changes, word_of
 from pymllm.report.loading import Run

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pymllm.conformance.documents.curves import CurveDocument, CurveRow
+from pymllm.documents.curves import CurveDocument, CurveRow
 from pymllm.report.blocks import (
     PALETTE,
     UNKNOWN,

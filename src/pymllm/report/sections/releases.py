@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from pymllm.conformance.documents.searches import LawRow, VerifyDocument
+from pymllm.documents.searches import LawRow, VerifyDocument
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import (
     BAD,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-from pymllm.conformance.documents.replays import ReplayDocument, ReplayRun
+from pymllm.documents.replays import ReplayDocument, ReplayRun
 from pymllm.report.blocks import (
     BAD,
     PALETTE,

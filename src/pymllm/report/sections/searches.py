@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from shlex import quote
 from typing import Any
 
-from pymllm.conformance.documents.campaigns import SoakDocument
-from pymllm.conformance.documents.runs import GoalsDocument
-from pymllm.conformance.documents.searches import AdapterRow, LawRow, VerifyDocument, ViolationRow
+from pymllm.documents.campaigns import SoakDocument
+from pymllm.documents.runs import GoalsDocument
+from pymllm.documents.searches import AdapterRow, LawRow, VerifyDocument, ViolationRow
 from pymllm.history.operations import KINDS
 from pymllm.oracle.coverage import GOALS
 from pymllm.oracle.laws.goal import CoverageGoal

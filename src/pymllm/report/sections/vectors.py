@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pymllm.conformance.documents.faults import VectorRow, VectorsDocument
+from pymllm.documents.faults import VectorRow, VectorsDocument
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import (
     BAD,

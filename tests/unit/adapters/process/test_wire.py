@@ -11,11 +11,11 @@ from jsonschema import Draft202012Validator
 from pymllm.adapters.process.messages import Told, read_answer
 from pymllm.adapters.process.wire import make_line, operations_schema, read_line, write_operation
 from pymllm.adapters.registry import OWN, load_adapter, make_adapter
-from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.machines import load_machine, machines_for
 from pymllm.errors import ProgramError
 from pymllm.history import operations as ops
 from pymllm.history.files import History
+from pymllm.machines.acting import drive, make_machine
+from pymllm.machines.registry import load_machine, machines_for
 
 
 def numbers(spans: Sequence[ops.Span]) -> list[int]:

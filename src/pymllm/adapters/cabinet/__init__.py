@@ -1,1 +1,0 @@
-"""Former names of the room `pymllm.faults`: tables of faults that import from here still load."""

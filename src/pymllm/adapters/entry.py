@@ -1,0 +1,48 @@
+"""One line of the list of adapters: what it is called, where it is, what it adapts, and what it needs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterEntry:
+    """An adapter that ``--adapter`` finds by a name.
+
+    A plug-in makes its own with keywords, as docs/verify.md has it; all but the first three may be left out.
+    """
+
+    name: str  # for ``--adapter``; no colon, which separates module and class
+    place: str  # ``"module:Class"``, imported only when the adapter is used
+    summary: str  # what it adapts, in a few words
+    package: str = ""  # module that must be importable, beyond what pymllm needs; empty for none
+    distribution: str = ""  # what that is called where its version is asked for; empty for the same name
+    install: str = ""  # what brings the package, as a sentence without its end
+    variable: str = ""  # environment variable that names a checkout, where it needs one
+    checkout: str = ""  # which checkout, or where that is written
+    tool: str = ""  # program on the PATH that it needs, such as a compiler
+    tool_from: str = ""  # what brings the program
+    needs_torch: bool = False  # whether it needs pymllm[torch]
+
+    def find_missing(self) -> str | None:
+        """Say which package, checkout or program is missing, and what brings it; ``None`` where none is."""
+        if self.variable and not os.environ.get(self.variable):
+            which = f" ({self.checkout})" if self.checkout else ""
+            return f"{self.name} needs a checkout: {self.variable} is to name its folder{which}"
+        if self.tool and shutil.which(self.tool) is None:
+            return f"{self.name} needs {self.tool}, which is not on the PATH{_way_out(self.tool_from)}"
+        if not self.package or importlib.util.find_spec(self.package) is not None:
+            return None
+        return f"{self.name} needs {self.package}, which is not installed{_way_out(self.install)}"
+
+    @property
+    def released_as(self) -> str:
+        """Name of the distribution that its implementation comes in; empty where it needs none."""
+        return self.distribution or self.package
+
+
+def _way_out(text: str) -> str:
+    return f"; {text}" if text else ""

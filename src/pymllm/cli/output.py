@@ -1,0 +1,65 @@
+"""Lines that a command prints, on standard output and standard error, whatever a terminal or a pipe takes."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TextIO
+
+import click
+
+from pymllm.text_file import escaped as escaped  # for the commands
+
+WORDS = "pymllm.words"
+"""Under this name a command's context has what was typed, word by word."""
+
+UNWRITTEN = "pymllm.unwritten"
+"""Under this name a command's context has whether a file that was asked for could not be written."""
+
+_LONGEST = 4_000  # characters of what a file or a program of somebody's may have a part in
+_TAB, _STYLE_OR_TAB = re.compile("(\t)"), re.compile("(\t|\x1b\\[[0-9;]*m)")
+
+
+def say(text: str, *, styled: bool = False) -> None:
+    """Print lines on standard output, with escapes for what its encoding lacks and for control characters.
+
+    With ``styled``, what `pymllm.cli.tables.draw` makes of bold and coloured words is kept.
+    """
+    kept = _STYLE_OR_TAB if styled else _TAB
+    shown = (
+        # Pieces and what is kept take turns.
+        "".join(piece if place % 2 else escaped(piece) for place, piece in enumerate(kept.split(line)))
+        for line in text.rstrip("\n").split("\n")
+    )
+    click.echo(_printable("\n".join(shown), sys.stdout.encoding))
+
+
+def complain(message: str) -> None:
+    """Print one line on standard error, as far as there is one; of a very long one how it begins and ends."""
+    if len(message) > _LONGEST:  # as where a file names a million slots
+        message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 4 :]}"
+    tell_error(f"pymllm: {escaped(message)}")
+
+
+def tell_error(text: str) -> None:
+    """Print a text on standard error, as far as there is one."""
+    if sys.stderr is None:
+        return
+    try:
+        click.echo(_printable(text.rstrip("\n"), sys.stderr.encoding), err=True)
+    except OSError:
+        let_go_of(sys.stderr)
+
+
+def _printable(text: str, encoding: str | None) -> str:
+    """Escape what cannot be printed: names of files may hold anything."""
+    encoding = encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def let_go_of(stream: TextIO) -> None:
+    """Send what is still buffered nowhere, so that the interpreter does not fail on it at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

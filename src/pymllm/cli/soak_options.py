@@ -1,0 +1,117 @@
+"""The options of one ``pymllm soak``: what does not fit together is refused, and defaults are filled in."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pymllm.cli import options
+from pymllm.history.files import Config, Deviation
+
+if TYPE_CHECKING:
+    from pymllm.soak.campaign import SoakPlan
+    from pymllm.work.shards import Shard
+
+_SEED_STOP = 2**32
+_MINUTES = 10.0
+LONGEST = 50_000
+LEDGER = "ledger.jsonl"
+"""As `pymllm.soak.ledger.FILE`, which is not loaded for a mistyped option."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoakOptions:
+    """The options of one ``pymllm soak``, as given; ``None`` where a default depends on the rest."""
+
+    adapters: tuple[str, ...]
+    configs: tuple[Config, ...]
+    deviations: tuple[Deviation, ...]
+    shard: Shard | None
+    corpus: Path | None
+    machine: str | None
+    seed: int | None
+    run: int | None
+    operations: int | None
+    minutes: float | None
+    longest: int | None
+    audit: int | None
+    jobs: int
+    timeout: float
+    stop_on_failure: bool
+    output: Path | None
+    resume: Path | None
+
+    def check(self, *, is_spread: bool = False) -> None:
+        """Refuse what does not fit together, and names that do not exist."""
+        for name in self.adapters:
+            options.find_adapter_or_refuse(name)
+        if self.configs and len(dict.fromkeys(self.adapters)) != 1:
+            raise click.UsageError("--config is for one adapter; name it with --adapter.")
+        if self.run is not None and not self.configs:
+            raise click.UsageError("--run repeats one run: give its --adapter and --config, too.")
+        if self.shard is not None and self.resume is None:
+            if self.seed is None:
+                raise click.UsageError(
+                    f"{self.shard.asked}: all shards are of one campaign; give each the same --seed."
+                )
+            if self.run is not None:
+                why = f"which has no shards; leave out {self.shard.asked}"
+                raise click.UsageError(f"--run repeats one run, {why}.")
+        if self.corpus is not None and not self.corpus.is_dir():
+            raise click.UsageError(
+                f"--corpus {self.corpus}: there is no such folder; pymllm soak merge --corpus fills one."
+            )
+        if self.resume is not None and not is_spread and not (self.resume / LEDGER).is_file():
+            raise click.UsageError(f"--resume {self.resume}: there is no {LEDGER} in it.")
+
+    def check_resumed(self, adapters: Iterable[str]) -> None:
+        """Refuse to play what a ledger alone names: it may be anybody's, whatever it says of itself."""
+        known = dict.fromkeys(adapters)
+        for name in self.adapters:
+            if name not in known:
+                played = ", ".join(known) or "no adapter"
+                raise click.UsageError(
+                    f"--adapter {name}: the campaign in {self.resume} runs {played}; leave it out."
+                )
+        for name in known:
+            options.adapter_of_file(f"{self.resume}/{LEDGER}", name, name if name in self.adapters else None)
+
+    def settle(self, operations: int | None = None) -> tuple[SoakPlan, Path]:
+        """Fill in the defaults; without a seed, one is drawn."""
+        from pymllm.soak.campaign import SoakPlan
+        from pymllm.soak.corpus import read_corpus
+
+        seed = secrets.randbelow(_SEED_STOP) if self.seed is None else self.seed
+        is_bounded = any(it is not None for it in (operations, self.operations, self.run))
+        minutes = _MINUTES if self.minutes is None and not is_bounded else self.minutes
+        plan = SoakPlan(
+            options.find_adapters_or_own(self.adapters),
+            self.configs,
+            seed,
+            self.operations,
+            None if minutes is None else 60 * minutes,
+            self.longest or LONGEST,
+            64 if self.audit is None else self.audit,
+            self.jobs,
+            self.timeout,
+            self.stop_on_failure,
+            self.machine,
+            self.run,
+            self.deviations,
+            self.shard,
+            () if self.corpus is None else read_corpus(self.corpus),
+        )
+        name = f"soak-{seed if self.run is None else self.run}"
+        if self.shard is not None:
+            name += f"-{self.shard.number}-of-{self.shard.count}"
+        folder = self.resume or self.output or Path("runs") / name
+        if self.resume is None and self.shard is None and (folder / LEDGER).exists():
+            raise click.UsageError(
+                f"--output {folder}: there is a campaign already; --resume it, or choose another folder."
+            )
+        return plan, folder

@@ -1,1 +1,0 @@
-"""The search for programs that break a law: state machines over operations, judged by the oracle."""

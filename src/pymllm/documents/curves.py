@@ -1,0 +1,108 @@
+"""What ``pymllm curve`` computes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pymllm.documents.replays import WorkloadRow
+from pymllm.instrument.documents import Document, Row
+
+
+class ModelRow(Row, frozen=True, kw_only=True):
+    """A model as far as the bytes of a token's keys and values depend on it, and where the numbers are from.
+
+    ``counted_layers`` of its ``layers`` keep something of every token. ``latent_dim`` numbers are kept of a
+    token instead of heads; it is null where heads are kept.
+    """
+
+    name: str
+    layers: int
+    counted_layers: int
+    kv_heads: int | None
+    head_dim: int | None
+    latent_dim: int | None
+    dtype: str
+    bytes_per_token: float
+    source: str
+
+
+class SampleRow(Row, frozen=True):
+    """A sample: the share of all blocks, and the parts of it that its error is told by."""
+
+    rate: float
+    parts: int
+
+
+class CurveRow(Row, frozen=True, kw_only=True):
+    """What a serial replay counts at one capacity; null is what nobody asked for, or no sample can tell.
+
+    ``low`` and ``high`` are around the hit rate of a sample. ``next_gib_tokens`` and ``next_gib_seconds`` are
+    what a GiB more saves on the way to the next capacity.
+    """
+
+    capacity: int
+    requests: int
+    skipped: int
+    prompt_tokens: int
+    hit_tokens: int
+    token_hit_rate: float
+    low: float | None = None
+    high: float | None = None
+    ceiling_tokens: int | None = None
+    ceiling_hit_rate: float | None = None
+    belady_hit_rate: float | None = None
+    evict_calls: int | None = None
+    evicted_tokens: int | None = None
+    kv_bytes: int | None = None
+    prefill_seconds_saved: float | None = None
+    next_gib_tokens: float | None = None
+    next_gib_seconds: float | None = None
+
+
+class CurveGroup(Row, frozen=True):
+    """The requests that have something in common, and what is counted of them."""
+
+    name: str
+    rows: tuple[CurveRow, ...]
+
+
+class PolicyPoint(Row, frozen=True):
+    """What a replay with an eviction policy counted at one capacity."""
+
+    capacity: int
+    hit_tokens: int
+    token_hit_rate: float
+    evicted_tokens: int
+
+
+class CurveOfPolicy(Row, frozen=True):
+    """The replays with one eviction policy."""
+
+    eviction_policy: str
+    points: tuple[PolicyPoint, ...]
+
+
+class CurveDocument(Document, frozen=True, kw_only=True, tag="pymllm.curve"):
+    """What ``pymllm curve --json`` prints; rows are of ``lru``, by capacity.
+
+    ``by`` says what the ``groups`` have in common; ``trace_seconds`` is the time between the first and the
+    last arrival, ``cpu_seconds`` what the pass took of the processor, reading included.
+    """
+
+    versions: dict[str, str]
+    workload: WorkloadRow
+    page_size: int
+    method: Literal["exact", "sampled"]
+    sample: SampleRow | None = None
+    model: ModelRow | None = None
+    prefill_rate: float | None = None
+    trace_seconds: float
+    longest_prompt: int
+    rows: tuple[CurveRow, ...]
+    by: Literal["kind", "namespace", "length"] | None = None
+    groups: tuple[CurveGroup, ...] = ()
+    policies: tuple[CurveOfPolicy, ...] = ()
+    seconds: float
+    cpu_seconds: float
+    peak_rss_bytes: int | None = None
+    interrupted: bool = False

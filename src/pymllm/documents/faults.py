@@ -1,0 +1,147 @@
+"""What became of planted faults, and of vectors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from pymllm.documents.searches import Kind
+from pymllm.history.files import Config
+from pymllm.instrument.documents import Document, Row
+from pymllm.oracle.verdicts import Verdict
+
+SEARCHERS = ("machine", "life-cycle machine", "invariants", "sweep")
+"""Who can catch a fault: random programs judged by their outcomes; the same by an engine that drives; walks
+from inside while either plays; and failures of every single call of a program."""
+
+VERIFICATION = "verification"
+"""Who caught a fault where `verify --cabinet` did, beside `SEARCHERS`."""
+CAMPAIGN = "campaign"
+"""The same of `soak --cabinet`."""
+
+
+class Detection(Row, frozen=True):
+    """How a fault was caught from one seed; the program's length is null where nobody made it smaller.
+
+    ``operations`` are those of the searcher that saw it, in all its programs until then; ``seconds`` went by
+    in all. Where one program was made smaller, it is the one that was shortest to begin with.
+    """
+
+    seed: int
+    law: str
+    message: str
+    searcher: Annotated[str, Meta(extra_json_schema={"enum": [*SEARCHERS, VERIFICATION, CAMPAIGN]})]
+    adapter: str
+    config: Config
+    operations: int
+    seconds: float
+    program: int | None
+
+
+class BugRow(Row, frozen=True):
+    """Whose bug a fault was, and where it is written down; links are absolute."""
+
+    id: str
+    engine: str
+    version: str | None
+    links: tuple[str, ...]
+    mechanism: str
+    seen: str
+    evidence: str
+
+
+class FaultRow(Row, frozen=True):
+    """What became of a fault; medians are null where it was never caught, and ``bug`` where it is of none.
+
+    ``missed`` counts the operations that were played from the seeds from which it was not caught.
+    """
+
+    id: str
+    title: str
+    laws: tuple[str, ...]
+    caught: bool
+    unlisted: tuple[str, ...]
+    operations: float | None
+    seconds: float | None
+    program: int | None
+    detections: tuple[Detection, ...]
+    problems: tuple[str, ...]
+    bug: BugRow | None = None
+    missed: int = 0
+
+
+class FaultsDocument(Document, frozen=True, kw_only=True, tag="pymllm.faults"):
+    """What ``pymllm faults --json`` prints; ``kept`` results are of an earlier run, and take no seconds."""
+
+    versions: dict[str, str]
+    seeds: tuple[int, ...]
+    jobs: int = 0
+    seconds: float
+    kept: int = 0
+    caught: int
+    missed: int
+    exit_status: int = 0
+    faults: tuple[FaultRow, ...]
+
+
+class VectorRow(Row, frozen=True):
+    """What became of a vector: ``passed``, ``failed``, ``other way`` or ``skipped``, at which step, and why.
+
+    ``known`` is the reason that a file of known deviations gives for it.
+    """
+
+    id: str
+    law: str
+    says: str
+    verdict: Literal["passed", "failed", "other way", "skipped"]
+    step: int
+    why: str
+    known: str = ""
+
+
+class VectorsDocument(Document, frozen=True, kw_only=True, tag="pymllm.vectors-run"):
+    """What ``pymllm vectors run --json`` prints: an implementation, and what became of each vector.
+
+    ``unknown`` counts the failures that no file lists; ``unexpected`` names what it lists and did not fail.
+    """
+
+    adapter: str
+    kind: Kind
+    vectors_version: str
+    verdict: Verdict
+    exit_status: int = 0
+    passed: int
+    failed: int
+    other_way: int
+    skipped: int
+    unknown: int
+    unexpected: tuple[str, ...]
+    vectors: tuple[VectorRow, ...]
+
+
+class ShownRow(Row, frozen=True):
+    """A planted fault, and the vectors that show it to who can play them; none where it stays unseen."""
+
+    id: str
+    title: str
+    laws: tuple[str, ...]
+    vectors: tuple[str, ...]
+
+
+class VectorFaultsDocument(Document, frozen=True, kw_only=True, tag="pymllm.vectors-faults"):
+    """What ``pymllm vectors faults --json`` prints: claims, the vectors for them, and the faults of the kind.
+
+    ``claims`` is null where everything is claimed, and ``page_size`` where pages of any size are had.
+    ``available`` counts the vectors of the kind, ``shown`` the faults that some of ``vectors`` show.
+    """
+
+    kind: Kind
+    claims: tuple[str, ...] | None
+    page_size: int | None
+    vectors_version: str
+    exit_status: int = 0
+    available: int
+    vectors: tuple[str, ...]
+    shown: int
+    faults: tuple[ShownRow, ...]

@@ -1,0 +1,184 @@
+"""What ``pymllm replay`` measures."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pymllm.instrument.documents import Document, Row
+
+_BLOCKS = "blocks"
+
+
+def column_of(cache: str, policy: str | None) -> str:
+    """Return what a cache is called beside others: with its policy, where somebody chose it."""
+    if policy is None:
+        return cache
+    return f"{cache} {policy.replace('_', '-') if cache == _BLOCKS else policy}"
+
+
+class WorkloadRow(Row, frozen=True, kw_only=True):
+    """What was replayed: one of our own workloads by its name, or a trace."""
+
+    name: str
+    kind: Literal["named", "trace"]
+    requests: int
+    seed: int
+    block_tokens: int | None = None
+
+
+class AskedRow(Row, frozen=True, kw_only=True, omit_defaults=True):
+    """Sizes as they were asked for, before they were rounded; lists where there are several."""
+
+    capacity: int | None
+    swa_capacity: int | None
+    capacities: tuple[int | None, ...] = ()
+    page_sizes: tuple[int, ...] = ()
+
+
+class CacheTime(Row, frozen=True):
+    """Microseconds of a request in one kind of cache operation, over its whole life."""
+
+    median_us: float
+    p99_us: float
+
+
+class ReplayConfig(Row, frozen=True, kw_only=True):
+    """What a cache was replayed with, as used: capacities are rounded to whole pages.
+
+    As of `pymllm.workloads.engine_config.EngineConfig`, and of `pymllm.replay.serial.SerialConfig` where
+    there was no engine: what only one of them has is not there with the other.
+    """
+
+    cache: str
+    page_size: int
+    sliding_window_size: int | None = None
+    capacity: int
+    swa_capacity: int | None = None
+    track_slots: int | None = None
+    mamba_chunk_size: int | None = None
+    eviction_policy: str | None = None
+    paused_capacity: int | None = None
+    max_running: int | None = None
+    max_context: int | None = None
+    chunk_tokens: int | None = None
+    iteration_ms: float | None = None
+    decode_headroom: int | None = None
+    release_window_early: bool | None = None
+    content_check: bool | None = None
+    check_ownership: bool | None = None
+    check_every: int = 0
+    seed: int | None = None
+    device: str = "cpu"
+
+    @property
+    def column(self) -> str:
+        """Return what the cache is called beside others: with its policy, where somebody chose it."""
+        is_own = (self.cache, self.eviction_policy) == (
+            "blocks",
+            "lru",
+        )  # told of blocks that were given none
+        return column_of(self.cache, None if is_own else self.eviction_policy)
+
+
+class ReplayRun(Row, frozen=True, kw_only=True):
+    """One cache over a workload; what only an engine or a serial replay has is not there with the other.
+
+    As of `pymllm.workloads.engine_report.EngineReport` and `pymllm.replay.serial.SerialReport`. Null is
+    what the cache has not.
+    """
+
+    config: ReplayConfig
+    requests: int
+    finished: int | None = None
+    rejected: int | None = None
+    aborted: int | None = None
+    retractions: int | None = None
+    pauses: int | None = None
+    skipped: int | None = None
+    prompt_tokens: int
+    hit_tokens: int = 0
+    ceiling_tokens: int = 0
+    token_hit_rate: float
+    ceiling_hit_rate: float
+    computed_tokens: int | None = None
+    output_tokens: int | None = None
+    evict_calls: int = 0
+    evicted_tokens: int
+    evicted_swa_tokens: int | None = None
+    dead_window_tokens: int | None = None
+    stateless_tokens: int | None = None
+    peak_states_held: int | None = None
+    evicted_states: int | None = None
+    skipped_snapshots: int | None = None
+    match: CacheTime
+    insert: CacheTime
+    evict: CacheTime
+    lock: CacheTime
+    allocator: CacheTime | None = None
+    total: CacheTime | None = None
+    total_mean_us: float | None = None
+    cache_operations: int = 0
+    invariant_checks: int = 0
+    content_tokens: int | None = None
+    peak_tokens_held: int | None = None
+    peak_tokens_stored: int
+    peak_rss_bytes: int | None
+    iterations: int | None = None
+    virtual_seconds: float | None = None
+    wall_seconds: float
+
+
+_OF_SERIAL = {"skipped", "allocator", "total", "total_mean_us", "check_ownership"}
+_OF_ENGINE = {
+    *("finished", "rejected", "aborted", "retractions", "pauses", "computed_tokens", "output_tokens"),
+    *("evicted_swa_tokens", "dead_window_tokens", "stateless_tokens", "peak_states_held", "evicted_states"),
+    *("skipped_snapshots", "content_tokens", "peak_tokens_held", "iterations", "virtual_seconds"),
+    *("sliding_window_size", "swa_capacity", "track_slots", "mamba_chunk_size"),
+    *("paused_capacity", "max_running", "max_context", "chunk_tokens", "iteration_ms", "decode_headroom"),
+    *("release_window_early", "content_check", "seed"),
+}
+
+
+class ReplayViolation(Row, frozen=True):
+    """A law that a run found broken."""
+
+    cache: str
+    law: str
+    message: str
+
+
+class CeilingRow(Row, frozen=True, kw_only=True):
+    """What caches of one size could hit at most; the best choice that knows the future is null for an engine.
+
+    ``prompt_tokens`` are those of the requests that are replayed with this size.
+    """
+
+    page_size: int
+    capacity: int
+    prompt_tokens: int = 0
+    unlimited_hit_rate: float
+    belady_hit_rate: float | None
+
+
+class ReplayDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay"):
+    """What ``pymllm replay --json`` prints; there are ceilings where there are several sizes."""
+
+    versions: dict[str, str]
+    workload: WorkloadRow
+    mode: Literal["engine", "serial"]
+    asked: AskedRow = AskedRow(capacity=None, swa_capacity=None)
+    runs: tuple[ReplayRun, ...]
+    violation: ReplayViolation | None = None
+    interrupted: bool = False
+    ceilings: tuple[CeilingRow, ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """Leave out of the runs what an engine, or a serial replay, does not have at all."""
+        plain = super().plain()
+        absent = _OF_ENGINE if self.mode == "serial" else _OF_SERIAL
+        for run in (run for kept in plain["runs"] for run in (kept, kept["config"])):
+            for name in absent & run.keys():
+                del run[name]
+        if not self.asked.page_sizes:
+            del plain["ceilings"]
+        return plain

@@ -1,0 +1,189 @@
+"""What ``pymllm trace`` finds, as documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pymllm.instrument.documents import Document, Row
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from pymllm.traces.statistics import TraceStatistics, Window
+
+
+class SpreadRow(Row, frozen=True):
+    """How some whole numbers are spread."""
+
+    mean: float
+    median: int
+    p90: int
+    p99: int
+    most: int
+
+
+class DepthRow(Row, frozen=True):
+    """Prompt tokens from one depth up to another, and how many of them earlier prompts shared."""
+
+    from_tokens: int
+    to_tokens: int
+    tokens: int
+    shared_tokens: int
+
+
+class ReuseRow(Row, frozen=True):
+    """Shared tokens whose reuse distance, in tokens, or interval, in seconds, is at most so much."""
+
+    at_most: float
+    tokens: int
+
+
+class WorkingSetRow(Row, frozen=True):
+    """Different tokens that requests used in windows of one width; windows without a request do not count."""
+
+    window_seconds: float
+    windows: int
+    mean_tokens: float
+    most_tokens: int
+
+
+class PointRow(Row, frozen=True):
+    """A window of time: its requests, its working set, and the footprint of the trace up to its end."""
+
+    seconds: float
+    requests: int
+    tokens: int
+    footprint_tokens: int
+
+
+class KindRow(Row, frozen=True):
+    """A class of requests."""
+
+    kind: str
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+    shared_tokens: int
+
+
+class TraceFacts(Row, frozen=True, kw_only=True):
+    """What a trace is like; ``sessions`` and ``turns`` are null where it has none."""
+
+    block_tokens: int
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+    shared_tokens: int
+    footprint_tokens: int
+    blocks: int
+    sessions: int | None
+    namespaces: int
+    waiting: int
+    seconds: float
+    requests_per_second: float
+    gap_variation: float
+    prompt: SpreadRow
+    output: SpreadRow
+    turns: SpreadRow | None
+    by_depth: tuple[DepthRow, ...]
+    by_reuse_distance: tuple[ReuseRow, ...]
+    by_reuse_interval: tuple[ReuseRow, ...]
+    working_sets: tuple[WorkingSetRow, ...]
+    point_seconds: float
+    points: tuple[PointRow, ...]
+    kinds: tuple[KindRow, ...]
+
+    @property
+    def shared_rate(self) -> float:
+        """The part of the prompt tokens that is shared."""
+        return self.shared_tokens / self.prompt_tokens
+
+
+class TraceInspectDocument(Document, frozen=True, kw_only=True, tag="pymllm.trace-inspect"):
+    """What ``pymllm trace inspect --json`` prints. Lengths are tokens, times seconds."""
+
+    name: str
+    format: str
+    facts: TraceFacts
+
+
+class TraceSynthesizeDocument(Document, frozen=True, kw_only=True, tag="pymllm.trace-synthesize"):
+    """What ``pymllm trace synthesize --json`` prints: the statistics of both traces."""
+
+    name: str
+    format: str
+    seed: int
+    output: str
+    fitted_requests: int
+    trace: TraceFacts
+    synthetic: TraceFacts
+
+
+def facts_of(found: TraceStatistics) -> TraceFacts:
+    """Return the statistics of all requests of a trace as a record."""
+    from pymllm.traces.statistics import tokens_between  # this needs NumPy
+
+    depths = []
+    low, high = 0, max(found.block_tokens, 64)
+    while low < max(found.prompts):
+        tokens, shared = (tokens_between(counts, low, high) for counts in (found.prompts, found.shared))
+        depths.append(DepthRow(low, high, tokens, shared))
+        low, high = high, 2 * high
+    finest = next((it for it in found.windows if it.points is not None), found.windows[-1])
+    return TraceFacts(
+        block_tokens=found.block_tokens,
+        requests=found.requests,
+        prompt_tokens=found.prompt_tokens,
+        output_tokens=found.output_tokens,
+        shared_tokens=found.shared_tokens,
+        footprint_tokens=found.footprint,
+        blocks=len(found.forest),
+        sessions=len(found.turns) or None,
+        namespaces=len(found.namespaces),
+        waiting=found.waiting,
+        seconds=found.seconds,
+        requests_per_second=(found.requests - 1) / found.seconds if found.seconds else 0.0,
+        gap_variation=found.gap_variation,
+        prompt=_spread(found.prompts),
+        output=_spread(found.outputs),
+        turns=_spread(_turns(found)) if found.turns else None,
+        by_depth=tuple(depths),
+        by_reuse_distance=_reuse(found.distances),
+        by_reuse_interval=_reuse(found.intervals),
+        working_sets=tuple(_working_set(window) for window in _windows(found)),
+        point_seconds=finest.seconds,
+        points=tuple(
+            PointRow(index * finest.seconds, requests, tokens, footprint)
+            for index, requests, tokens, footprint in finest.points or ()
+        ),
+        kinds=tuple(
+            KindRow(kind, it.requests, it.prompt_tokens, it.output_tokens, it.shared_tokens)
+            for kind, it in sorted(found.kinds.items(), key=lambda pair: -pair[1].requests)
+        ),
+    )
+
+
+def _spread(counts: Counter[int]) -> SpreadRow:
+    from pymllm.traces.statistics import percentile
+
+    mean = sum(value * count for value, count in counts.items()) / counts.total()
+    median, p90, p99 = (percentile(counts, share) for share in (0.5, 0.9, 0.99))
+    return SpreadRow(mean, median, p90, p99, max(counts))
+
+
+def _turns(found: TraceStatistics) -> Counter[int]:
+    return type(found.turns)(found.turns.values())
+
+
+def _reuse(counts: Counter[int]) -> tuple[ReuseRow, ...]:
+    return tuple(ReuseRow(2.0**power, tokens) for power, tokens in sorted(counts.items()))
+
+
+def _windows(found: TraceStatistics) -> list[Window]:
+    """Return the windows up to the first that has the whole trace."""
+    wide = next((place for place, it in enumerate(found.windows) if it.seconds > found.seconds), None)
+    return found.windows if wide is None else found.windows[: wide + 1]
+
+
+def _working_set(window: Window) -> WorkingSetRow:
+    return WorkingSetRow(window.seconds, window.count, window.total / window.count, window.most)

@@ -1,0 +1,240 @@
+"""The whole of ``pymllm faults``: every fault put in place and looked for, several at a time in processes.
+
+What became of a fault is kept in a file as soon as it is known: a run that dies goes on where it was. Faults
+can also be looked for as ``pymllm verify`` and ``pymllm soak`` look: whether the usual search catches them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from pymllm.adapters.registry import find_adapter
+from pymllm.documents.faults import CAMPAIGN, VERIFICATION, Detection, FaultsDocument
+from pymllm.errors import PymllmError
+from pymllm.faults.detection import FaultResult, HuntPlan, HuntTask, Miss, hunt
+from pymllm.faults.fault import Fault
+from pymllm.faults.plant import StaleEditError, planted
+from pymllm.search.foreign_source import digest_adapter, digest_modules
+from pymllm.search.runner import Progress, verify, versions
+from pymllm.search.tasks import VerifyPlan
+from pymllm.soak.campaign import SoakPlan, soak
+from pymllm.work.kept import KeptResults, Work
+from pymllm.work.workers import INTERRUPTED, Lost, Workers
+
+
+class _Kept(Struct, frozen=True, forbid_unknown_fields=True):
+    detections: tuple[Detection, ...]
+    problems: tuple[str, ...]
+    seconds: float
+    missed: int = 0
+
+
+def keep_results(path: Path) -> KeptResults[HuntTask, FaultResult]:
+    """Keep in a file what becomes of faults; a change of an adapter or class has its faults tried again."""
+    return KeptResults(path, _WORK, versions())
+
+
+def _key_of(task: HuntTask) -> str:
+    edited = digest_modules([module for edit in task.fault.edits for module in edit.modules])
+    sources = [edited, *map(digest_adapter, task.fault.adapters)]
+    return f"{sources} {task!r}"
+
+
+def _unpack(task: HuntTask, plain: Any) -> FaultResult:
+    kept = msgspec.convert(plain, _Kept)
+    return FaultResult(task.fault, kept.detections, kept.problems, kept.seconds, kept.missed)
+
+
+_WORK: Work[HuntTask, FaultResult] = Work(
+    "faults",
+    _key_of,
+    lambda task: task.fault.id,
+    lambda result: msgspec.to_builtins(
+        _Kept(result.detections, result.problems, result.seconds, result.missed)
+    ),
+    _unpack,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultsReport:
+    """What became of all of them."""
+
+    plan: HuntPlan  # how they were looked for
+    jobs: int  # in how many processes
+    versions: dict[str, str]  # of what took part
+    results: tuple[FaultResult, ...]  # in the order of the faults
+    seconds: float  # for everything
+    # what ended the search early; what was not looked for until then is not caught
+    interruption: KeyboardInterrupt | None = None
+    kept: int = 0  # how many results are of an earlier run; ``seconds`` are without them
+
+    @property
+    def missed(self) -> tuple[FaultResult, ...]:
+        """Those not caught by a law of their list."""
+        return tuple(result for result in self.results if not result.is_caught)
+
+    @property
+    def exit_status(self) -> int:
+        """0 where every fault was caught by a law of its list, else 1."""
+        return 1 if self.missed else 0
+
+    def document(self) -> FaultsDocument:
+        """Return the record of it."""
+        return FaultsDocument(
+            versions=self.versions,
+            seeds=self.plan.seeds,
+            jobs=self.jobs,
+            seconds=round(self.seconds, 3),
+            kept=self.kept,
+            caught=len(self.results) - len(self.missed),
+            missed=len(self.missed),
+            exit_status=self.exit_status,
+            faults=tuple(result.row() for result in self.results),
+        )
+
+
+def look_for_faults(
+    faults: Sequence[Fault],
+    plan: HuntPlan,
+    jobs: int,
+    progress: Progress | None = None,
+    kept: KeptResults[HuntTask, FaultResult] | None = None,
+    hunter: Callable[[HuntTask], FaultResult] | None = None,
+) -> FaultsReport:
+    """Put each fault in place and look for it with ``hunter``, by default `hunt`, in other processes.
+
+    The report is the same, times aside, for every number of jobs. What ``kept`` has is not looked for again,
+    and what is found is kept there at once. `KeyboardInterrupt`: it came before anything was known.
+    """
+    start = time.monotonic()
+    show = progress or (lambda label, total: nullcontext())
+    tasks = [HuntTask(fault, plan) for fault in faults]
+    known = {task.fault.id: kept.find(task) for task in tasks} if kept is not None else {}
+    found = {id: result for id, result in known.items() if result is not None}
+    before = len(found)
+    left = [task for task in tasks if task.fault.id not in found]
+    with Workers(jobs) as workers, show("faults", len(tasks)) as done:
+        try:
+            tick = None if done is None else lambda: done(len(found))
+            for task, answer in workers.stream(hunter or hunt, left, tick):
+                found[task.fault.id] = _result_of(task.fault, answer)
+                if kept is not None and not isinstance(answer, Lost):
+                    kept.keep(task, answer)
+                if done is not None:
+                    done(len(found))
+        except KeyboardInterrupt as interruption:  # between two answers
+            workers.interruption = interruption
+    if workers.interruption is not None and not found:
+        raise workers.interruption
+    results = tuple(found.get(fault.id) or _result_of(fault, INTERRUPTED) for fault in faults)
+    seconds = time.monotonic() - start
+    return FaultsReport(plan, jobs, versions(), results, seconds, workers.interruption, before)
+
+
+def _result_of(fault: Fault, answer: FaultResult | Lost) -> FaultResult:
+    return FaultResult(fault, (), (answer.message,), 0.0) if isinstance(answer, Lost) else answer
+
+
+def hunt_by_verify(plan: VerifyPlan, task: HuntTask) -> FaultResult:
+    """Put a fault in place, verify its adapters in this process as a plan of verify says, and take it out."""
+    return _hunt(task.fault, lambda start: _verified(plan, task.fault, start))
+
+
+def hunt_by_soak(plan: SoakPlan, task: HuntTask) -> FaultResult:
+    """Put a fault in place, play a campaign on its adapters until one run fails, and take it out again.
+
+    The ledger is thrown away.
+    """
+    return _hunt(task.fault, lambda start: _soaked(plan, task.fault, start))
+
+
+def _hunt(fault: Fault, look: Callable[[float], Detection | Miss]) -> FaultResult:
+    start = time.monotonic()
+    try:
+        with planted(fault.edits):
+            seen = look(start)
+    except StaleEditError as error:
+        seen = Miss(f"cannot be planted: {error}", 0)
+    except PymllmError as error:
+        seen = Miss(f"cannot be examined: {error}", 0)
+    seconds = time.monotonic() - start
+    if isinstance(seen, Miss):
+        return FaultResult(fault, (), (seen.message,), seconds, seen.operations)
+    return FaultResult(fault, (seen,), (), seconds)
+
+
+def _verified(plan: VerifyPlan, fault: Fault, start: float) -> Detection | Miss:
+    adapters = tuple(map(find_adapter, fault.adapters))
+    report = verify(replace(plan, adapters=adapters, jobs=0))
+    steps = sum(machine.steps for adapter in report.adapters for machine in adapter.machines)
+    found = [
+        Detection(
+            plan.seed,
+            finding.law,
+            finding.violation.message,
+            VERIFICATION,
+            adapter.name,
+            finding.history.header.config,
+            steps,
+            time.monotonic() - start,
+            len(finding.history),
+        )
+        for adapter in report.adapters
+        for finding in adapter.findings
+    ]
+    if found:
+        return _most_telling(fault, found)
+    played = f"{report.programs:,} of {report.promised:,} programs, {steps:,} steps"
+    problems = (problem.message for adapter in report.adapters for problem in adapter.problems)
+    return _missed(plan.seed, played, problems, steps)
+
+
+def _soaked(plan: SoakPlan, fault: Fault, start: float) -> Detection | Miss:
+    adapters = tuple(map(find_adapter, fault.adapters))
+    with TemporaryDirectory() as folder:
+        report = soak(replace(plan, adapters=adapters, jobs=0, stops_on_failure=True), Path(folder) / "soak")
+    found, problems = [], [smoke.message for smoke in report.refused]
+    for name, adapter in report.totals.adapters.items():
+        for law, failures in adapter.failures.items():
+            record, failure = failures.first, failures.first.failure
+            if failure is None or not law:
+                problems += [failure.message] if failure is not None else []
+                continue
+            finding = (report.findings or {}).get((name, law))
+            found.append(
+                Detection(
+                    record.seed,
+                    law,
+                    failure.message,
+                    CAMPAIGN,
+                    name,
+                    record.config,
+                    report.totals.operations,
+                    time.monotonic() - start,
+                    None if finding is None else len(finding.history),
+                )
+            )
+    if found:
+        return _most_telling(fault, found)
+    played = f"{report.totals.operations:,} operations in {report.totals.runs:,} runs"
+    return _missed(plan.seed, played, problems, report.totals.operations)
+
+
+def _most_telling(fault: Fault, found: list[Detection]) -> Detection:
+    """Choose one by a law of the fault's list, if there is one; an adapter's shortest program comes first."""
+    return next((it for it in found if fault.may_be_caught_by(it.law)), found[0])
+
+
+def _missed(seed: int, played: str, problems: Iterable[str], operations: int) -> Miss:
+    besides = "".join(f"; met {problem}" for problem in dict.fromkeys(problems))
+    return Miss(f"seed {seed}: not caught{besides}; played {played}", operations)

@@ -1,0 +1,407 @@
+"""The caller's side of a prefix cache: keys, slots that are taken and handed over, what steps gave.
+
+What a caller may know, it asks the judge's model and its ownership; what to do when is the business of
+`pymllm.machines.prefix`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from pymllm.history import operations as ops
+from pymllm.history.operations import KEY_FORMS, Key, Operation, Span, Token
+from pymllm.history.outcomes import Inserted, Locked, Matched, NoRoom, Result, Slots
+from pymllm.machines.acting import ActingMachine, act
+from pymllm.oracle.judge import Judge
+from pymllm.oracle.laws import laws_of
+from pymllm.oracle.models.prefix import CacheModel
+from pymllm.oracle.models.prefix_model import Path, PrefixModel, Space, path_of_key
+from pymllm.oracle.models.slot_ownership import Owner, SlotOwnership
+
+SPACES = (
+    *[Space()] * 12,
+    Space("1"),
+    Space(1),
+    Space("lora"),
+    Space(None, 2),
+)
+"""Where keys live; the plain one is drawn most. The string and the int 1 must not be mixed up (H3)."""
+
+TRUNK, TURN, TAIL = 7, 7 + 2**24, 5
+"""Tokens on the trunk and off it, equal to whoever drops their upper bits, and after the last whole page."""
+
+OTHER_SPACES = (*[Space()] * 6, Space(""), Space(0), Space("0"), Space(None, 2))
+"""Where keys of other tokens live: in namespaces that are false where one only asks whether there is one."""
+
+ALPHABETS: tuple[tuple[int, ...], ...] = (
+    (),
+    (7, 0, 1),
+    (0, 1, 2, 3),
+    (7, 0, 7 + 2**16, 7 + 2**31, 2**32 - 1),
+    (1, 2, 3, 4, 5, 6, 7, 0),
+)
+"""Tokens of which a program may make its keys: none for trunk and turn, or several that branch alike."""
+
+STYLES = len(SPACES) * len(KEY_FORMS) * 4
+"""So many styles tell every space, container and tail length of a page of four tokens apart."""
+
+
+def spaces_of(capabilities: Collection[str], spaces: Sequence[Space] = SPACES) -> tuple[Space, ...]:
+    """Return the spaces in which an adapter with these capabilities can be asked."""
+    return tuple(
+        space
+        for space in spaces
+        if ("extra_key" in capabilities or space.extra_key is None)
+        and ("bigrams" in capabilities or space.width == 1)
+    )
+
+
+def make_key(
+    page_size: int, pages: int, turns: Sequence[int], style: int, spaces: Sequence[Space] = SPACES
+) -> Key:
+    """Derive a key of ``pages`` whole pages and a tail.
+
+    Odd turns are none, so that half of all keys stay on the trunk. A page off the trunk differs in its first
+    token or, at the other turn, in its last token only: siblings must be told apart by whole pages (R9).
+    """
+    rest, form = divmod(style, len(KEY_FORMS))
+    tail, space = divmod(rest, len(spaces))
+    tokens: list[int] = []
+    for page in range(pages):
+        fill = [TRUNK] * page_size
+        if page in turns and page % 2 == 0:
+            fill[-1 if turns.index(page) else 0] = TURN
+        tokens += fill
+    tokens += [TAIL] * (tail % page_size)
+    return Key(_widened(tokens, spaces[space].width), spaces[space].extra_key, KEY_FORMS[form])
+
+
+def make_wide_key(
+    page_size: int,
+    pages: int,
+    turns: tuple[int, int],
+    style: int,
+    tokens: Sequence[int],
+    spaces: Sequence[Space] = OTHER_SPACES,
+) -> Key:
+    """Derive a short key that leaves the first token at one or two pages, for any of the others.
+
+    So few pages are before them, and behind, that many keys branch at one node and all fit a small pool.
+    """
+    rest, form = divmod(style, len(KEY_FORMS))
+    tail, space = divmod(rest, len(spaces))
+    turn, other = turns
+    drawn = {turn % 2: tokens[other % len(tokens)], turn % 2 + 1: tokens[turn // 2 % len(tokens)]}
+    made: list[int] = []
+    for page in range(pages % 4):
+        fill = [tokens[0]] * page_size
+        fill[-(turn // 2 % 2)] = drawn.get(page, tokens[0])
+        made += fill
+    made += [tokens[-1]] * (tail % page_size)
+    # What does not fit 32 bits with a sign goes into the form of twice as many.
+    name = KEY_FORMS[form].replace("32", "64") if max(made, default=0) >= 2**31 else KEY_FORMS[form]
+    return Key(_widened(made, spaces[space].width), spaces[space].extra_key, name)
+
+
+def _widened(tokens: Sequence[int], width: int) -> tuple[Token, ...]:
+    if width == 1:
+        return tuple(tokens)
+    return tuple((token, *[1] * (width - 1)) for token in tokens)
+
+
+KEPT = 12
+"""So many handles and released holds are kept to be used again."""
+
+INSERT_FORMS = ("int64", "int32", "int64 strided", "int32 strided")
+FREE_FORMS = (*INSERT_FORMS, "int64 2d")
+FIRST_NUMBER = 1000
+"""Without a pool, slots are numbers from here on: none is used twice, and none is a token id."""
+
+
+_OF_EVICTIONS = {law.id for law in laws_of("prefix") if any(check[0] is ops.Evict for check in law.checks)}
+"""Laws of which nothing is left to test, but by `inspect`, where no eviction can be followed."""
+
+
+class Handle(NamedTuple):
+    """A node that a step returned: its path, and which page ended there then."""
+
+    step: int
+    path: Path
+    birth: int
+
+
+class PrefixCaller(ActingMachine):
+    """What a caller of a prefix cache keeps and can do."""
+
+    INSPECT_EVERY: ClassVar[int] = 1  # acts between two looks at the nodes, where the adapter shows them
+
+    judge: Judge[CacheModel]
+
+    def begin(self) -> None:
+        """Read once what there is, and what can be asked for."""
+        self.model: PrefixModel = self.judge.model.cache
+        self.ownership: SlotOwnership = self.judge.model.ownership
+        self.spaces = spaces_of(self.capabilities)
+        self.other_spaces = spaces_of(self.capabilities, OTHER_SPACES)
+        self.alphabet = ALPHABETS[0]
+        if self.capabilities.isdisjoint({"extra_key", "bigrams", "forms"}):
+            self.judge.evidence.left_out.add("K1")  # all keys are of one namespace, width and container
+        config = self.examiner.history.header.config
+        self.page_size, self.window = self.model.page_size, self.model.window
+        self.pool = str(config.get("pool", "none"))
+        self.pool_slots = int(config.get("slots") or 0)
+        self.has_pool, self.has_halves = self.pool != "none", self.pool == "swa"
+        self.has_states, self.is_windowed = self.model.states is not None, self.window is not None
+        self.follows_windows = self.judge.model.follows_windows
+        self.needs_state = self.has_states and "bare_inserts" not in self.capabilities  # with every key
+        self.can_evict = self.judge.model.can_follow_evictions  # or else nothing is
+        if not self.can_evict:
+            self.judge.evidence.left_out |= _OF_EVICTIONS
+        self.can_evict_windows = self.can_evict and self.is_windowed
+        self.can_evict_secondary = self.can_evict and (self.is_windowed or self.has_states)
+        self.can_fail_callback = self.can_fail and self.can_evict
+        self.can_fail_pool = self.can_fail and self.has_pool
+        self.can_fail_states = self.can_fail and self.has_states
+        self.can_fail_eviction = self.can_fail_callback and self.has_pool
+        self.handles: list[Handle] = []  # the last that matches and inserts returned, stale ones included
+        self.released: list[int] = []  # the last holds that were released, by the step of their `Lock`
+        self._next_number = FIRST_NUMBER
+        self._acts_until_look = self.INSPECT_EVERY
+
+    # -- what there is -------------------------------------------------------------------------------------
+    @property
+    def holds(self) -> list[int]:
+        """Outstanding holds, by the step of their `Lock`."""
+        return list(self.model.holds)
+
+    @property
+    def live(self) -> list[Handle]:
+        """Handles of nodes that are cached, roots included."""
+        return [handle for handle in self.handles if not self._is_stale(handle)]
+
+    @property
+    def stale(self) -> list[Handle]:
+        """Handles of nodes that have left, where using one is refused."""
+        return [handle for handle in self.handles if self._is_stale(handle)] if self.can_refuse else []
+
+    def _is_stale(self, handle: Handle) -> bool:
+        return self._birth(handle.path) != handle.birth
+
+    def _birth(self, path: Path) -> int:
+        page = self.model.pages.get(path)
+        return page.birth if page is not None else 0
+
+    # -- steps ---------------------------------------------------------------------------------------------
+    def take(self, operation: Operation) -> tuple[int, Result]:
+        """Carry an operation out and have it judged; return its number and its result."""
+        number = self.examiner.next_step
+        return number, self.do(operation).result
+
+    def look(self) -> None:
+        """Look at every node, where the adapter shows them and it is time."""
+        self._acts_until_look -= 1
+        if self._acts_until_look <= 0 and "inspect" in self.capabilities:
+            self._acts_until_look = self.INSPECT_EVERY
+            self.do(ops.Inspect())
+
+    def match(self, key: Key) -> tuple[int, tuple[int, ...]]:
+        """Match a key; return the step and the slots."""
+        step, result = self.take(ops.Match(key))
+        assert isinstance(result, Matched)
+        self._keep_handle(step, path_of_key(key).upto(result.prefix_len))
+        return step, result.slots
+
+    def insert(
+        self,
+        key: Key,
+        slots: Sequence[int] | None,
+        style: int,
+        protected: int = 0,
+        evicted: int = 0,
+        state: Span | None = None,
+    ) -> int | None:
+        """Insert slots, or token ids for ``None``, and perhaps a state; return the step that gave a node.
+
+        Where every key needs a state and comes without, it gets one, and is cut to whole pages.
+        """
+        if state is None and self.needs_state:
+            if len(key.tokens) >= self.page_size:
+                return self._insert_with_a_state(key, slots, style)
+            protected = evicted = 0  # nothing that a state could belong to
+        spans = None if slots is None else self.spans(slots)
+        form = INSERT_FORMS[style % len(INSERT_FORMS)]
+        # Of other policies a priority changes nothing, and programs are read by people.
+        priority = style % 3 if self.judge.model.config.get("policy") == "priority" else 0
+        step, result = self.take(ops.Insert(key, spans, protected, evicted, form, state, priority))
+        if isinstance(result, Inserted) and result.node_len is not None:
+            self._keep_handle(step, path_of_key(key).upto(result.node_len))
+        return step if isinstance(result, Inserted) else None
+
+    def _insert_with_a_state(self, key: Key, slots: Sequence[int] | None, style: int) -> int | None:
+        length = len(key.tokens) // self.page_size * self.page_size
+        key = Key(key.tokens[:length], key.extra_key, key.form)
+        state, slots = self.snapshot(), None if slots is None else slots[:length]
+        if state is None:
+            return None
+        # The snapshot may have evicted what a match had found.
+        is_whole = not self.has_pool or all(
+            self.ownership.owner(slot) is not Owner.POOL for slot in slots or ()
+        )
+        step = self.insert(key, slots, style, state=state) if is_whole else None
+        self._give_track_back(state)
+        return step
+
+    def _give_track_back(self, state: Span) -> None:
+        """Free the track slot of a state that no insert has taken."""
+        tracks = self.judge.model.tracks
+        if tracks is not None and tracks.given.resolve((state,))[0] in tracks.callers:
+            self.do(ops.FreeTrack(state))
+
+    def _keep_handle(self, step: int, path: Path) -> None:
+        self.handles = [*self.handles[1 - KEPT :], Handle(step, path, self._birth(path))]
+
+    def lock(self, step: int) -> int | None:
+        """Hold the node of a step; return the number of the hold, or nothing where it was refused.
+
+        Where a node without a state, or with a dead window, is not to be held, nobody tries.
+        """
+        handle = next((each for each in self.handles if each.step == step), None)
+        if handle is not None and not self._may_hold(handle.path):
+            return None
+        number, result = self.take(ops.Lock(step))
+        return number if isinstance(result, Locked) else None
+
+    def _may_hold(self, path: Path) -> bool:
+        """Tell whether a node can be held: it has a state or need not, and its window lives or is refused."""
+        if self.follows_windows and not self.model.is_usable(path):
+            return False
+        states = self.model.states
+        return states is None or "bare_holds" in self.capabilities or not path.tokens or path in states
+
+    def unlock(self, lock: int) -> None:
+        """Release a hold with its own token."""
+        self.do(ops.Unlock(lock))
+        self.released = [*self.released[1 - KEPT :], lock]
+
+    def arm(self, call: str, nth: int = 1) -> None:
+        """Let the next operation meet a failing call."""
+        self.do(ops.Fault(call, nth))
+
+    def draw_key(self, pages: int, turn: int, other: int, style: int) -> Key:
+        """Derive a key from small numbers."""
+        if self.alphabet:
+            turns = (turn, other)
+            return make_wide_key(self.page_size, pages, turns, style, self.alphabet, self.other_spaces)
+        if self.page_size > 1:
+            pages, turn, other = pages // 2, turn // 2, other // 2
+        return make_key(self.page_size, pages, (turn, other), style, self.spaces)
+
+    # -- slots ---------------------------------------------------------------------------------------------
+    def spans(self, slots: Sequence[int]) -> tuple[Span, ...]:
+        """Name slots by the steps that gave them; numbers are named by themselves."""
+        return self.ownership.name(slots)
+
+    def allocate(self, tokens: int) -> list[int] | None:
+        """Take whole pages for so many tokens, evicting what is missing; nothing if that is not enough."""
+        need = -(-tokens // self.page_size) * self.page_size
+        if not self.has_pool:
+            self._next_number += need
+            return list(range(self._next_number - need, self._next_number))
+        slots = self._alloc(need)
+        if slots is None and self.can_evict:
+            self.do(ops.Evict(*self._shortage(need)))
+            slots = self._alloc(need)
+        return slots
+
+    def _alloc(self, need: int) -> list[int] | None:
+        _, result = self.take(ops.Alloc(need))
+        return list(result.slots) if isinstance(result, Slots) else None
+
+    def _shortage(self, need: int) -> tuple[int, int]:
+        """Return how many full and window slots are missing."""
+        sizes = self.ownership.sizes()
+        if self.has_halves:
+            return need - sizes["full_available_size"], need - sizes["swa_available_size"]
+        missing = need - sizes["available_size"]
+        return missing, 0 if self.has_states else missing
+
+    def free_halves(self, slots: Sequence[int], style: int = 0) -> None:
+        """Give SWA halves back, as an engine does once they are outside every window."""
+        if self.has_halves and slots:
+            self.do(ops.FreeSWA(self.spans(slots), FREE_FORMS[style % len(FREE_FORMS)]))
+
+    def give_back(self, slots: Iterable[int], style: int = 0) -> None:
+        """Free those of the slots that are still the caller's."""
+        if not self.has_pool:
+            return
+        mine = [slot for slot in slots if self.ownership.owner(slot) is Owner.CALLER]
+        if mine:
+            self.do(ops.Free(self.spans(mine), FREE_FORMS[style % len(FREE_FORMS)]))
+
+    # -- states --------------------------------------------------------------------------------------------
+    def snapshot(self, *, is_evicting: bool = True) -> Span | None:
+        """Take a track slot for a copy of the working state, evicting a state if need be, or nothing."""
+        step, result = self.take(ops.AllocTrack())
+        if isinstance(result, NoRoom) and is_evicting and self.can_evict:
+            self.do(ops.Evict(0, 1))
+            step, result = self.take(ops.AllocTrack())
+        return Span(step, 0, 1) if isinstance(result, Slots) else None
+
+    def give_tracks_back(self) -> None:
+        """Free every track slot that is the caller's."""
+        tracks = self.judge.model.tracks
+        if tracks is not None:
+            for span in [tracks.given.name((slot,))[0] for slot in sorted(tracks.callers)]:
+                self.do(ops.FreeTrack(span))
+
+    # -- the end -------------------------------------------------------------------------------------------
+    def end(self) -> None:
+        """Release and evict everything: the pools are whole again (R5, A2, M7)."""
+        for lock in self.holds:
+            self.unlock(lock)
+        self.give_back(self.ownership.callers_slots())
+        self.give_tracks_back()
+        if self.can_evict:
+            self.do(ops.Evict(self.model.sizes()["total_size"], 0))
+        self.look()
+
+
+T = TypeVar("T")
+
+PAGES = (0, 12)  # pages of a key where a page is one token; paged machines take half
+STYLE = (0, STYLES - 1)
+PICK = (0, 30)
+TOKENS = (-1, 12)  # to evict; the largest means everything
+RARE = (0, 3)  # only 0 acts
+NTH = (1, 2)
+
+EVERYTHING = 1000
+
+
+def looked_at(
+    needs: str | None = None, weight: int = 1, **ranges: tuple[int, int]
+) -> Callable[[Callable[..., None]], Any]:
+    """Make a method an act after which the nodes are looked at; arguments as of `act`."""
+    mark = act(needs, weight, **ranges)
+
+    def wrap(method: Callable[..., None]) -> Any:
+        @functools.wraps(method)
+        def with_a_look(machine: PrefixCaller, **drawn: int) -> None:
+            method(machine, **drawn)
+            machine.look()
+
+        return mark(with_a_look)
+
+    return wrap
+
+
+def amount(drawn: int) -> int:
+    """Return how much to evict; the largest draw means everything."""
+    return drawn if drawn < TOKENS[1] else EVERYTHING
+
+
+def picked(choices: list[T], pick: int) -> T:
+    """Return one of some choices."""
+    return choices[pick % len(choices)]

@@ -1,0 +1,420 @@
+"""Do an adapter's answers, effects and sizes agree? Asked before anything is judged, by a few plain steps.
+
+A cache may be wrong in what it does. An adapter is wrong where it says two things at once: a size shows that
+slots went back to the pool, and no effect tells of them; an allocation hands slots out, and no size ever
+changes; a pool has more slots than the configuration that it was built from, or fewer. Only such
+contradictions count here, and only those that no fault of a cache explains as well. Anything else is left to
+the search, and so is whatever fails: the rehearsal ends there without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pymllm.adapters.base import Adapter, place_of
+from pymllm.adapters.simple import PrefixAdapter, SlotCalls
+from pymllm.errors import AdapterError, InvariantViolation, ProgramError
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
+from pymllm.history.codec import fits, name_of
+from pymllm.history.files import Config
+from pymllm.history.operations import Key, Operation, Span
+from pymllm.history.outcomes import Outcome
+from pymllm.machines.adapter_calls import apply_step
+from pymllm.machines.first_sizes import demand_first_sizes
+
+
+@dataclass(slots=True)
+class _Told:
+    """One step, and all that is known of it."""
+
+    operation: Operation
+    outcome: Outcome
+    before: int | None  # free slots before and after it, as far as sizes tell
+    after: int | None
+    slots: tuple[int, ...]  # that went back by an effect
+    is_silent: bool  # whether the adapter said nothing itself, not even that nothing went back
+
+    @property
+    def rise(self) -> int | None:
+        """How many slots more are free."""
+        return None if self.before is None or self.after is None else self.after - self.before
+
+
+@dataclass(slots=True)
+class _Rehearsal:
+    """An adapter that has just been built, and the steps so far."""
+
+    adapter: Adapter
+    told: list[_Told] = field(default_factory=list)
+
+    @property
+    def page(self) -> int:
+        """Slots per page."""
+        return _size_of(self.adapter, "page_size")
+
+    @property
+    def _times_told(self) -> int:
+        return self.adapter.times_told if isinstance(self.adapter, SlotCalls) else 0
+
+    def slots_of(self, step: int) -> tuple[int, ...]:
+        """Return the slots that a step gave."""
+        result = self.told[step - 1].outcome.result
+        return result.slots if isinstance(result, out.Slots | out.Matched) else ()
+
+    def pages_of(self, step: int) -> list[int]:
+        """Return the pages of the slots that a step gave, in order."""
+        return sorted({slot // self.page for slot in self.slots_of(step)})
+
+    def play(self, steps: Sequence[Operation]) -> None:
+        """Carry out steps and look at each, up to the first that is not done."""
+        for number, operation in enumerate(steps, 1):
+            said = self._times_told
+            try:
+                outcome = apply_step(self.adapter, number, operation)
+            except (InvariantViolation, ProgramError):
+                return
+            if type(outcome) is not Outcome or not fits(outcome):
+                return
+            before = self.told[-1].after if self.told else None
+            slots = tuple(slot for it in outcome.effects if it.call == "free" for slot in it.slots)
+            after = outcome.sizes.get("available_size")
+            told = _Told(operation, outcome, before, after, slots, self._times_told == said)
+            self.told.append(told)
+            for look in _LOOKS:
+                found = look(self, told)
+                if found is not None:
+                    raise self._fault(*found, f"step {number}, {name_of(type(operation))}, of a rehearsal")
+            if isinstance(outcome.result, out.Failed | out.Unsupported):
+                return
+        self._demand_change()
+
+    def _demand_change(self) -> None:
+        """Refuse free slots that are always as many, though two allocations got slots, each its own."""
+        sizes = [told.outcome.sizes for told in self.told]
+        given = [told.outcome.result for told in self.told if isinstance(told.outcome.result, out.Slots)]
+        first, second = ({*it.slots} for it in given[:2]) if len(given) > 1 else (set[int](), set[int]())
+        if not (first and second and first.isdisjoint(second)) or "available_size" not in sizes[0]:
+            return
+        if all(it == sizes[0] for it in sizes):
+            problem = (
+                f"returned {sizes[0]} after each step, though slots were handed out and came back; count anew"
+                " in each call, or leave out what the class cannot count"
+            )
+            raise self._fault("sizes", problem, f"{len(sizes)} steps of a rehearsal")
+
+    def _fault(self, method: str, problem: str, where: str) -> AdapterError:
+        written = method if isinstance(self.adapter, SlotCalls) or method == "sizes" else f"do_{method}"
+        place = f"{written}{place_of(self.adapter, written)}"
+        return AdapterError(self.adapter.name, f"{place}: {problem} ({where}, with {self.adapter.config})")
+
+
+def _size_of(adapter: Adapter, key: str) -> int:
+    value = adapter.config.get(key)
+    return value if type(value) is int and value > 0 else 0
+
+
+# -- looks at one step ---------------------------------------------------------------------------------------
+_Found = tuple[str, str] | None
+"""The method to change, and what is wrong with it."""
+_GIVES_BACK = {ops.Evict: "evict", ops.Reset: "reset"}
+
+
+def _advice(rehearsal: _Rehearsal, method: str) -> str:
+    if isinstance(rehearsal.adapter, SlotCalls):
+        return (
+            f"call self.gave_back(slots) in {method},"
+            ' or let self.calls.watch(pool, "free") in __init__ see what the cache frees'
+        )
+    return f'add Effect("free", slots) to the effects of {method}'
+
+
+def _nothing_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find slots that went back to the pool, or are said to have gone, without an effect."""
+    method = _GIVES_BACK.get(type(told.operation))
+    result, rise = told.outcome.result, told.rise or 0
+    if method is None or told.slots or not told.is_silent or isinstance(result, out.Failed):
+        return None
+    if rise > 0:
+        seen = f"available_size rose by {rise}, and your adapter told of no slot given back"
+        remade = ""
+        if method == "reset":
+            remade = (
+                ". A pool that is made anew tells nothing, and a watch of the old one sees nothing:"
+                " empty the cache, give back what it had, and leave to the caller what is the caller's"
+            )
+        return method, f"{seen}; {_advice(rehearsal, method)}{remade}"
+    count = result.full if isinstance(result, out.Evicted) else 0
+    if method == "reset":
+        count = _cached_at_reset(rehearsal)
+    adapter = rehearsal.adapter
+    if count <= 0 or not isinstance(adapter, SlotCalls) or adapter.can_tell:
+        return None
+    went = f"returned {count}" if method == "evict" else f"emptied a cache of {count} slots"
+    return method, (
+        f"{went}, and your adapter told of no slot given back, nor ever could; {_advice(rehearsal, method)}"
+    )
+
+
+def _a_part_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find fewer slots told than an eviction counts and a size shows, who agree."""
+    result = told.outcome.result
+    if (
+        not isinstance(result, out.Evicted)
+        or not 0 < len(told.slots) < result.full
+        or told.rise != result.full
+    ):
+        return None
+    return "evict", (
+        f"returned {result.full}, by which available_size rose, and your adapter told of {len(told.slots)}"
+        f" given back, {told.slots}: it must tell of each slot"
+    )
+
+
+def _cached_at_reset(rehearsal: _Rehearsal) -> int:
+    """Return how many slots were inserted since anything was evicted."""
+    count = 0
+    for told in rehearsal.told:
+        result = told.outcome.result
+        if isinstance(result, out.Inserted):
+            count += sum(stop - start for start, stop in result.adopted)
+        elif isinstance(result, out.Evicted):
+            count = 0
+    return count
+
+
+def _pages_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find pages told in place of slots, and counted in place of them."""
+    result, page, told_slots = told.outcome.result, rehearsal.page, told.slots
+    if not isinstance(result, out.Evicted) or page < 2 or not told_slots:
+        return None
+    cached = rehearsal.slots_of(1)
+    if sorted(told_slots) == rehearsal.pages_of(1) and told.rise == len(cached):
+        return "evict", (
+            f"told of {told_slots} given back, which are pages; slots are asked for:"
+            " self.gave_back(self.slots_of(pages))"
+        )
+    if sorted(told_slots) == sorted(cached) and result.full * page == len(told_slots):
+        return "evict", (
+            f"returned {result.full}, and {len(told_slots)} slots were given back; the count is of tokens,"
+            " not of pages: return self.gave_back(slots)"
+        )
+    return None
+
+
+def _pages_were_found(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find pages in place of slots in a match of what was just inserted, and counted in an insert of it."""
+    result, page, given = told.outcome.result, rehearsal.page, rehearsal.slots_of(1)
+    if page < 2 or len(rehearsal.told) > 5:
+        return None
+    if isinstance(result, out.Matched) and sorted(result.slots) == rehearsal.pages_of(1):
+        return "match", (
+            f"returned {result.slots} for {len(given)} tokens, which are pages; it must return a slot for"
+            " each token: self.slots_of(pages)"
+        )
+    is_known = len(rehearsal.told) == 5 and rehearsal.slots_of(3) == given
+    if isinstance(result, out.Inserted) and is_known and result.prefix_len * page == len(given):
+        return "insert", (
+            f"returned {result.prefix_len} for a key of {len(given)} tokens that are all cached; it must"
+            " return how many tokens it had, not pages: multiply by self.page_size"
+        )
+    return None
+
+
+def _callers_slots_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find effects of what the caller frees."""
+    if not isinstance(told.operation, ops.Free) or not told.slots:
+        return None
+    return "free", (
+        f"told of the slots {told.slots} as given back by the cache; what the caller frees is no effect:"
+        " no gave_back here"
+    )
+
+
+def _insert_counts_afterwards(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find a first insert that knew everything, where the match behind it finds what it was given."""
+    inserted = rehearsal.told[1].outcome.result if len(rehearsal.told) == 3 else None
+    given = rehearsal.slots_of(1)
+    if not isinstance(inserted, out.Inserted) or not given or rehearsal.slots_of(3) != given:
+        return None
+    if inserted.prefix_len != len(given):
+        return None
+    return "insert", (
+        f"returned {inserted.prefix_len} for the first key of an empty cache, which a match finds now with"
+        " its slots; it must return how many tokens were cached before: 0 here"
+    )
+
+
+def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find pages or whole pages in place of slots, and no room said otherwise than by ``None``."""
+    operation, result, page = told.operation, told.outcome.result, rehearsal.page
+    if not isinstance(operation, ops.Alloc):
+        return None
+    asked = operation.tokens
+    if not asked and isinstance(result, out.Failed | out.NoRoom):
+        said = (
+            f"raised {result.error}: {result.message}" if isinstance(result, out.Failed) else "returned None"
+        )
+        return "alloc", f"{said} for 0 tokens, for which there is always room; it must return no slots: []"
+    if isinstance(result, out.Slots) and page > 1 and result.slots:
+        if asked % page == 0 and len(result.slots) * page == asked:
+            return "alloc", (
+                f"returned {result.slots} for {asked} tokens; it must return a slot for each, not a page:"
+                " self.slots_of(pages)"
+            )
+        if asked < page == len(result.slots):
+            return "alloc", (
+                f"returned {result.slots} for {asked} tokens; of the page it must return only the first"
+                f" slots, one for each token: slots[:tokens]"
+            )
+    capacity = _capacity(rehearsal.adapter)
+    given = {*result.slots} if isinstance(result, out.Slots) else set[int]()
+    if asked > capacity and len(given) == asked and min(given) >= page:
+        return "alloc", (
+            f"handed out {asked} slots of a pool that has {capacity} by the configuration; build the pool"
+            " from the configuration, self.number(...), and its padding, page 0, on top"
+            + ("; if it takes pages, let free pass self.pages_of(slots)" if page > 1 else "")
+        )
+    if asked <= capacity or told.rise not in (0, None) or (told.before or 0) > capacity:
+        return None  # with more that is free than there is, the pool is wrong, and may raise for this
+    if isinstance(result, out.Failed):
+        return "alloc", (
+            f"raised {result.error}: {result.message} for {asked} tokens, which are more than there are;"
+            " it must return None where there is too little room: catch this there"
+        )
+    if isinstance(result, out.Slots) and not result.slots:
+        return "alloc", f"returned no slots for {asked} tokens; it must return None where there is no room"
+    return None
+
+
+def _root_is_nothing(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find a ``None`` that a match gave as its node, and that cannot be held."""
+    operation, result, adapter = told.operation, told.outcome.result, rehearsal.adapter
+    if not isinstance(operation, ops.Lock | ops.Unlock) or not isinstance(result, out.Failed):
+        return None
+    match = operation.of if isinstance(operation, ops.Lock) else operation.lock - 1
+    if not isinstance(adapter, PrefixAdapter) or adapter.node_of(match) is not None:
+        return None
+    method = "lock" if isinstance(operation, ops.Lock) else "unlock"
+    return method, (
+        f"raised {result.error}: {result.message} for the node of a match that found nothing, which is None;"
+        " let match return what your cache holds as its root, or let lock and unlock do nothing for None"
+    )
+
+
+def _capacity(adapter: Adapter) -> int:
+    if adapter.kind == "slots":
+        return _size_of(adapter, "pages") * _size_of(adapter, "page_size")
+    return _size_of(adapter, "slots")
+
+
+def _sizes_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find a size in pages, by what an allocation of several of them took and their return gave back."""
+    page, rise = rehearsal.page, told.rise
+    given = rehearsal.slots_of(len(rehearsal.told)) if isinstance(told.operation, ops.Alloc) else ()
+    if page < 2 or rise is None or len(given) < page or len(given) % page:
+        return None
+    left = _capacity(rehearsal.adapter) // page - len(given) // page
+    if rise * page != -len(given) or len(rehearsal.told) > 5 or (told.after or 0) > left:
+        return None
+    return "sizes", (
+        f"available_size fell by {-rise} as {len(given)} slots were handed out; sizes count slots, not pages:"
+        " multiply by self.page_size"
+    )
+
+
+def _counts_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find sizes of the cache in pages, by what they are once a first key of several pages is in it."""
+    page, length = rehearsal.page, len(rehearsal.slots_of(1))
+    if page < 2 or length < 2 * page or len(rehearsal.told) != 2:
+        return None
+    for name in ("total_size", "evictable_size"):
+        if told.outcome.sizes.get(name) == length // page:
+            return "sizes", (
+                f"{name} is {length // page} once {length} tokens are cached; sizes count tokens, not pages:"
+                " multiply by self.page_size"
+            )
+    return None
+
+
+_LOOKS: tuple[Callable[[_Rehearsal, _Told], _Found], ...] = (
+    _nothing_was_told,
+    _pages_were_told,
+    _a_part_was_told,
+    _pages_were_found,
+    _callers_slots_were_told,
+    _insert_counts_afterwards,
+    _alloc_has_another_form,
+    _root_is_nothing,
+    _sizes_are_of_pages,
+    _counts_are_of_pages,
+)
+
+
+# -- steps ---------------------------------------------------------------------------------------------------
+def _slot_steps(page: int, capacity: int) -> Iterator[Operation]:
+    several = 2 * page
+    yield ops.Alloc(several)
+    yield ops.Alloc(1)
+    yield ops.Free((Span(1, 0, several),))
+    yield ops.Free((Span(2, 0, 1),))
+    yield ops.Alloc(several)
+    yield ops.Free((Span(5, 0, several),))
+    yield ops.Alloc(0)
+    yield ops.Alloc(capacity + page)
+
+
+def _prefix_steps(page: int, capacity: int) -> Iterator[Operation]:
+    length = page * (2 if capacity >= 5 * page else 1)
+    key, other = Key(tuple(range(1, length + 1))), Key(tuple(range(11, length + 11)))
+    yield ops.Alloc(length)
+    yield ops.Insert(key, (Span(1, 0, length),))
+    yield ops.Match(key)
+    yield ops.Alloc(length)
+    yield ops.Insert(key, (Span(4, 0, length),))
+    yield ops.Free((Span(4, 0, length),))
+    yield ops.Evict(length)
+    yield ops.Alloc(length)
+    yield ops.Insert(other, (Span(8, 0, length),))
+    yield ops.Alloc(1)
+    yield ops.Reset()
+    yield ops.Free((Span(10, 0, 1),))
+    yield ops.Alloc(length)
+    yield ops.Insert(key, (Span(13, 0, length),))
+    yield ops.Evict(length)
+    yield ops.Alloc(0)
+    yield ops.Match(Key(tuple(range(21, page + 21))))
+    yield ops.Lock(17)
+    yield ops.Unlock(18)
+    yield ops.Alloc(capacity + page)
+
+
+def rehearse(adapter: Adapter) -> None:
+    """Play a few plain steps on a new adapter; `AdapterError` says where it contradicts itself.
+
+    Only allocators, and prefix caches over a plain pool that take keys without states, have such steps; of
+    these and of tables of rows the sizes are compared with the configuration first.
+    """
+    page, capacity = _size_of(adapter, "page_size"), _capacity(adapter)
+    claims = adapter.capabilities
+    if "pool" not in claims or not claims.isdisjoint({"swa", "mamba"}):
+        return
+    if adapter.kind == "rows":
+        demand_first_sizes(adapter, _size_of(adapter, "max_reqs"), 0)
+    if not 0 < 3 * page <= capacity:
+        return
+    if adapter.kind == "slots":
+        demand_first_sizes(adapter, capacity, page)
+        _Rehearsal(adapter).play([*_slot_steps(page, capacity)])
+    elif adapter.kind == "prefix" and _is_plain(adapter.config):
+        if adapter.config.get("swa_slots") is None:  # of two pools the smaller one counts
+            demand_first_sizes(adapter, capacity, page)
+        _Rehearsal(adapter).play([*_prefix_steps(page, capacity)])
+
+
+def _is_plain(config: Config) -> bool:
+    """Tell whether a cache keeps all that is inserted, and takes nothing by itself."""
+    return (
+        config.get("window") is None and config.get("capacity") is None and config.get("retains") is not False
+    )

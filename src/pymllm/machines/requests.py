@@ -1,0 +1,287 @@
+"""The machine of whole requests: traffic with shared prefixes, odd chunks, pauses, failures and misuse."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from pymllm.history import operations as ops
+from pymllm.history.operations import Operation
+from pymllm.history.outcomes import Failed, Outcome
+from pymllm.machines.acting import act
+from pymllm.machines.pools import PoolMachine, malformed_calls
+from pymllm.oracle.models.cold_runs import Prefix
+from pymllm.oracle.models.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
+
+_PIECES = (0, 6)
+_TAIL = (0, 6)
+_BRANCH = (0, 2)
+_LIMIT = (0, 6)
+_TOKEN = (0, 2)
+_BEYOND = (1, 2)
+_PICK = (0, 7)
+_ALPHABETS = ((1, 2, 3, 4), (0, 1, 2, 3), (1, 0, 1 + 2**16, 1 + 2**31))
+"""What the tokens 1 to 4 of every text are; equal to whoever drops upper bits, or takes 0 for no token."""
+_FAULTS = ("allocate_blocks", "no_blocks", "restore_state", "allocate_slots", "store_states", "forward")
+
+
+@functools.lru_cache(maxsize=64)
+def _text(piece: int, branch: int | None, count: int) -> tuple[int, ...]:
+    """Return the tokens of a branch, or of the trunk; spelling each prompt anew took 45 us an operation."""
+    if branch is None:
+        return tuple(1 + (at * at // 3 + at // piece) % 3 for at in range(count))
+    return tuple(1 + (at * at // 3 + branch + at // piece * (branch + 2)) % 4 for at in range(count))
+
+
+class RequestMachine(PoolMachine):
+    """Drives a context as a scheduler would, and now and then as none should (C1 to C9, E1 to E5).
+
+    Prompts are made of pieces, the shortest text after which a chunk can leave a state: a trunk that all
+    prompts share, which each leaves at some piece for one of a few branches, and a tail that ends anywhere.
+    """
+
+    MALFORMED = malformed_calls(
+        add_request=(
+            *("no tokens", "a float token", "a negative token", "pairs of tokens", "a batch of one"),
+            *("a prompt begun elsewhere", "a limit of nothing", "a float limit"),
+        ),
+        **dict.fromkeys(("schedule_chunk", "pause", "resume", "release"), ("a stranger",)),
+        **dict.fromkeys(("commit_step", "abort_step"), ("no step",)),
+    )
+
+    def begin(self) -> None:
+        """Measure the pieces."""
+        self._alphabet = _ALPHABETS[0]
+        self.model: RequestModel = self.judge.model.context
+        self._size = self.model.block_size
+        self._piece = math.lcm(self._size, self.model.chunk_size) if self.model.layers else self._size
+        self._longest = min(self.model.max_blocks, self.model.blocks.usable) * self._size
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether any request is there."""
+        return bool(self.model.served)
+
+    @property
+    def has_rivals(self) -> bool:
+        """Whether another content can have the hash of a block that is there."""
+        return self.examiner.history.header.config.get("hash_digits") is not None and self.has_requests
+
+    def observe(self) -> None:
+        """Look at everything, where that can be seen."""
+        if "inspect" in self.capabilities:
+            self.do(ops.Inspect())
+
+    # -- requests in ---------------------------------------------------------------------------------------
+    @act(which=(0, len(_ALPHABETS) - 1))
+    def use_tokens(self, which: int) -> None:
+        """Let whatever comes from now on be of other tokens, or of the usual ones."""
+        self._alphabet = _ALPHABETS[which]
+
+    @act(weight=4, pieces=_PIECES, tail=_TAIL, turn=_PIECES, branch=_BRANCH, limit=_LIMIT)
+    def add(self, pieces: int, tail: int, turn: int, branch: int, limit: int) -> None:
+        """Let a request arrive whose prompt begins like others."""
+        self.ask(ops.AddRequest(self._prompt(pieces, tail, turn, branch), self._limit(limit)))
+
+    @act(weight=2, pieces=_PIECES, turn=_PIECES, branch=_BRANCH, tail=_TAIL, apart=(0, 1))
+    def add_two(self, pieces: int, turn: int, branch: int, tail: int, apart: int) -> None:
+        """Let two requests arrive and compute at a time, the same blocks or others."""
+        for each in (0, 1):
+            self.do(ops.AddRequest(self._prompt(pieces, tail + each, turn, branch + each * apart)))
+        self._step((1,), 1)
+
+    @act(weight=2, turn=_PIECES, branch=_BRANCH, short=(0, 2))
+    def add_longest(self, turn: int, branch: int, short: int) -> None:
+        """Let a request arrive that fills its row, or lacks little of it."""
+        self.ask(ops.AddRequest(self._tokens(max(0, self._longest - short), turn, branch)))
+
+    @act(weight=3, needs="has_rivals", pick=_PICK, place=_PIECES, tail=_TAIL)
+    def add_rival(self, pick: int, place: int, tail: int) -> None:
+        """Let a request arrive with a block that has the hash of another, below the same blocks (C3)."""
+        tokens, size = self._picked(pick).tokens, self._size
+        whole = len(tokens) // size
+        if whole:
+            start = place % whole * size
+            above: list[Prefix] = []
+            self.model.cold.extend(above, tokens[:start])
+            nothing, block = self.model.cold.nothing, tuple(tokens[start : start + size])
+            rival = self.model.cold.find_rival((above or [nothing])[-1], block)
+            if rival is not None:
+                self.ask(ops.AddRequest((*tokens[:start], *rival, *[1] * tail)[: self._longest]))
+
+    def _prompt(self, pieces: int, tail: int, turn: int, branch: int) -> tuple[int, ...]:
+        whole = pieces % (self._longest // self._piece + 1) * self._piece
+        ends = (0, 0, 1, -1, self._size, self._size // 2, self._size + 1)
+        return self._tokens(min(max(1, whole + ends[tail % len(ends)]), self._longest), turn, branch)
+
+    def _tokens(self, count: int, turn: int, branch: int) -> tuple[int, ...]:
+        """Return a prompt that leaves the trunk at a piece."""
+        stem = min(count, turn % 4 * self._piece)
+        longest = self._longest + _BEYOND[1]
+        text = _text(self._piece, None, longest)[:stem] + _text(self._piece, branch, longest)[stem:count]
+        return text if self._alphabet is _ALPHABETS[0] else tuple(self._alphabet[it - 1] for it in text)
+
+    def _limit(self, limit: int) -> int | None:
+        limits = (None, None, 1, self._size, self.model.chunk_size, 2 * self._size + 1, self._piece)
+        return limits[limit]
+
+    # -- steps ---------------------------------------------------------------------------------------------
+    @act(weight=7, limit=_LIMIT, token=_TOKEN, times=(1, 4))
+    def serve(self, limit: int, token: int, times: int) -> None:
+        """Let everybody go on: schedule a chunk for each that waits, and compute."""
+        for _ in range(times):
+            self._schedule(limit)
+            self._step((self._alphabet[token], self._alphabet[(token + 1) % 3]), 1)
+
+    @act(weight=2, needs="has_requests", pick=_PICK, limit=_LIMIT)
+    def schedule_one(self, pick: int, limit: int) -> None:
+        """Schedule a chunk for one of those that wait."""
+        waiting = self.model.of(WAITING)
+        if waiting:
+            self.ask(ops.ScheduleChunk(waiting[pick % len(waiting)].step, self._limit(limit)))
+
+    @act(needs="has_requests", token=_TOKEN)
+    def decode(self, token: int) -> None:
+        """Compute for as long as it takes to fill a small block."""
+        self._step((self._alphabet[token],), 5)
+
+    def _schedule(self, limit: int) -> None:
+        for request in self.model.of(WAITING):
+            self.do(ops.ScheduleChunk(request.step, self._limit(limit)))
+
+    def _step(self, next_tokens: tuple[int, ...], times: int) -> None:
+        for _ in range(times):
+            self._spare_refusals()
+            self._make_way(self.do(ops.RunStep(next_tokens)))
+        self.observe()
+
+    def _spare_refusals(self) -> None:
+        """Release requests that are as long as they may be, where a step with them is not refused."""
+        for request in () if self.can_refuse else self._full():
+            self.do(ops.Release(request.step))
+
+    def _full(self) -> list[ServedRequest]:
+        decoding = [each for each in self.model.of(DECODE) if len(each.blocks) == self.model.max_blocks]
+        return [each for each in decoding if self.model.missing(each)]
+
+    def _make_way(self, outcome: Outcome) -> None:
+        """Release whom a step has spoiled or could not take along."""
+        spoiled = [request for request in self.model.served.values() if request.is_spoiled]
+        if spoiled:
+            self.observe()
+        if isinstance(outcome.result, Failed):
+            spoiled = self._full() or [*self.model.served.values()][:1]
+        for request in spoiled:
+            self.do(ops.Release(request.step))
+
+    # -- set aside, and out --------------------------------------------------------------------------------
+    @act(weight=2, needs="has_requests", pick=_PICK)
+    def pause(self, pick: int) -> None:
+        """Set one of the requests aside."""
+        awake = [each for each in self.model.served.values() if each.region != PAUSED]
+        if awake:
+            self.ask(ops.Pause(awake[pick % len(awake)].step))
+
+    @act(needs="has_requests", but=(0, 1))
+    def pause_all(self, but: int) -> None:
+        """Set all aside, the youngest first, until they would keep too many blocks, or all but the oldest."""
+        for request in [each for each in self.model.served.values() if each.region != PAUSED][but:][::-1]:
+            self.do(ops.Pause(request.step))
+        self.observe()
+
+    @act(weight=2, needs="has_requests", pick=_PICK)
+    def resume(self, pick: int) -> None:
+        """Let one that is set aside go on."""
+        paused = self.model.of(PAUSED)
+        if paused:
+            self.ask(ops.Resume(paused[pick % len(paused)].step))
+
+    @act(weight=3, needs="has_requests", pick=_PICK)
+    def release(self, pick: int) -> None:
+        """Let a request go, wherever it stands."""
+        self.ask(ops.Release(self._picked(pick).step))
+
+    @act(rare=(0, 7))
+    def reset(self, rare: int) -> None:
+        """Empty everything, now and then."""
+        if not rare:
+            self.ask(ops.Reset())
+
+    def _picked(self, pick: int) -> ServedRequest:
+        served = [*self.model.served.values()]
+        return served[pick % len(served)]
+
+    # -- what fails ----------------------------------------------------------------------------------------
+    @act(weight=2, needs="can_fail", call=(0, 1), pieces=_PIECES, tail=_TAIL, branch=_BRANCH)
+    def add_and_fail(self, call: int, pieces: int, tail: int, branch: int) -> None:
+        """Let the allocation of a new request's blocks fail, or the copy of its state (X2)."""
+        self._fail(
+            _FAULTS[call * 2 + branch % 2 * (1 - call)],
+            1,
+            ops.AddRequest(self._prompt(pieces, tail, 3, branch)),
+        )
+
+    @act(weight=4, needs="can_fail", call=(0, 1), pick=_PICK)
+    def schedule_and_fail(self, call: int, pick: int) -> None:
+        """Let the allocation of a chunk's blocks fail (X2)."""
+        if not self._lacking():
+            self._add_aligned(pick, 1)
+        waiting = self._lacking() or self.model.of(WAITING)
+        if waiting:
+            self._fail(_FAULTS[call], 1, ops.ScheduleChunk(waiting[pick % len(waiting)].step))
+
+    def _lacking(self) -> list[ServedRequest]:
+        """Return those that wait and need blocks for the rest of their prompts."""
+        waiting = self.model.of(WAITING)
+        return [each for each in waiting if self.model.blocks_for(each.prompt) > len(each.blocks)]
+
+    @act(weight=2, needs="can_fail", call=(0, 5), nth=(1, 3), pieces=_PIECES)
+    def step_and_fail(self, call: int, nth: int, pieces: int) -> None:
+        """Let a step fail, at its beginning, in the forward pass, or in the commit (X2, C7)."""
+        if call < 2:
+            self._add_aligned(pieces, None)  # its first decode needs a block
+        elif call < 5:
+            self.do(ops.AddRequest(self._prompt(pieces, 0, 3, nth)))  # its prompt's end leaves a state
+        self._schedule(0)
+        self._spare_refusals()
+        self._fail(_FAULTS[call], nth if call == 5 else 1, ops.RunStep())
+
+    def _add_aligned(self, pieces: int, limit: int | None) -> None:
+        """Let a request arrive whose prompt ends with a block, and compute once."""
+        self.do(ops.AddRequest(self._prompt(pieces % 3, 4, 3, 2), limit))
+        self._step((1,), 1)
+
+    def _fail(self, call: str, nth: int, operation: Operation) -> None:
+        self.do(ops.Fault(call, nth))
+        outcome = self.do(operation)
+        self.observe()
+        if isinstance(operation, ops.RunStep):
+            self._make_way(outcome)
+
+    # -- misuse --------------------------------------------------------------------------------------------
+    @act(needs="can_refuse", beyond=_BEYOND, branch=_BRANCH)
+    def add_too_long(self, beyond: int, branch: int) -> None:
+        """Let a request arrive that can never fit."""
+        self.ask(ops.AddRequest(self._tokens(self._longest + beyond, 0, branch)))
+
+    @act(needs="can_refuse", pick=_PICK, what=(0, 3))
+    def misuse(self, pick: int, what: int) -> None:
+        """Ask of a request what it cannot do where it stands, or of one that is gone."""
+        served = self.model.served.values()
+        kind, steps = (
+            (ops.Release, sorted(self.model.gone)),
+            (ops.ScheduleChunk, [each.step for each in served if each.region != WAITING]),
+            (ops.Pause, [each.step for each in self.model.of(PAUSED)]),
+            (ops.Resume, [each.step for each in served if each.region != PAUSED]),
+        )[what]
+        if steps:
+            self.do(kind(steps[pick % len(steps)]))
+        self.observe()
+
+    # -- the end -------------------------------------------------------------------------------------------
+    def end(self) -> None:
+        """Let every request go: the pool has everything again; now and then run parts of it all once more."""
+        for step in [*self.model.served]:
+            self.do(ops.Release(step))
+        self.observe()
+        super().end()

@@ -1,0 +1,443 @@
+"""Is the adapter sane? Asked before anything is judged, so that its faults are not booked as a cache's.
+
+Nothing here knows a law. What is asked of an adapter: it can be built from each of its configurations,
+twice alike; it claims what exists; it understands every operation of its kind, except where a
+capability is not claimed; it answers with the right kind of result, with integers for sizes, in a form that
+JSON keeps; and the simplest legal calls on something new do not fail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pymllm.adapters.base import CAPABILITIES, Adapter, header_of, place_of
+from pymllm.adapters.entry import AdapterEntry
+from pymllm.adapters.registry import KindError
+from pymllm.errors import (
+    AdapterError,
+    ConversationError,
+    InvariantViolation,
+    ProgramError,
+    PymllmError,
+    UsageError,
+)
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
+from pymllm.history.asked import find_wrong_limit, is_optional, needs_of
+from pymllm.history.codec import decode, encode, name_of
+from pymllm.history.config_limits import check_config
+from pymllm.history.files import Config
+from pymllm.history.operations import Key, Operation, Span
+from pymllm.history.outcomes import SIZE_NAMES, Effect, Outcome, Result
+from pymllm.machines.adapter_calls import (
+    EndedConversation,
+    apply_step,
+    build_adapter,
+    closing,
+    describe_error,
+    ended_conversation,
+    find_changed,
+    line_of,
+    load_class,
+    own_line_of,
+)
+from pymllm.machines.rehearsal import rehearse
+from pymllm.oracle.judge import make_judge
+from pymllm.text_file import shown
+from pymllm.work.time_limit import HungError
+
+_ANSWERS: dict[str, tuple[type, ...]] = {
+    "AddRequest ScheduleChunk": (out.RequestView,),
+    ("Alloc AllocBlocks AllocRows AllocSlots AllocTrack EvictSlots ReadHalves"): (out.Slots,),
+    (
+        "BeginGroup Clear ClearWorker DropStates DropWorker EndGroup Fault Free FreeRow FreeSWA FreeTrack "
+        "Merge NameStates Pause Rebuild RegisterBlocks Release ReleaseBlocks Reset Resume RetainBlocks "
+        "SaveLive SetClock StampBlocks StoreState Unlock WriteLive"
+    ): (out.Done,),
+    "Evict": (out.Evicted,),
+    "FindBlocks": (out.Leading,),
+    "FindSlots": (out.FoundSlots,),
+    "Hash HashPage": (out.Hashes,),
+    "HashBytes HashInt64 RestoreLive": (out.Number,),
+    "Insert": (out.Inserted,),
+    "Inspect": (out.Inspected, out.BlockBooks, out.ContextView, out.Indexed),
+    "Lock": (out.Locked,),
+    "Match": (out.Matched,),
+    "PickToken SliceKey": (out.Tokens,),
+    "ReadKV": (out.Buffers,),
+    "ReadLive ReadStates": (out.States,),
+    "ReadRows": (out.Table,),
+    "RemoveBlocks StoreBlocks": (out.Done, out.NotThere),
+    "RunStep": (out.Ran,),
+}
+LEGAL_RESULTS: dict[type, tuple[type, ...]] = {
+    getattr(ops, name): legal for names, legal in _ANSWERS.items() for name in names.split()
+}
+"""What a legal call may answer, where there is room for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleStep:
+    """One step of a sample."""
+
+    operation: Operation  # to carry out
+    needs: str | None  # a capability that it takes and that the adapter does not claim
+    is_claimed: bool  # whether the adapter claims that
+    is_optional: bool = False  # whether it may be left to others, whatever is claimed
+
+
+def make_sample(kind: str, config: Config, capabilities: Collection[str]) -> dict[int, SampleStep]:
+    """Make the sample for one configuration of an adapter; steps by number, what is not claimed included."""
+    return {
+        number: _sample_step(kind, operation, capabilities)
+        for number, operation in enumerate(_SAMPLES[kind](config, capabilities), 1)
+    }
+
+
+def _sample_step(kind: str, operation: Operation, capabilities: Collection[str]) -> SampleStep:
+    needs = needs_of(kind, operation, capabilities)
+    missing = next((need for need in needs if need not in capabilities), None)
+    return SampleStep(operation, missing, missing is None, is_optional(kind, type(operation)))
+
+
+_Steps = list[Operation]
+
+
+def _number(config: Config, key: str, default: int) -> int:
+    value = config.get(key)
+    return value if type(value) is int and value > 0 else default
+
+
+def _slots(config: Config, capabilities: Collection[str]) -> _Steps:
+    page = _number(config, "page_size", 1)
+    return [
+        ops.Alloc(page),
+        ops.ReadHalves((Span(1, 0, page),)),
+        ops.FreeSWA((Span(1, 0, page),)),
+        ops.Free((Span(1, 0, page),)),
+        ops.Merge(),
+        ops.BeginGroup(),
+        ops.EndGroup(),
+        ops.Clear(),
+    ]
+
+
+def _states(config: Config, capabilities: Collection[str]) -> _Steps:
+    steps: _Steps = [ops.ReadStates(0)]
+    if _number(config, "track_slots", 0):
+        steps += [ops.AllocTrack(), ops.FreeTrack(Span(2, 0, 1))]
+    return steps
+
+
+def _prefix(config: Config, capabilities: Collection[str]) -> _Steps:
+    page = _number(config, "page_size", 1)
+    key = Key(tuple(range(1, page + 1)))
+    slots = (Span(2, 0, page),) if "pool" in capabilities else None
+    needs_state = "mamba" in capabilities and "bare_inserts" not in capabilities
+    steps: _Steps = [
+        ops.Match(key),
+        ops.Alloc(page),
+        ops.AllocTrack(),
+        ops.Insert(key, slots, state=Span(3, 0, 1) if needs_state else None),
+        ops.Match(key),
+        ops.Hash(5),
+        ops.Inspect(),
+        ops.Fault("free"),
+        ops.Evict(0),
+    ]
+    steps += [] if needs_state else [ops.FreeTrack(Span(3, 0, 1))]
+    # A hold comes last: what it does to later calls is the implementation's affair.
+    steps += [ops.Lock(5), ops.Unlock(len(steps) + 1), ops.Reset()]
+    again = len(steps) + 1
+    return steps + ([ops.AllocTrack(), ops.FreeTrack(Span(again, 0, 1))] if needs_state else [])
+
+
+def _blocks(config: Config, capabilities: Collection[str]) -> _Steps:
+    both, first = (Span(1, 0, 2),), Span(1, 0, 1)
+    return [
+        ops.AllocBlocks(2),
+        ops.RegisterBlocks(both, (11, 22)),
+        ops.SetClock(1),
+        ops.StampBlocks(both),
+        ops.RetainBlocks(both),
+        ops.AllocSlots((first,)),
+        ops.FindSlots(both),
+        ops.StoreState(first, 0, 1, 2),
+        ops.WriteLive(0, 0, 3, 4),
+        ops.SaveLive((Span(6, 0, 1),), (0,)),
+        ops.RestoreLive(0, first),
+        ops.ReadStates(0),
+        ops.ReadLive(0),
+        ops.NameStates((), ()),
+        ops.DropStates((first,)),
+        ops.EvictSlots(0),
+        ops.Inspect(),
+        ops.Fault("callback"),
+        ops.RetainBlocks(both),
+        ops.ReleaseBlocks(both),
+        ops.Reset(),
+    ]
+
+
+def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
+    prompt = tuple(range(1, _number(config, "block_size", 1) + 2))
+    return [
+        ops.AddRequest(prompt, 1),
+        ops.RunStep(),
+        ops.ScheduleChunk(1),
+        ops.RunStep((1,)),
+        ops.Inspect(),
+        ops.Fault("forward", 99),
+        ops.Release(1),
+        ops.Reset(),
+    ]
+
+
+_INDEX: _Steps = [
+    ops.StoreBlocks(1, ((11, 1),)),
+    ops.FindBlocks((1,)),
+    ops.FindBlocks((1,), early=True),
+    ops.Inspect(),
+    ops.Rebuild(),
+    ops.RemoveBlocks(1, (11,)),
+    ops.ClearWorker(1),
+    ops.DropWorker(1),
+    ops.Reset(),
+]
+_ROWS = (ops.AllocRows(1), ops.ReadRows(), ops.FreeRow(Span(1, 0, 1)), ops.Clear())
+_KEYS = (ops.SliceKey(Key((1, 2)), 0, 1), ops.PickToken(Key((1, 2)), 1), ops.HashPage(Key((1, 2))))
+_HASHES = (*_KEYS, ops.HashInt64("00" * 32), ops.HashBytes("00"))
+_SAMPLES: dict[str, Callable[[Config, Collection[str]], _Steps]] = {
+    "slots": _slots,
+    "rows": lambda config, capabilities: [*_ROWS],
+    "buffers": lambda config, capabilities: [ops.ReadKV(0)],
+    "states": _states,
+    "hashes": lambda config, capabilities: [*_HASHES],
+    "prefix": _prefix,
+    "blocks": _blocks,
+    "requests": _requests,
+    "index": lambda config, capabilities: _INDEX,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeReport:
+    """What an adapter is, once it has shown that it works."""
+
+    name: str  # as it was asked for
+    kind: str  # one of `pymllm.history.operations.KINDS`
+    # each of the class's configurations with what it claims
+    configurations: tuple[tuple[Config, frozenset[str]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeFailure:
+    """Why an adapter cannot examine anything."""
+
+    name: str  # name, kind: as of `SmokeReport`; ``None`` where not even the kind is known
+    kind: str | None
+    message: str
+    is_missing: bool = False  # whether there is no such adapter to load
+    conversation: EndedConversation | None = None  # the one that ended by it
+
+    def refuse_missing(self) -> None:
+        """Raise `UsageError` where there is no such class as ``module:Class`` names."""
+        if self.is_missing and ":" in self.name:
+            raise UsageError(f"adapter {self.name}: {self.message}")
+
+
+def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
+    """Make a smoke test, and say what came of it instead of raising."""
+    try:
+        kind = load_class(entry).KIND
+    except AdapterError as error:
+        is_missing = not isinstance(error, HungError | ConversationError | KindError)
+        return SmokeFailure(entry.name, None, error.message, is_missing, ended_conversation(error))
+    try:
+        return smoke_test(entry)
+    except AdapterError as error:
+        return SmokeFailure(entry.name, kind, error.message, conversation=ended_conversation(error))
+    except Exception as error:  # what an adapter answers may raise anything where it is looked at
+        return SmokeFailure(entry.name, kind, f"a look at what it answered raised {describe_error(error)}")
+
+
+def smoke_test(entry: AdapterEntry) -> SmokeReport:
+    """Try an adapter in each of its configurations; `AdapterError` says what was asked and what came back."""
+    adapter_class = load_class(entry)
+    configurations = getattr(adapter_class, "CONFIGURATIONS", None)
+    if not isinstance(configurations, Sequence) or not configurations:
+        raise AdapterError(
+            entry.name,
+            "CONFIGURATIONS must be a sequence with one dict at least, such as ({'page_size': 1},), not"
+            f" {shown(configurations)}",
+        )
+    for config in configurations:
+        _check_config(entry.name, config, adapter_class.KIND)
+    claims = tuple((dict(config), _try_configuration(entry, dict(config))) for config in configurations)
+    return SmokeReport(entry.name, adapter_class.KIND, claims)
+
+
+def _check_config(name: str, config: object, kind: str) -> None:
+    if not isinstance(config, dict) or not all(
+        isinstance(key, str) and type(value) in (int, str, bool, type(None)) for key, value in config.items()
+    ):
+        raise AdapterError(
+            name, f"a configuration holds names with an int, str, bool or None each, not {shown(config)}"
+        )
+    try:
+        check_config(config, kind)
+    except ProgramError as error:
+        raise AdapterError(name, f"CONFIGURATIONS has {shown(config)}: {error}") from error
+
+
+def _try_configuration(entry: AdapterEntry, config: Config) -> frozenset[str]:
+    adapter = build_adapter(entry.place, config)
+    with closing(adapter):
+        _check_claims(entry, config, adapter)
+        _check_header(entry.name, adapter)
+        _rehearse(entry, config)
+        sample = make_sample(adapter.kind, config, adapter.capabilities)
+        for number in sample:
+            _check_step(entry, adapter, number, sample)
+    return adapter.capabilities
+
+
+_OF_ENGINES = frozenset({"bare_holds", "bare_inserts"})
+"""What an engine does with states where it has no room for one."""
+
+
+def _check_claims(entry: AdapterEntry, config: Config, adapter: Adapter) -> None:
+    unknown = sorted(adapter.capabilities - set(CAPABILITIES))
+    if unknown:
+        raise AdapterError(
+            entry.name, f"claims {unknown[0]!r}, which is no capability; there are {', '.join(CAPABILITIES)}"
+        )
+    if {"mamba", "engine"} <= adapter.capabilities and not adapter.capabilities >= _OF_ENGINES:
+        needed = " and ".join(sorted(_OF_ENGINES))
+        raise AdapterError(entry.name, f"claims engine with states; an engine needs {needed}, too")
+    wrong = find_wrong_limit(adapter.kind, getattr(adapter, "limits", {}))
+    if wrong is not None:
+        raise AdapterError(entry.name, f"limits {wrong}")
+    twin = build_adapter(entry.place, config)
+    with closing(twin):
+        changed = find_changed(header_of(adapter), twin)
+        if changed is not None:
+            raise AdapterError(entry.name, f"two of {config} differ in {changed}")
+
+
+def _rehearse(entry: AdapterEntry, config: Config) -> None:
+    """Let a new one show by a few steps that what it answers and what it tells agree.
+
+    What hangs or ends its conversation is left to the search, which keeps the program that led to it.
+    """
+    adapter = build_adapter(entry.place, config)
+    with suppress(ConversationError, HungError), closing(adapter):
+        rehearse(adapter)
+
+
+def _check_header(name: str, adapter: Adapter) -> None:
+    """Whether a judge knows what to judge."""
+    try:
+        make_judge(header_of(adapter))
+    except (PymllmError, KeyError, TypeError, ValueError) as error:
+        raise AdapterError(
+            name, f"a judge cannot be made for {adapter.config}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _check_step(entry: AdapterEntry, adapter: Adapter, number: int, sample: Mapping[int, SampleStep]) -> None:
+    step = sample[number]
+
+    def fail(what: str) -> AdapterError:
+        return AdapterError(entry.name, f"{adapter.config}: step {number}, {step.operation}: {what}")
+
+    try:
+        outcome = apply_step(adapter, number, step.operation)
+    except (InvariantViolation, ProgramError) as error:
+        raise fail(str(error)) from error
+    problem = find_fault(outcome, step)
+    if problem is None:
+        return
+    if isinstance(outcome, Outcome) and isinstance(outcome.result, out.Failed):
+        problem += _find_line(entry, adapter.config, number, sample)
+    elif isinstance(outcome, Outcome) and problem == _find_wrong_sizes(outcome):
+        problem += place_of(adapter, "sizes")
+    raise fail(problem)
+
+
+def _find_line(entry: AdapterEntry, config: Config, last: int, sample: Mapping[int, SampleStep]) -> str:
+    """Say which line raised the error that became a result: call the method again without `apply`."""
+    adapter = build_adapter(entry.place, config)
+    with closing(adapter):
+        for number in range(1, last):
+            apply_step(adapter, number, sample[number].operation)
+        operation = sample[last].operation
+        try:
+            getattr(adapter, f"do_{name_of(type(operation))}", lambda *step: None)(last, operation)
+        except Exception as error:
+            name = name_of(type(operation))
+            is_ours = type(adapter).__module__.startswith("pymllm.")
+            if is_ours or own_line_of(error):
+                return f" ({line_of(error)})"
+            return place_of(
+                adapter, name if hasattr(adapter, name) else f"do_{name}"
+            )  # it cannot be called so
+    return ""
+
+
+def find_fault(outcome: Outcome, step: SampleStep) -> str | None:
+    """Say what is wrong with the outcome of a step of the sample; ``None`` where nothing is."""
+    if not isinstance(outcome, Outcome):
+        return f"answered {shown(outcome)}, which is not an Outcome"
+    return (
+        _find_wrong_result(outcome.result, step) or _find_wrong_sizes(outcome) or _find_lost_in_json(outcome)
+    )
+
+
+def _find_wrong_result(result: Result, step: SampleStep) -> str | None:
+    if not step.is_claimed:
+        if isinstance(result, out.Unsupported):
+            return None
+        return f"answered {result}, although it claims no {step.needs!r}; it must be Unsupported"
+    if isinstance(result, out.Unsupported) and step.is_optional:
+        return None
+    if isinstance(result, out.Unsupported):
+        needed = "everything that it needs is claimed, and no limit excuses all of an operation"
+        return f"is unsupported ({result.what}), although {needed}"
+    if isinstance(result, out.Failed):
+        return f"a plain legal call failed with {result.error}: {result.message}"
+    legal = LEGAL_RESULTS[type(step.operation)]
+    if not isinstance(result, legal):
+        return f"answered {result}; it must be {' or '.join(kind.__name__ for kind in legal)}"
+    return None
+
+
+def _find_wrong_sizes(outcome: Outcome) -> str | None:
+    if not isinstance(outcome.effects, tuple) or not all(isinstance(it, Effect) for it in outcome.effects):
+        return f"effects are {outcome.effects!r}; they must be a tuple of Effect"
+    for sizes in (outcome.sizes, *(effect.sizes for effect in outcome.effects)):
+        if type(sizes) is not dict:
+            return f"sizes are {shown(sizes)}; they must be a dict of integers by name"
+        for key, value in sizes.items():
+            if not isinstance(key, str) or type(value) is not int:
+                return f"the size {shown(key)} is {shown(value)}; sizes are integers by name"
+    return find_unknown_size(outcome.sizes)
+
+
+def find_unknown_size(sizes: Mapping[str, int]) -> str | None:
+    """Say which name of a size nobody knows; ``None`` where all are known."""
+    if SIZE_NAMES.issuperset(sizes):
+        return None
+    unknown = next(name for name in sizes if name not in SIZE_NAMES)
+    return f"sizes have the unknown name {shown(unknown)}; known are {', '.join(sorted(SIZE_NAMES))}"
+
+
+def _find_lost_in_json(outcome: Outcome) -> str | None:
+    try:
+        again = decode(Outcome, json.loads(json.dumps(encode(outcome))))
+    except (TypeError, ValueError) as error:
+        return f"JSON does not keep {outcome}: {error}"
+    return None if again == outcome else f"JSON turns {outcome} into {again}"

@@ -1,0 +1,145 @@
+"""A cell of a grid of replays, one run or one ceiling: what its result follows from, and is kept as."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy
+import torch
+
+from pymllm import __version__
+from pymllm.documents.replays import CeilingRow, ReplayDocument, column_of
+from pymllm.documents.runs import read_as
+from pymllm.replay.plan import ReplayPlan
+from pymllm.search.foreign_source import digest_modules
+from pymllm.work.kept import KeptResults, Work
+from pymllm.workloads.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A finished, broken-off or interrupted replay; of its plan no default is open any more.
+
+    An interrupt leaves the run that it ended as far as it came. ``kept`` of its runs were in a file before.
+    """
+
+    plan: ReplayPlan
+    document: ReplayDocument
+    interruption: KeyboardInterrupt | None = None
+    kept: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One cache with one policy at one point of a grid; without a cache, what could be hit there at most.
+
+    The plan is settled. A trace was read once, into ``requests``; a named workload is made where it is
+    played. ``content`` and ``source`` are digests of the requests and of a stranger's policy; nobody needs
+    them who keeps no results.
+    """
+
+    plan: ReplayPlan
+    requests: list[Request] | None = field(default=None, repr=False)
+    content: str = ""
+    source: str = ""
+
+    @property
+    def is_ceiling(self) -> bool:
+        """Whether there is no cache."""
+        return not self.plan.caches
+
+    @property
+    def title(self) -> str:
+        """What it is, among others of its workload."""
+        name = "ceiling" if self.is_ceiling else column_of(*self.plan.columns[0])
+        return f"{name} (page size {self.plan.page_size}, capacity {self.plan.capacity})"
+
+    @property
+    def weight(self) -> int:
+        """About how long it takes, beside others of its mode.
+
+        Of processor time over the head of a recorded trace, an engine takes some 200 times what its ceiling
+        does, and with blocks four to seven times more; a serial replay's ceiling, with Belady's, takes a half
+        of what the replay does.
+        """
+        if self.is_ceiling:
+            return 1
+        if self.plan.mode == "serial":
+            return 2
+        return 500 if self.plan.has_blocks else 100
+
+
+Result = Replayed | CeilingRow
+KeptReplays = KeptResults[Cell, Result]
+
+
+def versions_of_run() -> dict[str, str]:
+    """Return what a replay's numbers may depend on."""
+    return {
+        "pymllm": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+    }
+
+
+def keep_replays(path: Path) -> KeptReplays:
+    """Keep runs and ceilings in a file; they count for the same requests, options and source of a policy."""
+    return KeptResults(path, _WORK, versions_of_run())
+
+
+def digest_content(plan: ReplayPlan, requests: Sequence[Request]) -> str:
+    """Return what tells the requests of a settled plan from others, whatever their file is called.
+
+    Those that were read count, so that the options of reading need not. A named workload's are made by this
+    package, and follow from its name, number, seed and capacity.
+    """
+    if plan.is_named:
+        return f"{plan.workload}, {plan.requests} requests, seed {plan.seed}"
+    digest, encoder = hashlib.sha256(), msgspec.msgpack.Encoder()
+    for request in requests:
+        digest.update(encoder.encode(request))
+    return digest.hexdigest()
+
+
+def digest_policies(plan: ReplayPlan) -> dict[str, str]:
+    """Return a digest of the source of each policy that is a stranger's."""
+    named = {policy: policy.partition(":")[0] for policy in plan.eviction_policies if ":" in policy}
+    return {policy: digest_modules([module]) for policy, module in named.items()}
+
+
+_OF_REQUESTS = frozenset(
+    ("workload", "requests", "format", "block_tokens", "tokenizer", "nested_times", "conversations")
+)  # they say which requests there are, and those count
+_OF_CEILING = ("mode", "page_size", "capacity")
+
+
+def _key_of(cell: Cell) -> str:
+    plan = asdict(cell.plan)
+    matters = _OF_CEILING if cell.is_ceiling else [name for name in plan if name not in _OF_REQUESTS]
+    return f"{cell.content} {cell.source} { ({name: plan[name] for name in matters})!r}"
+
+
+def _pack(result: Result) -> Any:
+    return result.document.plain() if isinstance(result, Replayed) else msgspec.to_builtins(result)
+
+
+def _unpack(cell: Cell, plain: Any) -> Result:
+    if cell.is_ceiling:
+        return msgspec.convert(plain, CeilingRow)
+    document = read_as(ReplayDocument, plain)
+    if len(document.runs) + (document.violation is not None) != 1:
+        raise ValueError("it is not of one run")
+    workload = msgspec.structs.replace(document.workload, name=cell.plan.workload)  # it may have been moved
+    return Replayed(cell.plan, msgspec.structs.replace(document, workload=workload))
+
+
+_WORK: Work[Cell, Result] = Work(
+    "replay", _key_of, lambda cell: f"{cell.plan.workload} {cell.title}", _pack, _unpack
+)

@@ -1,0 +1,109 @@
+"""What a curve is asked for, checked before anything heavy is loaded; messages name options."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pymllm.errors import UsageError
+from pymllm.replay.kv_size import KvShape
+from pymllm.replay.plan import NAMED_WORKLOADS, ReplayPlan
+
+Grouping = Literal["kind", "namespace", "length"]
+GROUPINGS: Final[tuple[Grouping, ...]] = ("kind", "namespace", "length")
+"""What requests can be told apart by: what the trace calls them, whose they are, or how long they are."""
+
+NAMED_REQUESTS: Final = 200
+"""Requests of a named workload, where nobody says how many."""
+
+MOST_HELD: Final = 200_000
+"""Requests that are held in memory at most, for what no single pass can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePlan:
+    """The options of one ``pymllm curve``, as given; ``None`` where a default depends on the rest.
+
+    Without ``capacities`` so many ``points`` are chosen. ``eviction_policies`` are those beside ``lru``.
+    """
+
+    workload: str
+    requests: int | None
+    seed: int
+    block_tokens: int | None
+    page_size: int
+    capacities: tuple[int, ...]
+    points: int
+    eviction_policies: tuple[str, ...] = ()
+    belady: bool = False
+    unlimited: bool = True
+    sample: float | None = None
+    by: Grouping | None = None
+    shape: KvShape | None = None
+    dtype: str = "bf16"
+    prefill_rate: float | None = None
+    format: str = "auto"
+    tokenizer: str | None = None
+    nested_times: str = "auto"
+    conversations: int = 16
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the workload is one of ours; ``./chat`` names a file of that name."""
+        return self.workload in NAMED_WORKLOADS
+
+    @property
+    def is_held(self) -> bool:
+        """Whether requests are needed more than once, and in memory."""
+        return self.belady or bool(self.eviction_policies)
+
+    def replays(self, capacity: int | None, policies: tuple[str, ...] = ()) -> ReplayPlan:
+        """Return the serial replay of one point."""
+        return ReplayPlan(
+            workload=self.workload,
+            mode="serial",
+            caches=("radix",),
+            requests=self.requests,
+            seed=self.seed,
+            block_tokens=self.block_tokens,
+            page_size=self.page_size,
+            window=None,
+            capacity=capacity,
+            swa_capacity=None,
+            track_slots=None,
+            max_running=1,
+            chunk=1,
+            iteration_ms=1.0,
+            content_check=False,
+            check_every=0,
+            eviction_policies=policies,
+            format=self.format,
+            tokenizer=self.tokenizer,
+            nested_times=self.nested_times,
+            conversations=self.conversations,
+        )
+
+    def check(self) -> None:
+        """Refuse what does not fit together, naming the options."""
+        for capacity in self.capacities or (None,):
+            self.replays(capacity, self.eviction_policies).check()
+        if not self.capacities and not self.is_named and not _is_kept(self.workload):
+            raise UsageError(
+                f"{self.workload} can be read only once, and without --capacity a trace is read twice; "
+                "give --capacity, once for each point."
+            )
+        if self.sample is not None:
+            # Each of them needs all of the trace, which is what a sample is there to spare.
+            for option, value in (
+                ("--belady", self.belady),
+                ("--eviction-policy", self.eviction_policies),
+                ("--by", self.by),
+            ):
+                if value:
+                    raise UsageError(f"{option} needs every request, not a sample; leave --sample out.")
+
+
+def _is_kept(place: str) -> bool:
+    """Say whether a trace can be read again: a file or a folder, and no pipe."""
+    return os.path.isfile(place) or os.path.isdir(place)

@@ -1,0 +1,130 @@
+"""How many bytes the keys and values of a token take in a model.
+
+Counted are layers that keep something of every token. A layer with a sliding window or a recurrent state
+keeps as much of a long sequence as of a short one, and nothing of it is in these numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from pymllm.errors import UsageError
+from pymllm.replay.plan import pick_name
+
+GIB: Final = 1 << 30
+
+DTYPES = MappingProxyType({"bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "fp4": 4, "fp32": 32})
+"""Bits of a number by the name of its type."""
+
+_BITS_PER_BYTE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class KvShape:
+    """What decides how large a token's keys and values are.
+
+    - ``layers``: All layers of the model.
+    - ``kv_heads``, ``head_dim``: Of a layer with keys and values of their own.
+    - ``latent_dim``: Numbers of a token in a layer that keeps one compressed vector for both (MLA) instead.
+    - ``every``: One layer of so many keeps something of every token; 1 for all.
+    - ``source``: Where the numbers are from.
+    """
+
+    name: str
+    layers: int
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    latent_dim: int | None = None
+    every: int = 1
+    source: str = ""
+
+    @property
+    def counted_layers(self) -> int:
+        """Layers that keep something of every token."""
+        return self.layers // self.every
+
+    def bytes_per_token(self, dtype: str) -> float:
+        """Return the bytes of a token; half a byte is one for numbers of four bits."""
+        if self.latent_dim is not None:
+            numbers = self.latent_dim
+        else:
+            assert self.kv_heads is not None
+            assert self.head_dim is not None
+            numbers = 2 * self.kv_heads * self.head_dim
+        return self.counted_layers * numbers * DTYPES[dtype] / _BITS_PER_BYTE
+
+
+def _of(name: str, layers: int, kv_heads: int, head_dim: int, source: str, every: int = 1) -> KvShape:
+    return KvShape(name, layers, kv_heads, head_dim, None, every, source)
+
+
+_HUB = "https://huggingface.co"
+
+MODELS = MappingProxyType(
+    {
+        it.name: it
+        for it in (
+            _of("llama-3.1-8b", 32, 8, 128, f"{_HUB}/meta-llama/Llama-3.1-8B/blob/main/config.json"),
+            _of("llama-3.1-70b", 80, 8, 128, f"{_HUB}/meta-llama/Llama-3.1-70B/blob/main/config.json"),
+            _of("qwen3-8b", 36, 8, 128, f"{_HUB}/Qwen/Qwen3-8B/blob/main/config.json"),
+            _of("qwen3-32b", 64, 8, 128, f"{_HUB}/Qwen/Qwen3-32B/blob/main/config.json"),
+            _of("qwen3-235b-a22b", 94, 4, 128, f"{_HUB}/Qwen/Qwen3-235B-A22B/blob/main/config.json"),
+            _of(
+                "qwen3-next-80b-a3b",
+                48,
+                2,
+                256,
+                f"{_HUB}/Qwen/Qwen3-Next-80B-A3B-Instruct/blob/main/config.json",
+                every=4,
+            ),
+            _of("gpt-oss-20b", 24, 8, 64, f"{_HUB}/openai/gpt-oss-20b/blob/main/config.json", every=2),
+            _of("gpt-oss-120b", 36, 8, 64, f"{_HUB}/openai/gpt-oss-120b/blob/main/config.json", every=2),
+            KvShape(
+                "deepseek-v3",
+                61,
+                latent_dim=512 + 64,
+                source=f"{_HUB}/deepseek-ai/DeepSeek-V3/blob/main/config.json",
+            ),
+        )
+    }
+)
+"""Some models by name, as their public configurations describe them."""
+
+
+def find_shape(
+    model: str | None,
+    layers: int | None,
+    kv_heads: int | None,
+    head_dim: int | None,
+    latent_dim: int | None,
+    hybrid: int | None,
+) -> KvShape | None:
+    """Return the model that options name or describe, ``None`` where none does; refuse what does not fit."""
+    described = {
+        "--layers": layers,
+        "--kv-heads": kv_heads,
+        "--head-dim": head_dim,
+        "--latent-dim": latent_dim,
+        "--hybrid": hybrid,
+    }
+    given = [option for option, value in described.items() if value is not None]
+    if model is not None:
+        if given:
+            raise UsageError(f"--model {model} says what {given[0]} is; leave one of them out.")
+        return MODELS[pick_name(model, MODELS, "model", ", or describe yours with --layers")]
+    if not given:
+        return None
+    if layers is None:
+        raise UsageError(f"{given[0]} describes a model; give --layers too, or --model alone.")
+    if latent_dim is not None:
+        if kv_heads is not None or head_dim is not None:
+            raise UsageError("--latent-dim is kept instead of heads; leave --kv-heads and --head-dim out.")
+    elif kv_heads is None or head_dim is None:
+        missing = "--kv-heads" if kv_heads is None else "--head-dim"
+        raise UsageError(f"--layers describes a model; give {missing} too, or --latent-dim instead of heads.")
+    every = hybrid or 1
+    if every > layers:
+        raise UsageError(f"--hybrid {every} is more than --layers {layers}; give at most {layers}.")
+    return KvShape("described", layers, kv_heads, head_dim, latent_dim, every)

@@ -1,0 +1,15 @@
+"""The trace that a plan names, opened; torch is not loaded for it."""
+
+from __future__ import annotations
+
+from pymllm.replay.plan import ReplayPlan
+from pymllm.traces.records import ReadOptions
+from pymllm.traces.registry import Trace, open_trace
+from pymllm.traces.text import find_tokenizer
+
+
+def open_recorded(plan: ReplayPlan) -> Trace:
+    """Open the trace that a plan names, as it says how it is to be read."""
+    encode = None if plan.tokenizer is None else find_tokenizer(plan.tokenizer)
+    options = ReadOptions(plan.block_tokens, encode, plan.nested_times, plan.conversations)
+    return open_trace(plan.workload, format=plan.format, requests=plan.requests, options=options)

@@ -1,0 +1,188 @@
+"""What is known of an implementation, in a file that is written by hand: read, applied, told of and begun.
+
+A table for each deviation, by its name::
+
+    [failed-alloc-merges]
+    law = "X4"
+    adapter = "sglang-*"
+    operation = "alloc"
+    kind = "other contract"
+    reason = "a failed allocation merges what was freed lazily"
+    link = "docs/findings/failed-alloc-merges.md"
+    versions = "sglang>=0.5.15"
+
+`pymllm.history.files.Deviation` says what the fields mean.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+
+from pymllm.adapters.checkouts import Checkout
+from pymllm.adapters.projects import CHECKOUTS
+from pymllm.documents.searches import AdapterRow, DeviationRow, ViolationRow
+from pymllm.errors import UsageError
+from pymllm.history.codec import decode, name_of
+from pymllm.history.files import END, GO_ON, Deviation
+from pymllm.history.operations import OPERATIONS
+from pymllm.oracle.laws import find_law
+from pymllm.text_file import cut, did_you_mean, read_text_file
+
+_OPERATIONS = {name_of(operation): operation for operation in OPERATIONS}
+
+KINDS = ("defect", "other contract", "open")
+SHOWS, GONE, NOT_SEARCHED, OTHER_VERSION = "shows", "gone", "not searched", "other version"
+"""What became of a deviation: a program met it; none did; nobody looked; another version is there."""
+
+
+def read_deviations(path: Path) -> tuple[Deviation, ...]:
+    """Read a file; `UsageError` says in which table what is wrong, and what it must be."""
+    try:
+        tables = msgspec.toml.decode(read_text_file(path))
+    except msgspec.DecodeError as error:
+        raise UsageError(f"it is no TOML: {error}") from None
+    return tuple(_read(name, table) for name, table in tables.items())
+
+
+def _read(name: str, table: Any) -> Deviation:
+    where = f"[{cut(name)}]"
+    if not isinstance(table, Mapping):
+        raise UsageError(f"{where} is {cut(repr(table))}; it must be a table with law and reason")
+    try:
+        deviation: Deviation = decode(Deviation, {**table, "name": name}, where)
+        _check(deviation)
+    except ValueError as error:
+        text = str(error)
+        raise UsageError(text if text.startswith(where) else f"{where}: {text}") from None
+    return deviation
+
+
+def _check(it: Deviation) -> None:
+    find_law(it.law)
+    if not it.reason.strip():
+        raise ValueError("reason is empty; say in a sentence why it is that way, or what is to be done")
+    for field, value, choices in (("kind", it.kind, KINDS), ("then", it.then, (END, GO_ON))):
+        if value not in choices:
+            raise ValueError(f"{field} is {cut(repr(value))}; it must be one of {', '.join(choices)}")
+    if it.where and not it.operation:
+        raise ValueError("where names fields of an operation; say which operation")
+    if it.operation:
+        if it.operation not in _OPERATIONS:
+            nearest = did_you_mean(it.operation, _OPERATIONS)
+            raise ValueError(f"there is no operation {cut(repr(it.operation))}{nearest}")
+        fields = _OPERATIONS[it.operation].__struct_fields__  # type: ignore[attr-defined]
+        for field in it.where:
+            if field not in fields:
+                raise ValueError(
+                    f"where: {it.operation} has no field {cut(repr(field))}; it has {', '.join(fields)}"
+                )
+    if it.versions:
+        _required(it.versions)
+
+
+def _required(text: str) -> Requirement | tuple[Checkout, str]:
+    """Return a package with versions, or a checkout with a commit."""
+    project, at, commit = text.partition("@")
+    if at:
+        found = [it for it in CHECKOUTS if it.project.lower() == project.strip().lower()]
+        if found and re.fullmatch("[0-9a-f]{7,40}", commit.strip()):
+            return found[0], commit.strip()
+        names = ", ".join(it.project for it in CHECKOUTS)
+        raise ValueError(
+            f"versions is {cut(repr(text))}; a checkout is one of {names}, with its commit,"
+            " such as mllm@b9c3070"
+        )
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        raise ValueError(
+            f"versions is {cut(repr(text))}; it must be a package with versions, such as sglang>=0.5.15,<0.6,"
+            " or a checkout with its commit, such as mllm@b9c3070"
+        ) from None
+
+
+def is_of_version(deviation: Deviation) -> bool:
+    """Tell whether what is installed or checked out has it; what is neither has none."""
+    if not deviation.versions:
+        return True
+    required = _required(deviation.versions)
+    if isinstance(required, tuple):
+        checkout, commit = required
+        return checkout.is_of(commit)
+    try:
+        return required.specifier.contains(version(required.name), prereleases=True)
+    except PackageNotFoundError:
+        return False
+
+
+def tell_deviations(
+    deviations: Sequence[Deviation], met: Mapping[str, tuple[Collection[str], Counter[str]]]
+) -> tuple[DeviationRow, ...]:
+    """Say what became of each deviation.
+
+    ``met``: by adapter that was searched, the laws that apply to it, and programs by a deviation's name.
+    """
+    rows = []
+    for it in deviations:
+        own = {
+            name: counts[it.name]
+            for name, (laws, counts) in met.items()
+            if fnmatchcase(name, it.adapter) and it.law in laws
+        }
+        programs = sum(own.values())
+        status = SHOWS if programs else GONE if own else NOT_SEARCHED
+        if not is_of_version(it):
+            status = OTHER_VERSION
+        adapters = tuple(name for name, count in own.items() if count)
+        rows.append(DeviationRow(it.name, it.law, it.kind, it.reason, it.link, status, programs, adapters))
+    return tuple(rows)
+
+
+_RAISED = re.compile(r"message=(['\"])(.*?)\1")
+
+
+def _said(found: ViolationRow) -> str:
+    """Return what another program says that shows the same: an error's text, or what was looked at.
+
+    Of that the longest part without a number, since those are of one program.
+    """
+    raised = _RAISED.search(found.observed or "")
+    text = raised[2] if raised is not None else found.message
+    return max(re.split(r"[\d\\]+", text), key=len).strip()
+
+
+def begin_deviations(adapters: Iterable[AdapterRow], taken: Iterable[str] = ()) -> Iterator[str]:
+    """Write a table for each violation, to be looked at; ``taken`` names are not used again."""
+    names = set(taken)
+    for adapter in adapters:
+        for found in adapter.violations:
+            begin = name = f"{''.join(c if c.isalnum() else '-' for c in adapter.name)}-{found.law}".strip(
+                "-"
+            )
+            number = 1
+            while name in names:
+                number += 1
+                name = f"{begin}-{number}"
+            names.add(name)
+            fields = {
+                "law": found.law,
+                "adapter": glob.escape(adapter.name),
+                "operation": found.operation,
+                "says": _said(found),
+                "kind": "open",
+                "reason": f"not looked at yet: {found.message}",
+                "program": found.file or "",
+            }
+            lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items() if value]
+            yield "\n".join([f"[{name}]", *lines, ""])

@@ -1,0 +1,93 @@
+"""What a file keeps of ``pymllm verify`` and ``compare``: searches, second searches, what was made smaller.
+
+A result is kept for its whole task: adapter with its source, configuration, machine, plan, and what is passed
+over. Where any of that differs, so may the result. It is written and read to the last field, so that whoever
+takes it from the file tells what whoever found it would have told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pymllm.errors import InvariantViolation, PymllmError
+from pymllm.history.files import History, dump_history, read_history
+from pymllm.oracle.laws import find_law
+from pymllm.search.foreign_source import digest_adapter
+from pymllm.search.runner import versions
+from pymllm.search.search import SearchResult
+from pymllm.search.shrinker import Finding
+from pymllm.search.tasks import SearchTask, ShrinkTask, VerifyPlan
+from pymllm.work.kept import KeptResults, Work
+
+SearchOrShrink = SearchTask | ShrinkTask
+Found = SearchResult | tuple[Finding, ...]
+
+
+def keep_searches(path: Path, plan: VerifyPlan) -> KeptResults[SearchOrShrink, Found]:
+    """Keep in a file what searches of a plan find; a change of an adapter's source has it searched again."""
+    sources = {entry.name: digest_adapter(entry.name) for entry in plan.adapters}
+
+    def key_of(task: SearchOrShrink) -> str:
+        plain = msgspec.to_builtins(task, enc_hook=_plain, order="deterministic")  # sets have an order then
+        return json.dumps([type(task).__name__, sources[task.adapter], plan.timeout, plain], sort_keys=True)
+
+    work: Work[SearchOrShrink, Found] = Work("searches", key_of, _title_of, pack, unpack)
+    return KeptResults(path, work, versions(plan.adapters))
+
+
+def _title_of(task: SearchOrShrink) -> str:
+    what = "smaller programs" if isinstance(task, ShrinkTask) else "search"
+    for_what = ", ".join([*task.laws, *task.goals]) if isinstance(task, SearchTask) else task.finding.law
+    return f"{what} {task.adapter} {task.machine.name} {json.dumps(task.config)} {for_what}".rstrip()
+
+
+def pack(found: Found) -> Any:
+    """Write a result as what JSON has."""
+    return msgspec.to_builtins(found, enc_hook=_plain)
+
+
+def unpack(task: SearchOrShrink, plain: Any) -> Found:
+    """Read what `pack` wrote of a task; `ValueError` where it is not of this task, or cannot be."""
+    kind: Any = tuple[Finding, ...] if isinstance(task, ShrinkTask) else SearchResult
+    found: Found = msgspec.convert(plain, kind, dec_hook=_made_of)
+    for history in _histories_of(found):
+        _check(task, history)
+    return found
+
+
+def _plain(violation: InvariantViolation) -> Any:
+    """Write what msgspec does not know by itself."""
+    return violation.args
+
+
+def _made_of(kind: type, plain: Any) -> InvariantViolation | Counter[str]:
+    """Read what msgspec does not know by itself."""
+    if kind is not InvariantViolation:
+        return Counter(msgspec.convert(plain, dict[str, int]))
+    law, message, expected, observed = msgspec.convert(plain, tuple[str, str, str | None, str | None])
+    return InvariantViolation(find_law(law).id, message, expected=expected, observed=observed)
+
+
+def _histories_of(found: Found) -> Iterator[History]:
+    findings = found.found if isinstance(found, SearchResult) else found
+    yield from (finding.history for finding in findings)
+    if isinstance(found, SearchResult):
+        yield from found.undone.values()
+        if found.crash is not None and found.crash.history is not None:
+            yield found.crash.history
+
+
+def _check(task: SearchOrShrink, history: History) -> None:
+    """Refuse a program that no search has written: it is run again, on the adapter that it names."""
+    if history.header.adapter != task.adapter:
+        raise ValueError(f"a program of {history.header.adapter}, not of {task.adapter}")
+    try:
+        read_history(dump_history(history), "a kept result")
+    except PymllmError as error:
+        raise ValueError(error) from None

@@ -1,0 +1,215 @@
+"""The smallest program so far, and what refers to what in one.
+
+A program is a sequence of operations, numbered from 1: leaving some out takes along what refers to them.
+Operations are looked at by the types of their fields alone: what names a step, keys, spans, numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from msgspec import NODEFAULT, structs
+
+from pymllm.history import operations as ops
+from pymllm.history.files import Config, History
+from pymllm.history.operations import Key, Operation, Span
+from pymllm.machines.acting import FoundViolation
+
+REFERENCES: dict[type, tuple[str, ...]] = {
+    Span: ("step",),
+    ops.Lock: ("of",),
+    ops.Unlock: ("lock", "at", "token"),
+    ops.Hash: ("of",),
+    ops.ScheduleChunk: ("request",),
+    ops.Pause: ("request",),
+    ops.Resume: ("request",),
+    ops.Release: ("request",),
+}
+"""Fields of operations, and of records in them, that name a step where they are neither ``None`` nor 0.
+
+The other operations that have a ``request`` mean a row of the context, which is the caller's.
+"""
+
+
+# -- records in operations --
+def parts(record: Any) -> Iterator[Any]:
+    """Yield an operation, then the keys and spans in its fields."""
+    yield record
+    kind: Any = type(record)
+    for name in _fields_with_records(kind):
+        value = getattr(record, name)
+        if type(value) is tuple:
+            yield from value
+        elif value is not None:
+            yield value
+
+
+def changed(record: Any, change: Callable[[Any], Any]) -> Any:
+    """Return an operation with something else for each of its keys and spans, and then for itself."""
+    kind: Any = type(record)
+    values: dict[str, Any] = {}
+    for name in _fields_with_records(kind):
+        value = getattr(record, name)
+        if type(value) is tuple:
+            values[name] = tuple(map(change, value))
+        elif value is not None:
+            values[name] = change(value)
+    return change(structs.replace(record, **values) if values else record)
+
+
+@functools.cache
+def _fields_with_records(kind: type) -> tuple[str, ...]:
+    """Return the fields that hold keys or spans, one or many."""
+    return tuple(it.name for it in structs.fields(kind) if "Span" in str(it.type) or "Key" in str(it.type))
+
+
+def unusual(part: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and default of each field of an operation, key or span that has another value."""
+    kind: Any = type(part)
+    for name, default in _defaults_of(kind):
+        if getattr(part, name) != default:
+            yield name, default
+
+
+@functools.cache
+def _defaults_of(kind: type) -> tuple[tuple[str, Any], ...]:
+    return tuple((it.name, it.default) for it in structs.fields(kind) if it.default is not NODEFAULT)
+
+
+# -- what refers to what --
+def references(operation: Any) -> Iterator[int]:
+    """Yield the number of each step that an operation refers to, repeats included."""
+    for part in parts(operation):
+        for name in REFERENCES.get(type(part), ()):
+            if number := getattr(part, name):
+                yield number
+
+
+def renumbered(operation: Any, number_of: Callable[[int], int]) -> Any:
+    """Return an operation with another number for each step that it refers to."""
+
+    def change(part: Any) -> Any:
+        named = {name: getattr(part, name) for name in REFERENCES.get(type(part), ())}
+        numbers = {name: number_of(number) for name, number in named.items() if number}
+        return structs.replace(part, **numbers) if numbers else part
+
+    return changed(operation, change)
+
+
+def without(operations: Sequence[Any], dropped: Collection[int]) -> tuple[Any, ...]:
+    """Leave operations out, and whatever refers to them; what is left is numbered from 1 again."""
+    numbers: dict[int, int] = {}
+    kept: list[Operation] = []
+    for number, operation in enumerate(operations, 1):
+        if number in dropped or not all(named in numbers for named in references(operation)):
+            continue
+        numbers[number] = len(kept) + 1
+        is_moved = number != len(kept) + 1
+        kept.append(renumbered(operation, numbers.__getitem__) if is_moved else operation)
+    return tuple(kept)
+
+
+def only(operations: Sequence[Operation], wanted: Collection[int]) -> tuple[Operation, ...]:
+    """Keep some operations and what they need: those they refer to, and so on; numbered from 1 again."""
+    needed = set(wanted)
+    for number in range(len(operations), 0, -1):
+        if number in needed:
+            needed.update(references(operations[number - 1]))
+    return without(operations, set(range(1, len(operations) + 1)) - needed)
+
+
+# -- programs --
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is made smaller: a configuration, and operations that are numbered from 1, or a machine's acts."""
+
+    config: Config
+    items: tuple[Any, ...]
+
+    @property
+    def key(self) -> int:
+        """A number that two programs share if they are equal, and hardly otherwise."""
+        return hash((tuple(self.config.items()), self.items))
+
+    @property
+    def pools(self) -> int:
+        """The sum of the configuration's numbers."""
+        return sum(value for value in self.config.values() if type(value) is int)
+
+
+class Player(Protocol):
+    """Who runs programs: `pymllm.search.shrink_trials` has one for operations and one for acts."""
+
+    @property
+    def tried(self) -> Collection[object]:
+        """What was asked about, in some form."""
+
+    def is_worth(self, program: Program, best: Program) -> bool:
+        """Tell whether a program may be smaller than the best and has not been asked about before."""
+
+    def play(self, program: Program) -> tuple[Program, FoundViolation] | None:
+        """Run a program; what was left of it, is smaller and broke the law, or ``None``."""
+
+
+class Reduction:
+    """The smallest so far; takes over what is smaller and breaks the law all the same."""
+
+    def __init__(self, player: Player, program: Program, found: FoundViolation) -> None:
+        self.player = player
+        self.program = program
+        self.found = found
+
+    @property
+    def items(self) -> tuple[Any, ...]:
+        """Those of the smallest program."""
+        return self.program.items
+
+    def attempt(self, items: tuple[Any, ...], **config: int | str | bool | None) -> bool:
+        """Play operations or acts, in another configuration perhaps, and take over what breaks the law.
+
+        False also where it is no smaller than what is there, or was tried before. Raises `OutOfBudgetError`.
+        """
+        candidate = Program({**self.program.config, **config}, items)
+        result = self.player.play(candidate) if self.player.is_worth(candidate, self.program) else None
+        if result is None:
+            return False
+        self.program, self.found = result
+        return True
+
+
+# -- weights --
+def weigh(program: Program) -> tuple[int, ...]:
+    """Return what is to become small, what matters most first.
+
+    Operations, how often one refers to another, tokens of keys and prompts, the sum of the configuration's
+    numbers, how many fields of operations are not their default, and the sum of all numbers in operations.
+    """
+    weights = [_weigh_operation(operation) for operation in program.items]
+    tokens, others, numbers = (sum(column) for column in zip((0, 0, 0), *weights, strict=True))
+    named = sum(1 for operation in program.items for _ in references(operation))
+    return len(program.items), named, tokens, program.pools, others, numbers
+
+
+def count_tokens(history: History) -> int:
+    """Count the tokens of all keys and prompts of a history."""
+    return sum(_weigh_operation(step.operation)[0] for step in history.steps)
+
+
+@functools.lru_cache(maxsize=100_000)
+def _weigh_operation(operation: Any) -> tuple[int, int, int]:
+    """Return tokens, fields that are not their default, and the sum of numbers and of lengths."""
+    tokens = others = numbers = 0
+    for part in parts(operation):
+        tokens += len(part.tokens) if isinstance(part, Key | ops.AddRequest) else 0
+        others += sum(1 for _ in unusual(part))
+        numbers += sum(map(_magnitude, structs.astuple(part)))
+    return tokens, others, numbers
+
+
+def _magnitude(value: Any) -> int:
+    if isinstance(value, tuple):
+        return len(value) + sum(map(_magnitude, value))
+    return abs(value) if isinstance(value, int) else 0

@@ -1,0 +1,291 @@
+"""The ways in which a shrinker changes what steps give to each other: slots, nodes and holds.
+
+They are of the same form as those of `pymllm.search.shrink_passes`: each tries some smaller programs,
+and keeps what still breaks the law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from msgspec import structs
+
+from pymllm.history.files import Config
+from pymllm.history.operations import (
+    Alloc,
+    AllocBlocks,
+    AllocRows,
+    Evict,
+    Insert,
+    Match,
+    Operation,
+    Span,
+)
+from pymllm.search.reduction import Reduction, changed, parts, references, renumbered, without
+
+Operations = tuple[Operation, ...]
+
+_COUNTS: dict[type, str] = {Alloc: "tokens", AllocBlocks: "count", AllocRows: "count"}
+"""Operations that hand out as many numbers as they are asked for, and the field that says how many."""
+_SUMMED: dict[type, tuple[str, ...]] = {
+    **{kind: (count,) for kind, count in _COUNTS.items()},
+    Evict: ("tokens", "secondary"),
+}
+"""Operations of which one may do what two have done, and the fields that say how much."""
+POOLS_OF_PAGES = ("slots", "swa_slots")
+"""Keys of a configuration that count tokens, in whole pages."""
+
+
+# -- one step for two --
+def join_operations(reduction: Reduction) -> None:
+    """Let one operation do what the next of its kind did, too: allocations, evictions, and what has rows."""
+    while any(reduction.attempt(_joined(reduction.items, *pair)) for pair in _neighbours(reduction.items)):
+        pass
+
+
+def _neighbours(operations: Operations) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of each operation that can be joined with the next one of its kind, and of that."""
+    for kind in dict.fromkeys(map(type, operations)):
+        for pair in pairwise(at for at, operation in enumerate(operations, 1) if type(operation) is kind):
+            if _together(*(operations[number - 1] for number in pair)) is not None:
+                yield pair
+
+
+def _together(one: Any, other: Any) -> Any:
+    """Return an operation with the counts or rows of two; ``None`` where they differ otherwise."""
+    changes: dict[str, Any] = {}
+    for name in one.__struct_fields__:
+        first, second = getattr(one, name), getattr(other, name)
+        if name in _SUMMED.get(type(one), ()) or (type(first) is tuple and type(second) is tuple):
+            changes[name] = first + second
+        elif first != second:
+            return None
+    return structs.replace(one, **changes) if changes else None
+
+
+def _joined(operations: Operations, first: int, second: int) -> Operations:
+    """Join allocations in the place of the first, whose spans follow, and others in that of the second."""
+    one, other = operations[first - 1], operations[second - 1]
+    count = _COUNTS.get(type(one))
+    given = 0 if count is None else getattr(one, count)
+
+    def change(part: Any) -> Any:
+        if type(part) is Span:
+            is_moved = count is not None and part.step == second
+            return Span(first, given + part.start, given + part.stop) if is_moved else part
+        return _with_rows(part, merged)
+
+    kept, dropped = (second, first) if count is None else (first, second)
+    joined = replaced(operations, kept - 1, _together(one, other))
+    return without([changed(operation, change) for operation in joined], {dropped})
+
+
+# -- one giver for another --
+_GIVE_ALIKE: tuple[frozenset[type], ...] = (frozenset({Match, Insert}), frozenset({Match, Alloc}))
+"""Operations that may give the same, beside those of one kind: a node, or slots."""
+
+
+def retarget_references(reduction: Reduction) -> None:
+    """Let another step give what one gives, which is left out: the last first, to the first that does.
+
+    A node is the same whether a match or an insert found it, and so are the slots of a match and of the
+    allocation that they come from. Nobody asks here whether they are: the law tells.
+    """
+    number = len(reduction.items)
+    while number:
+        users = [at for at, operation in enumerate(reduction.items, 1) if number in references(operation)]
+        for other in range(1, users[0]) if users else ():
+            if _give_alike(*(type(reduction.items[place - 1]) for place in (number, other))) and (
+                other != number and reduction.attempt(_retargeted(reduction.items, number, other))
+            ):
+                break
+        number = min(number - 1, len(reduction.items))
+
+
+def _give_alike(one: type, other: type) -> bool:
+    return one is other or any({one, other} <= kinds for kinds in _GIVE_ALIKE)
+
+
+def _retargeted(operations: Operations, number: int, other: int) -> Operations:
+    """Leave a step out, and let another one be named instead."""
+    moved = [renumbered(it, lambda step: other if step == number else step) for it in operations]
+    return without(moved, {number})
+
+
+def match_instead(reduction: Reduction) -> None:
+    """Let an insert be a match of its key where it is the node or the use alone that matters."""
+    for at, operation in enumerate(reduction.items):
+        if isinstance(operation, Insert):
+            reduction.attempt(replaced(reduction.items, at, Match(operation.key)))
+
+
+def lower_spans(reduction: Reduction) -> None:
+    """Let spans be of the first numbers that a step gave, so that it need not give more, and in order."""
+    for change in (_lowered, _in_order):
+        for at in range(len(reduction.items)):
+            if at < len(reduction.items):
+                reduction.attempt(replaced(reduction.items, at, changed(reduction.items[at], change)))
+
+
+def _lowered(part: Any) -> Any:
+    is_lower = type(part) is Span and part.step and part.start
+    return Span(part.step, 0, part.stop - part.start) if is_lower else part
+
+
+def _in_order(part: Any) -> Any:
+    return _with_rows(part, lambda row: merged(sorted(row, key=structs.astuple)))
+
+
+def untangle_inserts(reduction: Reduction) -> None:
+    """Let inserts take all their slots from one allocation: all of them, then each.
+
+    What a match or another allocation gave is no longer needed then, and can be dropped.
+    """
+    operations = reduction.items
+    tangled = [at for at, operation in enumerate(operations) if _allocation_of(operations, operation)]
+    reduction.attempt(_untangled(operations, tangled))
+    for at in tangled:
+        if at < len(reduction.items):
+            reduction.attempt(_untangled(reduction.items, [at]))
+
+
+def _allocation_of(operations: Operations, operation: Operation) -> int:
+    """Return the last allocation of those steps that gave an insert its slots; 0 where one gave all."""
+    if not isinstance(operation, Insert) or operation.slots is None or len(operation.slots) < 2:
+        return 0
+    steps = [span.step for span in operation.slots if span.step]
+    return max((step for step in steps if isinstance(operations[step - 1], Alloc)), default=0)
+
+
+def _untangled(operations: Operations, places: Sequence[int]) -> Operations:
+    untangled: list[Any] = list(operations)
+    for at in places:
+        number, insert = _allocation_of(operations, operations[at]), untangled[at]
+        if number:
+            length = count_of(insert.slots)
+            untangled[number - 1] = Alloc(max(untangled[number - 1].tokens, length))
+            untangled[at] = structs.replace(insert, slots=(Span(number, 0, length),))
+    return tuple(untangled)
+
+
+# -- as much as is named --
+def shrink_allocations(reduction: Reduction) -> None:
+    """Let each allocation be of the pages that somebody names, or of fewer others in a smaller pool.
+
+    What fills a pool may have to fill it: with fewer pages handed out, more would be left.
+    """
+    number = 1
+    while number <= len(reduction.items):
+        kind = type(reduction.items[number - 1])
+        unit = page_size_of(reduction.program.config) if kind is Alloc else 1
+        if kind not in _COUNTS or not _shrink_allocation(reduction, number, unit):
+            number += 1
+
+
+def _shrink_allocation(reduction: Reduction, number: int, unit: int) -> bool:
+    pages = _named_pages(reduction.items, number, unit)
+    return reduction.attempt(
+        _with_pages(reduction.items, number, unit, pages, len(pages))
+    ) or _shrink_filled_pool(reduction, number, unit, pages)
+
+
+def _named_pages(operations: Operations, number: int, unit: int) -> Sequence[int]:
+    """Return the pages of an allocation that somebody names."""
+    spans = [
+        it for operation in operations for it in parts(operation) if type(it) is Span and it.step == number
+    ]
+    return sorted({place // unit for span in spans for place in range(span.start, span.stop)})
+
+
+def _with_pages(
+    operations: Operations, number: int, unit: int, pages: Sequence[int], count: int
+) -> Operations:
+    """Let an allocation be of so many pages, of which the first are those that are named."""
+    moved = {page: place for place, page in enumerate(pages)}
+
+    def change(part: Any) -> Any:
+        if type(part) is not Span or part.step != number or part.start >= part.stop:
+            return part
+        shift = (part.start // unit - moved[part.start // unit]) * unit
+        return Span(number, part.start - shift, part.stop - shift)
+
+    allocation = operations[number - 1]
+    less = structs.replace(allocation, **{_COUNTS[type(allocation)]: count * unit})
+    return tuple(changed(it, change) for it in replaced(operations, number - 1, less))
+
+
+def _shrink_filled_pool(reduction: Reduction, number: int, unit: int, pages: Sequence[int]) -> bool:
+    """Take pages that nobody names from an allocation, and as many from a pool: all, half of them, or one."""
+    allocation = reduction.items[number - 1]
+    count = getattr(allocation, _COUNTS[type(allocation)]) // unit
+    spare = count - len(pages)
+    pools = {
+        key: (value, unit if key in POOLS_OF_PAGES else 1)
+        for key, value in reduction.program.config.items()
+        if type(value) is int
+    }
+    return any(
+        reduction.attempt(
+            _with_pages(reduction.items, number, unit, pages, count - less), **{key: value - less * size}
+        )
+        for key, (value, size) in pools.items()
+        if value // size >= count
+        for less in dict.fromkeys((spare, spare // 2, 1))
+        if 0 < less <= spare
+    )
+
+
+def page_size_of(config: Config) -> int:
+    """Return a configuration's tokens per page, 1 where it has no pages."""
+    size = config.get("page_size")
+    return size if type(size) is int and size > 0 else 1
+
+
+# -- rows of spans --
+def is_spans(value: Any) -> bool:
+    """Tell whether a field holds several spans."""
+    return type(value) is tuple and bool(value) and type(value[0]) is Span
+
+
+def count_of(row: tuple[Any, ...]) -> int:
+    """Return the length of a row: of spans, how many numbers they stand for."""
+    return sum(span.stop - span.start for span in row) if is_spans(row) else len(row)
+
+
+def cut_row(row: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
+    """Leave out what is at places ``start`` to ``stop`` of a row: of spans, of the numbers they stand for."""
+    if not is_spans(row):
+        return row[:start] + row[stop:]
+    kept: list[Span] = []
+    begin = 0
+    for span in row:
+        end = begin + span.stop - span.start
+        for first, last in ((begin, min(end, start)), (max(begin, stop), end)):
+            if first < last:
+                kept.append(Span(span.step, span.start + first - begin, span.start + last - begin))
+        begin = end
+    return merged(kept)
+
+
+def _with_rows(part: Any, change: Callable[[tuple[Span, ...]], tuple[Span, ...]]) -> Any:
+    """Return a record with other rows of spans."""
+    rows = {name: row for name in part.__struct_fields__ if is_spans(row := getattr(part, name))}
+    return structs.replace(part, **{name: change(row) for name, row in rows.items()}) if rows else part
+
+
+def merged(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Let spans that continue each other be one."""
+    merged: list[Span] = []
+    for span in spans:
+        if merged and (merged[-1].step, merged[-1].stop) == (span.step, span.start):
+            merged[-1] = Span(span.step, merged[-1].start, span.stop)
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+def replaced(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
+    """Return a tuple with another item at one place."""
+    return (*items[:at], item, *items[at + 1 :])

@@ -1,0 +1,245 @@
+"""Programs in which one call fails: every pool call, callback and allocation in turn (X2, X4, X6, E3).
+
+A corpus of sound programs comes from the machines and from seeds alone. Each is played again once for each
+call that it makes, up to the operation that makes it; there the call fails, and afterwards everything is
+given back. The judge, and a walk from inside, see to it that nothing was lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pymllm.history import operations as ops
+from pymllm.history.files import History
+from pymllm.history.operations import Operation, Span
+from pymllm.history.outcomes import Failed, Outcome, Slots
+from pymllm.machines.acting import ActingMachine, drive
+from pymllm.machines.examiner import Examiner
+from pymllm.machines.lifecycle import LifecycleMachine
+
+CORPUS_SEEDS = (0, 1)
+CORPUS_ACTS = 30
+"""The corpus: so many acts from each of these seeds, on every configuration."""
+_ACTS_OF_AN_ENGINE = 5
+"""An engine's act is so many times as long as another's, and what is left of a program is played on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One call that is to fail."""
+
+    step: int  # operation that makes it
+    # as of `pymllm.history.operations.Fault`; ``"alloc"`` for an allocation that finds nothing free
+    call: str
+    nth: int  # which of these calls, from 1
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What a sweep did."""
+
+    # programs, failures, operations: of the corpus; calls that were let fail; operations in all
+    programs: int
+    failures: int
+    operations: int
+    exercised: Counter[str]  # exercised, audited: tests by law, from outside and from inside
+    audited: Counter[str]
+
+
+# -- machines in which calls fail ----------------------------------------------------------------------------
+def _sound(machine: type[ActingMachine]) -> type[ActingMachine]:
+    """Return the machine without the acts that let calls fail: a corpus is of sound programs."""
+    space = {"LEFT_OUT": frozenset({"faults"}), "AUDIT": False}
+    return type(f"{machine.__name__}__sound", (machine,), space)
+
+
+def _drive_for(
+    machine: type[ActingMachine], other: type[ActingMachine], seed: int, acts: int
+) -> ActingMachine:
+    """Drive another machine in the name of one: that one counts, and has what is found."""
+    other.steps_run = 0
+    try:
+        return drive(other, seed, acts)
+    finally:
+        machine.steps_run += other.steps_run
+        machine.found = other.found
+
+
+class _ShortOfMemory:
+    """Goes before the life-cycle machine: some allocations of its engine find nothing, whatever is free."""
+
+    FAILS_AT: ClassVar[int] = 0
+    TIMES: ClassVar[int] = 0
+    allocations: ClassVar[int] = 0
+
+    def _start(self, headroom: int, early: int) -> None:
+        super()._start(headroom, early)  # type: ignore[misc]  # the machine's
+        self.engine.memory.pools.allocator.refuses = self._refuses  # type: ignore[attr-defined]
+
+    def _refuses(self) -> bool:
+        """Count an allocation; one that fails twice is followed by a retraction, for which two must live."""
+        cls = type(self)
+        cls.allocations += 1
+        engine = self.engine  # type: ignore[attr-defined]
+        lives = len(engine.prefilling) + len(engine.decoding)
+        return lives > 1 and cls.FAILS_AT <= cls.allocations < cls.FAILS_AT + cls.TIMES
+
+
+# -- what can fail -------------------------------------------------------------------------------------------
+def failures_of(history: History) -> Iterator[Failure]:
+    """Yield every call of a program, in which none failed, that can be let fail, in order."""
+    claimed = history.header.capabilities
+    for step in history.steps:
+        outcome = step.outcome
+        assert outcome is not None  # or the program was not sound
+        if {"faults", "callbacks"} <= {*claimed}:
+            yield from _failing_calls(step.number, outcome)
+        if "pool" in claimed and type(step.operation) in _HOARDS and isinstance(outcome.result, Slots):
+            yield Failure(step.number, "alloc", 1)
+
+
+def _failing_calls(step: int, outcome: Outcome) -> Iterator[Failure]:
+    for call, count in Counter(effect.call for effect in outcome.effects).items():
+        for name in ("callback", "reenter") if call == "callback" else (call,):
+            yield from (Failure(step, name, nth) for nth in range(1, count + 1))
+
+
+def _hoard_tracks(played: ActingMachine, free: dict[str, int]) -> None:
+    for _ in range(free.get("available_track_slots", 0)):
+        played.do(ops.AllocTrack())
+
+
+def _hoard_blocks(played: ActingMachine, free: dict[str, int]) -> None:
+    played.do(ops.AllocBlocks(free["pool_avail"] + free["evictable_blocks"]))
+
+
+def _hoard_block_slots(played: ActingMachine, free: dict[str, int]) -> None:
+    """Give every slot that can be had to a block that somebody holds."""
+    _hoard_blocks(played, free)
+    taken = played.examiner.history.steps[-1]
+    held = taken.outcome.result if taken.outcome is not None else None
+    for at in range(len(held.slots) if isinstance(held, Slots) else 0):
+        if isinstance(played.do(ops.AllocSlots((Span(taken.number, at, at + 1),))).result, Failed):
+            return
+
+
+_HOARDS: dict[type[Operation], Callable[[ActingMachine, dict[str, int]], object]] = {
+    ops.Alloc: lambda played, free: played.do(ops.Alloc(free["available_size"])),
+    ops.AllocRows: lambda played, free: played.do(ops.AllocRows(free["available_size"])),
+    ops.AllocTrack: _hoard_tracks,
+    ops.AllocBlocks: _hoard_blocks,
+    ops.AllocSlots: _hoard_block_slots,
+}
+"""What takes everything, so that the allocation finds nothing."""
+
+_BLOCKS = ("allocate_blocks", "no_blocks")
+_INNER_CALLS: dict[type[Operation], tuple[str, ...]] = {
+    ops.AddRequest: (*_BLOCKS, "restore_state"),
+    ops.ScheduleChunk: _BLOCKS,
+    ops.RunStep: (*_BLOCKS, "allocate_slots", "store_states", "forward"),
+}
+"""Calls inside a context, by the operations that may make them; no outcome tells how many there were."""
+_BEYOND = 10**6
+"""No operation makes so many calls."""
+
+
+def inner_calls_of(history: History) -> Iterator[tuple[int, list[str]]]:
+    """Yield each operation on a context, by its number, with the calls that it may make inside."""
+    claimed = history.header.capabilities
+    for step in history.steps if "faults" in claimed else ():
+        calls = [
+            call
+            for call in _INNER_CALLS.get(type(step.operation), ())
+            if "mamba" in claimed or not call.endswith(("state", "states", "slots"))
+        ]
+        if calls:
+            yield step.number, calls
+
+
+# -- sweeping ------------------------------------------------------------------------------------------------
+def sweep(machine: type[ActingMachine], seeds: Sequence[int], acts: int) -> SweepReport:
+    """Let every call of a corpus fail, one program from each seed, and have all that comes of it judged.
+
+    Where a law is broken, ``machine.found`` has the program. Cost: the square of the length of a program.
+    """
+    exercised, audited = Counter[str](), Counter[str]()
+    failures = 0
+    for examiner in sweep_runs(machine, seeds, acts):
+        failures += 1
+        exercised += examiner.judge.evidence.exercised
+        audited += examiner.audited
+    return SweepReport(len(seeds), failures, machine.steps_run, exercised, audited)
+
+
+def sweep_runs(machine: type[ActingMachine], seeds: Sequence[int], acts: int) -> Iterator[Examiner]:
+    """Do the same one failure at a time; yields the examiner of each program that was played to its end."""
+    for seed in seeds:
+        if issubclass(machine, LifecycleMachine):
+            yield from _sweep_lives(machine, seed, acts // _ACTS_OF_AN_ENGINE)
+            continue
+        sound = _drive_for(machine, _sound(machine), seed, acts).examiner.history
+        for failure in failures_of(sound):
+            yield _play(machine, sound, failure)
+        for step, calls in inner_calls_of(sound):
+            yield from _sweep_inside(machine, sound, step, calls)
+
+
+def _sweep_inside(
+    machine: type[ActingMachine], sound: History, step: int, calls: Sequence[str]
+) -> Iterator[Examiner]:
+    """Let the first of some calls fail, then the second, until there are no more."""
+    without = _struck(_play(machine, sound, Failure(step, calls[0], _BEYOND)))
+    for call in calls:
+        for nth in itertools.count(1):
+            examiner = _play(machine, sound, Failure(step, call, nth))
+            if _struck(examiner) == without:
+                break
+            yield examiner
+
+
+def _struck(examiner: Examiner) -> Outcome | None:
+    """Return what came of the operation in which a call was to fail."""
+    steps = examiner.history.steps
+    armed = next(at for at, step in enumerate(steps) if isinstance(step.operation, ops.Fault))
+    return steps[armed + 1].outcome
+
+
+def _play(machine: type[ActingMachine], sound: History, failure: Failure) -> Examiner:
+    """Play a program up to the operation that fails, and give everything back."""
+    played = machine()
+    examiner = played.examiner
+    looks, examiner.audits_steps = examiner.audits_steps, False
+    try:
+        for step in sound.steps[len(examiner.history) :]:  # some machines begin with operations
+            if step.number == failure.step:
+                examiner.audits_steps = looks
+                _let_fail(played, step.operation, failure)
+                break
+            played.do(step.operation)
+    finally:
+        played.teardown()
+    return examiner
+
+
+def _let_fail(played: ActingMachine, operation: Operation, failure: Failure) -> None:
+    if failure.call == "alloc":
+        last = played.examiner.history.steps[-1:]
+        free = last[0].outcome.sizes if last and last[0].outcome is not None else {}
+        _HOARDS[type(operation)](played, free or played.examiner.adapter.sizes())  # type: ignore[attr-defined]
+    else:
+        played.do(ops.Fault(failure.call, failure.nth))
+    played.do(operation)
+
+
+def _sweep_lives(machine: type[LifecycleMachine], seed: int, acts: int) -> Iterator[Examiner]:
+    """Let every allocation of an engine find nothing, once and twice; all is given back all the same."""
+    short: Any = type(f"{machine.__name__}__short", (_ShortOfMemory, machine), {})
+    _drive_for(machine, short, seed, acts)
+    for fails_at in range(1, short.allocations + 1):
+        for times in (1, 2):
+            short.FAILS_AT, short.TIMES, short.allocations = fails_at, times, 0
+            yield _drive_for(machine, short, seed, acts).examiner

@@ -1,0 +1,134 @@
+"""A trace made of another: in a format that keeps less, or a part of it that names nobody."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+
+from pymllm.errors import UsageError
+from pymllm.traces.forest import PrefixForest
+from pymllm.traces.numbering import BlockNumbers, Names
+from pymllm.traces.registry import FORMATS
+from pymllm.workloads.request import Request
+
+
+@dataclass(slots=True)
+class Fitted:
+    """Requests as a format can have them, and how many of them lost what.
+
+    Where it has no namespaces, blocks of different ones get different numbers, so that they share nothing.
+    Where it has no delays, times never go back.
+    """
+
+    format: str
+    lost: Counter[str] = field(default_factory=Counter)
+    _numbers: BlockNumbers = field(default_factory=BlockNumbers)
+    _latest_ms: float = 0.0
+
+    def __call__(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """Yield the requests without what the format has no field for."""
+        keeps = FORMATS[self.format].keeps
+        is_apart = "namespace" not in keeps
+        for request in requests:
+            for name in ("session", "wait_for", "delay_ms", "kind"):
+                if name not in keeps and getattr(request, name) not in (None, ()):
+                    self.lost[name] += 1
+            is_waiting = "wait_for" in keeps and bool(request.wait_for)
+            self.lost["arrival_ms"] += "arrival_ms" not in keeps and is_waiting and request.delay_ms is None
+            if "delay_ms" not in keeps:
+                self.lost["wait_for"] += "wait_for" in keeps and len(request.wait_for) > 1
+                self._latest_ms = max(self._latest_ms, request.arrival_ms)
+                request = replace(request, arrival_ms=self._latest_ms)
+            yield self._renumbered(request) if is_apart else request
+
+    def _renumbered(self, request: Request) -> Request:
+        numbers, namespace, ids = self._numbers, request.namespace, request.block_ids
+        if namespace is None:
+            return replace(request, block_ids=numbers.numbers(ids))
+        return replace(
+            request, block_ids=tuple([numbers.number_of((namespace, id)) for id in ids]), namespace=None
+        )
+
+
+class Groups:
+    """Which requests belong together: those of a session.
+
+    A request without one goes on with the first request that had its longest shared beginning, if that is
+    more than half of its blocks; else it begins a group.
+    """
+
+    def __init__(self) -> None:
+        self._sessions = Names()
+        self._forest = PrefixForest()
+        self._owners: list[int] = []  # node -> the group whose request made it
+        self._count = 0
+
+    def of(self, request: Request) -> int:
+        """Return the number of the group of the next request."""
+        if request.session is not None:
+            return 2 * self._sessions.number(request.session)
+        path = self._forest.add(request)
+        if 2 * len(path.shared) > len(request.block_ids):
+            group = self._owners[path.shared[-1]]
+        else:
+            group, self._count = self._count, self._count + 1
+        self._owners.extend([group] * path.added)
+        return 2 * group + 1
+
+
+def chosen_by_share(share: float, seed: int) -> Callable[[int], bool]:
+    """Return what chooses so large a part of all groups, whatever they are."""
+    bound = int(share * 2**64)
+
+    def choose(group: int) -> bool:
+        digest = blake2b(f"{seed} {group}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") < bound
+
+    return choose
+
+
+def chosen_by_count(sizes: Counter[int], most: int, seed: int) -> Callable[[int], bool]:
+    """Return what chooses groups with as many requests together as fit into so many, at random."""
+    order = sorted(sizes)
+    random.Random(seed).shuffle(order)
+    kept, left = set(), most
+    for group in order:
+        if sizes[group] <= left:
+            kept.add(group)
+            left -= sizes[group]
+    if not kept:
+        smallest = min(sizes.values(), default=0)
+        raise UsageError(
+            f"--requests is {most}, and the smallest session, which is kept whole, has {smallest}"
+        )
+    return kept.__contains__
+
+
+def sampled(requests: Iterable[Request], choose: Callable[[int], bool]) -> Iterator[Request]:
+    """Yield the requests of the groups that were chosen, with nothing that names what they were.
+
+    Requests, blocks, sessions and namespaces are numbered anew, in the order of the sample, and time begins
+    with its first request. What a request waited for stays where that is in the sample.
+    """
+    groups, numbers, sessions, namespaces = Groups(), BlockNumbers(), Names(), Names()
+    ids: dict[int, int] = {}
+    begin_ms: float | None = None
+    for request in requests:
+        if not choose(groups.of(request)):
+            continue
+        begin_ms = request.arrival_ms if begin_ms is None else begin_ms
+        wait_for = tuple(ids[other] for other in request.wait_for if other in ids)
+        ids[request.request_id] = len(ids)
+        yield replace(
+            request,
+            request_id=len(ids) - 1,
+            arrival_ms=max(0.0, request.arrival_ms - begin_ms),
+            block_ids=numbers.numbers(request.block_ids),
+            namespace=None if request.namespace is None else namespaces.number(request.namespace),
+            session=None if request.session is None else sessions.number(request.session),
+            wait_for=wait_for,
+            delay_ms=request.delay_ms if wait_for else None,
+        )

@@ -1,0 +1,182 @@
+"""dynamo's Mooncake traces with sessions, and its agentic ones.
+
+One request per line: the fields of Mooncake, by these names or as ``input_tokens``, ``output_tokens`` and
+``created_time``, and beside them ::
+
+    {"session_id": "a", "delay": 250, ...}
+    {"request_id": "r2", "session_id": "a", "wait_for": ["r1"], "branches": [], "delay": 20,
+     "tool_wait_ms": 30, ...}
+
+All times are milliseconds. A request arrives when those that it waits for have ended, ``delay`` (or
+``delay_ms``) plus ``tool_wait_ms`` later; its ``timestamp`` is then only what was recorded. One without them
+arrives at its timestamp. In a session without ``request_id`` each line waits for the one before it; without a
+delay, as long as their timestamps are apart. ``branches`` name requests that begin after this one; those of
+them without ``wait_for`` wait for it. Blocks have 512 tokens unless ``--block-tokens`` says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from pymllm.traces.lines import Rejected, TraceLines
+from pymllm.traces.numbering import BlockNumbers, Names
+from pymllm.traces.order import Named, parents_first
+from pymllm.traces.records import (
+    Clock,
+    ReadOptions,
+    check_delay,
+    check_length,
+    check_name,
+    decoded,
+    make_request,
+    number_blocks,
+)
+from pymllm.workloads.request import Request
+
+BLOCK_TOKENS = 512
+"""Tokens per block where nothing else is said, as in dynamo."""
+
+
+class DynamoLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A line; more fields are ignored."""
+
+    hash_ids: tuple[int, ...]
+    input_length: int | None = None
+    input_tokens: int | None = None
+    output_length: int | None = None
+    output_tokens: int | None = None
+    timestamp: float | None = None
+    created_time: float | None = None
+    request_id: str | None = None
+    session_id: str | None = None
+    wait_for: tuple[str, ...] = ()
+    branches: tuple[str, ...] = ()
+    delay: float | None = None
+    delay_ms: float | None = None
+    tool_wait_ms: float | None = None
+
+
+def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
+    """Yield the requests of a file, each after those that it waits for."""
+    block_tokens = options.block_tokens or BLOCK_TOKENS
+    numbers, sessions, clock = BlockNumbers(), Names(), Clock("timestamp")
+    ids: dict[str, int] = {}
+    arrivals: list[float] = []
+    for id, row in enumerate(parents_first(_rows(lines), lines)):
+        line, wait_for = row.line.line, tuple(ids[name] for name in row.waits)
+        try:
+            length = check_length("input_length", _one_of(line, "input_length", "input_tokens"))
+            output = check_length("output_length", _one_of(line, "output_length", "output_tokens"))
+            arrival_ms, delay = _arrival(row.line, [arrivals[other] for other in wait_for], clock)
+            blocks = number_blocks(numbers, line.hash_ids, length, block_tokens)
+            session = None if line.session_id is None else sessions.number(line.session_id)
+            request = make_request(
+                id, arrival_ms, length, output, blocks, block_tokens, None, session, wait_for, delay
+            )
+        except Rejected as error:
+            raise lines.error(str(error), row.number) from None
+        ids[row.name] = id
+        arrivals.append(arrival_ms)
+        yield request
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A line, and how long after the end of those that it waits for it arrives."""
+
+    line: DynamoLine
+    delay_ms: float
+
+
+def _arrival(turn: _Turn, awaited: list[float], clock: Clock) -> tuple[float, float | None]:
+    """Return arrival and delay; where no arrival was recorded, the earliest one that can be."""
+    time = _time(turn.line)
+    if awaited:
+        earliest = max(awaited) + turn.delay_ms
+        return check_delay("timestamp", earliest if time is None else time), turn.delay_ms
+    if time is None:
+        raise Rejected("timestamp is missing, of a request that waits for no other")
+    return clock.read(time), None
+
+
+def _rows(lines: TraceLines) -> Iterator[Named[_Turn]]:
+    """Yield each line with its name and those of the requests that it waits for."""
+    latest: dict[str, tuple[str, float | None]] = {}  # session -> its last line and when that arrived
+    spawned: dict[str, str] = {}
+    for number, line in decoded(lines, DynamoLine):
+        try:
+            for name in (*line.wait_for, *line.branches):
+                check_name("wait_for", name)
+            name = (
+                f"(line {number})" if line.request_id is None else check_name("request_id", line.request_id)
+            )
+            time, waits, before = _time(line), tuple(dict.fromkeys(line.wait_for)), None
+            if line.session_id is not None:
+                before = latest.get(check_name("session_id", line.session_id))
+                latest[line.session_id] = name, time
+            if not waits and name in spawned:
+                waits = (spawned.pop(name),)
+            elif not waits and before is not None and (time is None or line.request_id is None):
+                waits = (before[0],)
+            yield Named(name, waits, number, _Turn(line, _delay(line, before if waits else None)))
+        except Rejected as error:
+            raise lines.error(str(error), number) from None
+        for child in line.branches:
+            spawned[child] = name
+
+
+def _delay(line: DynamoLine, before: tuple[str, float | None] | None) -> float:
+    """Return the delay that a line has, or how far its timestamp is from that of the line before it."""
+    given = line.delay if line.delay is not None else line.delay_ms
+    if given is not None or line.tool_wait_ms is not None:
+        return check_delay("delay", given or 0.0) + check_delay("tool_wait_ms", line.tool_wait_ms or 0.0)
+    time = _time(line)
+    if line.request_id is not None or before is None or before[1] is None or time is None:
+        return 0.0
+    if time < before[1]:
+        raise Rejected(f"timestamp {time:g} lies before {before[1]:g} of the request above it in its session")
+    return time - before[1]
+
+
+def _time(line: DynamoLine) -> float | None:
+    return line.timestamp if line.timestamp is not None else line.created_time
+
+
+def _one_of(line: DynamoLine, name: str, other: str) -> int:
+    """Return a length by one of its names."""
+    value = getattr(line, name)
+    found: int | None = getattr(line, other) if value is None else value
+    if found is None:
+        raise Rejected(f"{name} is missing")
+    return found
+
+
+class DynamoWriter:
+    """Makes agentic lines of requests: without namespaces and kinds.
+
+    A request without a delay arrives as long after those that it waits for as was recorded: the format knows
+    no other arrival of one that waits.
+    """
+
+    def __init__(self) -> None:
+        self._arrivals: list[float] = []
+
+    def __call__(self, request: Request) -> DynamoLine:
+        """Return the line of a request, which comes after those that it waits for."""
+        delay = request.delay_ms
+        if request.wait_for and delay is None:
+            delay = max(0.0, request.arrival_ms - max(self._arrivals[other] for other in request.wait_for))
+        self._arrivals.append(request.arrival_ms)
+        return DynamoLine(
+            request.block_ids,
+            input_length=request.prompt_length,
+            output_length=request.output_length,
+            timestamp=request.arrival_ms,
+            request_id=f"r{request.request_id}",
+            session_id=None if request.session is None else f"s{request.session}",
+            wait_for=tuple(f"r{other}" for other in request.wait_for),
+            delay=delay,
+        )

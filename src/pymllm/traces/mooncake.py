@@ -1,0 +1,60 @@
+"""The Mooncake format (USENIX FAST 2025).
+
+One request per line::
+
+    {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48, ...]}
+
+``timestamp`` is the arrival in milliseconds from the start, lengths count tokens, and ``hash_ids`` name the
+prompt's blocks of 512 tokens: equal ids at the same leading places mean a shared prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import msgspec
+
+from pymllm.traces.lines import Rejected, TraceLines
+from pymllm.traces.numbering import BlockNumbers
+from pymllm.traces.records import (
+    Clock,
+    ReadOptions,
+    check_length,
+    decoded,
+    make_request,
+    number_blocks,
+)
+from pymllm.workloads.request import Request
+
+BLOCK_TOKENS = 512
+"""Tokens per block in the published Mooncake traces."""
+
+
+class MooncakeLine(msgspec.Struct, frozen=True, gc=False):
+    """A line; more fields are ignored."""
+
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: tuple[int, ...]
+
+
+def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
+    """Yield the requests of a file."""
+    block_tokens = options.block_tokens or BLOCK_TOKENS
+    numbers, clock = BlockNumbers(), Clock("timestamp")
+    for id, (number, line) in enumerate(decoded(lines, MooncakeLine)):
+        try:
+            arrival_ms = clock.read(line.timestamp)
+            length = check_length("input_length", line.input_length)
+            output = check_length("output_length", line.output_length)
+            blocks = number_blocks(numbers, line.hash_ids, length, block_tokens)
+            request = make_request(id, arrival_ms, length, output, blocks, block_tokens)
+        except Rejected as error:
+            raise lines.error(str(error), number) from None
+        yield request
+
+
+def write(request: Request) -> MooncakeLine:
+    """Return the line of a request: without namespace, session, kind and what it waits for."""
+    return MooncakeLine(request.arrival_ms, request.prompt_length, request.output_length, request.block_ids)

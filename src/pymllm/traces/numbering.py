@@ -1,0 +1,111 @@
+"""Numbers anew: blocks and names count from 0, in the order in which they first appear."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Sequence
+from operator import itemgetter
+
+from pymllm.traces.lines import Rejected
+from pymllm.workloads.request import BLOCK_ID_MAX
+
+_UNSEEN = -1
+_DENSE_SLACK = 1 << 20
+
+
+class BlockNumbers:
+    """Gives blocks numbers from 0, in the order in which their ids first appear.
+
+    Published traces are mostly numbered like that already: as long as one is, nothing is kept but how many
+    there are. After that, a table of 4 bytes for each number up to the largest id; ids that are far apart,
+    or texts, are kept in a dictionary.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._is_identity = True
+        self._dense = array("i")
+        self._sparse: dict[Hashable, int] = {}
+
+    def fresh(self) -> int:
+        """Return the number of a block that nobody has named, and nobody else has."""
+        self._learn()
+        return self._next()
+
+    def numbers(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """Return the numbers of some blocks, by ids of at least 0."""
+        if self._is_identity and self._is_in_order(ids):
+            return tuple(ids)
+        self._learn()
+        found: tuple[int, ...] = ()
+        if len(ids) > 1:  # of one, it would give the number alone
+            try:
+                found = itemgetter(*ids)(self._dense)
+            except IndexError:
+                found = ()
+        if not found or min(found) < 0:
+            found = tuple([self._number(id) for id in ids])
+        return found
+
+    def number_of(self, name: Hashable) -> int:
+        """Return the number of one block, by any name that is no number."""
+        self._learn()
+        number = self._sparse.get(name)
+        if number is None:
+            number = self._sparse[name] = self._next()
+        return number
+
+    def _is_in_order(self, ids: Sequence[int]) -> bool:
+        """Tell whether these ids are their own numbers, and count those that are new."""
+        if max(ids) < self.count:
+            return True
+        following = self.count
+        for id in ids:
+            if id >= following:
+                if id != following:
+                    return False
+                following += 1
+        if following > BLOCK_ID_MAX:
+            return False
+        self.count = following
+        return True
+
+    def _learn(self) -> None:
+        """Write down the numbers so far, which were the ids themselves."""
+        if self._is_identity:
+            self._is_identity = False
+            self._dense = array("i", range(self.count))
+
+    def _number(self, id: int) -> int:
+        dense = self._dense
+        if id >= len(dense):
+            if id >= 4 * self.count + _DENSE_SLACK:
+                return self.number_of(id)
+            size = min(2 * (id + 1), max(id + 1, 4 * self.count + _DENSE_SLACK))
+            dense.extend(array("i", [_UNSEEN]) * (size - len(dense)))
+        number = dense[id]
+        if number < 0:
+            # It may have been far from the others when it was seen first.
+            known = self._sparse.pop(id, None)
+            number = dense[id] = self._next() if known is None else known
+        return number
+
+    def _next(self) -> int:
+        if self.count > BLOCK_ID_MAX:
+            raise Rejected(f"this is block {self.count + 1:,} of the trace, of at most {BLOCK_ID_MAX + 1:,}")
+        self.count += 1
+        return self.count - 1
+
+
+class Names:
+    """Gives names numbers from 0, in the order in which they first appear."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def number(self, name: Hashable) -> int:
+        """Return the number of a name; a new one gets the next."""
+        return self._numbers.setdefault(name, len(self._numbers))

@@ -1,0 +1,216 @@
+"""The formats of traces: which there are, which one a file is in, and reading any of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from pymllm.errors import TraceError, UsageError
+from pymllm.traces import bailian, dynamo, kvsim, mooncake, own, text, weka
+from pymllm.traces.lines import UNREADABLE, TraceLines, excerpt
+from pymllm.traces.records import ReadOptions
+from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
+
+AUTO = "auto"
+"""The format of a file is told by its first line."""
+
+LineMaker = Callable[[Request], msgspec.Struct]
+"""Makes the line of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of traces.
+
+    - ``reads``: What it is, in a few words.
+    - ``read``: Yields the requests of a file.
+    - ``write``: Makes what makes its lines; ``None`` where it is only read.
+    - ``keeps``: Fields of a request that its lines have, beside those that all have; ``arrival_ms`` is there
+      where one that waits may have a time before which it does not arrive.
+    """
+
+    name: str
+    reads: str
+    read: Callable[[TraceLines, ReadOptions], Generator[Request]]
+    write: Callable[[], LineMaker] | None = None
+    keeps: frozenset[str] = frozenset()
+
+
+FORMATS: dict[str, Format] = {
+    it.name: it
+    for it in (
+        Format("mooncake", "Mooncake: blocks of 512 tokens", mooncake.read, lambda: mooncake.write),
+        Format(
+            "bailian",
+            "Qwen-Bailian: blocks of 16, chats with parents, seconds",
+            bailian.read,
+            bailian.BailianWriter,
+            frozenset({"session", "wait_for", "arrival_ms", "kind"}),
+        ),
+        Format("weka", "Weka's coding agents: a conversation is an object, with nested agents", weka.read),
+        Format(
+            "dynamo",
+            "dynamo: Mooncake with sessions, or agentic",
+            dynamo.read,
+            dynamo.DynamoWriter,
+            frozenset({"session", "wait_for", "delay_ms"}),
+        ),
+        Format("kvsim", "kvcache-simulator: block_size on each line", kvsim.read, lambda: kvsim.write),
+        Format(
+            "pymllm",
+            "our own, with every field",
+            own.read,
+            lambda: own.write,
+            frozenset({"session", "wait_for", "arrival_ms", "delay_ms", "kind", "namespace"}),
+        ),
+        Format("text", "text or messages, with --tokenizer", text.read),
+    )
+}
+"""By name."""
+
+WRITTEN = tuple(name for name, it in FORMATS.items() if it.write is not None)
+"""Names of those that are written, too."""
+
+# The fields by which a line is told, most telling first: any of the first ones, and all of the second.
+_TELLING: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
+    ("weka", frozenset({"hash_id_scope"}), frozenset({"requests"})),
+    ("bailian", frozenset({"chat_id", "parent_chat_id"}), frozenset({"hash_ids"})),
+    (
+        "dynamo",
+        frozenset(
+            {"request_id", "session_id", "wait_for", "branches", "delay", "delay_ms", "tool_wait_ms"}
+            | {"prefix_reset", "input_tokens", "output_tokens", "created_time"}
+        ),
+        frozenset({"hash_ids"}),
+    ),
+    ("kvsim", frozenset({"block_size", "block_tokens"}), frozenset({"hash_ids"})),
+    ("mooncake", frozenset({"hash_ids"}), frozenset({"timestamp"})),
+    ("kvsim", frozenset({"hash_ids"}), frozenset({"input_length"})),
+    ("text", frozenset({"text", "messages"}), frozenset()),
+)
+
+
+def detect(line: bytes) -> str | None:
+    """Return the name of the format that a first line is in; ``None`` where none is told by its fields."""
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except UNREADABLE:
+        # The only one whose objects go over many lines.
+        is_begun = line.strip() == b"{" or (line.startswith(b"{") and weka.MARK in line)
+        return "weka" if is_begun else None
+    if fields.get("schema") == msgspec.Raw(b'"pymllm.trace"'):
+        return "pymllm"
+    return next((name for name, some, all in _TELLING if some & fields.keys() and all <= fields.keys()), None)
+
+
+class Trace:
+    """The requests of a trace, one after another and once; ``format`` is how they are written.
+
+    Ids of requests, blocks and sessions count from 0 in the order in which they first appear, times are
+    milliseconds, and what a request waits for stands before it.
+    """
+
+    def __init__(self, lines: TraceLines, format: Format, options: ReadOptions, requests: int | None) -> None:
+        self.lines = lines
+        self.format = format.name
+        self._requests = format.read(lines, options)
+        self._most = requests
+        self._given = 0
+
+    def close(self) -> None:
+        """Let go of the file, which is done at the end of it, too."""
+        self._requests.close()
+        self.lines.close()
+
+    @property
+    def source(self) -> str:
+        """The name of the file, for messages."""
+        return self.lines.source
+
+    def __iter__(self) -> Iterator[Request]:
+        """Give each request; a trace without any is a `TraceError`."""
+        try:
+            for request in self._requests:
+                self._given += 1
+                yield request
+                if self._given == self._most:
+                    return
+        finally:
+            self.close()
+        if not self._given:
+            raise TraceError(
+                self.source, None, "the file holds no request; expected one JSON object per line"
+            )
+
+
+def open_trace(
+    path: str | os.PathLike[str],
+    *,
+    format: str = AUTO,
+    requests: int | None = None,
+    options: ReadOptions | None = None,
+) -> Trace:
+    """Open a trace: a file or a pipe, plain or gzip, standard input (``-``), or a folder of conversations.
+
+    Only the first line is read, and only where the format is to be told by it. Of ``requests``, the first so
+    many are given.
+    """
+    if requests is not None and requests < 1:
+        raise ValueError(f"requests must be at least 1, got {requests}")
+    if format not in (AUTO, *FORMATS):
+        raise UsageError(f"format is {format!r}; choose one of {', '.join((AUTO, *FORMATS))}")
+    lines = TraceLines(path)
+    if format == AUTO:
+        format = "weka" if os.path.isdir(lines.place) else _detected(lines)
+    elif format != "weka" and os.path.isdir(lines.place):
+        raise TraceError(lines.source, None, "cannot be read: Is a directory")
+    return Trace(lines, FORMATS[format], options or ReadOptions(), requests)
+
+
+def read_requests(trace: Trace) -> list[Request]:
+    """Return the requests of a trace that an engine is to replay."""
+    return list(replayable(trace))
+
+
+def replayable(trace: Trace) -> Iterator[Request]:
+    """Yield the requests of a trace that an engine is to replay; one that it cannot name is refused."""
+    for request in trace:
+        if not request.has_tokens:
+            most = OUTPUT_TOKEN_BASE // request.block_tokens
+            raise TraceError(
+                trace.source,
+                None,
+                f"request {request.request_id + 1:,} brings more than {most:,} blocks of "
+                f"{request.block_tokens:,} tokens, the most that an engine can name; replay the first "
+                f"{request.request_id} requests with --requests",
+            )
+        yield request
+
+
+def _detected(lines: TraceLines) -> str:
+    lines.mark = weka.MARK  # a conversation may be longer than a line of the others
+    first = lines.peek()
+    lines.mark = None
+    if first is None:
+        return "mooncake"  # which says that there is nothing
+    found = detect(first[1])
+    if found is None:
+        names = ", ".join(FORMATS)
+        raise lines.error(
+            f"no format is told by this line: {excerpt(first[1])}; give --format, one of {names}", first[0]
+        )
+    return found
+
+
+def written_lines(requests: Iterable[Request], format: str) -> Iterator[bytes]:
+    """Yield the lines of a file in one of the `WRITTEN` formats, without the fields that it does not keep."""
+    maker = FORMATS[format].write
+    assert maker is not None
+    make, encoder = maker(), msgspec.json.Encoder()
+    for place, request in enumerate(requests):
+        if not place and format == "pymllm":
+            yield encoder.encode(own.write_header(request.block_tokens)) + b"\n"
+        yield encoder.encode(make(request)) + b"\n"

@@ -1,0 +1,321 @@
+"""Programs that show a planted fault by their outcomes alone: looked for, and made sources of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pymllm.adapters.registry import OWN, find_adapter, load_adapter, make_adapter
+from pymllm.errors import InvariantViolation, ProgramError, PymllmError
+from pymllm.faults.detection import HuntPlan, find_program
+from pymllm.faults.fault import ANY, Fault
+from pymllm.faults.plant import Edit, planted
+from pymllm.faults.table import bug_of
+from pymllm.history.claims import CLAIMS, REFUSALS, SPECIFICATION, all_claims
+from pymllm.history.files import Config, Header, History, Step
+from pymllm.history.operations import (
+    Alloc,
+    AllocBlocks,
+    Evict,
+    Inspect,
+    Operation,
+    ReadRows,
+    ReadStates,
+    Reset,
+)
+from pymllm.history.outcomes import Done, Outcome
+from pymllm.oracle.judge import make_judge
+from pymllm.vectors.claims import PLAIN
+from pymllm.vectors.derive import derive
+from pymllm.vectors.format import TWICE, Vector
+from pymllm.vectors.play import FAILED, Played, find_config, play, play_on
+from pymllm.vectors.variations import least_needs, split_claims
+from pymllm.work.time_limit import TookTooLong, deadline
+
+_SHRINKS = 200
+_SECONDS = 20.0
+"""Processor time for all vectors on one fault: more, and the fault has hung something."""
+_MOST_STEPS = 40
+"""Of a program: nobody reads a longer one, and what it must come to is asked of the judge for a long time."""
+_CONTENTS = ("keys", "values", "recurrent", "conv", "rows", "kv", "state", "digests")
+
+_NEVER_NEEDED = {"forms", "engine"}
+"""Claims of how operations are handed over and by whom, which change nothing of what they come to."""
+
+_PLAIN_CLAIMS = (("pool",), ("pool", "exact_lru"), ("pool", "extra_key", "inspect", "node_ids"))
+"""What most implementations claim, the least first: programs of these are looked for beside any other."""
+_ASIDE = frozenset({"inspect", "hit_counts", "hashes", "digests", "bigrams", "forms", "refusals", *REFUSALS})
+"""Claims left away where a look at nodes, or misuse, shows a fault before what is served does."""
+
+PLAIN_PROGRAMS = 3
+"""Programs of each fault for a plain cache: a stranger's bug is like a planted one, and not the same."""
+_PLAIN_SEEDS = range(8)
+_PLAIN_OPERATIONS = 2_500
+
+CALLER = "pymllm.workloads."
+"""Where the simulated engine is: a fault in it is the caller's, and no cache's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a vector is made of."""
+
+    kind: str
+    law: str
+    needs: tuple[str, ...]
+    config: Config
+    operations: tuple[Operation, ...]
+    level: str = "observable"
+    bug: str = ""
+    link: str = ""
+
+
+def derive_source(source: Source) -> Vector:
+    """Derive a vector from what the first of our own adapters answers that claims what it needs."""
+    steps = _play_soundly(source)
+    return derive(
+        source.kind,
+        source.law,
+        source.needs,
+        source.config,
+        steps,
+        level=source.level,
+        bug=source.bug,
+        link=source.link,
+        specification=SPECIFICATION,
+    )
+
+
+def _play_soundly(source: Source) -> list[Step]:
+    for entry in OWN:
+        made = load_adapter(entry)
+        config = find_config(source.config, made.CONFIGURATIONS) if source.kind == made.KIND else None
+        if config is None:
+            continue
+        try:
+            adapter = make_adapter(entry.name, config)
+        except PymllmError:
+            continue
+        if set(source.needs) - {TWICE} <= all_claims(adapter.capabilities):
+            return [Step(at, it, adapter.apply(at, it)) for at, it in enumerate(source.operations, 1)]
+    raise ProgramError(f"no adapter of ours claims {', '.join(source.needs)} with {source.config}")
+
+
+def killers(vectors: Mapping[str, Sequence[Vector]], fault: Fault) -> Iterator[str]:
+    """Yield the ids of the vectors that show a fault, which is in place."""
+    try:
+        with deadline(_SECONDS):
+            for name in fault.adapters:
+                made = load_adapter(find_adapter(name))
+                for vector in vectors.get(made.KIND, ()):
+                    if play_on(vector, name, made).verdict == FAILED:
+                        yield vector.id
+    except TookTooLong:
+        return
+
+
+# -- the search --------------------------------------------------------------------------------------------
+
+
+def search_for(fault: Fault) -> list[Source]:
+    """Look for small programs whose outcomes alone show a fault: any, and one that asks little of a cache.
+
+    Only sources come back whose vectors show it. None does where what shows a fault is a walk from inside or
+    an engine; and nobody looks for a fault of the engine, which no cache can show.
+    """
+    if is_of_caller(fault):
+        return []
+    found: list[Source] = []
+    for attempts in (_attempts(fault), _plain_attempts(fault)):
+        for wanted, operations in attempts:
+            plan = HuntPlan(operations=operations, shrinks=_SHRINKS, from_outside=wanted is not fault)
+            program = find_program(wanted, plan)
+            shown = [] if program is None else _showing(fault, sources_of(wanted, *program[:2]))
+            if shown:
+                found += shown
+                break
+    return found
+
+
+def search_plainly(fault: Fault) -> list[Source]:
+    """Look for some small programs that show a fault to a plain cache, each from a seed of its own."""
+    found: dict[str, Source] = {}
+    if not is_of_plain(fault):
+        return []
+    wanted = _on_plain(fault, PLAIN.claims or ())
+    wanted = replace(wanted, adapters=("radix",), settings={**wanted.settings, "page_size": 1})
+    for seed in _PLAIN_SEEDS:
+        plan = HuntPlan((seed,), _PLAIN_OPERATIONS, shrinks=_SHRINKS, from_outside=True)
+        program = find_program(wanted, plan)
+        for source in [] if program is None else sources_of(wanted, *program[:2], is_least=True):
+            vector = derive_source(source)
+            if PLAIN.plays(source.kind, vector) and _shows(vector, source.kind, fault):
+                found[vector.id] = source
+        if len(found) >= PLAIN_PROGRAMS:
+            break
+    return list(found.values())
+
+
+def is_of_plain(fault: Fault) -> bool:
+    """Tell whether a fault is one of the class that is a plain cache where nothing else is asked of it."""
+    return "radix" in fault.adapters and not is_of_caller(fault)
+
+
+def is_of_caller(fault: Fault) -> bool:
+    """Tell whether all that a fault edits is the simulated engine, which stands for a cache's caller."""
+    places = [getattr(it, "target", "") for it in fault.edits]
+    return bool(places) and all(place.startswith(CALLER) for place in places)
+
+
+def _attempts(fault: Fault) -> Iterator[tuple[Fault, int]]:
+    """Yield a fault as it is to be looked for, and for how many operations: first as everybody does."""
+    yield fault, 100_000
+    outside = replace(fault, searchers=("machine",))
+    yield outside, 20_000
+    yield _with_claims(replace(outside, laws=ANY), set(CLAIMS) - _ASIDE), 20_000
+
+
+def _plain_attempts(fault: Fault) -> Iterator[tuple[Fault, int]]:
+    """Yield a fault on what most have: a pool, no window, no states, and few claims."""
+    if load_adapter(find_adapter(fault.adapters[0])).KIND != "prefix":
+        return
+    for claims in _PLAIN_CLAIMS:
+        yield _on_plain(fault, claims), _PLAIN_OPERATIONS
+
+
+def _on_plain(fault: Fault, claims: Collection[str]) -> Fault:
+    """Return a fault of adapters with a pool, without a window or states, and of no more claims than some."""
+    names = {**dict.fromkeys(it for it in fault.adapters if it != "mamba"), "radix": None}
+    settings = {**fault.settings, "pool": "token", "window": None}
+    plain = replace(fault, searchers=("machine",), laws=ANY, adapters=tuple(names), settings=settings)
+    return _with_claims(plain, claims)
+
+
+def _with_claims(fault: Fault, claims: Collection[str]) -> Fault:
+    """Return a fault of adapters that claim no more than this."""
+    fewer = f"return frozenset(claimed) & {{{', '.join(map(repr, sorted(claims)))}}}"
+    edit = Edit("pymllm.adapters.base:_read_claims", "return frozenset(claimed)", fewer)
+    return replace(fault, edits=(*fault.edits, edit))
+
+
+def _showing(fault: Fault, sources: Sequence[Source]) -> list[Source]:
+    """Return those sources whose vectors show a fault."""
+    return [it for it in sources if _shows(derive_source(it), it.kind, fault)]
+
+
+def _shows(vector: Vector, kind: str, fault: Fault) -> bool:
+    with planted(fault.edits):
+        return vector.id in killers({kind: [vector]}, fault)
+
+
+def sources_of(fault: Fault, name: str, history: History, *, is_least: bool = False) -> list[Source]:
+    """Make sources of a program that shows a fault: with the least claims, and with all that matter, too."""
+    header, operations = history.header, [it.operation for it in history.steps]
+    wrong: list[Step] = []
+    law = ""
+    for look in ((), *_LOOKS.get(header.kind, ())):
+        wrong, law = _play_wrongly(fault, name, header, [*operations, *look])
+        if law:
+            break
+    if len(wrong) > _MOST_STEPS:
+        return []
+    if not law:
+        return _told_twice(fault, header, operations) if "X3" in fault.laws else []
+    try:
+        adapter = make_adapter(name, dict(header.config))
+        claims = split_claims(adapter.capabilities)
+        sound = [Step(it.number, it.operation, adapter.apply(it.number, it.operation)) for it in wrong]
+        least = least_needs(header, sound, wrong)
+    except (PymllmError, InvariantViolation):
+        return []
+    wrong = _read_twice(wrong)
+    operations = [it.operation for it in wrong]
+    told = _told(fault)
+    sources = []
+    every = least if is_least else claims - _NEVER_NEEDED
+    for needs in dict.fromkeys((tuple(sorted(least)), tuple(sorted(every)))):
+        source = Source(
+            header.kind, law, needs, _without_unused(header.config), tuple(operations), "observable", *told
+        )
+        try:
+            vector = derive_source(source)
+        except ProgramError:
+            continue
+        shown = play(vector, lambda number, operation: wrong[number - 1].outcome or Outcome(Done()))
+        sources.append(replace(source, level=_level_of(source.kind, shown)))
+    return sources
+
+
+def _told(fault: Fault) -> tuple[str, str]:
+    bug = bug_of(fault)
+    return ("", "") if bug is None else (bug.id, bug.links[0] if bug.links else "")
+
+
+def _told_twice(fault: Fault, header: Header, operations: Sequence[Operation]) -> list[Source]:
+    """Make a source of a program that shows a fault by answering otherwise when it is run a second time."""
+    needs = {"node_ids", TWICE, *({"pool"} & set(header.capabilities))}
+    needs |= {"inspect"} if any(isinstance(it, Inspect) for it in operations) else set()
+    config = _without_unused(header.config)
+    source = Source(
+        header.kind, "X3", tuple(sorted(needs)), config, tuple(operations), "observable", *_told(fault)
+    )
+    try:
+        derive_source(source)
+    except ProgramError:
+        return []
+    return [source]
+
+
+def _read_twice(steps: Sequence[Step]) -> list[Step]:
+    """Read states at the end once for their number before they are read for what they are."""
+    is_read = bool(steps) and isinstance(steps[-1].operation, ReadStates)
+    return [*steps, *steps[-1:]] if is_read else list(steps)
+
+
+_LOOKS: dict[str, tuple[tuple[Operation, ...], ...]] = {
+    "rows": ((ReadRows(),),),
+    "prefix": ((Inspect(),), (Evict(1000),), (Reset(),), (Reset(), Alloc(1000))),
+    "blocks": ((Inspect(),), (AllocBlocks(1),), (AllocBlocks(2),)),
+    "requests": ((Inspect(),),),
+    "index": ((Inspect(),),),
+}
+"""What is asked at the end where a program alone shows nothing: a search has looked from inside there."""
+
+
+def _play_wrongly(
+    fault: Fault, name: str, header: Header, operations: Sequence[Operation]
+) -> tuple[list[Step], str]:
+    """Play a program with a fault in place, up to what breaks a law of the fault; and which."""
+    steps: list[Step] = []
+    with planted(fault.edits):
+        try:
+            adapter = make_adapter(name, dict(header.config))
+            judge = make_judge(header, coverage=False)
+            for number, operation in enumerate(operations, 1):
+                outcome = adapter.apply(number, operation)
+                steps.append(Step(number, operation, outcome))
+                judge.judge(number, operation, outcome)
+        except InvariantViolation as violation:
+            is_seen = (
+                len(steps) > 0 and steps[-1].outcome is not None and fault.may_be_caught_by(violation.law)
+            )
+            return steps, violation.law if is_seen else ""
+        except Exception:  # whatever the fault has made of the code
+            return steps, ""
+    return steps, ""
+
+
+def _without_unused(config: Config) -> Config:
+    """Leave out the sizes of pools that are not there, which other implementations do not know."""
+    unused = {"none": ("slots", "swa_slots"), "token": ("swa_slots",)}.get(str(config.get("pool")), ())
+    return {name: value for name, value in config.items() if name not in unused}
+
+
+def _level_of(kind: str, shown: Played) -> str:
+    """Return what of an outcome shows a fault."""
+    parts = shown.where.replace("[", ".").split(".")
+    if any(part in _CONTENTS for part in parts):
+        return "content"
+    if parts[0] == "sizes" or "inside" in parts:
+        return "counters"
+    return "ownership" if {"effects", "slots", "swa_slots", "blocks"} & set(parts) else "observable"

@@ -1,0 +1,49 @@
+"""Which planted faults vectors show to an implementation of some claims, and which they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pymllm.adapters.registry import find_adapter, load_adapter
+from pymllm.faults.fault import Fault
+from pymllm.faults.table import own_cabinet
+from pymllm.vectors.claims import Claimant
+from pymllm.vectors.format import Vector
+from pymllm.vectors.programs import is_of_caller
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What an implementation of some claims can play of the vectors of its kind, and what that shows.
+
+    ``shown``: the faults of its kind, each with those of its vectors that show it, perhaps none.
+    """
+
+    vectors: tuple[str, ...]
+    of: int
+    shown: Mapping[str, tuple[str, ...]]
+
+    @property
+    def faults(self) -> int:
+        """How many faults it is shown."""
+        return sum(bool(them) for them in self.shown.values())
+
+
+def faults_of(kind: str) -> tuple[Fault, ...]:
+    """Return the planted faults of implementations of a kind, without those of the engine that calls them."""
+    return tuple(it for it in own_cabinet() if not is_of_caller(it) and _kind_of(it) == kind)
+
+
+def _kind_of(fault: Fault) -> str:
+    return load_adapter(find_adapter(fault.adapters[0])).KIND
+
+
+def share_of(
+    claimant: Claimant, vectors: Mapping[str, Sequence[Vector]], kills: Mapping[str, frozenset[str]]
+) -> Share:
+    """Return what of some vectors, with the faults that each shows, is for who has these claims."""
+    own = vectors.get(claimant.kind, ())
+    ids = tuple(sorted(it.id for it in own if claimant.plays(claimant.kind, it)))
+    shown = {it.id: tuple(id for id in ids if it.id in kills[id]) for it in faults_of(claimant.kind)}
+    return Share(ids, len(own), shown)

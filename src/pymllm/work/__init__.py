@@ -1,0 +1,1 @@
+"""Worker processes, shards, and results that are kept."""

@@ -1,0 +1,177 @@
+"""How long one call of an adapter, or a block of work, may take: an alarm gets the caller out."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+from pymllm.adapters.process.conversation import answer_limit
+from pymllm.errors import AdapterError
+from pymllm.history.files import History
+
+_RINGS = 10
+"""Rings in the time that a call has; it is left at the one after. Of all those that come while a process is
+stopped it hears one."""
+
+Answer = TypeVar("Answer")
+
+
+class HungError(AdapterError):
+    """An adapter did not answer in time; what it was about to do is half done, so nothing more is asked."""
+
+
+class _Alarm(BaseException):
+    """Leaves a call that takes too long; an `Exception` an adapter would take for the implementation's."""
+
+
+@dataclass(slots=True)
+class AdapterCall(Generic[Answer]):
+    """One call, with what is to be said where no answer comes."""
+
+    adapter: str  # name of the adapter
+    make: Callable[[], Answer]  # makes the call
+    what: Callable[[], str]  # says what is asked
+    # gives the program so far, what is asked now included; ``None`` outside of a program
+    program: Callable[[], History | None] = lambda: None
+    seconds_least: float = 0.0  # time that it has in any case
+    _since: float = field(default=0.0, init=False)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that it has."""
+        return max(_CLOCK.seconds, self.seconds_least)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds that it still has; negative where it should have ended."""
+        return self._since + self.seconds - time.monotonic()
+
+    def describe_hang(self) -> str:
+        """Say that no answer came."""
+        return f"hung in {self.what()}: no answer within {self.seconds:g} s (--timeout waits longer)"
+
+    def within_limit(self) -> Answer:
+        """Make the call, and return what it answers; `HungError` where no answer came in time."""
+        if not _CLOCK.seconds:
+            return self.make()
+        self._since = time.monotonic()
+        try:
+            _CLOCK.rings, _CLOCK.call = 0, self
+            try:
+                return self.make()
+            finally:
+                _CLOCK.call = None
+        except _Alarm:
+            _CLOCK.call = None  # once more: it may have rung just before
+        raise HungError(self.adapter, self.describe_hang())
+
+
+class _Clock:
+    """There is one alarm in a process, and one thread that it rings in.
+
+    It rings all the time, for whatever call is under way: to wind it up for each call took two system calls,
+    which was a tenth of the time that an operation on a slot allocator takes.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.rings = 0
+        self.call: AdapterCall[Any] | None = None
+
+    def ring(self, number: int, frame: FrameType | None) -> None:
+        call = self.call
+        if call is None:
+            return
+        self.rings += 1
+        if self.rings > _RINGS * call.seconds / self.seconds:
+            # Again after as long again: an adapter may have caught it. With the next ring, on a busy machine,
+            # it would ring while who was left stops it, and nobody would be there to hear.
+            self.rings = 0
+            raise _Alarm
+
+    def wind(self, seconds: float) -> None:
+        """Ring from now on for calls of this limit; 0 to be silent."""
+        self.seconds, self.call = seconds, None
+        signal.setitimer(signal.ITIMER_REAL, seconds / _RINGS, seconds / _RINGS)
+
+
+_CLOCK = _Clock()
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Let no call take longer than this; 0 for no limit, nor is there one outside of the main thread.
+
+    What the interpreter cannot interrupt, such as native code in a loop, hears no alarm; a process that
+    carries out tasks for another one is ended then (`pymllm.work.workers`).
+    """
+    with answer_limit(seconds), _alarm(seconds):
+        yield
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    if not seconds or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _CLOCK.ring), _CLOCK.seconds
+    _CLOCK.wind(seconds)
+    try:
+        yield
+    finally:
+        _CLOCK.wind(before[1])
+        signal.signal(signal.SIGALRM, before[0])
+
+
+def call_in_progress() -> AdapterCall[Any] | None:
+    """Return the call that is being made under a limit, for another thread to look at."""
+    return _CLOCK.call
+
+
+_WAITS = 10
+
+
+class TookTooLong(BaseException):
+    """Leaves whatever runs; an `Exception` would be taken for an answer of the implementation."""
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Leave the block with `TookTooLong` once it has taken so many seconds of processor time.
+
+    So a busy machine is not taken for an endless loop; ten times as many may pass on the clock, for what
+    waits for ever. Whoever clears up on the way out may meet errors, or end well: the block is late all the
+    same. It takes the process's alarm, which only the main thread can set: in any other there is no limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    late = TookTooLong(f"still running after {seconds:g} s")
+    is_late = False
+    spent, clock = time.process_time(), time.monotonic()
+
+    def give_up(signum: int, frame: FrameType | None) -> None:
+        nonlocal is_late
+        left = seconds - (time.process_time() - spent)
+        if left > 0 and time.monotonic() - clock < _WAITS * seconds:
+            signal.setitimer(signal.ITIMER_REAL, max(left, seconds / _WAITS))
+            return
+        is_late = True
+        raise late
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if is_late:  # whatever left the block may have come of being torn out of the middle of something
+            raise late

@@ -1,0 +1,464 @@
+"""Carrying functions out over many items, in processes beside this one.
+
+Whatever is examined is loaded and runs in such a process, even a single job: there it may print, replace what
+it likes, or end the process, and whoever decides the verdict goes on, and knows. It owns nothing of its
+starter but one connection: not its terminal, so that Ctrl-C is the starter's business, and not its standard
+output, where only results belong. Only somebody's own tests ask for no process at all, where a patch, a
+debugger and coverage are to see what happens.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import io
+import itertools
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe, wait
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pymllm.adapters.process.reaper import the_reaper
+from pymllm.history.files import History
+from pymllm.work.time_limit import call_in_progress, time_limit
+
+_TICK = 0.5  # Seconds between two looks of the guard.
+_GRACE = 3.0  # Seconds that a call may go on after its alarm rang.
+_STUCK = 60.0  # Seconds until even that ends which lets nobody look.
+_PATIENCE = 5.0  # Seconds that a process has to end by itself.
+_GARBAGE = 20_000  # Objects more than before until a worker's collector looks: at 700 it took a twentieth.
+_KNOWN = ("builtins", "click", "pymllm", *sys.stdlib_module_names)
+"""Whose classes an answer may have: to read it imports no other module, for that would run its code."""
+_OF_OTHERS = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
+_MADE = {
+    *(("builtins", name) for name in ("Ellipsis", "NotImplemented", "bytearray", "complex", "frozenset")),
+    *(("builtins", name) for name in ("range", "set", "slice")),
+    *(("collections", name) for name in ("Counter", "OrderedDict", "defaultdict", "deque")),
+    *(("pathlib", name) for name in ("PosixPath", "PurePosixPath")),
+}
+"""What an answer may have of Python itself, beside errors: all else may do anything when it is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A call to make: a function of a module, what to call it with, and the seconds of `time_limit`."""
+
+    function: Callable[[Any], Any]
+    item: Any
+    seconds: float
+
+    def carry_out(self) -> Any:
+        """Make the call."""
+        with time_limit(self.seconds):
+            return self.function(self.item)
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The error that a call ended with."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Why a call has no answer, and the program that was running, where that is known."""
+
+    message: str
+    history: History | None = None
+    is_killed: bool = False  # by a signal as others send it, such as a system that has no memory left
+
+
+INTERRUPTED = Lost("interrupted before its end")
+"""What was not done when an interrupt came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a call has to say before its answer."""
+
+    word: Any
+
+
+class _Reader(pickle.Unpickler):
+    """Reads what a process sends; imports nothing for it that is not of `_KNOWN` or here already.
+
+    So that no answer does anything by being read, it may have few things of Python itself.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        room = module.partition(".")[0]
+        if module not in sys.modules and room not in _KNOWN:
+            raise pickle.UnpicklingError(f"it has {module}.{name}, of a module that is not loaded here")
+        found = super().find_class(module, name)
+        is_error = isinstance(found, type) and issubclass(found, BaseException)
+        if room in sys.stdlib_module_names and not is_error and (module, name) not in _MADE:
+            raise pickle.UnpicklingError(f"it has {module}.{name}, which no answer may have")
+        return found
+
+
+class WorkerProcess:
+    """A process beside this one, seen from here."""
+
+    def __init__(self) -> None:
+        self.link, theirs = Pipe()
+        with theirs:
+            self._process = _start(theirs.fileno())
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can still answer."""
+        return self._process.poll() is None
+
+    def send(self, task: Task) -> None:
+        """Give it something to do; whether it died meanwhile shows where the answer is awaited."""
+        with suppress(ConnectionError):
+            self.link.send(task)
+
+    def receive(self) -> Any:
+        """Take what it has sent: an answer, `Told`, `Raised`, or `Lost`, which a dead one gives, too."""
+        try:
+            if not self.is_alive and not self.link.poll():
+                raise EOFError  # what it had started may still hold the other end
+            answer = _Reader(io.BytesIO(self.link.recv_bytes())).load()
+        except (EOFError, ConnectionError):
+            status = self._end_dead()
+            return Lost(_describe_death(status), is_killed=-status in _OF_OTHERS)
+        except Exception as error:  # somebody else wrote to the connection, or what came is not to be read
+            self.end(at_once=True)
+            return Lost(f"the process that ran it sent no answer that can be read: {error}")
+        if isinstance(answer, Lost):
+            self.end(at_once=True)
+        return answer
+
+    def _end_dead(self) -> int:
+        """End what has closed its connection, and return its status: its own, if it ended by itself."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_TICK)  # it closes the connection a moment before it is gone
+        self.end(at_once=True)
+        return self._process.returncode
+
+    def end(self, *, at_once: bool = False) -> None:
+        """Let it go once it has ended by itself, or at once, with whatever it has started."""
+        self.link.close()
+        try:
+            self._process.wait(0 if at_once else _PATIENCE)
+        except subprocess.TimeoutExpired:
+            at_once = True
+        if at_once:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def _start(descriptor: int) -> subprocess.Popen[bytes]:
+    """Start a new interpreter that serves a connection, in a group of its own."""
+    serve = f"from {__name__} import serve; serve({descriptor})"
+    return subprocess.Popen(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {serve}"],
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # what an adapter prints is no result
+        pass_fds=(descriptor,),
+        process_group=0,
+        env=the_reaper().environment,
+    )
+
+
+def _describe_death(status: int) -> str:
+    if status >= 0:
+        return (
+            f"the process that ran it ended with status {status} and gave no answer: the code that it ran "
+            "called os._exit, or closed its connection"
+        )
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:  # a real-time signal has a number alone
+        name = f"signal {-status}"
+    return (
+        f"the process that ran it was killed by {name} and gave no answer; "
+        "with PYTHONFAULTHANDLER=1 a crash tells where on standard error"
+    )
+
+
+class _Starter:
+    """The way back to whoever started this process."""
+
+    def __init__(self, link: Connection) -> None:
+        self.lock = threading.Lock()
+        self._link = link
+        self._process = os.getpid()
+
+    def send(self, answer: Any) -> None:
+        """Send something, or say why it cannot be sent."""
+        if os.getpid() != self._process:
+            os._exit(1)  # a copy of this process, which a task forked, and which came back: two would answer
+        with self.lock:
+            self.send_last(answer)
+
+    def send_last(self, answer: Any) -> None:
+        """Send something by whoever has the lock, and may keep it."""
+        try:
+            packed = pickle.dumps(answer)
+        except Exception as error:
+            packed = pickle.dumps(Lost(f"the answer cannot be sent: {error}"))
+        with suppress(ConnectionError):  # a starter that is gone has nothing more, either
+            self._link.send_bytes(packed)
+
+
+_STARTER: _Starter | None = None
+
+
+def is_worker() -> bool:
+    """Whether this process carries out what another one sends; Ctrl-C never reaches it."""
+    return _STARTER is not None
+
+
+def tell(word: Any) -> None:
+    """Let whoever waits for the answer of the task at hand know something before; to nobody, do nothing."""
+    if _STARTER is not None:
+        _STARTER.send(Told(word))
+
+
+def serve(descriptor: int) -> None:
+    """Carry out what comes in from the starter's connection, one after the other; never returns."""
+    global _STARTER
+    os.set_inheritable(descriptor, False)
+    gc.set_threshold(_GARBAGE, 20, 100)
+    # A Ctrl-C is not sent here, so that one is of what is examined. A function, since processes that are
+    # started from here would go on to ignore the signal.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    link = Connection(descriptor)
+    starter = _STARTER = _Starter(link)
+    threading.Thread(target=_guard, args=(starter, os.getppid()), daemon=True).start()
+    while True:
+        try:
+            task = link.recv()
+        except EOFError:
+            os._exit(0)
+        except OSError:  # a task has closed the connection
+            os._exit(1)
+        except Exception as error:  # the function is of a module that cannot be imported here
+            answer: Any = _raised(error)
+        else:
+            answer = _carry_out(task)
+        with suppress(Exception):  # which an adapter may have closed or replaced
+            sys.stdout.flush()  # what it printed: the process ends without doing so
+        try:
+            starter.send(answer)
+        except OSError:  # as above; the interpreter's own end could wait for a task's threads
+            os._exit(1)
+
+
+def _carry_out(task: Task) -> Any:
+    try:
+        return task.carry_out()
+    except Exception as error:
+        return _raised(error)
+    except BaseException as error:  # of an adapter, outside of its calls: nobody else raises one here
+        return Lost(f"the code that was run raised {type(error).__name__}: {error}")
+
+
+def _raised(error: Exception) -> Raised:
+    """Pack an error with its traceback, which does not travel by itself."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        error.add_note(text)
+        is_known = type(error).__module__.partition(".")[0] in _KNOWN
+        if is_known and type(pickle.loads(pickle.dumps(error))) is type(error):
+            return Raised(error)
+    except Exception:  # an error class may be written so that it cannot be made again
+        pass
+    return Raised(RuntimeError(text))
+
+
+def _guard(starter: _Starter, process: int) -> None:
+    """End this process once its starter is gone, or once a call has not heard its alarm."""
+    looks = 0  # since a call was overdue: clocks also count time in which the whole process was stopped
+    with open(os.devnull, "w") as nowhere:
+        while os.getppid() == process:
+            call = call_in_progress()
+            looks = looks + 1 if call is not None and call.seconds_left < 0 else 0
+            if call is not None and looks * _TICK > _GRACE and starter.lock.acquire(timeout=_TICK):
+                starter.send_last(Lost(call.describe_hang(), call.program()))
+                break
+            faulthandler.cancel_dump_traceback_later()
+            if call is not None:
+                # Native code that lets no thread run stops this one, too; then nobody puts off the end.
+                left = max(call.seconds_left, 0) + _STUCK
+                faulthandler.dump_traceback_later(left, exit=True, file=nowhere)
+            time.sleep(_TICK)
+        os._exit(1)
+
+
+_LOOK = 1.0  # Seconds after which to look for processes that died and left their connection to others.
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Workers:
+    """A number of processes that stay between two calls of `map`; with 0 jobs all is done in this process.
+
+    Processes of our own and not an executor's. Measured with workers that die, are killed, hang in native
+    code, print, and answer with an object that runs code where it is read: joblib and loky 3.7 lose tasks of
+    others with a death. pebble 5.2 loses none, but it read that object here, where verdicts are decided, left
+    what was printed in the results, and neither has the program of a call that hangs nor takes a word before
+    the answer. All that callers know is `map`; what spreads work over machines can stand behind it. A call of
+    an adapter takes ``seconds`` at most. ``interruption`` ended the work early; ``hear`` takes what a
+    function tells before its answer (`pymllm.work.workers.tell`).
+    """
+
+    def __init__(self, jobs: int, seconds: float = 0.0) -> None:
+        self.jobs = jobs
+        self.interruption: KeyboardInterrupt | None = None
+        self.hear: Callable[[Any], None] = lambda word: None
+        self._seconds = seconds
+        self._idle: list[WorkerProcess] = []
+        self._busy: dict[Connection, tuple[WorkerProcess, int]] = {}
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(at_once=error is not None)
+
+    def map(
+        self,
+        function: Callable[[Item], Answer],
+        items: Sequence[Item],
+        done: Callable[[int], None] | None = None,
+        keep: Callable[[Item, Answer | Lost], None] | None = None,
+    ) -> list[Answer | Lost]:
+        """Call a function with each item, begun in this order; ``done`` takes the number done so far.
+
+        It is called when an answer comes, and every second or so while none does. ``keep`` takes each item
+        and its answer as soon as that comes.
+
+        The function is of a module, so that another process finds it. Answers are in the order of the items;
+        `Lost` where the process that had the item died, or `INTERRUPTED` where an interrupt, which is kept in
+        `interruption`, came first.
+        """
+        answers: list[Any] = [INTERRUPTED] * len(items)
+        if self.interruption is not None:
+            return answers
+        try:
+            count = 0
+            tick = None if done is None else lambda: done(count)
+            for place, answer in self._answer(function, items, tick):
+                answers[place] = answer
+                if keep is not None:
+                    keep(items[place], answer)
+                count += 1
+                if tick is not None:
+                    tick()
+        except KeyboardInterrupt as interruption:
+            self._give_up(interruption)
+        return answers
+
+    def stream(
+        self,
+        function: Callable[[Item], Answer],
+        items: Iterable[Item],
+        tick: Callable[[], None] | None = None,
+    ) -> Iterator[tuple[Item, Answer | Lost]]:
+        """Call a function with items that may never end, each taken only when somebody is free for it.
+
+        Yields an item and its answer, in the order in which they end. ``tick`` is called every second or so
+        while others work. After an interrupt, which is kept in `interruption`, there is nothing more.
+        """
+        taken: dict[int, Item] = {}
+
+        def take() -> Iterator[Item]:
+            for place, item in enumerate(items):
+                taken[place] = item
+                yield item
+
+        try:
+            for place, answer in self._answer(function, take(), tick):
+                yield taken.pop(place), answer
+        except KeyboardInterrupt as interruption:
+            self._give_up(interruption)
+
+    def _answer(
+        self, function: Callable[[Any], Any], items: Iterable[Any], tick: Callable[[], None] | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        tasks = (Task(function, item, self._seconds) for item in items)
+        answered = self._answer_beside(tasks, tick) if self.jobs else _answer_here(tasks)
+        for place, answer in answered:
+            if isinstance(answer, Raised):
+                raise answer.error
+            yield place, answer
+
+    def _give_up(self, interruption: KeyboardInterrupt) -> None:
+        self.interruption = interruption
+        self._end(at_once=True)
+
+    def _answer_beside(
+        self, tasks: Iterable[Task], tick: Callable[[], None] | None
+    ) -> Iterator[tuple[int, Any]]:
+        waiting = enumerate(tasks)
+        while True:
+            for place, task in itertools.islice(waiting, self.jobs - len(self._busy)):
+                worker = self._idle.pop() if self._idle else WorkerProcess()
+                self._busy[worker.link] = worker, place
+                worker.send(task)
+            if not self._busy:
+                return
+            ready: list[Any] = wait(list(self._busy), _LOOK)
+            if not ready:
+                ready = [link for link, (worker, _) in self._busy.items() if not worker.is_alive]
+                if tick is not None:
+                    tick()
+            for link in ready:
+                worker, place = self._busy[link]
+                answer = worker.receive()
+                if isinstance(answer, Told):
+                    self.hear(answer.word)
+                    continue
+                del self._busy[link]
+                if not isinstance(answer, Lost):
+                    self._idle.append(worker)
+                yield place, answer
+
+    def _end(self, *, at_once: bool) -> None:
+        workers = [*self._idle, *(worker for worker, _ in self._busy.values())]
+        self._idle, self._busy = [], {}
+        for worker in workers:
+            worker.link.close()  # all at once, so that none waits for another
+        for worker in workers:
+            worker.end(at_once=at_once)
+
+
+def _answer_here(tasks: Iterable[Task]) -> Iterator[tuple[int, Any]]:
+    for place, task in enumerate(tasks):
+        with redirect_stdout(sys.stderr):  # what an adapter prints is no result
+            answer = task.carry_out()
+        yield place, answer
+
+
+def ask(
+    function: Callable[[Item], Answer],
+    item: Item,
+    seconds: float = 0.0,
+    hear: Callable[[Any], None] | None = None,
+    tick: Callable[[], None] | None = None,
+) -> Answer | Lost:
+    """Call a function with one item in a process of its own; raises an interrupt that came first."""
+    with Workers(1, seconds) as workers:
+        workers.hear = hear or workers.hear
+        (answer,) = workers.map(function, [item], None if tick is None else lambda done: tick())
+    if workers.interruption is not None:
+        raise workers.interruption
+    return answer
