@@ -10,8 +10,8 @@ import time
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.peers.footprint import LENGTH, PROMPTS, Footprint
-from benchmarks.peers.own import OwnRadix
+from peers.benchmarks.footprint import LENGTH, PROMPTS, Footprint
+from peers.benchmarks.own import OwnRadix
 
 
 def test_bytes_per_token(benchmark: BenchmarkFixture) -> None:

@@ -128,3 +128,25 @@ def other_defaults() -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(before)
+
+
+@pytest.fixture
+def plug_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str, str], None]]:
+    """Install a package that brings adapters: its module's name and source, in which ``ADAPTERS`` stands."""
+    from pymllm.adapters import plugins
+
+    def install(name: str, source: str) -> None:
+        names.append(name)
+        (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
+        facts = tmp_path / f"{name}-1.0.dist-info"
+        facts.mkdir()
+        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", "utf-8")
+        (facts / "entry_points.txt").write_text(f"[{plugins.GROUP}]\n{name} = {name}:ADAPTERS\n", "utf-8")
+        plugins._read_all.cache_clear()
+
+    names: list[str] = []
+    monkeypatch.syspath_prepend(tmp_path)
+    yield install
+    plugins._read_all.cache_clear()
+    for name in names:
+        sys.modules.pop(name, None)

@@ -5,7 +5,29 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
+
+ANY_VERSION = "PYMLLM_ANY_VERSION"
+"""The environment variable that lets other versions be judged than those that an adapter was tried with."""
+
+
+class Checkout(Protocol):
+    """Sources of a project, in the folder that an environment variable names."""
+
+    @property
+    def project(self) -> str:
+        """Name of the project, as lists of deviations have it before an @."""
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable."""
+
+    def how_to_get(self) -> str:
+        """Say which sources they are, and what to set."""
+
+    def is_of(self, commit: str) -> bool:
+        """Tell whether the files of a commit are checked out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +43,15 @@ class AdapterEntry:
     package: str = ""  # module that must be importable, beyond what pymllm needs; empty for none
     distribution: str = ""  # what that is called where its version is asked for; empty for the same name
     install: str = ""  # what brings the package, as a sentence without its end
-    variable: str = ""  # environment variable that names a checkout, where it needs one
-    checkout: str = ""  # which checkout, or where that is written
+    checkout: Checkout | None = field(default=None, compare=False)  # sources that it reads, where it does
     tool: str = ""  # program on the PATH that it needs, such as a compiler
     tool_from: str = ""  # what brings the program
     needs_torch: bool = False  # whether it needs pymllm[torch]
 
     def find_missing(self) -> str | None:
         """Say which package, checkout or program is missing, and what brings it; ``None`` where none is."""
-        if self.variable and not os.environ.get(self.variable):
-            which = f" ({self.checkout})" if self.checkout else ""
-            return f"{self.name} needs a checkout: {self.variable} is to name its folder{which}"
+        if self.checkout is not None and not os.environ.get(self.checkout.variable):
+            return f"{self.name} needs a checkout: {self.checkout.how_to_get()}"
         if self.tool and shutil.which(self.tool) is None:
             return f"{self.name} needs {self.tool}, which is not on the PATH{_way_out(self.tool_from)}"
         if not self.package or importlib.util.find_spec(self.package) is not None:

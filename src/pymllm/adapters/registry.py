@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pymllm.adapters.base import Adapter, AdapterClass
-from pymllm.adapters.compiled import TOOLS
 from pymllm.adapters.entry import AdapterEntry
 from pymllm.adapters.plugins import find_plugins
 from pymllm.adapters.process.command_name import PREFIX, split_command
@@ -43,166 +42,23 @@ _OWN = {
     "requests": ("own_requests:Requests", "DynamicInferenceContext"),
     "index-dict": ("own_index:IndexDict", "an index of who has which blocks, of plain dictionaries"),
 }
-_PEERS = {
-    "sglang-radix": ("sglang.caches:SglangRadix", "sglang's RadixCache"),
-    "sglang-unified": ("sglang.caches:SglangUnified", "sglang's unified tree in Python"),
-    "sglang-unified-swa": (
-        "sglang.caches:SglangUnifiedSWA",
-        "sglang's unified tree in Python, with a sliding window",
-    ),
-    "sglang-rust": ("sglang.caches:SglangRust", "sglang's unified tree in Rust"),
-    "sglang-rust-swa": (
-        "sglang.caches:SglangRustSWA",
-        "sglang's unified tree in Rust, with a sliding window",
-    ),
-    "sglang-unified-mamba": (
-        "sglang.mamba:SglangUnifiedMamba",
-        "sglang's unified tree in Python, with recurrent states",
-    ),
-    "sglang-rust-mamba": (
-        "sglang.mamba:SglangRustMamba",
-        "sglang's unified tree in Rust, with recurrent states",
-    ),
-    "sglang-mamba": ("sglang.mamba:SglangMamba", "MambaRadixCache of an older sglang (0.5.15)"),
-    "sglang-swa": ("sglang.caches:SglangSWA", "SWARadixCache of an older sglang (0.5.15)"),
-    "sglang-token": ("sglang.slots:SglangTokenSlots", "sglang's TokenToKVPoolAllocator"),
-    "sglang-paged": ("sglang.slots:SglangPagedSlots", "sglang's PagedTokenToKVPoolAllocator"),
-    "sglang-swa-allocator": ("sglang.slots:SglangSWASlots", "sglang's SWATokenToKVPoolAllocator"),
-    "sglang-rows": ("sglang.slots:SglangRows", "sglang's ReqToTokenPool"),
-}
-_VLLM = {
-    "vllm-blocks": ("vllm.blocks:VllmBlocks", "vLLM's BlockPool"),
-    "vllm-hybrid-mamba": (
-        "vllm.hybrid:VllmMamba",
-        "vLLM's KVCacheManager with full attention and Mamba layers",
-    ),
-    "vllm-hybrid-window": (
-        "vllm.hybrid:VllmWindow",
-        "vLLM's KVCacheManager with full attention and layers with a sliding window",
-    ),
-    "vllm-full": ("vllm.manager:VllmFull", "vLLM's KVCacheManager with one group of full attention"),
-}
-_LMCACHE = {
-    "lmcache-chunks": ("lmcache.chunks:LMCacheChunks", "LMCache's TensorMemoryAllocator, with equal chunks"),
-    "lmcache-pages": ("lmcache.chunks:LMCachePages", "LMCache's PagedTensorMemoryAllocator"),
-}
-_OLDER = ("sglang-mamba", "sglang-swa")
-_MLLM = {
-    "mllm-radix": ("mllm.caches:MllmRadix", "mllm's RadixCache"),
-    "mllm-radix-window": ("mllm.caches:MllmWindowedRadix", "mllm's RadixCache with a sliding window"),
-    "mllm-mamba": ("mllm.caches:MllmMamba", "mllm's MambaRadixCache"),
-    "mllm-chunk": ("mllm.caches:MllmChunk", "mllm's ChunkCache"),
-    "mllm-slots": ("mllm.pools:MllmSlots", "mllm's TokenToKVPoolAllocator"),
-    "mllm-rows": ("mllm.pools:MllmRows", "mllm's ReqToTokenPool"),
-    "mllm-buffers": ("mllm.pools:MllmBuffers", "mllm's KVPool"),
-    "mllm-states": ("mllm.pools:MllmStates", "mllm's GDNPool"),
-    "mllm-hashes": ("mllm.pools:MllmHashes", "mllm's RadixKey and hash functions"),
-}
-
 OWN: tuple[AdapterEntry, ...] = tuple(
     AdapterEntry(name, f"pymllm.adapters.{place}", summary, needs_torch=name != "index-dict")
     for name, (place, summary) in _OWN.items()
 )
 """Our own classes; what ``pymllm verify`` examines by default."""
 
-_DYNAMO = AdapterEntry(
-    "dynamo-index",
-    "pymllm.adapters.dynamo.radix_tree:DynamoIndex",
-    "dynamo's RadixTree, the index behind its router",
-    "dynamo",
-    "ai-dynamo-runtime",
-    "tox -e peers-dynamo installs it, or pip install --no-deps -r constraints/peers-dynamo.txt",
-)
-_MEGATRON = {
-    "megatron-blocks": (
-        "megatron.blocks:MegatronBlocks",
-        "Megatron-LM's KVBlockAllocator and MambaSlotAllocator",
-    ),
-}
-_MINISGL = {
-    "minisgl-radix": ("minisgl.caches:MinisglRadix", "mini-sglang's CacheManager with its RadixPrefixCache"),
-    "minisgl-naive": ("minisgl.caches:MinisglNaive", "mini-sglang's CacheManager with its NaivePrefixCache"),
-    "minisgl-slots": ("minisgl.caches:MinisglSlots", "mini-sglang's CacheManager as an allocator of pages"),
-    "minisgl-rows": ("minisgl.caches:MinisglRows", "mini-sglang's TableManager"),
-}
-_NANOVLLM = {
-    "nano-blocks": ("nanovllm.blocks:NanoBlocks", "nano-vllm's BlockManager as a prefix cache"),
-}
-_SCALELLM = {
-    "scale-prefix": ("scalellm.caches:ScalePrefix", "ScaleLLM's PrefixCache over its BlockAllocator, in C++"),
-    "scale-slots": ("scalellm.caches:ScaleSlots", "ScaleLLM's BlockAllocator, in C++"),
-}
-_AIBRIX = {"aibrix-index": ("routers.indexes:AibrixIndex", "aibrix's SyncPrefixHashTable, in Go")}
-_LLMD = {"llmd-index": ("routers.indexes:LlmdIndex", "llm-d's InMemoryIndex, in Go")}
-_CHECKOUTS = {
-    "PYMLLM_MLLM": _MLLM,
-    "PYMLLM_MEGATRON": _MEGATRON,
-    "PYMLLM_MINISGL": _MINISGL,
-    "PYMLLM_NANOVLLM": _NANOVLLM,
-    "PYMLLM_SCALELLM": _SCALELLM,
-    "PYMLLM_AIBRIX": _AIBRIX,
-    "PYMLLM_LLMD": _LLMD,
-}
-_NEEDED = {"PYMLLM_NANOVLLM": "xxhash"}
-_TOOLS = {"PYMLLM_SCALELLM": "g++", "PYMLLM_AIBRIX": "go", "PYMLLM_LLMD": "go"}
-
-
-def _install(environment: str) -> str:
-    pins = "peers-alone" if environment == "peers" else environment
-    return (
-        f"tox -e {environment} installs it, or pip install -r constraints/peers.txt && "
-        f"pip install --no-deps -r constraints/{pins}.txt"
-    )
-
-
-PEERS: tuple[AdapterEntry, ...] = (
-    *(
-        AdapterEntry(
-            name,
-            f"pymllm.adapters.{place}",
-            summary,
-            "sglang",
-            install=_install("peers-older" if name in _OLDER else "peers"),
-            needs_torch=True,
-        )
-        for name, (place, summary) in _PEERS.items()
-    ),
-    *(
-        AdapterEntry(
-            name, f"pymllm.adapters.{place}", summary, package, install=_install("peers"), needs_torch=True
-        )
-        for package, adapters in (("vllm", _VLLM), ("lmcache", _LMCACHE))
-        for name, (place, summary) in adapters.items()
-    ),
-    _DYNAMO,
-    *(
-        AdapterEntry(
-            name,
-            f"pymllm.adapters.{place}",
-            summary,
-            _NEEDED.get(variable, ""),
-            install=_install("peers"),
-            variable=variable,
-            checkout="docs/findings/README.md says which version",
-            tool=_TOOLS.get(variable, ""),
-            tool_from=TOOLS.get(_TOOLS.get(variable, ""), ""),
-            needs_torch=not place.startswith(("routers.", "scalellm.")),
-        )
-        for variable, adapters in _CHECKOUTS.items()
-        for name, (place, summary) in adapters.items()
-    ),
-)
-"""Other people's, loaded when built: ``tox -e peers`` installs the package, ``peers-older`` an older one."""
+_NAMES = frozenset(entry.name for entry in OWN)
 
 
 def adapters() -> tuple[AdapterEntry, ...]:
     """Give all: our own, then those that plug-ins bring, which are looked for when somebody asks."""
-    return (*OWN, *PEERS, *find_plugins({entry.name for entry in (*OWN, *PEERS)}).entries)
+    return (*OWN, *find_plugins(_NAMES).entries)
 
 
 def plugin_problems() -> tuple[str, ...]:
     """Say in a line each which plug-ins could not be read, and why."""
-    return find_plugins({entry.name for entry in (*OWN, *PEERS)}).problems
+    return find_plugins(_NAMES).problems
 
 
 def find_adapter(name: str) -> AdapterEntry:
@@ -216,7 +72,7 @@ def find_adapter(name: str) -> AdapterEntry:
     module, colon, _ = name.partition(":")
     if colon and not module.endswith(".py"):
         return AdapterEntry(name, name, "")
-    for entry in (*OWN, *PEERS):
+    for entry in OWN:
         if entry.name == name:
             return entry
     entries = {entry.name: entry for entry in adapters()}

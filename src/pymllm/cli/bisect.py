@@ -126,8 +126,8 @@ def bisect_command(
 
 def _refuse_unreleased(entry: AdapterEntry, package: str) -> None:
     """Refuse an adapter whose implementation no release of a package has."""
-    if entry.variable:
-        what = f"reads the checkout that {entry.variable} names"
+    if entry.checkout is not None:
+        what = f"reads the checkout that {entry.checkout.variable} names"
     elif entry.place.startswith("pymllm."):
         what = "is about a class of pymllm itself"
     else:

@@ -29,8 +29,8 @@ from typing import Any
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
-from pymllm.adapters.checkouts import Checkout
-from pymllm.adapters.projects import CHECKOUTS
+from pymllm.adapters.entry import Checkout
+from pymllm.adapters.registry import adapters
 from pymllm.documents.searches import AdapterRow, DeviationRow, ViolationRow
 from pymllm.errors import UsageError
 from pymllm.history.codec import decode, name_of
@@ -95,13 +95,15 @@ def _required(text: str) -> Requirement | tuple[Checkout, str]:
     """Return a package with versions, or a checkout with a commit."""
     project, at, commit = text.partition("@")
     if at:
-        found = [it for it in CHECKOUTS if it.project.lower() == project.strip().lower()]
+        known = {it.checkout.project: it.checkout for it in adapters() if it.checkout is not None}
+        found = [it for name, it in known.items() if name.lower() == project.strip().lower()]
         if found and re.fullmatch("[0-9a-f]{7,40}", commit.strip()):
             return found[0], commit.strip()
-        names = ", ".join(it.project for it in CHECKOUTS)
+        which = (
+            f"one of {', '.join(known)}" if known else "of a plug-in, and none that is installed reads one"
+        )
         raise ValueError(
-            f"versions is {cut(repr(text))}; a checkout is one of {names}, with its commit,"
-            " such as mllm@b9c3070"
+            f"versions is {cut(repr(text))}; a checkout is {which}, with its commit, such as mllm@b9c3070"
         )
     try:
         return Requirement(text)

@@ -22,7 +22,7 @@ from packaging.specifiers import Specifier
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from pymllm.adapters.checkouts import ANY_VERSION
+from pymllm.adapters.entry import ANY_VERSION
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.adapters.registry import find_adapter
 from pymllm.documents.programs import ReleaseChange, ReleaseRow

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.entry import AdapterEntry
-from pymllm.adapters.registry import OWN, PEERS, find_adapter, load_adapter, make_adapter
+from pymllm.adapters.registry import OWN, adapters, find_adapter, load_adapter, make_adapter, plugin_problems
 from pymllm.errors import AdapterError, UsageError
 from pymllm.faults.adapters import FAULTY
 from pymllm.history.files import Config
@@ -73,7 +75,8 @@ def test_every_entry_can_be_built_in_every_configuration(entry: AdapterEntry) ->
 
 def test_names_are_unique() -> None:
     """A name means one thing."""
-    names = [entry.name for entry in (*OWN, *PEERS, *FAULTY)]
+    names = [entry.name for entry in adapters()]
+    assert {entry.name for entry in (*OWN, *FAULTY)} <= set(names)
     assert len(set(names)) == len(names)
 
 
@@ -81,9 +84,9 @@ def test_an_unknown_name_is_refused_with_the_nearest_ones() -> None:
     """X1: the error says what lists all, and how to name one's own."""
     with pytest.raises(UsageError) as caught:
         find_adapter("raddix")
-    assert str(caught.value) == (
-        "no adapter 'raddix' (did you mean radix or mllm-radix?); pymllm adapters lists all; "
-        "name your own as module:Class or command:PROGRAM ARGS"
+    assert str(caught.value).startswith("no adapter 'raddix' (did you mean radix")
+    assert str(caught.value).endswith(
+        "?); pymllm adapters lists all; name your own as module:Class or command:PROGRAM ARGS"
     )
     with pytest.raises(UsageError, match=r"^no adapter 'x{60}\.\.\.'; pymllm adapters lists all"):
         find_adapter("x" * 5000)
@@ -116,16 +119,62 @@ def test_a_path_from_elsewhere_is_given_no_module(name: str) -> None:
 
 def test_a_package_that_is_missing_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where it is: nothing of it is imported to see."""
+    needs = AdapterEntry("theirs", "their:Cache", "their cache", "their_cache", install="pip install theirs")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert find_adapter("radix").find_missing() is None
-    newer, older = (find_adapter(name).find_missing() for name in ("sglang-radix", "sglang-mamba"))
-    assert newer is not None
-    assert newer.startswith("sglang-radix needs sglang, which is not installed; tox -e peers installs it")
-    assert newer.endswith("--no-deps -r constraints/peers-alone.txt")
-    assert older is not None
-    assert older.endswith("--no-deps -r constraints/peers-older.txt")
+    assert needs.find_missing() == "theirs needs their_cache, which is not installed; pip install theirs"
+    assert (needs.released_as, replace(needs, distribution="their-cache").released_as) == (
+        "their_cache",
+        "their-cache",
+    )
+    assert replace(needs, install="").find_missing() == "theirs needs their_cache, which is not installed"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    assert find_adapter("sglang-radix").find_missing() is None
+    assert needs.find_missing() is None
+    tool = AdapterEntry("theirs", "their:Cache", "their cache", tool="no-such-tool", tool_from="apt has it")
+    assert tool.find_missing() == "theirs needs no-such-tool, which is not on the PATH; apt has it"
+
+
+ENTRY = "AdapterEntry('their-rows', 'tiny_adapters:TinyRows', 'their rows')"
+BRINGS = f"from pymllm.adapters.entry import AdapterEntry\nADAPTERS = [{ENTRY}]"
+
+
+def test_a_package_brings_its_adapters(plug_in: Callable[[str, str], None], tiny: str) -> None:
+    """Found by name, listed behind ours and before the faulty ones, and built."""
+    plug_in("their_rows", BRINGS)
+    names = [entry.name for entry in adapters()]
+    assert names.index(OWN[-1].name) < names.index("their-rows") < names.index(FAULTY[0].name)
+    assert plugin_problems() == ()
+    config = {"max_reqs": 2, "max_context_len": 3}
+    assert type(make_adapter("their-rows", config)).__module__ == tiny
+    with pytest.raises(UsageError, match=r"no adapter 'their-row' \(did you mean their-rows"):
+        find_adapter("their-row")
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (
+            "import nowhere",
+            "cannot be imported: ModuleNotFoundError: No module named 'nowhere'",
+        ),
+        ("ADAPTERS = 3", "must name a sequence of AdapterEntry of pymllm.adapters.entry, and has 3"),
+        ("ADAPTERS = 'ab'", "must name a sequence of AdapterEntry of pymllm.adapters.entry, and has 'ab'"),
+        (BRINGS.replace("their-rows", "a:b"), "a name has no colon, and a place is module:Class"),
+        (BRINGS.replace("their-rows", "radix"), ": the name radix is taken; its adapter is not listed"),
+    ],
+)
+def test_a_package_that_brings_nonsense_is_a_line(
+    plug_in: Callable[[str, str], None], source: str, why: str
+) -> None:
+    """And no trouble for anybody else: ours are found, and an unknown name is told with the line."""
+    plug_in("broken_plugin", source)
+    (problem,) = plugin_problems()
+    assert problem.startswith("plug-in broken_plugin (broken_plugin:ADAPTERS)")
+    assert problem.endswith(why)
+    assert find_adapter("radix") is find_adapter("radix")
+    assert find_adapter(FAULTY[0].name) == FAULTY[0]
+    with pytest.raises(UsageError, match=f"no adapter 'nobodys'.*{re.escape(problem)}$"):
+        find_adapter("nobodys")
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from pymllm.adapters.registry import OWN, PEERS
-from pymllm.faults.adapters import FAULTY
+from pymllm.adapters.registry import adapters as all_adapters
 from tests.unit.cli.typed import typed
 
 adapters = partial(typed, "adapters")
@@ -20,7 +19,7 @@ def test_all_of_the_registry_are_listed() -> None:
     result = adapters()
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == [entry.name for entry in (*OWN, *PEERS, *FAULTY)]
+    assert [line.split()[0] for line in lines[1:]] == [entry.name for entry in all_adapters()]
     (rows,) = (line.split() for line in lines if line.startswith("rows "))
     assert rows == ["rows", "rows", "2", "ReqToTokenPool"]
 
@@ -34,20 +33,28 @@ def test_all_of_the_registry_are_listed() -> None:
     ],
 )
 def test_a_peer_that_cannot_start_is_a_line_of_the_list(
-    source: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, why: str, plug_in: Callable[[str, str], None]
 ) -> None:
     """Whatever its package does: the others are listed, and its line says why it cannot start."""
-    (tmp_path / "dynamo").mkdir()
-    (tmp_path / "dynamo" / "_core.py").write_text(source, encoding="utf-8")
-    facts = tmp_path / "ai_dynamo_runtime-0.1.dist-info"
-    facts.mkdir()
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: ai-dynamo-runtime\nVersion: 0.1\n", "utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYMLLM_ANY_VERSION", "1")
-    found = json.loads(adapters("dynamo-index", "index-dict", "--json").stdout)["adapters"]
-    assert [it["name"] for it in found] == ["dynamo-index", "index-dict"]
+    entry = "ADAPTERS = [AdapterEntry('their-rows', 'their_rows_code:Rows', 'their rows')]"
+    plug_in("their_rows", f"from pymllm.adapters.entry import AdapterEntry\n{entry}")
+    plug_in("their_rows_code", source)  # a plug-in of its own, which is broken, too
+    result = adapters("their-rows", "index-dict", "--json")
+    found = json.loads(result.stdout)["adapters"]
+    assert [it["name"] for it in found] == ["their-rows", "index-dict"]
     assert why in found[0]["problem"]
     assert (found[0]["configurations"], "problem" in found[1]) == ([], False)
+
+
+def test_a_plug_in_that_cannot_be_read_is_a_line_behind_the_list(plug_in: Callable[[str, str], None]) -> None:
+    """Where all are listed, and not where others are asked for by name."""
+    plug_in("broken_plugin", "import no_such_module")
+    assert adapters("index-dict").stderr == ""
+    listed = adapters()
+    assert listed.exit_code == 0
+    assert listed.stderr.startswith(
+        "pymllm: plug-in broken_plugin (broken_plugin:ADAPTERS) cannot be imported: "
+    )
 
 
 def test_verbose_says_what_each_configuration_claims(tiny: str) -> None:

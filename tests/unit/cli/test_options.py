@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from pymllm.adapters.entry import AdapterEntry
-from pymllm.adapters.registry import OWN, PEERS
+from pymllm.adapters.registry import adapters
 from pymllm.cli import main, options
 from pymllm.errors import AdapterError, ConversationError
 from pymllm.faults.adapters import FAULTY
@@ -163,8 +162,9 @@ def test_a_command_is_an_adapter_by_its_name() -> None:
 
 
 def test_a_name_of_the_registry_is_taken_from_the_file() -> None:
-    """Ours, peers' and faulty ones."""
-    for entry in (*OWN, *PEERS, *FAULTY):
+    """Ours, those of plug-ins, and faulty ones."""
+    assert set(FAULTY) < set(adapters())
+    for entry in adapters():
         assert options.is_of_registry(entry.name)
         assert options.adapter_of_file("x", entry.name, None) == entry.name
 
@@ -213,14 +213,12 @@ def test_the_nearest_names_are_asked_for() -> None:
     assert did_you_mean("rows" * 1000, ["rows"]) == ""
 
 
-def test_a_missing_package_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_told_with_what_installs_it(plug_in: Callable[[str, str], None]) -> None:
     """X1: before anything is loaded."""
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sglang" else find(name))
-    with pytest.raises(
-        click.UsageError, match=r"sglang-swa needs sglang, .*; tox -e peers-older installs it"
-    ):
-        options.find_adapters_or_own(("rows", "sglang-swa"))
+    entry = "AdapterEntry('theirs', 'a:Cache', 'theirs', 'their_cache', install='pip install their-cache')"
+    plug_in("their_plugin", f"from pymllm.adapters.entry import AdapterEntry\nADAPTERS = [{entry}]")
+    with pytest.raises(click.UsageError, match=r"theirs needs their_cache, .*; pip install their-cache"):
+        options.find_adapters_or_own(("rows", "theirs"))
 
 
 def test_a_module_is_looked_for_in_the_current_folder(

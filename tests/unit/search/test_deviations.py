@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from pymllm.adapters.checkouts import ANY_VERSION, Checkout
-from pymllm.adapters.projects import MEGATRON
 from pymllm.adapters.registry import find_adapter
 from pymllm.documents.searches import AdapterRow, ViolationRow
 from pymllm.errors import UsageError
@@ -91,7 +90,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("[a]\nlaw = 'X4'\nreason = 'r'\nversions = '>=1'", "[a]: versions is '>=1'; it must be a package"),
         (
             "[a]\nlaw = 'X4'\nreason = 'r'\nversions = 'sglang@1234567'",
-            "[a]: versions is 'sglang@1234567'; a checkout is one of mllm, Megatron-LM, mini",
+            "[a]: versions is 'sglang@1234567'; a checkout is ",
         ),
         ("[a]\nlaw = 'X4'\nreason = 'r'\nversions = 'mllm@main'", "[a]: versions is 'mllm@main'; a checkout"),
     ],
@@ -111,28 +110,25 @@ def test_a_deviation_is_of_the_version_that_is_installed(versions: str, is_here:
     assert is_of_version(known(versions=versions)) is is_here
 
 
+READS = """
+from pymllm.adapters.entry import AdapterEntry
+class Sources:
+    project, variable = "Their-Cache", "THEIR_CACHE"
+    def how_to_get(self): return "clone it"
+    def is_of(self, commit): return commit == "d98e8a6"
+ADAPTERS = [AdapterEntry("theirs", "their:Cache", "theirs", checkout=Sources())]
+"""
+
+
 @pytest.mark.parametrize(
-    ("versions", "files", "is_here"),
-    [
-        ("Megatron-LM@d98e8a6", "true", True),
-        ("megatron-lm @ d98e8a6a5c", "true", True),
-        ("Megatron-LM@1234567", "true", False),
-        ("Megatron-LM@d98e8a6", "changed", False),
-        ("Megatron-LM@d98e8a6", "", False),
-    ],
+    ("versions", "is_here"),
+    [("Their-Cache@d98e8a6", True), ("their-cache @ d98e8a6", True), ("Their-Cache@1234567", False)],
 )
 def test_a_deviation_is_of_the_commit_that_is_checked_out(
-    versions: str, files: str, is_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    versions: str, is_here: bool, plug_in: Callable[[str, str], None]
 ) -> None:
-    """By what is in its files; judging any version changes nothing about that."""
-    monkeypatch.setenv(ANY_VERSION, "1")
-    monkeypatch.delenv(MEGATRON.variable, raising=False)
-    if files:
-        monkeypatch.setenv(MEGATRON.variable, str(tmp_path))
-        monkeypatch.setattr(f"{Checkout.__module__}._digest", lambda file: file.read_text())
-    for path, digest in MEGATRON.digests.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(digest if files == "true" else files)
+    """Whose sources a plug-in's adapters read."""
+    plug_in("their_plugin", READS)
     assert is_of_version(known(versions=versions)) is is_here
 
 

@@ -1,0 +1,61 @@
+"""Who takes part, by the kind of thing that it is."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from peers.benchmarks import megatron, mllm, own, sglang, vllm
+from peers.benchmarks.contender import Peer
+from pymllm import __version__
+from pymllm.instrument.peer_comparison import OURS, Contender
+from pymllm_peers.projects import CHECKOUTS
+
+CONTENDERS: dict[str, tuple[type[Peer], ...]] = {
+    "prefix": (
+        own.OwnRadix,
+        sglang.SglangRadixPeer,
+        sglang.SglangUnifiedPeer,
+        sglang.SglangRustPeer,
+        vllm.VllmBlocks,
+        mllm.MllmRadixPeer,
+    ),
+    "slots": (
+        own.OwnSlots,
+        sglang.SglangSlots,
+        vllm.VllmSlots,
+        megatron.MegatronSlots,
+        megatron.MegatronBlocks,
+        mllm.MllmSlots,
+    ),
+    "hybrid": (own.OwnHybrid, sglang.SglangHybridPeer, sglang.SglangRustHybridPeer, mllm.MllmHybridPeer),
+    "states": (own.OwnStateSlots, megatron.MegatronStateSlots),
+}
+
+
+def describe(peer: type[Peer], kind: str) -> Contender:
+    """Say which version of a contender would take part, or why it cannot."""
+    reason = peer.missing()
+    return Contender(f"{peer.NAME} ({kind})", peer.PACKAGE, version_of(peer.PACKAGE), reason)
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of a package, ours being the source that runs, or the commit that is checked out."""
+    if package == OURS:
+        return __version__
+    for it in CHECKOUTS:
+        if it.project == package:
+            return it.commit if it.is_of(it.commit) else None
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def taking_part(kind: str, without: tuple[str, ...], only: tuple[str, ...]) -> list[type[Peer]]:
+    """List who can play a scenario of a kind here; ours is always among them."""
+    return [
+        peer
+        for peer in CONTENDERS[kind]
+        if peer.NAME == OURS
+        or (peer.NAME not in without and (not only or peer.NAME in only) and peer.missing() is None)
+    ]
