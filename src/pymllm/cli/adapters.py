@@ -71,15 +71,16 @@ def _describe(entry: AdapterEntry) -> dict[str, Any]:
     reason = why_no_torch() if entry.needs_torch else None
     if reason is not None:
         return _without(entry, None, reason)
-    adapter_class = options.load_or_refuse(entry.name)
+    kind = None
     try:
+        adapter_class = options.load_or_refuse(entry.name)
+        kind = adapter_class.KIND
         configurations = [_claims(entry, dict(config)) for config in adapter_class.CONFIGURATIONS]
     except AdapterError as error:
         if not _is_plugged_in(entry):
             raise
         # Whoever lists all has not asked for other people's packages.
-        return _without(entry, adapter_class.KIND, error.message)
-    kind = adapter_class.KIND
+        return _without(entry, kind, error.message)
     return {"name": entry.name, "kind": kind, "summary": entry.summary, "configurations": configurations}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -33,12 +34,12 @@ def test_all_of_the_registry_are_listed() -> None:
     ],
 )
 def test_a_peer_that_cannot_start_is_a_line_of_the_list(
-    source: str, why: str, plug_in: Callable[[str, str], None]
+    source: str, why: str, tmp_path: Path, plug_in: Callable[[str, str], None]
 ) -> None:
     """Whatever its package does: the others are listed, and its line says why it cannot start."""
     entry = "ADAPTERS = [AdapterEntry('their-rows', 'their_rows_code:Rows', 'their rows')]"
     plug_in("their_rows", f"from pymllm.adapters.entry import AdapterEntry\n{entry}")
-    plug_in("their_rows_code", source)  # a plug-in of its own, which is broken, too
+    (tmp_path / "their_rows_code.py").write_text(source, encoding="utf-8")
     result = adapters("their-rows", "index-dict", "--json")
     found = json.loads(result.stdout)["adapters"]
     assert [it["name"] for it in found] == ["their-rows", "index-dict"]
