@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,7 @@ case "$*" in *gpu_controls.py*) exit "$PLANTED" ;; *) exit "$TESTS" ;; esac
         (9, 9, 1, "{} sees the planted fault"),
         (0, 0, 1, "{} does NOT see the planted fault (exit status 0)"),
         (77, 0, 0, "{}: no fault could be planted, so that its silence proves nothing"),
+        (78, 0, 1, "{}: without a GPU its tests would all be skipped"),
     ],
 )
 def test_each_tool_has_to_see_a_fault_first(
@@ -90,7 +93,7 @@ def test_each_tool_has_to_see_a_fault_first(
     assert told.format(tool) in done.stdout
     said = (tmp_path / "said").read_text(encoding="utf-8").splitlines()
     assert all(line.startswith(f"--tool {tool} --error-exitcode 9 ") for line in said)
-    assert len(said) == (1 if planted == 0 else 2)
+    assert len(said) == (1 if planted in (0, 78) else 2)
     assert said[0].endswith(f".ci/gpu_controls.py {tool}")
 
 
@@ -117,7 +120,7 @@ def test_a_fault_that_cannot_be_planted_says_why(tool: str) -> None:
         check=False,
         timeout=60,
     )
-    assert (done.returncode, done.stderr) == (77, "")
+    assert (done.returncode, done.stderr) == (78, "")
     assert done.stdout == f"the fault for {tool} is not planted: there is no GPU\n"
 
 
@@ -141,6 +144,38 @@ def test_pytest_benchmark_need_not_be_there(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert re.search(r"\d+ passed", done.stdout)
+
+
+WARMING = """#!/bin/sh
+# A Python that takes long over tests, and notes its number and what it was given.
+case "$*" in *--tb=short*) echo "$$ $*" >> "$SAID"; exec sleep 100 ;; esac
+exit 1
+"""
+
+
+def test_an_interrupt_ends_all_that_runs_and_begins_no_other_step(tmp_path: Path) -> None:
+    """A terminal reaches the script alone; those that warm up are deaf to it, and wait for no GPU's lock."""
+    (tmp_path / "python").write_text(WARMING, encoding="utf-8")
+    (tmp_path / "python").chmod(0o755)
+    said = tmp_path / "said"
+    said.touch()
+    told = {"PYTHON": str(tmp_path / "python"), "SAID": str(said)}
+    running = subprocess.Popen(
+        [SCRIPT, tmp_path / "out", "warm", "stress"],
+        env={**os.environ, **told},
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    until = time.monotonic() + 60
+    while len(said.read_text(encoding="utf-8").splitlines()) < 3 and time.monotonic() < until:
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGINT)
+    assert (running.communicate(timeout=60)[0], running.returncode) == ("== warm\n", 130)
+    lines = said.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 3
+    assert all(" --gpu-lock=off tests/unit/" in line for line in lines)
+    assert [line for line in lines if Path("/proc", line.split()[0]).exists()] == []
 
 
 def test_steps_of_tests_take_a_shard(tmp_path: Path) -> None:
