@@ -49,7 +49,7 @@ def test_a_whole_machine_lacks_nothing() -> None:
 @pytest.mark.parametrize(
     ("torch", "driver", "told"),
     [
-        (a_torch(None), None, "torch 2.13.0 is built without CUDA; install a wheel for CUDA from its index"),
+        (a_torch(None), None, "torch 2.13.0 is built without CUDA; pytorch.org/get-started has builds"),
         (a_torch(sees=False), None, "nvidia-smi does not answer: there is no driver"),
         (
             a_torch(),

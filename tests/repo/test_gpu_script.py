@@ -192,8 +192,15 @@ def test_steps_of_tests_take_a_shard(tmp_path: Path) -> None:
 
 
 def test_what_makes_no_sense_ends_with_status_2(tmp_path: Path) -> None:
-    """Before anything is begun."""
+    """Before anything is begun; a word that looks like an option is no folder."""
     assert run().returncode == 2
     done = run(tmp_path / "out", "facts", "everything")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no step is called everything" in done.stderr
+    assert "no step is called everything; there are facts, warm, tests, " in done.stderr
+    assert all(name in done.stderr for name in (*LIMITS, "sanitizer"))
+    done = run("--shards=1/3", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "there is no option --shards=1/3; .ci/gpu --help tells more\n"
+    done = run("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ".ci/gpu [--shard N/M] FOLDER" in done.stdout
