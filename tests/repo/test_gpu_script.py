@@ -186,6 +186,8 @@ def test_steps_of_tests_take_a_shard(tmp_path: Path) -> None:
         path.stem: path.read_text().count("--gpu-shard=2/3") for path in (tmp_path / "out").glob("*.log")
     }
     assert shards == {"tests": 1, "benchmarks": 0, "stress": 1}
+    for path in (tmp_path / "out").glob("*.log"):  # a test that hangs shows where before its step is killed
+        assert int(re.findall(r"--gpu-timeout=(\d+)", path.read_text())[0]) < LIMITS[path.stem]
     done = run("--shard", "3", tmp_path / "out")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--shard takes N/M, such as 1/3, not '3'" in done.stderr
