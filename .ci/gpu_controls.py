@@ -1,9 +1,9 @@
 """A fault for each tool of compute-sanitizer, which it must see: else its silence means nothing.
 
-``gpu_controls.py TOOL`` plants it, on a GPU. Status 77: it cannot be planted here, with the reason. For
-memcheck and initcheck it is a kernel of Triton, as ours are. Triton places barriers and shared memory by
-itself, so that what racecheck and synccheck look for cannot be said in it: theirs is CUDA, compiled by the
-NVRTC that torch brings.
+``gpu_controls.py TOOL`` plants it, on a GPU. Status 77: it cannot be planted here, with the reason; 78: there
+is no GPU. For memcheck and initcheck it is a kernel of Triton, as ours are. Triton places barriers and shared
+memory by itself, so that what racecheck and synccheck look for cannot be said in it: theirs is CUDA, compiled
+by the NVRTC that torch brings.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ except ImportError:
     triton = None
 
 LEFT_OUT = 77
+NO_GPU = 78
 
 # One thread writes what the other warp reads, with no barrier between them.
 RACE = """extern "C" __global__ void fault(int* out) {
@@ -80,7 +81,7 @@ def main(tool: str) -> int:
     """Plant the fault of a tool."""
     if not torch.cuda.is_available():
         print(f"the fault for {tool} is not planted: there is no GPU")
-        return LEFT_OUT
+        return NO_GPU
     torch.cuda.init()
     try:
         FAULTS[tool]()

@@ -44,15 +44,25 @@ def compiler() -> str | None:
 def what_is_missing(torch: Any, driver: str | None) -> Iterator[str]:
     """Yield a line for each thing that another step would miss, with the way to it."""
     if torch.version.cuda is None:
-        yield f"torch {torch.__version__} is built without CUDA; install a wheel for CUDA from its index"
+        yield f"torch {torch.__version__} is built without CUDA; pytorch.org/get-started has builds with it"
         return
     least = LEAST_DRIVER.get(torch.version.cuda.split(".")[0])
     number = re.match(r"\d+", driver or "")
-    if driver is None:
+    if torch.cuda.is_available():
+        # An older driver works, too, with NVIDIA's package of forward compatibility.
+        if driver is None:
+            yield (
+                "torch sees a GPU, but nvidia-smi does not answer: a container needs"
+                " NVIDIA_DRIVER_CAPABILITIES=compute,utility, or limits and leaks of memory are unknown"
+            )
+    elif driver is None:
         yield "nvidia-smi does not answer: there is no driver, or the container was started without GPUs"
     elif least is not None and number is not None and int(number[0]) < least:
-        yield f"driver {driver} is too old for CUDA {torch.version.cuda}, which needs {least} or later"
-    elif not torch.cuda.is_available():
+        yield (
+            f"driver {driver} is too old for CUDA {torch.version.cuda}, which needs {least} or later: install"
+            " a newer one, or a torch for an older CUDA (pytorch.org/get-started)"
+        )
+    else:
         shown = os.environ.get("CUDA_VISIBLE_DEVICES")
         yield f"torch sees no GPU (CUDA_VISIBLE_DEVICES is {'not set' if shown is None else repr(shown)})"
     if find_spec("triton") is None:

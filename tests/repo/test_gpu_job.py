@@ -84,7 +84,7 @@ def test_the_tests_are_those_of_the_shard(job: Job, tmp_path: Path) -> None:
     assert job().wait(60) == 0
     install, look, tests = said(tmp_path)
     assert install == "tox run -e some-cuda --notest"
-    assert look == "pymllm doctor --json --deadline 60s --require-gpu --smoke"
+    assert look == "pymllm doctor --json --deadline 3m --require-gpu --smoke"
     assert tests.startswith("tox run -e some-cuda --skip-pkg-install -- --gpu-shard=2/3 --gpu-lock=wait ")
     assert f"--junitxml={tmp_path}/results/tests.xml" in tests
     assert json.loads((tmp_path / "results" / "doctor.json").read_text()) == {}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,7 @@ case "$*" in *gpu_controls.py*) exit "$PLANTED" ;; *) exit "$TESTS" ;; esac
         (9, 9, 1, "{} sees the planted fault"),
         (0, 0, 1, "{} does NOT see the planted fault (exit status 0)"),
         (77, 0, 0, "{}: no fault could be planted, so that its silence proves nothing"),
+        (78, 0, 1, "{}: without a GPU its tests would all be skipped"),
     ],
 )
 def test_each_tool_has_to_see_a_fault_first(
@@ -90,7 +93,7 @@ def test_each_tool_has_to_see_a_fault_first(
     assert told.format(tool) in done.stdout
     said = (tmp_path / "said").read_text(encoding="utf-8").splitlines()
     assert all(line.startswith(f"--tool {tool} --error-exitcode 9 ") for line in said)
-    assert len(said) == (1 if planted == 0 else 2)
+    assert len(said) == (1 if planted in (0, 78) else 2)
     assert said[0].endswith(f".ci/gpu_controls.py {tool}")
 
 
@@ -117,7 +120,7 @@ def test_a_fault_that_cannot_be_planted_says_why(tool: str) -> None:
         check=False,
         timeout=60,
     )
-    assert (done.returncode, done.stderr) == (77, "")
+    assert (done.returncode, done.stderr) == (78, "")
     assert done.stdout == f"the fault for {tool} is not planted: there is no GPU\n"
 
 
@@ -143,6 +146,38 @@ def test_pytest_benchmark_need_not_be_there(tmp_path: Path) -> None:
     assert re.search(r"\d+ passed", done.stdout)
 
 
+WARMING = """#!/bin/sh
+# A Python that takes long over tests, and notes its number and what it was given.
+case "$*" in *--tb=short*) echo "$$ $*" >> "$SAID"; exec sleep 100 ;; esac
+exit 1
+"""
+
+
+def test_an_interrupt_ends_all_that_runs_and_begins_no_other_step(tmp_path: Path) -> None:
+    """A terminal reaches the script alone; those that warm up are deaf to it, and wait for no GPU's lock."""
+    (tmp_path / "python").write_text(WARMING, encoding="utf-8")
+    (tmp_path / "python").chmod(0o755)
+    said = tmp_path / "said"
+    said.touch()
+    told = {"PYTHON": str(tmp_path / "python"), "SAID": str(said)}
+    running = subprocess.Popen(
+        [SCRIPT, tmp_path / "out", "warm", "stress"],
+        env={**os.environ, **told},
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    until = time.monotonic() + 60
+    while len(said.read_text(encoding="utf-8").splitlines()) < 3 and time.monotonic() < until:
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGINT)
+    assert (running.communicate(timeout=60)[0], running.returncode) == ("== warm\n", 130)
+    lines = said.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 3
+    assert all(" --gpu-lock=off tests/unit/" in line for line in lines)
+    assert [line for line in lines if Path("/proc", line.split()[0]).exists()] == []
+
+
 def test_steps_of_tests_take_a_shard(tmp_path: Path) -> None:
     """Of all runners each test is run by one; what is measured is not divided."""
     done = run("--shard", "2/3", tmp_path / "out", "tests", "benchmarks", "stress", PYTHON="echo")
@@ -151,14 +186,23 @@ def test_steps_of_tests_take_a_shard(tmp_path: Path) -> None:
         path.stem: path.read_text().count("--gpu-shard=2/3") for path in (tmp_path / "out").glob("*.log")
     }
     assert shards == {"tests": 1, "benchmarks": 0, "stress": 1}
+    for path in (tmp_path / "out").glob("*.log"):  # a test that hangs shows where before its step is killed
+        assert int(re.findall(r"--gpu-timeout=(\d+)", path.read_text())[0]) < LIMITS[path.stem]
     done = run("--shard", "3", tmp_path / "out")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--shard takes N/M, such as 1/3, not '3'" in done.stderr
 
 
 def test_what_makes_no_sense_ends_with_status_2(tmp_path: Path) -> None:
-    """Before anything is begun."""
+    """Before anything is begun; a word that looks like an option is no folder."""
     assert run().returncode == 2
     done = run(tmp_path / "out", "facts", "everything")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no step is called everything" in done.stderr
+    assert "no step is called everything; there are facts, warm, tests, " in done.stderr
+    assert all(name in done.stderr for name in (*LIMITS, "sanitizer"))
+    done = run("--shards=1/3", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "there is no option --shards=1/3; .ci/gpu --help tells more\n"
+    done = run("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ".ci/gpu [--shard N/M] FOLDER" in done.stdout

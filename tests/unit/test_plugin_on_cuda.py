@@ -174,6 +174,92 @@ def test_a_leak_names_its_allocations(run: Run, fake: FakeCuda) -> None:
     assert fake.recorded[-1] is None
 
 
+# -- what the driver says of this process ------------------------------------------------------------------
+
+TOLD = """
+from pymllm.testing import gpu_gate
+from tests.fake_cuda import FakeCuda
+gpu_gate.why_no_cuda = lambda: None
+FakeCuda(1).install().is_in_use = False
+"""
+BESIDE = """
+import os
+import pytest
+from tests.fake_cuda import cuda
+from tests.fake_nvml.machine import GIB, MIB, say
+pytestmark = pytest.mark.pymllm_gpu
+mine = others = 0
+def take(size, *, for_others=0):
+    global mine, others
+    mine, others = mine + size, others + for_others
+    if cuda().is_in_use:  # by torch, too, or the test has touched no GPU
+        cuda().devices[0].allocate(512)
+        cuda().devices[0].free(512)
+    bytes_told = mine if os.environ["TOLD"] == "true" else 0
+    say(used=GIB + mine + others, processes=f"{os.getpid()}:{bytes_told}")
+def test_starts_cuda(wait_for_gpu_memory):
+    cuda().is_in_use = True
+    take(520 * MIB)
+@pytest.mark.gpu_memory_limit("64 MiB")
+def test_small(): take(32 * MIB)
+@pytest.mark.no_leak
+def test_leaks(): take(64 * MIB)
+@pytest.mark.no_leak
+def test_steady(): take(0)
+@pytest.mark.no_leak
+def test_beside_one_that_grows(): take(0, for_others=64 * MIB)
+@pytest.fixture
+def without_torch():
+    cuda().is_in_use = False
+@pytest.mark.gpu_memory_limit("64 MiB")
+def test_large_without_torch(without_torch): take(520 * MIB)
+@pytest.mark.gpu_memory_limit("64 MiB")
+def test_small_without_torch(without_torch): take(32 * MIB)
+@pytest.mark.no_leak
+def test_leaks_without_torch(without_torch): take(64 * MIB)
+@pytest.mark.no_leak
+def test_steady_without_torch(without_torch): take(0)
+"""
+
+
+@pytest.mark.usefixtures("sees_fake_gpus")
+def test_what_the_driver_says_of_this_process_is_judged(pytester: pytest.Pytester) -> None:
+    """Beside torch and without it: the guilty are found, and nobody answers for another process."""
+    pytester.makeconftest(TOLD)
+    pytester.makepyfile(BESIDE)
+    pytester._monkeypatch.setenv("TOLD", "true")
+    result = pytester.runpytest_subprocess("-p", PLUGIN, "-p", "no:cacheprovider", "-v", "--gpu-strict")
+    failed = {name for name, it in outcomes(result).items() if it == "FAILED"}
+    assert failed == {"test_leaks", "test_large_without_torch", "test_leaks_without_torch"}
+    result.stdout.fnmatch_lines(
+        [
+            "memory leaks: device: leak of 6.71089e+07 bytes per epoch *",
+            "GPU memory: 520.0 MiB on top of *; the limit is 64.0 MiB (this process*, by NVML*)",
+            "memory leaks: device: leak of 6.71089e+07 bytes per epoch *",
+        ]
+    )
+
+
+@pytest.mark.usefixtures("sees_fake_gpus")
+def test_no_bytes_of_this_process_accuse_and_acquit_nobody(pytester: pytest.Pytester) -> None:
+    """As some drivers tell in a container, where they hide what runs in others: unknown, with this reason."""
+    pytester.makeconftest(TOLD)
+    pytester.makepyfile(BESIDE)
+    pytester._monkeypatch.setenv("TOLD", "0")
+    options = ("-p", PLUGIN, "-p", "no:cacheprovider", "-v")
+    result = pytester.runpytest_subprocess(*options)
+    result.assert_outcomes(passed=9)
+    reason = "the driver lists this process with 0 bytes, which no context has"
+    result.stdout.fnmatch_lines(["*not judged (pymllm)*"])
+    result.stdout.fnmatch_lines([f"2 tests: gpu_memory_limit: *{reason}*"])
+    result.stdout.fnmatch_lines([f"2 tests: leaks: device: unknown (*{reason}*)"])
+    result.stdout.fnmatch_lines([f"1 test: leaks: *device memory grows, but it may be another*{reason}*"])
+    strict = outcomes(pytester.runpytest_subprocess(*options, "--gpu-strict"))
+    failed = {name for name, it in strict.items() if it == "FAILED"}
+    unjudged = {"test_leaks", "test_beside_one_that_grows", "test_leaks_without_torch"}
+    assert failed == unjudged | {"test_large_without_torch", "test_small_without_torch"}
+
+
 # -- several GPUs ------------------------------------------------------------------------------------------
 
 SECOND = """

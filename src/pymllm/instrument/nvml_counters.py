@@ -68,6 +68,8 @@ class ProcessMemory:
     """What the driver's list of processes says: bytes of this one, and how many others are in it.
 
     The others are unknown unless this process is in the list: only then are its numbers those known here.
+    With 0 bytes of this one they are unknown, too: so says a driver that translates numbers of processes for
+    a container, and such a list leaves out whatever runs in another container.
     """
 
     mine: Reading
@@ -95,6 +97,9 @@ def process_memory(library: NvmlLibrary, device: NvmlDevice) -> ProcessMemory:
     others = Reading(len(processes) - len(mine), "processes")
     sizes = [_size_of(process) for process in mine]
     unknown = next((size for size in sizes if not size.is_known), None)
+    if unknown is not None and any(process.usedGpuMemory == 0 for process in mine):
+        reason = f"{unknown.reason}, and may leave out those of other containers"
+        others = Reading.unknown("processes", reason)
     return ProcessMemory(unknown or Reading(sum(size.value or 0 for size in sizes), BYTES), others)
 
 
@@ -121,11 +126,6 @@ class DeviceUse:
     used: Reading
     own: Reading
     others: Reading
-
-    @property
-    def is_listed(self) -> bool:
-        """Whether the driver lists this process: only then are the others known, even without its bytes."""
-        return self.others.is_known
 
 
 class NvmlMemory:
@@ -164,6 +164,11 @@ class NvmlMemory:
         except Unreadable as reason:
             return str(reason)
         return [(it.pid, _size_of(it)) for it in found]
+
+    def lists_this_process(self) -> bool:
+        """Whether the driver lists this process, whatever it says of its bytes."""
+        found = self.holders()
+        return not isinstance(found, str) and any(pid == os.getpid() for pid, _ in found)
 
     def _open(self) -> NvmlDevice:
         """Open NVML and find the device, or leave NVML closed."""

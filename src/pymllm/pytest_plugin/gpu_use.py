@@ -56,7 +56,7 @@ class GpuTouch:
             return None
         memories = [NvmlMemory(index) for index in visible_devices()]
         try:
-            is_listed = any(memory.read().is_listed for memory in memories)
+            is_listed = any(memory.lists_this_process() for memory in memories)
         finally:
             for memory in memories:
                 memory.close()

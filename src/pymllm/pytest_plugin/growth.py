@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pymllm.pytest_plugin.promises import note_unjudged
+from pymllm.pytest_plugin.settings import needs_gpu
 
 if TYPE_CHECKING:
     from pymllm.instrument.leaks import LeakVerdict
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def judge_epochs(item: pytest.Item, work: Callable[[], object], **options: Any) -> LeakVerdict:
     """Run work in epochs, put the verdict into the report, and fail the test if a layer leaks."""
-    from pymllm.instrument.leaks import run_epochs, why_unknown
+    from pymllm.instrument.leaks import Layer, Outcome, run_epochs, why_unknown
 
     __tracebackhide__ = True  # an error is in the test's own code
     verdict = run_epochs(work, **options)
@@ -31,8 +32,12 @@ def judge_epochs(item: pytest.Item, work: Callable[[], object], **options: Any) 
         said = f"memory leaks: {found}; in process {os.getpid()}, test {item.nodeid}"
         pytest.fail("\n".join([said, *_named(verdict, work, options)]), pytrace=False)
     reason = why_unknown(verdict)
+    device = verdict.of(Layer.DEVICE)
     if reason is not None:
         note_unjudged(item, f"leaks: {reason}")
+    elif device.outcome is Outcome.UNKNOWN and needs_gpu(item):
+        # What other layers hold was judged; a leak beside torch must not pass without a word.
+        note_unjudged(item, f"leaks: {device}", is_partly_judged=True)
     return verdict
 
 

@@ -117,10 +117,14 @@ def note_health(item: pytest.Item, found: Sequence[str], *, may_fail: bool) -> N
 # -- what nobody could judge -------------------------------------------------------------------------------
 
 
-def note_unjudged(item: pytest.Item, why: str) -> None:
-    """Tell at the end of the run that a limit or leaks could not be judged; a strict run fails the test."""
+def note_unjudged(item: pytest.Item, why: str, *, is_partly_judged: bool = False) -> None:
+    """Tell at the end of the run that a limit or leaks could not be judged; a strict run fails the test.
+
+    ``--require-gpu`` fails a test of which nothing was judged, as where the GPU is lost.
+    """
     forbidden = strictness(item.config)
-    forbidden["--require-gpu"] = is_on(item.config, "--require-gpu") and needs_gpu(item)
+    is_lost = is_on(item.config, "--require-gpu") and needs_gpu(item)
+    forbidden["--require-gpu"] = is_lost and not is_partly_judged
     for name, is_forbidden in forbidden.items():
         if is_forbidden:
             pytest.fail(f"not judged, which {name} forbids: {why}", pytrace=False)

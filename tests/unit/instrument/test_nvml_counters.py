@@ -82,6 +82,11 @@ def test_this_process_is_told_from_others() -> None:
     memory = process_memory(library, device)
     assert memory.mine.reason == "the driver lists this process without its memory"
     assert memory.others.value == 1
+    # No bytes are what a driver writes that sees one container alone: whoever is in another is not listed.
+    say(processes=f"{os.getpid()}:0")
+    memory = process_memory(library, device)
+    assert memory.mine.reason == "the driver lists this process with 0 bytes, which no context has"
+    assert memory.others.reason == f"{memory.mine.reason}, and may leave out those of other containers"
 
 
 @on_machine(without=[f"{LIST}_v3"])

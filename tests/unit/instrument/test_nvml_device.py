@@ -176,14 +176,15 @@ def test_cuda_is_asked_only_where_it_is_in_use() -> None:
 
 @pytest.mark.gpu
 def test_a_device_in_use_is_found_by_what_cuda_says_it_is() -> None:
-    """CUDA's own UUID leads to the device, whatever order NVML has."""
+    """CUDA's own UUID leads to the device, whatever order NVML has; that of the whole GPU, to an instance."""
     import torch
 
     torch.zeros(1, device="cuda")
     uuid = cuda_uuid(torch.cuda.current_device())
     assert uuid is not None
     with NvmlLibrary() as library:
-        assert uuid in find_device(library, device_index(None)).identity.uuid
+        identity = find_device(library, device_index(None)).identity
+    assert any(uuid in it for it in (identity.uuid, identity.gpu_uuid))
 
 
 @on_machine(gpus=2, gpu1__mig=3)

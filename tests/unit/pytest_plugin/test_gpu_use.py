@@ -61,8 +61,9 @@ def test_cuda_that_comes_into_use_is_a_touch() -> None:
     allocator = FakeAllocator(missing=NOT_USED)
     touch = GpuTouch([allocator])
     assert touch.why_untouched() == "CUDA was not used in this process"
-    say(processes=f"{os.getpid()}:{GIB}")
-    assert touch.why_untouched() is None
+    for size in (GIB, 0, "none"):
+        say(processes=f"{os.getpid()}:{size}")
+        assert touch.why_untouched() is None
     say(processes=f"{os.getpid() + 1}:{GIB}")
     assert touch.why_untouched() is not None
     allocator.missing = None
