@@ -656,6 +656,18 @@ class SlotsInWholePages(Slots):
         return self.pool.take(tokens)
 
 
+class SlotsRefuseParts(Slots):
+    """Passes parts of pages on to a pool that refuses them."""
+
+    CONFIGURATIONS = Slots.CONFIGURATIONS[1:]
+
+    def clear(self) -> None:
+        self.pool = WholePages(self.page_size, self.number("pages") * self.page_size)
+
+    def alloc(self, tokens: int) -> Any:
+        return self.pool.take(tokens)
+
+
 class SlotsOfNothingRaise(Slots):
     def alloc(self, tokens: int) -> Any:
         if not tokens:
@@ -938,6 +950,22 @@ class FailsForParts(Right):
         if tokens % self.page_size:
             raise IndexError("list index out of range")
         return slots
+
+
+class StopsAllocating(Right):
+    """Its pool fails from the fourth allocation on, whatever is asked for."""
+
+    CONFIGURATIONS = Right.CONFIGURATIONS[1:]
+
+    def begin(self) -> None:
+        super().begin()
+        self.left = 3
+
+    def alloc(self, tokens: int) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise IndexError("list index out of range")
+        return super().alloc(tokens)
 
 
 class ResetKeeps(Right):

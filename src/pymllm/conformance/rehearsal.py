@@ -5,6 +5,12 @@ slots went back to the pool, and no effect tells of them; an allocation hands sl
 changes; a pool has more slots than the configuration that it was built from, or fewer. Only such
 contradictions count here, and only those that no fault of a cache explains as well. Anything else is left to
 the search, and so is whatever fails: the rehearsal ends there without a word.
+
+Of a part of a page these are two: the whole page in the answer, and an error that changes nothing, where
+the whole page is given next. One slot while the rest of its page stays free, no slot, ``None``, and a page
+that does not come back by one of its slots may each be a class that rounds down, or an adapter that does not
+round up for it. No answer tells the two apart: the search calls it a violation, and
+`pymllm.conformance.doubts` has the adapter's half.
 """
 
 from __future__ import annotations

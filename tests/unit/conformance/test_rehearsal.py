@@ -117,6 +117,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "SizesAreTensors": ("sizes", "the size 'available_size' is tensor([1.5000, 2.5000]); sizes are integers"),
     "SlotsAsPages": ("alloc", "returned (1, 2) for 4 tokens", "self.slots_of(pages)"),
     "SlotsInWholePages": ("alloc", "for 1 tokens", "slots[:tokens]"),
+    "SlotsRefuseParts": ("alloc", "raised ValueError: 1 is no multiple of 2 for 1 tokens", "round up"),
     "SlotsRaise": ("alloc", "raised RuntimeError: out of memory for 7 tokens", "it must return None"),
     "SlotsNeverChange": (
         "sizes",
@@ -203,6 +204,7 @@ WRONG_CLASSES = {
     "HandsOutHalfPages": "A2 A3",
     "FreesByFirstSlots": "A2",
     "FailsForParts": "A3",
+    "StopsAllocating": "A3",
     "FreesPagesTooOften": "A2",
     "DuplicatesAreFreed": "A2 R4",
     "LosesSlots": "X4",
