@@ -81,8 +81,8 @@ def warm_up() -> None:
             "replay.replays",
             "replay.curves",
             "workloads.engine",
-            "workloads.traces.statistics",
-            "workloads.traces.synthesis",
+            "traces.statistics",
+            "traces.synthesis",
         ),
     ):
         __import__(f"pymllm.{name}")

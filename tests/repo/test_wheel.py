@@ -28,18 +28,35 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_the_wheel_carries_every_module_types_and_licence(wheel: zipfile.ZipFile) -> None:
-    """A user of the wheel gets modules, templates, what is compiled, py.typed and licence, and no tests."""
+    """A user of the wheel gets modules, templates, py.typed and licence, and no tests."""
     files = set(wheel.namelist())
     source = ROOT / "src"
     assert {str(path.relative_to(source)) for path in source.rglob("*.py")} <= files
     assert "pymllm/py.typed" in files
-    compiled = {path for end in ("cpp", "h", "go") for path in source.rglob(f"*.{end}")}
-    assert compiled
-    assert {str(path.relative_to(source)) for path in compiled} <= files
+    assert {Path(name).suffix for name in files} <= {
+        "",
+        ".py",
+        ".typed",
+        ".toml",
+        ".txt",
+        ".html",
+        ".css",
+        ".js",
+    }
     templates = source / "pymllm" / "report" / "templates"
     assert {str(path.relative_to(source)) for path in templates.iterdir()} <= files
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in files)
-    assert not any(name.startswith(("tests/", "benchmarks/")) for name in files)
+    assert not any(name.startswith(("tests/", "benchmarks/", "peers/", "pymllm_peers/")) for name in files)
+
+
+_OTHERS = rb"(?:sglang|vllm|lmcache|dynamo|megatron|minisgl|nanovllm)"
+NAMED = re.compile(rb"\b(?:from|import) " + _OTHERS + rb"\b|[\"']" + _OTHERS + rb"\.[a-z]")
+
+
+def test_the_wheel_imports_nobody_else_s_classes(wheel: zipfile.ZipFile) -> None:
+    """What knows another project by name is in peers/; laws tell their history alone."""
+    assert NAMED.search(b"load('sglang.srt.mem_cache')")
+    assert [name for name in wheel.namelist() if NAMED.search(wheel.read(name))] == []
 
 
 def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:

@@ -22,7 +22,7 @@ WAY_OUT = "which are not installed; pip install 'pymllm[torch]' brings them"
 
 # What stands on our own pools and caches, and what runs them: all of a room, or some modules of one.
 OF_TORCH = re.compile(
-    r"pymllm\.(torch_needed$|(mem_cache|core|invariants|workloads)(\.|$)"
+    r"pymllm\.(torch_needed$|(mem_cache|core|invariants|workloads)(\.|$)|traces\.(?!(lines|order)$)\w+$"
     r"|adapters\.((own(?!_index)|faulty)_\w+|(sglang|vllm|mllm)\.(?!package|blocks)\w+|(lmcache|megatron|minisgl)\.\w+)$"
     r"|adapters\.(exact_forward|failing_calls|key_forms)$"
     r"|(machines\.(driven_cache|lifecycle)|search\.sweep|faults\.(detection|hunt)|vectors\.(make|page|programs|shares)"
@@ -191,7 +191,7 @@ def test_what_only_an_engine_tests_is_unknown_and_says_why(python: Path, tmp_pat
     [
         "verify",
         "verify --adapter radix",
-        "verify --adapter sglang-radix",
+        "verify --adapter faulty-row-zero",
         "compare radix chunk",
         "soak --minutes 0",
         "soak --adapter blocks --minutes 0",

@@ -153,6 +153,38 @@ class Watches(Right):
         self.cache.reset()
 
 
+class WholePages(Pool):
+    """Takes and gives whole pages, and refuses parts of them."""
+
+    def take(self, count: int) -> list[int] | None:
+        self.refuse_parts(count)
+        return super().take(count)
+
+    def put(self, slots: list[int]) -> None:
+        self.refuse_parts(len(slots))
+        super().put(slots)
+
+    def refuse_parts(self, count: int) -> None:
+        if count % self.page:
+            raise ValueError(f"{count} is no multiple of {self.page}")
+
+
+class OverWholePages(Right):
+    """Makes no mistake: rounds up for a pool that refuses parts of pages."""
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        {"page_size": page, "pool": "token", "slots": 6 * page} for page in (2, 4)
+    )
+
+    def begin(self) -> None:
+        super().begin()
+        self.cache.pool = WholePages(self.page_size, self.number("slots"))
+
+    def alloc(self, tokens: int) -> Any:
+        slots = self.cache.pool.take(-(-tokens // self.page_size) * self.page_size)
+        return None if slots is None else slots[:tokens]
+
+
 class Tensors(Right):
     """Makes no mistake: numbers come as tensors and as those of NumPy, and holds have tokens of their own."""
 
@@ -458,6 +490,13 @@ class AllocOfNothingReturnsNone(Right):
         return super().alloc(tokens) or None
 
 
+class AllocRefusesParts(OverWholePages):
+    """Passes parts of pages on."""
+
+    def alloc(self, tokens: int) -> Any:
+        return self.cache.pool.take(tokens)
+
+
 class RootIsNone(Right):
     """A match of nothing gives no node, which the cache cannot hold."""
 
@@ -613,6 +652,18 @@ class SlotsAsPages(Slots):
 
 
 class SlotsInWholePages(Slots):
+    def alloc(self, tokens: int) -> Any:
+        return self.pool.take(tokens)
+
+
+class SlotsRefuseParts(Slots):
+    """Passes parts of pages on to a pool that refuses them."""
+
+    CONFIGURATIONS = Slots.CONFIGURATIONS[1:]
+
+    def clear(self) -> None:
+        self.pool = WholePages(self.page_size, self.number("pages") * self.page_size)
+
     def alloc(self, tokens: int) -> Any:
         return self.pool.take(tokens)
 
@@ -859,6 +910,62 @@ class FreesTwice(Right):
         gone = self.cache.evict(tokens)
         self.cache.pool.put(gone)
         return self.gave_back(gone)
+
+
+class FloorsParts(Right):
+    """Its pool rounds down what it is asked for."""
+
+    CONFIGURATIONS = Right.CONFIGURATIONS[1:]
+
+    def alloc(self, tokens: int) -> Any:
+        return super().alloc(self.whole(tokens))
+
+
+class HandsOutHalfPages(Right):
+    """Its pool hands out as many slots as it is asked for, and the next one gets the rest of the page."""
+
+    CONFIGURATIONS = Right.CONFIGURATIONS[1:]
+
+    def begin(self) -> None:
+        super().begin()
+        self.cache.pool.page = 1
+
+
+class FreesByFirstSlots(Right):
+    """Its pool knows a page by its first slot alone, and passes over the others."""
+
+    CONFIGURATIONS = Right.CONFIGURATIONS[1:]
+
+    def free(self, slots: list[int]) -> None:
+        super().free([slot for slot in slots if slot % self.page_size == 0])
+
+
+class FailsForParts(Right):
+    """Its pool fails for a part of a page, and has taken the page by then."""
+
+    CONFIGURATIONS = Right.CONFIGURATIONS[1:]
+
+    def alloc(self, tokens: int) -> Any:
+        slots = super().alloc(tokens)
+        if tokens % self.page_size:
+            raise IndexError("list index out of range")
+        return slots
+
+
+class StopsAllocating(Right):
+    """Its pool fails from the fourth allocation on, whatever is asked for."""
+
+    CONFIGURATIONS = Right.CONFIGURATIONS[1:]
+
+    def begin(self) -> None:
+        super().begin()
+        self.left = 3
+
+    def alloc(self, tokens: int) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise IndexError("list index out of range")
+        return super().alloc(tokens)
 
 
 class ResetKeeps(Right):

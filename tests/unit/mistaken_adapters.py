@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pymllm.history.files import Config
 from pymllm.history.operations import Key
-from tests.unit.first_adapters import Prefix, Right, Slots
+from tests.unit.first_adapters import OverWholePages, Prefix, Right, Slots
 
 
 class Held(Right):
@@ -117,6 +117,56 @@ class AnotherPageSize(Held):
         super().begin()
         self.cache.page = self.cache.pool.page = 1
         self.cache.pool.slots = list(range(1, 13))
+
+
+class PagesOfTwo(Right):
+    """Makes no mistake; each page has two slots."""
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"page_size": 2, "pool": "token", "slots": 12},)
+
+    def claim(self) -> Collection[str]:
+        return {"pool"}
+
+
+class AllocPassesParts(PagesOfTwo):
+    """The class hands out as many slots as it is asked for, which ought to be whole pages."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.cache.pool.page = 1
+
+
+class AllocPassesPartsUncounted(AllocPassesParts):
+    """The same, and no size shows it."""
+
+    def sizes(self) -> Any:
+        return {}
+
+
+class AllocRoundsDown(PagesOfTwo):
+    def alloc(self, tokens: int) -> Any:
+        return super().alloc(self.whole(tokens))
+
+
+class AllocOfPartsIsNone(PagesOfTwo):
+    """The class says ``None`` to what is no whole page."""
+
+    def alloc(self, tokens: int) -> Any:
+        return None if tokens % self.page_size else super().alloc(tokens)
+
+
+class FreesParts(PagesOfTwo):
+    """The class takes slots back as they are named, which ought to be whole pages."""
+
+    def free(self, slots: list[int]) -> None:
+        self.cache.pool.put(slots)
+
+
+class FreeRefusesParts(OverWholePages):
+    """The class refuses what is no whole page."""
+
+    def free(self, slots: list[int]) -> None:
+        self.cache.pool.put(slots)
 
 
 class ResetsNothing(Held):

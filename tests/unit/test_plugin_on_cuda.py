@@ -177,7 +177,7 @@ def test_a_leak_names_its_allocations(run: Run, fake: FakeCuda) -> None:
 # -- what the driver says of this process ------------------------------------------------------------------
 
 TOLD = """
-from pymllm.testing import gpu_gate
+from pymllm.pytest_plugin import gpu_gate
 from tests.fake_cuda import FakeCuda
 gpu_gate.why_no_cuda = lambda: None
 FakeCuda(1).install().is_in_use = False

@@ -100,6 +100,10 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
 
     # -- the pool, called by who owns the slots ------------------------------------------------------------
 
+    def free(self, slots: Sequence[int]) -> None:
+        """Give whole pages back, as they were allocated: sglang's caller knows all slots of his pages."""
+        super().free(self.slots_of(self.pages_of(slots)))
+
     def do_free_swa(self, step: int, operation: ops.FreeSWA) -> out.Result:
         if not self.pool.has_halves:
             raise UnsupportedError("the pool has no SWA halves")

@@ -19,7 +19,7 @@ from pymllm.errors import AdapterError, PymllmError, UsageError
 from pymllm.history.files import Config
 from pymllm.history.operations import KINDS
 from pymllm.text_file import shown
-from pymllm.torch_extra import why_no_torch
+from pymllm.torch_extra import PACKAGES, why_no_torch
 
 _LONGEST = 60  # of a name that is shown again
 _LONGEST_CONFIG = 300
@@ -121,6 +121,9 @@ def load_adapter(entry: AdapterEntry) -> AdapterClass:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a stranger's module may raise anything
+        reason = why_no_torch() if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES else None
+        if reason is not None:
+            raise AdapterError(entry.name, reason) from error
         is_gone = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
         why = f"no module of that name is in {Path.cwd()} or installed" if is_gone else _told(error)
         raise AdapterError(entry.name, f"cannot import {module_name}: {why}") from error

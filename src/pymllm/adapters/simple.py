@@ -173,7 +173,7 @@ class SlotCalls(BaseAdapter):
         return [slot for page in pages for slot in range(page * size, (page + 1) * size)]
 
     def alloc(self, tokens: int) -> Any:
-        """Take whole pages for so many tokens, which need not be whole pages.
+        """Take whole pages for so many tokens, which need be no multiple: round up where the class does not.
 
         Returns
         -------
@@ -183,7 +183,7 @@ class SlotCalls(BaseAdapter):
         raise UnsupportedError("alloc")
 
     def free(self, slots: list[int]) -> None:
-        """Take the pages back of which some or all slots are named."""
+        """Take the pages back of which some or all slots are named, perhaps the last alone."""
         raise UnsupportedError("free")
 
     def halves(self, slots: Sequence[int]) -> Sequence[int]:

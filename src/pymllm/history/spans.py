@@ -57,6 +57,14 @@ class GivenNumbers:
         """Return the step that gave a number last, or 0 if none did."""
         return self._last.get(number, (0, number))[0]
 
+    def given_with_first(self, numbers: Sequence[int]) -> list[int]:
+        """Return the first of some numbers, and the others that its step gave and no later one.
+
+        Of a page these are the slots that its allocation answered: those that a program can name.
+        """
+        step = self.origin(numbers[0])
+        return [number for number in numbers if self.origin(number) == step]
+
     def name(self, numbers: Sequence[int]) -> tuple[Span, ...]:
         """Name numbers, in order, by the steps that gave them last, and by themselves where none did."""
         runs: list[list[int]] = []

@@ -486,14 +486,19 @@ class PrefixMachine(StateActs):
     # -- the caller's memory -------------------------------------------------------------------------------
     @looked_at(needs="has_pool", pages=(1, 6))
     def hoard_slots(self, pages: int) -> None:
-        """Keep slots in the caller's hands, so that the pool is short."""
+        """Keep slots in the caller's hands, so that the pool is short; of the last page perhaps some (A3)."""
         if len(self.ownership.callers_slots()) <= self.pool_slots // 3:
-            self.allocate(pages * self.page_size)
+            self.allocate(pages * self.page_size - pages % self.page_size, whole=False)
 
     @looked_at(needs="has_pool", style=STYLE)
     def give_hoard_back(self, style: int) -> None:
-        """Return everything that the caller has, what a refused reset left behind included."""
-        self.give_back(self.ownership.callers_slots(), style)
+        """Return everything that the caller has, what a refused reset left behind included.
+
+        Any slot of a page stands for all of it, and every second time it is the last one that has a name.
+        """
+        slots = self.ownership.callers_slots()
+        last = {slot // self.page_size: slot for slot in slots}
+        self.give_back(last.values() if style % 2 else slots, style)
 
     @act(needs="has_halves")
     def read_halves(self) -> None:

@@ -303,20 +303,24 @@ class PrefixCaller(ActingMachine):
         """Name slots by the steps that gave them; numbers are named by themselves."""
         return self.ownership.name(slots)
 
-    def allocate(self, tokens: int) -> list[int] | None:
-        """Take whole pages for so many tokens, evicting what is missing; nothing if that is not enough."""
+    def allocate(self, tokens: int, *, whole: bool = True) -> list[int] | None:
+        """Take whole pages for so many tokens, evicting what is missing; nothing if that is not enough.
+
+        ``whole``: whether to ask for all slots of these pages, or for so many tokens alone.
+        """
         need = -(-tokens // self.page_size) * self.page_size
         if not self.has_pool:
             self._next_number += need
             return list(range(self._next_number - need, self._next_number))
-        slots = self._alloc(need)
+        asked = need if whole else tokens
+        slots = self._alloc(asked)
         if slots is None and self.can_evict:
             self.do(ops.Evict(*self._shortage(need)))
-            slots = self._alloc(need)
+            slots = self._alloc(asked)
         return slots
 
-    def _alloc(self, need: int) -> list[int] | None:
-        _, result = self.take(ops.Alloc(need))
+    def _alloc(self, tokens: int) -> list[int] | None:
+        _, result = self.take(ops.Alloc(tokens))
         return list(result.slots) if isinstance(result, Slots) else None
 
     def _shortage(self, need: int) -> tuple[int, int]:

@@ -5,6 +5,12 @@ slots went back to the pool, and no effect tells of them; an allocation hands sl
 changes; a pool has more slots than the configuration that it was built from, or fewer. Only such
 contradictions count here, and only those that no fault of a cache explains as well. Anything else is left to
 the search, and so is whatever fails: the rehearsal ends there without a word.
+
+Of a part of a page these are two: the whole page in the answer, and an error that changes nothing, where
+the whole page is given next. One slot while the rest of its page stays free, no slot, ``None``, and a page
+that does not come back by one of its slots may each be a class that rounds down, or an adapter that does not
+round up for it. No answer tells the two apart: the search calls it a violation, and
+`pymllm.search.doubts` has the adapter's half.
 """
 
 from __future__ import annotations
@@ -67,15 +73,19 @@ class _Rehearsal:
         """Return the pages of the slots that a step gave, in order."""
         return sorted({slot // self.page for slot in self.slots_of(step)})
 
+    def try_step(self, number: int, operation: Operation) -> Outcome | None:
+        """Carry a step out; nothing where it is not done, or its outcome is no such thing."""
+        try:
+            outcome = apply_step(self.adapter, number, operation)
+        except (InvariantViolation, ProgramError):
+            return None
+        return outcome if type(outcome) is Outcome and fits(outcome) else None
+
     def play(self, steps: Sequence[Operation]) -> None:
         """Carry out steps and look at each, up to the first that is not done."""
         for number, operation in enumerate(steps, 1):
-            said = self._times_told
-            try:
-                outcome = apply_step(self.adapter, number, operation)
-            except (InvariantViolation, ProgramError):
-                return
-            if type(outcome) is not Outcome or not fits(outcome):
+            said, outcome = self._times_told, self.try_step(number, operation)
+            if outcome is None:
                 return
             before = self.told[-1].after if self.told else None
             slots = tuple(slot for it in outcome.effects if it.call == "free" for slot in it.slots)
@@ -288,6 +298,25 @@ def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
     return None
 
 
+def _parts_are_refused(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find an error for a part of a page that leaves all as it was, where the whole page is given next.
+
+    A class may take whole pages alone, and say so. One that rounds down, or takes half a page, is another
+    matter: that may be the class's bug.
+    """
+    operation, result, page = told.operation, told.outcome.result, rehearsal.page
+    is_part = isinstance(operation, ops.Alloc) and operation.tokens == 1 < page
+    if not is_part or not isinstance(result, out.Failed) or told.rise != 0:
+        return None
+    whole = rehearsal.try_step(len(rehearsal.told) + 1, ops.Alloc(page))
+    if whole is None or not isinstance(whole.result, out.Slots) or len({*whole.result.slots}) != page:
+        return None
+    return "alloc", (
+        f"raised {result.error}: {result.message} for 1 tokens, and gave the whole page when asked for"
+        f" {page}; a class may refuse parts of pages, alloc must not: round up, and return slots[:tokens]"
+    )
+
+
 def _root_is_nothing(rehearsal: _Rehearsal, told: _Told) -> _Found:
     """Find a ``None`` that a match gave as its node, and that cannot be held."""
     operation, result, adapter = told.operation, told.outcome.result, rehearsal.adapter
@@ -346,6 +375,7 @@ _LOOKS: tuple[Callable[[_Rehearsal, _Told], _Found], ...] = (
     _callers_slots_were_told,
     _insert_counts_afterwards,
     _alloc_has_another_form,
+    _parts_are_refused,
     _root_is_nothing,
     _sizes_are_of_pages,
     _counts_are_of_pages,

@@ -263,9 +263,7 @@ class SlotMachine(PoolMachine):
 
     def _slots(self, page: int) -> list[int]:
         """Return the slots of a held page that its allocation answered: those that a program can name."""
-        first, origin = page * self.page_size, self.model.given.origin
-        own = origin(first)
-        return [first, *[slot for slot in range(first + 1, first + self.page_size) if origin(slot) == own]]
+        return self.model.given.given_with_first(range(page * self.page_size, (page + 1) * self.page_size))
 
     def _name(self, slots: Sequence[int]) -> tuple[Span, ...]:
         return self.model.given.name(slots)

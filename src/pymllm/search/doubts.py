@@ -7,6 +7,7 @@ words for the other half. They follow "the adapter".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pymllm.history import outcomes as out
 from pymllm.history.files import History
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
+from pymllm.history.spans import resolve_spans
 
 _OF_SLOTS = frozenset(["A2", "R4", "R5", "R9", "X7"])
 """Laws that are about what goes back to a pool, and who has it."""
@@ -95,6 +97,43 @@ class _Seen:
         return 'call self.gave_back(slots) there, or let self.calls.watch(pool, "free") see it'
 
 
+# -- parts of pages ------------------------------------------------------------------------------------------
+_WHOLE_ALLOC = (
+    "passes on to alloc what is no whole page, or rounds it down: round up, and return the first slots"
+)
+_WHOLE_FREE = (
+    "passes parts of pages on to free, where the class takes whole ones: self.slots_of(self.pages_of(slots))"
+)
+
+
+def _of_parts(seen: _Seen) -> str:
+    """Take what came of a part of a page for that of a class which is to be asked for whole pages."""
+    operation, result, page = seen.operation, seen.outcome.result, seen.page
+    if page < 2 or seen.law not in ("A2", "A3"):
+        return ""
+    if isinstance(operation, ops.Free):
+        is_less = isinstance(result, out.Failed) or (seen.looked == "available_size" and seen.surplus < 0)
+        return _WHOLE_FREE if is_less and _names_a_part(seen) else ""
+    if not isinstance(operation, ops.Alloc):
+        return ""
+    if operation.tokens % page:
+        is_size = seen.looked == "available_size"
+        return _WHOLE_ALLOC if seen.law == "A3" or (is_size and seen.surplus > 0) else ""
+    earlier = [it.operation for it in seen.history.steps[:-1]]
+    is_late = any(isinstance(it, ops.Alloc) and it.tokens % page for it in earlier)
+    is_wrong = isinstance(result, out.Slots) and (seen.law == "A3" or seen.looked == "pages of an allocation")
+    return _WHOLE_ALLOC if is_late and is_wrong else ""
+
+
+def _names_a_part(seen: _Seen) -> bool:
+    """Tell whether a free, the last step, names some slots of a page and not all."""
+    results = {it.number: it.outcome.result for it in seen.history.steps if it.outcome}
+    given = {step: it.slots for step, it in results.items() if isinstance(it, out.Slots | out.Matched)}
+    assert isinstance(seen.operation, ops.Free)
+    slots = {*resolve_spans(seen.operation.slots, given)}
+    return any(count < seen.page for count in Counter(slot // seen.page for slot in slots).values())
+
+
 # -- what an operation raised --------------------------------------------------------------------------------
 def _of_errors(seen: _Seen) -> str:
     """Take an error for that of a call with something else, or with another name."""
@@ -137,15 +176,11 @@ def _no_such_page(page: int) -> str:
 
 
 def _of_allocations(seen: _Seen) -> str:
-    """Take an answer to an allocation for the class's way to say that there is no room, or of whole pages."""
+    """Take an answer to an allocation for the class's way to say that there is no room."""
     operation, result = seen.operation, seen.outcome.result
     if not isinstance(operation, ops.Alloc | ops.AllocBlocks):
         return ""
     asked = operation.tokens if isinstance(operation, ops.Alloc) else 0
-    if isinstance(result, out.NoRoom) and seen.law == "A3" and asked % (seen.page or 1):
-        return "passes on to alloc what is no whole page: round up, and return the first slots of the pages"
-    if isinstance(result, out.Slots) and not result.slots and 0 < asked < seen.page:
-        return "rounds down to whole pages in alloc: round up, and return the first slots of the pages"
     if isinstance(result, out.Failed) or (isinstance(result, out.Slots) and not result.slots):
         return "lets alloc raise, or return an empty list, where it must return None for too little room"
     if isinstance(result, out.Slots) and seen.law == "A2" and seen.looked == "pages of an allocation":
@@ -374,6 +409,7 @@ def _of_containers(seen: _Seen) -> str:
 
 
 _DOUBTS: tuple[Callable[[_Seen], str], ...] = (
+    _of_parts,
     _of_errors,
     _of_first_slots,
     _of_first_size,

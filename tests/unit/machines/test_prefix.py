@@ -9,7 +9,7 @@ import pytest
 from pymllm.adapters.key_forms import CONTAINERS
 from pymllm.adapters.own_caches import WindowedRadix
 from pymllm.history import operations as ops
-from pymllm.history.operations import Key, Operation
+from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import Failed, Matched, Unsupported
 from pymllm.machines.acting import acts_of, drive, make_machine
 from pymllm.machines.prefix import PrefixMachine, StateActs
@@ -142,6 +142,39 @@ def test_at_the_end_everything_is_given_back() -> None:
     assert made.ownership.sizes()["available_size"] == 12
     assert (made.holds, made.model.pages) == ([], {})
     assert asked(made, ops.Insert)
+
+
+class TestPartsOfPages:
+    """A3, A5: an allocation may end inside a page, and any slot of a page gives all of it back."""
+
+    @pytest.mark.parametrize(("pages", "tokens", "left"), [(1, 1, 10), (2, 4, 8), (3, 5, 6)])
+    def test_a_hoard_may_end_inside_a_page(self, pages: int, tokens: int, left: int) -> None:
+        """And takes the page as a whole."""
+        made = caller()
+        made.hoard_slots(pages)
+        assert [it.tokens for it in asked(made, ops.Alloc)] == [tokens]
+        assert made.ownership.sizes()["available_size"] == left
+
+    @pytest.mark.parametrize("style", [0, 1])
+    def test_only_slots_that_were_answered_have_names(self, style: int) -> None:
+        """Or a program would free on another adapter what was never handed out there."""
+        made = caller()
+        made.give_back(made.allocate(2) or [])  # its last slot has the name of this step until now
+        for _ in range(2):
+            made.hoard_slots(1)
+        made.give_hoard_back(style)
+        assert asked(made, ops.Free)[-1].slots == (Span(3, 0, 1), Span(5, 0, 1))
+        assert made.ownership.sizes()["available_size"] == 12
+
+    @pytest.mark.parametrize(("style", "expected"), [(0, Span(1, 0, 4)), (1, (Span(1, 1, 2), Span(1, 3, 4)))])
+    def test_a_page_goes_back_by_its_last_slot_alone(self, style: int, expected: Any) -> None:
+        """Every second time; else by all of them."""
+        made = caller()
+        made.hoard_slots(2)
+        made.give_hoard_back(style)
+        (free,) = asked(made, ops.Free)
+        assert free.slots == (expected if style else (expected,))
+        assert made.ownership.sizes()["available_size"] == 12
 
 
 class TestEveryKeyWithItsState:

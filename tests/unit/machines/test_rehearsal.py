@@ -87,6 +87,11 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "MatchReturnsNothing": ("match", "match returned None; it must return slots and a node", "([], root)"),
     "AllocReturnsPages": ("alloc", "returned (1, 2) for 4 tokens", "self.slots_of(pages)"),
     "AllocReturnsWholePages": ("alloc", "for 1 tokens", "slots[:tokens]"),
+    "AllocRefusesParts": (
+        "alloc",
+        "raised ValueError: 1 is no multiple of 2 for 1 tokens, and gave the whole page when asked for 2",
+        "slots[:tokens]",
+    ),
     "AllocReturnsAnEmptyList": ("alloc", "returned no slots for 13 tokens; it must return None"),
     "AllocRaises": ("alloc", "raised MemoryError: pool is full for 13 tokens", "it must return None"),
     "AllocOfNothingReturnsNone": ("alloc", "returned None for 0 tokens", "it must return no slots: []"),
@@ -112,6 +117,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "SizesAreTensors": ("sizes", "the size 'available_size' is tensor([1.5000, 2.5000]); sizes are integers"),
     "SlotsAsPages": ("alloc", "returned (1, 2) for 4 tokens", "self.slots_of(pages)"),
     "SlotsInWholePages": ("alloc", "for 1 tokens", "slots[:tokens]"),
+    "SlotsRefuseParts": ("alloc", "raised ValueError: 1 is no multiple of 2 for 1 tokens", "round up"),
     "SlotsRaise": ("alloc", "raised RuntimeError: out of memory for 7 tokens", "it must return None"),
     "SlotsNeverChange": (
         "sizes",
@@ -176,7 +182,9 @@ def test_a_watch_that_cannot_be_says_where_it_stands_and_what_to_do_instead(name
     assert "first_adapters.py, line " in failure.message
 
 
-@pytest.mark.parametrize("name", ["Right", "Watches", "Tensors", "Slots", "TellsItsSizeOnly"])
+@pytest.mark.parametrize(
+    "name", ["Right", "Watches", "OverWholePages", "Tensors", "Slots", "TellsItsSizeOnly"]
+)
 def test_a_right_first_adapter_holds(name: str) -> None:
     """In lists, tensors and numbers of NumPy, with holds that have no tokens, and with those that have."""
     plan = VerifyPlan((find_adapter(f"first_adapters:{name}"),), (), DEV, 0, 8, 0)
@@ -192,6 +200,11 @@ WRONG_CLASSES = {
     "EvictsHeld": "R6",
     "FreesTwice": "A2",
     "ResetKeeps": "X7",
+    "FloorsParts": "A3",
+    "HandsOutHalfPages": "A2 A3",
+    "FreesByFirstSlots": "A2",
+    "FailsForParts": "A3",
+    "StopsAllocating": "A3",
     "FreesPagesTooOften": "A2",
     "DuplicatesAreFreed": "A2 R4",
     "LosesSlots": "X4",

@@ -290,6 +290,16 @@ def test_the_origin_is_the_step_that_gave_a_number_last(given: GivenNumbers) -> 
     assert [given.origin(number) for number in (5, 6, 40)] == [1, 3, 0]
 
 
+def test_what_a_program_can_name_of_a_page_its_first_number_was_given_with(given: GivenNumbers) -> None:
+    """Neither what nobody was given, nor what a later or an earlier step gave."""
+    assert [given.given_with_first(page) for page in ((5, 6, 7, 8), (6, 7), (9, 10), (8, 9))] == [
+        [5, 7],
+        [6],
+        [9],
+        [8],
+    ]
+
+
 def test_a_span_without_end_is_refused() -> None:
     """X1: a spoiled file takes no memory."""
     with pytest.raises(ProgramError, match="makes more than 1,000,000 numbers of one list"):

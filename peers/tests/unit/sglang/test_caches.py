@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
+import torch
 
 from peers.tests.unit.sglang.sglang_versions import needs_sglang_newer
+from pymllm.adapters.base import BaseAdapter
 from pymllm.adapters.registry import make_adapter
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.history import operations as ops
@@ -22,6 +24,7 @@ from pymllm_peers.sglang.caches import (
     merge_ranges,
 )
 from pymllm_peers.sglang.package import OLDER, require_version
+from pymllm_peers.sglang.pools import SglangPool
 
 # -- What the adapters of sglang's prefix caches do in the place of sglang's own caller ----------------------
 
@@ -97,6 +100,33 @@ is_missing = importlib.util.find_spec("sglang") is None
 
 
 @pytest.mark.skipif(not is_missing, reason="sglang is installed")
+class Allocator:
+    """A little of sglang's: pages of four slots."""
+
+    page_size = 4
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.freed: list[int] = []
+
+    def alloc(self, need_size: int) -> torch.Tensor:
+        self.asked.append(need_size)
+        return torch.arange(4, 4 + need_size)
+
+    def free(self, free_index: torch.Tensor) -> None:
+        self.freed += free_index.tolist()
+
+
+def test_the_pool_under_a_tree_knows_whole_pages_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A3, A5: an allocation that ends inside a page takes all of it, and any slot of it gives all back."""
+    monkeypatch.setattr(SglangRadix, "__init__", BaseAdapter.__init__)
+    tree, allocator = SglangRadix("tree", {"page_size": 4}), Allocator()
+    tree.pool = SglangPool(allocator, lambda effect: None)
+    assert tree.alloc(6) == (4, 5, 6, 7, 8, 9)
+    tree.free([7, 8])
+    assert (allocator.asked, allocator.freed) == ([8], [4, 5, 6, 7, 8, 9, 10, 11])
+
+
 def test_without_sglang_it_cannot_be_built_and_says_why() -> None:
     """The one line that ``pymllm verify --adapter sglang-radix`` prints then."""
     with pytest.raises(AdapterError, match="ImportError: sglang is not installed; tox -e peers installs it"):

@@ -151,10 +151,14 @@ class SlotOwnership:
         return isinstance(self.pool, WindowModel) and self.page_of(slot) in self.pool.half
 
     def callers_slots(self) -> list[int]:
-        """Return the slots in the caller's hands, in ascending order."""
+        """Return the slots in the caller's hands that a program can name, in ascending order.
+
+        Of a page that an allocation took for a part of it, these are the slots that it answered.
+        """
         if self.pool is None:
             return []
-        return self._slots_of(sorted(self.full.held - self._places.keys()))
+        pages = sorted(self.full.held - self._places.keys())
+        return [slot for page in pages for slot in self._given.given_with_first(self._slots_of([page]))]
 
     def room(self) -> int:
         """Return how many whole pages can be handed out."""
