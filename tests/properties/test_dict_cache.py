@@ -553,10 +553,15 @@ def test_a_flat_cache_is_accepted(cache: type[DictCache], goals: set[str], rules
     tested: Counter[str] = Counter()
     for config in cache.CONFIGURATIONS:
         machine = make_machine(PrefixMachine, f"test_dict_cache:{cache.__name__}", dict(config))
-        examiner = drive(machine, seed=3, steps=400).examiner
-        claimed = {law.id for law in laws_of("prefix") if law.is_claimed_by(examiner.adapter.capabilities)}
-        assert set(examiner.judge.evidence.exercised) <= claimed
-        met += examiner.judge.evidence.reached
-        tested += examiner.judge.evidence.exercised
+        for seed in range(3, 7):
+            examiner = drive(machine, seed=seed, steps=400).examiner
+            claimed = {
+                law.id for law in laws_of("prefix") if law.is_claimed_by(examiner.adapter.capabilities)
+            }
+            assert set(examiner.judge.evidence.exercised) <= claimed
+            met += examiner.judge.evidence.reached
+            tested += examiner.judge.evidence.exercised
+            if set(met) >= goals:
+                break
     assert set(met) >= goals
     assert {"R2", "R3", "R4", "R5", "R6", "R7", "S1", "S2", "S3", "S5", "E1", *rules} <= set(tested)

@@ -19,7 +19,7 @@ CONFIGURATIONS = [
     for config in load_adapter(find_adapter(adapter)).CONFIGURATIONS
     if config["pool"] != "none"
 ]
-SEEDS, ACTS = 12, 120
+SEEDS, ACTS = 30, 120
 
 every_configuration = pytest.mark.parametrize(
     ("adapter", "config"),
