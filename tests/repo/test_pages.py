@@ -208,7 +208,9 @@ def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
     assert with_site_links("[a](docs/verify.md) [b](examples)", "CONTRIBUTING.md") == (
         "[a](verify.md) [b](examples/index.md)"
     )
-    assert with_site_links("[a](../docs/verify.md#x)", "peers/README.md") == "[a](../verify.md#x)"
+    assert with_site_links("[a](../docs/faults.md)", "peers/README.md") == "[a](../faults.md)"
+        with_site_links("[a](../docs/verify.md#commands)", "peers/README.md") == "[a](../verify.md#commands)"
+    )
     assert with_site_links("[a](../../peers/README.md)", "findings/README.md") == "[a](../peers/README.md)"
 
 

@@ -73,7 +73,8 @@ def test_a_run_that_uses_none_of_it_loads_nothing_of_it(pytester: pytest.Pyteste
         import sys
         def test_x():
             assert not {"torch", "pynvml"} & set(sys.modules)
-            assert not [it for it in sys.modules if it.startswith(("pymllm.pytest_plugin.gpu_", "pymllm.instrument"))]
+            parts = ("pymllm.pytest_plugin.gpu_", "pymllm.instrument")
+            assert not [it for it in sys.modules if it.startswith(parts)]
         """
     )
     result = pytester.runpytest_subprocess("-p", PLUGIN, "-p", "no:hypothesispytest", "-p", "no:pytest_cov")
