@@ -209,8 +209,6 @@ def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
         "[a](verify.md) [b](examples/index.md)"
     )
     assert with_site_links("[a](../docs/faults.md)", "peers/README.md") == "[a](../faults.md)"
-        with_site_links("[a](../docs/verify.md#commands)", "peers/README.md") == "[a](../verify.md#commands)"
-    )
     assert with_site_links("[a](../../peers/README.md)", "findings/README.md") == "[a](../peers/README.md)"
 
 
