@@ -1,4 +1,4 @@
-"""What lies outside of ``docs`` and belongs on the site: changelog, contributing, examples, vectors."""
+"""What lies outside of ``docs`` and belongs on the site: texts beside it, examples, vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sources import ROOT, public_modules
 
 __all__ = ["make_repository_pages", "with_site_links"]
 
-_AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")
+_BESIDE_DOCS = ("CONTRIBUTING.md", "CHANGELOG.md", "peers/README.md")
 _FOLDERS = {
     "examples": ("Examples", "The files of the repository's folder `examples`:"),
     "vectors/runners": (
@@ -30,6 +30,7 @@ _LANGUAGES = {
     ".hpp": "cpp",
     ".go": "go",
     ".rs": "rust",
+    ".toml": "toml",
     ".sbatch": "bash",
     ".yaml": "yaml",
     ".yml": "yaml",
@@ -40,7 +41,7 @@ _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 
 def make_repository_pages() -> dict[str, str]:
     """Return the text of each page by its place below ``docs``."""
-    pages = {name: (ROOT / name).read_text(encoding="utf-8") for name in _AT_THE_ROOT}
+    pages = {name: (ROOT / name).read_text(encoding="utf-8") for name in _BESIDE_DOCS}
     for folder, (title, text) in _FOLDERS.items():
         files = sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in _LANGUAGES)
         names = {path: path.relative_to(ROOT / folder).as_posix() for path in files}
@@ -65,7 +66,7 @@ def with_site_links(text: str, place: str) -> str:
     str
         The page, in which a link to a file that has no page is left as it was; MkDocs complains of it.
     """
-    here = place if place in _AT_THE_ROOT else f"docs/{place}"
+    here = place if place in _BESIDE_DOCS else f"docs/{place}"
 
     def lead(found: re.Match[str]) -> str:
         target = _place_on_site(normpath(f"{dirname(here)}/{found[1]}".lstrip("/")))
@@ -84,7 +85,7 @@ def _place_on_site(target: str) -> str:
         return f"{target}.md"
     if target in _module_pages():
         return _module_pages()[target]
-    return {name: name for name in _AT_THE_ROOT}.get(target, "index.md" if target == "README.md" else "")
+    return {name: name for name in _BESIDE_DOCS}.get(target, "index.md" if target == "README.md" else "")
 
 
 @cache

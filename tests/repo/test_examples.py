@@ -6,11 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from pymllm.adapters import plugins
+from pymllm.adapters.registry import adapters
 from pymllm.cli import main
 from pymllm.faults.plant import Edit, planted
 from pymllm.search.cache_machine import check_adapter
@@ -91,3 +95,48 @@ def test_its_policy_is_compared_and_examined(monkeypatch: pytest.MonkeyPatch) ->
     assert " 0 violated" in result.stdout
     (unclaimed,) = [line for line in result.stdout.splitlines() if line.startswith("not claimed: ")]
     assert ", R11, " in unclaimed
+
+
+PACKAGE = EXAMPLES / "adapter_package"
+
+
+@pytest.fixture
+def bitmap_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Put the package of an adapter on the path, with the metadata that its pyproject.toml comes to."""
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    facts = tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    facts.mkdir()
+    head = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (facts / "METADATA").write_text(head, encoding="utf-8")
+    points = project["entry-points"][plugins.GROUP]
+    lines = [f"[{plugins.GROUP}]", *(f"{name} = {value}" for name, value in points.items())]
+    (facts / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+    monkeypatch.syspath_prepend(PACKAGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    plugins._read_all.cache_clear()
+    yield
+    plugins._read_all.cache_clear()
+    for name in [it for it in sys.modules if it.partition(".")[0] == "bitmap_slots"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("bitmap_package")
+def test_its_package_brings_its_adapter() -> None:
+    """By the name that it gives, in the list, alone and beside others; the list does not import it."""
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in (".toml", ".py")]
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) < 70
+
+    def typed(*words: str) -> str:
+        result = CliRunner().invoke(main, words, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "bitmap-slots" in [entry.name for entry in adapters()]
+    assert "bitmap_slots.adapter" not in sys.modules
+    (row,) = [line for line in typed("adapters").splitlines() if line.startswith("bitmap-slots ")]
+    assert row.endswith("slots as bits of a number")
+    few = ["--examples", "5", "--jobs", "1"]
+    assert " 0 violated" in typed("verify", "--adapter", "bitmap-slots", *few)
+    compared = json.loads(typed("compare", "token-slots", "bitmap-slots", *few, "--json"))
+    (row,) = [it for it in compared["matrix"] if it["id"] == "A2"]
+    assert [cell["verdict"] for cell in row["cells"]] == ["holds", "holds"]

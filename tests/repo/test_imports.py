@@ -178,6 +178,19 @@ def test_an_adapter_knows_of_the_judge_nothing_but_which_laws_there_are() -> Non
         assert judging <= {"pymllm.oracle.laws"}, path.name
 
 
+def test_the_page_of_the_rooms_has_the_same_arrows() -> None:
+    """docs/ARCHITECTURE.md leaves out single files, and says of the command line what it may not import."""
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    page = (PACKAGE.parents[1] / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    told = {
+        room: set(re.findall(r"`(\w+)`", arrows))
+        for room, arrows in re.findall(r"^\| `(\w+)` \| .* \| ?([^|]*)\|$", page, flags=re.MULTILINE)
+        if room in rooms
+    }
+    told["cli"] = rooms - told["cli"] - {"cli"}
+    assert told == {room: ROOMS[room][0] & rooms for room in rooms}
+
+
 def test_a_forbidden_arrow_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The look at the arrows can fail: without its line, the caches may not import torch."""
     monkeypatch.setitem(ROOMS, "mem_cache", (set(), set()))

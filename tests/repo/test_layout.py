@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "pymllm"
 PRAGMA = "# pragma: needs cuda"
-FOLDERS = ["src", "tests", "benchmarks", "docs", "examples", ".ci", "constraints"]
+FOLDERS = ["src", "tests", "benchmarks", "docs", "examples", "peers", ".ci", "constraints"]
 SUFFIXES = {".py", ".md", ".toml", ".ini", ".txt", ".json", ".sh", ""}
 
 

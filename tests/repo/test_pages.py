@@ -28,12 +28,12 @@ from tests.unit.report.test_page import everything
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("peers/*.md"), *DOCS.rglob("*.md")])
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 BUILDER = DOCS / "builder"
 
 # Pages of the site that no file has, and the folders whose pages are made.
-MADE = {"CHANGELOG.md", "CONTRIBUTING.md", "commands.md", "schemas.md"}
+MADE = {"CHANGELOG.md", "CONTRIBUTING.md", "peers/README.md", "commands.md", "schemas.md"}
 MADE_IN = ("api/", "examples/", "vectors/")
 
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
@@ -208,6 +208,8 @@ def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
     assert with_site_links("[a](docs/verify.md) [b](examples)", "CONTRIBUTING.md") == (
         "[a](verify.md) [b](examples/index.md)"
     )
+    assert with_site_links("[a](../docs/faults.md)", "peers/README.md") == "[a](../faults.md)"
+    assert with_site_links("[a](../../peers/README.md)", "findings/README.md") == "[a](../peers/README.md)"
 
 
 @pytest.mark.usefixtures("builder")

@@ -6,7 +6,7 @@ from pymllm.adapters.registry import find_adapter, make_adapter
 from pymllm.history.operations import FindBlocks, Inspect, RemoveBlocks, StoreBlocks
 from pymllm.history.outcomes import Done, Failed, Indexed, IndexedBlock, Leading, NotThere
 from pymllm.machines.acting import drive, make_machine
-from pymllm.machines.index import IndexMachine
+from pymllm.machines.block_index import IndexMachine
 from pymllm.machines.smoke import smoke_test
 
 

@@ -69,7 +69,7 @@ MACHINES: dict[str, tuple[MachineEntry, ...]] = {
     ),
     "blocks": (MachineEntry("pymllm.machines.blocks:BlockMachine", 0.4, pace=24, driven_pace=8),),
     "requests": (MachineEntry("pymllm.machines.requests:RequestMachine", 0.6, pace=12, driven_pace=1.5),),
-    "index": (MachineEntry("pymllm.machines.index:IndexMachine", 0.5, pace=20, driven_pace=20),),
+    "index": (MachineEntry("pymllm.machines.block_index:IndexMachine", 0.5, pace=20, driven_pace=20),),
 }
 """The machines of each kind."""
 

@@ -7,7 +7,7 @@ import pytest
 from pymllm.adapters.own_index import DictIndex, IndexDict
 from pymllm.history.files import Config, Header
 from pymllm.machines.acting import drive, make_machine
-from pymllm.machines.index import IndexMachine
+from pymllm.machines.block_index import IndexMachine
 from pymllm.oracle.coverage import expected_goals
 
 CHAIN = ((101, 1), (102, 2), (103, 3))
