@@ -266,6 +266,26 @@ class TellsTwice(Watches):
         return self.gave_back(self.cache.evict(tokens))
 
 
+class TellsInACallback(Right):
+    """What the cache forgets is told at once, and told again as `evict` and `reset` return."""
+
+    def begin(self) -> None:
+        super().begin()
+        forget = self.cache.forget
+
+        def forget_and_tell(count: int) -> list[int]:
+            gone = forget(count)
+            self.gave_back(gone)
+            return gone
+
+        self.cache.forget = forget_and_tell  # type: ignore[method-assign]
+
+
+class ResetTellsTwice(TellsInACallback):
+    def evict(self, tokens: int) -> Any:
+        return len(self.cache.evict(tokens))
+
+
 class TellsTheFirst(Right):
     """Only the first of several slots that go back are told."""
 

@@ -34,7 +34,7 @@ class _Told:
     before: int | None  # free slots before and after it, as far as sizes tell
     after: int | None
     slots: tuple[int, ...]  # that went back by an effect
-    is_silent: bool  # whether the adapter said nothing itself, not even that nothing went back
+    sayings: int  # how often the adapter itself said what went back, be it nothing
 
     @property
     def rise(self) -> int | None:
@@ -80,7 +80,7 @@ class _Rehearsal:
             before = self.told[-1].after if self.told else None
             slots = tuple(slot for it in outcome.effects if it.call == "free" for slot in it.slots)
             after = outcome.sizes.get("available_size")
-            told = _Told(operation, outcome, before, after, slots, self._times_told == said)
+            told = _Told(operation, outcome, before, after, slots, self._times_told - said)
             self.told.append(told)
             for look in _LOOKS:
                 found = look(self, told)
@@ -134,7 +134,7 @@ def _nothing_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
     """Find slots that went back to the pool, or are said to have gone, without an effect."""
     method = _GIVES_BACK.get(type(told.operation))
     result, rise = told.outcome.result, told.rise or 0
-    if method is None or told.slots or not told.is_silent or isinstance(result, out.Failed):
+    if method is None or told.slots or told.sayings or isinstance(result, out.Failed):
         return None
     if rise > 0:
         seen = f"available_size rose by {rise}, and your adapter told of no slot given back"
@@ -170,6 +170,23 @@ def _a_part_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
         f"returned {result.full}, by which available_size rose, and your adapter told of {len(told.slots)}"
         f" given back, {told.slots}: it must tell of each slot"
     )
+
+
+def _slots_were_told_twice(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find slots that two lines of an adapter told of in one call, and that went back once."""
+    method, adapter = _GIVES_BACK.get(type(told.operation)), rehearsal.adapter
+    if method is None or not isinstance(adapter, SlotCalls) or told.rise not in (len({*told.slots}), None):
+        return None
+    first: dict[int, str] = {}
+    for line, slots in [*adapter.told_lately][-told.sayings :] if told.sayings else ():
+        other = next((first[slot] for slot in slots if first.get(slot, line) != line), None)
+        if other is not None:
+            return method, (
+                f"told of the same slot twice, {told.slots}: in {other}, and again in {line}; an effect is"
+                " told once: leave one of the two away"
+            )
+        first.update(dict.fromkeys(slots, line))
+    return None
 
 
 def _cached_at_reset(rehearsal: _Rehearsal) -> int:
@@ -340,6 +357,7 @@ def _counts_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 _LOOKS: tuple[Callable[[_Rehearsal, _Told], _Found], ...] = (
     _nothing_was_told,
+    _slots_were_told_twice,
     _pages_were_told,
     _a_part_was_told,
     _pages_were_found,

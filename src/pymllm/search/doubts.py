@@ -70,6 +70,12 @@ class _Seen:
         return sum(len(effect.slots) for effect in self.outcome.effects if effect.call == "free")
 
     @property
+    def is_told_twice(self) -> bool:
+        """Whether a slot was told of twice in one call, and went back once, as far as sizes tell."""
+        slots = {slot for effect in self.outcome.effects if effect.call == "free" for slot in effect.slots}
+        return self.told > len(slots) and self.rise in (None, len(slots))
+
+    @property
     def rise(self) -> int | None:
         """How many slots more are free than before, where sizes tell."""
         steps, header = self.history.steps, self.history.header
@@ -175,6 +181,15 @@ def _of_frees(seen: _Seen) -> str:
 
 
 # -- what goes back ------------------------------------------------------------------------------------------
+def _of_repeats(seen: _Seen) -> str:
+    """Take slots that went back twice in one call for slots that were told twice."""
+    if seen.law not in _OF_SLOTS or not isinstance(seen.operation, ops.Evict | ops.Reset):
+        return ""
+    if not seen.is_told_twice:
+        return ""
+    return "tells of the same slot twice: in a callback or by a watch, and again where the call returns"
+
+
 def _of_evictions(seen: _Seen) -> str:
     """Compare what an eviction gave back with what was told of it, and with what was asked for."""
     operation, result, told, rise = seen.operation, seen.outcome.result, seen.told, seen.rise
@@ -379,6 +394,7 @@ _DOUBTS: tuple[Callable[[_Seen], str], ...] = (
     _of_first_size,
     _of_allocations,
     _of_frees,
+    _of_repeats,
     _of_evictions,
     _of_resets,
     _of_inserts,

@@ -52,6 +52,8 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "KeyIsNoTokens": ("match", "a plain legal call failed with TypeError", ", from there line "),
     "UnlocksItsToken": ("unlock", "a plain legal call failed with TypeError", ", from there line "),
     "TellsTwice": ("evict", "gave_back([2, 1]) says what calls.watch has seen already; leave one"),
+    "TellsInACallback": ("evict", "told of the same slot twice", "leave one of the two away"),
+    "ResetTellsTwice": ("reset", "told of the same slot twice", "an effect is told once"),
     "TellsPages": (
         "evict",
         "told of (2, 1) given back, which are pages",

@@ -114,6 +114,14 @@ HELD = [
     Step(1, ops.Match(Key((7, 7))), Outcome(out.Matched((2, 3), 2))),
     Step(2, ops.Evict(1), Outcome(out.Evicted(0))),
 ]
+TWICE = [
+    Step(1, ops.Alloc(2), Outcome(out.Slots((2, 3)), sizes={"available_size": 6})),
+    Step(
+        2,
+        ops.Reset(),
+        Outcome(out.Done(), effects=(out.Effect("free", (2, 3)),) * 2, sizes={"available_size": 8}),
+    ),
+]
 CACHED = [Step(1, ops.Alloc(2), Outcome(out.Slots((2, 3))))]
 
 
@@ -122,10 +130,11 @@ CACHED = [Step(1, ops.Alloc(2), Outcome(out.Slots((2, 3))))]
     [
         (HALF, "A2", "available_size", "8", "frees in insert what is not cached, such as half a page"),
         (HELD, "R5", "tokens evicted", "0", "releases nothing in unlock, or another node than lock took"),
+        (TWICE, "X7", "slots that a reset frees", "[2, 2, 3, 3]", "tells of the same slot twice"),
         (CACHED, "A2", "pages of an allocation", "[1]", "hands out in alloc what is cached"),
         (HELD, "R9", "pages that stay below removed ones", "[1]", "Or what insert finds cached stays older"),
     ],
-    ids=["half a page", "a hold that stays", "cached pages", "a head before its tail"],
+    ids=["half a page", "a hold that stays", "told twice", "cached pages", "a head before its tail"],
 )
 def test_a_cache_of_blocks_is_told_what_its_adapter_does(
     steps: list[Step], law: str, looked: str, observed: str, words: str
