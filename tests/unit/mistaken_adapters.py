@@ -160,3 +160,11 @@ class ClearsNothing(Slots):
     def clear(self) -> None:
         if not hasattr(self, "pool"):
             super().clear()
+
+
+class InsertRaises(Held):
+    """Asks for something that is not promised."""
+
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        assert len(slots) < 5
+        return super().insert(key, slots)

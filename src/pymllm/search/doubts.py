@@ -15,6 +15,7 @@ from pymllm.adapters.process.command_name import PREFIX
 from pymllm.errors import InvariantViolation
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
+from pymllm.history.codec import name_of
 from pymllm.history.files import History
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
@@ -122,6 +123,16 @@ def _of_errors(seen: _Seen) -> str:
             return "passes no slots on as another type; with a dtype, torch.tensor(slots, dtype=torch.int64)"
         return "passes slots on in free otherwise than the class takes them, or did not in an earlier step"
     return ""
+
+
+def _of_raised(seen: _Seen) -> str:
+    """Take an error that came out of a legal call for one of the adapter's own, or of a wrong call."""
+    result = seen.outcome.result
+    if not isinstance(result, out.Failed) or (seen.violation.expected or "").endswith("Error"):
+        return ""
+    name = name_of(type(seen.operation))
+    where = ", where the error says" if "(line " in result.message else ""
+    return f"raises this itself in {name}{where}, or calls the class there as it must not be called"
 
 
 # -- allocations ---------------------------------------------------------------------------------------------
@@ -404,4 +415,5 @@ _DOUBTS: tuple[Callable[[_Seen], str], ...] = (
     _of_callbacks,
     _of_count,
     _of_containers,
+    _of_raised,
 )

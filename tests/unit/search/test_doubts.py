@@ -65,6 +65,7 @@ MISTAKEN = {
     "EvictReturnsWhatWasAsked": "counts otherwise than its effects: ",
     "AvailableWithEvictable": "counts what is cached in available_size, which is of free slots only",
     "TellsOfWhatWentBefore": "tells in evict of slots that did not go now",
+    "InsertRaises": "raises this itself in insert, where the error says, or calls the class there as it must",
     "ClearsNothing": "empties nothing in clear, or another pool than it allocates from",
 }
 """Adapters of a cache that is right, and words of the mistake that each makes."""
