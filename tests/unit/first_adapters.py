@@ -529,6 +529,24 @@ class SizesWithPadding(Right):
         return {"available_size": len(self.cache.pool.slots) + self.page_size}
 
 
+class CachedWithPadding(Right):
+    """Takes the first page for one that is cached."""
+
+    def sizes(self) -> Any:
+        cached = (len(self.cache.pages) + 1) * self.page_size
+        return {**super().sizes(), "total_size": cached}
+
+
+class BlocksWithDummy(Blocks):
+    """Counts the block that nobody gets."""
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = Blocks.CONFIGURATIONS[-1:]
+
+    def sizes(self) -> Any:
+        sizes = super().sizes()
+        return {**sizes, "pool_avail": sizes["pool_avail"] + 1}
+
+
 class SizesOfAnotherName(Right):
     def sizes(self) -> Any:
         return {"free": len(self.cache.pool.slots)}

@@ -412,23 +412,26 @@ def rehearse(adapter: Adapter) -> None:
     """Play a few plain steps on a new adapter; `AdapterError` says where it contradicts itself.
 
     Only allocators, and prefix caches over a plain pool that take keys without states, have such steps; of
-    these and of tables of rows the sizes are compared with the configuration first.
+    these, of tables of rows and of blocks the sizes are compared with the configuration first.
     """
     page, capacity = _size_of(adapter, "page_size"), _capacity(adapter)
     claims = adapter.capabilities
     if "pool" not in claims or not claims.isdisjoint({"swa", "mamba"}):
         return
+    later = None
     if adapter.kind == "rows":
-        demand_first_sizes(adapter, _size_of(adapter, "max_reqs"), 0)
-    if not 0 < 3 * page <= capacity:
-        return
-    if adapter.kind == "slots":
-        demand_first_sizes(adapter, capacity, page)
+        later = demand_first_sizes(adapter, _size_of(adapter, "max_reqs"), 0)
+    elif adapter.kind == "blocks":
+        later = demand_first_sizes(adapter, _size_of(adapter, "blocks"), 0)
+    elif 0 < 3 * page <= capacity and adapter.kind == "slots":
+        later = demand_first_sizes(adapter, capacity, page)
         _Rehearsal(adapter).play([*_slot_steps(page, capacity)])
-    elif adapter.kind == "prefix" and _is_plain(adapter.config):
+    elif 0 < 3 * page <= capacity and adapter.kind == "prefix" and _is_plain(adapter.config):
         if adapter.config.get("swa_slots") is None:  # of two pools the smaller one counts
-            demand_first_sizes(adapter, capacity, page)
+            later = demand_first_sizes(adapter, capacity, page)
         _Rehearsal(adapter).play([*_prefix_steps(page, capacity)])
+    if later is not None:
+        raise later
 
 
 def _is_plain(config: Config) -> bool:

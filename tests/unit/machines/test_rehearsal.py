@@ -152,8 +152,36 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     ),
     "SizesOfWhatIsUsed": ("sizes", "available_size is 0 before the first step", "6 pages of 1, 6 slots"),
     "CacheOfTooFewSlots": ("sizes", "available_size is 11 before the first step", "12 pages of 1, 12 slots"),
-    "TwoRows": ("sizes", "available_size is 2 before the first step", "has 3 rows, and row 0 on top"),
-    "RowsWithPadding": ("sizes", "size is 4 before the first step", "has 3 rows, and row 0 on top"),
+    "TwoRows": (
+        "sizes",
+        "available_size is 2 before the first step",
+        "has 3 rows, and row 0 (padding) on top",
+    ),
+    "RowsWithPadding": (
+        "sizes",
+        "size is 4 before the first step",
+        "has 3 rows, and row 0 (padding) on top: ",
+    ),
+    "SizesWithPadding": (
+        "sizes",
+        "available_size is 13 before the first step; this configuration has 12 pages of 1, 12 slots",
+        "is page 0 (padding) counted?",
+    ),
+    "SlotsWithPadding": (
+        "sizes",
+        "available_size is 7 before the first step",
+        "is page 0 (padding) counted?",
+    ),
+    "CachedWithPadding": (
+        "sizes",
+        "total_size is 1 before the first step; nothing is cached then",
+        "so it must be 0: correct sizes(); is page 0 (padding) counted?",
+    ),
+    "BlocksWithDummy": (
+        "sizes",
+        "pool_avail is 9 before the first step; this configuration has 8 blocks, and the dummy (null) block",
+        "or correct sizes(); is the dummy (null) block counted?",
+    ),
 }
 """By adapter, the method to change and what the message says."""
 

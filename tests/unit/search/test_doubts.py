@@ -35,8 +35,6 @@ DOUBTS = {
     "CountsWhatIsHeld": "counts evictable_size otherwise than the class does",
     "FreesSlotsAsPages": "passes slots on where the class takes pages: self.pages_of(slots)",
     "HandsOutPadding": "must add a page to each slot of a class that counts from 0",
-    "SizesWithPadding": "counts otherwise in sizes: available_size is of slots, not pages, without padding",
-    "SlotsWithPadding": "counts otherwise in sizes: available_size is of slots, not pages, without padding",
     "RaisesLate": "lets alloc raise, or return an empty list, where it must return None",
     "NobodyIsTold": "never tells of blocks that lose their hashes or become free: call self.lost",
     "EvictsEverything": "",
@@ -123,6 +121,7 @@ TWICE = [
         Outcome(out.Done(), effects=(out.Effect("free", (2, 3)),) * 2, sizes={"available_size": 8}),
     ),
 ]
+FIRST = [Step(1, ops.Alloc(1), Outcome(out.Slots((2,)), sizes={"available_size": 8}))]
 CACHED = [Step(1, ops.Alloc(2), Outcome(out.Slots((2, 3))))]
 
 
@@ -132,10 +131,18 @@ CACHED = [Step(1, ops.Alloc(2), Outcome(out.Slots((2, 3))))]
         (HALF, "A2", "available_size", "8", "frees in insert what is not cached, such as half a page"),
         (HELD, "R5", "tokens evicted", "0", "releases nothing in unlock, or another node than lock took"),
         (TWICE, "X7", "slots that a reset frees", "[2, 2, 3, 3]", "tells of the same slot twice"),
+        (FIRST, "A2", "available_size", "8", "counts otherwise in sizes: available_size is of slots"),
         (CACHED, "A2", "pages of an allocation", "[1]", "hands out in alloc what is cached"),
         (HELD, "R9", "pages that stay below removed ones", "[1]", "Or what insert finds cached stays older"),
     ],
-    ids=["half a page", "a hold that stays", "told twice", "cached pages", "a head before its tail"],
+    ids=[
+        "half a page",
+        "a hold that stays",
+        "told twice",
+        "a size at first",
+        "cached pages",
+        "a head before its tail",
+    ],
 )
 def test_a_cache_of_blocks_is_told_what_its_adapter_does(
     steps: list[Step], law: str, looked: str, observed: str, words: str
