@@ -286,6 +286,56 @@ class ResetTellsTwice(TellsInACallback):
         return len(self.cache.evict(tokens))
 
 
+class NodesOfLists(Right):
+    """Makes no mistake; a node is a list, a new one each time."""
+
+    def match(self, key: Key) -> Any:
+        slots, node = super().match(key)
+        return slots, [*node]
+
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        known, node = super().insert(key, slots)
+        return known, [*node]
+
+    def lock(self, node: Any) -> Any:
+        return super().lock(tuple(node))
+
+    def unlock(self, node: Any, token: Any) -> None:
+        super().unlock(tuple(node), token)
+
+
+class MatchUsesItsNodeAgain(NodesOfLists):
+    def begin(self) -> None:
+        super().begin()
+        self.node: list[int] = []
+
+    def match(self, key: Key) -> Any:
+        slots, self.node[:] = super().match(key)
+        return slots, self.node
+
+
+class InsertUsesItsNodeAgain(NodesOfLists):
+    def begin(self) -> None:
+        super().begin()
+        self.node = Handle()
+
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        known, self.node.tokens = super().insert(key, slots)
+        return known, self.node
+
+    def lock(self, node: Any) -> Any:
+        return super().lock(node.tokens if isinstance(node, Handle) else node)
+
+    def unlock(self, node: Any, token: Any) -> None:
+        super().unlock(node.tokens if isinstance(node, Handle) else node, token)
+
+
+class Handle:
+    """What an adapter itself makes of tokens."""
+
+    tokens: Sequence[int] = ()
+
+
 class TellsTheFirst(Right):
     """Only the first of several slots that go back are told."""
 

@@ -9,7 +9,9 @@ the search, and so is whatever fails: the rehearsal ends there without a word.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pymllm.adapters.base import Adapter, place_of
@@ -35,6 +37,8 @@ class _Told:
     after: int | None
     slots: tuple[int, ...]  # that went back by an effect
     sayings: int  # how often the adapter itself said what went back, be it nothing
+    node: object = None  # what a match or an insert gave, if it can change, and what was in it
+    inside: tuple[object, ...] = ()
 
     @property
     def rise(self) -> int | None:
@@ -81,6 +85,7 @@ class _Rehearsal:
             slots = tuple(slot for it in outcome.effects if it.call == "free" for slot in it.slots)
             after = outcome.sizes.get("available_size")
             told = _Told(operation, outcome, before, after, slots, self._times_told - said)
+            told.node, told.inside = _node_of(self.adapter, number, operation)
             self.told.append(told)
             for look in _LOOKS:
                 found = look(self, told)
@@ -108,6 +113,21 @@ class _Rehearsal:
         written = method if isinstance(self.adapter, SlotCalls) or method == "sizes" else f"do_{method}"
         place = f"{written}{place_of(self.adapter, written)}"
         return AdapterError(self.adapter.name, f"{place}: {problem} ({where}, with {self.adapter.config})")
+
+
+def _node_of(adapter: Adapter, number: int, operation: Operation) -> tuple[object, tuple[object, ...]]:
+    """Return the node that a step gave, and what is in it: a container, or an object of the adapter's."""
+    if not isinstance(adapter, PrefixAdapter) or not isinstance(operation, ops.Match | ops.Insert):
+        return None, ()
+    with suppress(ProgramError):  # a step that failed gave none
+        node = adapter.node_of(number)
+        if isinstance(node, list | deque | set):
+            return node, (*node,)
+        if isinstance(node, dict):
+            return node, (*node, *node.values())
+        if type(node).__module__ == type(adapter).__module__ and hasattr(node, "__dict__"):
+            return node, (*vars(node).values(),)
+    return None, ()
 
 
 def _size_of(adapter: Adapter, key: str) -> int:
@@ -320,6 +340,25 @@ def _root_is_nothing(rehearsal: _Rehearsal, told: _Told) -> _Found:
     )
 
 
+def _node_is_used_again(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find one object for the nodes of two keys that share nothing, with something else in it each time."""
+    operation, page = told.operation, rehearsal.page
+    if not isinstance(operation, ops.Match | ops.Insert) or told.node is None:
+        return None
+    for before in rehearsal.told[_COUNT_OF_FIRST:-1]:
+        result = before.outcome.result, told.outcome.result
+        if before.node is not told.node or type(before.operation) is not type(operation):
+            continue
+        if not all(isinstance(it, out.Inserted) or len(getattr(it, "slots", ())) == page for it in result):
+            continue
+        if [*map(id, before.inside)] != [*map(id, told.inside)]:
+            return name_of(type(operation)), (
+                f"returned the same {type(told.node).__name__} as the node of two keys, with something else"
+                " in it the second time; who locks the first of them then holds the second: return a new one"
+            )
+    return None
+
+
 def _capacity(adapter: Adapter) -> int:
     if adapter.kind == "slots":
         return _size_of(adapter, "pages") * _size_of(adapter, "page_size")
@@ -367,6 +406,7 @@ _LOOKS: tuple[Callable[[_Rehearsal, _Told], _Found], ...] = (
     _root_is_nothing,
     _sizes_are_of_pages,
     _counts_are_of_pages,
+    _node_is_used_again,
 )
 
 
@@ -406,6 +446,15 @@ def _prefix_steps(page: int, capacity: int) -> Iterator[Operation]:
     yield ops.Lock(17)
     yield ops.Unlock(18)
     yield ops.Alloc(capacity + page)
+    for number, first in ((21, 31), (24, 41)):  # as of `_COUNT_OF_FIRST`
+        key = Key(tuple(range(first, first + page)))
+        yield ops.Alloc(page)
+        yield ops.Insert(key, (Span(number, 0, page),))
+        yield ops.Match(key)
+
+
+_COUNT_OF_FIRST = 20
+"""Steps of `_prefix_steps` before the last keys, which are cached side by side."""
 
 
 def rehearse(adapter: Adapter) -> None:

@@ -104,6 +104,8 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "no slots: []",
     ),
     "RootIsNone": ("lock", "raised TypeError", "of a match that found nothing, which is None", "as its root"),
+    "MatchUsesItsNodeAgain": ("match", "returned the same list as the node of two keys", "return a new one"),
+    "InsertUsesItsNodeAgain": ("insert", "returned the same Handle as the node of two keys"),
     "Bare": ("do_evict", "available_size rose by 2", 'add Effect("free", slots) to the effects of evict'),
     "LockTakesAnother": ("lock", "'int' object has no attribute 'add'"),
     "SizesNeverChange": (
@@ -221,7 +223,7 @@ def test_a_watch_that_cannot_be_says_where_it_stands_and_what_to_do_instead(name
     assert "first_adapters.py, line " in failure.message
 
 
-@pytest.mark.parametrize("name", ["Right", "Watches", "Tensors", "Slots", "TellsItsSizeOnly"])
+@pytest.mark.parametrize("name", ["Right", "NodesOfLists", "Watches", "Tensors", "Slots", "TellsItsSizeOnly"])
 def test_a_right_first_adapter_holds(name: str) -> None:
     """In lists, tensors and numbers of NumPy, with holds that have no tokens, and with those that have."""
     plan = VerifyPlan((find_adapter(f"first_adapters:{name}"),), (), DEV, 0, 8, 0)
