@@ -7,7 +7,7 @@ words for the other half. They follow "the adapter".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ _OF_SLOTS = frozenset(["A2", "R4", "R5", "R9", "X7"])
 """Laws that are about what goes back to a pool, and who has it."""
 
 
-def find_doubt(history: History, violation: InvariantViolation) -> str:
+def find_doubt(history: History, violation: InvariantViolation, broken: Collection[str] = ()) -> str:
     """Say which mistake of the adapter would look the same; nothing where none is known, or it is ours.
 
     Parameters
@@ -33,13 +33,15 @@ def find_doubt(history: History, violation: InvariantViolation) -> str:
         A program that breaks a law at its last step.
     violation : InvariantViolation
         The law, and what was looked at.
+    broken : collection of str
+        All laws that programs of the same search break: one mistake may be behind several of them.
     """
     if ":" not in history.header.adapter or not history.steps:
         return ""
     last = history.steps[-1]
     if last.outcome is None:
         return ""
-    seen = _Seen(history, last.operation, last.outcome, violation)
+    seen = _Seen(history, last.operation, last.outcome, violation, broken)
     return next((words for ask in _DOUBTS if (words := ask(seen))), "")
 
 
@@ -51,6 +53,7 @@ class _Seen:
     operation: Operation
     outcome: Outcome
     violation: InvariantViolation
+    broken: Collection[str]
 
     @property
     def law(self) -> str:
@@ -93,6 +96,13 @@ class _Seen:
         with suppress(TypeError, ValueError):
             return int(self.violation.observed or "") - int((self.violation.expected or "").lstrip(">= "))
         return 0
+
+    @property
+    def is_of_half_pages(self) -> bool:
+        """Whether a size is of no whole pages."""
+        with suppress(TypeError, ValueError):
+            return self.page > 1 and int(self.violation.observed or "") % self.page > 0
+        return False
 
     @property
     def tell(self) -> str:
@@ -211,7 +221,7 @@ def _of_evictions(seen: _Seen) -> str:
         words = _compare(count, told, rise, seen.tell)
         if words and count > told and _is_prolonged(seen.history):
             words += f". Or it {_NEW_ONLY}"
-        if words and not told and any(isinstance(it.operation, ops.Reset) for it in seen.history.steps):
+        if words and not told and _is_reset(seen.history):
             words += ". Or it makes the pool anew in reset, of which a watch sees nothing"
         if words:
             return words
@@ -299,12 +309,26 @@ def _of_inserts(seen: _Seen) -> str:
 
 # -- keys and holds ------------------------------------------------------------------------------------------
 def _of_keys(seen: _Seen) -> str:
-    """Take keys that meet for keys without their namespaces."""
-    operations = [step.operation for step in seen.history.steps]
-    keys = [it.key for it in operations if isinstance(it, ops.Match | ops.Insert)]
-    if seen.law != "K1" or all(key.extra_key is None for key in keys):
+    """Take keys that meet for keys without their namespaces; behind a reset it may be what that has left."""
+    if seen.law != "K1" or not _has_namespaces(seen) or _is_reset(seen.history):
         return ""
     return "claims extra_key, and does not pass key.extra_key on in match and insert"
+
+
+def _of_namespaces(seen: _Seen) -> str:
+    """Take what is not found, or not held, for keys whose namespaces are dropped: K1 is broken as well."""
+    if "K1" not in seen.broken or seen.law not in ("R2", "R3", "R6", "R7") or not _has_namespaces(seen):
+        return ""
+    return "drops key.extra_key somewhere in match or insert, which breaks K1 as well: mend that first"
+
+
+def _has_namespaces(seen: _Seen) -> bool:
+    operations = [step.operation for step in seen.history.steps]
+    return any(it.key.extra_key is not None for it in operations if isinstance(it, ops.Match | ops.Insert))
+
+
+def _is_reset(history: History) -> bool:
+    return any(isinstance(step.operation, ops.Reset) for step in history.steps)
 
 
 _ORDER = "changes the order of slots in match or insert, or leaves some out: one for each token, in order"
@@ -356,7 +380,7 @@ def _of_holds(seen: _Seen) -> str:
             "holds nothing in lock, or not the node and all above it; or insert and match return another node"
             " than the end of what they found"
         )
-    elif isinstance(operation, ops.Match | ops.Insert) and seen.page > 1:
+    elif isinstance(operation, ops.Match | ops.Insert) and seen.is_of_half_pages:
         words = _no_such_page(seen.page)
     else:
         return ""
@@ -400,6 +424,7 @@ def _of_containers(seen: _Seen) -> str:
 
 
 _DOUBTS: tuple[Callable[[_Seen], str], ...] = (
+    _of_namespaces,
     _of_errors,
     _of_first_slots,
     _of_first_size,

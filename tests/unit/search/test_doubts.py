@@ -153,6 +153,49 @@ def test_a_cache_of_blocks_is_told_what_its_adapter_does(
     assert words in find_doubt(History(header, steps), violation)
 
 
+FOUND = Outcome(out.Matched((2, 3), 2))
+NAMED = [Step(1, ops.Match(Key((7, 7), extra_key="a")), FOUND)]
+KEPT = [Step(1, ops.Reset(), Outcome(out.Done())), Step(2, ops.Match(Key((7, 7), extra_key="a")), FOUND)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "law", "looked", "broken", "words"),
+    [
+        (
+            NAMED,
+            "K1",
+            "slots that match (7, 7)",
+            "K1",
+            "claims extra_key, and does not pass key.extra_key on",
+        ),
+        (KEPT, "K1", "slots that match (7, 7)", "K1", ""),
+        (NAMED, "R7", "evictable_size", "K1 R7", "drops key.extra_key somewhere in match or insert"),
+        (NAMED, "R7", "evictable_size", "R7", "takes a hold elsewhere than in lock"),
+        (HELD[:1], "R7", "evictable_size", "K1 R7", "takes a hold elsewhere than in lock"),
+    ],
+    ids=["meet", "kept by a reset", "beside K1", "alone", "without namespaces"],
+)
+def test_a_dropped_namespace_is_named_where_the_program_has_one(
+    steps: list[Step], law: str, looked: str, broken: str, words: str
+) -> None:
+    """Beside K1 other laws break by the same mistake, and behind a reset it is none."""
+    header = Header(
+        "mine:Cache", "prefix", {"page_size": 1, "pool": "token", "slots": 8}, ("pool", "extra_key")
+    )
+    violation = InvariantViolation(law, looked, expected="2", observed="0")
+    doubt = find_doubt(History(header, steps), violation, broken.split())
+    assert words in doubt
+    assert bool(words) == bool(doubt)
+
+
+@pytest.mark.parametrize(("observed", "is_said"), [("1", True), ("2", False)])
+def test_another_page_size_is_named_where_a_size_is_of_no_whole_pages(observed: str, is_said: bool) -> None:
+    """What is missing in whole pages was not held, or freed."""
+    header = Header("mine:Cache", "prefix", {"page_size": 2, "pool": "token", "slots": 8}, ("pool",))
+    violation = InvariantViolation("R7", "evictable_size", expected="0", observed=observed)
+    assert ("knows nothing of" in find_doubt(History(header, HELD[:1]), violation)) is is_said
+
+
 def doubts_of(place: str, seed: int = 0) -> set[str]:
     """Search from a seed, and return what is said beside each violation; there is one at least."""
     made = load_class(find_adapter(place))
