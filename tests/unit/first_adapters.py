@@ -453,6 +453,10 @@ class InsertReturnsPages(Right):
         return known // self.page_size, node
 
 
+class InsertReturnsPagesOfFour(InsertReturnsPages):
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"page_size": 4, "pool": "token", "slots": 48},)
+
+
 class EvictReturnsWhetherItDid(Right):
     def evict(self, tokens: int) -> Any:
         return self.gave_back(self.cache.evict(tokens)) > 0

@@ -251,12 +251,29 @@ def _pages_were_found(rehearsal: _Rehearsal, told: _Told) -> _Found:
             " each token: self.slots_of(pages)"
         )
     is_known = len(rehearsal.told) == 5 and rehearsal.slots_of(3) == given
-    if isinstance(result, out.Inserted) and is_known and result.prefix_len * page == len(given):
-        return "insert", (
-            f"returned {result.prefix_len} for a key of {len(given)} tokens that are all cached; it must"
-            " return how many tokens it had, not pages: multiply by self.page_size"
-        )
-    return None
+    return _insert_counts_pages(rehearsal, told, len(given)) if is_known else None
+
+
+def _insert_counts_pages(rehearsal: _Rehearsal, told: _Told, length: int) -> _Found:
+    """Find pages counted in an insert of a key that is cached, where tokens without the last page differ."""
+    result, page = told.outcome.result, rehearsal.page
+    if not isinstance(result, out.Inserted) or result.prefix_len * page != length:
+        return None
+    if result.prefix_len + page == length:
+        return None
+    return "insert", (
+        f"returned {result.prefix_len} for a key of {length} tokens that are all cached; it must return how"
+        " many tokens it had, not pages: multiply by self.page_size"
+    )
+
+
+def _pages_were_counted_again(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find the same where a key of one page is inserted again: of two pages of two nobody can tell."""
+    number, page = len(rehearsal.told), rehearsal.page
+    is_again = number in (_COUNT_OF_FIRST + 5, _COUNT_OF_FIRST + 11)
+    if page < 2 or not is_again or rehearsal.slots_of(number - 2) != rehearsal.slots_of(number - 4):
+        return None
+    return _insert_counts_pages(rehearsal, told, page)
 
 
 def _callers_slots_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
@@ -349,6 +366,8 @@ def _node_is_used_again(rehearsal: _Rehearsal, told: _Told) -> _Found:
         result = before.outcome.result, told.outcome.result
         if before.node is not told.node or type(before.operation) is not type(operation):
             continue
+        if before.operation.key == operation.key:
+            continue
         if not all(isinstance(it, out.Inserted) or len(getattr(it, "slots", ())) == page for it in result):
             continue
         if [*map(id, before.inside)] != [*map(id, told.inside)]:
@@ -400,6 +419,7 @@ _LOOKS: tuple[Callable[[_Rehearsal, _Told], _Found], ...] = (
     _pages_were_told,
     _a_part_was_told,
     _pages_were_found,
+    _pages_were_counted_again,
     _callers_slots_were_told,
     _insert_counts_afterwards,
     _alloc_has_another_form,
@@ -446,11 +466,14 @@ def _prefix_steps(page: int, capacity: int) -> Iterator[Operation]:
     yield ops.Lock(17)
     yield ops.Unlock(18)
     yield ops.Alloc(capacity + page)
-    for number, first in ((21, 31), (24, 41)):  # as of `_COUNT_OF_FIRST`
+    for number, first in ((_COUNT_OF_FIRST, 31), (_COUNT_OF_FIRST + 6, 41)):
         key = Key(tuple(range(first, first + page)))
         yield ops.Alloc(page)
-        yield ops.Insert(key, (Span(number, 0, page),))
+        yield ops.Insert(key, (Span(number + 1, 0, page),))
         yield ops.Match(key)
+        yield ops.Alloc(page)
+        yield ops.Insert(key, (Span(number + 4, 0, page),))
+        yield ops.Free((Span(number + 4, 0, page),))
 
 
 _COUNT_OF_FIRST = 20

@@ -307,6 +307,13 @@ def _of_inserts(seen: _Seen) -> str:
     return ""
 
 
+def _of_known(seen: _Seen) -> str:
+    """Take a page too few that an insert knew for one that the model is left to compute."""
+    if seen.law != "R3" or seen.looked != "prefix_len of an insert" or seen.surplus != -(seen.page or 1):
+        return ""
+    return "leaves the last page out of what insert returns, such as for a token that the model computes anew"
+
+
 # -- keys and holds ------------------------------------------------------------------------------------------
 def _of_keys(seen: _Seen) -> str:
     """Take keys that meet for keys without their namespaces; behind a reset it may be what that has left."""
@@ -382,6 +389,8 @@ def _of_holds(seen: _Seen) -> str:
         )
     elif isinstance(operation, ops.Match | ops.Insert) and seen.is_of_half_pages:
         words = _no_such_page(seen.page)
+    elif isinstance(operation, ops.Insert):
+        words = "gives up in insert slots that it does not take, which others hold"
     else:
         return ""
     return words if not is_size else f"{words}. Or it counts {seen.looked} otherwise than the class does"
@@ -434,6 +443,7 @@ _DOUBTS: tuple[Callable[[_Seen], str], ...] = (
     _of_evictions,
     _of_resets,
     _of_inserts,
+    _of_known,
     _of_keys,
     _of_matches,
     _of_holds,

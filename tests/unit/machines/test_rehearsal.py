@@ -64,7 +64,12 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "EvictReturnsSlots": ("evict", "evict returned [2, 1]; it must return how many tokens went"),
     "EvictReturnsPagesWatched": ("evict", "returned 2, and 4 slots were given back; the count is of tokens"),
     "MatchReturnsPages": ("match", "for 4 tokens, which are pages", "self.slots_of(pages)"),
-    "InsertReturnsPages": ("insert", "returned 2 for a key of 4 tokens", "multiply by self.page_size"),
+    "InsertReturnsPages": ("insert", "returned 1 for a key of 2 tokens", "multiply by self.page_size"),
+    "InsertReturnsPagesOfFour": (
+        "insert",
+        "returned 2 for a key of 8 tokens",
+        "multiply by self.page_size",
+    ),
     "EvictReturnsPages": (
         "evict",
         "returned 2, and 4 slots were given back",
