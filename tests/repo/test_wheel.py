@@ -33,16 +33,7 @@ def test_the_wheel_carries_every_module_types_and_licence(wheel: zipfile.ZipFile
     source = ROOT / "src"
     assert {str(path.relative_to(source)) for path in source.rglob("*.py")} <= files
     assert "pymllm/py.typed" in files
-    assert {Path(name).suffix for name in files} <= {
-        "",
-        ".py",
-        ".typed",
-        ".toml",
-        ".txt",
-        ".html",
-        ".css",
-        ".js",
-    }
+    assert not {Path(name).suffix for name in files} & {".cpp", ".h", ".go"}
     templates = source / "pymllm" / "report" / "templates"
     assert {str(path.relative_to(source)) for path in templates.iterdir()} <= files
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in files)

@@ -298,6 +298,76 @@ class TellsTwice(Watches):
         return self.gave_back(self.cache.evict(tokens))
 
 
+class TellsInACallback(Right):
+    """What the cache forgets is told at once, and told again as `evict` and `reset` return."""
+
+    def begin(self) -> None:
+        super().begin()
+        forget = self.cache.forget
+
+        def forget_and_tell(count: int) -> list[int]:
+            gone = forget(count)
+            self.gave_back(gone)
+            return gone
+
+        self.cache.forget = forget_and_tell  # type: ignore[method-assign]
+
+
+class ResetTellsTwice(TellsInACallback):
+    def evict(self, tokens: int) -> Any:
+        return len(self.cache.evict(tokens))
+
+
+class NodesOfLists(Right):
+    """Makes no mistake; a node is a list, a new one each time."""
+
+    def match(self, key: Key) -> Any:
+        slots, node = super().match(key)
+        return slots, [*node]
+
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        known, node = super().insert(key, slots)
+        return known, [*node]
+
+    def lock(self, node: Any) -> Any:
+        return super().lock(tuple(node))
+
+    def unlock(self, node: Any, token: Any) -> None:
+        super().unlock(tuple(node), token)
+
+
+class MatchUsesItsNodeAgain(NodesOfLists):
+    def begin(self) -> None:
+        super().begin()
+        self.node: list[int] = []
+
+    def match(self, key: Key) -> Any:
+        slots, self.node[:] = super().match(key)
+        return slots, self.node
+
+
+class InsertUsesItsNodeAgain(NodesOfLists):
+    def begin(self) -> None:
+        super().begin()
+        self.node = Handle()
+
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        known, self.node.tokens = super().insert(key, slots)
+        return known, self.node
+
+    def lock(self, node: Any) -> Any:
+        return super().lock(node.tokens if isinstance(node, Handle) else node)
+
+    def unlock(self, node: Any, token: Any) -> None:
+        super().unlock(node.tokens if isinstance(node, Handle) else node, token)
+
+
+class Handle:
+    """What an adapter itself makes of tokens."""
+
+    tokens: Sequence[int] = ()
+
+
 class TellsTheFirst(Right):
     """Only the first of several slots that go back are told."""
 
@@ -413,6 +483,10 @@ class InsertReturnsPages(Right):
     def insert(self, key: Key, slots: list[int]) -> Any:
         known, node = super().insert(key, slots)
         return known // self.page_size, node
+
+
+class InsertReturnsPagesOfFour(InsertReturnsPages):
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"page_size": 4, "pool": "token", "slots": 48},)
 
 
 class EvictReturnsWhetherItDid(Right):
@@ -546,6 +620,24 @@ class SizesWithPadding(Right):
 
     def sizes(self) -> Any:
         return {"available_size": len(self.cache.pool.slots) + self.page_size}
+
+
+class CachedWithPadding(Right):
+    """Takes the first page for one that is cached."""
+
+    def sizes(self) -> Any:
+        cached = (len(self.cache.pages) + 1) * self.page_size
+        return {**super().sizes(), "total_size": cached}
+
+
+class BlocksWithDummy(Blocks):
+    """Counts the block that nobody gets."""
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = Blocks.CONFIGURATIONS[-1:]
+
+    def sizes(self) -> Any:
+        sizes = super().sizes()
+        return {**sizes, "pool_avail": sizes["pool_avail"] + 1}
 
 
 class SizesOfAnotherName(Right):

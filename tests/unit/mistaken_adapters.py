@@ -210,3 +210,24 @@ class ClearsNothing(Slots):
     def clear(self) -> None:
         if not hasattr(self, "pool"):
             super().clear()
+
+
+class InsertRaises(Held):
+    """Asks for something that is not promised."""
+
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        assert len(slots) < 5
+        return super().insert(key, slots)
+
+
+class InsertLeavesAToken(Held):
+    """Says of a key that is all cached what its request may use: a token is computed anew."""
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"page_size": 2, "pool": "token", "slots": 16},)
+
+    def sizes(self) -> Any:
+        return {"available_size": len(self.cache.pool.slots)}
+
+    def insert(self, key: Key, slots: list[int]) -> Any:
+        known, node = super().insert(key, slots)
+        return min(known, self.whole(max(len(key.tokens) - 1, 0))), node

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from pymllm.adapters.registry import adapters, find_adapter, plugin_problems
+from pymllm.search.foreign_source import digest_adapter
 from pymllm_peers import ADAPTERS
 
 ROOT = Path(__file__).parents[3]
@@ -20,6 +21,11 @@ def test_all_are_found_by_the_entry_point() -> None:
     names = [entry.name for entry in adapters()]
     begin = names.index(ADAPTERS[0].name)
     assert names[begin : begin + len(ADAPTERS)] == [entry.name for entry in ADAPTERS]
+
+
+def test_a_change_of_an_adapter_makes_other_runs_of_a_campaign() -> None:
+    """X3: its source is anybody's, and no version of pymllm tells of it."""
+    assert digest_adapter("sglang-radix") not in ("", digest_adapter("vllm-blocks"))
 
 
 def test_a_package_that_is_missing_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from operator import index
 from typing import Any, ClassVar, Protocol
 
+from pymllm.adapters.error_lines import line_of, own_line_of
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.history.asked import find_wrong_limit
 from pymllm.history.claims import CAPABILITIES as CAPABILITIES
@@ -127,10 +128,15 @@ class BaseAdapter:
         except Exception as error:
             kinds = type(error).__mro__
             named = next((self.REFUSALS[kind] for kind in kinds if kind in self.REFUSALS), kinds[0].__name__)
-            result = Failed(named, _words_of(error))
+            result = Failed(named, (_words_of(error) + self._line_of(error)).lstrip())
         if isinstance(result, _GIVES):
             self._given[step] = result.slots
         return Outcome(result, tuple(self.effects), _read_sizes(self, self.sizes()))
+
+    def _line_of(self, error: Exception) -> str:
+        """Say in which line of a stranger's an error was raised; nothing where it is this package's own."""
+        is_ours = type(self).__module__.startswith("pymllm.")
+        return f" ({line_of(error)})" if not is_ours and own_line_of(error) else ""
 
     def number(self, key: str) -> int:
         """Return a number of the configuration; `ValueError` if it is none."""

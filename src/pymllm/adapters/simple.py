@@ -9,6 +9,7 @@ operation, as in any `pymllm.adapters.base.BaseAdapter`.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import index
@@ -69,6 +70,8 @@ def _known_and_node(answer: Any) -> tuple[int, Any]:
     return _count(known), node
 
 
+_LATELY = 16
+"""Calls of `PrefixAdapter.gave_back` that are kept: more than there are pages in the steps of a rehearsal."""
 _NO_NODE = object()
 """Stands for the node of an insert that gave none; of a cache without nodes ``None`` is one that is held."""
 
@@ -148,6 +151,7 @@ class SlotCalls(BaseAdapter):
         self._kept_numbers = KeptNumbers()
         self.calls = CallRecorder(lambda effect: self.effects.append(effect), self._kept_numbers.lend)
         self.times_told = 0  # how often it said itself what was given back, be it nothing
+        self.told_lately: deque[tuple[str, tuple[int, ...]]] = deque(maxlen=_LATELY)  # from which line, what
 
     @property
     def can_tell(self) -> bool:
@@ -306,21 +310,22 @@ class PrefixAdapter(SlotCalls):
         which is watched, has just told of the same slots.
         """
         caller = sys._getframe(1)
-        line = f"(line {caller.f_lineno} of {caller.f_code.co_filename})"
+        line = f"line {caller.f_lineno} of {caller.f_code.co_filename}"
         try:
             freed = _listed(slots)
         except (TypeError, ValueError):
             raise AdapterError(
                 self.name,
                 f"gave_back({shown(slots)}): slots are asked for, in a list or a tensor; their count is what"
-                f" it returns {line}",
+                f" it returns ({line})",
             ) from None
         self.times_told += 1
+        self.told_lately.append((line, freed))
         if freed and self.calls.is_watching and Effect("free", freed) in self.effects:
             raise AdapterError(
                 self.name,
                 f"gave_back({cut(str([*freed]))}) says what calls.watch has seen already; leave one of the"
-                f" two away {line}",
+                f" two away ({line})",
             )
         self.effects += [Effect("free", freed)] if freed else []
         return len(freed)

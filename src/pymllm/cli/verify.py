@@ -349,7 +349,7 @@ def make_text(document: VerifyDocument, *, verbose: bool = False, earlier: Seque
         elif unmet:
             parts.append(f"--verbose names the {'one' if unmet == 1 else unmet} that no program reached")
     if laws:
-        parts += ["", make_legend(_legend(it, laws))]
+        parts += ["", make_legend(_legend(it, laws, verbose=verbose))]
     if verbose:
         parts += ["", _count_table(it.goals)]
         for adapter in (adapter for adapter in it.adapters if adapter.machines):
@@ -497,14 +497,18 @@ def name_laws(ids: Sequence[str]) -> str:
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _legend(document: VerifyDocument, laws: Iterable[LawRow]) -> dict[str, str]:
+def _legend(document: VerifyDocument, laws: Sequence[LawRow], *, verbose: bool) -> dict[str, str]:
     """Explain the words that the tables have."""
+    looked = [law.id for law in laws if verbose and law.verdict is Verdict.NOT_CLAIMED and law.walks]
+    only_broken = (
+        f"; {name_laws(looked)}, not claimed: a walk can break it, and proves nothing" if looked else ""
+    )
     verdicts = {law.verdict for law in laws}
     broke = "; 3 of 800: 3 tests of 800 broke the law" if Verdict.VIOLATED in verdicts else ""
     return {
         **{WORDS[verdict]: meaning for verdict, meaning in MEANINGS.items() if verdict in verdicts},
         "tests": f"how often a program tested the law{broke}",
-        "walks": "how often the adapter checked the law on its own data; - for never",
+        "walks": f"how often the adapter checked the law on its own data; - for never{only_broken}",
         "adapters": "how many have this verdict",
         **({"limits: ...": LIMITED} if any(law.limits for law in laws) else {}),
         **({BUT.strip(): BUT_FOR} if document.deviations else {}),

@@ -235,7 +235,12 @@ class ActingMachine(RuleBasedStateMachine):
         self._refuses_all = self.capabilities.issuperset(REFUSALS)
         self.can_fail = "faults" in self.capabilities  # calls can be let fail
         with self.passing_over():
-            self.begin()
+            try:
+                self.begin()
+            except InvariantViolation:
+                if self.passed_over is None:  # nobody tears down what could not be made
+                    self.teardown()
+                raise
 
     @classmethod
     def make_adapter(cls) -> Adapter:

@@ -8,17 +8,15 @@ somebody's own tests, an interrupt is the user's, and what a test framework rais
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from pymllm.adapters.base import Adapter, AdapterClass, place_of
 from pymllm.adapters.entry import AdapterEntry
+from pymllm.adapters.error_lines import line_of
 from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
 from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError
 from pymllm.history.config_limits import check_config
@@ -186,31 +184,6 @@ def describe_error(error: BaseException) -> str:
     except Exception:  # a stranger's class may say so in code that fails, too
         words = ", which cannot be put into words"
     return f"{type(error).__name__}{words} ({line_of(error)})"
-
-
-_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
-
-
-def line_of(error: BaseException) -> str:
-    """Name the line that raised an error, behind the stranger's line that we called and that led there."""
-    *_, (frame, number) = traceback.walk_tb(error.__traceback__)
-    inner = f"line {number} of {frame.f_code.co_filename}"
-    own = own_line_of(error) or inner
-    return own if own == inner else f"{own}, from there {inner}"
-
-
-def own_line_of(error: BaseException) -> str:
-    """Name the last line of the stranger's object, or file, that we called; nothing if none was reached."""
-    places = [
-        (frame.f_code.co_filename, frame.f_locals.get("self"), number)
-        for frame, number in traceback.walk_tb(error.__traceback__)
-        if not frame.f_code.co_filename.startswith((_PACKAGE, "<"))
-    ]
-    if not places:
-        return ""
-    file, called, _ = places[0]
-    last = [number for name, owner, number in places if name == file and owner is called][-1]
-    return f"line {last} of {file}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,36 +12,75 @@ from pymllm.machines.adapter_calls import answer_of
 from pymllm.work.time_limit import AdapterCall
 
 
-def demand_first_sizes(adapter: Adapter, capacity: int, page: int) -> None:
+def demand_first_sizes(adapter: Adapter, capacity: int, page: int) -> AdapterError | None:
     """Refuse sizes of a new adapter that are not its configuration's; `AdapterError` names the first.
 
-    Free slots that are too many, or counted in pages, show by what is handed out, and are told of there.
+    What a few steps may tell of with better words is returned, to be raised behind them: slots that are too
+    many show by what is handed out, and so do sizes in pages.
 
     Parameters
     ----------
     adapter : Adapter
         It has carried nothing out; one that tells its sizes by outcomes only is left alone.
     capacity : int
-        Slots or rows of its configuration; 0 where that does not say.
+        Slots, rows or blocks of its configuration; 0 where that does not say.
     page : int
-        Slots per page; 0 for rows.
+        Slots per page; 0 for rows and blocks.
     """
     if not isinstance(adapter, BaseAdapter) or not capacity:
-        return
+        return None
     sizes = answer_of(AdapterCall(adapter.name, adapter.sizes, lambda: "sizes before the first step"))
     if type(sizes) is not dict:  # refused with better words at the first step
-        return
-    for name in ("available_size",) if page else ("size", "available_size"):
+        return None
+    for name in _OF_ALL[adapter.kind]:
         told = sizes.get(name)
         if type(told) is not int or told == capacity:
             continue
-        if page and (told > capacity or told * page == capacity):
-            continue
-        asked = f"{capacity // page} pages of {page}, {capacity} slots" if page else f"{capacity} rows"
-        padding = "page" if page else "row"
-        raise AdapterError(
-            adapter.name,
-            f"sizes{place_of(adapter, 'sizes')}: {name} is {told} before the first step; this configuration"
-            f" has {asked}, and {padding} 0 on top for padding: build it so, or correct sizes()"
-            f" (with {adapter.config})",
+        asked, padding = _asked(adapter.kind, capacity, page)
+        counted = f"; is {padding} counted?" if told == capacity + (page or 1) else ""
+        fault = _fault(
+            adapter,
+            f"{name} is {told} before the first step; this configuration has {asked}, and {padding} on top:"
+            f" build it so, or correct sizes(){counted}",
         )
+        if page and (told > capacity or told * page == capacity):
+            return fault
+        raise fault
+    for name in _OF_CACHED.get(adapter.kind, ()):
+        told = sizes.get(name)
+        if type(told) is int and told:
+            padding = _asked(adapter.kind, capacity, page)[1]
+            counted = f"; is {padding} counted?" if told == (page or 1) else ""
+            return _fault(
+                adapter,
+                f"{name} is {told} before the first step; nothing is cached then, in a cache that is made"
+                f" anew with each adapter, so it must be 0: correct sizes(){counted}",
+            )
+    return None
+
+
+_OF_ALL = {
+    "rows": ("size", "available_size"),
+    "slots": ("available_size",),
+    "prefix": ("available_size",),
+    "blocks": ("pool_avail",),
+}
+"""Sizes that are the whole pool's at first, by kind."""
+_OF_CACHED = {
+    "prefix": ("total_size", "evictable_size", "protected_size"),
+    "blocks": ("evictable_blocks",),
+}
+"""Sizes that are 0 at first."""
+
+
+def _asked(kind: str, capacity: int, page: int) -> tuple[str, str]:
+    """Say what a configuration has, and what comes on top of it."""
+    if kind == "blocks":
+        return f"{capacity} blocks", "the dummy (null) block"
+    if kind == "rows":
+        return f"{capacity} rows", "row 0 (padding)"
+    return f"{capacity // page} pages of {page}, {capacity} slots", "page 0 (padding)"
+
+
+def _fault(adapter: Adapter, words: str) -> AdapterError:
+    return AdapterError(adapter.name, f"sizes{place_of(adapter, 'sizes')}: {words} (with {adapter.config})")

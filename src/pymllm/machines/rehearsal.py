@@ -15,7 +15,9 @@ round up for it. No answer tells the two apart: the search calls it a violation,
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pymllm.adapters.base import Adapter, place_of
@@ -40,7 +42,9 @@ class _Told:
     before: int | None  # free slots before and after it, as far as sizes tell
     after: int | None
     slots: tuple[int, ...]  # that went back by an effect
-    is_silent: bool  # whether the adapter said nothing itself, not even that nothing went back
+    sayings: int  # how often the adapter itself said what went back, be it nothing
+    node: object = None  # what a match or an insert gave, if it can change, and what was in it
+    inside: tuple[object, ...] = ()
 
     @property
     def rise(self) -> int | None:
@@ -90,7 +94,8 @@ class _Rehearsal:
             before = self.told[-1].after if self.told else None
             slots = tuple(slot for it in outcome.effects if it.call == "free" for slot in it.slots)
             after = outcome.sizes.get("available_size")
-            told = _Told(operation, outcome, before, after, slots, self._times_told == said)
+            told = _Told(operation, outcome, before, after, slots, self._times_told - said)
+            told.node, told.inside = _node_of(self.adapter, number, operation)
             self.told.append(told)
             for look in _LOOKS:
                 found = look(self, told)
@@ -120,6 +125,21 @@ class _Rehearsal:
         return AdapterError(self.adapter.name, f"{place}: {problem} ({where}, with {self.adapter.config})")
 
 
+def _node_of(adapter: Adapter, number: int, operation: Operation) -> tuple[object, tuple[object, ...]]:
+    """Return the node that a step gave, and what is in it: a container, or an object of the adapter's."""
+    if not isinstance(adapter, PrefixAdapter) or not isinstance(operation, ops.Match | ops.Insert):
+        return None, ()
+    with suppress(ProgramError):  # a step that failed gave none
+        node = adapter.node_of(number)
+        if isinstance(node, list | deque | set):
+            return node, (*node,)
+        if isinstance(node, dict):
+            return node, (*node, *node.values())
+        if type(node).__module__ == type(adapter).__module__ and hasattr(node, "__dict__"):
+            return node, (*vars(node).values(),)
+    return None, ()
+
+
 def _size_of(adapter: Adapter, key: str) -> int:
     value = adapter.config.get(key)
     return value if type(value) is int and value > 0 else 0
@@ -144,7 +164,7 @@ def _nothing_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
     """Find slots that went back to the pool, or are said to have gone, without an effect."""
     method = _GIVES_BACK.get(type(told.operation))
     result, rise = told.outcome.result, told.rise or 0
-    if method is None or told.slots or not told.is_silent or isinstance(result, out.Failed):
+    if method is None or told.slots or told.sayings or isinstance(result, out.Failed):
         return None
     if rise > 0:
         seen = f"available_size rose by {rise}, and your adapter told of no slot given back"
@@ -180,6 +200,23 @@ def _a_part_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
         f"returned {result.full}, by which available_size rose, and your adapter told of {len(told.slots)}"
         f" given back, {told.slots}: it must tell of each slot"
     )
+
+
+def _slots_were_told_twice(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find slots that two lines of an adapter told of in one call, and that went back once."""
+    method, adapter = _GIVES_BACK.get(type(told.operation)), rehearsal.adapter
+    if method is None or not isinstance(adapter, SlotCalls) or told.rise not in (len({*told.slots}), None):
+        return None
+    first: dict[int, str] = {}
+    for line, slots in [*adapter.told_lately][-told.sayings :] if told.sayings else ():
+        other = next((first[slot] for slot in slots if first.get(slot, line) != line), None)
+        if other is not None:
+            return method, (
+                f"told of the same slot twice, {told.slots}: in {other}, and again in {line}; an effect is"
+                " told once: leave one of the two away"
+            )
+        first.update(dict.fromkeys(slots, line))
+    return None
 
 
 def _cached_at_reset(rehearsal: _Rehearsal) -> int:
@@ -224,12 +261,29 @@ def _pages_were_found(rehearsal: _Rehearsal, told: _Told) -> _Found:
             " each token: self.slots_of(pages)"
         )
     is_known = len(rehearsal.told) == 5 and rehearsal.slots_of(3) == given
-    if isinstance(result, out.Inserted) and is_known and result.prefix_len * page == len(given):
-        return "insert", (
-            f"returned {result.prefix_len} for a key of {len(given)} tokens that are all cached; it must"
-            " return how many tokens it had, not pages: multiply by self.page_size"
-        )
-    return None
+    return _insert_counts_pages(rehearsal, told, len(given)) if is_known else None
+
+
+def _insert_counts_pages(rehearsal: _Rehearsal, told: _Told, length: int) -> _Found:
+    """Find pages counted in an insert of a key that is cached, where tokens without the last page differ."""
+    result, page = told.outcome.result, rehearsal.page
+    if not isinstance(result, out.Inserted) or result.prefix_len * page != length:
+        return None
+    if result.prefix_len + page == length:
+        return None
+    return "insert", (
+        f"returned {result.prefix_len} for a key of {length} tokens that are all cached; it must return how"
+        " many tokens it had, not pages: multiply by self.page_size"
+    )
+
+
+def _pages_were_counted_again(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find the same where a key of one page is inserted again: of two pages of two nobody can tell."""
+    number, page = len(rehearsal.told), rehearsal.page
+    is_again = number in (_COUNT_OF_FIRST + 5, _COUNT_OF_FIRST + 11)
+    if page < 2 or not is_again or rehearsal.slots_of(number - 2) != rehearsal.slots_of(number - 4):
+        return None
+    return _insert_counts_pages(rehearsal, told, page)
 
 
 def _callers_slots_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
@@ -332,6 +386,27 @@ def _root_is_nothing(rehearsal: _Rehearsal, told: _Told) -> _Found:
     )
 
 
+def _node_is_used_again(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find one object for the nodes of two keys that share nothing, with something else in it each time."""
+    operation, page = told.operation, rehearsal.page
+    if not isinstance(operation, ops.Match | ops.Insert) or told.node is None:
+        return None
+    for before in rehearsal.told[_COUNT_OF_FIRST:-1]:
+        result = before.outcome.result, told.outcome.result
+        if before.node is not told.node or type(before.operation) is not type(operation):
+            continue
+        if before.operation.key == operation.key:
+            continue
+        if not all(isinstance(it, out.Inserted) or len(getattr(it, "slots", ())) == page for it in result):
+            continue
+        if [*map(id, before.inside)] != [*map(id, told.inside)]:
+            return name_of(type(operation)), (
+                f"returned the same {type(told.node).__name__} as the node of two keys, with something else"
+                " in it the second time; who locks the first of them then holds the second: return a new one"
+            )
+    return None
+
+
 def _capacity(adapter: Adapter) -> int:
     if adapter.kind == "slots":
         return _size_of(adapter, "pages") * _size_of(adapter, "page_size")
@@ -369,9 +444,11 @@ def _counts_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 _LOOKS: tuple[Callable[[_Rehearsal, _Told], _Found], ...] = (
     _nothing_was_told,
+    _slots_were_told_twice,
     _pages_were_told,
     _a_part_was_told,
     _pages_were_found,
+    _pages_were_counted_again,
     _callers_slots_were_told,
     _insert_counts_afterwards,
     _alloc_has_another_form,
@@ -379,6 +456,7 @@ _LOOKS: tuple[Callable[[_Rehearsal, _Told], _Found], ...] = (
     _root_is_nothing,
     _sizes_are_of_pages,
     _counts_are_of_pages,
+    _node_is_used_again,
 )
 
 
@@ -418,29 +496,44 @@ def _prefix_steps(page: int, capacity: int) -> Iterator[Operation]:
     yield ops.Lock(17)
     yield ops.Unlock(18)
     yield ops.Alloc(capacity + page)
+    for number, first in ((_COUNT_OF_FIRST, 31), (_COUNT_OF_FIRST + 6, 41)):
+        key = Key(tuple(range(first, first + page)))
+        yield ops.Alloc(page)
+        yield ops.Insert(key, (Span(number + 1, 0, page),))
+        yield ops.Match(key)
+        yield ops.Alloc(page)
+        yield ops.Insert(key, (Span(number + 4, 0, page),))
+        yield ops.Free((Span(number + 4, 0, page),))
+
+
+_COUNT_OF_FIRST = 20
+"""Steps of `_prefix_steps` before the last keys, which are cached side by side."""
 
 
 def rehearse(adapter: Adapter) -> None:
     """Play a few plain steps on a new adapter; `AdapterError` says where it contradicts itself.
 
     Only allocators, and prefix caches over a plain pool that take keys without states, have such steps; of
-    these and of tables of rows the sizes are compared with the configuration first.
+    these, of tables of rows and of blocks the sizes are compared with the configuration first.
     """
     page, capacity = _size_of(adapter, "page_size"), _capacity(adapter)
     claims = adapter.capabilities
     if "pool" not in claims or not claims.isdisjoint({"swa", "mamba"}):
         return
+    later = None
     if adapter.kind == "rows":
-        demand_first_sizes(adapter, _size_of(adapter, "max_reqs"), 0)
-    if not 0 < 3 * page <= capacity:
-        return
-    if adapter.kind == "slots":
-        demand_first_sizes(adapter, capacity, page)
+        later = demand_first_sizes(adapter, _size_of(adapter, "max_reqs"), 0)
+    elif adapter.kind == "blocks":
+        later = demand_first_sizes(adapter, _size_of(adapter, "blocks"), 0)
+    elif 0 < 3 * page <= capacity and adapter.kind == "slots":
+        later = demand_first_sizes(adapter, capacity, page)
         _Rehearsal(adapter).play([*_slot_steps(page, capacity)])
-    elif adapter.kind == "prefix" and _is_plain(adapter.config):
+    elif 0 < 3 * page <= capacity and adapter.kind == "prefix" and _is_plain(adapter.config):
         if adapter.config.get("swa_slots") is None:  # of two pools the smaller one counts
-            demand_first_sizes(adapter, capacity, page)
+            later = demand_first_sizes(adapter, capacity, page)
         _Rehearsal(adapter).play([*_prefix_steps(page, capacity)])
+    if later is not None:
+        raise later
 
 
 def _is_plain(config: Config) -> bool:

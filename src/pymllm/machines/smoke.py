@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from pymllm.adapters.base import CAPABILITIES, Adapter, header_of, place_of
 from pymllm.adapters.entry import AdapterEntry
+from pymllm.adapters.error_lines import line_of, own_line_of
 from pymllm.adapters.registry import KindError
 from pymllm.errors import (
     AdapterError,
@@ -40,9 +41,7 @@ from pymllm.machines.adapter_calls import (
     describe_error,
     ended_conversation,
     find_changed,
-    line_of,
     load_class,
-    own_line_of,
 )
 from pymllm.machines.rehearsal import rehearse
 from pymllm.oracle.judge import make_judge
@@ -379,9 +378,10 @@ def _find_line(entry: AdapterEntry, config: Config, last: int, sample: Mapping[i
             getattr(adapter, f"do_{name_of(type(operation))}", lambda *step: None)(last, operation)
         except Exception as error:
             name = name_of(type(operation))
-            is_ours = type(adapter).__module__.startswith("pymllm.")
-            if is_ours or own_line_of(error):
+            if type(adapter).__module__.startswith("pymllm."):
                 return f" ({line_of(error)})"
+            if own_line_of(error):
+                return ""  # the result says it
             return place_of(
                 adapter, name if hasattr(adapter, name) else f"do_{name}"
             )  # it cannot be called so

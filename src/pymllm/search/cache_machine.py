@@ -128,8 +128,9 @@ def check_adapter(
 
 def _complaints(result: AdapterResult) -> list[str]:
     lines = [f"{result.name} could not be examined to the end: {it.message}" for it in result.problems]
+    broken = {finding.law for finding in result.findings}
     for finding in result.findings:
-        doubt = find_doubt(finding.history, finding.violation)
+        doubt = find_doubt(finding.history, finding.violation, broken)
         lines.append(f"{result.name} breaks {finding.violation}{doubt and f', or the adapter {doubt}'}")
         lines.append(write_program(finding.history))
     unknown = [row.id for row in result.laws if row.verdict is Verdict.UNKNOWN]

@@ -151,7 +151,8 @@ def tell_deviations(
     return tuple(rows)
 
 
-_RAISED = re.compile(r"message=(['\"])(.*?)\1")
+_RAISED = re.compile(r"message=(['\"])(.*?) ?(?:\(line \d+ of .*)?\1")
+"""The words of an error, without the line that raised it: that is another one in the next release."""
 
 
 def _said(found: ViolationRow) -> str:

@@ -8,7 +8,7 @@ words for the other half. They follow "the adapter".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from pymllm.adapters.process.command_name import PREFIX
 from pymllm.errors import InvariantViolation
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
+from pymllm.history.codec import name_of
 from pymllm.history.files import History
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
@@ -25,7 +26,7 @@ _OF_SLOTS = frozenset(["A2", "R4", "R5", "R9", "X7"])
 """Laws that are about what goes back to a pool, and who has it."""
 
 
-def find_doubt(history: History, violation: InvariantViolation) -> str:
+def find_doubt(history: History, violation: InvariantViolation, broken: Collection[str] = ()) -> str:
     """Say which mistake of the adapter would look the same; nothing where none is known, or it is ours.
 
     Parameters
@@ -34,13 +35,15 @@ def find_doubt(history: History, violation: InvariantViolation) -> str:
         A program that breaks a law at its last step.
     violation : InvariantViolation
         The law, and what was looked at.
+    broken : collection of str
+        All laws that programs of the same search break: one mistake may be behind several of them.
     """
     if ":" not in history.header.adapter or not history.steps:
         return ""
     last = history.steps[-1]
     if last.outcome is None:
         return ""
-    seen = _Seen(history, last.operation, last.outcome, violation)
+    seen = _Seen(history, last.operation, last.outcome, violation, broken)
     return next((words for ask in _DOUBTS if (words := ask(seen))), "")
 
 
@@ -52,6 +55,7 @@ class _Seen:
     operation: Operation
     outcome: Outcome
     violation: InvariantViolation
+    broken: Collection[str]
 
     @property
     def law(self) -> str:
@@ -72,6 +76,12 @@ class _Seen:
         return sum(len(effect.slots) for effect in self.outcome.effects if effect.call == "free")
 
     @property
+    def is_told_twice(self) -> bool:
+        """Whether a slot was told of twice in one call, and went back once, as far as sizes tell."""
+        slots = {slot for effect in self.outcome.effects if effect.call == "free" for slot in effect.slots}
+        return self.told > len(slots) and self.rise in (None, len(slots))
+
+    @property
     def rise(self) -> int | None:
         """How many slots more are free than before, where sizes tell."""
         steps, header = self.history.steps, self.history.header
@@ -88,6 +98,13 @@ class _Seen:
         with suppress(TypeError, ValueError):
             return int(self.violation.observed or "") - int((self.violation.expected or "").lstrip(">= "))
         return 0
+
+    @property
+    def is_of_half_pages(self) -> bool:
+        """Whether a size is of no whole pages."""
+        with suppress(TypeError, ValueError):
+            return self.page > 1 and int(self.violation.observed or "") % self.page > 0
+        return False
 
     @property
     def tell(self) -> str:
@@ -157,6 +174,16 @@ def _of_errors(seen: _Seen) -> str:
     return ""
 
 
+def _of_raised(seen: _Seen) -> str:
+    """Take an error that came out of a legal call for one of the adapter's own, or of a wrong call."""
+    result = seen.outcome.result
+    if not isinstance(result, out.Failed) or (seen.violation.expected or "").endswith("Error"):
+        return ""
+    name = name_of(type(seen.operation))
+    where = ", where the error says" if "(line " in result.message else ""
+    return f"raises this itself in {name}{where}, or calls the class there as it must not be called"
+
+
 # -- allocations ---------------------------------------------------------------------------------------------
 def _of_first_slots(seen: _Seen) -> str:
     """Take slots that nobody may get for those of a class that counts otherwise."""
@@ -210,6 +237,15 @@ def _of_frees(seen: _Seen) -> str:
 
 
 # -- what goes back ------------------------------------------------------------------------------------------
+def _of_repeats(seen: _Seen) -> str:
+    """Take slots that went back twice in one call for slots that were told twice."""
+    if seen.law not in _OF_SLOTS or not isinstance(seen.operation, ops.Evict | ops.Reset):
+        return ""
+    if not seen.is_told_twice:
+        return ""
+    return "tells of the same slot twice: in a callback or by a watch, and again where the call returns"
+
+
 def _of_evictions(seen: _Seen) -> str:
     """Compare what an eviction gave back with what was told of it, and with what was asked for."""
     operation, result, told, rise = seen.operation, seen.outcome.result, seen.told, seen.rise
@@ -220,7 +256,7 @@ def _of_evictions(seen: _Seen) -> str:
         words = _compare(count, told, rise, seen.tell)
         if words and count > told and _is_prolonged(seen.history):
             words += f". Or it {_NEW_ONLY}"
-        if words and not told and any(isinstance(it.operation, ops.Reset) for it in seen.history.steps):
+        if words and not told and _is_reset(seen.history):
             words += ". Or it makes the pool anew in reset, of which a watch sees nothing"
         if words:
             return words
@@ -306,14 +342,35 @@ def _of_inserts(seen: _Seen) -> str:
     return ""
 
 
+def _of_known(seen: _Seen) -> str:
+    """Take a page too few that an insert knew for one that the model is left to compute."""
+    if seen.law != "R3" or seen.looked != "prefix_len of an insert" or seen.surplus != -(seen.page or 1):
+        return ""
+    return "leaves the last page out of what insert returns, such as for a token that the model computes anew"
+
+
 # -- keys and holds ------------------------------------------------------------------------------------------
 def _of_keys(seen: _Seen) -> str:
-    """Take keys that meet for keys without their namespaces."""
-    operations = [step.operation for step in seen.history.steps]
-    keys = [it.key for it in operations if isinstance(it, ops.Match | ops.Insert)]
-    if seen.law != "K1" or all(key.extra_key is None for key in keys):
+    """Take keys that meet for keys without their namespaces; behind a reset it may be what that has left."""
+    if seen.law != "K1" or not _has_namespaces(seen) or _is_reset(seen.history):
         return ""
     return "claims extra_key, and does not pass key.extra_key on in match and insert"
+
+
+def _of_namespaces(seen: _Seen) -> str:
+    """Take what is not found, or not held, for keys whose namespaces are dropped: K1 is broken as well."""
+    if "K1" not in seen.broken or seen.law not in ("R2", "R3", "R6", "R7") or not _has_namespaces(seen):
+        return ""
+    return "drops key.extra_key somewhere in match or insert, which breaks K1 as well: mend that first"
+
+
+def _has_namespaces(seen: _Seen) -> bool:
+    operations = [step.operation for step in seen.history.steps]
+    return any(it.key.extra_key is not None for it in operations if isinstance(it, ops.Match | ops.Insert))
+
+
+def _is_reset(history: History) -> bool:
+    return any(isinstance(step.operation, ops.Reset) for step in history.steps)
 
 
 _ORDER = "changes the order of slots in match or insert, or leaves some out: one for each token, in order"
@@ -365,8 +422,10 @@ def _of_holds(seen: _Seen) -> str:
             "holds nothing in lock, or not the node and all above it; or insert and match return another node"
             " than the end of what they found"
         )
-    elif isinstance(operation, ops.Match | ops.Insert) and seen.page > 1:
+    elif isinstance(operation, ops.Match | ops.Insert) and seen.is_of_half_pages:
         words = _no_such_page(seen.page)
+    elif isinstance(operation, ops.Insert):
+        words = "gives up in insert slots that it does not take, which others hold"
     else:
         return ""
     return words if not is_size else f"{words}. Or it counts {seen.looked} otherwise than the class does"
@@ -409,19 +468,23 @@ def _of_containers(seen: _Seen) -> str:
 
 
 _DOUBTS: tuple[Callable[[_Seen], str], ...] = (
-    _of_parts,
+    _of_namespaces,
     _of_errors,
     _of_first_slots,
     _of_first_size,
+    _of_parts,
     _of_allocations,
     _of_frees,
+    _of_repeats,
     _of_evictions,
     _of_resets,
     _of_inserts,
+    _of_known,
     _of_keys,
     _of_matches,
     _of_holds,
     _of_callbacks,
     _of_count,
     _of_containers,
+    _of_raised,
 )

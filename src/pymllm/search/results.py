@@ -169,6 +169,7 @@ class AdapterResult:
 
     def row(self, files: SavedFiles) -> AdapterRow:
         """Return what a document says of it."""
+        broken = {found.law for found in self.findings}
         violations = tuple(
             ViolationRow(
                 found.law,
@@ -186,7 +187,7 @@ class AdapterResult:
                 found.history.header.scenario is not None,
                 found.mistakes,
                 name_of(type(found.history.steps[-1].operation)) if found.history.steps else "",
-                find_doubt(found.history, found.violation),
+                find_doubt(found.history, found.violation, broken),
             )
             for found in self.findings
         )

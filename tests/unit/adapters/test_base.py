@@ -79,11 +79,12 @@ def test_effects_are_those_of_one_operation(adapter: Counter) -> None:
     assert adapter.apply(2, Alloc(1)).effects == ()
 
 
-def test_whatever_the_implementation_raises_is_an_outcome(adapter: Counter) -> None:
-    """A crash is something to judge."""
+def test_whatever_the_implementation_raises_is_an_outcome_that_names_the_line(adapter: Counter) -> None:
+    """A crash is something to judge, and to look for."""
     result = adapter.apply(1, Merge()).result
     assert isinstance(result, Failed)
-    assert (result.error, result.message) == ("KeyError", "'lost'")
+    line = Counter.do_merge.__code__.co_firstlineno + 1
+    assert (result.error, result.message) == ("KeyError", f"'lost' (line {line} of {__file__})")
 
 
 @pytest.mark.parametrize("claimed", [{"pool"}, ["pool"], ("pool",), frozenset({"pool"}), {"pool": 1}])

@@ -157,6 +157,15 @@ def test_an_interrupt_prints_what_is_known(
     assert Path("runs/tiny_adapters-KeepsEntries-P2-0.jsonl").exists()
 
 
+def test_walks_of_a_law_that_is_not_claimed_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at what was returned can break X5, and nothing else can be known of it."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1])
+    words = "; X5, not claimed: a walk can break it, and proves nothing"
+    arguments = ("verify", "--adapter", "first_adapters:Slots", "--examples", 2, "--jobs", 1)
+    assert words in typed(*arguments, "-v").stdout
+    assert words not in typed(*arguments).stdout
+
+
 def test_a_goal_at_zero_fails_with_strict() -> None:
     """No law is broken, and yet it ends with 1 and names what was never reached, as a document, too."""
     few = ("--adapter", "rows", "--law", "P1", "--profile", "dev", "--examples", "4", "--jobs", "1")

@@ -52,6 +52,8 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "KeyIsNoTokens": ("match", "a plain legal call failed with TypeError", ", from there line "),
     "UnlocksItsToken": ("unlock", "a plain legal call failed with TypeError", ", from there line "),
     "TellsTwice": ("evict", "gave_back([2, 1]) says what calls.watch has seen already; leave one"),
+    "TellsInACallback": ("evict", "told of the same slot twice", "leave one of the two away"),
+    "ResetTellsTwice": ("reset", "told of the same slot twice", "an effect is told once"),
     "TellsPages": (
         "evict",
         "told of (2, 1) given back, which are pages",
@@ -62,7 +64,12 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "EvictReturnsSlots": ("evict", "evict returned [2, 1]; it must return how many tokens went"),
     "EvictReturnsPagesWatched": ("evict", "returned 2, and 4 slots were given back; the count is of tokens"),
     "MatchReturnsPages": ("match", "for 4 tokens, which are pages", "self.slots_of(pages)"),
-    "InsertReturnsPages": ("insert", "returned 2 for a key of 4 tokens", "multiply by self.page_size"),
+    "InsertReturnsPages": ("insert", "returned 1 for a key of 2 tokens", "multiply by self.page_size"),
+    "InsertReturnsPagesOfFour": (
+        "insert",
+        "returned 2 for a key of 8 tokens",
+        "multiply by self.page_size",
+    ),
     "EvictReturnsPages": (
         "evict",
         "returned 2, and 4 slots were given back",
@@ -89,14 +96,27 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "AllocReturnsWholePages": ("alloc", "for 1 tokens", "slots[:tokens]"),
     "AllocRefusesParts": (
         "alloc",
-        "raised ValueError: 1 is no multiple of 2 for 1 tokens, and gave the whole page when asked for 2",
+        "raised ValueError: 1 is no multiple of 2 (line ",
+        "for 1 tokens, and gave the whole page when asked for 2",
         "slots[:tokens]",
     ),
     "AllocReturnsAnEmptyList": ("alloc", "returned no slots for 13 tokens; it must return None"),
-    "AllocRaises": ("alloc", "raised MemoryError: pool is full for 13 tokens", "it must return None"),
+    "AllocRaises": (
+        "alloc",
+        "raised MemoryError: pool is full (line ",
+        "for 13 tokens",
+        "it must return None",
+    ),
     "AllocOfNothingReturnsNone": ("alloc", "returned None for 0 tokens", "it must return no slots: []"),
-    "SlotsOfNothingRaise": ("alloc", "raised ValueError: nothing asked for for 0 tokens", "no slots: []"),
+    "SlotsOfNothingRaise": (
+        "alloc",
+        "raised ValueError: nothing asked for (line ",
+        "for 0 tokens",
+        "no slots: []",
+    ),
     "RootIsNone": ("lock", "raised TypeError", "of a match that found nothing, which is None", "as its root"),
+    "MatchUsesItsNodeAgain": ("match", "returned the same list as the node of two keys", "return a new one"),
+    "InsertUsesItsNodeAgain": ("insert", "returned the same Handle as the node of two keys"),
     "Bare": ("do_evict", "available_size rose by 2", 'add Effect("free", slots) to the effects of evict'),
     "LockTakesAnother": ("lock", "'int' object has no attribute 'add'"),
     "SizesNeverChange": (
@@ -117,8 +137,18 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "SizesAreTensors": ("sizes", "the size 'available_size' is tensor([1.5000, 2.5000]); sizes are integers"),
     "SlotsAsPages": ("alloc", "returned (1, 2) for 4 tokens", "self.slots_of(pages)"),
     "SlotsInWholePages": ("alloc", "for 1 tokens", "slots[:tokens]"),
-    "SlotsRefuseParts": ("alloc", "raised ValueError: 1 is no multiple of 2 for 1 tokens", "round up"),
-    "SlotsRaise": ("alloc", "raised RuntimeError: out of memory for 7 tokens", "it must return None"),
+    "SlotsRefuseParts": (
+        "alloc",
+        "raised ValueError: 1 is no multiple of 2 (line ",
+        "for 1 tokens",
+        "round up",
+    ),
+    "SlotsRaise": (
+        "alloc",
+        "raised RuntimeError: out of memory (line ",
+        "for 7 tokens",
+        "it must return None",
+    ),
     "SlotsNeverChange": (
         "sizes",
         "returned {'available_size': 6} after each step",
@@ -141,8 +171,36 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     ),
     "SizesOfWhatIsUsed": ("sizes", "available_size is 0 before the first step", "6 pages of 1, 6 slots"),
     "CacheOfTooFewSlots": ("sizes", "available_size is 11 before the first step", "12 pages of 1, 12 slots"),
-    "TwoRows": ("sizes", "available_size is 2 before the first step", "has 3 rows, and row 0 on top"),
-    "RowsWithPadding": ("sizes", "size is 4 before the first step", "has 3 rows, and row 0 on top"),
+    "TwoRows": (
+        "sizes",
+        "available_size is 2 before the first step",
+        "has 3 rows, and row 0 (padding) on top",
+    ),
+    "RowsWithPadding": (
+        "sizes",
+        "size is 4 before the first step",
+        "has 3 rows, and row 0 (padding) on top: ",
+    ),
+    "SizesWithPadding": (
+        "sizes",
+        "available_size is 13 before the first step; this configuration has 12 pages of 1, 12 slots",
+        "is page 0 (padding) counted?",
+    ),
+    "SlotsWithPadding": (
+        "sizes",
+        "available_size is 7 before the first step",
+        "is page 0 (padding) counted?",
+    ),
+    "CachedWithPadding": (
+        "sizes",
+        "total_size is 1 before the first step; nothing is cached then",
+        "so it must be 0: correct sizes(); is page 0 (padding) counted?",
+    ),
+    "BlocksWithDummy": (
+        "sizes",
+        "pool_avail is 9 before the first step; this configuration has 8 blocks, and the dummy (null) block",
+        "or correct sizes(); is the dummy (null) block counted?",
+    ),
 }
 """By adapter, the method to change and what the message says."""
 
@@ -183,7 +241,7 @@ def test_a_watch_that_cannot_be_says_where_it_stands_and_what_to_do_instead(name
 
 
 @pytest.mark.parametrize(
-    "name", ["Right", "Watches", "OverWholePages", "Tensors", "Slots", "TellsItsSizeOnly"]
+    "name", ["Right", "NodesOfLists", "Watches", "OverWholePages", "Tensors", "Slots", "TellsItsSizeOnly"]
 )
 def test_a_right_first_adapter_holds(name: str) -> None:
     """In lists, tensors and numbers of NumPy, with holds that have no tokens, and with those that have."""

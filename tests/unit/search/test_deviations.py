@@ -286,6 +286,12 @@ def test_what_was_found_begins_a_file() -> None:
         ("bytes that the slots of node 2006 keep", "16", "bytes that the slots of node"),
         ("write_kv", "Failed(error='IndexError', message='index 25 is out of bounds')", "is out of bounds"),
         ("reset", 'Failed(error="KeyError", message="it\'s gone")', "it's gone"),
+        (
+            "reset",
+            "Failed(error='KeyError', message='gone (line 3 of a.py, from there line 4 of b.py)')",
+            "gone",
+        ),
+        ("reset", """Failed(error='KeyError', message="'it' (line 3 of a.py)")""", "'it'"),
         ("evictable_size", None, "evictable_size"),
     ],
 )

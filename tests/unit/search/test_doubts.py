@@ -35,8 +35,6 @@ DOUBTS = {
     "CountsWhatIsHeld": "counts evictable_size otherwise than the class does",
     "FreesSlotsAsPages": "passes slots on where the class takes pages: self.pages_of(slots)",
     "HandsOutPadding": "must add a page to each slot of a class that counts from 0",
-    "SizesWithPadding": "counts otherwise in sizes: available_size is of slots, not pages, without padding",
-    "SlotsWithPadding": "counts otherwise in sizes: available_size is of slots, not pages, without padding",
     "RaisesLate": "lets alloc raise, or return an empty list, where it must return None",
     "NobodyIsTold": "never tells of blocks that lose their hashes or become free: call self.lost",
     "FloorsParts": "passes on to alloc what is no whole page, or rounds it down",
@@ -75,6 +73,8 @@ MISTAKEN = {
     "EvictReturnsWhatWasAsked": "counts otherwise than its effects: ",
     "AvailableWithEvictable": "counts what is cached in available_size, which is of free slots only",
     "TellsOfWhatWentBefore": "tells in evict of slots that did not go now",
+    "InsertRaises": "raises this itself in insert, where the error says, or calls the class there as it must",
+    "InsertLeavesAToken": "leaves the last page out of what insert returns",
     "ClearsNothing": "empties nothing in clear, or another pool than it allocates from",
 }
 """Adapters of a cache that is right, and words of the mistake that each makes."""
@@ -124,6 +124,16 @@ HELD = [
     Step(1, ops.Match(Key((7, 7))), Outcome(out.Matched((2, 3), 2))),
     Step(2, ops.Evict(1), Outcome(out.Evicted(0))),
 ]
+TWICE = [
+    Step(1, ops.Alloc(2), Outcome(out.Slots((2, 3)), sizes={"available_size": 6})),
+    Step(
+        2,
+        ops.Reset(),
+        Outcome(out.Done(), effects=(out.Effect("free", (2, 3)),) * 2, sizes={"available_size": 8}),
+    ),
+]
+GIVEN_UP = [Step(1, ops.Insert(Key((7,)), slots=(Span(1, 0, 1),)), Outcome(out.Inserted(0, ())))]
+FIRST = [Step(1, ops.Alloc(1), Outcome(out.Slots((2,)), sizes={"available_size": 8}))]
 CACHED = [Step(1, ops.Alloc(2), Outcome(out.Slots((2, 3))))]
 
 
@@ -132,18 +142,73 @@ CACHED = [Step(1, ops.Alloc(2), Outcome(out.Slots((2, 3))))]
     [
         (HALF, "A2", "available_size", "8", "frees in insert what is not cached, such as half a page"),
         (HELD, "R5", "tokens evicted", "0", "releases nothing in unlock, or another node than lock took"),
+        (TWICE, "X7", "slots that a reset frees", "[2, 2, 3, 3]", "tells of the same slot twice"),
+        (FIRST, "A2", "available_size", "8", "counts otherwise in sizes: available_size is of slots"),
+        (GIVEN_UP, "R7", "evictable_size", "2", "gives up in insert slots that it does not take"),
         (CACHED, "A2", "pages of an allocation", "[1]", "hands out in alloc what is cached"),
         (HELD, "R9", "pages that stay below removed ones", "[1]", "Or what insert finds cached stays older"),
     ],
-    ids=["half a page", "a hold that stays", "cached pages", "a head before its tail"],
+    ids=[
+        "half a page",
+        "a hold that stays",
+        "told twice",
+        "a size at first",
+        "given up",
+        "cached pages",
+        "a head before its tail",
+    ],
 )
 def test_a_cache_of_blocks_is_told_what_its_adapter_does(
     steps: list[Step], law: str, looked: str, observed: str, words: str
 ) -> None:
     """What an adapter of a block pool like vLLM's gets wrong has words of its own."""
     header = Header("mine:Blocks", "prefix", {"page_size": 2, "pool": "token", "slots": 8}, ("pool",))
-    violation = InvariantViolation(law, looked, expected=">= 1", observed=observed)
+    expected = "0" if law == "R7" else ">= 1"
+    violation = InvariantViolation(law, looked, expected=expected, observed=observed)
     assert words in find_doubt(History(header, steps), violation)
+
+
+FOUND = Outcome(out.Matched((2, 3), 2))
+NAMED = [Step(1, ops.Match(Key((7, 7), extra_key="a")), FOUND)]
+KEPT = [Step(1, ops.Reset(), Outcome(out.Done())), Step(2, ops.Match(Key((7, 7), extra_key="a")), FOUND)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "law", "looked", "broken", "words"),
+    [
+        (
+            NAMED,
+            "K1",
+            "slots that match (7, 7)",
+            "K1",
+            "claims extra_key, and does not pass key.extra_key on",
+        ),
+        (KEPT, "K1", "slots that match (7, 7)", "K1", ""),
+        (NAMED, "R7", "evictable_size", "K1 R7", "drops key.extra_key somewhere in match or insert"),
+        (NAMED, "R7", "evictable_size", "R7", "takes a hold elsewhere than in lock"),
+        (HELD[:1], "R7", "evictable_size", "K1 R7", "takes a hold elsewhere than in lock"),
+    ],
+    ids=["meet", "kept by a reset", "beside K1", "alone", "without namespaces"],
+)
+def test_a_dropped_namespace_is_named_where_the_program_has_one(
+    steps: list[Step], law: str, looked: str, broken: str, words: str
+) -> None:
+    """Beside K1 other laws break by the same mistake, and behind a reset it is none."""
+    header = Header(
+        "mine:Cache", "prefix", {"page_size": 1, "pool": "token", "slots": 8}, ("pool", "extra_key")
+    )
+    violation = InvariantViolation(law, looked, expected="2", observed="0")
+    doubt = find_doubt(History(header, steps), violation, broken.split())
+    assert words in doubt
+    assert bool(words) == bool(doubt)
+
+
+@pytest.mark.parametrize(("observed", "is_said"), [("1", True), ("2", False)])
+def test_another_page_size_is_named_where_a_size_is_of_no_whole_pages(observed: str, is_said: bool) -> None:
+    """What is missing in whole pages was not held, or freed."""
+    header = Header("mine:Cache", "prefix", {"page_size": 2, "pool": "token", "slots": 8}, ("pool",))
+    violation = InvariantViolation("R7", "evictable_size", expected="0", observed=observed)
+    assert ("knows nothing of" in find_doubt(History(header, HELD[:1]), violation)) is is_said
 
 
 def doubts_of(place: str, seed: int = 0) -> set[str]:

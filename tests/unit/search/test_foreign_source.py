@@ -52,7 +52,7 @@ def test_a_change_of_anything_else_is_none(folder: Path) -> None:
 
 def test_what_this_package_has_is_left_to_its_version() -> None:
     """X3: own runs of two campaigns are the same runs, whoever else was asked in them."""
-    assert digest_adapter("radix") == digest_adapter("sglang-radix") == ""
+    assert digest_adapter("radix") == digest_adapter("faulty-row-zero") == ""
     assert digest_modules(["pymllm.mem_cache.radix_cache", "json", "__main__", "gone.and.away"]) == ""
     assert digest_modules(["torch.and.away"]) == ""
 

@@ -13,11 +13,9 @@ from pymllm.history import operations as ops
 from pymllm.history.files import Config, Header, History, Step
 from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import INJECTED, Done, Effect, Evicted, NoRoom, Outcome, Slots, Table
-from pymllm.machines.determinism import check_determinism
+from pymllm.machines.determinism import check_clears, check_determinism, check_idle_steps
 from pymllm.machines.examiner import Examiner
 from pymllm.search.program import (
-    check_clears,
-    check_idle_steps,
     rerun_history,
     run_program,
     write_program,

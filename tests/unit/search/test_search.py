@@ -6,12 +6,13 @@ import dataclasses
 import math
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History
-from pymllm.history.operations import FreeRow, ReadRows, Span
+from pymllm.history.operations import AllocRows, FreeRow, ReadRows, Span
 from pymllm.machines.acting import ActingMachine, act, make_machine
 from pymllm.machines.registry import CI, MACHINES, Profile
 from pymllm.machines.rows import RowMachine
@@ -154,6 +155,22 @@ def test_an_adapter_that_cannot_be_made_is_a_crash_without_a_program(tiny: str) 
         "{'max_reqs': 3, 'max_context_len': 4}"
     )
     assert result.crash.history is None
+
+
+class BeginsWithARow(RowMachine):
+    """A machine that takes a row before its first act."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.do(AllocRows(1))
+
+
+def test_a_law_that_is_broken_before_the_first_act_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a violation as any other, and no crash."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1])
+    result = search(make_machine(BeginsWithARow, "first_adapters:RowsWithPadding", dict(CONFIG)), PLAN)
+    assert result.crash is None
+    assert [(it.law, len(it.history)) for it in result.found] == [("P1", 1)]
 
 
 class Stumbling(RowMachine):
