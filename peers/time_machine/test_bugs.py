@@ -12,8 +12,8 @@ import pytest
 from packaging.version import Version
 
 from peers.time_machine.bugs import TABLE, Bug, read_bugs
-from pymllm.adapters.registry import PEERS
 from pymllm.oracle.laws import LAWS
+from pymllm_peers import ADAPTERS
 
 BUGS = read_bugs()
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def test_every_adapter_is_there(bug: Bug) -> None:
     """By its name in the registry, or as a class of a module of this folder."""
     module, _, name = bug.adapter.partition(":")
     if not name:
-        assert module in {entry.name for entry in PEERS}
+        assert module in {entry.name for entry in ADAPTERS}
         return
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}

@@ -19,7 +19,7 @@ def test_the_version_is_the_one_that_is_installed() -> None:
     """By the environment of tox that errors name."""
     tasks = ConfigParser(interpolation=None)
     tasks.read(ROOT / "tox.ini", encoding="utf-8")
-    (name,) = re.findall(r"constraints/[\w-]+\.txt", tasks["testenv:peers-dynamo"]["commands_pre"])
+    (name,) = re.findall(r"peers/constraints/[\w-]+\.txt", tasks["testenv:peers-dynamo"]["commands_pre"])
     pinned = (ROOT / name).read_text(encoding="utf-8")
     assert re.findall(r"^ai-dynamo-runtime==(.*)$", pinned, re.MULTILINE) == [VERSION]
 
