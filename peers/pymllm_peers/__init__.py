@@ -90,6 +90,10 @@ _MINISGL = {
 _NANOVLLM = {
     "nano-blocks": ("nanovllm.blocks:NanoBlocks", "nano-vllm's BlockManager as a prefix cache"),
 }
+_LMDEPLOY = {
+    "lmdeploy-trie": ("lmdeploy.caches:LmdeployTrie", "lmdeploy's BlockTrie over its DefaultBlockManager"),
+    "lmdeploy-blocks": ("lmdeploy.caches:LmdeployBlocks", "lmdeploy's LogicalAllocator of blocks"),
+}
 _SCALELLM = {
     "scale-prefix": ("scalellm.caches:ScalePrefix", "ScaleLLM's PrefixCache over its BlockAllocator, in C++"),
     "scale-slots": ("scalellm.caches:ScaleSlots", "ScaleLLM's BlockAllocator, in C++"),
@@ -101,6 +105,7 @@ _CHECKOUTS = (
     (projects.MEGATRON, _MEGATRON),
     (projects.MINISGL, _MINISGL),
     (projects.NANOVLLM, _NANOVLLM),
+    (projects.LMDEPLOY, _LMDEPLOY),
     (projects.SCALELLM, _SCALELLM),
     (projects.AIBRIX, _AIBRIX),
     (projects.LLMD, _LLMD),

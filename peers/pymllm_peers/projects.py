@@ -100,6 +100,59 @@ NANOVLLM = Checkout(
 )
 """GeeeekExplorer/nano-vllm, June 2026."""
 
+_ENGINE = "lmdeploy/pytorch"
+_PAGING = f"{_ENGINE}/paging"
+
+LMDEPLOY = Checkout(
+    project="lmdeploy",
+    variable="PYMLLM_LMDEPLOY",
+    package="lmdeploy",
+    commit="1263d5c",
+    digests={
+        f"{_ENGINE}/block.py": "7dc04e84c913df42a1b18c1307b29dd9d3c7e5b6d4ad327937eda86e528ae9a3",
+        f"{_ENGINE}/messages.py": "0351337ba5be56d3354f8cfa76bfe5452aee9514dc3aeb1549d39ab15d0cb3c8",
+        f"{_ENGINE}/multimodal/data_type.py": (
+            "40d2795ae2ff4b0638481269acef24148a875bf1a4a62dead255e208bb5d3abf"
+        ),
+        f"{_PAGING}/block_manager/base_block_manager.py": (
+            "80471e12ed47e579b05623a5aa5375df2f66b340d19ae314a6dd251432d5e9c3"
+        ),
+        f"{_PAGING}/block_manager/default_block_manager.py": (
+            "5380c19cafa7a65c05d28b9e04342c3990ed76a3aa9f50d100def904d9a113a2"
+        ),
+        f"{_PAGING}/block_trie/checkpoint.py": (
+            "41ee6a1c4eb1c733dc6a840eeb830e0b0909aab0805bd868d0341c89121a8e45"
+        ),
+        f"{_PAGING}/block_trie/checkpoint_lifecycle.py": (
+            "284b44254474ca29ec0780f9e7ab872ecbd7a5ebe4d3212f338bbf2b0d9ea5ae"
+        ),
+        f"{_PAGING}/block_trie/kv_lifecycle.py": (
+            "6f2b1b9cb4c0974af2e1afdb01ee61889100010597e563cb11a9a6b496ec18bd"
+        ),
+        f"{_PAGING}/block_trie/node.py": "b51d58a29b95eeee2981e55035011df74ea76787f35fbd31529a5530084efef5",
+        f"{_PAGING}/block_trie/trie.py": "992ba7fabfbc675acd392391d7616dbed00e468315bd44ac647a042033011a4a",
+        f"{_PAGING}/state_manager.py": "50bf6f563d2bd16a61b4ac31e690e9460d67f7d5bea3acda33f28f3e5c69480c",
+        f"{_ENGINE}/prefix_cache_state.py": (
+            "0da69e2755404ec39503b8c21b8abc2a21cd3a7b18e88a2e59cd65fbe3eaf333"
+        ),
+        f"{_ENGINE}/strategies/ar/sequence.py": (
+            "3d2a5fd0feb313de05329a677678445879da03f6c5dfce119c1b84f61832fa27"
+        ),
+        f"{_ENGINE}/strategies/base/sequence.py": (
+            "f2b81c603751422c60118767ff82638260fa544bfb894c0efcdf974161f617c7"
+        ),
+        "lmdeploy/vl/constants.py": "fa02f7730c666bfed45c43ab7b70c801e31d0f85139b4717585f92f1e1624660",
+    },
+    stand_ins={
+        "lmdeploy.messages": "what a server is asked, and tells",
+        "lmdeploy.pytorch.config": "the configuration of a model",
+        "lmdeploy.pytorch.disagg": "engines that compute prompts for others",
+        "lmdeploy.pytorch.engine": "what runs a model",
+        "lmdeploy.pytorch.model_inputs": "tensors on their way to a GPU",
+    },
+)
+"""InternLM/lmdeploy, August 2026."""
+
 SCALELLM = Checkout(
     project="ScaleLLM",
     variable="PYMLLM_SCALELLM",
@@ -160,5 +213,5 @@ LLMD = Checkout(
 )
 """llm-d/llm-d-kv-cache, in Go."""
 
-CHECKOUTS = (MLLM, MEGATRON, MINISGL, NANOVLLM, SCALELLM, AIBRIX, LLMD)
+CHECKOUTS = (MLLM, MEGATRON, MINISGL, NANOVLLM, LMDEPLOY, SCALELLM, AIBRIX, LLMD)
 """All of them."""

@@ -114,6 +114,19 @@ def test_a_row_goes_on_naming_pages_that_are_free(entry: AdapterEntry) -> None:
     assert {2, 3} <= {*manager.free_slots.tolist()}
 
 
+@pytest.mark.parametrize("entry", [find_adapter("lmdeploy-trie")], ids=["lmdeploy-trie"])
+def test_uses_of_one_second_are_equally_old(entry: AdapterEntry) -> None:
+    """What docs/findings says of lmdeploy's times, and what the adapter lets pass instead."""
+    config = dict(load_adapter(entry).CONFIGURATIONS[0])
+    for more, differ in ({"bare_clock": True}, False), ({}, True):
+        adapter: Any = make_adapter(entry.name, {**config, **more})
+        allocator = adapter.manager.allocator
+        blocks = allocator.allocate(3)
+        for block in range(3):  # in three uses at least two are of one second
+            allocator.update_access_time(blocks[block : block + 1])
+        assert (len({*allocator.get_access_time(blocks).tolist()}) == 3) is differ
+
+
 @pytest.mark.parametrize(
     ("entry", "scenario", "contender"),
     [
@@ -178,6 +191,16 @@ def lose(free: Method) -> Method:
     return lambda allocator, chunks, update_stats=True: update_stats and free(allocator, chunks)
 
 
+def keep_nothing(commit: Method) -> Method:
+    """Let the trie name blocks that it has no reference to."""
+    return lambda owner, node, ref_blocks, free_blocks: commit(owner, node, [], free_blocks)
+
+
+def take_none_back(free: Method) -> Method:
+    """Let what is freed stay handed out."""
+    return lambda allocator, blocks: blocks
+
+
 @pytest.mark.parametrize(
     ("entry", "path", "method", "fault"),
     [
@@ -185,6 +208,8 @@ def lose(free: Method) -> Method:
         (find_adapter("minisgl-slots"), "manager", "_allocate", hand_out_again),
         (find_adapter("minisgl-rows"), "table", "allocate", hand_out_again),
         (find_adapter("nano-blocks"), "manager", "_deallocate_block", queue_in_front),
+        (find_adapter("lmdeploy-trie"), "trie._kv_lifecycle", "commit_path_extension", keep_nothing),
+        (find_adapter("lmdeploy-blocks"), "manager.allocator", "free", take_none_back),
         (find_adapter("lmcache-chunks"), "allocator.address_manager", "free", free_more),
         (find_adapter("lmcache-pages"), "allocator", "batched_free", lose),
     ],
