@@ -18,7 +18,7 @@ from pymllm.errors import AdapterError
 from pymllm.history.files import Deviation
 from pymllm.search.deviations import is_of_version
 from pymllm_peers.checkouts import Checkout
-from pymllm_peers.projects import MEGATRON, MINISGL, MLLM, NANOVLLM
+from pymllm_peers.projects import LMDEPLOY, MEGATRON, MINISGL, MLLM, NANOVLLM
 
 FILES = {
     "pymllm/__init__.py": "raise ImportError('no __init__ must run')",
@@ -149,6 +149,7 @@ def test_a_checkout_that_is_not_there_says_what_to_do(
         ("minisgl-radix", MINISGL),
         ("minisgl-rows", MINISGL),
         ("nano-blocks", NANOVLLM),
+        ("lmdeploy-trie", LMDEPLOY),
     ],
 )
 def test_an_adapter_without_its_checkout_is_told_before_it_is_built(

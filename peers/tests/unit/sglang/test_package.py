@@ -137,7 +137,8 @@ def test_the_versions_are_those_that_are_installed() -> None:
     tasks = ConfigParser(interpolation=None)
     tasks.read(ROOT / "tox.ini", encoding="utf-8")
     for environment, version in (("peers", NEWER), ("peers-older", OLDER), ("bench-peers", NEWER)):
-        installed = re.findall(r"peers/constraints/[\w-]+\.txt", tasks[f"testenv:{environment}"]["commands_pre"])
+        before = tasks[f"testenv:{environment}"]["commands_pre"]
+        installed = re.findall(r"peers/constraints/[\w-]+\.txt", before)
         pinned = "".join((ROOT / name).read_text(encoding="utf-8") for name in installed)
         assert re.findall(r"^sglang==(.*)$", pinned, re.MULTILINE) == [version]
 
