@@ -102,7 +102,7 @@ def make_cases(folder: Path) -> list[Case]:
             "bisect",
             played,
             "it.jsonl",
-            ("bisect", "it.jsonl", "--package", "sglang", "--adapter", "dynamo-index"),
+            ("bisect", "it.jsonl", "--package", "sglang", "--adapter", "nowhere:Index"),
             (130,),
             4,
         ),

@@ -1,4 +1,4 @@
-"""The machinery around the benchmarks: whose past is compared, and a short slice of ours beside the peers."""
+"""The machinery around the benchmarks: whose past is compared."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ from benchmarks.code_hash import code_of, sources_of
 from benchmarks.conftest import pytest_benchmark_compare_machine_info, pytest_benchmark_update_json
 from benchmarks.machine import machine_facts
 from benchmarks.process_meter import ProcessMeter
-from peers.benchmarks.run import Options
 
 ROOT = Path(__file__).parents[2]
 RADIX = ROOT / "benchmarks" / "bench_radix_cache.py"
-ALONE = Options(clock="cpu", scale=0.125, share=0.01, only=("nobody",))
 
 
 def test_a_benchmark_s_code_is_its_file_and_the_helpers_that_it_imports(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from pymllm.history.files import Header, History, Step, write_history
 from pymllm.search import releases
 from tests.unit.cli.typed import refused, typed
 from tests.unit.finding import DIRTY, ROWS
+from tests.unit.plugins import READS_A_CHECKOUT
 from tests.unit.releases import CLEANS, KEEPS, take_from, write_wheels
 
 ADAPTER = "tests.unit.releases:ReleasedRows"
@@ -181,7 +182,6 @@ def test_a_release_that_pip_cannot_unpack_is_passed_over(monkeypatch: pytest.Mon
             ("--adapter", "rows"),
             "rows is about a class of pymllm itself, and no release of tiny-rows changes",
         ),
-        (("--adapter", "mllm-radix"), "mllm-radix reads the checkout that PYMLLM_MLLM names, and no release"),
         (("--adapter", "rowz"), "no adapter 'rowz'"),
         (("--package", "tiny rows"), "'tiny rows' is no name of a package; write one such as sglang."),
         (("--packages", "/proc/x"), "--packages /proc/x: cannot write in /proc: "),
@@ -197,3 +197,10 @@ def test_what_pip_or_an_adapter_does_not_know_is_refused(options: tuple[str, ...
     """X1: in one line, and without a verdict."""
     typed_last = ("bisect", "rows.jsonl", "--package", "tiny-rows", "--adapter", ADAPTER, *options)
     refused(*typed_last, words=words)
+
+
+def test_an_adapter_that_reads_a_checkout_is_of_no_release(plug_in: Callable[[str, str], None]) -> None:
+    """X1: no release of a package changes what a variable names."""
+    plug_in("their_plugin", READS_A_CHECKOUT)
+    words = "theirs reads the checkout that THEIR_CACHE names, and no release"
+    refused("bisect", "rows.jsonl", "--package", "tiny-rows", "--adapter", "theirs", words=words)

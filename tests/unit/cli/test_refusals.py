@@ -24,7 +24,7 @@ LINES = [
     ("bisect none.jsonl --package sglang --timeout -1", "-1.0 is not in the range"),
     ("compare rows", "give 2 different implementations or more to compare; got 1."),
     ("compare rows rows", "give 2 different implementations or more to compare; rows was named 2 times."),
-    ("compare rows sglang-radixx", "did you mean sglang-radix or"),
+    ("compare rows radixx", "did you mean radix"),
     ("compare --command cat", "give 2 different implementations or more to compare; got 1."),
     ("compare rows --command no-such-program-here", "no-such-program-here"),
     ("faults B999", "no fault 'B999'"),
@@ -111,7 +111,7 @@ LINES = [
     ("soak merge nothing-here", "does not exist"),
     (
         "verify --adapter raddix",
-        "no adapter 'raddix' (did you mean radix or mllm-radix?); pymllm adap",
+        "no adapter 'raddix' (did you mean radix",
     ),
     ("verify --adapter zzz", "no adapter 'zzz'; "),
     (f"verify --law {'qq' * 999}", f"no law '{'q' * 57}...'; docs/laws.md lists"),

@@ -33,6 +33,7 @@ from pymllm.search.runner import verify
 from pymllm.search.search import SearchPlan, search
 from pymllm.search.shrinker import shrink
 from pymllm.search.tasks import VerifyPlan
+from tests.unit.plugins import READS_A_CHECKOUT
 from tests.unit.tiny_adapters import TinyRows
 
 MERGES = "faulty-merging-failure"
@@ -110,16 +111,6 @@ def test_a_deviation_is_of_the_version_that_is_installed(versions: str, is_here:
     assert is_of_version(known(versions=versions)) is is_here
 
 
-READS = """
-from pymllm.adapters.entry import AdapterEntry
-class Sources:
-    project, variable = "Their-Cache", "THEIR_CACHE"
-    def how_to_get(self): return "clone it"
-    def is_of(self, commit): return commit == "d98e8a6"
-ADAPTERS = [AdapterEntry("theirs", "their:Cache", "theirs", checkout=Sources())]
-"""
-
-
 @pytest.mark.parametrize(
     ("versions", "is_here"),
     [("Their-Cache@d98e8a6", True), ("their-cache @ d98e8a6", True), ("Their-Cache@1234567", False)],
@@ -128,7 +119,7 @@ def test_a_deviation_is_of_the_commit_that_is_checked_out(
     versions: str, is_here: bool, plug_in: Callable[[str, str], None]
 ) -> None:
     """Whose sources a plug-in's adapters read."""
-    plug_in("their_plugin", READS)
+    plug_in("their_plugin", READS_A_CHECKOUT)
     assert is_of_version(known(versions=versions)) is is_here
 
 

@@ -25,6 +25,7 @@ from pymllm.search.runner import verify, versions
 from pymllm.search.search import SearchPlan, SearchResult, search
 from pymllm.search.shrinker import Finding
 from pymllm.search.tasks import ShrinkTask, VerifyPlan, plan_shrinking, shrink_findings
+from tests.unit.plugins import OF_PACKAGES
 
 
 def plan_of(*adapters: str, laws: tuple[str, ...] = (), **changes: object) -> VerifyPlan:
@@ -60,9 +61,11 @@ def findings_of(report: VerifyReport) -> list[object]:
     ]
 
 
-def test_versions_are_those_of_what_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_those_of_what_takes_part(
+    monkeypatch: pytest.MonkeyPatch, plug_in: Callable[[str, str], None]
+) -> None:
     """Other projects' packages as pip calls them, each once, and none that is not there."""
-    installed = {"hypothesis": "6", "numpy": "2", "sglang": "0.5.23", "ai-dynamo-runtime": "1.6.1"}
+    installed = {"hypothesis": "6", "numpy": "2", "their_cache": "0.5.23", "other-runtime": "1.6.1"}
 
     def version(package: str) -> str:
         if package not in installed:
@@ -70,10 +73,11 @@ def test_versions_are_those_of_what_takes_part(monkeypatch: pytest.MonkeyPatch) 
         return installed[package]
 
     monkeypatch.setattr("pymllm.search.runner.version", version)
-    names = ("rows", "sglang-radix", "sglang-rows", "dynamo-index", "vllm-blocks", "nowhere:Rows")
+    plug_in("their_plugin", OF_PACKAGES)
+    names = ("rows", "their-radix", "their-rows", "other-index", "gone-blocks", "nowhere:Rows")
     found = versions([find_adapter(name) for name in names])
     assert {name: number for name, number in found.items() if name not in ("pymllm", "python")} == installed
-    assert "sglang" not in versions()
+    assert "their_cache" not in versions()
 
 
 def test_a_right_adapter_holds(tiny: str) -> None:
