@@ -54,7 +54,7 @@ class AdapterEntry:
             return f"{self.name} needs a checkout: {self.checkout.how_to_get()}"
         if self.tool and shutil.which(self.tool) is None:
             return f"{self.name} needs {self.tool}, which is not on the PATH{_way_out(self.tool_from)}"
-        if not self.package or importlib.util.find_spec(self.package) is not None:
+        if not self.package or _is_there(self.package):
             return None
         return f"{self.name} needs {self.package}, which is not installed{_way_out(self.install)}"
 
@@ -62,6 +62,14 @@ class AdapterEntry:
     def released_as(self) -> str:
         """Name of the distribution that its implementation comes in; empty where it needs none."""
         return self.distribution or self.package
+
+
+def _is_there(module: str) -> bool:
+    """Tell whether a module could be imported; of a dotted name, the packages above it are."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # one above it is not there
+        return False
 
 
 def _way_out(text: str) -> str:

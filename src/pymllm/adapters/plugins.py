@@ -39,15 +39,17 @@ def _read(point: EntryPoint) -> tuple[AdapterEntry, ...] | str:
     """Return what an entry point names, or why that is no list of adapters."""
     try:
         found = point.load()
+        is_sequence = isinstance(found, Iterable) and not isinstance(found, str | bytes)
+        entries = tuple(found) if is_sequence else (found,)
     except Exception as error:  # a stranger's module may raise anything
         return f"cannot be imported: {type(error).__name__}: {error}"
-    entries = list(found) if isinstance(found, Iterable) and not isinstance(found, str | bytes) else [found]
     for entry in entries:
         if not isinstance(entry, AdapterEntry):
             return f"must name a sequence of AdapterEntry of pymllm.adapters.entry, and has {shown(entry)}"
-        if not entry.name or ":" in entry.name or ":" not in entry.place:
+        are_texts = isinstance(entry.name, str) and isinstance(entry.place, str)
+        if not are_texts or not entry.name or ":" in entry.name or ":" not in entry.place:
             return f"has {shown(entry)}; a name has no colon, and a place is module:Class"
-    return tuple(entries)
+    return entries
 
 
 def find_plugins(taken: Collection[str]) -> Plugins:

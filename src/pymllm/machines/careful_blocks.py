@@ -59,7 +59,7 @@ def _with_children(blocks: BlockModel, released: Sequence[int]) -> list[int]:
 def _registered(
     operation: ops.RegisterBlocks, blocks: BlockModel, named: Sequence[int], names: Names
 ) -> tuple[Operation, ...]:
-    """Leave out of a registration what is known, what is another's, and what hangs below what is not held."""
+    """Leave blocks out of a registration that are known, another's, or below one that nobody holds."""
     parents = operation.parents
     if parents is None:
         parents = (0, *operation.hashes)[: len(operation.hashes)]

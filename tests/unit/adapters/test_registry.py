@@ -120,6 +120,7 @@ def test_a_path_from_elsewhere_is_given_no_module(name: str) -> None:
 def test_a_package_that_is_missing_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where it is: nothing of it is imported to see."""
     needs = AdapterEntry("theirs", "their:Cache", "their cache", "their_cache", install="pip install theirs")
+    assert replace(needs, package="nowhere.at.all").find_missing() is not None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert find_adapter("radix").find_missing() is None
     assert needs.find_missing() == "theirs needs their_cache, which is not installed; pip install theirs"
@@ -159,6 +160,11 @@ def test_a_package_brings_its_adapters(plug_in: Callable[[str, str], None], tiny
         ),
         ("ADAPTERS = 3", "must name a sequence of AdapterEntry of pymllm.adapters.entry, and has 3"),
         ("ADAPTERS = 'ab'", "must name a sequence of AdapterEntry of pymllm.adapters.entry, and has 'ab'"),
+        (BRINGS.replace("'their-rows'", "3"), "a name has no colon, and a place is module:Class"),
+        (
+            "ADAPTERS = (1 // it for it in [0])",
+            "cannot be imported: ZeroDivisionError: integer division or modulo by zero",
+        ),
         (BRINGS.replace("their-rows", "a:b"), "a name has no colon, and a place is module:Class"),
         (BRINGS.replace("their-rows", "radix"), ": the name radix is taken; its adapter is not listed"),
     ],

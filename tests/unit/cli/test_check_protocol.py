@@ -77,7 +77,7 @@ def test_of_very_many_problems_the_first_are_shown() -> None:
 
 
 def test_the_document_keeps_to_its_schema(tmp_path: Path, tiny_program: Callable[..., str]) -> None:
-    """Who it is, what was said and answered, and for what is wrong what to do; null without a hello."""
+    """Name the program, each line with its answer, and a way out of each mistake; null without a hello."""
     right = shlex.join([sys.executable, "-S", str(EXAMPLE)])
     wrong, silent = tiny_program("hello", "no-claim"), tiny_program("hello", "garbage")
     result = check(tmp_path, "--command", right, "--command", wrong, "--command", silent, "--json")

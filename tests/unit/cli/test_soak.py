@@ -755,7 +755,7 @@ def report() -> SoakReport:
 
 
 def test_the_text_says_everything(report: SoakReport) -> None:
-    """What was played, how fast, what took the time, how memory went, what failed, how to see it again."""
+    """Runs, speed, shares of time, memory, failures, and the command that repeats one."""
     text = make_text(report)
     lines = text.splitlines()
     assert lines[0] == "python 3"

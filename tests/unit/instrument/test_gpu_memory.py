@@ -289,7 +289,7 @@ def test_a_curve_has_its_numbers() -> None:
 
 
 def test_a_record_tells_device_tensors_and_limit() -> None:
-    """What somebody needs who reads a failure in a log."""
+    """Everything that explains a failure in a log."""
     it = record()
     text = record_text(it, it.judge(1 << 20))
     for part in (

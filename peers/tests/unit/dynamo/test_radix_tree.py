@@ -1,4 +1,4 @@
-"""What the adapter of dynamo's index needs, and what it says where that is missing."""
+"""Needs of the adapter of dynamo's index, and its words where one is not met."""
 
 from __future__ import annotations
 
