@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,13 @@ from typing import Any
 import click
 
 from pymllm.cli import options
-from pymllm.cli.output import escaped
 from pymllm.cli.reading import READING, read_policies, trace_options
 from pymllm.cli.store import keep_run
-from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
-from pymllm.documents.curves import CurveDocument, CurveRow
+from pymllm.cli.tables import draw_document, progress_bar, tell
 from pymllm.errors import UsageError
 from pymllm.oracle.models.policy_ranks import POLICY_RANKS
 from pymllm.replay.curve_plan import GROUPINGS, CurvePlan
 from pymllm.replay.kv_size import DTYPES, MODELS, find_shape
-from pymllm.report.quantities import count_of, show, show_count
 
 _SIZE = options.whole(1, 1_000_000)
 
@@ -138,151 +134,4 @@ def curve_command(
         raise click.UsageError(str(error)) from error
     if result.interruption is None:  # a figure of half a trace is no point of a trend
         keep_run(store, result.document)
-    return tell(result.document, make_text, as_json, result.interruption)
-
-
-# -- as text -------------------------------------------------------------------------------------------------
-
-_Column = tuple[str, Callable[[CurveRow], str]]
-
-
-def make_text(document: CurveDocument) -> str:
-    """Lay a curve out as text; outside of a terminal nothing is wrapped or cut."""
-    parts: list[Any] = [*_heading(document), _table(document.rows, _columns(document)), ""]
-    for group in document.groups:
-        parts += [_title(document, group.name), _table(group.rows, _columns_of_group(document)), ""]
-    if document.policies:
-        parts += [
-            "token hit rate of other policies, each capacity replayed by itself",
-            _policies(document),
-            "",
-        ]
-    parts += [make_legend(_legend(document)), ""]
-    if document.interrupted:
-        parts.append((f"interrupted after {document.workload.requests:,} requests", "bold"))
-    return draw(*parts, fits_terminal=True)
-
-
-def _heading(document: CurveDocument) -> list[str]:
-    it = document.workload
-    versions = "  ".join(f"{name} {version}" for name, version in document.versions.items())
-    seed = f", seed {it.seed}" if it.kind == "named" else ""
-    lines = [
-        versions,
-        f"{escaped(it.name)}: {it.requests:,} requests{seed}, longest prompt "
-        f"{count_of(document.longest_prompt, 'token')}, {show(document.trace_seconds, 's')}",
-        f"radix tree, lru, serial replay, pages of {count_of(document.page_size, 'token')}: "
-        + _method(document),
-    ]
-    model = document.model
-    if model is not None:
-        kept = f"latent {model.latent_dim}" if model.latent_dim else f"{model.kv_heads} x {model.head_dim}"
-        layers = f"{model.counted_layers} of {count_of(model.layers, 'layer')}"
-        size = f"{show_count(model.bytes_per_token)} bytes per token"
-        lines.append(f"{model.name}: {layers}, {kept}, {model.dtype}: {size}")
-    return [*lines, ""]
-
-
-def _method(document: CurveDocument) -> str:
-    seconds = show(document.cpu_seconds, "s")
-    if document.sample is None:
-        return f"exact, one pass, {seconds} of processor time"
-    return f"estimated from {document.sample.rate * 100:g} % of the blocks, {seconds} of processor time"
-
-
-def _title(document: CurveDocument, name: str) -> str:
-    return f"{document.by} {escaped(name)}"
-
-
-def _columns(document: CurveDocument) -> list[_Column]:
-    """Return the columns that something is known for."""
-    rows = document.rows
-    columns: list[_Column] = [("capacity", lambda it: f"{it.capacity:,}")]
-    if document.model is not None:
-        columns.append(("memory", lambda it: show(it.kv_bytes, "bytes")))
-    columns.append(("hit rate", lambda it: _percent(it.token_hit_rate)))
-    if document.sample is not None:
-        columns.append(("between", lambda it: f"{_percent(it.low)} and {_percent(it.high)}"))
-    if any(it.belady_hit_rate is not None for it in rows):
-        columns.append(("Belady", lambda it: _percent(it.belady_hit_rate)))
-    if any(it.ceiling_hit_rate is not None for it in rows):
-        columns.append(("unlimited", lambda it: _percent(it.ceiling_hit_rate)))
-    columns.append(("tokens saved", lambda it: f"{it.hit_tokens:,}"))
-    if document.prefill_rate is not None:
-        columns.append(("prefill saved", lambda it: show(it.prefill_seconds_saved, "s")))
-    if document.model is not None:
-        columns.append(("next GiB saves", partial(_next_gib, document.prefill_rate is not None)))
-    if any(it.evicted_tokens is not None for it in rows):
-        columns.append(("evicted", lambda it: "-" if it.evicted_tokens is None else f"{it.evicted_tokens:,}"))
-    return columns + _left_out(rows)
-
-
-def _columns_of_group(document: CurveDocument) -> list[_Column]:
-    columns: list[_Column] = [
-        ("capacity", lambda it: f"{it.capacity:,}"),
-        ("requests", lambda it: f"{it.requests:,}"),
-        ("hit rate", lambda it: _percent(it.token_hit_rate)),
-        ("tokens saved", lambda it: f"{it.hit_tokens:,}"),
-    ]
-    return columns + _left_out([row for group in document.groups for row in group.rows])
-
-
-def _left_out(rows: Sequence[CurveRow]) -> list[_Column]:
-    return [("left out", lambda it: f"{it.skipped:,}")] if any(it.skipped for it in rows) else []
-
-
-def _next_gib(in_seconds: bool, row: CurveRow) -> str:
-    if row.next_gib_tokens is None:
-        return "-"
-    if in_seconds:
-        return show(row.next_gib_seconds, "s")
-    return f"{row.next_gib_tokens:,.0f} tokens"
-
-
-def _table(rows: Sequence[CurveRow], columns: Sequence[_Column]) -> Any:
-    head = tuple(name for name, _ in columns)
-    return make_table(
-        *head, right=head, gap=2, rows=[tuple(cell(row) for _, cell in columns) for row in rows]
-    )
-
-
-def _policies(document: CurveDocument) -> Any:
-    names = [it.eviction_policy for it in document.policies]
-    rates = {
-        (it.eviction_policy, point.capacity): point.token_hit_rate
-        for it in document.policies
-        for point in it.points
-    }
-    head = ("capacity", "lru", *names)
-    rows = [
-        (
-            f"{row.capacity:,}",
-            _percent(row.token_hit_rate),
-            *(_percent(rates.get((name, row.capacity))) for name in names),
-        )
-        for row in document.rows
-    ]
-    return make_table(*head, right=head, gap=2, rows=rows)
-
-
-def _percent(rate: float | None) -> str:
-    return "-" if rate is None else f"{100 * rate:.1f} %"
-
-
-def _legend(document: CurveDocument) -> dict[str, str]:
-    """Explain the columns that are there."""
-    explained = {
-        "capacity": "KV slots in tokens",
-        "memory": "keys and values of so many tokens; no weights, no states",
-        "hit rate": "part of the prompt tokens that the cache had",
-        "between": "where the hit rate lies, most likely",
-        "Belady": "highest hit rate of any cache of this capacity",
-        "unlimited": "hit rate of a cache without a limit",
-        "tokens saved": "prompt tokens that need not be computed",
-        "prefill saved": "time to compute them at --prefill-rate",
-        "next GiB saves": "over this trace, on the way to the next capacity",
-        "evicted": "tokens that the cache evicted",
-        "left out": "requests with a prompt above half the capacity",
-    }
-    there = {name for name, _ in _columns(document)}
-    return {name: text for name, text in explained.items() if name in there}
+    return tell(result.document, draw_document, as_json, result.interruption)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from shlex import quote
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pymllm.cli.output import complain, escaped, say
 from pymllm.documents.searches import (
@@ -25,16 +25,21 @@ from pymllm.documents.searches import (
 from pymllm.history.files import Config
 from pymllm.instrument.documents import Document
 from pymllm.oracle.laws import find_law
+from pymllm.report import blocks
+from pymllm.report.blocks import BAD, UNKNOWN, Part
 from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
+    Drawn: TypeAlias = RenderableType | tuple[str, str]
+
 # rich is loaded by what is drawn, and not by --help.
 
 _D = TypeVar("_D", bound=Document)
 _T = TypeVar("_T")
+_STYLES: dict[str | None, str] = {BAD: "bold red", UNKNOWN: "bold yellow"}
 _ENOUGH = 10_000  # A table is only as wide as its contents, so this is no width at all.
 
 
@@ -94,7 +99,7 @@ def make_legend(words: Mapping[str, str]) -> Table:
     return table
 
 
-def draw(*parts: RenderableType | tuple[str, str], fits_terminal: bool = False) -> str:
+def draw(*parts: Drawn, fits_terminal: bool = False) -> str:
     """Return tables and texts as lines, the last one ended; a text may come with a style, such as bold.
 
     On a terminal that it is to fit, tables and texts are as wide as that, and bold is bold. Blanks at the end
@@ -127,6 +132,48 @@ def draw(*parts: RenderableType | tuple[str, str], fits_terminal: bool = False) 
                         narrow(part, width)
                 console.print(part, crop=False)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def draw_document(document: Document) -> str:
+    """Return what a report says of a document, as wide as the terminal."""
+    from pymllm.report.sections import parts_of  # with texts and all that a page has; --help does without
+
+    parts, words = parts_of(document)
+    legend = [make_legend(words)] if words else []
+    return draw(*_spaced([*lay_out(parts), legend]), fits_terminal=True)
+
+
+def lay_out(parts: Iterable[Part]) -> Iterator[list[Drawn]]:
+    """Yield what a terminal draws of tables and texts; a table beside others has its caption above it."""
+    shown = [it for it in parts if isinstance(it, blocks.Table | blocks.Text)]
+    is_captioned = sum(isinstance(it, blocks.Table) for it in shown) > 1
+    texts: list[Drawn] = []
+    for it in shown:
+        if isinstance(it, blocks.Text):
+            texts.append((it.text, _STYLES.get(it.tone, "")))
+            continue
+        yield texts
+        texts = []
+        yield [*([it.caption] if is_captioned else []), table_of(it)]
+    yield texts
+
+
+def _spaced(groups: Iterable[Sequence[Drawn]]) -> Iterator[Drawn]:
+    """Yield the members of groups, with an empty line between two groups."""
+    for place, group in enumerate(filter(None, groups)):
+        yield from ([""] if place else [])
+        yield from group
+
+
+def table_of(it: blocks.Table) -> Table:
+    """Return a table as a terminal has it."""
+    from rich.text import Text
+
+    right = [column.name for column in it.columns if column.is_number]
+    table = make_table(*(column.name for column in it.columns), right=right, gap=2)
+    for row in it.rows:
+        table.add_row(*(Text(escaped(cell.text), style=_STYLES.get(cell.tone, "")) for cell in row))
+    return table
 
 
 def _escape_cells(table: Table) -> None:

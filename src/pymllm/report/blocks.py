@@ -1,15 +1,20 @@
-"""What sections of a page are made of: tables, plots, texts and cards, plain data that templates write."""
+"""What a result is shown as: tables, plots, texts and cards, plain data that a page and a terminal draw."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+from operator import and_
 from typing import Any, ClassVar
 
 from pymllm.report.quantities import log_ticks
 
 GOOD, BAD, UNKNOWN, QUIET = "good", "bad", "unknown", "quiet"
 """Tones of a cell; a word or a sign says the same, for whoever does not see the colour."""
+
+PAGE, TERMINAL = "page", "terminal"
+"""Places where a block or a column may be seen only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ class Column:
     is_number: bool = False
     hint: str | None = None
     is_word: bool = False
+    only: str = ""  # place where it is seen; "" for all places
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +59,30 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     folded: bool = False  # whether only the caption is seen until somebody opens it
+    only: str = ""  # as of a column
+
+    def seen_on(self, place: str) -> Table:
+        """Leave the columns of other places out, and in a terminal those in which nothing is known."""
+        is_seen = [column.only in ("", place) for column in self.columns]
+        if place == TERMINAL and self.rows:
+            told = (any(it.tone != QUIET for it in cells) for cells in zip(*self.rows, strict=True))
+            is_seen = [*map(and_, is_seen, told)]
+        rows = tuple(tuple(compress(row, is_seen)) for row in self.rows)
+        return replace(self, columns=tuple(compress(self.columns, is_seen)), rows=rows)
 
 
-def number(name: str, of: Callable[[Any], Cell | str]) -> Column:
+def number(name: str, of: Callable[[Any], Cell | str], only: str = "") -> Column:
     """Make a column of numbers."""
-    return Column(name, of, True)
+    return Column(name, of, True, only=only)
 
 
-def make_table(caption: str, items: Iterable[Any], columns: Sequence[Column], folded: bool = False) -> Table:
+def make_table(
+    caption: str, items: Iterable[Any], columns: Sequence[Column], folded: bool = False, only: str = ""
+) -> Table:
     """List some things, a row each."""
     made = ([column.of(item) for column in columns] for item in items)
     rows = tuple(tuple(Cell(it) if isinstance(it, str) else it for it in row) for row in made)
-    return Table(caption, tuple(columns), rows, folded)
+    return Table(caption, tuple(columns), rows, folded, only)
 
 
 def or_quiet(value: Any, show: Callable[[Any], str] = str, missing: str = "not recorded") -> Cell:
@@ -155,6 +173,7 @@ class Text:
     kind: ClassVar[str] = "text"
     text: str
     tone: str | None = None
+    only: str = ""  # as of a column
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +216,14 @@ class Tile:
 
 Block = Table | Plot | Text | Card
 Part = Block | Tile
+
+
+def seen_on(place: str, parts: Iterable[Part]) -> Iterator[Part]:
+    """Yield the parts, and columns of tables, that a place shows."""
+    for part in parts:
+        if isinstance(part, Table | Text) and part.only not in ("", place):
+            continue
+        yield part.seen_on(place) if isinstance(part, Table) else part
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from pymllm.cli.curve import make_text
 from pymllm.cli.schema import make_schema
+from pymllm.cli.tables import draw_document
 from pymllm.replay import curves
 from pymllm.replay.curve import LruCurve
 from pymllm.replay.curve_plan import CurvePlan
@@ -228,4 +228,4 @@ def test_an_interrupt_leaves_what_was_read(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(result.interruption, KeyboardInterrupt)
     assert result.document.interrupted
     assert result.document.rows[0].requests == 5
-    assert "interrupted after" in make_text(result.document)
+    assert "interrupted after 6 requests: its numbers" in draw_document(result.document)

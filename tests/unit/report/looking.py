@@ -8,16 +8,16 @@ from typing import Any
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
-from pymllm.report.blocks import Card, Cell, Part, Plot, Table, Text, Tile
+from pymllm.report.blocks import PAGE, Card, Cell, Part, Plot, Table, Text, Tile, seen_on
 from pymllm.report.loading import Run
 from tests.unit.report import samples
 
 
 class Look:
-    """What of a section is seen: tables by caption, a line for each row with its cells between bars."""
+    """What of a section is seen on a page: tables by caption, a line for each row with its cells between bars."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
-        self.parts = list(parts)
+        self.parts = list(seen_on(PAGE, parts))
         self._cells = {it.caption: it.rows for it in self.parts if isinstance(it, Table)}
         self.tables = {
             caption: [" | ".join(cell.text for cell in row) for row in rows]

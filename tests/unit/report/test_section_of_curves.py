@@ -37,8 +37,8 @@ def test_a_curve_has_a_line_for_each_capacity() -> None:
     """With units, and the rates of other policies; what is not known says why."""
     found = look(make_capacity_section, samples.curve())
     assert found.tables["Capacities"] == [
-        f"{NAME} | 8,192 | 1 GiB | 40.0 % | 30.0 % | 50.0 % | 64.0 % | 400 | 40 ms | 10 ms | 1",
-        f"{NAME} | 16,384 | 2 GiB | 50.0 % | not replayed | 50.0 % | 64.0 % | 500 | 50 ms | not known | 0",
+        f"{NAME} | 8,192 | 1 GiB | 40.0 % | 30.0 % | 50.0 % | 64.0 % | 400 | 40 ms | 10 ms | 300 | 1",
+        f"{NAME} | 16,384 | 2 GiB | 50.0 % | not replayed | 50.0 % | 64.0 % | 500 | 50 ms | not known | 0 | 0",
     ]
     assert found.tables["Capacities, by class of request"] == [
         f"{NAME} | length below 1Ki | 8,192 | 200 | 40.0 % | 400"
@@ -71,14 +71,14 @@ def test_a_curve_without_model_and_rate_is_over_slots() -> None:
     (told,) = found.tables["Capacities"]
     assert told == (
         f"{choice.name} | 8,192 | no model | 40.0 % (30.0 % to 45.0 %) | not computed | not computed | 400 | "
-        "no rate | not known | 1"
+        "no rate | not known | 300 | 1"
     )
 
 
 def test_an_interrupted_curve_says_so_and_the_newest_of_a_name_counts() -> None:
     """As everywhere."""
     found = look(make_capacity_section, samples.run(samples.curve(interrupted=True), source="a"))
-    assert found.texts == ["The curve in a was interrupted: its numbers are of a part."]
+    assert found.texts == ["The curve in a was interrupted after 200 requests: its numbers are of a part."]
     newer = samples.curve()
     newer["rows"] = [newer["rows"][0] | {"hit_tokens": 600}]
     both = look(make_capacity_section, samples.curve(), newer)

@@ -1,4 +1,4 @@
-"""The sections of a page, by what they are about."""
+"""The sections of a page, by what they are about; a terminal shows those of one document."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from pymllm.report.blocks import Part, Section, Table, Tile
+from pymllm.documents.curves import CurveDocument
+from pymllm.instrument.documents import Document
+from pymllm.report.blocks import PAGE, TERMINAL, Part, Section, Table, Tile, seen_on
 from pymllm.report.loading import LoadedRuns, Run
 from pymllm.report.sections.campaigns import make_faults_section, make_soak_section
 from pymllm.report.sections.changes import make_changes_section
@@ -38,26 +40,44 @@ SECTIONS: Mapping[str, Callable[[Sequence[Run]], Iterable[Part]]] = {
 }
 """In the order of the page; the list of runs comes last. A section without parts is left out."""
 
+_SECTIONS_OF: Mapping[type[Document], tuple[str, ...]] = {CurveDocument: ("capacity",)}
+"""In the order of the terminal."""
+
 TEXTS: Mapping[str, Any] = tomllib.loads((files(__package__) / "texts.toml").read_text(encoding="utf-8"))
 """Of each section title, lead, what brings it, and its words; under "words" are those of several sections."""
 
 
 def make_sections(loaded: LoadedRuns) -> list[Section]:
     """Return every section that the runs have something for, and the list of the runs."""
-    found: dict[str, Sequence[Part]] = {id: tuple(make(loaded.runs)) for id, make in SECTIONS.items()}
+    found: dict[str, Sequence[Part]] = {
+        id: tuple(seen_on(PAGE, make(loaded.runs))) for id, make in SECTIONS.items()
+    }
     absent = [TEXTS[id] for id, parts in found.items() if not parts and "brings" in TEXTS[id]]
     found["runs"] = tuple(make_runs_section(loaded, absent))
     explained: set[str] = set()
     return [_section(id, parts, explained) for id, parts in found.items() if parts]
 
 
+def parts_of(document: Document) -> tuple[list[Part], dict[str, str]]:
+    """Return what its sections show of a document in a terminal, and the meanings of their columns."""
+    ids = _SECTIONS_OF[type(document)]
+    run = Run("this run", "", "", "", documents=(document,))
+    parts = list(seen_on(TERMINAL, (part for id in ids for part in SECTIONS[id]([run]))))
+    words = TEXTS["words"] | {word: text for id in ids for word, text in TEXTS[id].get("words", {}).items()}
+    return parts, {head: words[head] for head in _heads(parts) if head in words}
+
+
+def _heads(parts: Iterable[Part]) -> dict[str, None]:
+    """Return the names of all columns once, in their order."""
+    tables = (it for it in parts if isinstance(it, Table))
+    return dict.fromkeys(column.name for table in tables for column in table.columns)
+
+
 def _section(id: str, parts: Sequence[Part], explained: set[str]) -> Section:
     """Put a section together; a word of several sections is explained in the first one that has it."""
     texts, common = TEXTS[id], TEXTS["words"]
-    tables = [it for it in parts if isinstance(it, Table)]
-    heads = dict.fromkeys(column.name for table in tables for column in table.columns)
-    words = {word: common[word] for word in heads if word in common and word not in explained}
-    words = texts.get("words", {}) | words
+    words = {word: common[word] for word in _heads(parts) if word in common and word not in explained}
+    words |= texts.get("words", {})
     explained.update(words)
     return Section(
         id,

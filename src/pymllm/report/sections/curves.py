@@ -1,4 +1,4 @@
-"""What a capacity planner reads: hits, seconds and memory over capacity."""
+"""What a capacity planner reads of curves: hits, seconds and memory over capacity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 from pymllm.documents.curves import CurveDocument, CurveRow
 from pymllm.report.blocks import (
+    PAGE,
     PALETTE,
+    QUIET,
+    TERMINAL,
     UNKNOWN,
     Cell,
     Choice,
@@ -28,7 +31,7 @@ from pymllm.report.blocks import (
     scatter,
 )
 from pymllm.report.loading import Run, documents_of
-from pymllm.report.quantities import show, show_count, show_share
+from pymllm.report.quantities import count_of, show, show_count, show_share
 
 _FOLDED = 60
 
@@ -72,8 +75,12 @@ def find_curves(runs: Sequence[Run]) -> list[Curved]:
 def make_capacity_section(runs: Sequence[Run]) -> Iterator[Part]:
     """Lay out curves: hit rate, what is saved, and what the next GiB is worth, over capacity or memory."""
     for document, run in documents_of(runs, CurveDocument):
+        yield Text(_heading(document), only=TERMINAL)
         if document.interrupted:
-            yield Text(f"The curve in {run.source} was interrupted: its numbers are of a part.", UNKNOWN)
+            done = count_of(document.workload.requests, "request")
+            yield Text(
+                f"The curve in {run.source} was interrupted after {done}: its numbers are of a part.", UNKNOWN
+            )
     curves = find_curves(runs)
     if not curves:
         return
@@ -92,6 +99,31 @@ def make_capacity_section(runs: Sequence[Run]) -> Iterator[Part]:
             [_Grouped(it, g.name, row) for it in grouped for g in it.document.groups for row in g.rows]
         )
     yield Tile(show_count(len(curves)), "capacity curves")
+
+
+def _heading(document: CurveDocument) -> str:
+    it, model = document.workload, document.model
+    seed = f", seed {it.seed}" if it.kind == "named" else ""
+    lines = [
+        "  ".join(f"{name} {version}" for name, version in document.versions.items()),
+        f"{it.name}: {it.requests:,} requests{seed}, longest prompt "
+        f"{count_of(document.longest_prompt, 'token')}, {show(document.trace_seconds, 's')}",
+        f"radix tree, lru, serial replay, pages of {count_of(document.page_size, 'token')}: "
+        + _method(document),
+    ]
+    if model is not None:
+        kept = f"latent {model.latent_dim}" if model.latent_dim else f"{model.kv_heads} x {model.head_dim}"
+        layers = f"{model.counted_layers} of {count_of(model.layers, 'layer')}"
+        size = f"{show_count(model.bytes_per_token)} bytes per token"
+        lines.append(f"{model.name}: {layers}, {kept}, {model.dtype}: {size}")
+    return "\n".join(lines)
+
+
+def _method(document: CurveDocument) -> str:
+    seconds = show(document.cpu_seconds, "s")
+    if document.sample is None:
+        return f"exact, one pass, {seconds} of processor time"
+    return f"estimated from {document.sample.rate * 100:g} % of the blocks, {seconds} of processor time"
 
 
 # -- pictures ------------------------------------------------------------------------------------------------
@@ -214,7 +246,7 @@ def _table(points: Sequence[_Point]) -> Table:
         return or_quiet(it.row.next_gib_tokens, lambda tokens: f"{tokens:,.0f} tokens", "not known")
 
     columns = [
-        Column("curve", lambda it: Cell(it.curve.name, hint=it.curve.run.hint)),
+        _CURVE,
         number("capacity, slots", lambda it: show_count(it.row.capacity)),
         number("memory", lambda it: or_quiet(it.row.kv_bytes, lambda it: show(it, "bytes"), "no model")),
         number("hit rate", lambda it: _rate(it.row)),
@@ -224,9 +256,13 @@ def _table(points: Sequence[_Point]) -> Table:
         number("tokens saved", lambda it: show_count(it.row.hit_tokens)),
         number("prefill saved", lambda it: or_quiet(it.row.prefill_seconds_saved, _seconds, "no rate")),
         number("next GiB saves", gib),
-        number("left out", lambda it: show_count(it.row.skipped)),
+        number("evicted, tokens", lambda it: or_quiet(it.row.evicted_tokens, show_count, "not known")),
+        number("left out", lambda it: Cell(show_count(it.row.skipped), None if it.row.skipped else QUIET)),
     ]
     return make_table("Capacities", points, columns, folded=len(points) > _FOLDED)
+
+
+_CURVE = Column("curve", lambda it: Cell(it.curve.name, hint=it.curve.run.hint), only=PAGE)
 
 
 def _policies(points: Sequence[_Point]) -> list[str]:
@@ -262,7 +298,7 @@ class _Grouped:
 
 def _groups(points: Sequence[_Grouped]) -> Table:
     columns = [
-        Column("curve", lambda it: Cell(it.curve.name, hint=it.curve.run.hint)),
+        _CURVE,
         Column("requests with", lambda it: f"{it.curve.document.by} {it.group}"),
         number("capacity, slots", lambda it: show_count(it.row.capacity)),
         number("requests", lambda it: show_count(it.row.requests)),
