@@ -135,7 +135,7 @@ def test_a_violation_leads_to_its_program_and_the_program_can_be_saved(page: Any
     page.keyboard.press("Enter")
     card = page.locator(".card:target")
     assert card.is_visible()
-    assert card.locator("h3").inner_text().startswith("P2 violated by faulty-dirty-rows")
+    assert card.locator("h3").inner_text().startswith("P2 VIOLATED by faulty-dirty-rows")
     with page.expect_download() as saved:
         card.get_by_text("Save the program").click()
     file = folder / "saved.jsonl"

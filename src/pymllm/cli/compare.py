@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -17,14 +18,14 @@ from pymllm.cli.search_files import earlier_lines, save_programs
 from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import (
-    deviation_table,
+    card_lines,
+    cards_of,
     draw,
     make_legend,
     make_table,
     problem_lines,
     tell,
     terminal_width,
-    violation_lines,
 )
 from pymllm.cli.verify import (
     BUT,
@@ -48,11 +49,11 @@ from pymllm.cli.verify import (
 )
 from pymllm.documents.searches import CompareDocument, MatrixCell
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
+from pymllm.report.findings import deviation_table
 from pymllm.text_file import cut
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
+    from pymllm.cli.tables import Drawn
     from pymllm.work.shards import Shard
 
 _FEWEST = 2
@@ -125,8 +126,8 @@ def make_text(document: CompareDocument, earlier: Sequence[str] = ()) -> str:
 
     ``earlier`` are files of other searches that lie beside those of this one.
     """
-    found = [text for _, text in violation_lines(document)]
-    parts: list[RenderableType | tuple[str, str]] = [_heading(document), *verdict_lines(document)]
+    found = [line for card in cards_of(document) for line in card_lines(replace(card, program=""))]
+    parts: list[Drawn] = [_heading(document), *verdict_lines(document)]
     parts += [*found, *problem_lines(document.adapters), *earlier_lines(earlier), ""]
     if document.deviations:
         parts += [deviation_table(document.deviations), ""]
@@ -143,7 +144,7 @@ def _heading(document: CompareDocument) -> str:
     return f"{heading(document)}\n{numbered}\n"
 
 
-def _matrices(document: CompareDocument) -> Iterator[RenderableType]:
+def _matrices(document: CompareDocument) -> Iterator[Drawn]:
     """Yield the matrix, cut between adapters where a terminal has no room for all of them."""
     numbered = [(number, it) for number, it in enumerate(document.adapters, 1) if it.machines]
     known = {(name, it.law) for it in document.deviations for name in it.adapters}

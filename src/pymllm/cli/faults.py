@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,12 +14,11 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli import options
-from pymllm.cli.faults_page import cells_of, kept_of, make_page
+from pymllm.cli.faults_page import make_page
 from pymllm.cli.output import say
 from pymllm.cli.shard_table import complain_of_others
 from pymllm.cli.store import keep_run, refuse_own_input, save_text
-from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
-from pymllm.documents.faults import FaultsDocument
+from pymllm.cli.tables import draw_document, progress_bar, tell
 from pymllm.errors import UsageError
 from pymllm.report.quantities import count_of
 from pymllm.text_file import cut
@@ -130,7 +128,7 @@ def look_and_tell(
         earlier = page.read_text(encoding="utf-8") if page.is_file() else ""
         save_text(make_page(document, datetime.now(tz=UTC).date(), earlier), page, "--page")
     keep_run(store, document)
-    return tell(document, make_text, as_json, report.interruption)
+    return tell(document, draw_document, as_json, report.interruption)
 
 
 def refuse_beside_faults(*names: str) -> None:
@@ -188,42 +186,3 @@ def _lines(faults: Sequence[Fault]) -> list[str]:
         f"{fault.id:{width}}  {', '.join(fault.laws):{laws}}  {fault.title}{source}"
         for fault, source in zip(faults, sources, strict=True)
     ]
-
-
-# -- as text -----------------------------------------------------------------------------------------------
-
-
-def make_text(document: FaultsDocument) -> str:
-    """Lay a run out as text: first what was not caught as it should be."""
-    columns = ["id", "fault", "caught", "law", "by the", "operations", "seconds"]
-    columns += ["program"] if any(row.program is not None for row in document.faults) else []
-    table = make_table(*columns, right=("operations", "seconds", "program"), gap=2)
-    for row in sorted(document.faults, key=lambda row: row.caught):
-        table.add_row(*cells_of(row)[: len(columns)])
-    lines: list[str] = []
-    for row in document.faults:
-        if not row.caught:
-            lines += ["", f"{row.id} {row.title}", *(f"  {problem}" for problem in row.problems)]
-            lines += [
-                f"  seed {it.seed}: {it.law} by the {it.searcher} on {it.adapter}: {it.message}; "
-                f"its laws are {', '.join(row.laws)}"
-                for it in row.detections
-                if it.law in row.unlisted
-            ]
-    legend = {
-        "caught": "yes: a law of the fault's list was violated; BY ANOTHER LAW: only another one",
-        "by the": "way of searching; machine: random programs, sweep: each call fails in turn",
-        "operations": "until it was caught",
-        "program": "operations of the smallest program that shows the fault",
-    }
-    if columns[-1] != "program":
-        del legend["program"]
-    return draw(table, *lines, "", make_legend(legend), "", _sum_up(document), fits_terminal=True)
-
-
-def _sum_up(document: FaultsDocument) -> str:
-    seen = Counter(row.detections[0].searcher for row in document.faults if row.detections)
-    by = ", ".join(f"{count} by the {name}" for name, count in seen.most_common())
-    found = f" ({by})" if by else ""
-    ended = f"{document.seconds:.1f} s{kept_of(document)}"
-    return f"{document.caught} of {len(document.faults)} faults caught by a listed law{found}; {ended}"

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from datetime import date
 
 from pymllm.documents.faults import FaultRow, FaultsDocument
-from pymllm.documents.searches import VerifyDocument
 from pymllm.faults.fault import Bug, Fault
 from pymllm.faults.table import BUGS, PLANTED, UNPLANTED, own_cabinet
-from pymllm.report.quantities import count_of
+from pymllm.report.quantities import count_of, kept_words
 
 _HEAD = """\
 # Faults
@@ -53,24 +52,17 @@ _RUN = re.compile(r"^- run (\d+): .*$", re.MULTILINE)
 _KINDS = {"issues": "issue", "pull": "pull request"}
 
 
-def cells_of(row: FaultRow) -> list[str]:
-    """Return a row of the table."""
-    found = bool(row.detections)
-    return [
-        row.id,
-        row.title,
-        "yes" if row.caught else "BY ANOTHER LAW" if found and not row.problems else "NO",
-        ", ".join(dict.fromkeys(it.law for it in row.detections)),
+def _measured(row: FaultRow) -> tuple[str, ...]:
+    """Return the cells of a row behind the title."""
+    laws = ", ".join(dict.fromkeys(it.law for it in row.detections))
+    missed = "" if row.caught else "**by another law**" if row.detections and not row.problems else "**no**"
+    return (
+        f"{laws} {missed}".strip(),
         ", ".join(dict.fromkeys(it.searcher for it in row.detections)),
         "" if row.operations is None else f"{row.operations:,.0f}",
         "" if row.seconds is None else f"{row.seconds:.2f}",
         "" if row.program is None else str(row.program),
-    ]
-
-
-def kept_of(document: FaultsDocument | VerifyDocument) -> str:
-    """Say how many results are an earlier run's, or nothing."""
-    return f", and {count_of(document.kept, 'result')} kept from an earlier run" if document.kept else ""
+    )
 
 
 def rows_of(page: str) -> dict[str, tuple[str, ...]]:
@@ -82,16 +74,15 @@ def make_page(document: FaultsDocument, day: date, earlier: str = "") -> str:
     """Lay a report out as the page docs/faults.md."""
     runs = _runs_of(earlier)
     number = max(runs, default=0) + 1
+    kept = kept_words(document.kept)
     runs[number] = (
         f"- run {number}: {day}, pymllm {document.versions.get('pymllm', 'unknown')}, "
         f"{count_of(len(document.faults), 'fault')} from {count_of(len(document.seeds), 'seed')} with "
-        f"{count_of(document.jobs, 'process', 'processes')}, {document.seconds:.0f} s{kept_of(document)}"
+        f"{count_of(document.jobs, 'process', 'processes')}, {document.seconds:.0f} s{kept}"
     )
     rows = rows_of(earlier)
     for row in document.faults:
-        cells = cells_of(row)
-        caught = cells[3] if row.caught else f"{cells[3]} **{cells[2].lower()}**".strip()
-        rows[row.id] = (caught, *cells[4:], str(number))
+        rows[row.id] = (*_measured(row), str(number))
     return _laid_out({row.id: row.title for row in document.faults}, rows, runs)
 
 

@@ -9,7 +9,7 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import complain, escaped
-from pymllm.cli.tables import draw, explain, limit_line, make_legend, make_table, tell
+from pymllm.cli.tables import draw, fact_lines, make_legend, make_table, tell
 from pymllm.documents.programs import JudgedViolation, JudgementDocument
 from pymllm.documents.searches import LimitRow
 from pymllm.errors import InvariantViolation
@@ -21,6 +21,7 @@ from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.laws.every_class import ANSWERED
 from pymllm.oracle.verdicts import Verdict
+from pymllm.report.findings import limit_words, violation_facts
 from pymllm.report.quantities import count_of
 from pymllm.text_file import cut
 
@@ -150,11 +151,12 @@ def _verdict_line(judgement: JudgementDocument) -> str:
 def _details(judgement: JudgementDocument) -> list[str]:
     it = judgement.violation
     if it is not None:
-        return explain(it.message, it.expected, it.observed, judgement.config, it.step, judgement.steps)
+        where = judgement.config, it.step, judgement.steps
+        return fact_lines(violation_facts(it.message, it.expected, it.observed, *where))
     if judgement.misfit is not None:
         return [f"    because    {escaped(judgement.misfit)}"]
     tested = ", ".join(f"{law} {count:,}" for law, count in sorted(judgement.tests.items()) if count)
-    lines = [f"    limits     {limit_line(limit)}" for limit in judgement.limits]
+    lines = [f"    limits     {escaped(limit_words(limit))}" for limit in judgement.limits]
     return [f"    tests      {tested}", *lines] if tested else lines
 
 

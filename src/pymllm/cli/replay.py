@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,11 +14,11 @@ import click
 from pymllm.cli import options
 from pymllm.cli.output import complain
 from pymllm.cli.reading import READING, read_policies, trace_options
-from pymllm.cli.replay_table import make_curves, make_text
 from pymllm.cli.shard_table import complain_of_others, demand_file
 from pymllm.cli.shard_table import make_text as make_shard_text
 from pymllm.cli.store import keep_run, refuse_own_input
-from pymllm.cli.tables import progress_bar, tell
+from pymllm.cli.tables import draw_document, progress_bar, tell
+from pymllm.documents.replays import column_of
 from pymllm.errors import UsageError
 from pymllm.oracle.models.policy_ranks import POLICY_RANKS
 from pymllm.replay.plan import ReplayPlan
@@ -25,6 +26,8 @@ from pymllm.report.quantities import count_of
 from pymllm.torch_extra import collector_aside
 
 if TYPE_CHECKING:
+    from pymllm.replay.cells import Replayed
+    from pymllm.replay.grid import ReplayGrid
     from pymllm.work.shards import Shard
 
 # Options that a serial replay, which has no engine, cannot heed.
@@ -195,7 +198,7 @@ def replay_command(
         # Not at the top: this loads torch, which --help and a mistyped option can do without.
         with collector_aside():
             from pymllm.replay.cells import keep_replays
-            from pymllm.replay.grid import ReplayGrid, replay, run_shard
+            from pymllm.replay.grid import replay, run_shard
             from pymllm.replay.replays import settle
 
         plans = [settle(plan) for plan in plans]  # before a file is made
@@ -220,9 +223,29 @@ def replay_command(
         keep_run(store, document)
     if as_json and found is not None:
         complain(f"{found.cache} violates {found.law}: {found.message}")
-    text = make_curves(result) if isinstance(result, ReplayGrid) else make_text(result)
-    tell(document, lambda _: text, as_json, result.interruption)
+    tell(document, lambda it: draw_document(it, *_notes(result)), as_json, result.interruption)
     return 0 if found is None else 1
+
+
+def _notes(result: Replayed | ReplayGrid) -> Iterator[str]:
+    """Say at which point of several a law was broken, and what an interrupt cut short or left unbegun."""
+    from pymllm.replay.grid import ReplayGrid
+
+    if isinstance(result, ReplayGrid):
+        for plan, found in ((one.plan, one.document.violation) for one in result.results):
+            if found is not None:
+                size = f"page size {plan.page_size}, capacity {plan.capacity}"
+                yield f"{found.law}  of {found.cache} with {size}"
+        if result.interruption is not None:
+            yield "interrupted: not all runs and ceilings were done"
+    elif result.interruption is not None:
+        runs, last = result.document.runs, result.document.runs[-1]
+        begun = last.requests if last.finished is None else last.finished
+        ended = begun + (last.skipped or 0) + (last.rejected or 0)
+        left = [column_of(*column) for column in result.plan.columns[len(runs) :]]
+        unplayed = f"; not replayed: {', '.join(left)}" if left else ""
+        total = result.document.workload.requests
+        yield f"interrupted: {last.config.column} after {ended:,} of {total:,} requests{unplayed}"
 
 
 _Value = TypeVar("_Value", int, str)

@@ -17,11 +17,12 @@ from pymllm.cli.judge import make_text as make_judgement_text
 from pymllm.cli.output import complain, escaped, say
 from pymllm.cli.rerun import judgement_of
 from pymllm.cli.store import refuse_own_input, save_program
-from pymllm.cli.tables import explain, mistake_lines, program_lines, progress_bar, show, tell
+from pymllm.cli.tables import fact_lines, program_lines, progress_bar, show, tell
 from pymllm.documents.programs import ProgramSize, ShrinkDocument
 from pymllm.errors import AdapterError
 from pymllm.history.files import History
 from pymllm.oracle.laws import find_law
+from pymllm.report.findings import mistake_facts, violation_facts
 
 if TYPE_CHECKING:
     from pymllm.machines.acting import FoundViolation
@@ -241,7 +242,8 @@ def make_text(document: ShrinkDocument, history: History) -> str:
     """Return the lines that people read: the law, what was before and is now, and the program."""
     it, step = document, history.steps[-1].number if history.steps else 0
     lines = [f"{it.law}  VIOLATED by {it.adapter}: {find_law(it.law).sentence}"]
-    lines += explain(it.message, it.expected, it.observed, it.after.config, step, it.after.operations)
+    where = it.after.config, step, it.after.operations
+    lines += fact_lines(violation_facts(it.message, it.expected, it.observed, *where))
     was, now = it.before, it.after
     sizes: list[tuple[str, Any, Any]] = [
         ("operations", was.operations, now.operations),
@@ -254,7 +256,7 @@ def make_text(document: ShrinkDocument, history: History) -> str:
     misfits = ", ".join(f"{name} {count:,}" for name, count in it.misfits.items())
     left = f"; {sum(it.misfits.values()):,} of them could not run ({misfits})" if misfits else ""
     lines.append(f"    programs   {it.programs:,} tried in {it.seconds:.1f} s{left}; {end}")
-    lines += mistake_lines(it.mistakes)
+    lines += fact_lines([*mistake_facts(it.mistakes)])
     if it.after.operations <= _MOST_PRINTED:  # nobody reads more, and the file has it
         lines += program_lines(it.program)
     if it.output is not None:

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator
 from shlex import quote
 
-from pymllm.cli.tables import explain, mistake_lines, program_lines
+from pymllm.cli.tables import fact_lines, program_lines
 from pymllm.oracle.laws import find_law
+from pymllm.report.findings import mistake_facts, violation_facts
 from pymllm.report.quantities import count_of
 from pymllm.search.program import write_program
 from pymllm.soak.ledger import CampaignHeader, RunRecord
@@ -50,11 +51,12 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
     if finding is not None:
         it, history = finding.violation, finding.history
         where = history.header.config, finding.step, len(history)
-        yield from explain(it.message, it.expected, it.observed, *where)
-        yield from mistake_lines(finding.mistakes)
+        facts = violation_facts(it.message, it.expected, it.observed, *where)
+        yield from fact_lines([*facts, *mistake_facts(finding.mistakes)])
     else:
         met, length = record.failure, max(record.operations, record.failure.step)
-        yield from explain(met.message, met.expected, met.observed, record.config, met.step, length)
+        where = record.config, met.step, length
+        yield from fact_lines(violation_facts(met.message, met.expected, met.observed, *where))
     config = json.dumps(record.config)
     yield f"    found      {record.version}, {config}, seed {record.seed}, step {record.failure.step}"
     command = f"pymllm soak --adapter {quote(adapter.name)} --config {quote(config)} --run {record.seed}"

@@ -16,16 +16,15 @@ from pymllm.cli.soak_failures import audit_rate, failure_lines
 from pymllm.cli.tables import (
     BETWEEN_LINES,
     deviation_lines,
-    deviation_table,
+    document_parts,
     draw,
-    make_legend,
     make_table,
     narrow,
     paced,
     shows_progress,
     time_of,
-    undone_steps,
 )
+from pymllm.report.findings import undone_steps
 from pymllm.report.quantities import count_of
 from pymllm.soak.drift import Drift
 from pymllm.soak.merging import Missing
@@ -130,13 +129,9 @@ def make_text(
     """Lay a report out as text; ``verbose`` and ``strict`` name the coverage goals that were not reached."""
     notes = [escaped(line) for line in _notes(report, strict, verbose)]  # a ledger may be anybody's
     end = f"\n{_sum_up(report, strict=strict)}"
-    tables = _adapter_table(report), "", _time_table(report), "", _drift_table(report.drifts), ""
-    known, listed = report.deviations, list[Table | str | tuple[str, str]]()
-    if known:
-        listed = [*deviation_lines(known), "", deviation_table(known), ""]
-    legend = make_legend(_LEGEND)
+    tables = document_parts(report.document(strict=strict)) if report.totals.adapters else []
     head = _heading(report), *notes[1:], *notes[:1]
-    return draw(*head, *listed, *tables, legend, end, fits_terminal=fits_terminal)
+    return draw(*head, *deviation_lines(report.deviations), *tables, end, fits_terminal=fits_terminal)
 
 
 def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
@@ -199,60 +194,6 @@ def _heading(report: SoakReport) -> str:
         processes = count_of(report.jobs, "process", "processes")
         lines.append(f"{time_of(report.seconds)} in {processes}, ledger in {report.folder}")
     return "\n".join(lines) + "\n"
-
-
-def _adapter_table(report: SoakReport) -> Table:
-    figures = ("places", "runs", "operations", "laws", "goals", "failures")
-    rows = (
-        (escaped(it.name), f"{len(it.played)} of {it.places}", *_played(it), *_reached(it), _failed(it))
-        for it in report.totals.adapters.values()
-    )
-    return make_table("adapter", *figures, right=figures, gap=2, rows=rows)
-
-
-def _failed(it: AdapterTotals) -> str:
-    return f"{sum(failure.runs for failure in it.failures.values()):,}"
-
-
-def _time_table(report: SoakReport) -> Table:
-    shares = ("calls", "judge", "walks", "again", "driver")
-    rows = (
-        (escaped(it.name), f"{it.operations_per_second:,.0f}", *map("{:.0%}".format, it.shares.values()))
-        for it in report.totals.adapters.values()
-    )
-    return make_table("adapter", "ops/CPU s", *shares, right=("ops/CPU s", *shares), gap=2, rows=rows)
-
-
-def _drift_table(drifts: tuple[Drift, ...]) -> Table:
-    figures = ("growth", "from", "to", "bound", "samples")
-    table = make_table("memory", *figures, "verdict", right=figures, gap=2)
-    for drift in drifts:
-        slope, low, high = (_growth(it, drift.unit) for it in (drift.slope, drift.low, drift.high))
-        bound = _growth(drift.bound, drift.unit)
-        table.add_row(drift.measure, slope, low, high, bound, f"{drift.samples:,}", drift.verdict.value)
-    return table
-
-
-_LEGEND = {
-    "places": "configurations and state machines of the adapter, those with a run first",
-    "laws": "tested, of those that apply",
-    "goals": "coverage goals reached, of those that the adapter must reach; `pymllm goals` lists all",
-    "failures": "runs that broke a law or ended with an error, once for each law",
-    "ops/CPU s": "operations per second of CPU time, which is spent on",
-    "calls": "the adapter and its implementation",
-    "judge": "the oracle",
-    "walks": "the adapter's checks of its own data",
-    "again": "the end of each run, and parts of it that are repeated",
-    "driver": "choosing operations",
-    "growth": "of memory per million operations; true with 95 % probability between from and to",
-    "bound": "more growth than this is a leak",
-}
-
-
-def _growth(value: float | None, unit: str) -> str:
-    if value is None:
-        return "-"
-    return amount_of_bytes(value) if unit == "bytes" else f"{value:,.0f} {unit}"
 
 
 def _notes(report: SoakReport, strict: bool, verbose: bool) -> Iterator[str]:

@@ -10,7 +10,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from shlex import quote
 from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -18,28 +17,23 @@ from pymllm.cli.output import complain, escaped, say
 from pymllm.documents.searches import (
     AdapterRow,
     DeviationRow,
-    LimitRow,
-    VerifyDocument,
-    ViolationRow,
 )
-from pymllm.history.files import Config
 from pymllm.instrument.documents import Document
-from pymllm.oracle.laws import find_law
 from pymllm.report import blocks
-from pymllm.report.blocks import BAD, UNKNOWN, Part
+from pymllm.report.blocks import BAD, ENDING, UNKNOWN, Fact
 from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    Drawn: TypeAlias = RenderableType | tuple[str, str]
+    Drawn: TypeAlias = RenderableType | blocks.Table | tuple[str, str]
 
 # rich is loaded by what is drawn, and not by --help.
 
 _D = TypeVar("_D", bound=Document)
 _T = TypeVar("_T")
-_STYLES: dict[str | None, str] = {BAD: "bold red", UNKNOWN: "bold yellow"}
+_STYLES: dict[str | None, str] = {BAD: "bold red", UNKNOWN: "bold yellow", ENDING: "bold"}
 _ENOUGH = 10_000  # A table is only as wide as its contents, so this is no width at all.
 
 
@@ -126,6 +120,7 @@ def draw(*parts: Drawn, fits_terminal: bool = False) -> str:
                 text = "\n".join(map(escaped, text.split("\n")))
                 console.print(Text(wrap(text, width), style=style if styled else ""), soft_wrap=True)
             else:
+                part = table_of(part) if isinstance(part, blocks.Table) else part
                 if isinstance(part, Table):
                     _escape_cells(part)
                     if width is not None:
@@ -134,28 +129,30 @@ def draw(*parts: Drawn, fits_terminal: bool = False) -> str:
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
-def draw_document(document: Document) -> str:
-    """Return what a report says of a document, as wide as the terminal."""
+def draw_document(document: Document, *notes: str) -> str:
+    """Return what a report says of a document, as wide as the terminal; notes stand at its end."""
+    ended = [(escaped(note), "bold") for note in notes]
+    return draw(*_spaced([document_parts(document), ended]), fits_terminal=True)
+
+
+def document_parts(document: Document) -> list[Drawn]:
+    """Return the tables and texts that a report has of a document: what is bad, and a sum, come last."""
     from pymllm.report.sections import parts_of  # with texts and all that a page has; --help does without
 
     parts, words = parts_of(document)
-    legend = [make_legend(words)] if words else []
-    return draw(*_spaced([*lay_out(parts), legend]), fits_terminal=True)
-
-
-def lay_out(parts: Iterable[Part]) -> Iterator[list[Drawn]]:
-    """Yield what a terminal draws of tables and texts; a table beside others has its caption above it."""
-    shown = [it for it in parts if isinstance(it, blocks.Table | blocks.Text)]
-    is_captioned = sum(isinstance(it, blocks.Table) for it in shown) > 1
-    texts: list[Drawn] = []
-    for it in shown:
-        if isinstance(it, blocks.Text):
-            texts.append((it.text, _STYLES.get(it.tone, "")))
-            continue
-        yield texts
-        texts = []
-        yield [*([it.caption] if is_captioned else []), table_of(it)]
-    yield texts
+    is_captioned = sum(isinstance(it, blocks.Table) for it in parts) > 1
+    groups: list[list[Drawn]] = [[]]
+    ended: list[Drawn] = []
+    for it in parts:
+        if isinstance(it, blocks.Table):
+            groups += [[*([it.caption] if is_captioned else []), it], []]
+        elif isinstance(it, blocks.Text) and it.tone in _STYLES:
+            ended.append((escaped(it.text), _STYLES[it.tone]))
+        elif isinstance(it, blocks.Text):
+            groups[-1].append(escaped(it.text))
+    widest = max(map(len, words), default=0)
+    legend = [wrap(f"{word:{widest}}  {meaning}", terminal_width() or 80) for word, meaning in words.items()]
+    return [*_spaced([*groups, legend, ended])]
 
 
 def _spaced(groups: Iterable[Sequence[Drawn]]) -> Iterator[Drawn]:
@@ -167,12 +164,28 @@ def _spaced(groups: Iterable[Sequence[Drawn]]) -> Iterator[Drawn]:
 
 def table_of(it: blocks.Table) -> Table:
     """Return a table as a terminal has it."""
+    if it.is_turned:
+        return _turned(it)
     from rich.text import Text
 
     right = [column.name for column in it.columns if column.is_number]
     table = make_table(*(column.name for column in it.columns), right=right, gap=2)
     for row in it.rows:
         table.add_row(*(Text(escaped(cell.text), style=_STYLES.get(cell.tone, "")) for cell in row))
+    return table
+
+
+def _turned(it: blocks.Table) -> Table:
+    """Return a table with its rows side by side, a heading above each group of its columns."""
+    table = make_table(it.columns[0].name)
+    for row in it.rows:
+        table.add_column(row[0].text, justify="right", header_style="", overflow="fold")
+    group = ""
+    for column, *cells in zip(it.columns[1:], *(row[1:] for row in it.rows), strict=True):
+        if column.group != group:
+            table.add_row(column.group, style="bold")
+            group = column.group
+        table.add_row(f"  {column.name}", *(cell.text for cell in cells))
     return table
 
 
@@ -322,17 +335,26 @@ def time_of(seconds: float) -> str:
 # -- laws that are broken ----------------------------------------------------------------------------------
 
 
-def explain(
-    message: str, expected: str | None, observed: str | None, config: Config, step: int, steps: int
-) -> list[str]:
-    """Return lines that say what was looked at, what the law demands, what there was, and where."""
-    lines = [f"    looked at  {escaped(message)}"]
-    if expected is not None:
-        lines.append(f"    expected   {escaped(expected)}")
-    if observed is not None:
-        lines.append(f"    observed   {escaped(observed)}")
-    where = _configured(config)
-    return [*lines, f"    at         step {step}, in a program of {count_of(steps, 'step')} ({where})"]
+def cards_of(document: Document) -> list[blocks.Card]:
+    """Return what a report says of each violation in a document."""
+    from pymllm.report.sections import parts_of
+
+    return [part for part in parts_of(document)[0] if isinstance(part, blocks.Card)]
+
+
+def card_lines(card: blocks.Card) -> list[str]:
+    """Return the lines of a card, the program at its end."""
+    lines = ["", escaped(card.title), *fact_lines(card.facts)]
+    if not card.program:
+        return lines
+    return [*lines, f"    program    {card.note}".rstrip(), *program_lines(card.program)]
+
+
+def fact_lines(facts: Sequence[Fact]) -> list[str]:
+    """Return a line for each fact, its name where it is another one than above."""
+    names = [fact.name for fact in facts]
+    shown = [name if not place or names[place - 1] != name else "" for place, name in enumerate(names)]
+    return [f"    {name:11}{escaped(it.value)}" for name, it in zip(shown, facts, strict=True)]
 
 
 def deviation_lines(rows: Iterable[DeviationRow]) -> Iterator[tuple[str, str]]:
@@ -345,77 +367,9 @@ def deviation_lines(rows: Iterable[DeviationRow]) -> Iterator[tuple[str, str]]:
         yield f"gone      no program met {escaped(', '.join(gone))}: mended, or not searched for", "yellow"
 
 
-def deviation_table(rows: Iterable[DeviationRow]) -> Table:
-    """Lay out what became of each known deviation that was looked for."""
-    table = make_table("deviation", "law", "kind", "programs", "", "because", right=("programs",), gap=2)
-    for it in (row for row in rows if row.status != "not searched"):
-        status = "" if it.programs else it.status
-        table.add_row(it.name, it.law, it.kind, f"{it.programs:,}", status, it.reason)
-    return table
-
-
-def violation_lines(document: VerifyDocument) -> Iterator[tuple[ViolationRow, str]]:
-    """Yield each violation that a search found, with lines on it and the commands that show it again."""
-    for adapter in document.adapters:
-        rows = {row.id: row for row in adapter.laws}
-        for it in adapter.violations:
-            row = rows.get(it.law)
-            broke = (
-                f"{row.broken:,} of {row.broken + row.tests:,} broke the law" if row and row.broken else ""
-            )
-            lines = [
-                f"\n{it.law}  VIOLATED by {adapter.name}: {find_law(it.law).sentence}",
-                *explain(it.message, it.expected, it.observed, it.config, it.step, it.steps),
-                *([f"    or         the adapter {it.doubt}"] if it.doubt else []),
-                f"    file       {it.file or 'could not be written'}",
-                *([f"    tests      {broke}"] if broke else []),
-                *_again_lines(it, adapter.name, document.seed),
-            ]
-            yield it, "\n".join(lines)
-
-
-def _again_lines(it: ViolationRow, adapter: str, seed: int) -> list[str]:
-    """Return lines with the commands that show a violation again, and one that looks for a smaller one."""
-    from pymllm.report.sections.searches import commands_again  # and the oracle: --help does without
-
-    commands = list(commands_again(it, adapter, seed))
-    shrink = None if it.file is None else f"pymllm shrink {quote(it.file)} --adapter {quote(adapter)}"
-    if not it.rerun_shows_it:
-        commands[-1] += "  (the operations of the program alone do not break the law)"
-        if shrink and it.played_again:
-            commands.append(f"{shrink}  (repeats what drove the engine)")
-    again = [f"    {'again' if not place else '':11}{command}" for place, command in enumerate(commands)]
-    smaller = [f"    smaller    {shrink}"] if shrink and not it.smallest else []
-    return mistake_lines(it.mistakes) + again + smaller
-
-
-def mistake_lines(mistakes: Sequence[str]) -> list[str]:
-    """Return lines that name errors of this package, met while a smaller program was looked for."""
-    return [f"    mistake    an error of pymllm itself: {escaped(mistake)}" for mistake in mistakes]
-
-
 def program_lines(program: str) -> list[str]:
     """Return the lines of a program, set in."""
     return [f"        {line}".rstrip() for line in program.splitlines()]
-
-
-def limit_line(it: LimitRow) -> str:
-    """Say how many steps of an operation were not done, for which reason, and where the first one stands."""
-    where = "" if it.program is None else f" of a program on {_configured(it.config)}, which --json has"
-    steps = undone_steps(it.not_done, it.done)
-    return f"{it.operation}: {steps} ({escaped(it.reason)}); step {it.step}{where}"
-
-
-def undone_steps(not_done: int, done: int | None) -> str:
-    """Say how many steps were not done, of how many where that was counted."""
-    steps = f"{count_of(not_done, 'step')} not done"
-    if done is None:
-        return steps
-    return f"{steps} of {not_done + done:,}" if done else f"{steps}, and none was done"
-
-
-def _configured(config: Config) -> str:
-    return escaped(", ".join(f"{key} {value}" for key, value in config.items())) or "no configuration"
 
 
 def problem_lines(adapters: Iterable[AdapterRow]) -> Iterator[str]:

@@ -13,9 +13,9 @@ import click
 
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli import options
-from pymllm.cli.output import complain, escaped, say
+from pymllm.cli.output import complain, say
 from pymllm.cli.store import keep_run
-from pymllm.cli.tables import draw, make_table, progress_bar, tell
+from pymllm.cli.tables import draw, draw_document, make_table, progress_bar, tell
 from pymllm.documents.faults import ShownRow, VectorFaultsDocument, VectorRow, VectorsDocument
 from pymllm.errors import AdapterError
 from pymllm.history.claims import CLAIMS
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _FOLDER = Path("vectors/v1")
 _PAGE = Path("docs/vectors.md")
-_SHOWN = 20
 
 _folder = click.option(
     "--vectors",
@@ -112,7 +111,7 @@ def run_command(
         raise click.UsageError(f"{folder} has no vectors of kind {answer.kind}, which {entry.name} is of.")
     document = _document(answer, reasons)
     keep_run(store, document)
-    return tell(document, make_text, as_json)
+    return tell(document, lambda it: draw_document(it, _played(it)), as_json)
 
 
 def _read(folder: Path, load: Callable[[Path], _T]) -> _T:
@@ -163,32 +162,15 @@ def _document(run: Run, reasons: dict[str, str]) -> VectorsDocument:
     )
 
 
-def make_text(document: VectorsDocument) -> str:
-    """Lay a run out as text: what failed first, then the counts."""
-    lines: list[str] = []
-    failed = [row for row in document.vectors if row.verdict == "failed"]
-    for row in failed[:_SHOWN]:
-        known = f" (known: {escaped(row.known)})" if row.known else ""
-        lines += [
-            f"{row.id}  {row.law}: {row.says}{known}",
-            f"    step {row.step}: {escaped(cut(row.why, 300))}",
-        ]
-    if len(failed) > _SHOWN:
-        lines.append(f"and {len(failed) - _SHOWN} more; --json has all")
-    lines += [f"{id}  passes, and is listed as a known deviation" for id in document.unexpected]
-    table = make_table(
-        "passed", "failed", "other way", "skipped", right=("passed", "failed", "other way", "skipped")
+def _played(document: VectorsDocument) -> str:
+    """Say which share of the vectors was played."""
+    total = len(document.vectors)
+    played = total - document.skipped
+    return (
+        f"played {played} of {total} vectors ({percent(played, total)})"
+        if played
+        else f"nothing was played of {total} vectors"
     )
-    table.add_row(*map(str, (document.passed, document.failed, document.other_way, document.skipped)))
-    reasons = Counter(cut(row.why, 160) for row in document.vectors if row.verdict == "skipped")
-    skipped = [f"    {count} skipped: {escaped(why)}" for why, count in sorted(reasons.items())]
-    count = count_of(len(document.vectors), "vector")
-    head = f"{count} {document.vectors_version} on {escaped(document.adapter)}"
-    played, total = len(document.vectors) - document.skipped, len(document.vectors)
-    last = f"played {played} of {total} vectors ({percent(played, total)})"
-    if not played:
-        last = f"nothing was played of {total} vectors"
-    return "\n".join([*lines, head, "", draw(table).rstrip("\n"), *skipped, last])
 
 
 @vectors_command.command("faults", short_help="Tell which planted faults vectors show to who claims what.")

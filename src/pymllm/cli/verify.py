@@ -18,23 +18,20 @@ import msgspec
 from pymllm.cli import options
 from pymllm.cli.check_protocol import check_protocols
 from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
-from pymllm.cli.faults_page import kept_of
 from pymllm.cli.output import complain, escaped
 from pymllm.cli.search_files import earlier_lines, save_programs
 from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
 from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.cli.tables import (
+    card_lines,
+    cards_of,
     deviation_lines,
-    deviation_table,
     draw,
-    limit_line,
     make_legend,
     make_table,
     problem_lines,
-    program_lines,
     progress_bar,
     tell,
-    violation_lines,
 )
 from pymllm.documents.searches import (
     AdapterRow,
@@ -45,14 +42,15 @@ from pymllm.documents.searches import (
 )
 from pymllm.history.files import Deviation
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.quantities import count_of
+from pymllm.report.findings import deviation_table, limit_words
+from pymllm.report.quantities import count_of, kept_words
 from pymllm.text_file import cut, read_text_file
 from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.table import Table
 
+    from pymllm.cli.tables import Drawn
     from pymllm.search.results import VerifyReport
     from pymllm.search.tasks import VerifyPlan
     from pymllm.work.kept import KeptResults
@@ -82,8 +80,6 @@ LIMIT, LIMITED = " ^", "operations that the law tests, of which steps were not d
 BUT, BUT_FOR = " *", "but for deviations that are listed above"
 ENDED = " ~"
 ENDED_BY = "not searched to its end, since the violation of another law ended a search: mend that first"
-
-_UNFINISHED = "    perhaps not the smallest: the search for smaller ones was cut short"
 
 
 def read_release(context: click.Context, param: click.Parameter, text: str | None) -> SearchedRelease | None:
@@ -325,13 +321,12 @@ def make_text(document: VerifyDocument, *, verbose: bool = False, earlier: Seque
     ``earlier`` are files of other searches that lie beside those of this one.
     """
     it, laws = document, judged_laws(document)
-    parts: list[RenderableType | tuple[str, str]] = [
+    parts: list[Drawn] = [
         f"{heading(it)}, {count_of(it.jobs or 1, 'process', 'processes')}\n",
         *verdict_lines(it),
     ]
-    for violation, text in violation_lines(it):
-        parts += [text, f"    program{'' if violation.smallest else _UNFINISHED}"]
-        parts += program_lines(violation.program)
+    for card in cards_of(it):
+        parts += card_lines(card)
     parts += [*problem_lines(it.adapters), *earlier_lines(earlier)]
     if it.deviations:
         parts += ["", deviation_table(it.deviations)]
@@ -387,7 +382,7 @@ def verdict_lines(document: VerifyDocument) -> Iterator[tuple[str, str]]:
     yield from known_lines(document)
     for adapter in judged:
         for limit in adapter.limits:
-            yield f"limits    {escaped(adapter.name)} {limit_line(limit)}", "yellow"
+            yield f"limits    {escaped(f'{adapter.name} {limit_words(limit)}')}", "yellow"
     if is_fine and document.verdict is Verdict.UNKNOWN:
         yield _toned(Verdict.UNKNOWN, "the search did not get to its end")
     elif is_fine:
@@ -427,7 +422,7 @@ def played(document: VerifyDocument) -> str:
     """Say how much was played."""
     steps = sum(machine.steps for adapter in document.adapters for machine in adapter.machines)
     amount = f"{count_of(document.programs, 'program')}, {count_of(steps, 'step')}"
-    return f"{amount}, {document.seconds:.1f} s{kept_of(document)}"
+    return f"{amount}, {document.seconds:.1f} s{kept_words(document.kept)}"
 
 
 def cut_short(document: VerifyDocument) -> str:

@@ -13,6 +13,9 @@ from pymllm.report.quantities import log_ticks
 GOOD, BAD, UNKNOWN, QUIET = "good", "bad", "unknown", "quiet"
 """Tones of a cell; a word or a sign says the same, for whoever does not see the colour."""
 
+ENDING = "ending"
+"""Tone of a text that sums up: a terminal has it last."""
+
 PAGE, TERMINAL = "page", "terminal"
 """Places where a block or a column may be seen only."""
 
@@ -48,6 +51,7 @@ class Column:
     hint: str | None = None
     is_word: bool = False
     only: str = ""  # place where it is seen; "" for all places
+    group: str = ""  # of columns that belong together, for a table whose rows a terminal sets side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     folded: bool = False  # whether only the caption is seen until somebody opens it
     only: str = ""  # as of a column
+    is_turned: bool = False  # whether a terminal sets the rows side by side, under the first cell of each
 
     def seen_on(self, place: str) -> Table:
         """Leave the columns of other places out, and in a terminal those in which nothing is known."""
@@ -168,7 +173,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph."""
+    """A paragraph, which is one line of a terminal."""
 
     kind: ClassVar[str] = "text"
     text: str
@@ -183,6 +188,7 @@ class Fact:
     name: str
     value: str
     is_code: bool = False
+    only: str = ""  # as of a column
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +204,11 @@ class Card:
     file: str = ""  # name for whoever takes the program's file from the page; "" where the page has it not
     lines: tuple[str, ...] = ()  # of that file
     picture: str = ""  # of the program, as SVG
+    note: str = ""  # on the program
+
+    def seen_on(self, place: str) -> Card:
+        """Leave the facts of other places out."""
+        return replace(self, facts=[fact for fact in self.facts if fact.only in ("", place)])
 
     @property
     def contents(self) -> str:
@@ -223,7 +234,7 @@ def seen_on(place: str, parts: Iterable[Part]) -> Iterator[Part]:
     for part in parts:
         if isinstance(part, Table | Text) and part.only not in ("", place):
             continue
-        yield part.seen_on(place) if isinstance(part, Table) else part
+        yield part.seen_on(place) if isinstance(part, Table | Card) else part
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,11 @@ def count_of(number: int, one: str, several: str = "") -> str:
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
+def kept_words(kept: int) -> str:
+    """Say how many results are an earlier run's, or nothing."""
+    return f", and {count_of(kept, 'result')} kept from an earlier run" if kept else ""
+
+
 def show(value: float | None, unit: str) -> str:
     """Write a number with its unit: 0.0000125 and ``"s"`` is "12.5 µs", and ``None`` is "unknown".
 

@@ -9,9 +9,9 @@ import pytest
 from pymllm.adapters.process.messages import read_answer
 from pymllm.cli import compare, verify
 from pymllm.cli.check_protocol import make_protocol_text
-from pymllm.cli.tables import limit_line
 from pymllm.documents.programs import Exchange, Introduced, ProgramRow
 from pymllm.documents.searches import LimitRow
+from pymllm.report.findings import limit_words
 from pymllm.search.results import SavedFiles, VerifyReport
 
 LIMIT = LimitRow("write_row", "it is hard", 2, 38, 3, {"max_reqs": 1}, "program")
@@ -61,7 +61,7 @@ def test_a_matrix_marks_what_was_tested_but_for_its_limits(limited: VerifyReport
 def test_a_count_is_told_as_far_as_it_is_known(done: int | None, steps: str) -> None:
     """Of what follows from another step nobody counts how often it was done."""
     row = LimitRow("write_row", "it is hard", 2, done, 3, {})
-    assert limit_line(row) == f"write_row: {steps} (it is hard); step 3"
+    assert limit_words(row) == f"write_row: {steps} (it is hard); step 3"
 
 
 HELLO = (

@@ -19,12 +19,13 @@ import pytest
 from jsonschema import Draft202012Validator
 from msgspec import structs
 
-from pymllm.cli.replay_table import make_curves, make_text
+from pymllm.cli.replay import _notes
 from pymllm.cli.schema import make_schema
+from pymllm.cli.tables import draw_document
 from pymllm.documents.replays import CacheTime, ReplayViolation
 from pymllm.errors import InvariantViolation
 from pymllm.replay.cells import Replayed
-from pymllm.replay.grid import run_grid
+from pymllm.replay.grid import ReplayGrid, run_grid
 from pymllm.replay.plan import ReplayPlan
 from pymllm.replay.replays import run_plan
 from pymllm.traces.trace_file import write_trace
@@ -36,6 +37,10 @@ NO_REQUEST = "the file holds no request; expected one JSON object per line\n"
 
 
 replay = partial(typed, "replay")
+
+
+def make_text(result: Replayed | ReplayGrid) -> str:
+    return draw_document(result.document, *_notes(result))
 
 
 @pytest.fixture
@@ -89,7 +94,7 @@ def test_a_broken_law_ends_with_1_and_its_name(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("pymllm.workloads.engine.Engine.check_quiescent", break_law)
     result = replay("chat", "--requests", "2")
     assert result.exit_code == 1
-    assert result.stdout.endswith("E3  VIOLATED by radix\n    one slot is gone\n")
+    assert result.stdout.endswith("E3  VIOLATED by radix in this run: one slot is gone\n")
     result = replay("chat", "--requests", "2", "--json")
     assert result.exit_code == 1
     said = {"cache": "radix", "law": "E3", "message": "one slot is gone"}
@@ -197,7 +202,7 @@ def test_an_interrupt_tells_what_was_played(
 def test_an_interrupt_of_a_curve_tells_which_points_are_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Dashes stand for what was not done."""
+    """There are no ceilings, and that not all is there is said."""
     monkeypatch.setattr("pymllm.cli.replay.progress_bar", ctrl_c)
     sizes = [word for size in ("2k", "3k", "4k", "5k", "6k") for word in ("--capacity", size)]
     options = ["chat", "--mode", "serial", "--requests", "10", *sizes, "--jobs", "1"]
@@ -206,8 +211,8 @@ def test_an_interrupt_of_a_curve_tells_which_points_are_known(
     lines = result.stdout.splitlines()
     rows = [line.split() for line in lines if line.strip()[:1].isdigit()]
     assert [row[0] for row in rows] == ["2,000", "3,000", "4,000", "5,000", "6,000"]
-    assert [row[3:5] for row in rows] == [["-", "-"]] * 5  # neither ceiling
-    assert lines[-1] == "interrupted: a dash marks what was not replayed"
+    assert "best choice" not in result.stdout
+    assert lines[-1] == "interrupted: not all runs and ceilings were done"
     result = replay(*options, "--json", "--store", str(tmp_path))
     document = json.loads(result.stdout)
     assert (result.exit_code, document["interrupted"], document["ceilings"]) == (130, True, [])
@@ -236,15 +241,8 @@ def test_policies_are_compared_under_their_names() -> None:
     result = replay(*options, *policies, "--jobs", "1")
     assert result.exit_code == 0
     assert "--eviction-policy ref-zero was given 2 times; it is replayed once" in result.stderr
-    [head] = [line for line in result.stdout.splitlines() if line.startswith("capacity  ")][:1]
-    assert head.split("  ") == [
-        "capacity",
-        "radix lru",
-        "blocks lru",
-        "blocks ref-zero",
-        "Belady",
-        "unlimited",
-    ]
+    found = re.findall(r"tokens  (radix|blocks) +(\S+)", result.stdout)
+    assert found == [("radix", "lru"), ("blocks", "lru"), ("blocks", "ref-zero")]
 
 
 def test_equal_capacities_are_played_once() -> None:
@@ -315,48 +313,44 @@ def test_the_document_says_what_it_is() -> None:
 
 
 def test_a_line_has_each_cache_and_both_ceilings() -> None:
-    """A table for each page size, the capacity rounded to whole pages."""
+    """By page size and capacity, rounded to whole pages."""
     grid = run_grid(points((1, 3000), (1, 9000), (64, 9000)), 1)
-    lines = make_curves(grid).splitlines()
+    lines = make_text(grid).splitlines()
     assert lines[1] == "serial replay of chat: 30 requests, seed 0"
-    heads = [number for number, line in enumerate(lines) if line.startswith("token hit rate")]
-    assert [lines[number] for number in heads] == [
-        "token hit rate, pages of 1",
-        "token hit rate, pages of 64",
-    ]
-    assert lines[heads[0] + 2].split()[:5] == ["capacity", "radix", "chunk", "Belady", "unlimited"]
-    cells = [lines[heads[0] + 3].split(), lines[heads[0] + 4].split(), lines[heads[1] + 3].split()]
-    assert [row[0] for row in cells] == ["3,000", "9,000", "8,960"]
-    ran = [f"{100 * result.document.runs[0].token_hit_rate:.1f}" for result in grid.results[::2]]
-    assert [row[1] for row in cells] == ran
-    assert {row[3] for row in cells} == {"0.0"}
-    each = lines.index("each run, pages of 1") + 2
-    assert lines[each].split() == ["cache", "capacity", "evicted", "match", "insert", "evict"]
-    runs = [result.document.runs[0] for result in grid.results[:4]]
-    times = [(run.match, run.insert, run.evict) for run in runs]
-    assert [re.split("  +", line) for line in lines[each + 1 : each + 5]] == [
+    head, *rows = [re.split("  +", line.strip()) for line in lines[3:10]]
+    assert head[:6] == ["page size", "capacity", "cache", "token hit rate", "best choice", "unlimited"]
+    assert head[6:] == ["left out", "evicted", "match", "insert", "evict"]
+    runs = [result.document.runs[0] for result in grid.results]
+    ceilings = [it for it in grid.ceilings for _ in range(2)]
+    assert rows == [
         [
+            "1 token" if run.config.page_size == 1 else "64 tokens",
+            f"{run.config.capacity:,} tokens",
             run.config.cache,
-            f"{run.config.capacity:,}",
-            f"{run.evicted_tokens:,}",
-            *(f"{time.median_us:,.1f} / {time.p99_us:,.1f}" for time in calls),
+            *(f"{100 * rate:.1f} %" for rate in (run.token_hit_rate, best, ceiling.unlimited_hit_rate)),
+            f"{run.skipped:,}",
+            f"{run.evicted_tokens:,} tokens",
+            *(f"{it.median_us:,.1f} / {it.p99_us:,.1f} us" for it in (run.match, run.insert, run.evict)),
         ]
-        for run, calls in zip(runs, times, strict=True)
+        for run, ceiling in zip(runs, ceilings, strict=True)
+        if (best := ceiling.belady_hit_rate) is not None
     ]
-    assert runs[0].evicted_tokens > runs[1].evicted_tokens == 0
+    assert [run.config.capacity for run in runs] == [3000, 3000, 9000, 9000, 8960, 8960]
+    assert runs[0].evicted_tokens > runs[2].evicted_tokens == 0
 
 
-def test_a_violation_stands_in_its_cell_and_below() -> None:
-    """E3: with the point at which it happened."""
+def test_a_violation_stands_below_with_its_point() -> None:
+    """E3: with the size at which it happened."""
     grid = run_grid(points((1, 3000), (1, 9000)), 1)
     first = grid.results[0]
     found = ReplayViolation("radix", "E3", "1 slot is lost")
     broken = replace(first, document=structs.replace(first.document, runs=(), violation=found))
     grid = replace(grid, results=(broken, *grid.results[1:]))
-    text = make_curves(grid)
     assert grid.document.violation == found
-    assert "violated" in text.splitlines()[6]
-    assert text.endswith("E3  VIOLATED by radix (page size 1, capacity 3000)\n    1 slot is lost\n")
+    assert make_text(grid).splitlines()[-2:] == [
+        "E3  VIOLATED by radix in this run: 1 slot is lost",
+        "E3  of radix with page size 1, capacity 3000",
+    ]
 
 
 @pytest.mark.parametrize("mode", ["serial", "engine"])
@@ -366,11 +360,11 @@ def test_what_is_left_out_stands_beside_the_rates(mode: str) -> None:
     grid = run_grid(plans, 1)
     [run] = grid.results[0].document.runs
     left_out = run.skipped or run.rejected
-    lines = make_curves(grid).splitlines()
-    assert lines[5].endswith("unlimited  left out")
-    assert not make_curves(run_grid(plans[1:], 1)).splitlines()[5].endswith("left out")
-    assert [line.split()[-1] for line in lines[6:8]] == [str(left_out), "0"]
-    assert [line.split()[3] == "-" for line in lines[6:8]] == [mode == "engine"] * 2  # Belady's rate
+    head, *rows = [re.split("  +", line.strip()) for line in make_text(grid).splitlines()[3:6]]
+    place = head.index("left out")
+    assert "left out" not in make_text(run_grid(plans[1:], 1)).splitlines()[3]
+    assert [row[place] for row in rows] == [str(left_out), "0"]
+    assert ("best choice" in head) == (mode == "serial")
     assert left_out
 
 
@@ -454,8 +448,7 @@ def test_what_does_not_apply_says_so() -> None:
     """Without a window and without checks no row pretends to a number."""
     plan = replace(SHOWN, window=None, content_check=False, check_every=0, capacity=4992)
     text = make_text(run_plan(plan))
-    assert value_of(text, "hits lost: window evicted") == "no window"
-    assert value_of(text, "window") == "none"
+    assert not re.search("^  (hits lost: window evicted|window)  ", text, re.MULTILINE)
     assert value_of(text, "contents compared") == "off"
     assert value_of(text, "invariants walked") == "off"
     assert value_of(text, "capacity") == "4,992 tokens"
@@ -545,8 +538,9 @@ def test_a_broken_law_stands_below_what_ran(windowed: Replayed) -> None:
     """The law, the cache, and what was expected and found, unwrapped."""
     found = ReplayViolation("chunk", "E1", "expected [1], found " + "2" * 100)
     text = make_text(with_(windowed, violation=found))
-    assert text.endswith(f"E1  VIOLATED by chunk\n    {found.message}\n")
+    told = f"E1  VIOLATED by chunk in this run: {found.message}"
+    assert text.endswith(f"{told}\n")
     assert "radix" in text
     alone = make_text(with_(windowed, runs=(), violation=found))
     assert "configuration" not in alone
-    assert alone.splitlines()[-2:] == ["E1  VIOLATED by chunk", f"    {found.message}"]
+    assert alone.splitlines()[-1] == told

@@ -763,10 +763,11 @@ def test_the_text_says_everything(report: SoakReport) -> None:
     assert lines[2] == "0:01:01 in 2 processes, ledger in folder"
     played, times = (line.split() for line in lines if line.startswith("rows   "))
     assert played[:6] == ["rows", "1", "of", "1", "2", "202"]
-    assert times == ["rows", "81", "40%", "20%", "0%", "0%", "0%"]
-    assert "calls      the adapter and its implementation" in lines
+    shares = "40.0 %  20.0 %  0.0 %  0.0 %  0.0 %"
+    assert times == ["rows", "81", *shares.split()]
+    assert "judge                      Share in the oracle." in lines
     uss = next(line for line in lines if line.startswith("uss")).split("  ")
-    assert "|".join(part.strip() for part in uss if part) == "uss|2.5 MiB|2.0 MiB|3.0 MiB|1.0 MiB|40|grows"
+    assert "|".join(part.strip() for part in uss if part) == "uss|2.5 MiB|2 MiB|3 MiB|1 MiB|40|grows"
     assert "50,000 blocks" in text
     assert "P2  VIOLATED by rows in 1 run: " in text
     assert "observed   7" in text
@@ -784,7 +785,7 @@ def test_the_text_says_everything(report: SoakReport) -> None:
     assert f"\n{missing}; --verbose names them\n" in text
     assert f"\n{missing}: {'; '.join(report.missing['rows'])}\n" in make_text(report, verbose=True)
     assert "coverage goals NEVER REACHED: " in make_text(report, strict=True)
-    assert text.index("P2  VIOLATED") < text.index("adapter  places")
+    assert text.index("P2  VIOLATED") < text.index("implementation  places")
 
 
 def test_a_failure_of_another_session_has_its_message(report: SoakReport) -> None:

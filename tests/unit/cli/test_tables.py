@@ -8,14 +8,20 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pymllm.cli import tables
-from pymllm.cli.tables import draw, make_table, progress_bar
+from pymllm.cli.tables import card_lines, draw, draw_document, make_table, progress_bar
+from pymllm.documents.curves import CurveDocument
+from pymllm.documents.replays import WorkloadRow
 from pymllm.history.files import Header, History, Step, write_history
 from pymllm.history.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
+from pymllm.report import sections
+from pymllm.report.blocks import BAD, PAGE, QUIET, TERMINAL, Card, Cell, Column, Fact, Text, number
+from pymllm.report.blocks import make_table as make_block
 from pymllm.search.program import rerun_history
 from tests.unit.cli.typed import Terminal, typed
 
@@ -192,3 +198,91 @@ def test_a_bar_moves_each_time_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -
         assert threading.active_count() == before  # what is timed keeps the processor to itself
     assert "1/3" not in terminal.getvalue()
     assert "3/3" in terminal.getvalue()
+
+
+EMPTY = CurveDocument(
+    versions={},
+    workload=WorkloadRow(name="chat", kind="named", requests=0, seed=0),
+    page_size=1,
+    method="exact",
+    trace_seconds=0.0,
+    longest_prompt=0,
+    rows=(),
+    seconds=0.0,
+    cpu_seconds=0.0,
+)
+
+# -- blocks ------------------------------------------------------------------------------------------------
+
+
+def test_a_terminal_draws_blocks_and_leaves_out_what_is_for_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captions of several tables, meanings of the columns that are left, and what is bad at the end."""
+    columns = [
+        Column("what", str),
+        number("count", lambda it: Cell(str(it), BAD)),
+        number("nothing known", lambda _: Cell("no model", QUIET)),
+        number("hidden", str, only=PAGE),
+    ]
+    parts = [
+        Text("heading", only=TERMINAL),
+        Text("hidden", only=PAGE),
+        Text("it broke", BAD),
+        make_block("first", [1, 20], columns),
+        make_block("second", [3], [columns[0], replace(columns[1], name="tokens")]),
+    ]
+    words = {"count": "how many", "nothing known": "of a model"}
+    monkeypatch.setattr(sections, "SECTIONS", {"capacity": lambda _: parts})
+    monkeypatch.setattr(sections, "TEXTS", {"words": {}, "capacity": {"words": words}})
+    assert draw_document(EMPTY, "a note").splitlines() == [
+        "heading",
+        "",
+        "first",
+        "what  count",
+        "1         1",
+        "20       20",
+        "",
+        "second",
+        "what  tokens",
+        "3          3",
+        "",
+        "count  how many",
+        "",
+        "it broke",
+        "",
+        "a note",
+    ]
+
+
+def test_rows_of_a_turned_table_stand_side_by_side() -> None:
+    """With a heading for each group of columns."""
+    columns = [
+        Column("", lambda it: it[0]),
+        Column("hits", lambda it: it[1], group="one"),
+        Column("evicted", lambda it: it[2], group="two"),
+    ]
+    block = make_block("", [("radix", "1", "20"), ("chunk", "0", "0")], columns)
+    lines = draw(replace(block, is_turned=True)).splitlines()
+    assert [line.split() for line in lines] == [
+        ["radix", "chunk"],
+        ["one"],
+        ["hits", "1", "0"],
+        ["two"],
+        ["evicted", "20", "0"],
+    ]
+
+
+def test_a_card_is_facts_and_a_program() -> None:
+    """A name stands once; what comes from elsewhere stays in its line."""
+    facts = [Fact("again", "one"), Fact("again", "two"), Fact("or", "a\nb")]
+    card = Card("id", "a title", BAD, facts, "first\nsecond", note="too long")
+    assert card_lines(card) == [
+        "",
+        "a title",
+        "    again      one",
+        "               two",
+        "    or         a\\nb",
+        "    program    too long",
+        "        first",
+        "        second",
+    ]
+    assert card_lines(replace(card, program=""))[-1] == "    or         a\\nb"

@@ -22,12 +22,13 @@ from pymllm.adapters.registry import OWN
 from pymllm.cli import main, tables
 from pymllm.cli.schema import make_schema
 from pymllm.cli.search_files import save_programs
-from pymllm.cli.tables import explain
+from pymllm.cli.tables import fact_lines
 from pymllm.cli.verify import PROFILE_NAMES, make_junit, make_text, name_laws, plan_search
 from pymllm.history.files import load_history
 from pymllm.machines.registry import CI, DEEP, DEV, PROFILES
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import find_law
+from pymllm.report.findings import violation_facts
 from pymllm.search.results import SavedFiles, VerifyReport
 from pymllm.signals import Terminated
 from pymllm.work.workers import Task
@@ -750,7 +751,7 @@ def test_goals_have_a_suite_where_the_report_is_strict(report: VerifyReport) -> 
 
 def test_what_is_not_known_is_left_out() -> None:
     """A walk from inside may have nothing to set side by side; a program may be empty."""
-    assert explain("a hole", None, None, {}, 0, 0) == [
+    assert fact_lines(violation_facts("a hole", None, None, {}, 0, 0)) == [
         "    looked at  a hole",
         "    at         step 0, in a program of 0 steps (no configuration)",
     ]

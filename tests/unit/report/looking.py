@@ -14,7 +14,7 @@ from tests.unit.report import samples
 
 
 class Look:
-    """What of a section is seen on a page: tables by caption, a line for each row with its cells between bars."""
+    """What of a section is seen on a page: tables by caption, a line for each row, cells between bars."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self.parts = list(seen_on(PAGE, parts))
@@ -28,9 +28,10 @@ class Look:
         self.plots = {it.id: it for it in self.parts if isinstance(it, Plot)}
         self.tiles = [(it.value, it.name, it.tone) for it in self.parts if isinstance(it, Tile)]
 
-    def cell(self, text: str) -> Cell:
-        """The one cell that reads so."""
-        (found,) = [it for rows in self._cells.values() for row in rows for it in row if it.text == text]
+    def cell(self, text: str, caption: str | None = None) -> Cell:
+        """The one cell that reads so, of all tables or of one."""
+        tables = self._cells.values() if caption is None else [self._cells[caption]]
+        (found,) = [it for rows in tables for row in rows for it in row if it.text == text]
         return found
 
     def columns(self, caption: str, *places: int) -> list[tuple[str, ...]]:

@@ -38,7 +38,8 @@ def test_a_curve_has_a_line_for_each_capacity() -> None:
     found = look(make_capacity_section, samples.curve())
     assert found.tables["Capacities"] == [
         f"{NAME} | 8,192 | 1 GiB | 40.0 % | 30.0 % | 50.0 % | 64.0 % | 400 | 40 ms | 10 ms | 300 | 1",
-        f"{NAME} | 16,384 | 2 GiB | 50.0 % | not replayed | 50.0 % | 64.0 % | 500 | 50 ms | not known | 0 | 0",
+        f"{NAME} | 16,384 | 2 GiB | 50.0 % | not replayed | 50.0 % | 64.0 % | 500 | 50 ms | not known "
+        "| 0 | 0",
     ]
     assert found.tables["Capacities, by class of request"] == [
         f"{NAME} | length below 1Ki | 8,192 | 200 | 40.0 % | 400"

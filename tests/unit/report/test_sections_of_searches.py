@@ -85,7 +85,7 @@ def test_a_violation_leads_to_its_program() -> None:
         "looked at": "row 1 <position 3>",
         "expected": "0",
         "observed": "1",
-        "at": "step 4 of 5 (max_reqs 1, window None); the smallest found",
+        "at": "step 4, in a program of 5 steps (max_reqs 1, window None)",
     }
     assert found.code == [
         "pymllm rerun runs/faulty-x-P2-0.jsonl --adapter faulty-x",
@@ -105,9 +105,9 @@ def test_a_violation_says_what_shows_it_again_and_no_more() -> None:
     row = samples.violation("P2", rerun_shows_it=False, judge_shows_it=False, **unknown)
     found = look(make_laws_section, violated("faulty-x", row))
     assert found.cards[0].file == ""
-    assert found.code == ["pymllm verify --adapter faulty-x --law P2 --seed 3"]
-    at = "step 4 of 5 (no configuration); perhaps not the smallest: the search was cut short"
-    assert [fact.value for fact in found.cards[0].facts if fact.name == "at"] == [at]
+    hint = "(the operations of the program alone do not break the law)"
+    assert found.code == [f"pymllm verify --adapter faulty-x --law P2 --seed 3  {hint}"]
+    assert found.cards[0].note.startswith("perhaps not the smallest")
 
 
 def test_a_command_on_a_page_is_quoted() -> None:
@@ -116,7 +116,8 @@ def test_a_command_on_a_page_is_quoted() -> None:
     searched = samples.violation("$(x)", file=None, rerun_shows_it=False, judge_shows_it=False)
     assert look(make_laws_section, violated("command:./x y", row, searched)).code == [
         "pymllm rerun 'a b.jsonl' --adapter 'command:./x y'",
-        "pymllm verify --adapter 'command:./x y' --law '$(x)' --seed 3",
+        "pymllm verify --adapter 'command:./x y' --law '$(x)' --seed 3"
+        "  (the operations of the program alone do not break the law)",
     ]
 
 
@@ -200,7 +201,7 @@ def test_the_newest_run_of_each_kind_is_beside_the_one_before() -> None:
             "P2 | rows | verify | violated | holds | fixed",
         ],
         "Findings of one run alone": ["P2 | rows | verify | row 1 <position 3> | gone"],
-        "Figures beyond noise": ["match | verify | 10 µs | 15 µs | +50.0% | worse"],
+        "Figures beyond noise": ["match | verify | 10 µs | 15 µs | +50.0% | worse: spreads apart"],
         "No longer reached or caught": [
             "the pool is full (rows, RowMachine) | verify | coverage goal no longer reached"
         ],
@@ -307,9 +308,9 @@ def test_a_campaign_is_a_line_and_the_newest_is_laid_out() -> None:
         "Campaigns": [
             f"2026-11-21 15:03:11 | {HERE} | 0.1.0+abc | 9 | 144,768 | 7,238 | 240 MiB | ✓ holds | flat"
         ],
-        NEWEST: [
-            "radix | 9 | 144,768 | 7,238 | 50.0 % | 25.0 % | 5.0 % | 5.0 % | 15.0 % | 1 of 2 | 1 of 2 | 0"
-        ],
+        NEWEST: ["radix | not recorded | 9 | 144,768 | 1 of 2 | 1 of 2 | 0"],
+        "Its processor time": ["radix | 7,238 | 50.0 % | 25.0 % | 5.0 % | 5.0 % | 15.0 %"],
+        "Its memory, per million operations": ["uss | 12 bytes | 1 bytes | 20 bytes | 1 MiB | 30 | flat"],
     }
     assert found.tiles == [("144,768", "operations soaked", None)]
 
@@ -321,7 +322,7 @@ def test_a_failure_is_a_card_with_its_program() -> None:
     programs = {"programs/x-short.jsonl": samples.PROGRAM}
     found = look(make_soak_section, samples.run(document, programs=programs))
     assert [(card.title, card.file, card.lines, card.tone) for card in found.cards] == [
-        ("R6 violated by radix in a soak", "x-short.jsonl", samples.PROGRAM, "bad"),
+        ("R6  VIOLATED by radix in a soak", "x-short.jsonl", samples.PROGRAM, "bad"),
         ("problem with radix in a soak", "", (), "unknown"),
     ]
     again = "pymllm rerun programs/x-short.jsonl --adapter radix"
@@ -342,7 +343,9 @@ def test_one_measure_that_grows_outweighs_the_others(verdicts: list[str], shown:
     """And all must be flat to be flat; the slopes are in the hint."""
     drift = samples.soak()["drifts"][0]
     drifts: list[Any] = [{**drift, "verdict": verdict, "slope": None} for verdict in verdicts]
-    assert "uss: unknown" in str(look(make_soak_section, samples.soak(drifts=drifts)).cell(shown).hint)
+    assert "uss: unknown" in str(
+        look(make_soak_section, samples.soak(drifts=drifts)).cell(shown, "Campaigns").hint
+    )
 
 
 def test_a_ledger_and_the_document_of_one_campaign_are_one_campaign() -> None:
@@ -376,7 +379,8 @@ def test_an_implementation_whose_turn_never_came_has_no_speed() -> None:
     waiting = {"name": "chunk", "runs": 0, "operations": 0, "operations_per_cpu_second": 0.0, "shares": {}}
     soak["adapters"].append(soak["adapters"][0] | waiting)
     found = look(make_soak_section, soak)
-    assert found.columns(NEWEST, 0, 1, 2, 3, -1)[1] == ("chunk", "0", "0", "not measured", "none ran")
+    assert found.columns(NEWEST, 0, 2, 3, -1)[1] == ("chunk", "0", "0", "none ran")
+    assert found.columns("Its processor time", 0, 1)[1] == ("chunk", "not measured")
     assert found.cell("none ran").tone == "unknown"
 
 

@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from pymllm.documents.campaigns import SoakDocument
 from pymllm.documents.curves import CurveDocument
+from pymllm.documents.faults import FaultsDocument, VectorsDocument
+from pymllm.documents.replays import ReplayDocument
+from pymllm.documents.runs import DiffDocument
+from pymllm.documents.searches import CompareDocument, VerifyDocument
 from pymllm.instrument.documents import Document
 from pymllm.report.blocks import PAGE, TERMINAL, Part, Section, Table, Tile, seen_on
 from pymllm.report.loading import LoadedRuns, Run
@@ -40,7 +45,15 @@ SECTIONS: Mapping[str, Callable[[Sequence[Run]], Iterable[Part]]] = {
 }
 """In the order of the page; the list of runs comes last. A section without parts is left out."""
 
-_SECTIONS_OF: Mapping[type[Document], tuple[str, ...]] = {CurveDocument: ("capacity",)}
+_SECTIONS_OF: Mapping[type[Document], tuple[str, ...]] = {
+    CurveDocument: ("capacity",),
+    DiffDocument: ("changes",),
+    FaultsDocument: ("faults",),
+    ReplayDocument: ("hit-rate",),
+    SoakDocument: ("soak",),
+    VectorsDocument: ("vectors",),
+    **dict.fromkeys((VerifyDocument, CompareDocument), ("laws",)),
+}
 """In the order of the terminal."""
 
 TEXTS: Mapping[str, Any] = tomllib.loads((files(__package__) / "texts.toml").read_text(encoding="utf-8"))

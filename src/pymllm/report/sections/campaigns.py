@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from shlex import quote
 from statistics import median
 
 from pymllm.documents.campaigns import DriftRow, FailureRow, SoakDocument, SoakedAdapter
 from pymllm.documents.faults import Detection, FaultRow, FaultsDocument
-from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import (
     BAD,
+    ENDING,
     GOOD,
+    PAGE,
     QUIET,
+    TERMINAL,
     UNKNOWN,
     Card,
     Cell,
@@ -23,6 +26,7 @@ from pymllm.report.blocks import (
     Part,
     Plot,
     Table,
+    Text,
     Tile,
     anchor_of,
     log_axis,
@@ -31,9 +35,10 @@ from pymllm.report.blocks import (
     or_quiet,
 )
 from pymllm.report.changes import find_since
+from pymllm.report.findings import config_words, deviation_table, seen_facts, verdict_cell
 from pymllm.report.loading import Run, documents_of
-from pymllm.report.quantities import count_of, show, show_count, show_share, show_time
-from pymllm.report.sections.searches import config_words, program_card, seen_facts
+from pymllm.report.quantities import count_of, kept_words, show, show_count, show_share, show_time
+from pymllm.report.sections.searches import program_card
 
 # -- faults --------------------------------------------------------------------------------------------------
 
@@ -56,9 +61,30 @@ def make_faults_section(runs: Sequence[Run]) -> Iterator[Part]:
         yield _searchers(found)
     if faults:
         yield _faults(faults)
+        yield from (Text(line, BAD) for fault in faults for line in _by_others(fault))
         missed = sum(not fault.caught for fault in faults)
         caught = f"{len(faults) - missed:,} of {len(faults):,}"
         yield Tile(caught, "planted faults caught", BAD if missed else GOOD)
+    for document, _ in documents_of(runs, FaultsDocument):
+        yield Text(_sum_up(document), ENDING, only=TERMINAL)
+
+
+def _by_others(fault: FaultRow) -> Iterator[str]:
+    """Say by which laws a fault was caught that are not listed for it."""
+    for it in fault.detections:
+        if it.law in fault.unlisted and not fault.caught:
+            yield (
+                f"{fault.id} from seed {it.seed}: {it.law} by the {it.searcher} on {it.adapter}: "
+                f"{it.message}; its laws are {', '.join(fault.laws)}"
+            )
+
+
+def _sum_up(document: FaultsDocument) -> str:
+    seen = Counter(row.detections[0].searcher for row in document.faults if row.detections)
+    by = ", ".join(f"{count} by the {name}" for name, count in seen.most_common())
+    found = f" ({by})" if by else ""
+    ended = f"{document.seconds:.1f} s{kept_words(document.kept)}"
+    return f"{document.caught} of {len(document.faults)} faults caught by a listed law{found}; {ended}"
 
 
 def _order(id: str) -> tuple[str, int, str]:
@@ -105,19 +131,19 @@ def _searchers(by_searcher: Sequence[tuple[str, _Found]]) -> Table:
         number("operations, median", lambda it: show_count(median(one.operations for _, one in it[1]))),
         number("time, median", lambda it: show(median(one.seconds for _, one in it[1]), "s")),
     ]
-    return make_table("Searchers", by_searcher, columns)
+    return make_table("Searchers", by_searcher, columns, only=PAGE)
 
 
 def _faults(faults: Sequence[FaultRow]) -> Table:
     columns = [
         Column("fault", lambda it: it.id),
         Column("what is wrong", lambda it: it.title),
-        Column("laws that may catch it", lambda it: ", ".join(it.laws)),
+        Column("laws that may catch it", lambda it: ", ".join(it.laws), only=PAGE),
         Column("caught", _caught),
         Column("by", _by),
-        number("operations", lambda it: "never" if it.operations is None else show_count(it.operations)),
-        number("time", lambda it: "never" if it.seconds is None else show(it.seconds, "s")),
-        number("program", lambda it: "not made" if it.program is None else f"{it.program} operations"),
+        number("operations", lambda it: or_quiet(it.operations, show_count, "never")),
+        number("time", lambda it: or_quiet(it.seconds, lambda it: show(it, "s"), "never")),
+        number("program", lambda it: or_quiet(it.program, "{} operations".format, "not made")),
     ]
     return make_table("Faults", faults, columns, folded=len(faults) > 30)
 
@@ -125,6 +151,8 @@ def _faults(faults: Sequence[FaultRow]) -> Table:
 def _caught(fault: FaultRow) -> Cell:
     if fault.caught:
         return Cell("✓ caught", GOOD)
+    if fault.detections and not fault.problems:
+        return Cell("✗ by another law", BAD)
     return Cell(f"✗ missed{''.join(f': {problem}' for problem in fault.problems)}", BAD)
 
 
@@ -137,11 +165,6 @@ def _by(fault: FaultRow) -> str:
 
 _SHARES = ("adapter", "judge", "walks", "again", "driver")
 """Parts of the processor's time."""
-_VERDICTS = {
-    Verdict.HOLDS: ("✓ holds", GOOD),
-    Verdict.VIOLATED: ("✗ violated", BAD),
-    Verdict.UNKNOWN: ("? unknown", UNKNOWN),
-}
 _DRIFTS = {"flat": GOOD, "grows": BAD}
 
 _Campaign = tuple[SoakDocument, Run]
@@ -161,8 +184,10 @@ def make_soak_section(runs: Sequence[Run]) -> Iterator[Part]:
     ]
     yield from cards
     yield _history(campaigns)
+    if campaigns[-1][0].deviations:
+        yield deviation_table(campaigns[-1][0].deviations)
     if campaigns[-1][0].adapters:
-        yield _adapters(campaigns[-1][0])
+        yield from _newest(campaigns[-1][0])
     yield Tile(show_count(sum(document.operations for document, _ in campaigns)), "operations soaked")
     if cards:
         yield Tile(show_count(len(cards)), "failed in soaks", BAD)
@@ -190,7 +215,7 @@ def _history(campaigns: Sequence[_Campaign]) -> Table:
         Column("verdict", lambda it: _verdict(it[0])),
         Column("memory over operations", lambda it: _drift(it[0].drifts)),
     ]
-    return make_table("Campaigns", campaigns, columns)
+    return make_table("Campaigns", campaigns, columns, only=PAGE)
 
 
 def _speed(it: SoakDocument) -> str:
@@ -198,8 +223,7 @@ def _speed(it: SoakDocument) -> str:
 
 
 def _verdict(it: SoakDocument) -> Cell:
-    text, tone = _VERDICTS.get(it.verdict, (it.verdict.value, None))
-    return Cell(f"{text}, interrupted" if it.interrupted else text, tone)
+    return verdict_cell(it.verdict, f"{it.verdict.value}, interrupted" if it.interrupted else "")
 
 
 def _drift(drifts: Sequence[DriftRow]) -> Cell:
@@ -212,13 +236,13 @@ def _drift(drifts: Sequence[DriftRow]) -> Cell:
     return Cell(verdict, _DRIFTS.get(verdict, UNKNOWN), hint=hint or None)
 
 
-def _adapters(document: SoakDocument) -> Table:
-    columns = [
+def _newest(document: SoakDocument) -> Iterator[Table]:
+    """Yield the tables of one campaign: its implementations, their processor time, and memory."""
+    adapters = [
         Column("implementation", lambda it: it.name),
+        number("places", lambda it: or_quiet(it.places or None, f"{it.places_played} of {{}}".format)),
         number("runs", lambda it: show_count(it.runs)),
         number("operations", lambda it: show_count(it.operations)),
-        number("operations per CPU second", lambda it: _measured(it, f"{it.operations_per_cpu_second:,.0f}")),
-        *(_share_column(name) for name in _SHARES),
         number(
             "laws tested",
             lambda it: _reached(sum(count > 0 for count in it.tests.values()), it.untested_laws),
@@ -226,7 +250,30 @@ def _adapters(document: SoakDocument) -> Table:
         number("coverage goals", lambda it: _reached(len(it.goals), it.missing_goals, "; ")),
         number("runs that failed", _failed),
     ]
-    return make_table("Newest campaign, by implementation", document.adapters, columns)
+    yield make_table("Newest campaign, by implementation", document.adapters, adapters)
+    times = [
+        adapters[0],
+        number("operations per CPU second", lambda it: _measured(it, f"{it.operations_per_cpu_second:,.0f}")),
+        *(_share_column(name) for name in _SHARES),
+    ]
+    yield make_table("Its processor time", document.adapters, times)
+    if document.drifts:
+        drifts = [
+            Column("memory", lambda it: it.measure),
+            *(_growth_column(*names) for names in _GROWTHS.items()),
+            number("samples", lambda it: show_count(it.samples)),
+            Column("verdict", lambda it: Cell(it.verdict, _DRIFTS.get(it.verdict, UNKNOWN))),
+        ]
+        yield make_table("Its memory, per million operations", document.drifts, drifts)
+
+
+_GROWTHS = {"growth": "slope", "from": "low", "to": "high", "bound": "bound"}
+
+
+def _growth_column(name: str, field: str) -> Column:
+    return number(
+        name, lambda it: or_quiet(getattr(it, field), lambda value: show(value, it.unit), "unknown")
+    )
 
 
 def _share_column(name: str) -> Column:
@@ -259,7 +306,7 @@ def _card(place: int, run: Run, adapter: SoakedAdapter, row: FailureRow, since: 
         again = f"pymllm rerun {quote(file)} --adapter {quote(adapter.name)}"
         facts += [Fact("program", file, is_code=True), Fact("again", again, is_code=True)]
     facts += [Fact("since", since)] * bool(since)
-    what = f"{failure.law} violated by" if failure.law else "problem with"
+    what = f"{failure.law}  VIOLATED by" if failure.law else "problem with"
     id = anchor_of("soak", str(place), adapter.name, failure.law or "problem", str(row.seed))
     tone = BAD if failure.law else UNKNOWN
     return program_card(id, f"{what} {adapter.name} in a soak", tone, facts, run, file)

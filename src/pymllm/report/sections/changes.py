@@ -1,42 +1,109 @@
-"""The newest run of each kind beside the one before: laws, findings, figures, coverage goals and faults."""
+"""Two runs beside each other: laws, findings, figures, coverage goals and faults."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pymllm.documents.runs import FigureChange, FindingChange, LawChange
-from pymllm.report.blocks import BAD, GOOD, UNKNOWN, Cell, Column, Part, Tile, make_table, number
+from pymllm.documents.runs import DiffDocument, FigureChange, FindingChange, LawChange
+from pymllm.report.blocks import (
+    BAD,
+    ENDING,
+    GOOD,
+    PAGE,
+    TERMINAL,
+    UNKNOWN,
+    Cell,
+    Column,
+    Part,
+    Text,
+    Tile,
+    make_table,
+    number,
+)
 from pymllm.report.changes import is_fixed, newest_changes, word_of
-from pymllm.report.loading import Run
-from pymllm.report.quantities import show, show_count, show_time
+from pymllm.report.loading import Run, documents_of, grouped
+from pymllm.report.quantities import count_of, show, show_count, show_time
+
+_MOST_NAMES = 12
+
+
+_Compared = tuple[DiffDocument, Run, Run]
 
 
 def make_changes_section(runs: Sequence[Run]) -> Iterator[Part]:
     """Lay out what changed, a table for each kind of change; all as `pymllm diff` finds it."""
-    compared = list(newest_changes(runs))
+    diffs: list[_Compared] = [(it, run, run) for it, run in documents_of(runs, DiffDocument)]
+    compared = diffs or list(newest_changes(runs))
     if not compared:
         return
+    for it, _, _ in compared:
+        yield Text(f"before  {it.before}", only=TERMINAL)
+        yield Text(f"after   {it.after}", only=TERMINAL)
     laws = [(it.kind, law) for it, _, _ in compared for law in it.laws]
     findings = [(it.kind, finding) for it, _, _ in compared for finding in it.findings]
-    figures = [(it.kind, figure) for it, _, _ in compared for figure in it.figures if figure.verdict]
+    figures = [(it.kind, figure) for it, _, _ in compared for figure in it.figures]
+    judged = [(kind, figure) for kind, figure in figures if figure.verdict]
     lost = [
         (it.kind, name, "coverage goal no longer reached") for it, _, _ in compared for name in it.goals_lost
     ]
     lost += [(it.kind, id, "fault no longer caught") for it, _, _ in compared for id in it.faults_missed]
-    yield make_table("Runs compared", compared, _RUNS)
+    yield make_table("Runs compared", compared, _RUNS, only=PAGE)
     if laws:
         yield make_table("Laws with another verdict", laws, _LAWS)
     if findings:
         yield make_table("Findings of one run alone", findings, _FINDINGS)
-    if figures:
-        yield make_table("Figures beyond noise", figures, _FIGURES)
+    for shown, place in ((judged, PAGE), (figures, TERMINAL)):
+        if shown:
+            yield make_table(
+                "Figures beyond noise" if place == PAGE else "Figures", shown, _FIGURES, only=place
+            )
     if lost:
-        yield make_table("No longer reached or caught", lost, _LOST, folded=True)
+        yield make_table("No longer reached or caught", lost, _LOST, folded=True, only=PAGE)
+    for it, _, _ in compared:
+        yield from (Text(line, only=TERMINAL) for line in _lines(it))
+        yield Text(_sum_up(it), ENDING, only=TERMINAL)
     verdicts = Counter(map(_verdict, (law for _, law in laws)))
     for cell in (_VIOLATED, _UNTESTED, _FIXED):
         if verdicts[cell]:
             yield Tile(show_count(verdicts[cell]), f"{cell.text} since the run before", cell.tone)
+
+
+def _lines(it: DiffDocument) -> Iterator[str]:
+    """Name what one run alone has; of many coverage goals of one place the first ones."""
+    for label, names in (
+        ("no longer caught", it.faults_missed),
+        ("now caught", it.faults_caught),
+        ("only before", it.only_before),
+        ("only after", it.only_after),
+    ):
+        if names:
+            yield f"{label}: {'; '.join(names)}"
+    goals = (lost.removesuffix(")").rpartition(" (") for lost in it.goals_lost)
+    for place, lost in grouped(goals, lambda parts: parts[2]).items():
+        shown = [name for name, _, _ in lost[:_MOST_NAMES]]
+        shown += [f"and {len(lost) - len(shown)} more, which --json lists"] * (len(lost) > len(shown))
+        yield f"no longer reached by {place}: {count_of(len(lost), 'coverage goal')}: {'; '.join(shown)}"
+
+
+def _sum_up(it: DiffDocument) -> str:
+    failed = f"; failed on {', '.join(it.failed_on)}" if it.failed_on else ""
+    if not it.compared:
+        return f"{it.kind}: nothing to compare: the runs share no law, figure, fault or coverage goal{failed}"
+    worse = sum(law.worse for law in it.laws)
+    better = sum(word_of(law) in ("fixed", "better") for law in it.laws if not law.worse)
+    left = len(it.laws) - worse - better
+    new = sum(finding.new for finding in it.findings)
+    judged = [row.verdict for row in it.figures if row.verdict is not None]
+    words = [
+        f"laws: {worse} worse, {better} better" + (f", {left} no longer tested" if left else ""),
+        f"findings: {new} new, {len(it.findings) - new} gone",
+        f"figures: {judged.count('worse')} worse and {judged.count('better')} better beyond noise of "
+        f"{len(it.figures)} that changed",
+        f"{count_of(len(it.goals_lost), 'coverage goal')} lost, "
+        f"{count_of(len(it.faults_missed), 'fault')} no longer caught",
+    ]
+    return f"{it.kind}: {it.compared:,} compared; {'; '.join(words)}{failed}"
 
 
 def _run(run: Run) -> Cell:
@@ -66,7 +133,11 @@ def _by(it: FigureChange) -> str:
     return f"{(it.after - it.before) / abs(it.before):+.1%}" if it.before else "from zero"
 
 
-_KIND = Column("kind of run", lambda it: it[0])
+def _judged(it: FigureChange) -> Cell:
+    return Cell(it.test if it.verdict is None else f"{it.verdict}: {it.test}", _TONES.get(it.verdict or ""))
+
+
+_KIND = Column("kind of run", lambda it: it[0], only=PAGE)
 _RUNS = (
     Column("kind of run", lambda it: it[0].kind),
     Column("before", lambda it: _run(it[1]), is_word=True),
@@ -99,6 +170,6 @@ _FIGURES = (
     number("before", lambda it: show(it[1].before, it[1].unit)),
     number("after", lambda it: show(it[1].after, it[1].unit)),
     number("change", lambda it: _by(it[1])),
-    Column("verdict", lambda it: Cell(it[1].verdict, _TONES.get(it[1].verdict))),
+    Column("verdict", lambda it: _judged(it[1])),
 )
 _LOST = (Column("what", lambda it: it[1]), _KIND, Column("change", lambda it: Cell(it[2], UNKNOWN)))

@@ -75,7 +75,7 @@ def find_curves(runs: Sequence[Run]) -> list[Curved]:
 def make_capacity_section(runs: Sequence[Run]) -> Iterator[Part]:
     """Lay out curves: hit rate, what is saved, and what the next GiB is worth, over capacity or memory."""
     for document, run in documents_of(runs, CurveDocument):
-        yield Text(_heading(document), only=TERMINAL)
+        yield from (Text(line, only=TERMINAL) for line in _heading(document))
         if document.interrupted:
             done = count_of(document.workload.requests, "request")
             yield Text(
@@ -101,7 +101,7 @@ def make_capacity_section(runs: Sequence[Run]) -> Iterator[Part]:
     yield Tile(show_count(len(curves)), "capacity curves")
 
 
-def _heading(document: CurveDocument) -> str:
+def _heading(document: CurveDocument) -> list[str]:
     it, model = document.workload, document.model
     seed = f", seed {it.seed}" if it.kind == "named" else ""
     lines = [
@@ -116,7 +116,7 @@ def _heading(document: CurveDocument) -> str:
         layers = f"{model.counted_layers} of {count_of(model.layers, 'layer')}"
         size = f"{show_count(model.bytes_per_token)} bytes per token"
         lines.append(f"{model.name}: {layers}, {kept}, {model.dtype}: {size}")
-    return "\n".join(lines)
+    return lines
 
 
 def _method(document: CurveDocument) -> str:

@@ -15,7 +15,6 @@ from pymllm.report.blocks import (
     GOOD,
     PALETTE,
     QUIET,
-    UNKNOWN,
     Cell,
     Choice,
     Column,
@@ -28,11 +27,10 @@ from pymllm.report.blocks import (
     anchor_of,
     make_table,
 )
+from pymllm.report.findings import SIGNS, TONES
 from pymllm.report.loading import Run, documents_of, grouped
 from pymllm.report.quantities import count_of
 
-_SIGNS = {Verdict.VIOLATED: "✗", Verdict.UNKNOWN: "?", Verdict.HOLDS: "✓", Verdict.NOT_CLAIMED: "-"}
-_TONES = {Verdict.VIOLATED: BAD, Verdict.UNKNOWN: UNKNOWN, Verdict.HOLDS: GOOD, Verdict.NOT_CLAIMED: QUIET}
 _COLOURS = (PALETTE[7], PALETTE[0], PALETTE[3], PALETTE[1])
 """Of what is not claimed, holds, is unknown and is violated; no picture has red against green."""
 _CODES = (Verdict.NOT_CLAIMED, Verdict.HOLDS, Verdict.UNKNOWN, Verdict.VIOLATED)
@@ -158,7 +156,7 @@ def _code(row: LawRow | None) -> float | None:
 
 
 def _sign(row: LawRow | None) -> str:
-    return "" if row is None else _SIGNS[row.verdict]
+    return "" if row is None else SIGNS[row.verdict]
 
 
 def _words(line: _Line, release: str) -> str:
@@ -185,4 +183,4 @@ def _cell(row: LawRow | None) -> Cell:
         return Cell("not searched", QUIET)
     tests = f" {row.tests:,}" if row.verdict is Verdict.HOLDS else ""
     word = "" if row.verdict is Verdict.HOLDS else f" {row.verdict.value}"
-    return Cell(f"{_SIGNS[row.verdict]}{tests}{word}", _TONES[row.verdict])
+    return Cell(f"{SIGNS[row.verdict]}{tests}{word}", TONES[row.verdict])

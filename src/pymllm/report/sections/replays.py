@@ -1,17 +1,21 @@
-"""Hit rates over capacity, and how long operations take."""
+"""Every number of a replay, hit rates over capacity, and how long operations take."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import Any
 
-from pymllm.documents.replays import ReplayDocument, ReplayRun
+from pymllm.documents.replays import CacheTime, CeilingRow, ReplayDocument, ReplayRun
 from pymllm.report.blocks import (
     BAD,
+    PAGE,
     PALETTE,
+    QUIET,
+    TERMINAL,
     UNKNOWN,
     Cell,
     Choice,
@@ -32,7 +36,7 @@ from pymllm.report.blocks import (
 )
 from pymllm.report.documents import BUCKETS_PER_DOUBLING, bucket_of
 from pymllm.report.loading import Run, documents_of, grouped
-from pymllm.report.quantities import machine_name, show, show_count, show_share
+from pymllm.report.quantities import count_of, machine_name, show, show_count, show_share
 from pymllm.report.records import Histogram
 
 # -- hit rate ------------------------------------------------------------------------------------------------
@@ -68,9 +72,17 @@ class Replayed:
     @property
     def best(self) -> float | None:
         """What the best choice would hit, which knows the future; ``None`` where nobody computed it."""
+        return None if self._ceilings is None else self._ceilings.belady_hit_rate
+
+    @property
+    def unlimited(self) -> float | None:
+        """What a cache without a limit would hit, likewise."""
+        return None if self._ceilings is None else self._ceilings.unlimited_hit_rate
+
+    @property
+    def _ceilings(self) -> CeilingRow | None:
         size = self.engine.config.page_size, self.capacity
-        rates = (it.belady_hit_rate for it in self.document.ceilings if (it.page_size, it.capacity) == size)
-        return next(rates, None)
+        return next((it for it in self.document.ceilings if (it.page_size, it.capacity) == size), None)
 
 
 def find_replays(runs: Sequence[Run]) -> list[Replayed]:
@@ -86,8 +98,10 @@ def find_replays(runs: Sequence[Run]) -> list[Replayed]:
 def make_hit_rate_section(runs: Sequence[Run]) -> Iterator[Part]:
     """Lay out hit rates; those of a workload that was replayed with several capacities are drawn."""
     for document, run in documents_of(runs, ReplayDocument):
+        yield from (Text(line, only=TERMINAL) for line in _heading(document))
+        yield from _tables(document, run) if document.runs else ()
         if (broken := document.violation) is not None:
-            yield Text(f"{broken.cache} broke {broken.law} in {run.source}: {broken.message}", BAD)
+            yield Text(f"{broken.law}  VIOLATED by {broken.cache} in {run.source}: {broken.message}", BAD)
         if document.interrupted:
             yield Text(f"The replay in {run.source} was interrupted: its numbers are of a part.", UNKNOWN)
     replays = find_replays(runs)
@@ -105,6 +119,13 @@ def make_hit_rate_section(runs: Sequence[Run]) -> Iterator[Part]:
     if replays:
         yield _table(replays)
         yield Tile(show_count(len(replays)), "replays")
+
+
+def _heading(document: ReplayDocument) -> tuple[str, str]:
+    versions = "  ".join(f"{name} {version}" for name, version in document.versions.items())
+    it = document.workload
+    seed = f", seed {it.seed}" if it.kind == "named" else ""
+    return versions, f"{document.mode} replay of {it.name}: {it.requests:,} requests{seed}"
 
 
 def _choice(name: str, replays: Sequence[Replayed]) -> Choice:
@@ -139,26 +160,165 @@ def _line(name: str, points: Sequence[tuple[int, float]], line: dict[str, str]) 
     return scatter(name, capacities, rates, line=line, hovertemplate=hover)
 
 
+# -- every number of a replay --------------------------------------------------------------------------------
+
+
+def _of(group: str, name: str, of: Callable[[Replayed], Cell | str]) -> Column:
+    return Column(name, of, is_number=True, group=group)
+
+
+def _counted(group: str, name: str, field: str, missing: str = "not there", thing: str = "token") -> Column:
+    """Make a column of a count, which is of nothing where the cache or the mode has none."""
+    return _told(group, name, field, lambda count: count_of(count, thing), missing)
+
+
+def _told(
+    group: str, name: str, field: str, tell: Callable[[Any], str], missing: str = "not there"
+) -> Column:
+    """Make a column of a field, as it is told; dots lead to fields of a field."""
+    find = attrgetter(field)
+    return _of(group, name, lambda it: or_quiet(find(it.engine), tell, missing))
+
+
+def _times(time: CacheTime) -> str:
+    return f"{time.median_us:,.1f} / {time.p99_us:,.1f} us"
+
+
+def _rounded(used: int, asked: int | None) -> str:
+    return (
+        count_of(used, "token") if asked in (None, used) else f"{count_of(used, 'token')} ({asked:,} asked)"
+    )
+
+
+def _capacity(it: Replayed) -> str:
+    asked = it.document.asked
+    return _rounded(it.capacity, it.capacity if asked.page_sizes else asked.capacity)
+
+
+def _swa_capacity(it: Replayed) -> Cell:
+    asked, used = it.document.asked, it.engine.config.swa_capacity
+    wished = used if asked.page_sizes else asked.swa_capacity or asked.capacity
+    return or_quiet(used, lambda used: _rounded(used, wished), "no window")
+
+
+def _of_window(it: Replayed, tokens: int | None) -> Cell:
+    has_window = it.engine.config.sliding_window_size is not None
+    return or_quiet(tokens if has_window else None, lambda tokens: count_of(tokens, "token"), "no window")
+
+
+def _compared(it: Replayed) -> Cell:
+    checked = it.engine.config.content_check
+    tokens = it.engine.content_tokens
+    return or_quiet(checked, lambda on: count_of(tokens or 0, "token") if on else "off", "no engine")
+
+
+def _walked(it: Replayed) -> str:
+    return f"{it.engine.invariant_checks:,} times" if it.engine.config.check_every else "off"
+
+
+def _policy(it: Replayed) -> Cell:
+    config = it.engine.config
+    own = "evicts nothing" if config.cache == "chunk" else "lru"
+    return or_quiet(config.eviction_policy, lambda policy: policy.replace("_", "-"), own)
+
+
+def _memory(it: Replayed) -> str:
+    found = it.engine.peak_rss_bytes
+    return "unknown on this platform" if found is None else show(found, "bytes")
+
+
+_PLAIN = "{:,}".format
+_OPERATIONS = ("match", "insert", "evict", "lock")
+_IN_CACHE = "in the cache per request, median / p99"
+_COLUMNS = (
+    _of("requests", "requests", lambda it: show_count(it.engine.requests)),
+    _told("requests", "skipped: above half the capacity", "skipped", _PLAIN, "no limit"),
+    _told("requests", "finished", "finished", _PLAIN, "no engine"),
+    _told("requests", "rejected: larger than the pool", "rejected", _PLAIN, "no engine"),
+    _told("requests", "retractions", "retractions", _PLAIN, "no engine"),
+    _told("requests", "pauses", "pauses", _PLAIN, "no pauses"),
+    _counted("hits", "prompt tokens", "prompt_tokens"),
+    _told("hits", "token hit rate", "token_hit_rate", show_share),
+    _told("hits", "ceiling of an unlimited cache", "ceiling_hit_rate", show_share),
+    _of("hits", "best choice", lambda it: or_quiet(it.best, show_share, "not computed")),
+    _counted("hits", "hits lost: window evicted", "dead_window_tokens", "no window"),
+    _counted("hits", "hits lost: no cached state", "stateless_tokens", "no states"),
+    _counted("memory", "evictions", "evict_calls", thing="call"),
+    _counted("memory", "evicted", "evicted_tokens"),
+    _of("memory", "evicted window halves", lambda it: _of_window(it, it.engine.evicted_swa_tokens)),
+    _counted("memory", "peak tokens held", "peak_tokens_held", "no engine"),
+    _counted("memory", "peak tokens stored", "peak_tokens_stored"),
+    _of("memory", "peak memory of the process", _memory),
+    _counted("memory", "peak states held", "peak_states_held", "no states", "state"),
+    _counted("memory", "evicted states", "evicted_states", "no states", "state"),
+    _counted("memory", "states not kept: no free slot", "skipped_snapshots", "no states", "state"),
+    *(_told(_IN_CACHE, name, name, _times) for name in (*_OPERATIONS, "allocator")),
+    _told(_IN_CACHE, "all of them", "total", _times),
+    _told(_IN_CACHE, "all of them, mean", "total_mean_us", "{:,.1f} us".format),
+    _told("run", "iterations", "iterations", _PLAIN, "no engine"),
+    _told("run", "virtual time", "virtual_seconds", "{:,.1f} s".format, "no engine"),
+    _told("run", "wall time", "wall_seconds", "{:,.2f} s".format),
+    _of("run", "contents compared", _compared),
+    _of("run", "invariants walked", _walked),
+    _counted("configuration", "page size", "config.page_size"),
+    _counted("configuration", "window", "config.sliding_window_size", "none"),
+    _of("configuration", "capacity", _capacity),
+    _counted("configuration", "capacity for states", "config.track_slots", "no states", "state"),
+    _of("configuration", "capacity of the window half", _swa_capacity),
+    _counted("configuration", "at most running", "config.max_running", "no engine", "request"),
+    _counted("configuration", "prefill chunk", "config.chunk_tokens", "no engine"),
+    _told("configuration", "virtual time of an iteration", "config.iteration_ms", "{:g} ms".format),
+    _counted("configuration", "a state after every", "config.mamba_chunk_size", "no blocks"),
+    _counted("configuration", "capacity for paused requests", "config.paused_capacity", "no blocks"),
+    _told("configuration", "ownership checks", "config.check_ownership", lambda on: "on" if on else "off"),
+    _of("configuration", "eviction policy", _policy),
+)
+
+
+def _named(*names: str) -> list[Column]:
+    """Return the columns of these names, in the order of the names."""
+    by_name = {column.name: column for column in _COLUMNS}
+    return [by_name[name] for name in names]
+
+
+def _tables(document: ReplayDocument, run: Run) -> Iterator[Table]:
+    """Yield what a terminal shows: every number, or of several sizes the most important ones of each."""
+    found = [Replayed(document, engine, run) for engine in document.runs]
+    if not document.asked.page_sizes:
+        columns = [Column("", lambda it: it.engine.config.column), *_COLUMNS]
+        yield replace(make_table("Replays", found, columns, only=TERMINAL), is_turned=True)
+        return
+    columns = [
+        *(_named("page size") if len(document.asked.page_sizes) > 1 else []),
+        *_named("capacity"),
+        Column("cache", lambda it: it.engine.config.cache),
+        *_named("eviction policy", "token hit rate", "best choice"),
+        _of("", "unlimited", lambda it: or_quiet(it.unlimited, show_share, "not computed")),
+        _of("", "left out", _left_out),
+        *_named("evicted", "match", "insert", "evict"),
+    ]
+    found.sort(key=lambda it: (document.asked.page_sizes.index(it.engine.config.page_size), it.capacity))
+    yield make_table("Replays", found, columns, only=TERMINAL)
+
+
+def _left_out(it: Replayed) -> Cell:
+    count = it.engine.skipped or it.engine.rejected or 0
+    return Cell(show_count(count), None if count else QUIET)
+
+
 def _table(replays: Sequence[Replayed]) -> Table:
     columns = [
         Column("workload", lambda it: Cell(it.workload, hint=it.run.hint)),
         Column("cache", lambda it: it.cache),
-        number("capacity, slots", lambda it: show_count(it.capacity)),
-        number("hit rate", lambda it: show_share(it.engine.token_hit_rate)),
-        number("ceiling", lambda it: show_share(it.engine.ceiling_hit_rate)),
-        number("best choice", lambda it: or_quiet(it.best, show_share, "not computed")),
-        number("evicted, tokens", lambda it: show_count(it.engine.evicted_tokens)),
-        number("most stored, tokens", lambda it: show_count(it.engine.peak_tokens_stored)),
-        number("retractions", lambda it: or_quiet(it.engine.retractions, show_count, "no engine")),
-        number("resident memory, most", lambda it: show(it.engine.peak_rss_bytes, "bytes")),
+        *_named("capacity", "token hit rate", "ceiling of an unlimited cache", "best choice", "evicted"),
+        *_named("peak tokens stored", "retractions", "peak memory of the process"),
     ]
-    return make_table("Replays", replays, columns)
+    return make_table("Replays", replays, columns, only=PAGE)
 
 
 # -- latency -------------------------------------------------------------------------------------------------
 
 
-_OPERATIONS = ("match", "insert", "evict", "lock")
 _QUANTILES = (0.5, 0.95, 0.99, 1.0)
 _FOLDED = 40
 
@@ -305,10 +465,6 @@ def _replay_table(replays: Sequence[Replayed]) -> Table:
     columns = [
         Column("replay", lambda it: Cell(_name(it), hint=it.run.hint)),
         Column("machine", lambda it: machine_name(it.run.machine)),
-        *(_replay_column(name, which) for name in _OPERATIONS for which in ("median", "p99")),
+        *_named(*_OPERATIONS),
     ]
     return make_table("Time in the cache per request", replays, columns)
-
-
-def _replay_column(operation: str, which: str) -> Column:
-    return number(f"{operation}, {which}", lambda it: show(_microseconds(it, operation, f"{which}_us"), "us"))

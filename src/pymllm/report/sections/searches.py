@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from shlex import quote
-from typing import Any
 
 from pymllm.documents.campaigns import SoakDocument
 from pymllm.documents.runs import GoalsDocument
@@ -18,7 +17,9 @@ from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import (
     BAD,
     GOOD,
+    PAGE,
     QUIET,
+    TERMINAL,
     UNKNOWN,
     Card,
     Cell,
@@ -34,19 +35,14 @@ from pymllm.report.blocks import (
     or_quiet,
 )
 from pymllm.report.changes import Since, find_since
+from pymllm.report.findings import TONES, deviation_table, limit_words, mistake_facts, violation_facts
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.picture import picture_of
-from pymllm.report.quantities import count_of, show_time
+from pymllm.report.quantities import show_time
 
 # -- laws ----------------------------------------------------------------------------------------------------
 
 
-_TONES = {
-    Verdict.HOLDS: GOOD,
-    Verdict.VIOLATED: BAD,
-    Verdict.UNKNOWN: UNKNOWN,
-    Verdict.NOT_CLAIMED: QUIET,
-}
 _ENDED = "not searched to its end, since the violation of another law ended a search"
 
 
@@ -108,10 +104,12 @@ def make_laws_section(runs: Sequence[Run]) -> Iterator[Part]:
             where = "" if problem.file is None else f" The program until there: {problem.file}."
             yield Text(f"{it.name} could not be examined to the end: {problem.message}.{where}", UNKNOWN)
         for limit in it.adapter.limits:
-            steps = count_of(limit.not_done, "step")
-            yield Text(f"{it.name}: {limit.operation} was not done in {steps}: {limit.reason}.", UNKNOWN)
+            yield Text(f"{it.name}: {limit_words(limit)}", UNKNOWN)
         if it.cut_short:
             yield Text(f"The search of {it.name} was cut short: time was up after {it.cut_short}.", UNKNOWN)
+    deviations = {(row.name, row.law): row for it in searches for row in it.document.deviations}
+    if deviations:
+        yield deviation_table(deviations.values())
     tables = []
     for kind in KINDS:
         of_kind = [it for it in searches if it.adapter.kind == kind and it.adapter.laws]
@@ -131,7 +129,7 @@ def _tiles(searches: Sequence[Searched]) -> Iterator[Tile]:
     yield Tile(f"{counts[Verdict.HOLDS]:,} of {len(worst):,}", "laws hold wherever claimed", GOOD)
     for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN):
         if counts[verdict]:
-            yield Tile(f"{counts[verdict]:,}", f"laws {verdict.value}", _TONES[verdict])
+            yield Tile(f"{counts[verdict]:,}", f"laws {verdict.value}", TONES[verdict])
 
 
 def _table(kind: str, searches: Sequence[Searched]) -> Table:
@@ -163,7 +161,7 @@ def _column(it: Searched) -> Column:
 def _cell(name: str, law: LawRow | None) -> Cell:
     if law is None:
         return Cell("not about it", QUIET)
-    tone = _TONES[law.verdict]
+    tone = TONES[law.verdict]
     if law.verdict is Verdict.VIOLATED:
         return Cell("✗ violated", tone, f"#{anchor_of('violation', name, law.id)}")
     if law.verdict is Verdict.HOLDS:
@@ -175,22 +173,41 @@ def _cell(name: str, law: LawRow | None) -> Cell:
 
 
 def _card(it: Searched, violation: ViolationRow, since: Since | None) -> Card:
-    sentence = next((law.sentence for law in it.adapter.laws if law.id == violation.law), violation.message)
-    size = "the smallest found"
-    if not violation.smallest:
-        size = "perhaps not the smallest: the search was cut short"
-    again = commands_again(violation, it.name, it.document.seed)
-    where = f"step {violation.step} of {violation.steps} ({config_words(violation.config)}); {size}"
+    row = next((law for law in it.adapter.laws if law.id == violation.law), None)
+    tests = f"{row.broken:,} of {row.broken + row.tests:,} broke the law" if row and row.broken else ""
     facts = [
-        *seen_facts(violation.message, violation.expected, violation.observed),
-        Fact("at", where),
-        *(Fact("again", command, is_code=True) for command in again),
-        Fact("since", str(since)),
-        Fact("found in", f"{it.run.hint}, {it.profile}"),
+        *violation_facts(
+            *(violation.message, violation.expected, violation.observed),
+            *(violation.config, violation.step, violation.steps),
+        ),
+        *([Fact("or", f"the adapter {violation.doubt}")] if violation.doubt else []),
+        Fact("file", violation.file or "could not be written", only=TERMINAL),
+        *([Fact("tests", tests)] if tests else []),
+        *mistake_facts(violation.mistakes),
+        *_again_facts(violation, it.name, it.document.seed),
+        Fact("since", str(since), only=PAGE),
+        Fact("found in", f"{it.run.hint}, {it.profile}", only=PAGE),
     ]
     id = anchor_of("violation", it.name, violation.law)
-    title = f"{violation.law} violated by {it.name}: {sentence}"
-    return program_card(id, title, BAD, facts, it.run, violation.file, violation.program)
+    title = f"{violation.law}  VIOLATED by {it.name}: {violation.message if row is None else row.sentence}"
+    card = program_card(id, title, BAD, facts, it.run, violation.file, violation.program)
+    return card if violation.smallest else replace(card, note=_UNFINISHED)
+
+
+_UNFINISHED = "perhaps not the smallest: the search for smaller ones was cut short"
+
+
+def _again_facts(it: ViolationRow, adapter: str, seed: int) -> Iterator[Fact]:
+    """Yield the commands that show a violation again, and one that looks for a smaller program."""
+    commands = list(commands_again(it, adapter, seed))
+    shrink = None if it.file is None else f"pymllm shrink {quote(it.file)} --adapter {quote(adapter)}"
+    if not it.rerun_shows_it:
+        commands[-1] += "  (the operations of the program alone do not break the law)"
+        if shrink and it.played_again:
+            commands.append(f"{shrink}  (repeats what drove the engine)")
+    yield from (Fact("again", command, is_code=True) for command in commands)
+    if shrink and not it.smallest:
+        yield Fact("smaller", shrink, is_code=True)
 
 
 def program_card(
@@ -200,18 +217,6 @@ def program_card(
     lines = run.programs.get(file or "", ())
     name = (file or "").rsplit("/", 1)[-1] if lines else ""
     return Card(id, title, tone, facts, program, name, lines, picture_of(lines))
-
-
-def seen_facts(message: str, expected: str | None, observed: str | None) -> Iterator[Fact]:
-    """Say what was looked at, and of what is known what was expected and observed."""
-    for name, value in (("looked at", message), ("expected", expected), ("observed", observed)):
-        if value is not None:
-            yield Fact(name, value)
-
-
-def config_words(config: dict[str, Any]) -> str:
-    """Write a configuration down."""
-    return ", ".join(f"{key} {value}" for key, value in config.items()) or "no configuration"
 
 
 def commands_again(it: ViolationRow, adapter: str, seed: int) -> Iterator[str]:

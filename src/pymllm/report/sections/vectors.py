@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pymllm.documents.faults import VectorRow, VectorsDocument
+from pymllm.documents.faults import VectorsDocument
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import (
     BAD,
     GOOD,
-    QUIET,
+    PAGE,
+    TERMINAL,
     UNKNOWN,
     Cell,
     Column,
     Part,
     Table,
+    Text,
     Tile,
     make_table,
     number,
 )
+from pymllm.report.findings import verdict_cell
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import show_count
+from pymllm.text_file import cut
 
-_VERDICTS = {
-    Verdict.HOLDS: ("✓ passes", GOOD),
-    Verdict.VIOLATED: ("✗ fails", BAD),
-    Verdict.UNKNOWN: ("? all skipped", UNKNOWN),
-}
+_VERDICTS = {Verdict.HOLDS: "passes", Verdict.VIOLATED: "fails", Verdict.UNKNOWN: "all skipped"}
 
 
 def newest_vectors(runs: Sequence[Run]) -> list[VectorsDocument]:
@@ -43,7 +44,16 @@ def make_vectors_section(runs: Sequence[Run]) -> Iterator[Part]:
     yield _implementations(documents)
     failed = [(it, row) for it in documents for row in it.vectors if row.verdict == "failed"]
     if failed:
-        yield _failures(failed)
+        yield make_table("Vectors that failed", failed, _FAILED, only=PAGE)
+        yield make_table("Vectors that failed", failed[:_SHOWN], _FAILED, only=TERMINAL)
+    if len(failed) > _SHOWN:
+        yield Text(f"and {len(failed) - _SHOWN} more; --json has all", only=TERMINAL)
+    for it in documents:
+        reasons = Counter(cut(row.why, 160) for row in it.vectors if row.verdict == "skipped")
+        for why, count in sorted(reasons.items()):
+            yield Text(f"    {count} skipped: {why}", only=TERMINAL)
+        for id in it.unexpected:
+            yield Text(f"{id}  passes on {it.adapter}, and is listed as a known deviation", UNKNOWN)
     wrong = sum(it.unknown for it in documents)
     passed, played = sum(it.passed for it in documents), sum(it.passed + it.failed for it in documents)
     tone = BAD if wrong else GOOD if passed else UNKNOWN
@@ -55,7 +65,7 @@ def _implementations(documents: Sequence[VectorsDocument]) -> Table:
         Column("implementation", lambda it: it.adapter),
         Column("kind", lambda it: it.kind),
         Column("vectors", lambda it: it.vectors_version),
-        Column("verdict", lambda it: Cell(*_VERDICTS[it.verdict])),
+        Column("verdict", lambda it: verdict_cell(it.verdict, _VERDICTS[it.verdict])),
         number("passed", lambda it: show_count(it.passed)),
         number("failed", lambda it: show_count(it.failed)),
         number("of them known", lambda it: show_count(it.failed - it.unknown)),
@@ -65,13 +75,12 @@ def _implementations(documents: Sequence[VectorsDocument]) -> Table:
     return make_table("Implementations", documents, columns)
 
 
-def _failures(failed: Sequence[tuple[VectorsDocument, VectorRow]]) -> Table:
-    columns = [
-        Column("vector", lambda it: it[1].id),
-        Column("implementation", lambda it: it[0].adapter),
-        Column("law", lambda it: f"{it[1].law}: {it[1].says}"),
-        number("step", lambda it: str(it[1].step)),
-        Column("why", lambda it: it[1].why),
-        Column("known", lambda it: Cell(it[1].known, QUIET) if it[1].known else Cell("no", BAD)),
-    ]
-    return make_table("Vectors that failed", failed, columns)
+_SHOWN = 20
+_FAILED = (
+    Column("vector", lambda it: it[1].id),
+    Column("implementation", lambda it: it[0].adapter, only=PAGE),
+    Column("law", lambda it: f"{it[1].law}: {it[1].says}"),
+    number("step", lambda it: str(it[1].step)),
+    Column("why", lambda it: cut(it[1].why, 300)),
+    Column("known", lambda it: Cell(it[1].known) if it[1].known else Cell("no", BAD)),
+)

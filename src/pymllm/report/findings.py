@@ -1,0 +1,75 @@
+"""Words for what is found: a broken law, steps that were not done, and known deviations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pymllm.oracle.verdicts import Verdict
+from pymllm.report.blocks import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Fact, Table, make_table, number
+from pymllm.report.quantities import count_of, show_count
+
+if TYPE_CHECKING:
+    from pymllm.documents.searches import DeviationRow, LimitRow
+    from pymllm.history.files import Config
+
+SIGNS = {Verdict.VIOLATED: "✗", Verdict.UNKNOWN: "?", Verdict.HOLDS: "✓", Verdict.NOT_CLAIMED: "-"}
+TONES = {Verdict.VIOLATED: BAD, Verdict.UNKNOWN: UNKNOWN, Verdict.HOLDS: GOOD, Verdict.NOT_CLAIMED: QUIET}
+
+
+def verdict_cell(verdict: Verdict, words: str = "") -> Cell:
+    """Make a cell of a verdict with its sign, in other words where some are given."""
+    return Cell(f"{SIGNS[verdict]} {words or verdict.value}", TONES[verdict])
+
+
+def violation_facts(
+    message: str, expected: str | None, observed: str | None, config: Config, step: int, steps: int
+) -> list[Fact]:
+    """Say what was looked at, what the law demands, what there was, and where."""
+    where = f"step {step}, in a program of {count_of(steps, 'step')} ({config_words(config)})"
+    return [*seen_facts(message, expected, observed), Fact("at", where)]
+
+
+def seen_facts(message: str, expected: str | None, observed: str | None) -> Iterator[Fact]:
+    """Say what was looked at, and of what is known what was expected and observed."""
+    for name, value in (("looked at", message), ("expected", expected), ("observed", observed)):
+        if value is not None:
+            yield Fact(name, value)
+
+
+def config_words(config: Config) -> str:
+    """Write a configuration down."""
+    return ", ".join(f"{key} {value}" for key, value in config.items()) or "no configuration"
+
+
+def mistake_facts(mistakes: Iterable[str]) -> Iterator[Fact]:
+    """Name errors of this package, met while a smaller program was looked for."""
+    return (Fact("mistake", f"an error of pymllm itself: {mistake}") for mistake in mistakes)
+
+
+def limit_words(it: LimitRow) -> str:
+    """Say how many steps of an operation were not done, for which reason, and where the first one stands."""
+    where = "" if it.program is None else f" of a program on {config_words(it.config)}, which --json has"
+    return f"{it.operation}: {undone_steps(it.not_done, it.done)} ({it.reason}); step {it.step}{where}"
+
+
+def undone_steps(not_done: int, done: int | None) -> str:
+    """Say how many steps were not done, of how many where that was counted."""
+    steps = f"{count_of(not_done, 'step')} not done"
+    if done is None:
+        return steps
+    return f"{steps} of {not_done + done:,}" if done else f"{steps}, and none was done"
+
+
+def deviation_table(rows: Iterable[DeviationRow]) -> Table:
+    """Lay out what became of each known deviation that was looked for."""
+    columns = [
+        Column("deviation", lambda it: it.name),
+        Column("law", lambda it: it.law),
+        Column("kind", lambda it: it.kind),
+        number("programs", lambda it: show_count(it.programs)),
+        Column("status", lambda it: Cell(it.status, None if it.programs else UNKNOWN)),
+        Column("because", lambda it: it.reason),
+    ]
+    shown = [row for row in rows if row.status != "not searched"]
+    return make_table("Known deviations", shown, columns)
