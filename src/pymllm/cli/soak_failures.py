@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from shlex import quote
+
+from msgspec import structs
 
 from pymllm.cli.tables import fact_lines, program_lines
 from pymllm.oracle.laws import find_law
-from pymllm.report.findings import mistake_facts, violation_facts
+from pymllm.report.findings import mistake_facts, run_facts, violation_facts
 from pymllm.report.quantities import count_of
 from pymllm.search.program import write_program
 from pymllm.soak.ledger import CampaignHeader, RunRecord
@@ -18,11 +18,6 @@ from pymllm.soak.totals import AdapterTotals
 
 _PROGRAM_LINES_MAX = 40
 _UNFINISHED = "    perhaps not the smallest: time was up (pymllm shrink continues from it)"
-
-
-def audit_rate(audit: int) -> str:
-    """Write how often an implementation is walked, as ``--audit`` takes it."""
-    return {0: "off", 1: "every"}.get(audit, f"1/{audit}")
 
 
 def failure_lines(report: SoakReport, adapter: AdapterTotals) -> Iterator[str]:
@@ -46,30 +41,27 @@ def _sentence(law: str) -> str:
 
 
 def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRecord) -> Iterator[str]:
-    assert record.failure is not None  # it is counted as one
     finding = (report.findings or {}).get((adapter.name, law))
+    row, header, mistakes = adapter.failures[law].row(), _header_of(report, record), tuple[str, ...]()
     if finding is not None:
-        it, history = finding.violation, finding.history
+        it, history, mistakes = finding.violation, finding.history, finding.mistakes
         where = history.header.config, finding.step, len(history)
         facts = violation_facts(it.message, it.expected, it.observed, *where)
-        yield from fact_lines([*facts, *mistake_facts(finding.mistakes)])
     else:
-        met, length = record.failure, max(record.operations, record.failure.step)
+        met, length = row.failure, max(record.operations, row.failure.step)
         where = record.config, met.step, length
-        yield from fact_lines(violation_facts(met.message, met.expected, met.observed, *where))
-    config = json.dumps(record.config)
-    yield f"    found      {record.version}, {config}, seed {record.seed}, step {record.failure.step}"
-    command = f"pymllm soak --adapter {quote(adapter.name)} --config {quote(config)} --run {record.seed}"
-    rate = audit_rate(_header_of(report, record).audit)
-    rest = f"--operations {record.limit} --machine {quote(record.machine)} --audit {rate}"
-    rest += " --deviations FILE" if _header_of(report, record).deviations else ""
-    yield f"    the run    {command} {rest}"
-    for word, file in (("again", record.short), ("as played", record.file)):
-        if file is not None:
-            path = _place_of(report, file)
-            # What an engine does wrong, its operations do not show, run again: the acts in the file do.
-            command = "rerun" if finding is None or finding.is_rerun else "shrink"
-            yield f"    {word:11}pymllm {command} {quote(path)} --adapter {quote(adapter.name)}"
+        facts = violation_facts(met.message, met.expected, met.observed, *where)
+    files = {
+        name: file and _place_of(report, file) for name, file in (("short", row.short), ("file", row.file))
+    }
+    found = run_facts(
+        adapter.name,
+        structs.replace(row, **files),
+        header.audit,
+        is_rerun=finding is None or finding.is_rerun,
+        has_deviations=bool(header.deviations),
+    )
+    yield from fact_lines([*facts, *mistake_facts(mistakes), *found])
     if finding is not None:
         yield f"    program{_UNFINISHED if finding.is_unfinished else ''}"
         yield from program_lines("\n".join(_cut(write_program(finding.history).splitlines())))

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from pymllm.cli.output import complain, escaped
-from pymllm.cli.soak_failures import audit_rate, failure_lines
+from pymllm.cli.soak_failures import failure_lines
 from pymllm.cli.tables import (
     BETWEEN_LINES,
     deviation_lines,
@@ -24,7 +24,7 @@ from pymllm.cli.tables import (
     shows_progress,
     time_of,
 )
-from pymllm.report.findings import undone_steps
+from pymllm.report.findings import audit_rate, undone_steps
 from pymllm.report.quantities import count_of
 from pymllm.soak.drift import Drift
 from pymllm.soak.merging import Missing

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from pymllm.oracle.verdicts import Verdict
@@ -10,6 +12,7 @@ from pymllm.report.blocks import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Fact, 
 from pymllm.report.quantities import count_of, show_count
 
 if TYPE_CHECKING:
+    from pymllm.documents.campaigns import FailureRow
     from pymllm.documents.searches import DeviationRow, LimitRow
     from pymllm.history.files import Config
 
@@ -45,6 +48,32 @@ def config_words(config: Config) -> str:
 def mistake_facts(mistakes: Iterable[str]) -> Iterator[Fact]:
     """Name errors of this package, met while a smaller program was looked for."""
     return (Fact("mistake", f"an error of pymllm itself: {mistake}") for mistake in mistakes)
+
+
+def run_facts(
+    adapter: str, row: FailureRow, audit: int | None, *, is_rerun: bool = True, has_deviations: bool = False
+) -> Iterator[Fact]:
+    """Say in which run of a campaign a failure was met, and yield the commands that show it again.
+
+    Where nobody knows how often the implementation was walked, the run cannot be repeated. What an engine
+    does wrong, its operations do not show, run again: the acts in the file do, which `pymllm shrink` plays.
+    """
+    config = json.dumps(row.config)
+    yield Fact("found", f"{row.source}, {config}, seed {row.seed}, step {row.failure.step}")
+    if audit is not None:
+        deviations = " --deviations FILE" if has_deviations else ""
+        where = f"--adapter {quote(adapter)} --config {quote(config)} --run {row.seed}"
+        rest = f"--operations {row.limit} --machine {quote(row.machine)} --audit {audit_rate(audit)}"
+        yield Fact("the run", f"pymllm soak {where} {rest}{deviations}", is_code=True)
+    for word, file in (("again", row.short), ("as played", row.file)):
+        if file is not None:
+            command = "rerun" if is_rerun else "shrink"
+            yield Fact(word, f"pymllm {command} {quote(file)} --adapter {quote(adapter)}", is_code=True)
+
+
+def audit_rate(audit: int) -> str:
+    """Write how often an implementation is walked, as ``--audit`` takes it."""
+    return {0: "off", 1: "every"}.get(audit, f"1/{audit}")
 
 
 def limit_words(it: LimitRow) -> str:

@@ -318,7 +318,8 @@ def test_a_campaign_is_a_line_and_the_newest_is_laid_out() -> None:
 def test_a_failure_is_a_card_with_its_program() -> None:
     """The short one."""
     problem = samples.soak_failure(None, file=None, short=None, config={})
-    document = samples.soak(samples.soak_failure("R6"), problem)
+    campaign = {"source": "1", "versions": {}, "seed": 7, "operations": None, "longest": 9, "audit": 64}
+    document = samples.soak(samples.soak_failure("R6"), problem, campaigns=[campaign | {"places": 1}])
     programs = {"programs/x-short.jsonl": samples.PROGRAM}
     found = look(make_soak_section, samples.run(document, programs=programs))
     assert [(card.title, card.file, card.lines, card.tone) for card in found.cards] == [
@@ -326,7 +327,10 @@ def test_a_failure_is_a_card_with_its_program() -> None:
         ("problem with radix in a soak", "", (), "unknown"),
     ]
     again = "pymllm rerun programs/x-short.jsonl --adapter radix"
-    assert found.code == ["programs/x-short.jsonl", again]
+    config = "pymllm soak --adapter radix --config"
+    run = "--run 77 --operations 100 --machine PrefixMachine --audit 1/64"
+    first, second = f"{config} '{{\"page_size\": 1}}' {run}", f"{config} '{{}}' {run}"
+    assert found.code == [first, again, again.replace("-short", "-long"), second]
     assert found.cell("✗ violated").tone == "bad"
     assert found.columns(NEWEST, -1) == [("4",)]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from shlex import quote
 from statistics import median
 
 from pymllm.documents.campaigns import DriftRow, FailureRow, SoakDocument, SoakedAdapter
@@ -34,8 +33,8 @@ from pymllm.report.blocks import (
     number,
     or_quiet,
 )
-from pymllm.report.changes import find_since
-from pymllm.report.findings import config_words, deviation_table, seen_facts, verdict_cell
+from pymllm.report.changes import Since, find_since
+from pymllm.report.findings import deviation_table, run_facts, seen_facts, verdict_cell
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import count_of, kept_words, show, show_count, show_share, show_time
 from pymllm.report.sections.searches import program_card
@@ -177,7 +176,14 @@ def make_soak_section(runs: Sequence[Run]) -> Iterator[Part]:
         return
     since = find_since(runs)
     cards = [
-        _card(place, run, adapter, failure, str(since.get((adapter.name, failure.failure.law or ""), "")))
+        _card(
+            place,
+            document,
+            run,
+            adapter,
+            failure,
+            str(since.get((adapter.name, failure.failure.law or ""), "")),
+        )
         for place, (document, run) in enumerate(campaigns, 1)
         for adapter in document.adapters
         for failure in adapter.failures
@@ -294,18 +300,18 @@ def _failed(it: SoakedAdapter) -> Cell:
     return Cell(show_count(failed), BAD if failed else GOOD) if it.runs else Cell("none ran", UNKNOWN)
 
 
-def _card(place: int, run: Run, adapter: SoakedAdapter, row: FailureRow, since: str) -> Card:
+def _card(
+    place: int, document: SoakDocument, run: Run, adapter: SoakedAdapter, row: FailureRow, since: Since | None
+) -> Card:
     failure = row.failure
     file = row.short or row.file
-    where = f"seed {row.seed} in {row.machine} ({config_words(row.config)})"
+    audits = {campaign.audit for campaign in document.campaigns}
     facts = [
         *seen_facts(failure.message, failure.expected, failure.observed),
-        Fact("in", f"{count_of(row.runs, 'run')} of the soak; first with {where}"),
+        Fact("in", f"{count_of(row.runs, 'run')} of the soak"),
+        *run_facts(adapter.name, row, audits.pop() if len(audits) == 1 else None),
+        *([] if since is None else [Fact("since", str(since))]),
     ]
-    if file is not None:
-        again = f"pymllm rerun {quote(file)} --adapter {quote(adapter.name)}"
-        facts += [Fact("program", file, is_code=True), Fact("again", again, is_code=True)]
-    facts += [Fact("since", since)] * bool(since)
     what = f"{failure.law}  VIOLATED by" if failure.law else "problem with"
     id = anchor_of("soak", str(place), adapter.name, failure.law or "problem", str(row.seed))
     tone = BAD if failure.law else UNKNOWN
