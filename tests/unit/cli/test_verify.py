@@ -422,7 +422,7 @@ def test_planted_faults_are_looked_for_as_always(tiny: str) -> None:
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["keeping", "dirty"]
-    assert "BY ANOTHER LAW" in lines[1]
+    assert "✗ by another law" in lines[1]
     assert lines[-1].startswith("1 of 2 faults caught by a listed law (2 by the verification)")
     adapter = ("--adapter", f"{tiny}:TinyRows")
     result = verify("--cabinet", "tiny_cabinet:TABLE", *adapter, *FEW, "--json")

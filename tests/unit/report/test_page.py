@@ -263,7 +263,7 @@ SAY_IT_THEMSELVES = {
     *("capacity, slots", "hit rate", "p50", "p95", "longest", "replay", "curve", "of", "first", "lowest"),
     *("highest", "test", "device", "processor", "processors usable", "memory", "system", "GPUs", "platform"),
     *("Python", "torch", "NVML", "packages", "file", "section", "what", "what brings it", "why", "cache"),
-    *(f"{word}, {which}" for word in ("match", "insert", "evict", "lock") for which in ("median", "p99")),
+    *("insert", "evict", "lock", "capacity", "peak memory of the process", "from", "to"),
     *("over time", "last", "requests", "requests with", "hit rate, lfu"),
 }
 

@@ -248,7 +248,7 @@ def _runs(runs: Sequence[Run]) -> Table:
         Column("pymllm", lambda it: or_quiet(it.pymllm), is_word=True),
         Column("commit", lambda it: or_quiet(it.commit_words)),
         Column(
-            "left out", lambda it: Cell("; ".join(it.unread) or "nothing", UNKNOWN if it.unread else None)
+            "not shown", lambda it: Cell("; ".join(it.unread) or "nothing", UNKNOWN if it.unread else None)
         ),
     ]
     return make_table("Runs", runs, columns)
