@@ -182,7 +182,7 @@ def make_soak_section(runs: Sequence[Run]) -> Iterator[Part]:
             run,
             adapter,
             failure,
-            str(since.get((adapter.name, failure.failure.law or ""), "")),
+            since.get((adapter.name, failure.failure.law or "")),
         )
         for place, (document, run) in enumerate(campaigns, 1)
         for adapter in document.adapters
