@@ -19,7 +19,7 @@ from pymllm.documents.replays import (
     column_of,
 )
 from pymllm.errors import InvariantViolation, UsageError
-from pymllm.mem_cache.tree.victim_order import RankedOrder
+from pymllm.mem_cache.tree.victims import RankedOrder
 from pymllm.replay.cells import (
     Cell,
     KeptReplays,
