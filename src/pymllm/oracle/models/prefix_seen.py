@@ -33,8 +33,13 @@ class Calls:
     states: list[int] = field(default_factory=list)  # track slots given back
 
 
-def sort_effects(effects: Iterable[Effect]) -> Calls:
+NO_CALLS = Calls()
+
+
+def sort_effects(effects: Sequence[Effect]) -> Calls:
     """Sort the effects of one operation; `ProgramError` where there is no such call, or a move is uneven."""
+    if not effects:
+        return NO_CALLS
     calls = Calls()
     for effect in effects:
         calls.names.append(effect.call)
