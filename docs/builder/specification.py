@@ -2,7 +2,7 @@
 
 A page of ``docs/specification`` has text of its own, and a place for each of its laws, between two comments.
 What stands there is printed from the registry, which has every law's text once, from the table of planted
-faults and from the two programs of each law. ``docs/laws.md``, one line a law, is written by `laws_page`.
+faults and from the two programs of each law. The page of all laws, one line a law, is made by `laws_page`.
 """
 
 from __future__ import annotations

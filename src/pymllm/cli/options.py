@@ -396,7 +396,7 @@ def find_law_or_refuse(id: str) -> Law:
     except ValueError:
         nearest = did_you_mean(id.upper(), [law.id for law in LAWS], 3)
         raise click.UsageError(
-            f"no law {cut(id)!r}{nearest}; docs/laws.md lists all laws, pymllm verify --verbose "
+            f"no law {cut(id)!r}{nearest}; docs/specification has all laws, pymllm verify --verbose "
             "those of an adapter."
         ) from None
 
