@@ -11,7 +11,7 @@ from sources import ROOT, public_modules
 
 __all__ = ["make_repository_pages", "with_site_links"]
 
-_BESIDE_DOCS = ("CONTRIBUTING.md", "CHANGELOG.md", "peers/README.md")
+_BESIDE_DOCS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "peers/README.md")
 _FOLDERS = {
     "examples": ("Examples", "The files of the repository's folder `examples`:"),
     "vectors/runners": (

@@ -33,7 +33,7 @@ NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 BUILDER = DOCS / "builder"
 
 # Pages of the site that no file has, and the folders whose pages are made.
-MADE = {"CHANGELOG.md", "CONTRIBUTING.md", "peers/README.md", "commands.md", "schemas.md"}
+MADE = {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "peers/README.md", "commands.md", "schemas.md"}
 MADE_IN = ("api/", "examples/", "vectors/")
 
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
