@@ -13,7 +13,7 @@ __all__ = ["make_repository_pages", "with_site_links"]
 
 _FINDINGS = ROOT / "peers" / "findings"
 _BESIDE_DOCS = (
-    *("CONTRIBUTING.md", "CHANGELOG.md", "peers/README.md", "peers/integrations/README.md"),
+    *("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "peers/README.md", "peers/integrations/README.md"),
     *(path.relative_to(ROOT).as_posix() for path in sorted(_FINDINGS.rglob("*")) if path.is_file()),
 )
 """Where they are in the repository, they are on the site: pages, and what a page of findings links to."""

@@ -36,7 +36,7 @@ BUILDER = DOCS / "builder"
 
 # Pages of the site that no file has, and the folders whose pages are made.
 MADE = {
-    *("CHANGELOG.md", "CONTRIBUTING.md"),
+    *("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
     *("commands.md", "coverage-goals.md", "laws.md", "schemas.md"),
 }
 MADE_IN = ("api/", "examples/", "peers/", "vectors/")
