@@ -9,13 +9,17 @@ from typing import Any
 
 from api_pages import make_api_pages, nav_of_api
 from commands_page import make_commands_page
+from goals_page import make_goals_page
 from ids import places_of_ids, with_ids
+from laws_page import make_laws_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from repository_pages import make_repository_pages, with_site_links
-from schemas_page import make_schemas_page
+from schemas_page import make_schema_files, make_schemas_page
 from sources import ROOT
+
+from pymllm.oracle.coverage import GOALS
 
 __all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown", "on_post_build"]
 
@@ -68,15 +72,19 @@ def _sections_of(nav: list[Any]) -> Iterator[tuple[str, list[Any]]]:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that no file of ``docs`` has."""
+    """Add the pages and schemas that no file of ``docs`` has."""
     made = {
         "commands.md": make_commands_page(),
+        "coverage-goals.md": make_goals_page(GOALS),
+        "laws.md": make_laws_page(),
         "schemas.md": make_schemas_page(),
+        **make_schema_files(),
         **make_repository_pages(),
         **make_api_pages(),
     }
     for place, text in made.items():
-        files.append(File.generated(config, place, content=text))
+        if place not in files.src_uris:
+            files.append(File.generated(config, place, content=text))
     return files
 
 

@@ -13,7 +13,7 @@ __all__ = ["make_repository_pages", "with_site_links"]
 
 _FINDINGS = ROOT / "peers" / "findings"
 _BESIDE_DOCS = (
-    *("CONTRIBUTING.md", "CHANGELOG.md", "peers/README.md", "peers/integrations/README.md"),
+    *("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "peers/README.md", "peers/integrations/README.md"),
     *(path.relative_to(ROOT).as_posix() for path in sorted(_FINDINGS.rglob("*")) if path.is_file()),
 )
 """Where they are in the repository, they are on the site: pages, and what a page of findings links to."""
@@ -38,6 +38,8 @@ _LANGUAGES = {
     ".yml": "yaml",
     ".groovy": "groovy",
 }
+_MADE = re.compile(r"(?<![`\[])`(pymllm goals|pymllm schema ([a-z-]+)|laws\.md)`(?![`\]])")
+_PAGES_OF_WORDS = {"pymllm goals": "coverage-goals.md", "laws.md": "laws.md"}
 _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 
 
@@ -58,6 +60,8 @@ def make_repository_pages() -> dict[str, str]:
 def with_site_links(text: str, place: str) -> str:
     """Let the links of a page, which are right in the repository, lead to pages of the site.
 
+    What only the site has cannot be linked in the repository: there its command or name stands as code.
+
     Parameters
     ----------
     text : str
@@ -76,7 +80,11 @@ def with_site_links(text: str, place: str) -> str:
         target = _place_on_site(normpath(f"{dirname(here)}/{found[1]}".lstrip("/")))
         return relpath(target, dirname(place)) if target else found[0]
 
-    return _LINK.sub(lead, text)
+    def lead_to_made(found: re.Match[str]) -> str:
+        target = _PAGES_OF_WORDS.get(found[1], f"schemas/{found[2]}.schema.json")
+        return f"[{found[0]}]({relpath(target, dirname(place))})"
+
+    return _MADE.sub(lead_to_made, _LINK.sub(lead, text))
 
 
 def _place_on_site(target: str) -> str:
