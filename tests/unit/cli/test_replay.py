@@ -347,8 +347,9 @@ def test_a_violation_stands_below_with_its_point() -> None:
     broken = replace(first, document=structs.replace(first.document, runs=(), violation=found))
     grid = replace(grid, results=(broken, *grid.results[1:]))
     assert grid.document.violation == found
-    assert make_text(grid).splitlines()[-2:] == [
+    assert make_text(grid).splitlines()[-3:] == [
         "E3  VIOLATED by radix in this run: 1 slot is lost",
+        "",
         "E3  of radix with page size 1, capacity 3000",
     ]
 
