@@ -42,7 +42,7 @@ def test_a_project_of_its_own_examines_its_cache(tmp_path: Path) -> None:
 def test_its_faults_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A1, R6, R8: faults from outside the package are planted and looked for like our own."""
     monkeypatch.syspath_prepend(EXAMPLES)
-    arguments = ["faults", "--jobs", "1", "--cabinet", "stranger_faults:TABLE"]
+    arguments = ["faults", "hunt", "--jobs", "1", "--cabinet", "stranger_faults:TABLE"]
     result = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "5 of 5 faults caught by a listed law" in result.stdout

@@ -8,10 +8,17 @@ from pymllm.cli.program import main
 
 __all__ = ["main"]
 
-for verb in (
-    *("verify", "soak", "compare", "diff", "rerun", "judge", "shrink", "bisect"),
-    *("faults", "adapters", "goals", "doctor", "trace", "schema", "replay", "curve", "report", "vectors"),
-):
-    main.add_command(getattr(import_module(f"pymllm.cli.{verb}"), f"{verb}_command"))
-    if verb == "trace":
-        import_module("pymllm.cli.trace_write")  # its other verbs
+VERBS = {
+    "Start": ("adapters", "check_protocol", "verify", "vectors"),
+    "Search": ("compare", "soak", "resume", "repeat", "merge", "faults", "goals"),
+    "Replay": ("replay", "curve", "trace"),
+    "Results": ("rerun", "judge", "shrink", "bisect", "diff", "report"),
+    "Machine": ("doctor", "schema"),
+}
+"""The verbs by task: the names of their files."""
+
+for section, verbs in VERBS.items():
+    main.add_section(
+        section, [getattr(import_module(f"pymllm.cli.{verb}"), f"{verb}_command") for verb in verbs]
+    )
+import_module("pymllm.cli.trace_write")  # other verbs of trace

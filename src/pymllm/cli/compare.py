@@ -57,27 +57,13 @@ if TYPE_CHECKING:
 
 _FEWEST = 2
 _SENTENCE, _CELL = 34, 10  # columns of a terminal for a law with its sentence, and for one implementation
-_SHARED = {
-    "laws",
-    "deviations",
-    "profile",
-    "seed",
-    "examples",
-    "jobs",
-    "timeout",
-    "output",
-    "store",
-    "shard",
-    "keep",
-    "as_json",
-    "progress",
-}
-"""Options that mean here what they mean to ``pymllm verify``."""
 
 
 @click.command("compare", short_help="Search several implementations, and print verdicts side by side.")
 @click.argument("names", metavar="NAME NAME...", nargs=-1, shell_complete=options.complete_adapter)
 @options.command(multiple=True)
+@options.of(verify_command, "laws", "deviations", "profile", "seed", "examples", "shard", "jobs", "timeout")
+@options.of(verify_command, "output", "as_json", "store", "keep", "progress")
 def compare_command(
     names: tuple[str, ...],
     commands: tuple[str, ...],
@@ -115,9 +101,6 @@ def compare_command(
     document = report.comparison(files)
     keep_run(store, document, programs=files.programs.values())
     return tell(document, partial(make_text, earlier=files.earlier), as_json, report.interruption)
-
-
-compare_command.params += [option for option in verify_command.params if option.name in _SHARED]
 
 
 def make_text(document: CompareDocument, earlier: Sequence[str] = ()) -> str:

@@ -16,8 +16,6 @@ import click
 import msgspec
 
 from pymllm.cli import options
-from pymllm.cli.check_protocol import check_protocols
-from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
 from pymllm.cli.faults_page import kept_of
 from pymllm.cli.output import complain, escaped
 from pymllm.cli.search_files import earlier_lines, save_programs
@@ -47,7 +45,6 @@ from pymllm.history.files import Deviation
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.quantities import count_of
 from pymllm.text_file import cut, read_text_file
-from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -174,13 +171,6 @@ def read_release(context: click.Context, param: click.Parameter, text: str | Non
 @options.store
 @options.keep
 @click.option(
-    "--check-protocol",
-    is_flag=True,
-    help="Only check how each --command answers a short conversation.",
-)
-@options.cabinet("Plant each fault of this table, and see whether this search catches it; may be repeated.")
-@options.planted
-@click.option(
     "-v",
     "--verbose",
     is_flag=True,
@@ -198,9 +188,6 @@ def verify_command(
     verbose: bool,
     progress: str,
     commands: tuple[str, ...],
-    check_protocol: bool,
-    cabinets: tuple[str, ...],
-    faults: tuple[str, ...],
     adapters: tuple[str, ...],
     begun: Path | None,
     **chosen: Any,
@@ -220,34 +207,14 @@ def verify_command(
 
     With --shard and --keep, several machines search a part each; the same command without --shard, and --keep
     with all their lines in one file, does the rest and tells the whole.
-
-    With --cabinet or --fault it plants one fault after the other and searches its adapters in the same way.
-    Exit status: 0 if each fault was caught by a law of its list, else 1.
     """
     names = options.names_of(adapters, commands)
-    if check_protocol:
-        options.refuse_typed(("junit", "store", "release", "shard", "keep"), "--check-protocol judges no law")
-        return check_protocols(names, chosen["timeout"], output, as_json)
-    if cabinets or faults:
-        refuse_beside_faults(
-            *("output", "junit", "strict", "verbose", "deviations", "begun", "release", "shard", "keep")
-        )
-        require_torch("pymllm verify --cabinet")
     if shard is not None:
-        if cabinets or faults:  # PYMLLM_SHARD is set
-            raise click.UsageError(f"{shard.asked}: pymllm faults --shard looks for a part of the faults.")
         demand_file(shard, keep)
         refuse_beside_shard(shard, "output", "junit", "store", "begun", "release", "verbose")
     for option, path in (("--junit", junit), ("--write-deviations", begun)):
         refuse_own_input(option, path, *([] if keep is None else [keep]))
     plan = plan_search(names, **chosen)
-    if cabinets or faults:
-        from pymllm.faults.detection import HuntPlan
-        from pymllm.faults.hunt import hunt_by_verify
-
-        planted = choose_faults(faults, cabinets, names)
-        hunt, hunter = HuntPlan((plan.seed,), shrinks=plan.profile.shrinks), partial(hunt_by_verify, plan)
-        return look_and_tell(planted, hunt, plan.jobs, progress, as_json, store, hunter=hunter)
     kept = open_kept(keep, plan, chosen["seed"])
     if shard is not None and kept is not None:
         return search_shard(plan, shard, kept, "verify", progress, as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -277,7 +278,7 @@ def test_a_message_has_an_end(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("pymllm re", ["replay", "report", "rerun"]),
+        ("pymllm re", ["repeat", "replay", "report", "rerun", "resume"]),
         ("pymllm verify --profile d", ["dev", "deep"]),
         ("pymllm verify --adapter radix-", ["radix-window", "radix-policy"]),
         ("pymllm compare radix mam", ["mamba"]),
@@ -293,3 +294,12 @@ def test_a_shell_completes_what_is_typed(
     with pytest.raises(SystemExit):
         main.main([], prog_name="pymllm")
     assert capsys.readouterr().out.split() == [f"plain,{name}" for name in found]
+
+
+def test_verbs_are_listed_by_task() -> None:
+    """Each once, under the heading of its task; none has so many options that nobody reads them."""
+    shown = CliRunner().invoke(main, ["--help"]).stdout
+    headings = re.findall(r"^(\w+):$", shown, flags=re.MULTILINE)
+    assert headings == ["Options", "Start", "Search", "Replay", "Results", "Machine"]
+    listed = re.findall(r"^  ([a-z-]+)  ", shown.partition("Start:")[2], flags=re.MULTILINE)
+    assert sorted(listed) == sorted(main.commands)

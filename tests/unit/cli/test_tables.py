@@ -83,7 +83,7 @@ _VERBS = {
     "compare": f"compare rows faulty-dirty-rows kv-buffers {' '.join(_SMALL)}",
     "diff": "diff judged.json judged.json",
     "doctor": "doctor",
-    "faults": "faults B116",
+    "faults": "faults hunt B116",
     "judge": f"judge {_PROGRAM}",
     "replay": "replay chat --requests 4",
     "replay, a curve": "replay chat --requests 4 --capacity 2k --capacity 4k --jobs 1",
