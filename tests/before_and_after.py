@@ -52,7 +52,7 @@ def played(tree: Path) -> Iterator[str]:
     yield "soak --operations 6000 --seed 6 --jobs 1 --longest 500 --json"
     yield "faults hunt --seed 1 --jobs 1 --json"
     yield "replay chat --cache radix --cache chunk --requests 40 --json"
-    yield "replay chat --mode serial --requests 40 --json"
+    yield "replay-serial chat --requests 40 --json"
     yield "curve chat --requests 60 --json"
     yield "vectors run --adapter radix --json"
     yield "vectors faults --claims pool,extra_key,exact_lru --json"

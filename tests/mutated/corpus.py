@@ -228,13 +228,13 @@ def _cases_of_traces() -> Iterator[Case]:
     sizes = ("--capacity", "8k", "--page-size", "16")
     for verb, files, words, weight in (
         ("replay of other formats", small, ("replay", "it.jsonl", *sizes), 4),
-        ("replay --mode serial", small, ("replay", "it.jsonl", "--mode", "serial", *sizes), 2),
+        ("replay-serial", small, ("replay-serial", "it.jsonl", *sizes), 2),
         ("trace inspect", small, inspect, 6),
         ("trace inspect --json", small, (*inspect, "--json"), 3),
         (
             "trace inspect of text",
             text,
-            (*inspect, "--tokenizer", "tests.unit.traces.trace_words:encode"),
+            (*inspect, "--format", "text,tokenizer=tests.unit.traces.trace_words:encode"),
             2,
         ),
         ("trace convert", small, ("trace", "convert", *write, "--to", "bailian"), 3),
@@ -343,7 +343,7 @@ def _searched(folder: Path) -> bytes:
     return kept.path.read_bytes()
 
 
-_KEPT = ("replay", "adversarial", "--requests", "4", "--mode", "serial")
+_KEPT = ("replay-serial", "adversarial", "--requests", "4")
 
 
 def _kept_replay(folder: Path) -> bytes:

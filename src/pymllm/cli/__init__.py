@@ -11,7 +11,7 @@ __all__ = ["main"]
 VERBS = {
     "Start": ("adapters", "check_protocol", "verify", "vectors"),
     "Search": ("compare", "soak", "resume", "repeat", "merge", "faults", "goals"),
-    "Replay": ("replay", "curve", "trace"),
+    "Replay": ("replay", "replay_serial", "curve", "trace"),
     "Results": ("rerun", "judge", "shrink", "bisect", "diff", "report"),
     "Machine": ("doctor", "schema"),
 }

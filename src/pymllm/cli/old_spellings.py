@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_OF_TRACES = {
+    "--tokenizer": "--format text,tokenizer=MODULE:FUNCTION",
+    "--nested-times": "--format weka,nested-times=WHEN",
+    "--conversations": "--format weka,conversations=N",
+}
+_OF_MODELS = ("layers", "kv-heads", "head-dim", "latent-dim", "hybrid")
+
 OLD_SPELLINGS = (
     ("verify --check-protocol", "pymllm check-protocol 'PROGRAM ARGS'"),
     ("verify --cabinet", "pymllm faults verify --cabinet MODULE:TABLE"),
@@ -17,6 +24,13 @@ OLD_SPELLINGS = (
     ("soak merge", "pymllm merge LEDGER"),
     ("faults --list", "pymllm faults list"),
     ("faults", "pymllm faults hunt"),
+    ("replay --mode", "pymllm replay TRACE, or pymllm replay-serial TRACE"),
+    *((f"{verb} {old}", new) for verb in ("replay", "curve", "trace") for old, new in _OF_TRACES.items()),
+    *(
+        (f"curve --{key}", f"--model layers=N,{key}=N" if key != "layers" else "--model layers=N")
+        for key in _OF_MODELS
+    ),
+    ("curve --dtype", "--model NAME,dtype=TYPE"),
 )
 """The beginning of a command as it was typed, and what to type instead."""
 

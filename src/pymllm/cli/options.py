@@ -135,6 +135,19 @@ def json_object(value: object) -> Config:
     return dict(config)
 
 
+def one_of(names: Iterable[str]) -> Callable[[str], str]:
+    """Return what reads one of some names; another is refused with all of them."""
+
+    def read(text: str) -> str:
+        known = list(names)
+        if text not in known:
+            near = did_you_mean(text, known)
+            raise click.BadParameter(f"{cut(text)!r} is not one of {', '.join(known)}{near}.")
+        return text
+
+    return read
+
+
 _SETTING = re.compile(r"[a-z][a-z-]*=")
 
 
@@ -147,7 +160,8 @@ def read_settings(text: str, readers: Mapping[str, Callable[[str], Any]]) -> tup
         key, _, value = part.partition("=")
         name = key.replace("-", "_")
         if key not in readers:
-            raise click.BadParameter(f"{cut(part)!r} is no setting here, which are {', '.join(readers)}.")
+            known = f", which are {', '.join(readers)}" if readers else "; there are none"
+            raise click.BadParameter(f"{cut(part)!r} is no setting here{known}.")
         if name in given:
             raise click.BadParameter(f"{key} is given twice; give it once.")
         try:

@@ -72,7 +72,7 @@ class FaultRow(Row, frozen=True):
 
 
 class FaultsDocument(Document, frozen=True, kw_only=True, tag="pymllm.faults"):
-    """What ``pymllm faults hunt --json`` prints; ``kept`` results are of an earlier run, and take no seconds."""
+    """What ``pymllm faults hunt --json`` prints; ``kept`` results are of an earlier run, and took no time."""
 
     versions: dict[str, str]
     seeds: tuple[int, ...]

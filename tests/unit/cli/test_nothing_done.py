@@ -112,10 +112,10 @@ def test_a_violation_is_told_by_its_status_though_a_file_is_lost() -> None:
     assert typed(*shlex.split(words), "--junit", "/dev/full").exit_code == 1
 
 
-@pytest.mark.parametrize("mode", ["serial", "engine"])
-def test_a_replay_of_nothing_is_told(mode: str) -> None:
+@pytest.mark.parametrize("verb", ["replay-serial", "replay"])
+def test_a_replay_of_nothing_is_told(verb: str) -> None:
     """A hit rate of 0 % is no figure of a cache that was asked for nothing."""
-    result = typed("replay", "chat", "--requests", 2, "--capacity", 2, "--mode", mode)
+    result = typed(verb, "chat", "--requests", 2, "--capacity", 2)
     assert result.stderr == "pymllm: radix: no request was replayed; --capacity may be too small for each\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+import click
 import pytest
 
 from pymllm.cli import main
@@ -26,15 +27,13 @@ def test_an_old_spelling_is_answered_with_the_new_one(old: str, new: str) -> Non
 @pytest.mark.parametrize(("old", "new"), OLD_SPELLINGS)
 def test_the_new_spelling_can_be_typed_and_the_old_one_cannot(old: str, new: str) -> None:
     """An entry of the table that a verb took over, or that leads to nothing, would show."""
-    words = shlex.split(new)
-    if words[0] == "pymllm":
-        assert what_is_wrong(words[1:]) is None
-    else:
-        option = words[0]
-        assert any(option in it.opts for it in main.commands[old.split()[0]].params)
     verb, _, word = old.partition(" ")
-    if word.startswith("-"):
-        assert not any(word in it.opts for it in main.commands[verb].params)
+    group = main.commands[verb]
+    commands = group.commands.values() if isinstance(group, click.Group) else [group]
+    options = {option for command in commands for it in command.params for option in it.opts}
+    words = shlex.split(new)
+    assert what_is_wrong(words[1:]) is None if words[0] == "pymllm" else words[0] in options
+    assert word not in options
 
 
 def test_a_value_is_no_old_spelling() -> None:

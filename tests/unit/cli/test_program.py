@@ -297,9 +297,24 @@ def test_a_shell_completes_what_is_typed(
 
 
 def test_verbs_are_listed_by_task() -> None:
-    """Each once, under the heading of its task; none has so many options that nobody reads them."""
+    """Each once, under the heading of its task."""
     shown = CliRunner().invoke(main, ["--help"]).stdout
     headings = re.findall(r"^(\w+):$", shown, flags=re.MULTILINE)
     assert headings == ["Options", "Start", "Search", "Replay", "Results", "Machine"]
     listed = re.findall(r"^  ([a-z-]+)  ", shown.partition("Start:")[2], flags=re.MULTILINE)
     assert sorted(listed) == sorted(main.commands)
+
+
+_MOST_OPTIONS = 25
+
+
+def test_no_verb_has_more_options_than_somebody_reads() -> None:
+    """With --help; what goes beyond is a verb of its own, or a setting of an option."""
+    verbs = [("pymllm", main)]
+    counts = {}
+    while verbs:
+        words, verb = verbs.pop()
+        counts[words] = 1 + sum(isinstance(it, click.Option) for it in verb.params)
+        verbs += [(f"{words} {name}", it) for name, it in getattr(verb, "commands", {}).items()]
+    assert {words: count for words, count in counts.items() if count > _MOST_OPTIONS} == {}
+    assert len(counts) > len(main.commands)
