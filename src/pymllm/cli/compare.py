@@ -26,7 +26,8 @@ from pymllm.cli.tables import (
     terminal_width,
     violation_lines,
 )
-from pymllm.cli.verify import (
+from pymllm.cli.verify import plan_search, search, verify_command
+from pymllm.cli.verify_table import (
     BUT,
     BUT_FOR,
     COUNTED,
@@ -39,12 +40,9 @@ from pymllm.cli.verify import (
     cut_short,
     heading,
     judged_laws,
-    plan_search,
     played,
-    search,
     style_of,
     verdict_lines,
-    verify_command,
 )
 from pymllm.documents.searches import CompareDocument, MatrixCell
 from pymllm.oracle.verdicts import Verdict, merge_verdicts

@@ -22,8 +22,8 @@ _HEAD = """\
 
 Each row is one of our classes with one fault put into it. Most faults are bugs from the history of serving
 engines; [the sections below](#the-bugs) have their sources. `pymllm faults hunt` puts one fault after the
-other in place and searches. A fault counts as caught only if the search breaks a law that was listed for it before.
-Every planted bug must also make one of our tests fail (those marked `notices`).
+other in place and searches. A fault counts as caught only if the search breaks a law that was listed for it
+before. Every planted bug must also make one of our tests fail (those marked `notices`).
 
 | column | what it says |
 | --- | --- |

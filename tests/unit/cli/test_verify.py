@@ -23,7 +23,8 @@ from pymllm.cli import main, tables
 from pymllm.cli.schema import make_schema
 from pymllm.cli.search_files import save_programs
 from pymllm.cli.tables import explain
-from pymllm.cli.verify import PROFILE_NAMES, make_junit, make_text, name_laws, plan_search
+from pymllm.cli.verify import PROFILE_NAMES, plan_search
+from pymllm.cli.verify_table import make_junit, make_text, name_laws
 from pymllm.history.files import load_history
 from pymllm.machines.registry import CI, DEEP, DEV, PROFILES
 from pymllm.oracle.judge import judge_steps
