@@ -23,8 +23,8 @@ commands:
 
 {statuses}
 
-What was a mode or a group of options is a verb or a setting now; an old spelling is answered with the new one in this
-release:
+What was a mode or a group of options is a verb or a setting now. In this release, an old spelling is answered
+with the new one:
 
 {old}
 

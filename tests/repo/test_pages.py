@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from pymllm.cli import main
-from pymllm.cli.faults_page import print_anew, rows_of
-from pymllm.cli.goals import make_page
-from pymllm.cli.report import FORMATS
+from pymllm.cli.results.report import FORMATS
+from pymllm.cli.search.faults_page import print_anew, rows_of
+from pymllm.cli.search.goals import make_page
 from pymllm.faults.table import BUGS, PLANTED, own_cabinet
 from pymllm.machines.registry import PROFILES
 from pymllm.oracle.coverage import GOALS

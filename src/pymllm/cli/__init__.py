@@ -9,16 +9,26 @@ from pymllm.cli.program import main
 __all__ = ["main"]
 
 VERBS = {
-    "Start": ("adapters", "check_protocol", "verify", "vectors"),
-    "Search": ("compare", "soak", "resume", "repeat", "merge", "faults", "goals"),
-    "Replay": ("replay", "replay_serial", "curve", "trace"),
-    "Results": ("rerun", "judge", "shrink", "bisect", "diff", "report"),
+    "Start": ("adapters", "search.check_protocol", "search.verify", "search.vectors"),
+    "Search": (
+        *("search.compare", "soak.soak", "soak.resume", "soak.repeat", "soak.merge"),
+        *("search.faults", "search.goals"),
+    ),
+    "Replay": ("replay.replay", "replay.replay_serial", "replay.curve", "replay.trace"),
+    "Results": (
+        *("results.rerun", "results.judge", "results.shrink", "results.bisect"),
+        *("results.diff", "results.report"),
+    ),
     "Machine": ("doctor", "schema"),
 }
 """The verbs by task: the names of their files."""
 
-for section, verbs in VERBS.items():
+for task, files in VERBS.items():
     main.add_section(
-        section, [getattr(import_module(f"pymllm.cli.{verb}"), f"{verb}_command") for verb in verbs]
+        task,
+        [
+            getattr(import_module(f"pymllm.cli.{file}"), f"{file.rpartition('.')[2]}_command")
+            for file in files
+        ],
     )
-import_module("pymllm.cli.trace_write")  # other verbs of trace
+import_module("pymllm.cli.replay.trace_write")  # other verbs of trace

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator, ValidationError
 
 from pymllm.cli import main
-from pymllm.cli.check_protocol import make_protocol_text as make_text
 from pymllm.cli.schema import make_schema
+from pymllm.cli.search.check_protocol import make_protocol_text as make_text
 from pymllm.documents.programs import Exchange
 from pymllm.search.protocol_check import ProtocolReport
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from pymllm.cli.curve import make_text
+from pymllm.cli.replay.curve import make_text
 from pymllm.cli.schema import make_schema
 from pymllm.replay import curves
 from pymllm.replay.curve import LruCurve

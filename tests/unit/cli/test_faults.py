@@ -12,9 +12,9 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from msgspec import structs
 
-from pymllm.cli.faults import make_text
-from pymllm.cli.faults_page import make_page, print_anew, rows_of
 from pymllm.cli.schema import make_schema
+from pymllm.cli.search.faults import make_text
+from pymllm.cli.search.faults_page import make_page, print_anew, rows_of
 from pymllm.documents.faults import Detection
 from pymllm.faults.detection import FaultResult, HuntPlan
 from pymllm.faults.fault import Fault

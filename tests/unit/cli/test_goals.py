@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from pymllm.cli.goals import make_page
 from pymllm.cli.schema import make_schema
+from pymllm.cli.search.goals import make_page
 from pymllm.history.operations import KINDS
 from pymllm.oracle.coverage import GOALS, goals_of
 from pymllm.oracle.laws.goal import Condition, make_goals

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from pymllm.adapters.process.messages import read_answer
-from pymllm.cli import compare, verify_table
-from pymllm.cli.check_protocol import make_protocol_text
+from pymllm.cli.search import compare, verify_table
+from pymllm.cli.search.check_protocol import make_protocol_text
 from pymllm.cli.tables import limit_line
 from pymllm.documents.programs import Exchange, Introduced, ProgramRow
 from pymllm.documents.searches import LimitRow

@@ -247,7 +247,7 @@ def test_help_and_refusals_load_neither_torch_nor_numpy(arguments: list[str]) ->
         (signal.SIGTERM, (143, "pymllm: terminated\n")),
     ],
 )
-@pytest.mark.parametrize("module", ["pymllm.cli", "click", "pymllm.cli.verify", "pymllm.cli.schema"])
+@pytest.mark.parametrize("module", ["pymllm.cli", "click", "pymllm.cli.search.verify", "pymllm.cli.schema"])
 def test_a_signal_while_commands_are_loaded_is_one_line(
     module: str, number: signal.Signals, ended: tuple[int, str]
 ) -> None:
@@ -310,8 +310,8 @@ _MOST_OPTIONS = 25
 
 def test_no_verb_has_more_options_than_somebody_reads() -> None:
     """With --help; what goes beyond is a verb of its own, or a setting of an option."""
-    verbs = [("pymllm", main)]
-    counts = {}
+    verbs: list[tuple[str, click.Command]] = [("pymllm", main)]
+    counts: dict[str, int] = {}
     while verbs:
         words, verb = verbs.pop()
         counts[words] = 1 + sum(isinstance(it, click.Option) for it in verb.params)

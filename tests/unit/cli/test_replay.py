@@ -19,7 +19,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from msgspec import structs
 
-from pymllm.cli.replay_table import make_curves, make_text
+from pymllm.cli.replay.replay_table import make_curves, make_text
 from pymllm.cli.schema import make_schema
 from pymllm.documents.replays import CacheTime, ReplayViolation
 from pymllm.errors import InvariantViolation
@@ -179,7 +179,7 @@ def test_an_interrupt_tells_what_was_played(
     verb: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As text and as a document; half a trace is no figure for a store."""
-    monkeypatch.setattr("pymllm.cli.replay.progress_bar", ctrl_c)
+    monkeypatch.setattr("pymllm.cli.replay.replay.progress_bar", ctrl_c)
     options = [verb, "chat", "--requests", "40", "--cache", "radix", "--cache", "chunk"]
     result = typed(*options)
     assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")
@@ -199,7 +199,7 @@ def test_an_interrupt_of_a_curve_tells_which_points_are_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Dashes stand for what was not done."""
-    monkeypatch.setattr("pymllm.cli.replay.progress_bar", ctrl_c)
+    monkeypatch.setattr("pymllm.cli.replay.replay.progress_bar", ctrl_c)
     sizes = [word for size in ("2k", "3k", "4k", "5k", "6k") for word in ("--capacity", size)]
     options = ["chat", "--requests", "10", *sizes, "--jobs", "1"]
     result = replay_serial(*options)

@@ -129,7 +129,7 @@ def test_ctrl_c_of_a_shard_tells_what_was_done(here: Path, monkeypatch: pytest.M
     """130 as of every command, and the file goes on from there."""
     words = [*GRID, "--shard", "1/1", "--keep", "it.jsonl"]
     with monkeypatch.context() as patch:
-        patch.setattr("pymllm.cli.replay.progress_bar", ctrl_c)
+        patch.setattr("pymllm.cli.replay.replay.progress_bar", ctrl_c)
         result = typed(*words, "--json")
     document = json.loads(result.stdout)
     assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")

@@ -20,8 +20,8 @@ from rich.console import Console
 
 from pymllm.adapters.registry import OWN
 from pymllm.cli.schema import make_schema
-from pymllm.cli.soak_options import SoakOptions, rate
-from pymllm.cli.soak_table import (
+from pymllm.cli.soak.soak_options import SoakOptions, rate
+from pymllm.cli.soak.soak_table import (
     describe_drifts,
     describe_progress,
     make_text,

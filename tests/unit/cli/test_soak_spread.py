@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from pymllm.cli import soak_spread
 from pymllm.cli.schema import make_schema
-from pymllm.cli.soak_spread import describe_spread, spread_display
+from pymllm.cli.soak import soak_spread
+from pymllm.cli.soak.soak_spread import describe_spread, spread_display
 from pymllm.cli.tables import BETWEEN_LINES
 from pymllm.soak import findings
 from pymllm.soak.spread import shard_task, spread

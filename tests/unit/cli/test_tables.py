@@ -108,7 +108,7 @@ def widths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, in
 
     def show(command: str, width: int | None) -> list[str]:
         monkeypatch.setattr(tables, "terminal_width", lambda: width)
-        monkeypatch.setattr("pymllm.cli.compare.terminal_width", lambda: width)
+        monkeypatch.setattr("pymllm.cli.search.compare.terminal_width", lambda: width)
         result = typed(*shlex.split(command))
         assert result.exit_code in (0, 1), result.output
         shutil.rmtree("new", ignore_errors=True)

@@ -201,7 +201,7 @@ def test_bad_input_is_refused_in_one_line(
 
 def test_a_long_read_shows_how_far_it_is(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a file, its bytes; of what does not tell how long it is, requests."""
-    monkeypatch.setattr("pymllm.cli.trace._BETWEEN", 10)
+    monkeypatch.setattr("pymllm.cli.replay.trace._BETWEEN", 10)
     shown = typed("trace", "inspect", trace, "--progress", "on")
     assert f"pymllm: reading {trace}: 0 of 1 MB, 0:00" in shown.stderr
     folder = trace.with_name("weka")

@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from pymllm.adapters.registry import OWN
 from pymllm.cli import main, tables
 from pymllm.cli.schema import make_schema
-from pymllm.cli.search_files import save_programs
+from pymllm.cli.search.search_files import save_programs
+from pymllm.cli.search.verify import PROFILE_NAMES, plan_search
+from pymllm.cli.search.verify_table import make_junit, make_text, name_laws
 from pymllm.cli.tables import explain
-from pymllm.cli.verify import PROFILE_NAMES, plan_search
-from pymllm.cli.verify_table import make_junit, make_text, name_laws
 from pymllm.history.files import load_history
 from pymllm.machines.registry import CI, DEEP, DEV, PROFILES
 from pymllm.oracle.judge import judge_steps
@@ -260,7 +260,7 @@ def test_deep_draws_a_seed_and_prints_it(tiny: str) -> None:
 
 def test_a_local_version_is_a_build_of_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """As pip has it: 2.13.0+cpu is 2.13.0, but no other build of it."""
-    monkeypatch.setattr("pymllm.cli.verify.version", {"tree": "2.13.0+cpu"}.__getitem__)
+    monkeypatch.setattr("pymllm.cli.search.verify.version", {"tree": "2.13.0+cpu"}.__getitem__)
 
     def release(named: str) -> Any:
         return json.loads(verify("--adapter", "rows", "--release", named, "--json", *FEW).stdout)["release"]

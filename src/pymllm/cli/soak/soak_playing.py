@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pymllm.cli import options
 from pymllm.cli.output import complain
-from pymllm.cli.soak_options import SoakOptions
-from pymllm.cli.soak_spread import Executor, spread_campaign
-from pymllm.cli.soak_telling import tell_campaigns
+from pymllm.cli.soak.soak_options import SoakOptions
+from pymllm.cli.soak.soak_spread import Executor, spread_campaign
+from pymllm.cli.soak.soak_telling import tell_campaigns
 
 if TYPE_CHECKING:
     from pymllm.soak.results import SoakReport
@@ -31,7 +31,7 @@ def play_and_tell(
 
 
 def _play(asked: SoakOptions, progress: str) -> SoakReport:
-    from pymllm.cli.soak_table import soak_display
+    from pymllm.cli.soak.soak_table import soak_display
     from pymllm.soak.campaign import soak
     from pymllm.soak.resuming import load_campaign
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from pymllm.cli import options, soak_options
-from pymllm.cli.soak_options import SoakOptions
-from pymllm.cli.soak_playing import play_and_tell
-from pymllm.cli.soak_telling import telling_options
+from pymllm.cli import options
+from pymllm.cli.soak import soak_options
+from pymllm.cli.soak.soak_options import SoakOptions
+from pymllm.cli.soak.soak_playing import play_and_tell
+from pymllm.cli.soak.soak_telling import telling_options
 from pymllm.history.files import Config, Deviation
 
 

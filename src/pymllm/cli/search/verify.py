@@ -14,11 +14,11 @@ import click
 import msgspec
 
 from pymllm.cli import options
-from pymllm.cli.search_files import save_programs
+from pymllm.cli.search.search_files import save_programs
+from pymllm.cli.search.verify_table import complain_of, make_junit, make_text
 from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
 from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.cli.tables import progress_bar, tell
-from pymllm.cli.verify_table import complain_of, make_junit, make_text
 from pymllm.documents.searches import SearchedRelease, VerifyDocument
 from pymllm.history.files import Deviation
 from pymllm.text_file import cut, read_text_file

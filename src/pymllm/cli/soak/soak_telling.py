@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pymllm.cli import options
-from pymllm.cli.soak_options import LEDGER
+from pymllm.cli.soak.soak_options import LEDGER
 from pymllm.cli.store import keep_run, refuse_run_or_program, save_text
 from pymllm.cli.tables import tell
 
@@ -81,7 +81,7 @@ def tell_campaigns(
         curves = read_ledger_file(*ledgers).curves if ledgers else ()
         beside = [*(it.parent for it in ledgers), *([] if report.folder is None else [report.folder])]
         keep_run(store, document, curves, files_of(document), beside, report.headers[0].versions)
-    from pymllm.cli.soak_table import make_text
+    from pymllm.cli.soak.soak_table import make_text
 
     if page is not None:
         text = make_text(report, strict=strict)

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from pymllm.cli import options, soak_options
-from pymllm.cli.soak_telling import corpus_option, tell_campaigns, telling_options
+from pymllm.cli import options
+from pymllm.cli.soak import soak_options
+from pymllm.cli.soak.soak_telling import corpus_option, tell_campaigns, telling_options
 from pymllm.cli.tables import progress_bar
 
 

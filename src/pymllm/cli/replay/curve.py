@@ -11,7 +11,7 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import escaped
-from pymllm.cli.reading import READING, read_policies, trace_options
+from pymllm.cli.replay.reading import READING, read_policies, trace_options
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.documents.curves import CurveDocument, CurveRow

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from pymllm.cli import options
 from pymllm.cli.output import complain
-from pymllm.cli.soak_options import LONGEST, SoakOptions
+from pymllm.cli.soak.soak_options import LONGEST, SoakOptions
 from pymllm.cli.tables import BETWEEN_LINES, paced, shows_progress, time_of
 from pymllm.errors import UsageError
 from pymllm.report.quantities import count_of

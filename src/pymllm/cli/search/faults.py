@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pymllm.cli import options
-from pymllm.cli.faults_page import cells_of, kept_of, make_page
 from pymllm.cli.output import say
+from pymllm.cli.search.faults_page import cells_of, kept_of, make_page
+from pymllm.cli.search.verify import plan_search, verify_command
 from pymllm.cli.shard_table import complain_of_others
-from pymllm.cli.soak import soak_command
-from pymllm.cli.soak_options import SoakOptions
+from pymllm.cli.soak.soak import soak_command
+from pymllm.cli.soak.soak_options import SoakOptions
 from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
-from pymllm.cli.verify import plan_search, verify_command
 from pymllm.documents.faults import FaultsDocument
 from pymllm.errors import UsageError
 from pymllm.report.quantities import count_of

@@ -12,8 +12,8 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import complain
-from pymllm.cli.reading import READING, read_policies, trace_options
-from pymllm.cli.replay_table import make_curves, make_text
+from pymllm.cli.replay.reading import READING, read_policies, trace_options
+from pymllm.cli.replay.replay_table import make_curves, make_text
 from pymllm.cli.shard_table import complain_of_others, demand_file
 from pymllm.cli.shard_table import make_text as make_shard_text
 from pymllm.cli.store import keep_run, refuse_own_input

@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from pymllm.cli import options, soak_options
-from pymllm.cli.soak_options import SoakOptions
-from pymllm.cli.soak_playing import play_and_tell
-from pymllm.cli.soak_spread import Executor, executor_option
-from pymllm.cli.soak_telling import corpus_option, telling_options
+from pymllm.cli import options
+from pymllm.cli.soak import soak_options
+from pymllm.cli.soak.soak_options import SoakOptions
+from pymllm.cli.soak.soak_playing import play_and_tell
+from pymllm.cli.soak.soak_spread import Executor, executor_option
+from pymllm.cli.soak.soak_telling import corpus_option, telling_options
 
 
 @click.command("soak", short_help="Run long random programs for hours.")

@@ -13,21 +13,9 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import escaped
-from pymllm.cli.search_files import earlier_lines, save_programs
-from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
-from pymllm.cli.store import keep_run
-from pymllm.cli.tables import (
-    deviation_table,
-    draw,
-    make_legend,
-    make_table,
-    problem_lines,
-    tell,
-    terminal_width,
-    violation_lines,
-)
-from pymllm.cli.verify import plan_search, search, verify_command
-from pymllm.cli.verify_table import (
+from pymllm.cli.search.search_files import earlier_lines, save_programs
+from pymllm.cli.search.verify import plan_search, search, verify_command
+from pymllm.cli.search.verify_table import (
     BUT,
     BUT_FOR,
     COUNTED,
@@ -43,6 +31,18 @@ from pymllm.cli.verify_table import (
     played,
     style_of,
     verdict_lines,
+)
+from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
+from pymllm.cli.store import keep_run
+from pymllm.cli.tables import (
+    deviation_table,
+    draw,
+    make_legend,
+    make_table,
+    problem_lines,
+    tell,
+    terminal_width,
+    violation_lines,
 )
 from pymllm.documents.searches import CompareDocument, MatrixCell
 from pymllm.oracle.verdicts import Verdict, merge_verdicts

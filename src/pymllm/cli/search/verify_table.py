@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from pymllm.cli.faults_page import kept_of
 from pymllm.cli.output import complain, escaped
-from pymllm.cli.search_files import earlier_lines
+from pymllm.cli.search.faults_page import kept_of
+from pymllm.cli.search.search_files import earlier_lines
 from pymllm.cli.tables import (
     deviation_lines,
     deviation_table,

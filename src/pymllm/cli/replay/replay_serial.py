@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from pymllm.cli import options
-from pymllm.cli.reading import trace_options
-from pymllm.cli.replay import play_and_tell, replay_command
+from pymllm.cli.replay.reading import trace_options
+from pymllm.cli.replay.replay import play_and_tell, replay_command
 
 
 @click.command("replay-serial", short_help="Replay one request after another, without an engine.")
