@@ -31,7 +31,7 @@ def trace(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("path", sorted(SMALL.iterdir()), ids=lambda path: path.name)
 def test_every_format_is_inspected(path: Path) -> None:
     """As text and as a document that keeps to its schema."""
-    words = ("trace", "inspect", path, "--format", f"text,tokenizer={TOKENIZER}")
+    words = ("trace", "inspect", path, "--format", f"auto,tokenizer={TOKENIZER}")
     shown = typed(*words)
     assert (shown.exit_code, shown.stderr) == (0, "")
     assert "reuse distance, at most" in shown.stdout or "text" not in path.name
@@ -161,7 +161,7 @@ def test_a_fit_to_a_part_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ("words", "said"),
     [
         ("inspect nowhere.jsonl", "nowhere.jsonl: cannot be read: No such file"),
-        ("inspect MOON --format csv", "'csv' is not one of 'auto'"),
+        ("inspect MOON --format csv", "'csv' is not one of auto"),
         ("inspect MOON --format bailian", "missing required field `chat_id`"),
         ("inspect TEXT", "lines of text need a tokenizer; give --format text,tokenizer=MODULE:FUNCTION"),
         ("inspect TEXT --format text,tokenizer=words", "no tokenizer 'words': write module:function"),

@@ -21,6 +21,7 @@ _SETTINGS: dict[str, dict[str, Callable[[str], Any]]] = {
     "text": {"tokenizer": str},
 }
 """What a format can be told besides its name."""
+_SETTINGS["auto"] = {key: read for settings in _SETTINGS.values() for key, read in settings.items()}
 
 
 def _read_format(context: click.Context, param: click.Parameter, text: str) -> str:
@@ -43,7 +44,7 @@ _OPTIONS = (
         "text,tokenizer=MODULE:FUNCTION says what makes tokens of lines of text; it is imported, and so runs "
         f"its code. weka,nested-times={'|'.join(NESTED_TIMES)} says whether nested agents count time from "
         "their own or the conversation's beginning; weka,conversations=N, how many conversations run at the "
-        "same time, by default 16.",
+        "same time, by default 16. auto takes the settings of both.",
     ),
     click.option(
         "--block-tokens",
