@@ -195,7 +195,7 @@ def keep_nothing(add: Method) -> Method:
 @pytest.mark.parametrize(
     ("adapter", "kind", "place", "fault", "laws"),
     [
-        (VllmMamba, "MambaManager", "find_longest_cache_hit", go_on_without, "M2 S1"),
+        (VllmMamba, "MambaManager", "find_longest_cache_hit", go_on_without, "M2 M6"),
         (VllmMamba, "MambaManager", "find_longest_cache_hit", stop_at_the_first, "R2 R6"),
         (VllmMamba, "MambaManager", "add_local_computed_blocks", keep_nothing, "M4 M6"),
         (VllmWindow, "SlidingWindowManager", "find_longest_cache_hit", go_on_without, "M2 S1"),
