@@ -23,7 +23,7 @@ _LOG = logging.getLogger("mkdocs.plugins.pymllm")
 
 _LONG_TABLES = ("compare.md", "faults.md", "faulty.md", "coverage-goals.md", "time-machine.md")
 _OPEN_SECTION = "Guides"
-_SECTIONS = {"examples": "Examples", "findings": "Findings", "tutorials": "Tutorials", "vectors": "Runners"}
+_SECTIONS = {"examples": "Examples", "peers": "Findings", "tutorials": "Tutorials", "vectors": "Runners"}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -32,9 +32,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     listed = set(_pages_of(config.nav))
     places = [path.relative_to(ROOT / "docs").as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
     for place in [*places, *make_repository_pages()]:
-        if place not in listed:
-            section = _SECTIONS.get(PurePosixPath(place).parts[0], _OPEN_SECTION)
-            _section(config.nav, section).append(place)
+        if place.endswith(".md") and place not in listed:
+            parts = PurePosixPath(place).parts
+            section = _section(config.nav, _SECTIONS.get(parts[0], _OPEN_SECTION))
+            for project in parts[2:-1] if parts[:2] == ("peers", "findings") else ():
+                section = _section(section, project)
+            section.append(place)
     _section(config.nav, "API").extend(nav_of_api())
     return config
 

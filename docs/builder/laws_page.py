@@ -41,7 +41,7 @@ meaning. `pymllm verify` searches for programs that break a law, and reports a l
 | *faults* | the planted bugs that it may catch, by their id in [faults.md](faults.md) |
 | *wrong implementations* | adapters that break it; try `pymllm verify --adapter NAME` on one |
 | *coverage goals* | the number of states in which it is at stake ([coverage-goals.md](coverage-goals.md)) |
-| *findings* | programs on which somebody else's cache differs ([findings](findings/README.md)) |
+| *findings* | programs on which somebody else's cache differs ([findings](../peers/findings/README.md)) |
 
 This page is written by `python docs/builder/laws_page.py`.
 """
@@ -126,13 +126,19 @@ def _wrong_implementations() -> dict[str, list[str]]:
 
 
 def _findings() -> dict[str, list[str]]:
-    """Links to the findings by law, from the table of their page."""
-    text = (PAGE.parent / "findings" / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \[([\w-]+)\]\(([\w-]+\.md)\) \| ([^|]*) \| (\w+) \|", text, flags=re.MULTILINE)
-    findings: dict[str, list[str]] = {}
-    for name, page, whose, law in rows:
-        findings.setdefault(law, []).append(f"[{name}](findings/{page}) ({whose})")
-    return findings
+    """Links to the findings by law, from the tables of their page, which has one for each project."""
+    text = (ROOT / "peers" / "findings" / "README.md").read_text(encoding="utf-8")
+    findings: dict[str, dict[str, list[str]]] = {}
+    for section in re.split(r"^## ", text, flags=re.MULTILINE):
+        project = section.partition("\n")[0]
+        rows = re.findall(r"^\| (\[[\w-]+\])\((.+\.md)\) \| ([^|]*) \| (\w+) \|", section, flags=re.MULTILINE)
+        for name, page, version, law in rows:
+            link = f"{name}(../peers/findings/{page})"
+            findings.setdefault(law, {}).setdefault(link, []).append(f"{project} {version}")
+    return {
+        law: [f"{link} ({', '.join(whose)})" for link, whose in links.items()]
+        for law, links in findings.items()
+    }
 
 
 def _asked_for_by_name() -> str:

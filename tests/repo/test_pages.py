@@ -28,13 +28,13 @@ from tests.unit.report.test_page import everything
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("peers/*.md"), *DOCS.rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("peers/**/*.md"), *DOCS.rglob("*.md")])
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 BUILDER = DOCS / "builder"
 
 # Pages of the site that no file has, and the folders whose pages are made.
-MADE = {"CHANGELOG.md", "CONTRIBUTING.md", "peers/README.md", "commands.md", "schemas.md"}
-MADE_IN = ("api/", "examples/", "vectors/")
+MADE = {"CHANGELOG.md", "CONTRIBUTING.md", "commands.md", "schemas.md"}
+MADE_IN = ("api/", "examples/", "peers/", "vectors/")
 
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"``.+?``")  # such as calls[0](argument), which leads nowhere
@@ -209,7 +209,13 @@ def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
         "[a](verify.md) [b](examples/index.md)"
     )
     assert with_site_links("[a](../docs/faults.md)", "peers/README.md") == "[a](../faults.md)"
-    assert with_site_links("[a](../../peers/README.md)", "findings/README.md") == "[a](../peers/README.md)"
+    findings, known = "peers/findings/README.md", "peers/findings/known.toml"
+    assert {findings, known} <= pages.keys()
+    assert with_site_links(f"[a](../{known})", "compare.md") == f"[a]({known})"
+    assert with_site_links("[a](../README.md) [b](../../docs/faults.md)", findings) == (
+        "[a](../README.md) [b](../../faults.md)"
+    )
+    assert with_site_links("[a](a/test_x.py)", "peers/integrations/README.md") == "[a](a/test_x.py.md)"
 
 
 @pytest.mark.usefixtures("builder")
