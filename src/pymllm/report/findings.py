@@ -62,9 +62,9 @@ def run_facts(
     yield Fact("found", f"{row.source}, {config}, seed {row.seed}, step {row.failure.step}")
     if audit is not None:
         deviations = " --deviations FILE" if has_deviations else ""
-        where = f"--adapter {quote(adapter)} --config {quote(config)} --run {row.seed}"
+        where = f"{row.seed} --adapter {quote(adapter)} --config {quote(config)}"
         rest = f"--operations {row.limit} --machine {quote(row.machine)} --audit {audit_rate(audit)}"
-        yield Fact("the run", f"pymllm soak {where} {rest}{deviations}", is_code=True)
+        yield Fact("the run", f"pymllm repeat {where} {rest}{deviations}", is_code=True)
     for word, file in (("again", row.short), ("as played", row.file)):
         if file is not None:
             command = "rerun" if is_rerun else "shrink"

@@ -327,8 +327,8 @@ def test_a_failure_is_a_card_with_its_program() -> None:
         ("problem with radix in a soak", "", (), "unknown"),
     ]
     again = "pymllm rerun programs/x-short.jsonl --adapter radix"
-    config = "pymllm soak --adapter radix --config"
-    run = "--run 77 --operations 100 --machine PrefixMachine --audit 1/64"
+    config = "pymllm repeat 77 --adapter radix --config"
+    run = "--operations 100 --machine PrefixMachine --audit 1/64"
     first, second = f"{config} '{{\"page_size\": 1}}' {run}", f"{config} '{{}}' {run}"
     assert found.code == [first, again, again.replace("-short", "-long"), second]
     assert found.cell("✗ violated").tone == "bad"
