@@ -337,8 +337,8 @@ class EngineWatch(Watch[LiveRequest]):
             raise InvariantViolation(
                 "E4",
                 f"request {live.request_id} is {'admitted' if suffices else 'refused'}: prompts need "
-                f"{sum(needs)} more pages and {kept_back} are kept back for decoding, of {room} that are free "
-                "or evictable",
+                f"{sum(needs)} more pages and {kept_back} are kept back for decoding, of {room} that are "
+                "free or evictable",
             )
         self.tested["E4"] += 1
 
