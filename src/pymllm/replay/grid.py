@@ -24,7 +24,7 @@ from pymllm.replay.cells import (
     digest_content,
     digest_policies,
 )
-from pymllm.replay.plan import ReplayPlan
+from pymllm.replay.plan import ReplayPlan, SettledPlan
 from pymllm.replay.replays import Show, cells_of, load_requests, run_plan, settle, unseen
 from pymllm.work.shards import Shard
 from pymllm.work.workers import Lost, Workers
@@ -208,9 +208,8 @@ def _play(cell: Cell) -> Result:
     return run_plan(cell.plan, requests=cell.requests)
 
 
-def find_ceiling(plan: ReplayPlan, requests: list[Request] | None) -> CeilingRow:
+def find_ceiling(plan: SettledPlan, requests: list[Request] | None) -> CeilingRow:
     """Return what could be hit at most at one point of a grid."""
-    assert plan.capacity is not None
     capacity = plan.capacity // plan.page_size * plan.page_size
     in_order = plan.mode == "serial"
     replayed = [

@@ -153,6 +153,14 @@ class ReplayPlan:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class SettledPlan(ReplayPlan):
+    """A plan that was checked and lacks no size: what `pymllm.replay.replays.settle` makes of another."""
+
+    capacity: int
+    content_check: bool
+
+
 def pick_name(asked: str, names: Iterable[str], what: str, others: str = "") -> str:
     """Return a name that there is, or refuse with the nearest one; ``what`` says what kind of thing it is."""
     known = sorted(names)
