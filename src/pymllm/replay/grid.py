@@ -117,7 +117,7 @@ def run_shard(
         if isinstance(result, Replayed) and result.document.violation is not None
     )
     document = ShardDocument(
-        command="replay",
+        command="replay-serial" if plans[0].mode == "serial" else "replay",
         shard=str(shard),
         file=str(kept.path),
         tasks=len(own),

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from pymllm.cli import options
 from pymllm.cli.output import complain
-from pymllm.cli.soak_options import LONGEST, SoakOptions
+from pymllm.cli.soak.soak_options import LONGEST, SoakOptions
 from pymllm.cli.tables import BETWEEN_LINES, paced, shows_progress, time_of
 from pymllm.errors import UsageError
 from pymllm.report.quantities import count_of
@@ -38,58 +38,47 @@ _BETWEEN_DRAWS = 0.5  # seconds
 _CORPUS_LIMIT = 2**22  # bytes
 
 
-def options_of_executor(command: Any) -> Any:
-    """Add the options of a campaign over many machines to a command."""
-    for option in (
-        click.option(
-            "--retries",
-            type=options.whole(0, 100),
-            show_default="3",
-            help="With --executor: how often a shard is tried again that was lost with its worker.",
-        ),
-        click.option(
-            "--shards",
-            type=options.whole(1, MOST),
-            show_default="a few for each worker",
-            help="With --executor: number of shards.",
-        ),
-        click.option(
-            "--executor",
-            metavar="ENGINE",
-            help="Play in shards on many machines: ray[:ADDRESS], dask:ADDRESS, slurm[:PARTITION], or "
-            "module:factory, which makes a concurrent.futures.Executor. --minutes then count for each shard, "
-            "and --jobs (default: 1) are processors of a shard.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
 @dataclass(frozen=True, slots=True)
-class SpreadOptions:
-    """The options of `options_of_executor`, as given."""
+class Executor:
+    """The value of ``--executor``: an engine, and how shards go out to it."""
 
-    executor: str | None
-    shards: int | None
-    retries: int | None
-
-    def check(self) -> bool:
-        """Refuse what does not fit together; return whether shards go to an executor."""
-        if self.executor is None:
-            options.refuse_typed(("shards", "retries"), "this is for --executor, which is not given")
-            return False
-        why = "this is for one process, not --executor"
-        options.refuse_typed(("run", "cabinets", "faults"), why)
-        why = "a shard plays alone, and --executor makes the shards itself"
-        options.refuse_typed(("shard",), f"{why}; leave one of them out", way="")
-        return True
+    name: str
+    shards: int | None = None
+    retries: int | None = None
 
 
-def spread_campaign(asked: SoakOptions, spread: SpreadOptions, progress: str) -> SoakReport:
+_SETTINGS = {
+    "shards": (options.whole(1, MOST), "shards: how many, by default a few for each worker"),
+    "retries": (
+        options.whole(0, 100),
+        "retries: how often a shard is tried again that was lost with its worker, by default 3",
+    ),
+}
+
+
+def executor_option(*settings: str) -> Callable[[Any], Any]:
+    """Return the option for an engine that plays the shards of a campaign, with some settings."""
+    readers = {key: _SETTINGS[key][0] for key in settings}
+
+    def executor(value: object) -> Executor:
+        name, given = options.read_settings(str(value), readers)
+        return Executor(name, **given)
+
+    return click.option(
+        "--executor",
+        type=executor,
+        metavar=f"ENGINE{''.join(f'[,{key}=N]' for key in settings)}",
+        help="Play in shards on many machines: ray[:ADDRESS], dask:ADDRESS, slurm[:PARTITION], or "
+        "module:factory, which makes a concurrent.futures.Executor. --minutes then count for each shard, "
+        "and --jobs (default: 1) are processors of a shard; "
+        f"{'; '.join(_SETTINGS[key][1] for key in settings)}.",
+    )
+
+
+def spread_campaign(asked: SoakOptions, executor: Executor, progress: str) -> SoakReport:
     """Play a campaign on an engine, and merge what came back."""
     from pymllm.soak.spread.engines import open_engine
 
-    assert spread.executor is not None  # as checked
     begun = monotonic()
     context = click.get_current_context()
     is_default = context.get_parameter_source("jobs") is ParameterSource.DEFAULT
@@ -97,21 +86,20 @@ def spread_campaign(asked: SoakOptions, spread: SpreadOptions, progress: str) ->
     with options.refusing(), options.refusing_unreadable():
         plan = None if asked.resume is None else read_plan(asked.resume)
         if plan is not None:
-            options.refuse_typed(("shards",), "--resume takes it from the campaign")
             asked.check_resumed(plan.adapters)
-        options.add_folder_of(spread.executor)
+        options.add_folder_of(executor.name)
         seed = secrets.randbelow(2**32) if asked.seed is None else asked.seed
         folder = asked.resume or asked.output or Path("runs") / f"soak-{seed if plan is None else plan.seed}"
         corpus = None if asked.corpus is None else _read_corpus(asked.corpus)
-        engine = open_engine(spread.executor, asked.jobs, folder / "jobs")
+        engine = open_engine(executor.name, asked.jobs, folder / "jobs")
         try:
             if plan is None:
-                shards = spread.shards or _default_shards(asked, engine)
+                shards = executor.shards or _default_shards(asked, engine)
                 plan = _make_plan(asked, seed, shards, corpus)
                 write_plan(plan, folder)
             # An engine prints where results belong, such as what it has to say of a node that is gone.
             with open(folder / ENGINE_LOG, "a", encoding="utf-8") as said, redirect_stdout(said):
-                return _play(plan, asked, spread, folder, engine, progress, begun)
+                return _play(plan, asked, executor, folder, engine, progress, begun)
         finally:
             engine.close(at_once=True)
 
@@ -164,7 +152,7 @@ def _read_corpus(folder: Path) -> str | None:
 def _play(
     plan: ShardPlan,
     asked: SoakOptions,
-    chosen: SpreadOptions,
+    chosen: Executor,
     folder: Path,
     engine: Engine,
     mode: str,
@@ -242,9 +230,9 @@ def _merge(
     return replace(report, refused=failures, given_up=lost, interruption=spread.interruption)
 
 
-def _resuming(plan: ShardPlan, folder: Path, chosen: SpreadOptions) -> str:
+def _resuming(plan: ShardPlan, folder: Path, chosen: Executor) -> str:
     """Return the command with which a campaign goes on: what runs from outside is named again."""
-    words = ["pymllm", "soak", "--resume", str(folder), "--executor", str(chosen.executor)]
+    words = ["pymllm", "resume", str(folder), "--executor", chosen.name]
     for name in plan.adapters:
         words += [] if options.is_of_registry(name) else ["--adapter", name]
     return shlex.join(words)

@@ -12,8 +12,8 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import complain
-from pymllm.cli.reading import READING, read_policies, trace_options
-from pymllm.cli.replay_table import make_curves, make_text
+from pymllm.cli.replay.reading import READING, read_policies, trace_options
+from pymllm.cli.replay.replay_table import make_curves, make_text
 from pymllm.cli.shard_table import complain_of_others, demand_file
 from pymllm.cli.shard_table import make_text as make_shard_text
 from pymllm.cli.store import keep_run, refuse_own_input
@@ -26,18 +26,6 @@ from pymllm.torch_extra import collector_aside
 
 if TYPE_CHECKING:
     from pymllm.work.shards import Shard
-
-# Options that a serial replay, which has no engine, cannot heed.
-_ENGINE_ONLY = (
-    "window",
-    "swa_capacity",
-    "track_slots",
-    "mamba_chunk_size",
-    "max_running",
-    "chunk",
-    "iteration_ms",
-    "content_check",
-)
 
 # Slots are int32 numbers, so no count of tokens is larger, and a pool has a page of padding besides one at
 # least. Rows and requests are bounded by what a machine holds; a trace's clock, up to 10**13 ms, must move by
@@ -55,12 +43,6 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     multiple=True,
     default=("radix",),
     help="radix, chunk, mamba or blocks; repeat it to compare.",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(["engine", "serial"]),
-    default="engine",
-    help="engine: a simulated engine; serial: one request after another, with only a cache and an allocator.",
 )
 @click.option(
     "--requests",
@@ -145,7 +127,25 @@ _ITERATION = options.Amount(0.01, 86_400_000)
 @options.json
 @options.store
 @options.progress
-def replay_command(
+def replay_command(**chosen: Any) -> int:
+    """Replay requests through a cache and its pools in a simulated engine; print hit rates, memory and times.
+
+    TRACE is a file of requests in one of the formats of docs/traces.md, plain or gzip, or - for standard
+    input; NAME is one of chat, agent, shared-prompt and adversarial, which need no file.
+
+    With several page sizes, capacities or policies, each cache is replayed with each of them, in parallel
+    processes. A table then has the hit rate for each capacity, beside that of an unlimited cache. --keep
+    writes each result into a file, and a replay that died goes on there. With --shard, several machines do a
+    part each; --keep with all their lines in one file, without --shard, prints the table.
+
+    Exit status: 0, 1 if a law is broken, 2 for bad input. After Ctrl-C or SIGTERM the results so far are
+    printed, no run is stored, and the status is 130 or 143. docs/replay.md explains the JSON document.
+    """
+    return play_and_tell("engine", **chosen)
+
+
+def play_and_tell(
+    mode: str,
     *,
     page_sizes: tuple[int, ...],
     capacities: tuple[int, ...],
@@ -158,30 +158,15 @@ def replay_command(
     progress: str,
     **chosen: Any,
 ) -> int:
-    """Replay requests through a cache and its pools; print hit rates, evictions, memory and times.
-
-    TRACE is a file of requests in one of the formats of docs/traces.md, plain or gzip, or - for standard
-    input; NAME is one of chat, agent, shared-prompt and adversarial, which need no file.
-
-    With several page sizes, capacities or policies, each cache is replayed with each of them, in parallel
-    processes. A table then has the hit rate for each capacity, beside that of an unlimited cache and, in a
-    serial replay, of the best possible cache of that capacity. --keep writes each result into a file, and a
-    replay that died goes on there. With --shard, several machines do a part each; --keep with all their
-    lines in one file, without --shard, prints the table.
-
-    Exit status: 0, 1 if a law is broken, 2 for bad input. After Ctrl-C or SIGTERM the results so far are
-    printed, no run is stored, and the status is 130 or 143. docs/replay.md explains the JSON document.
-    """
+    """Replay what the options of a verb ask for, and print what came of it; the exit status."""
     policies = _each_once("--eviction-policy", read_policies(eviction_policies, chosen["tokenizer"]))
     plans = [
-        ReplayPlan(page_size=page_size, capacity=capacity, eviction_policies=policies, **chosen)
+        ReplayPlan(mode=mode, page_size=page_size, capacity=capacity, eviction_policies=policies, **chosen)
         for page_size, capacity in itertools.product(
             _each_once("--page-size", page_sizes), _each_once("--capacity", capacities) or (None,)
         )
     ]
     show = partial(progress_bar, progress)
-    if plans[0].mode == "serial":
-        options.refuse_typed(_ENGINE_ONLY, "--mode serial has no engine")
     if plans[0].is_named:
         options.refuse_typed(READING, "a named workload is no trace")
     demand_file(shard, keep)

@@ -13,20 +13,9 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import escaped
-from pymllm.cli.search_files import earlier_lines, save_programs
-from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
-from pymllm.cli.store import keep_run
-from pymllm.cli.tables import (
-    deviation_table,
-    draw,
-    make_legend,
-    make_table,
-    problem_lines,
-    tell,
-    terminal_width,
-    violation_lines,
-)
-from pymllm.cli.verify import (
+from pymllm.cli.search.search_files import earlier_lines, save_programs
+from pymllm.cli.search.verify import plan_search, search, verify_command
+from pymllm.cli.search.verify_table import (
     BUT,
     BUT_FOR,
     COUNTED,
@@ -39,12 +28,21 @@ from pymllm.cli.verify import (
     cut_short,
     heading,
     judged_laws,
-    plan_search,
     played,
-    search,
     style_of,
     verdict_lines,
-    verify_command,
+)
+from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
+from pymllm.cli.store import keep_run
+from pymllm.cli.tables import (
+    deviation_table,
+    draw,
+    make_legend,
+    make_table,
+    problem_lines,
+    tell,
+    terminal_width,
+    violation_lines,
 )
 from pymllm.documents.searches import CompareDocument, MatrixCell
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
@@ -57,27 +55,13 @@ if TYPE_CHECKING:
 
 _FEWEST = 2
 _SENTENCE, _CELL = 34, 10  # columns of a terminal for a law with its sentence, and for one implementation
-_SHARED = {
-    "laws",
-    "deviations",
-    "profile",
-    "seed",
-    "examples",
-    "jobs",
-    "timeout",
-    "output",
-    "store",
-    "shard",
-    "keep",
-    "as_json",
-    "progress",
-}
-"""Options that mean here what they mean to ``pymllm verify``."""
 
 
 @click.command("compare", short_help="Search several implementations, and print verdicts side by side.")
 @click.argument("names", metavar="NAME NAME...", nargs=-1, shell_complete=options.complete_adapter)
 @options.command(multiple=True)
+@options.of(verify_command, "laws", "deviations", "profile", "seed", "examples", "shard", "jobs", "timeout")
+@options.of(verify_command, "output", "as_json", "store", "keep", "progress")
 def compare_command(
     names: tuple[str, ...],
     commands: tuple[str, ...],
@@ -115,9 +99,6 @@ def compare_command(
     document = report.comparison(files)
     keep_run(store, document, programs=files.programs.values())
     return tell(document, partial(make_text, earlier=files.earlier), as_json, report.interruption)
-
-
-compare_command.params += [option for option in verify_command.params if option.name in _SHARED]
 
 
 def make_text(document: CompareDocument, earlier: Sequence[str] = ()) -> str:
