@@ -14,7 +14,14 @@ import click
 from pymllm.cli import options
 from pymllm.cli.output import escaped
 from pymllm.cli.search_files import earlier_lines, save_programs
-from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
+from pymllm.cli.shard_table import (
+    demand_file,
+    open_kept,
+    refuse_beside_shard,
+    search_shard,
+    spread_searches,
+)
+from pymllm.cli.spread import SpreadOptions, goes_out
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import (
     deviation_table,
@@ -69,6 +76,9 @@ _SHARED = {
     "store",
     "shard",
     "keep",
+    "executor",
+    "shards",
+    "retries",
     "as_json",
     "progress",
 }
@@ -87,6 +97,9 @@ def compare_command(
     keep: Path | None,
     as_json: bool,
     progress: str,
+    executor: str | None,
+    shards: int | None,
+    retries: int | None,
     **chosen: Any,
 ) -> int:
     """Search several implementations from the same seed, and print which law holds for which of them.
@@ -96,17 +109,22 @@ def compare_command(
     law and a column for each implementation.
 
     Exit status: as of `pymllm verify`, 1 if a law is violated, 3 if something is unknown. With --examples N
-    each of them runs N programs per machine and configuration, however fast it is. --shard and --keep are
-    those of `pymllm verify`.
+    each of them runs N programs per machine and configuration, however fast it is. --shard, --keep
+    and --executor are those of `pymllm verify`.
     """
     names = options.names_of(names, commands)
     if len(set(names)) < _FEWEST:
         got = f"{cut(names[0])} was named {len(names)} times" if len(names) > 1 else f"got {len(names)}"
         raise click.UsageError(f"give {_FEWEST} different implementations or more to compare; {got}.")
+    spread = SpreadOptions(executor, shards, retries)
+    is_spread = goes_out(spread, keep)
+    shard = None if is_spread else shard  # which may be of the environment
     demand_file(shard, keep)
     if shard is not None:
         refuse_beside_shard(shard, "output", "store")
     plan = plan_search(names, **chosen)
+    if is_spread and keep is not None:
+        spread_searches(spread, plan, keep, chosen["seed"], progress)
     kept = open_kept(keep, plan, chosen["seed"])
     if shard is not None and kept is not None:
         return search_shard(plan, shard, kept, "compare", progress, as_json)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,7 @@ from pymllm.cli import options
 from pymllm.cli.faults_page import cells_of, kept_of, make_page
 from pymllm.cli.output import say
 from pymllm.cli.shard_table import complain_of_others
+from pymllm.cli.spread import SpreadOptions, goes_out, spread_tasks, work_options
 from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.documents.faults import FaultsDocument
@@ -44,8 +45,7 @@ _SHRINKS = 300
 )
 @click.option("--full", is_flag=True, help="Five seeds, and the smallest program for each fault.")
 @click.option("--seed", type=options.SEED, default=0, help="The first seed.")
-@options.shard
-@options.jobs
+@work_options(keeps=True)
 @options.json
 @options.store
 @click.option(
@@ -53,7 +53,6 @@ _SHRINKS = 300
     type=options.OUTPUT_FILE,
     help="Also write a page of Markdown; rows of other faults in a page that is there stay.",
 )
-@options.keep
 @click.option("--list", "only_list", is_flag=True, help="List the faults with the laws that may catch each.")
 @options.progress
 def faults_command(
@@ -69,21 +68,24 @@ def faults_command(
     keep: Path | None,
     only_list: bool,
     progress: str,
+    **spread: Any,
 ) -> int:
     """Put known faults in place, one at a time, and search for each until it breaks a law.
 
     ID names a fault, as --list shows them; by default all are planted. One seed is searched, up to the first
     violation; --full takes the median of five seeds and makes the programs small. With --shard and --keep,
     several machines search for a part of the faults each; --keep with all their lines in one file prints the
-    whole table.
+    whole table. With --executor and --keep, an engine's machines do so.
 
     Ends with 0 if every fault was caught by a law listed for it, with 1 if one was not, and with 2 for bad
     input. docs/verify.md explains the table.
     """
+    engine = SpreadOptions(**spread)
     if only_list:
-        options.refuse_typed(
-            ("as_json", "store", "page", "keep"), "--list looks for no fault, so there is no result"
-        )
+        without = ("as_json", "store", "page", "keep", "executor")
+        options.refuse_typed(without, "--list looks for no fault, so there is no result")
+    is_spread = goes_out(engine, keep)
+    shard = None if is_spread else shard  # which may be of the environment
     refuse_own_input("--page", page, *([] if keep is None else [keep]))
     require_torch("pymllm faults")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
@@ -98,15 +100,17 @@ def faults_command(
         say("\n".join(_lines(chosen)))
         return 0
     from pymllm.faults.detection import HuntPlan
-    from pymllm.faults.hunt import keep_results
+    from pymllm.faults.hunt import keep_results, source_of
 
+    plan = HuntPlan((seed,))
+    if full:
+        plan = HuntPlan(tuple(range(seed, seed + _FULL_SEEDS)), shrinks=_SHRINKS)
+    if is_spread and keep is not None:
+        spread_tasks(engine, keep, source_of(chosen, plan), lambda: len(chosen), jobs, progress)
     with options.refusing():
         kept = None if keep is None else keep_results(keep)
     complain_of_others(kept)
     options.tell_shard_of_environment(shard)
-    plan = HuntPlan((seed,))
-    if full:
-        plan = HuntPlan(tuple(range(seed, seed + _FULL_SEEDS)), shrinks=_SHRINKS)
     return look_and_tell(chosen, plan, jobs, progress, as_json, store, page, kept)
 
 

@@ -16,6 +16,7 @@ from pymllm.cli.reading import READING, read_policies, trace_options
 from pymllm.cli.replay_table import make_curves, make_text
 from pymllm.cli.shard_table import complain_of_others, demand_file
 from pymllm.cli.shard_table import make_text as make_shard_text
+from pymllm.cli.spread import SpreadOptions, goes_out, spread_tasks, work_options
 from pymllm.cli.store import keep_run, refuse_own_input
 from pymllm.cli.tables import progress_bar, tell
 from pymllm.errors import UsageError
@@ -139,9 +140,7 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     default=0,
     help="Check all invariants after every N-th cache operation; 0: never.",
 )
-@options.shard
-@options.keep
-@options.jobs
+@work_options(keeps=True)
 @options.json
 @options.store
 @options.progress
@@ -156,6 +155,9 @@ def replay_command(
     as_json: bool,
     store: Path | None,
     progress: str,
+    executor: str | None,
+    shards: int | None,
+    retries: int | None,
     **chosen: Any,
 ) -> int:
     """Replay requests through a cache and its pools; print hit rates, evictions, memory and times.
@@ -167,7 +169,8 @@ def replay_command(
     processes. A table then has the hit rate for each capacity, beside that of an unlimited cache and, in a
     serial replay, of the best possible cache of that capacity. --keep writes each result into a file, and a
     replay that died goes on there. With --shard, several machines do a part each; --keep with all their
-    lines in one file, without --shard, prints the table.
+    lines in one file, without --shard, prints the table. With --executor and --keep, an engine's machines
+    do the parts.
 
     Exit status: 0, 1 if a law is broken, 2 for bad input. After Ctrl-C or SIGTERM the results so far are
     printed, no run is stored, and the status is 130 or 143. docs/replay.md explains the JSON document.
@@ -184,6 +187,11 @@ def replay_command(
         options.refuse_typed(_ENGINE_ONLY, "--mode serial has no engine")
     if plans[0].is_named:
         options.refuse_typed(READING, "a named workload is no trace")
+    spread = SpreadOptions(executor, shards, retries)
+    is_spread = goes_out(spread, keep)
+    if is_spread and plans[0].workload == "-":
+        raise click.UsageError("--executor: a shard has no standard input; write the trace into a file.")
+    shard = None if is_spread else shard  # which may be of the environment
     demand_file(shard, keep)
     if shard is not None:
         options.refuse_typed(("store",), "a shard has a part of the results only")
@@ -195,10 +203,12 @@ def replay_command(
         # Not at the top: this loads torch, which --help and a mistyped option can do without.
         with collector_aside():
             from pymllm.replay.cells import keep_replays
-            from pymllm.replay.grid import ReplayGrid, replay, run_shard
+            from pymllm.replay.grid import ReplayGrid, count_cells, replay, run_shard, source_of
             from pymllm.replay.replays import settle
 
         plans = [settle(plan) for plan in plans]  # before a file is made
+        if is_spread and keep is not None:
+            spread_tasks(spread, keep, source_of(plans), lambda: count_cells(plans), jobs, progress)
         kept = None if keep is None else keep_replays(keep)
         complain_of_others(kept)
         if shard is not None and kept is not None:

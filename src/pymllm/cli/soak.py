@@ -18,7 +18,8 @@ from pymllm.cli import options
 from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
 from pymllm.cli.output import complain
 from pymllm.cli.soak_options import LEDGER, SoakOptions
-from pymllm.cli.soak_spread import SpreadOptions, options_of_executor, spread_campaign
+from pymllm.cli.soak_spread import spread_campaign
+from pymllm.cli.spread import SpreadOptions, work_options
 from pymllm.cli.store import keep_run, refuse_run_or_program, save_text
 from pymllm.cli.tables import progress_bar, tell
 from pymllm.torch_extra import require_torch
@@ -104,9 +105,7 @@ def _corpus_option(help: str) -> Callable[[Any], Any]:
     help="Repeat only the run with this seed, as a failure names it.",
 )
 @_corpus_option("Play the runs first that pymllm soak merge --corpus kept there, beside --operations.")
-@options.shard
-@options_of_executor
-@options.jobs
+@work_options(keeps=False)
 @click.option(
     "--audit",
     type=rate,
@@ -175,7 +174,7 @@ def soak_command(
     if context.invoked_subcommand is not None:
         return None
     spread = SpreadOptions(executor, shards, retries)
-    is_spread = spread.check()
+    is_spread = spread.check("run", "cabinets", "faults")
     chosen["adapters"] = options.names_of(chosen["adapters"], commands)
     if chosen["resume"] is not None:
         options.refuse_typed(_OF_A_CAMPAIGN, "--resume takes it from the ledger")

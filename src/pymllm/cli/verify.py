@@ -21,7 +21,14 @@ from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
 from pymllm.cli.faults_page import kept_of
 from pymllm.cli.output import complain, escaped
 from pymllm.cli.search_files import earlier_lines, save_programs
-from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
+from pymllm.cli.shard_table import (
+    demand_file,
+    open_kept,
+    refuse_beside_shard,
+    search_shard,
+    spread_searches,
+)
+from pymllm.cli.spread import SpreadOptions, goes_out, work_options
 from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.cli.tables import (
     deviation_lines,
@@ -153,8 +160,7 @@ def read_release(context: click.Context, param: click.Parameter, text: str | Non
     help="Programs per state machine and configuration. A law that no program tests is unknown: with 1 most "
     "laws are; rare bugs take hundreds.",
 )
-@options.shard
-@options.jobs
+@work_options(keeps=True)
 @options.timeout
 @click.option(
     "--strict",
@@ -172,7 +178,6 @@ def read_release(context: click.Context, param: click.Parameter, text: str | Non
 )
 @click.option("--junit", type=options.OUTPUT_FILE, help="Also write the verdicts to FILE, as JUnit XML.")
 @options.store
-@options.keep
 @click.option(
     "--check-protocol",
     is_flag=True,
@@ -203,6 +208,9 @@ def verify_command(
     faults: tuple[str, ...],
     adapters: tuple[str, ...],
     begun: Path | None,
+    executor: str | None,
+    shards: int | None,
+    retries: int | None,
     **chosen: Any,
 ) -> int:
     """Search implementations for programs that break a law.
@@ -219,20 +227,25 @@ def verify_command(
     document and files.
 
     With --shard and --keep, several machines search a part each; the same command without --shard, and --keep
-    with all their lines in one file, does the rest and tells the whole.
+    with all their lines in one file, does the rest and tells the whole. With --executor and --keep, an
+    engine's machines search the parts.
 
     With --cabinet or --fault it plants one fault after the other and searches its adapters in the same way.
     Exit status: 0 if each fault was caught by a law of its list, else 1.
     """
     names = options.names_of(adapters, commands)
     if check_protocol:
-        options.refuse_typed(("junit", "store", "release", "shard", "keep"), "--check-protocol judges no law")
+        without = ("junit", "store", "release", "shard", "keep", "executor")
+        options.refuse_typed(without, "--check-protocol judges no law")
         return check_protocols(names, chosen["timeout"], output, as_json)
     if cabinets or faults:
         refuse_beside_faults(
             *("output", "junit", "strict", "verbose", "deviations", "begun", "release", "shard", "keep")
         )
         require_torch("pymllm verify --cabinet")
+    spread = SpreadOptions(executor, shards, retries)
+    is_spread = goes_out(spread, keep, "cabinets", "faults")
+    shard = None if is_spread else shard  # which may be of the environment
     if shard is not None:
         if cabinets or faults:  # PYMLLM_SHARD is set
             raise click.UsageError(f"{shard.asked}: pymllm faults --shard looks for a part of the faults.")
@@ -248,6 +261,8 @@ def verify_command(
         planted = choose_faults(faults, cabinets, names)
         hunt, hunter = HuntPlan((plan.seed,), shrinks=plan.profile.shrinks), partial(hunt_by_verify, plan)
         return look_and_tell(planted, hunt, plan.jobs, progress, as_json, store, hunter=hunter)
+    if is_spread and keep is not None:
+        spread_searches(spread, plan, keep, chosen["seed"], progress)
     kept = open_kept(keep, plan, chosen["seed"])
     if shard is not None and kept is not None:
         return search_shard(plan, shard, kept, "verify", progress, as_json)

@@ -49,6 +49,11 @@ def _key_of(task: HuntTask) -> str:
     return f"{sources} {task!r}"
 
 
+def source_of(faults: Sequence[Fault], plan: HuntPlan) -> str:
+    """Say all that what becomes of faults follows from."""
+    return "\n".join(_key_of(HuntTask(fault, plan)) for fault in faults)
+
+
 def _unpack(task: HuntTask, plain: Any) -> FaultResult:
     kept = msgspec.convert(plain, _Kept)
     return FaultResult(task.fault, kept.detections, kept.problems, kept.seconds, kept.missed)

@@ -6,6 +6,7 @@ a part of the tasks each (`pymllm.work.kept`).
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from pymllm.replay.cells import (
     Result,
     digest_content,
     digest_policies,
+    versions_of_run,
 )
 from pymllm.replay.plan import ReplayPlan
 from pymllm.replay.replays import Show, cells_of, load_requests, run_plan, settle, unseen
@@ -132,6 +134,21 @@ def run_shard(
     return document, found.interruption
 
 
+def count_cells(plans: Sequence[ReplayPlan]) -> int:
+    """Count the runs and ceilings of plans that are settled."""
+    return sum(len(plan.columns) for plan in plans) + (len(plans) if is_grid(plans) else 0)
+
+
+def source_of(plans: Sequence[ReplayPlan]) -> str:
+    """Say what runs and ceilings follow from, beside what was typed: of a trace, the bytes of its file."""
+    first = plans[0]
+    digest = ""
+    if not first.is_named:
+        with open(first.workload, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"{digest} {digest_policies(first)} {versions_of_run()}"
+
+
 def _lay_out(plans: Sequence[ReplayPlan], show: Show, kept: KeptReplays | None) -> list[Cell]:
     """Return all runs and ceilings, in the order of the document."""
     settled = [settle(plan) for plan in plans]
@@ -164,7 +181,12 @@ class Carried:
 
 
 def carry_out(
-    label: str, cells: Sequence[Cell], jobs: int, unit: str, show: Show, kept: KeptReplays | None
+    label: str,
+    cells: Sequence[Cell],
+    jobs: int,
+    unit: str,
+    show: Show,
+    kept: KeptReplays | None = None,
 ) -> Carried:
     """Play cells in so many processes; what ``kept`` has is not played again, and what comes is kept at once.
 

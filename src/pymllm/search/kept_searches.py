@@ -31,7 +31,7 @@ Found = SearchResult | tuple[Finding, ...]
 
 def keep_searches(path: Path, plan: VerifyPlan) -> KeptResults[SearchOrShrink, Found]:
     """Keep in a file what searches of a plan find; a change of an adapter's source has it searched again."""
-    sources = {entry.name: digest_adapter(entry.name) for entry in plan.adapters}
+    sources = _sources_of(plan)
 
     def key_of(task: SearchOrShrink) -> str:
         plain = msgspec.to_builtins(task, enc_hook=_plain, order="deterministic")  # sets have an order then
@@ -39,6 +39,15 @@ def keep_searches(path: Path, plan: VerifyPlan) -> KeptResults[SearchOrShrink, F
 
     work: Work[SearchOrShrink, Found] = Work("searches", key_of, _title_of, pack, unpack, _is_final)
     return KeptResults(path, work, versions(plan.adapters))
+
+
+def _sources_of(plan: VerifyPlan) -> dict[str, str]:
+    return {entry.name: digest_adapter(entry.name) for entry in plan.adapters}
+
+
+def digest_sources(plan: VerifyPlan) -> str:
+    """Say what the searches of a plan follow from, beside what was typed."""
+    return json.dumps([_sources_of(plan), versions(plan.adapters), plan.seed], sort_keys=True)
 
 
 def _title_of(task: SearchOrShrink) -> str:

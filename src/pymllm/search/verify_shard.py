@@ -78,6 +78,12 @@ def play_shard(
     return document, workers.interruption
 
 
+def count_searches(plan: VerifyPlan) -> int:
+    """Count the first searches of a plan; raises as `begin`."""
+    with Workers(plan.jobs, plan.timeout) as workers:
+        return len(begin(plan, SearchCarrier(workers))[1])
+
+
 def deal(tasks: Iterable[SearchTask], shard: Shard) -> list[SearchTask]:
     """Return the hand of a shard: dear searches are dealt first, so that all hands take about as long."""
     dear_first = sorted(tasks, key=price_of, reverse=True)

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from pymllm.instrument.provenance import build_version
-from pymllm.text_file import LINE_LIMIT
+from pymllm.text_file import LINE_LIMIT, read_json
 from pymllm.work.task_file import append_line, begin_keeping, read_records, refusing_to_keep
 
 Item = TypeVar("Item")
@@ -121,6 +121,21 @@ class KeptResults(Generic[Item, Result]):
                 append_line(self.path, json.dumps(msgspec.to_builtins(self._head)))
                 self._last = self._head
             append_line(self.path, text)
+
+    def add_file(self, text: str) -> None:
+        """Write down what another machine has kept; its version must be ours, else `ValueError`.
+
+        Its results are found once the file is opened again.
+        """
+        if not text:
+            return
+        head = msgspec.convert(read_json(text.partition("\n")[0]), _Head)
+        theirs, ours = head.made_with.get("pymllm"), self._head.made_with["pymllm"]
+        if theirs != ours:
+            raise ValueError(f"it has pymllm {theirs}, and here is {ours}; install the same there")
+        with refusing_to_keep(self.path, "; those before stay there"):
+            append_line(self.path, text.rstrip("\n"))
+        self._last = None
 
     def describe_others(self) -> str | None:
         """Say which results do not count because something else took part, and what; or nothing."""

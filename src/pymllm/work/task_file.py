@@ -113,10 +113,15 @@ def begin_keeping(path: Path, openings: tuple[bytes, ...], what: str) -> None:
             path.open("ab").close()
         return
     with refusing_to_keep(path):
+        end = length_of_lines(path)
         with path.open("rb") as file:
             whole = file.read(_CHUNK).split(b"\n")[:-1]  # whoever wrote the last line may have died
+            file.seek(end)
+            rest = file.read()
         if whole and not any(line.startswith(openings) for line in whole):
             raise UsageError(f"{path}: no line of it is a {what}; name another file to keep them in")
-        if length_of_lines(path) < path.stat().st_size:
+        if not rest.isascii():  # as all is that was written here
+            raise UsageError(f"results cannot be kept in {path}: its last line is no kept one")
+        if rest:
             append_line(path, "")
         path.open("ab").close()
