@@ -79,9 +79,7 @@ def write_down(tree: Path, folder: Path) -> None:
         )  # fmt: skip
 
     verbs = run("-c", VERBS).stdout.splitlines()
-    schemas = sorted(
-        path.name.partition(".")[0] for path in (tree / "docs" / "schemas").glob("*.schema.json")
-    )
+    schemas = run("-c", "from pymllm.cli.schema import SCHEMAS\nprint(*SCHEMAS)").stdout.split()
     commands = [
         f"{verb} {word}" for verb in verbs for word in ("--help", "--no-such-option", "no-such-thing")
     ]

@@ -9,13 +9,17 @@ from typing import Any
 
 from api_pages import make_api_pages, nav_of_api
 from commands_page import make_commands_page
+from goals_page import make_goals_page
 from ids import places_of_ids, with_ids
+from laws_page import make_laws_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from repository_pages import make_repository_pages, with_site_links
-from schemas_page import make_schemas_page
+from schemas_page import make_schema_files, make_schemas_page
 from sources import ROOT
+
+from pymllm.oracle.coverage import GOALS
 
 __all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown", "on_post_build"]
 
@@ -23,7 +27,7 @@ _LOG = logging.getLogger("mkdocs.plugins.pymllm")
 
 _LONG_TABLES = ("compare.md", "faults.md", "faulty.md", "coverage-goals.md", "time-machine.md")
 _OPEN_SECTION = "Guides"
-_SECTIONS = {"examples": "Examples", "findings": "Findings", "tutorials": "Tutorials", "vectors": "Runners"}
+_SECTIONS = {"examples": "Examples", "peers": "Findings", "tutorials": "Tutorials", "vectors": "Runners"}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -32,9 +36,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     listed = set(_pages_of(config.nav))
     places = [path.relative_to(ROOT / "docs").as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
     for place in [*places, *make_repository_pages()]:
-        if place not in listed:
-            section = _SECTIONS.get(PurePosixPath(place).parts[0], _OPEN_SECTION)
-            _section(config.nav, section).append(place)
+        if place.endswith(".md") and place not in listed:
+            parts = PurePosixPath(place).parts
+            section = _section(config.nav, _SECTIONS.get(parts[0], _OPEN_SECTION))
+            for project in parts[2:-1] if parts[:2] == ("peers", "findings") else ():
+                section = _section(section, project)
+            section.append(place)
     _section(config.nav, "API").extend(nav_of_api())
     return config
 
@@ -65,15 +72,19 @@ def _sections_of(nav: list[Any]) -> Iterator[tuple[str, list[Any]]]:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that no file of ``docs`` has."""
+    """Add the pages and schemas that no file of ``docs`` has."""
     made = {
         "commands.md": make_commands_page(),
+        "coverage-goals.md": make_goals_page(GOALS),
+        "laws.md": make_laws_page(),
         "schemas.md": make_schemas_page(),
+        **make_schema_files(),
         **make_repository_pages(),
         **make_api_pages(),
     }
     for place, text in made.items():
-        files.append(File.generated(config, place, content=text))
+        if place not in files.src_uris:
+            files.append(File.generated(config, place, content=text))
     return files
 
 

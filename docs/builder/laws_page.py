@@ -1,25 +1,19 @@
-"""Write docs/laws.md from the registry of laws: ``python docs/builder/laws_page.py``."""
+"""The page of laws: how each is checked, and what breaks it."""
 
 from __future__ import annotations
 
 import re
-import sys
 from itertools import groupby
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-if str(ROOT / "src") not in sys.path:
-    sys.path.insert(0, str(ROOT / "src"))  # also where the package is not installed
+from sources import ROOT
 
-from pymllm.faults.fault import Fault  # noqa: E402
-from pymllm.faults.table import PLANTED  # noqa: E402
-from pymllm.history.operations import KINDS  # noqa: E402
-from pymllm.oracle.coverage import GOALS  # noqa: E402
-from pymllm.oracle.laws import INVARIANTS, LAWS, Law, Way  # noqa: E402
+from pymllm.faults.fault import Fault
+from pymllm.faults.table import PLANTED
+from pymllm.history.operations import KINDS
+from pymllm.oracle.coverage import GOALS
+from pymllm.oracle.laws import INVARIANTS, LAWS, Law, Way
 
-__all__ = ["PAGE", "make_laws_page"]
-
-PAGE = ROOT / "docs" / "laws.md"
+__all__ = ["make_laws_page"]
 
 _HEAD = """\
 # The laws
@@ -41,9 +35,7 @@ meaning. `pymllm verify` searches for programs that break a law, and reports a l
 | *faults* | the planted bugs that it may catch, by their id in [faults.md](faults.md) |
 | *wrong implementations* | adapters that break it; try `pymllm verify --adapter NAME` on one |
 | *coverage goals* | the number of states in which it is at stake ([coverage-goals.md](coverage-goals.md)) |
-| *findings* | programs on which somebody else's cache differs ([findings](findings/README.md)) |
-
-This page is written by `python docs/builder/laws_page.py`.
+| *findings* | programs on which somebody else's cache differs ([findings](../peers/findings/README.md)) |
 """
 _TITLES = {
     "every-class": "Every class",
@@ -118,7 +110,7 @@ def _named(fault: Fault) -> str:
 
 def _wrong_implementations() -> dict[str, list[str]]:
     """Names by law, from the table of their page: their classes would load torch."""
-    text = (PAGE.parent / "faulty.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "faulty.md").read_text(encoding="utf-8")
     names: dict[str, list[str]] = {}
     for name, law in re.findall(r"^\| (`faulty-[\w-]+`) \| [^|]* \| (\w+) \|", text, flags=re.MULTILINE):
         names.setdefault(law, []).append(name)
@@ -126,13 +118,19 @@ def _wrong_implementations() -> dict[str, list[str]]:
 
 
 def _findings() -> dict[str, list[str]]:
-    """Links to the findings by law, from the table of their page."""
-    text = (PAGE.parent / "findings" / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \[([\w-]+)\]\(([\w-]+\.md)\) \| ([^|]*) \| (\w+) \|", text, flags=re.MULTILINE)
-    findings: dict[str, list[str]] = {}
-    for name, page, whose, law in rows:
-        findings.setdefault(law, []).append(f"[{name}](findings/{page}) ({whose})")
-    return findings
+    """Links to the findings by law, from the tables of their page, which has one for each project."""
+    text = (ROOT / "peers" / "findings" / "README.md").read_text(encoding="utf-8")
+    findings: dict[str, dict[str, list[str]]] = {}
+    for section in re.split(r"^## ", text, flags=re.MULTILINE):
+        project = section.partition("\n")[0]
+        rows = re.findall(r"^\| (\[[\w-]+\])\((.+\.md)\) \| ([^|]*) \| (\w+) \|", section, flags=re.MULTILINE)
+        for name, page, version, law in rows:
+            link = f"{name}(../peers/findings/{page})"
+            findings.setdefault(law, {}).setdefault(link, []).append(f"{project} {version}")
+    return {
+        law: [f"{link} ({', '.join(whose)})" for link, whose in links.items()]
+        for law, links in findings.items()
+    }
 
 
 def _asked_for_by_name() -> str:
@@ -141,7 +139,3 @@ def _asked_for_by_name() -> str:
         "\n## Names of invariants\n\nCommon names of invariants, and the laws that together state each.\n\n"
     )
     return head + "\n".join(["| invariant | laws |", "| --- | --- |", *rows]) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(make_laws_page(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What lies outside of ``docs`` and belongs on the site: texts beside it, examples, vectors."""
+"""What lies outside of ``docs`` and belongs on the site: texts beside it, peers, examples, vectors."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from sources import ROOT, public_modules
 
 __all__ = ["make_repository_pages", "with_site_links"]
 
-_BESIDE_DOCS = ("CONTRIBUTING.md", "CHANGELOG.md", "peers/README.md")
+_FINDINGS = ROOT / "peers" / "findings"
+_BESIDE_DOCS = (
+    *("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "peers/README.md", "peers/integrations/README.md"),
+    *(path.relative_to(ROOT).as_posix() for path in sorted(_FINDINGS.rglob("*")) if path.is_file()),
+)
+"""Where they are in the repository, they are on the site: pages, and what a page of findings links to."""
 _FOLDERS = {
     "examples": ("Examples", "The files of the repository's folder `examples`:"),
     "vectors/runners": (
         "Runners of vectors",
         "One for each language, and the examples of Go and C++; [how to use them](../../vectors.md):",
     ),
-    "vectors/integrations": (
-        "Files for other suites",
-        "One file for each project; [what to do with it](../../integrations.md):",
-    ),
 }
+_LISTED = (*_FOLDERS, "peers/integrations")  # the last has a page of its own, beside it
 _LANGUAGES = {
     ".py": "python",
     ".c": "c",
@@ -36,23 +38,29 @@ _LANGUAGES = {
     ".yml": "yaml",
     ".groovy": "groovy",
 }
+_MADE = re.compile(r"(?<![`\[])`(pymllm goals|pymllm schema ([a-z-]+)|laws\.md)`(?![`\]])")
+_PAGES_OF_WORDS = {"pymllm goals": "coverage-goals.md", "laws.md": "laws.md"}
 _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 
 
 def make_repository_pages() -> dict[str, str]:
-    """Return the text of each page by its place below ``docs``."""
+    """Return the text of each page by its place below ``docs``, and of each file that findings link to."""
     pages = {name: (ROOT / name).read_text(encoding="utf-8") for name in _BESIDE_DOCS}
-    for folder, (title, text) in _FOLDERS.items():
+    for folder in _LISTED:
         files = sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in _LANGUAGES)
         names = {path: path.relative_to(ROOT / folder).as_posix() for path in files}
-        listed = [f"- [{name}]({name}.md)" for name in names.values()]
-        pages[f"{folder}/index.md"] = f"# {title}\n\n{text}\n\n" + "\n".join(listed)
         pages |= {f"{folder}/{name}.md": _listing(path, name) for path, name in names.items()}
+        if folder in _FOLDERS:
+            title, text = _FOLDERS[folder]
+            listed = [f"- [{name}]({name}.md)" for name in names.values()]
+            pages[f"{folder}/index.md"] = f"# {title}\n\n{text}\n\n" + "\n".join(listed)
     return pages
 
 
 def with_site_links(text: str, place: str) -> str:
     """Let the links of a page, which are right in the repository, lead to pages of the site.
+
+    What only the site has cannot be linked in the repository: there its command or name stands as code.
 
     Parameters
     ----------
@@ -72,20 +80,26 @@ def with_site_links(text: str, place: str) -> str:
         target = _place_on_site(normpath(f"{dirname(here)}/{found[1]}".lstrip("/")))
         return relpath(target, dirname(place)) if target else found[0]
 
-    return _LINK.sub(lead, text)
+    def lead_to_made(found: re.Match[str]) -> str:
+        target = _PAGES_OF_WORDS.get(found[1], f"schemas/{found[2]}.schema.json")
+        return f"[{found[0]}]({relpath(target, dirname(place))})"
+
+    return _MADE.sub(lead_to_made, _LINK.sub(lead, text))
 
 
 def _place_on_site(target: str) -> str:
     """Say where a file of the repository is on the site; nothing where it is not on it."""
+    if target in _BESIDE_DOCS:
+        return target
     if target.startswith("docs/"):
         return target.removeprefix("docs/")
     if target in _FOLDERS:
         return f"{target}/index.md"
-    if target.startswith(tuple(f"{folder}/" for folder in _FOLDERS)):
+    if target.startswith(tuple(f"{folder}/" for folder in _LISTED)):
         return f"{target}.md"
     if target in _module_pages():
         return _module_pages()[target]
-    return {name: name for name in _BESIDE_DOCS}.get(target, "index.md" if target == "README.md" else "")
+    return "index.md" if target == "README.md" else ""
 
 
 @cache

@@ -1,10 +1,12 @@
-"""The JSON schemas, as a table that leads to the files."""
+"""The JSON schemas: a file for each, and the table that leads to them."""
 
 from __future__ import annotations
 
-from pymllm.cli.schema import SCHEMAS
+import json
 
-__all__ = ["make_schemas_page"]
+from pymllm.cli.schema import SCHEMAS, make_schema
+
+__all__ = ["make_schema_files", "make_schemas_page"]
 
 _HEAD = """\
 # Schemas
@@ -25,3 +27,8 @@ def make_schemas_page() -> str:
         for name, what in SCHEMAS.items()
     )
     return _HEAD + "\n".join(rows) + "\n"
+
+
+def make_schema_files() -> dict[str, str]:
+    """Return the text of each schema, as `pymllm schema` prints it, by its place below ``docs``."""
+    return {f"schemas/{name}.schema.json": json.dumps(make_schema(name), indent=2) + "\n" for name in SCHEMAS}

@@ -2,7 +2,7 @@
 
 A page of ``docs/specification`` has text of its own, and a place for each of its laws, between two comments.
 What stands there is printed from the registry, which has every law's text once, from the table of planted
-faults and from the two programs of each law. ``docs/laws.md``, one line a law, is written by `laws_page`.
+faults and from the two programs of each law. The page of all laws, one line a law, is made by `laws_page`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pymllm.faults.fault import Fault  # noqa: E402
 from pymllm.faults.table import PLANTED  # noqa: E402
 from pymllm.history.claims import CLAIMS  # noqa: E402
 from pymllm.history.config_limits import CONFIG_KEYS  # noqa: E402
-from pymllm.history.files import History, Step, load_history  # noqa: E402
+from pymllm.history.files import History, Step, load_histories  # noqa: E402
 from pymllm.oracle.judge import judge_steps  # noqa: E402
 from pymllm.oracle.laws import LAWS, Law, find_law  # noqa: E402
 from pymllm.search.program import write_record  # noqa: E402
@@ -93,8 +93,8 @@ _KINDS = {
 
 def law_programs(law: Law) -> tuple[History, History]:
     """Read the program that keeps a law and the one that breaks it."""
-    programs = FOLDER / "programs"
-    return tuple(load_history(programs / f"{law.id}-{verb}.jsonl") for verb in ("keeps", "breaks"))  # type: ignore[return-value]
+    programs = load_histories(FOLDER / "programs" / f"{law.page}.jsonl")
+    return programs[f"{law.id}-keeps"], programs[f"{law.id}-breaks"]
 
 
 def verdict_of(history: History) -> InvariantViolation | None:
@@ -142,8 +142,12 @@ def _programs(law: Law) -> str:
     told = verdict_of(broken)
     if told is not None:
         lines.append(f"{told.law}: {told.message}: expected {told.expected}, observed {told.observed}")
-    names = ", ".join(f"[{verb}](programs/{law.id}-{verb}.jsonl)" for verb in ("keeps", "breaks"))
-    return f"*Programs* ({names}).\n\n```text\n" + "\n".join(map(_cut, lines)) + "\n```"
+    names = f"`{law.id}-keeps`, `{law.id}-breaks`"
+    return (
+        f"*Programs* ({names} of [{law.page}.jsonl](programs/{law.page}.jsonl)).\n\n```text\n"
+        + "\n".join(map(_cut, lines))
+        + "\n```"
+    )
 
 
 def _outcome(step: Step) -> str:

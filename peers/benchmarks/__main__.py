@@ -115,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
         default="full",
         help="short: a quarter of the rounds and of the time; smoke: tiny, for tests",
     )
-    made.add_argument("--json", metavar="FILE", help="write the document of docs/schemas/peers.schema.json")
+    made.add_argument("--json", metavar="FILE", help="write the document of pymllm schema peers")
     made.add_argument("--store", metavar="FOLDER", help="keep the result in this store of runs, too")
     made.add_argument("--markdown", action="store_true", help="print the table for a page")
     made.add_argument(

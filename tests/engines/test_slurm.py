@@ -49,6 +49,20 @@ def test_calls_are_jobs_of_one_array(tmp_path: Path) -> None:
         executor.submit(int, "1")
 
 
+def test_no_job_is_read_that_lay_in_the_folder_before(tmp_path: Path) -> None:
+    """Results are pickles, and reading one may run anything: each executor begins with a new folder."""
+    from pymllm.work.spread.slurm_executor import SlurmExecutor
+
+    folders = set[Path]()
+    for _ in range(2):
+        executor = SlurmExecutor(tmp_path, cluster="local")
+        assert executor.submit(int, "12").result(60) == 12
+        executor.shutdown()
+        (new,) = {file.parent for file in tmp_path.rglob("*_submitted.pkl")} - folders
+        folders.add(new)
+    assert tmp_path not in folders
+
+
 def test_a_machine_without_slurm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a job is written."""
     from pymllm.work.spread.slurm_executor import SlurmExecutor

@@ -1,7 +1,8 @@
 """Write the two programs of each law of the specification: ``python tests/meta/law_programs.py [LAW]...``.
 
 One history breaks the law, played on an implementation that is wrong in one way; the other has the same
-operations, played on the sound one. `docs/builder/specification.py` prints them on the law's page.
+operations, played on the sound one. `docs/builder/specification.py` prints them on the law's page; each page
+has a file of its programs.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from pathlib import Path
 
 from faulty_table import CAUGHT, class_of, look_for
 
-from pymllm.history.files import History, write_history
-from pymllm.oracle.laws import LAWS
+from pymllm.history.files import History, dump_history, load_histories
+from pymllm.oracle.laws import LAWS, Law
 from pymllm.search.program import rerun_history
+from pymllm.text_file import write_text_file
 
 PROGRAMS = Path(__file__).parents[2] / "docs" / "specification" / "programs"
 
@@ -50,15 +52,28 @@ def make_programs(law: str) -> tuple[History, History]:
     kept = rerun_history(broken, class_of(name).SOUND)
     assert kept.violation is None
     assert kept.misfit is None
-    return _plain(kept.history, class_of(name).SOUND, ""), _plain(broken, name, broken.header.note)
+    return (
+        _plain(kept.history, f"{law}-keeps", class_of(name).SOUND, ""),
+        _plain(broken, f"{law}-breaks", name, broken.header.note),
+    )
 
 
-def _plain(history: History, adapter: str, note: str) -> History:
+def _plain(history: History, name: str, adapter: str, note: str) -> History:
     """Leave away what ages: versions and the seed of the search."""
     header = dataclasses.replace(
-        history.header, adapter=adapter, versions={}, seed=None, note=note, scenario=None
+        history.header, name=name, adapter=adapter, versions={}, seed=None, note=note, scenario=None
     )
     return History(header, history.steps)
+
+
+def write_programs(law: Law, *programs: History) -> None:
+    """Write the programs of a law into the file of its page, in the order of the laws."""
+    path = PROGRAMS / f"{law.page}.jsonl"
+    there = load_histories(path) if path.exists() else {}
+    there |= {it.header.name: it for it in programs}
+    names = [f"{it.id}-{verb}" for it in LAWS if it.page == law.page for verb in ("keeps", "breaks")]
+    texts = ["".join(f"{line}\n" for line in dump_history(there[name])) for name in names if name in there]
+    write_text_file(path, "\n".join(texts))
 
 
 if __name__ == "__main__":
@@ -66,6 +81,5 @@ if __name__ == "__main__":
         if len(sys.argv) > 1 and law.id not in sys.argv[1:]:
             continue
         kept, broken = make_programs(law.id)
-        write_history(kept, PROGRAMS / f"{law.id}-keeps.jsonl")
-        write_history(broken, PROGRAMS / f"{law.id}-breaks.jsonl")
+        write_programs(law, kept, broken)
         print(law.id, name_of(law.id), len(broken.steps))

@@ -201,6 +201,44 @@ def test_a_forbidden_arrow_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "mem_cache/base_prefix_cache.py imports torch" in lines
 
 
+# What knows another project by name is in peers/, a folder for each; laws and faults tell their history.
+ROOT = PACKAGE.parents[1]
+OTHERS = "|".join(path.parent.name for path in (ROOT / "peers" / "pymllm_peers").glob("*/__init__.py"))
+NAMED = re.compile(
+    rf"^ *(?:from|import) (?:{OTHERS})\b|[\"'](?:{OTHERS})(?!\.jsonl?\b)[.:]\w", flags=re.MULTILINE
+)
+OUTSIDE = [
+    path
+    for folder in ("src", "tests", "benchmarks", "examples", "docs/builder", "vectors", ".ci")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in (".py", ".toml")
+]
+
+
+def test_only_peers_import_classes_of_other_projects() -> None:
+    """Neither by a statement nor by a name in quotes, such as the place of a class."""
+    assert len(OUTSIDE) > len(MODULES)
+    found = [path for path in OUTSIDE if NAMED.search(path.read_text(encoding="utf-8"))]
+    assert [str(path.relative_to(ROOT)) for path in found] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("    from sglang.srt import mem_cache", True),
+        ("import vllm", True),
+        ("load('megatron." + "core')", True),
+        ('place = "mllm' + ':RadixCache"', True),
+        ("from pymllm.traces import dynamo", False),
+        ('engine = "sglang"', False),
+        ('read("dynamo.jsonl")', False),
+    ],
+)
+def test_a_class_of_another_project_is_noticed(line: str, named: bool) -> None:
+    """The test above can fail, and lets pass what a project is told of or a trace is called."""
+    assert bool(NAMED.search(line)) == named
+
+
 # Folder of mem_cache -> what of mem_cache its modules may import beside their own folder.
 BELOW_THE_CACHES = {
     "tree": {"arguments", "uploads", "ownership", "base_prefix_cache"},

@@ -14,11 +14,13 @@ from click.testing import CliRunner
 
 from pymllm.cli import main
 from pymllm.cli.faults_page import print_anew, rows_of
-from pymllm.cli.goals import make_page
 from pymllm.cli.report import FORMATS
 from pymllm.faults.table import BUGS, PLANTED, own_cabinet
+from pymllm.history.operations import KINDS
 from pymllm.machines.registry import PROFILES
 from pymllm.oracle.coverage import GOALS
+from pymllm.oracle.laws import LAWS
+from pymllm.oracle.laws.goal import Condition, make_goals
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import LoadedRuns
 from pymllm.report.records import RECORDS
@@ -28,13 +30,16 @@ from tests.unit.report.test_page import everything
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("peers/*.md"), *DOCS.rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("peers/**/*.md"), *DOCS.rglob("*.md")])
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 BUILDER = DOCS / "builder"
 
 # Pages of the site that no file has, and the folders whose pages are made.
-MADE = {"CHANGELOG.md", "CONTRIBUTING.md", "peers/README.md", "commands.md", "schemas.md"}
-MADE_IN = ("api/", "examples/", "vectors/")
+MADE = {
+    *("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
+    *("commands.md", "coverage-goals.md", "laws.md", "schemas.md"),
+}
+MADE_IN = ("api/", "examples/", "peers/", "vectors/")
 
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"``.+?``")  # such as calls[0](argument), which leads nowhere
@@ -145,11 +150,42 @@ def test_every_page_that_the_site_names_is_there() -> None:
 
 
 @pytest.mark.usefixtures("builder")
-def test_the_page_of_laws_is_that_of_the_registry() -> None:
-    """After a change of laws, faults, coverage goals or findings: python docs/builder/laws_page.py."""
-    from laws_page import PAGE, make_laws_page
+def test_the_page_of_laws_has_each_law_with_what_breaks_it() -> None:
+    """Its text, the ways it is checked, and the tables of other pages: wrong implementations, findings."""
+    from laws_page import make_laws_page
 
-    assert PAGE.read_text(encoding="utf-8") == make_laws_page()
+    text = make_laws_page()
+    assert re.findall(r"^### (\w+)$", text, flags=re.MULTILINE) == [law.id for law in LAWS]
+    (entry,) = re.findall(r"^### R6\n(.*?)^#", text, flags=re.MULTILINE | re.DOTALL)
+    for words in (
+        "[full text](specification/prefixes.md#r6)",
+        "- checked from inside, by outcomes (",
+        "- faults: B01 (a match hands back the root as the matched node), B13 (",
+        "- wrong implementations: `faulty-",
+    ):
+        assert words in entry
+    assert "- coverage goals: " in text
+    assert "- findings: [" in text
+
+
+PAGED = Condition("pages of several tokens", lambda config: config.get("page_size") != 1)
+
+
+@pytest.mark.usefixtures("builder")
+def test_the_page_of_goals_has_a_table_for_each_kind_and_its_engine() -> None:
+    """A row has laws, bugs and needs; what is missing leaves its cell empty."""
+    from goals_page import make_goals_page
+
+    titles = [line for line in make_goals_page(GOALS).splitlines() if line.startswith("## ")]
+    assert len(titles) == len(KINDS) + 1
+    assert titles[0] == "## Slot allocators"
+    assert "## Prefix caches in an engine" in titles
+    plain = make_goals("slots", ("pages wait", "A4"))
+    full = make_goals("slots", ("pages merge", "A4 X4", "B95 B97"), needs="merges groups", when=(PAGED,))
+    page = make_goals_page([*plain, *full])
+    assert "| pages wait | A4 |  |  |\n" in page
+    assert "| pages merge | A4, X4 | B95, B97 | `groups`, `merges`, pages of several tokens |\n" in page
+    assert "2 coverage goals." in page
 
 
 @pytest.mark.usefixtures("builder")
@@ -209,7 +245,26 @@ def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
         "[a](verify.md) [b](examples/index.md)"
     )
     assert with_site_links("[a](../docs/faults.md)", "peers/README.md") == "[a](../faults.md)"
-    assert with_site_links("[a](../../peers/README.md)", "findings/README.md") == "[a](../peers/README.md)"
+    findings, known = "peers/findings/README.md", "peers/findings/known.toml"
+    assert {findings, known} <= pages.keys()
+    assert with_site_links(f"[a](../{known})", "compare.md") == f"[a]({known})"
+    assert with_site_links("[a](../README.md) [b](../../docs/faults.md)", findings) == (
+        "[a](../README.md) [b](../../faults.md)"
+    )
+    assert with_site_links("[a](a/test_x.py)", "peers/integrations/README.md") == "[a](a/test_x.py.md)"
+
+
+@pytest.mark.usefixtures("builder")
+def test_names_of_what_only_the_site_has_become_links_there() -> None:
+    """Commands that print the same, and a page; not inside of another link or of longer code."""
+    from repository_pages import with_site_links
+
+    assert with_site_links("`pymllm schema gpu-memory`, `pymllm goals`", "gpu.md") == (
+        "[`pymllm schema gpu-memory`](schemas/gpu-memory.schema.json), [`pymllm goals`](coverage-goals.md)"
+    )
+    assert with_site_links("`laws.md`", "tutorials/soak.md") == "[`laws.md`](../laws.md)"
+    for text in ("`pymllm schema NAME`", "[`pymllm goals`](a.md)", "``pymllm goals``", "`pymllm goals -h`"):
+        assert with_site_links(text, "a.md") == text
 
 
 @pytest.mark.usefixtures("builder")
@@ -292,11 +347,6 @@ def test_the_layout_names_every_room() -> None:
     for folder in folders:
         if folder.is_dir() and not folder.name.startswith("__"):
             assert f"`{folder.relative_to(ROOT)}/`" in text
-
-
-def test_the_page_of_goals_is_that_of_the_registry() -> None:
-    """After a change: pymllm goals --page docs/coverage-goals.md."""
-    assert (DOCS / "coverage-goals.md").read_text(encoding="utf-8") == make_page(GOALS)
 
 
 FAULTS = (DOCS / "faults.md").read_text(encoding="utf-8")

@@ -51,8 +51,11 @@ def test_pages_that_are_not_named_are_listed_all_the_same() -> None:
     on_config(config)
     guides, laws, reference = config.nav[:3]
     assert guides["Guides"].count("verify.md") == 1
-    assert {"soak.md", "coverage-goals.md"} <= set(guides["Guides"])
-    assert "findings/keys-are-kept.md" in laws["Laws and bugs"][0]["Findings"]
+    assert {"soak.md", "faulty.md"} <= set(guides["Guides"])
+    projects = [one for one in laws["Laws and bugs"][0]["Findings"] if isinstance(one, dict)]
+    (ours,) = (one["sglang"] for one in projects if "sglang" in one)
+    assert "peers/findings/sglang/keys-are-kept.md" in ours
+    assert all(place.startswith("peers/findings/sglang/") and place.endswith(".md") for place in ours)
     api = reference["Reference"][0]["API"]
     assert {"errors": "api/errors.md"} in api
     (rooms,) = (one["mem_cache"] for one in api if "mem_cache" in one)
@@ -60,6 +63,22 @@ def test_pages_that_are_not_named_are_listed_all_the_same() -> None:
     assert {"radix_cache": "api/mem_cache/radix_cache.md"} in rooms
     (examples,) = (one["Examples"] for one in config.nav if "Examples" in one)
     assert "examples/protocol/page_cache.rs.md" in examples
+
+
+def test_the_build_makes_what_no_file_has() -> None:
+    """Every schema, laws, goals and commands; a file of ``docs`` stays as it is."""
+    from hooks import on_files
+    from mkdocs.structure.files import File, Files
+
+    from pymllm.cli.schema import SCHEMAS
+
+    plugins = SimpleNamespace(_current_plugin="pymllm")
+    config: Any = SimpleNamespace(site_dir="build/site", use_directory_urls=False, plugins=plugins)
+    kept = File.generated(config, "schemas/history.schema.json", content="kept")
+    files = on_files(Files([kept]), config)
+    schemas = {f"schemas/{name}.schema.json" for name in SCHEMAS}
+    assert schemas | {"laws.md", "coverage-goals.md", "commands.md"} <= files.src_uris.keys()
+    assert files.src_uris["schemas/history.schema.json"].content_string == "kept"
 
 
 def test_names_in_docstrings_become_references(tmp_path: Path) -> None:

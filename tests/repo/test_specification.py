@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.history.files import History, load_history
+from pymllm.history.files import History, load_histories
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import LAWS, SPECIFICATION, Law
 from pymllm.search.program import rerun_history
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "specification"
-PROGRAMS = FOLDER / "programs"
 PAGES = sorted(FOLDER.glob("*.md"))
+PROGRAMS = {name: it for path in FOLDER.glob("programs/*.jsonl") for name, it in load_histories(path).items()}
 
 UNCOUNTED = {
     "P4": "a shape is compared in each look, which counts once something was written",
@@ -29,7 +29,7 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 def program(law: Law, verb: str) -> History:
     """One of a law's two programs: keeps or breaks."""
-    return load_history(PROGRAMS / f"{law.id}-{verb}.jsonl")
+    return PROGRAMS[f"{law.id}-{verb}"]
 
 
 @each_page
@@ -48,6 +48,14 @@ def test_every_law_is_printed_once_on_its_page(law: Law) -> None:
     assert [page.stem for page in PAGES if f"\n### {law.id}\n" in page.read_text(encoding="utf-8")] == [
         law.page
     ]
+
+
+def test_the_programs_of_a_page_are_in_its_file() -> None:
+    """By their names, in the order of the laws; and there are no others."""
+    for path in FOLDER.glob("programs/*.jsonl"):
+        laws = [law.id for law in LAWS if law.page == path.stem]
+        assert list(load_histories(path)) == [f"{id}-{verb}" for id in laws for verb in ("keeps", "breaks")]
+    assert len(PROGRAMS) == 2 * len(LAWS)
 
 
 @each_law

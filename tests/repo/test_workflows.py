@@ -193,7 +193,7 @@ def test_what_the_night_types_can_be_typed(tmp_path: Path) -> None:
     assert (matrix[0], matrix[1 : 1 + len(adapters)]) == ("compare", adapters)
     for words, seed in ((search, "41"), (matrix, "0")):
         assert words[words.index("--seed") + 1] == seed
-        assert words[words.index("--deviations") + 1] == "pymllm/docs/findings/known.toml"
+        assert words[words.index("--deviations") + 1] == "pymllm/peers/findings/known.toml"
 
 
 @needs_jq

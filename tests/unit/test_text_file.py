@@ -12,6 +12,7 @@ import pytest
 from pymllm import text_file
 from pymllm.errors import TraceError
 from pymllm.text_file import read_json, read_lines, read_text_file, write_text_file
+from pymllm.work.time_limit import deadline
 
 
 def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
@@ -185,3 +186,10 @@ def test_json_of_a_broken_hand_is_refused(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read_json(text)
     assert read_json("[" * 64 + "]" * 64)
+
+
+def test_an_object_of_many_fields_is_refused_at_once() -> None:
+    """The time to find the name that stands twice grows with the object, not with its square."""
+    fields = ", ".join(f'"{number}": 0' for number in range(100_000))
+    with deadline(20), pytest.raises(ValueError, match="an object names '99999' twice"):
+        read_json(f'{{{fields}, "99999": 1}}')

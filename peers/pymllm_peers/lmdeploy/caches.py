@@ -93,9 +93,9 @@ class LmdeployTrie(_Blocks, PrefixAdapter):
     """``BlockTrie``; a node is a block.
 
     lmdeploy keeps times in whole seconds, and of equally old leaves the one with the smaller address goes. So
-    that a program means the same each time, a second passes here before each use (docs/findings). Two keys of
-    a configuration are each for one program: ``also`` names capabilities that it does not promise, and with
-    ``bare_clock`` time is what it is.
+    that a program means the same each time, a second passes here before each use (peers/findings). Two keys
+    of a configuration are each for one program: ``also`` names capabilities that it does not promise, and
+    with ``bare_clock`` time is what it is.
     """
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(

@@ -100,7 +100,7 @@ class MinisglRadix(_Pages, PrefixAdapter):
     """``RadixPrefixCache`` under its ``CacheManager``. Its reset is not written: a new cache takes its place.
 
     With ``untold`` in its configuration nodes do not tell what they keep alive, so that a search goes on
-    behind what it finds at once (docs/findings). Three more keys are each for one program: ``also`` names
+    behind what it finds at once (peers/findings). Three more keys are each for one program: ``also`` names
     capabilities that it does not promise; with ``own_keys`` its caller overwrites a key once a call has
     returned; and with ``by_request`` an insert is the prefill of a request that goes on, as ``cache_req``
     has it, which frees duplicates itself.

@@ -27,7 +27,7 @@ from pymllm_peers.mllm.package import also_claimed, load_mllm
 from pymllm_peers.projects import MLLM
 
 _BEHIND: Config = {"whole_keys": True, "untold": "evictable_size"}
-"""Lets a search go on behind the two deviations that every tree has (docs/findings)."""
+"""Lets a search go on behind the two deviations that every tree has (peers/findings)."""
 
 
 class MllmCache(OwnPrefixCache):

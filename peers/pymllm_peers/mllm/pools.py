@@ -85,7 +85,7 @@ class MllmRows(MllmPool, Rows):
     """``ReqToTokenPool``. A row that is freed keeps its entries, so ``zeroed_rows`` is not claimed.
 
     It has no row for padding. With ``padded`` in its configuration a caller takes row 0 for that, so that a
-    search goes on behind what it finds at once (docs/findings).
+    search goes on behind what it finds at once (peers/findings).
     """
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (

@@ -45,7 +45,7 @@ def _compile(program: str) -> Path:
 
 
 class _RouterIndex(ProcessAdapter):
-    """An index in Go. A key of a configuration lets the caller avoid what is known of it (docs/findings).
+    """An index in Go. A key of a configuration lets the caller avoid what is known of it (peers/findings).
 
     With ``known_parents`` no worker stores below a block that it does not have.
     """

@@ -1,4 +1,4 @@
-"""The files of vectors/integrations as a maintainer copies them, over packages without their dependencies."""
+"""The files of peers/integrations as a maintainer copies them, over packages without their dependencies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def skip_without(project: str) -> None:
 
 def copy_integration(project: str, folder: Path) -> Path:
     """Lay a project's file, its list, the runner and the vectors side by side, as the page says."""
-    shutil.copytree(VECTORS / "integrations" / project, folder, dirs_exist_ok=True)
+    shutil.copytree(ROOT / "peers" / "integrations" / project, folder, dirs_exist_ok=True)
     shutil.copy(VECTORS / "runners" / "python" / "run_vectors.py", folder)
     shutil.copytree(VECTORS / "v1", folder / "v1")
     return folder / "test_cache_vectors.py"

@@ -41,7 +41,7 @@ KNOWN = {
     "aibrix-index": {"I1", "I2", "I3"},
     "llmd-index": {"I1", "I6"},
 }
-"""Laws with a page in docs/findings that a search without anything special breaks."""
+"""Laws with a page in peers/findings that a search without anything special breaks."""
 BEHIND = {"whole_keys", "matched_first", "padded", "untold"}
 """Keys of configurations with which a search goes on behind those."""
 AVOIDED = ("single_blocks", "known_parents", "own_contexts")
@@ -96,7 +96,7 @@ def test_nothing_is_broken_but_what_has_a_page(entry: AdapterEntry) -> None:
 
 @pytest.mark.parametrize("entry", [find_adapter("minisgl-radix")], ids=["minisgl-radix"])
 def test_a_row_goes_on_naming_pages_that_are_free(entry: AdapterEntry) -> None:
-    """What docs/findings says of the second of two requests with one prompt."""
+    """What peers/findings says of the second of two requests with one prompt."""
     adapter: Any = make_adapter(entry.name)
     manager = adapter.manager
     manager.page_table = torch.tensor([[0, 1, 0], [2, 3, 0]], dtype=torch.int32)
@@ -116,7 +116,7 @@ def test_a_row_goes_on_naming_pages_that_are_free(entry: AdapterEntry) -> None:
 
 @pytest.mark.parametrize("entry", [find_adapter("lmdeploy-trie")], ids=["lmdeploy-trie"])
 def test_uses_of_one_second_are_equally_old(entry: AdapterEntry) -> None:
-    """What docs/findings says of lmdeploy's times, and what the adapter lets pass instead."""
+    """What peers/findings says of lmdeploy's times, and what the adapter lets pass instead."""
     config = dict(load_adapter(entry).CONFIGURATIONS[0])
     for more, differ in ({"bare_clock": True}, False), ({}, True):
         adapter: Any = make_adapter(entry.name, {**config, **more})

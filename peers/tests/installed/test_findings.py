@@ -1,4 +1,4 @@
-"""Every finding of docs/findings is seen again by the command on its page."""
+"""Every finding of peers/findings is seen again by the command on its page."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from click.testing import CliRunner
 from pymllm.adapters.registry import find_adapter, make_adapter
 from pymllm.cli import main
 from pymllm.errors import AdapterError
-from pymllm.search.deviations import read_deviations
 
 ROOT = Path(__file__).parents[3]
-FOLDER = ROOT / "docs" / "findings"
-PAGES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
+PAGES = sorted((ROOT / "peers" / "findings").glob("*/*.md"))
 COMMANDS = [
-    (page.stem, command)
+    (page, command)
     for page in PAGES
     for command in re.findall(r"^pymllm (rerun .*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
 ]
 
 
-@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=lambda value: value.split()[-1])
+@pytest.mark.parametrize(
+    ("page", "command"), COMMANDS, ids=[f"{page.stem}-{command.split()[-1]}" for page, command in COMMANDS]
+)
 def test_the_command_of_a_page_shows_its_law_broken(
-    name: str, command: str, monkeypatch: pytest.MonkeyPatch
+    page: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends with 1, and names the law that the page names."""
     monkeypatch.chdir(ROOT)
-    law = re.search(r"^\| law \| (\w+):", (FOLDER / f"{name}.md").read_text(encoding="utf-8"), re.MULTILINE)
+    law = re.search(r"^\| law \| (\w+):", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert law is not None
     missing = find_adapter(command.split()[-1]).find_missing()
     if missing is not None:
@@ -43,11 +43,3 @@ def test_the_command_of_a_page_shows_its_law_broken(
     result = CliRunner().invoke(main, command.split(), catch_exceptions=False)
     assert result.exit_code == 1, result.output
     assert result.stdout.startswith(f"{law[1]}  VIOLATED by {command.split()[-1]}: ")
-
-
-def test_what_is_known_leads_to_a_page() -> None:
-    """And says whether it is a defect."""
-    for it in read_deviations(FOLDER / "known.toml"):
-        page = ROOT / it.link
-        assert page in PAGES, it
-        assert it.kind != "open", it

@@ -22,7 +22,7 @@ from tests.example_programs import build_c, build_python, build_rust, build_stri
 
 ENTRIES = tuple(entry for entry in ADAPTERS if entry.package == "sglang")
 KNOWN = {"sglang-token": {"X4"}, "sglang-paged": {"X4"}}
-"""Laws with a page in docs/findings that a search without anything special breaks."""
+"""Laws with a page in peers/findings that a search without anything special breaks."""
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,10 @@ from pymllm_peers import ADAPTERS
 ROOT = Path(__file__).parents[3]
 FILES = load_all(ROOT / "vectors" / "v1")
 KNOWN = {
-    "sglang-token": {"X4": "failed-alloc-merges"},
-    "mllm-radix": {"R4": "evictable-size-drifts"},
-    "mllm-rows": {"P1": "no-row-for-padding"},
-    "minisgl-radix": {"R3": "halves-share-their-slots"},
+    "sglang-token": {"X4": "sglang/failed-alloc-merges"},
+    "mllm-radix": {"R4": "mllm/evictable-size-drifts"},
+    "mllm-rows": {"P1": "mllm/no-row-for-padding"},
+    "minisgl-radix": {"R3": "minisgl/halves-share-their-slots"},
 }
 """Laws of vectors that fail, and the finding that says why, by adapter."""
 
@@ -41,4 +41,4 @@ def test_only_known_deviations_fail(entry: AdapterEntry) -> None:
             failed[vector.id] = (vector.law, played.why)
     known = KNOWN.get(entry.name, {})
     assert {law for law, _ in failed.values()} == set(known), failed
-    assert all((ROOT / "docs" / "findings" / f"{finding}.md").is_file() for finding in known.values())
+    assert all((ROOT / "peers" / "findings" / f"{finding}.md").is_file() for finding in known.values())

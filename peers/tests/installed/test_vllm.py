@@ -221,7 +221,7 @@ def test_a_fault_of_a_second_group_is_found(
 
 
 def test_a_block_that_is_told_to_go_stays_in_line() -> None:
-    """What docs/findings says: a blank block waits behind cached ones, which go first."""
+    """What peers/findings says: a blank block waits behind cached ones, which go first."""
     adapter = VllmFull("vllm-full", {**VllmFull.CONFIGURATIONS[0], "capacity": 2})
     pool = adapter.blocks
     first, second = pool.free_block_queue.get_all_free_blocks()

@@ -33,7 +33,8 @@ def judge_command(file: str, as_json: bool) -> int:
 
     FILE has a program as JSON lines, as `pymllm verify` writes it: a header, and operations with their
     outcomes. Neither the implementation nor its adapter is needed. If the last operation has no outcome,
-    because the recorded run was cut short, the operations before it are judged.
+    because the recorded run was cut short, the operations before it are judged. If FILE has several
+    programs, FILE#NAME is the one of that name.
 
     Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if the program tests no law.
     """

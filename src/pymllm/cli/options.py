@@ -31,7 +31,7 @@ from pymllm.cli.output import complain
 from pymllm.cli.store import refuse_unwritable
 from pymllm.errors import AdapterError, ConversationError, ProgramError, UsageError
 from pymllm.history.config_limits import check_config
-from pymllm.history.files import Config, Deviation, History, load_history
+from pymllm.history.files import Config, Deviation, History, load_histories, load_history
 from pymllm.oracle.laws import LAWS, Law, find_law
 from pymllm.text_file import cut, did_you_mean, read_json
 from pymllm.torch_extra import why_no_torch
@@ -396,7 +396,7 @@ def find_law_or_refuse(id: str) -> Law:
     except ValueError:
         nearest = did_you_mean(id.upper(), [law.id for law in LAWS], 3)
         raise click.UsageError(
-            f"no law {cut(id)!r}{nearest}; docs/laws.md lists all laws, pymllm verify --verbose "
+            f"no law {cut(id)!r}{nearest}; docs/specification has all laws, pymllm verify --verbose "
             "those of an adapter."
         ) from None
 
@@ -434,10 +434,23 @@ def adapter_of_file(file: str, named: str, given: str | None) -> str:
 
 def read_program(file: str) -> History:
     """Read a history; `click.UsageError` where the file cannot be read, `TraceError` where it is none."""
+    path, name = split_program(file)
     try:
-        return load_history(Path(file))
+        if not name:
+            return load_history(path)
+        histories = load_histories(path)
     except OSError as error:
-        raise click.UsageError(f"{file}: cannot be read: {error.strerror or error}") from None
+        raise click.UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if name not in histories:
+        nearest = did_you_mean(name, list(histories), 3)
+        raise click.UsageError(f"{path}: no program has the name {cut(repr(name))}{nearest}.")
+    return histories[name]
+
+
+def split_program(file: str) -> tuple[Path, str]:
+    """Return the path of ``FILE`` or ``FILE#NAME``, and the name; it is empty where the file has no other."""
+    path, mark, name = file.rpartition("#")
+    return (Path(path), name) if mark and name and not os.path.exists(file) else (Path(file), "")
 
 
 def read_program_for(file: str, adapter: str | None, command: str | None) -> tuple[History, str]:

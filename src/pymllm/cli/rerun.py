@@ -94,15 +94,17 @@ def rerun_command(
 ) -> int:
     """Run the operations of FILE again, judge every step, and compare with what was recorded.
 
-    FILE has a program as JSON lines, as `pymllm verify` writes it; outcomes may be missing. It names slots
-    and nodes by the step that returned them, so it runs on any adapter of its kind. A module or a command
-    that FILE names is never run: name it with --adapter or --command.
+    FILE has a program as JSON lines, as `pymllm verify` writes it; outcomes may be missing. If FILE has
+    several programs, FILE#NAME is the one of that name. A program names slots and nodes by the step that
+    returned them, so it runs on any adapter of its kind. A module or a command that FILE names is never run:
+    name it with --adapter or --command.
 
     Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if the result is unknown, because the
     adapter failed or made other choices than the program relies on.
     """
-    refuse_own_input("--record", record, file)
-    refuse_own_input("--picture", picture, file)
+    path, _ = options.split_program(file)
+    refuse_own_input("--record", record, path)
+    refuse_own_input("--picture", picture, path)
     refuse_run_or_program("--picture", picture)
     if picture is not None and picture.suffix.lower() != ".svg":
         raise click.UsageError(

@@ -1,4 +1,4 @@
-"""``pymllm schema``: the JSON schemas of what is printed and written, as docs/schemas has them."""
+"""``pymllm schema``: the JSON schemas of what is printed and written."""
 
 from __future__ import annotations
 

@@ -83,8 +83,9 @@ def shrink_command(
     drove the engine; these are then repeated and left out.
     """
     history, name = options.read_program_for(file, adapter, command)
-    target = output or _beside(Path(file))
-    refuse_own_input("--output", target, file)
+    path, _ = options.split_program(file)
+    target = output or _beside(path)
+    refuse_own_input("--output", target, path)
     wanted = tuple(options.find_law_or_refuse(law).id for law in laws)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.

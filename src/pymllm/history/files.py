@@ -7,7 +7,8 @@
     {"step": 2, "op": {"op": "match", "key": {"tokens": [7, 7]}}, "outcome": {...}}
 
 Step numbers only grow; gaps are allowed, so that dropping lines leaves every reference valid. A line
-without an outcome has not been run: a program is a history of such lines.
+without an outcome has not been run: a program is a history of such lines. A file may have several
+histories, one behind the other, each with a ``name`` in its header.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ class Header(Record, frozen=True):
     - ``deviations``: What it was known to do otherwise, and was not to be told of again.
     - ``specification``: The version in whose words it claims; empty before 2.1.
     - ``limits``: Operations that it cannot carry out in some form, each with the reason (X9).
+    - ``name``: Of the program, in a file of several.
     """
 
     adapter: str
@@ -131,6 +133,7 @@ class Header(Record, frozen=True):
     deviations: tuple[Deviation, ...] = ()
     specification: str = ""
     limits: dict[str, str] = msgspec.field(default_factory=dict)
+    name: str = ""
 
     def known(self, operation: Operation | None, violation: InvariantViolation) -> Deviation | None:
         """Return the deviation that a violation is, if it is one of those."""
@@ -184,21 +187,42 @@ def write_history(history: History, path: Path) -> None:
 
 def load_history(path: Path) -> History:
     """Read a history from a file; a `TraceError` says which line is wrong and why."""
-    return _read_numbered(read_lines(path), str(path))
+    return _read_only(read_lines(path), str(path))
+
+
+def load_histories(path: Path) -> dict[str, History]:
+    """Read all histories of a file, by the names in their headers; errors are those of `load_history`."""
+    found: dict[str, History] = {}
+    for history in _read_each(read_lines(path), str(path)):
+        name = history.header.name
+        if name in found:
+            raise TraceError(str(path), None, f"two programs have the name {cut(repr(name))}")
+        found[name] = history
+    return found
 
 
 def read_history(lines: Iterable[str], source: str) -> History:
     """Read a history from lines of JSON; ``source`` names them in a `TraceError`."""
-    return _read_numbered(enumerate(lines, 1), source)
+    return _read_only(enumerate(lines, 1), source)
 
 
-def _read_numbered(lines: Iterable[NumberedLine], source: str) -> History:
+def _read_only(lines: Iterable[NumberedLine], source: str) -> History:
+    first, *more = _read_each(lines, source)
+    if more:
+        names = ", ".join(it.header.name for it in (first, *more))
+        raise TraceError(source, None, f"has several programs; add # and the name of one: {cut(names, 200)}")
+    return first
+
+
+def _read_each(lines: Iterable[NumberedLine], source: str) -> Iterator[History]:
     history: History | None = None
     for number, line in lines:
         if not line.strip():
             continue
         try:
-            if history is None:
+            if history is None or _is_header(line):
+                if history is not None:
+                    yield history
                 history = History(_read_header(read_json(line)))
                 continue
             step, last = _read_step(line), history.steps[-1].number if history.steps else 0
@@ -209,7 +233,15 @@ def _read_numbered(lines: Iterable[NumberedLine], source: str) -> History:
             raise TraceError(source, number, str(error)) from None
     if history is None:
         raise TraceError(source, None, "empty; a history begins with its header")
-    return history
+    yield history
+
+
+def _is_header(line: str) -> bool:
+    """Tell whether a line begins a history; that of a step has no field ``format``."""
+    if FORMAT not in line:
+        return False
+    plain = read_json(line)
+    return isinstance(plain, Mapping) and "format" in plain
 
 
 def _read_header(plain: Any) -> Header:

@@ -1,6 +1,6 @@
 """Ours beside its peers, scenario by scenario: what ``tox -e bench-peers`` writes, and what it says.
 
-The fields are promised: docs/schemas/peers.schema.json has them. The version counts up when a field goes away
+The fields are promised: ``pymllm schema peers`` prints them. The version counts up when a field goes away
 or changes its meaning; a new field does not change it.
 
 Contestants are measured in interleaved rounds. Two runs, one after the other, compare two states of a machine

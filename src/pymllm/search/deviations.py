@@ -8,7 +8,7 @@ A table for each deviation, by its name::
     operation = "alloc"
     kind = "other contract"
     reason = "a failed allocation merges what was freed lazily"
-    link = "docs/findings/failed-alloc-merges.md"
+    link = "peers/findings/sglang/failed-alloc-merges.md"
     versions = "sglang>=0.5.15"
 
 `pymllm.history.files.Deviation` says what the fields mean.

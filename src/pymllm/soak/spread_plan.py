@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from pymllm.errors import TraceError, UsageError
 from pymllm.history.files import Config
 from pymllm.history.schema import schema_of
+from pymllm.soak.resuming import stays_inside
 from pymllm.text_file import read_json, read_text_file, write_text_file
 from pymllm.work.spread.shard_task import LEDGER, MOST, ShardTask
 
@@ -108,11 +109,15 @@ def write_plan(plan: ShardPlan, folder: Path) -> None:
 def read_plan(folder: Path) -> ShardPlan:
     """Read the file of a campaign that goes on.
 
-    `UsageError`: there is none. `TraceError`: it is none of this version.
+    `UsageError`: there is none, or something in the folder is a link that leads out of it. `TraceError`: it
+    is none of this version.
     """
     path = folder / FILE
     if not path.is_file():
         raise UsageError(f"{folder}: there is no {FILE} in it, so it was begun without --executor")
+    for entry in folder.iterdir():
+        if not stays_inside(entry, folder):
+            raise UsageError(f"{folder}: {entry.name} is a link to a place elsewhere; put that in its place")
     try:
         plain = read_json(read_text_file(path))
         if not isinstance(plain, dict):

@@ -107,7 +107,7 @@ def dump_vectors(header: VectorsHeader, vectors: Sequence[Vector]) -> str:
 def load_vectors(path: Path) -> tuple[VectorsHeader, tuple[Vector, ...]]:
     """Read a file of vectors; a `TraceError` says which line is wrong and why."""
     header: VectorsHeader | None = None
-    vectors: list[Vector] = []
+    vectors = dict[str, Vector]()
     for number, line in read_lines(path):
         if not line.strip():
             continue
@@ -117,14 +117,14 @@ def load_vectors(path: Path) -> tuple[VectorsHeader, tuple[Vector, ...]]:
                 continue
             vector = _read_vector(line)
             _check(vector, header)
-            if any(vector.id == other.id for other in vectors):
+            if vector.id in vectors:
                 raise ValueError(f"id {cut(repr(vector.id))} stands in two lines; each has its own")
-            vectors.append(vector)
+            vectors[vector.id] = vector
         except ValueError as error:
             raise TraceError(str(path), number, str(error)) from None
     if header is None:
         raise TraceError(str(path), None, "empty; a file of vectors begins with its header")
-    return header, tuple(vectors)
+    return header, tuple(vectors.values())
 
 
 def load_folder(folder: Path) -> Iterator[tuple[VectorsHeader, tuple[Vector, ...]]]:

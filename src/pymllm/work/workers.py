@@ -1,7 +1,7 @@
 """Carrying functions out over many items, in processes beside this one.
 
-Whatever is examined is loaded and runs in such a process, even a single job: there it may print, replace what
-it likes, or end the process, and whoever decides the verdict goes on, and knows. It owns nothing of its
+Whatever is examined is loaded and runs in such a process, even a single job: there it may print, hang, crash
+or end the process, and whoever decides the verdict goes on, and knows. It owns nothing of its
 starter but one connection: not its terminal, so that Ctrl-C is the starter's business, and not its standard
 output, where only results belong. Only somebody's own tests ask for no process at all, where a patch, a
 debugger and coverage are to see what happens.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import faulthandler
 import gc
-import io
 import itertools
 import os
 import pickle
@@ -38,15 +37,8 @@ _STUCK = 60.0  # Seconds until even that ends which lets nobody look.
 _PATIENCE = 5.0  # Seconds that a process has to end by itself.
 _GARBAGE = 20_000  # Objects more than before until a worker's collector looks: at 700 it took a twentieth.
 _KNOWN = ("builtins", "click", "pymllm", *sys.stdlib_module_names)
-"""Whose classes an answer may have: to read it imports no other module, for that would run its code."""
+"""Packages whose errors travel as they are: any other error's class may be missing where it is awaited."""
 _OF_OTHERS = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
-_MADE = {
-    *(("builtins", name) for name in ("Ellipsis", "NotImplemented", "bytearray", "complex", "frozenset")),
-    *(("builtins", name) for name in ("range", "set", "slice")),
-    *(("collections", name) for name in ("Counter", "OrderedDict", "defaultdict", "deque")),
-    *(("pathlib", name) for name in ("PosixPath", "PurePosixPath")),
-}
-"""What an answer may have of Python itself, beside errors: all else may do anything when it is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +82,6 @@ class Told:
     word: Any
 
 
-class _Reader(pickle.Unpickler):
-    """Reads what a process sends; imports nothing for it that is not of `_KNOWN` or here already.
-
-    So that no answer does anything by being read, it may have few things of Python itself.
-    """
-
-    def find_class(self, module: str, name: str) -> Any:
-        room = module.partition(".")[0]
-        if module not in sys.modules and room not in _KNOWN:
-            raise pickle.UnpicklingError(f"it has {module}.{name}, of a module that is not loaded here")
-        found = super().find_class(module, name)
-        is_error = isinstance(found, type) and issubclass(found, BaseException)
-        if room in sys.stdlib_module_names and not is_error and (module, name) not in _MADE:
-            raise pickle.UnpicklingError(f"it has {module}.{name}, which no answer may have")
-        return found
-
-
 class WorkerProcess:
     """A process beside this one, seen from here."""
 
@@ -130,7 +105,8 @@ class WorkerProcess:
         try:
             if not self.is_alive and not self.link.poll():
                 raise EOFError  # what it had started may still hold the other end
-            answer = _Reader(io.BytesIO(self.link.recv_bytes())).load()
+            with redirect_stdout(sys.stderr):  # a record may hold an adapter's own class, which is imported
+                answer = self.link.recv()
         except (EOFError, ConnectionError):
             status = self._end_dead()
             return Lost(_describe_death(status), is_killed=-status in _OF_OTHERS)
@@ -310,8 +286,7 @@ class Workers:
     """A number of processes that stay between two calls of `map`; with 0 jobs all is done in this process.
 
     Processes of our own and not an executor's. Measured with workers that die, are killed, hang in native
-    code, print, and answer with an object that runs code where it is read: joblib and loky 3.7 lose tasks of
-    others with a death. pebble 5.2 loses none, but it read that object here, where verdicts are decided, left
+    code, and print: joblib and loky 3.7 lose tasks of others with a death. pebble 5.2 loses none, but it left
     what was printed in the results, and neither has the program of a call that hangs nor takes a word before
     the answer. All that callers know is `map`; what spreads work over machines can stand behind it. A call of
     an adapter takes ``seconds`` at most. ``interruption`` ended the work early; ``hear`` takes what a

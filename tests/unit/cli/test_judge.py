@@ -55,6 +55,23 @@ def test_outcomes_that_break_no_law_end_with_0(good: Path) -> None:
     assert "outcomes" not in result.stdout
 
 
+def test_one_program_of_several_is_named_behind_the_file(good: Path, bad: Path) -> None:
+    """Which there are is said; a file whose own name has the mark is read as it is."""
+    both = good.with_name("both.jsonl")
+    for it in (good, bad):
+        history = load_history(it)
+        write_history(History(structs.replace(history.header, name=it.stem), history.steps), it)
+    both.write_text(good.read_text(encoding="utf-8") + bad.read_text(encoding="utf-8"), encoding="utf-8")
+    assert judge(f"{both}#good").exit_code == 0
+    assert judge(f"{both}#bad").stdout.startswith("P2  VIOLATED by rows: ")
+    refused("judge", both, words="several programs; add # and the name of one: good, bad")
+    refused("judge", f"{both}#goood", words="no program has the name 'goood' (did you mean good?)")
+    refused("judge", f"{good.with_name('no.jsonl')}#good", words="no.jsonl: cannot be read: No such file")
+    good.rename(good.with_name("a#bad"))
+    assert judge(str(good.with_name("a#bad"))).exit_code == 0
+    assert judge(f"{bad}#").exit_code == 2
+
+
 def test_a_wrong_outcome_ends_with_1(bad: Path) -> None:
     """P2: at the step that shows it; what came after is not looked at."""
     result = judge(str(bad))

@@ -196,12 +196,15 @@ def test_a_command_stands_for_an_adapter(file: str) -> None:
 
 def test_a_picture_is_drawn_on_request(tmp_path: Path) -> None:
     """What the program broke is in it; a file that is read, or has a program, is not written over."""
-    program = PROGRAMS / "R6-breaks.jsonl"
+    program = PROGRAMS / "prefixes.jsonl"
     kept = program.read_text(encoding="utf-8")
     picture = tmp_path / "picture.svg"
-    done = rerun(str(program), "--adapter", "faulty-locked-victims", "--picture", str(picture))
+    done = rerun(f"{program}#R6-breaks", "--adapter", "faulty-locked-victims", "--picture", str(picture))
     assert done.exit_code == 1
     assert "faulty-locked-victims violates R6" in picture.read_text(encoding="utf-8")
-    refused("rerun", program, "--picture", program, words="this is")
-    refused("rerun", program, "--picture", tmp_path / "p.png", words="p.png is no name of an SVG")
+    for option in ("--picture", "--record"):
+        refused("rerun", f"{program}#R6-breaks", option, program, words="this is")
+    refused(
+        "rerun", f"{program}#R6-breaks", "--picture", tmp_path / "p.png", words="p.png is no name of an SVG"
+    )
     assert program.read_text(encoding="utf-8") == kept

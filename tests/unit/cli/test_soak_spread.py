@@ -423,6 +423,20 @@ def test_a_folder_with_a_campaign_is_refused(tmp_path: Path) -> None:
     refused("soak", "--resume", tmp_path / "no", "--executor", ENGINE, words="there is no shards.json in it")
 
 
+@pytest.mark.parametrize("name", ["engine.log", "jobs", "measured.jsonl", "findings.json", "shards"])
+def test_a_campaign_that_goes_on_writes_through_no_link(name: str, tmp_path: Path) -> None:
+    """Its folder may be anybody's; what it would write there stays there."""
+    folder, mine = tmp_path / "c", tmp_path / "mine"
+    soak(*SHORT, "--executor", ENGINE, "--shards", "1", "--output", folder)
+    played = len(Engine.asked)
+    if (folder / name).exists():
+        (folder / name).rename(mine)
+    (folder / name).symlink_to(mine)
+    words = f"{name} is a link to a place elsewhere; put that in its place"
+    refused("soak", "--resume", folder, "--executor", ENGINE, words=words)
+    assert len(Engine.asked) == played
+
+
 PROGRESS = Progress(
     12, done=3, running=4, retried=2, amount=90_000, failures=1, workers=4, lost={7: "gone"}, trouble="x"
 )

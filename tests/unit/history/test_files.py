@@ -26,6 +26,7 @@ from pymllm.history.files import (
     Step,
     dump_history,
     history_schema,
+    load_histories,
     load_history,
     read_history,
     write_history,
@@ -78,6 +79,46 @@ def full_disk(size: int) -> Iterator[None]:
 def test_empty_lines_do_not_count() -> None:
     """A file may end in one, or be edited by hand."""
     assert read_history(["", LINES[0], " ", LINES[1]], "x").steps == STEPS[:1]
+
+
+def named(name: str) -> list[str]:
+    """Return the lines of a good history of some name."""
+    return list(dump_history(History(msgspec.structs.replace(HEADER, name=name), STEPS)))
+
+
+def test_a_file_may_have_several_histories_by_name(tmp_path: Path) -> None:
+    """Empty lines between them, or none; a file of one may leave the name out."""
+    path = tmp_path / "several.jsonl"
+    path.write_text("\n".join([*named("one"), "", *named("two"), *named("pymllm-history")]), encoding="utf-8")
+    found = load_histories(path)
+    assert list(found) == ["one", "two", "pymllm-history"]
+    assert all(it.header.name == name and it.steps == STEPS for name, it in found.items())
+    path.write_text("\n".join(LINES), encoding="utf-8")
+    assert list(load_histories(path)) == [""]
+
+
+def test_one_of_several_histories_must_be_named() -> None:
+    """A name stands for one of them, and what reads a single one says which there are."""
+    with pytest.raises(TraceError, match=r"^x: has several programs; add # and the name of one: one, two$"):
+        read_history([*named("one"), *named("two")], "x")
+
+
+def test_two_histories_of_a_name_are_refused(tmp_path: Path) -> None:
+    """X1: nobody would find the second."""
+    path = tmp_path / "several.jsonl"
+    path.write_text("\n".join([*named("one"), *named("one")]), encoding="utf-8")
+    with pytest.raises(TraceError, match="two programs have the name 'one'"):
+        load_histories(path)
+
+
+def test_a_step_may_have_the_name_of_the_format(tmp_path: Path) -> None:
+    """It is a line of its history all the same."""
+    line = json.dumps(
+        {"step": 9, "op": {"op": "match", "key": {"tokens": [7], "extra_key": "pymllm-history"}}}
+    )
+    assert [it.number for it in read_history([*LINES, line], "x").steps] == [1, 3, 4, 9]
+    with pytest.raises(TraceError, match="x:5: value is 'pymllm-history'; it must be an object"):
+        read_history([*LINES, '"pymllm-history"'], "x")
 
 
 def spoiled(line: int, **changes: object) -> list[str]:

@@ -9,21 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.history.files import History, Step, read_history
+from pymllm.history.files import History, Step, dump_history, load_histories
 from pymllm.history.operations import Alloc, Free, Span
 from pymllm.history.outcomes import Done, Inspected, Outcome, Slots
 from pymllm.report.picture import MOST_CELLS, MOST_LINES, MOST_STEPS, draw_program, picture_of
 
-PROGRAMS = sorted((Path(__file__).parents[3] / "docs" / "specification" / "programs").glob("*.jsonl"))
+FOLDER = Path(__file__).parents[3] / "docs" / "specification" / "programs"
+PROGRAMS = {name: it for path in sorted(FOLDER.iterdir()) for name, it in load_histories(path).items()}
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def read(path: Path) -> History:
-    return read_history(path.read_text(encoding="utf-8").splitlines(), path.name)
-
-
-def named(name: str) -> History:
-    return read(next(path for path in PROGRAMS if path.stem == name))
 
 
 def words_of(picture: str) -> list[str]:
@@ -40,7 +33,7 @@ def cells_of(picture: str, tone: str) -> list[str]:
 
 
 def slots(*steps: Step, pages: int = 4, adapter: str = "token-slots") -> History:
-    header = named("A1-keeps").header
+    header = PROGRAMS["A1-keeps"].header
     config = {**header.config, "page_size": 1, "pages": pages}
     return History(replace(header, config=config, adapter=adapter), list(steps))
 
@@ -52,19 +45,19 @@ def step(number: int) -> Step:
     return Step(number, Free((Span(number - 1, 0, 1),)), Outcome(Done()))
 
 
-@pytest.mark.parametrize("path", PROGRAMS, ids=[path.stem for path in PROGRAMS])
-def test_every_program_of_the_specification_can_be_drawn(path: Path) -> None:
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_of_the_specification_can_be_drawn(name: str) -> None:
     """One that breaks a law says which; X3 shows only in a second run."""
-    history = read(path)
+    history = PROGRAMS[name]
     words = words_of(draw_program(history))
-    law, _, how = path.stem.partition("-")
+    law, _, how = name.partition("-")
     assert any(f"violates {law}:" in line for line in words) is (how == "breaks" and law != "X3")
     assert {str(it.number) for it in history.steps} <= set(words)
 
 
 def test_owners_and_trees_are_those_of_each_step() -> None:
     """R6: allocated, cached, locked; then an eviction takes what is locked."""
-    picture = draw_program(named("R6-breaks"))
+    picture = draw_program(PROGRAMS["R6-breaks"])
     words = words_of(picture)
     assert cells_of(picture, "caller") == ["slot 1: in the caller's hands"]
     assert cells_of(picture, "cache") == ["slot 1: the cache's, at the end of [1]"]
@@ -88,13 +81,13 @@ def test_owners_and_trees_are_those_of_each_step() -> None:
 )
 def test_the_tree_after_a_violation_is_what_the_outcome_shows(name: str, after: list[str]) -> None:
     """The whole of it, the rest of what was freed, or plain words that nobody knows."""
-    words = words_of(draw_program(named(name)))
+    words = words_of(draw_program(PROGRAMS[name]))
     assert words[words.index(after[0]) :] == after
 
 
 def test_a_tree_that_makes_no_sense_is_drawn_all_the_same() -> None:
     """A file may be anybody's: one id for all nodes, or each below the one before, ends somewhere."""
-    history = named("R10-breaks")
+    history = PROGRAMS["R10-breaks"]
     last = history.steps[-1]
     assert last.outcome is not None
     assert isinstance(last.outcome.result, Inspected)
@@ -143,7 +136,7 @@ def test_a_program_that_was_not_run_has_no_picture() -> None:
 
 def test_a_card_of_the_page_has_the_picture_of_a_short_program() -> None:
     """What is no program, or too long a one, has none; the page is made all the same."""
-    lines = (PROGRAMS[0].parent / "R6-breaks.jsonl").read_text(encoding="utf-8").splitlines()
-    assert picture_of(lines) == draw_program(named("R6-breaks"))
+    lines = list(dump_history(PROGRAMS["R6-breaks"]))
+    assert picture_of(lines) == draw_program(PROGRAMS["R6-breaks"])
     assert picture_of([*lines, *[""] * MOST_LINES]) == ""
     assert picture_of(['{"format": "pymllm-history"}']) == picture_of([]) == ""

@@ -17,6 +17,7 @@ from pymllm.vectors.format import (
     load_vectors,
     make_id,
 )
+from pymllm.work.time_limit import deadline
 from tests.unit.vectors.runners import FOLDER
 
 HEADER = VectorsHeader("1.0.0", "slots", "2.1", "Apache-2.0")
@@ -86,6 +87,15 @@ def test_what_is_no_vector_is_refused(tmp_path: Path, lines: list[str], words: s
         load_vectors(path)
     assert words in str(error.value)
     assert str(path) in str(error.value)
+
+
+def test_many_vectors_are_read_in_time(tmp_path: Path) -> None:
+    """The time to look for an id that stands twice grows with the file, not with its square."""
+    line, path = line_of(), tmp_path / "slots.jsonl"
+    lines = [line.replace("slots-A3-1", f"slots-A3-{number:x}") for number in range(20_000)]
+    path.write_text("\n".join([FIRST, *lines]), encoding="utf-8")
+    with deadline(20):
+        assert len(load_vectors(path)[1]) == 20_000
 
 
 def test_the_vectors_are_small() -> None:

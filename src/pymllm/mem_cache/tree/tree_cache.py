@@ -75,21 +75,19 @@ class CallGuard:
     def let_reset_in(self) -> None:
         """Refuse a ``reset``, which asks itself, as any call, but where an interrupt has left `inside`.
 
-        Then no frame of any thread is in a call of this cache but the one that asks.
+        Then this thread is in no call of the cache but the one that asks. Another thread's reset is refused.
         """
-        if self.inside is not None and not self._is_amid_a_call(sys._getframe(1)):
+        if self.inside is not None and self._thread == get_ident() and not self._is_amid_a_call():
             self.inside, self.unsettled = None, True
         self.refuse("reset")
 
-    def _is_amid_a_call(self, asking: FrameType) -> bool:
-        for frame in sys._current_frames().values():
-            at: FrameType | None = frame
-            while at is not None:
-                if at is not asking and at.f_globals.get("__name__") in _CALLING:
-                    caller = at.f_locals.get("self")
-                    if getattr(caller, "_guard", None) is self:
-                        return True
-                at = at.f_back
+    def _is_amid_a_call(self) -> bool:
+        at: FrameType | None = sys._getframe(3)  # above the reset
+        while at is not None:
+            is_ours = at.f_globals.get("__name__") in _CALLING
+            if is_ours and getattr(at.f_locals.get("self"), "_guard", None) is self:
+                return True
+            at = at.f_back
         return False
 
     def refuse(self, call: str) -> None:

@@ -70,12 +70,12 @@ def who_has_leading_blocks_is_told(before: IndexModel, operation: FindBlocks, se
     - dynamo 1.6.1: one compressed radix tree for all workers (`lib/kv-router/src/indexer/radix_tree.rs`,
       `find_match_details`): the same. Events name blocks by the hashes of the sequence, searches go by
       those of the tokens. Workers that hash in different ways are told wrongly
-      ([finding](../findings/own-hashes-are-not-removed.md)).
+      ([finding](../../peers/findings/dynamo/own-hashes-are-not-removed.md)).
     - llm-d 7be76e1: a table of blocks, with the workers that have each, and a scorer that follows each worker
       to its first gap (`pkg/kvcache/kvblock_scorer.go`): the same. Searches went on behind a gap
       ([pull request 688](https://github.com/llm-d/llm-d-kv-cache/pull/688)).
     - aibrix e3e10f9: a table like that; blocks of one event stand side by side
-      ([finding](../findings/blocks-of-an-event-stand-side-by-side.md)).
+      ([finding](../../peers/findings/aibrix/blocks-of-an-event-stand-side-by-side.md)).
     - sglang, vLLM and Megatron Core have no such index. The first two send the events that one is made of.
     """
     workers = [worker for worker, _ in seen.result.workers]
@@ -139,7 +139,7 @@ def events_change_nothing_of_others(before: IndexModel, operation: object, seen:
     - An index of dynamo that many threads write to lost this between a split and a removal
       ([pull request 11169](https://github.com/ai-dynamo/dynamo/pull/11169)).
     - aibrix e3e10f9: one worker's removal takes the block from all
-      ([finding](../findings/a-removal-takes-the-block-from-all.md)).
+      ([finding](../../peers/findings/aibrix/a-removal-takes-the-block-from-all.md)).
     """
 
 
@@ -176,9 +176,9 @@ def nothing_is_stored_below_what_is_not_there(
     - dynamo 1.6.1: `ParentBlockNotFound` (`radix_tree.rs`, `apply_stored`), which its Python interface
       raises as `RuntimeError`: the same.
     - llm-d 7be76e1: nothing is stored below a parent that nobody has named; another worker's is enough
-      ([finding](../findings/another-workers-parent-is-enough.md)).
+      ([finding](../../peers/findings/llmd/another-workers-parent-is-enough.md)).
     - aibrix e3e10f9: it is put in front
-      ([finding](../findings/a-block-without-its-parent-is-put-in-front.md)).
+      ([finding](../../peers/findings/aibrix/a-block-without-its-parent-is-put-in-front.md)).
     """
 
 
@@ -267,11 +267,11 @@ def what_is_removed_is_not_found(before: IndexModel, operation: object, seen: Se
     -------
     - dynamo 1.6.1 forgets the rest of a compressed edge, and keeps what stands in other nodes while
       another worker has the removed block (`radix_tree.rs`, `apply_removed`, with a note of its authors on
-      that): within these bounds ([finding](../findings/cut-off-blocks-come-back-or-not.md)).
+      that): within these bounds ([finding](../../peers/findings/dynamo/cut-off-blocks-come-back-or-not.md)).
     - vLLM evicts the end of a chain first, but any block goes whose reference is the last one.
     - A search of llm-d went on behind what was missing
       ([pull request 688](https://github.com/llm-d/llm-d-kv-cache/pull/688)); one of aibrix does
-      ([finding](../findings/a-search-goes-on-behind-a-gap.md)).
+      ([finding](../../peers/findings/aibrix/a-search-goes-on-behind-a-gap.md)).
     """
 
 

@@ -7,6 +7,7 @@ once a minute at most.
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import threading
 import time
@@ -38,7 +39,8 @@ class SlurmExecutor(Executor):
     Parameters
     ----------
     folder
-        For what submitit and the jobs write; every node must see it under this name.
+        For what submitit and the jobs write; every node must see it under this name. Results are pickles, and
+        a campaign's folder may be somebody's: each executor takes a new folder in it, with nothing to read.
     cpus
         Processors of a job.
     partition
@@ -59,7 +61,9 @@ class SlurmExecutor(Executor):
             raise UsageError(
                 "--executor slurm: there is no srun here; type it on a machine that submits jobs to Slurm"
             )
-        self._submitit = submitit.AutoExecutor(folder=folder.absolute(), cluster=cluster)
+        self._submitit = submitit.AutoExecutor(
+            folder=folder.absolute() / secrets.token_hex(8), cluster=cluster
+        )
         self._submitit.update_parameters(
             name="pymllm-soak",
             timeout_min=_MINUTES,

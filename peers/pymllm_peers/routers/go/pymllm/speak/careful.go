@@ -1,6 +1,6 @@
 package speak
 
-// careful puts a caller before an index who avoids what is known of it (docs/findings), where its
+// careful puts a caller before an index who avoids what is known of it (peers/findings), where its
 // configuration says so: with known_parents a worker stores nothing below a block that it does not have, and
 // with single_blocks each event is about one block.
 func careful(index Index, config Config) Index {
