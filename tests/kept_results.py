@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,11 @@ import msgspec
 
 def results_in(path: Path) -> list[dict[str, Any]]:
     """Return the results that a file has, each as its line says it; a line that was not finished has none."""
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    finished = [line for line in lines if line.startswith(b'{"key": ') and line.endswith(b"\n")]
-    return [msgspec.json.decode(line) for line in finished]
+    return [*_results_of(path.read_bytes())] if path.exists() else []
+
+
+def _results_of(data: bytes) -> Iterator[dict[str, Any]]:
+    for line in data.splitlines(keepends=True):
+        if line.startswith(b'{"key": ') and line.endswith(b"\n"):
+            with suppress(msgspec.DecodeError):  # somebody went on behind it
+                yield msgspec.json.decode(line)

@@ -21,7 +21,7 @@ from pymllm.cli.shard_table import (
     search_shard,
     spread_searches,
 )
-from pymllm.cli.spread import SpreadOptions, goes_out
+from pymllm.cli.spread import read_spread_to
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import (
     deviation_table,
@@ -97,9 +97,6 @@ def compare_command(
     keep: Path | None,
     as_json: bool,
     progress: str,
-    executor: str | None,
-    shards: int | None,
-    retries: int | None,
     **chosen: Any,
 ) -> int:
     """Search several implementations from the same seed, and print which law holds for which of them.
@@ -116,14 +113,13 @@ def compare_command(
     if len(set(names)) < _FEWEST:
         got = f"{cut(names[0])} was named {len(names)} times" if len(names) > 1 else f"got {len(names)}"
         raise click.UsageError(f"give {_FEWEST} different implementations or more to compare; {got}.")
-    spread = SpreadOptions(executor, shards, retries)
-    is_spread = goes_out(spread, keep)
-    shard = None if is_spread else shard  # which may be of the environment
+    spread = read_spread_to(keep)
+    shard = None if spread is not None else shard  # which may be of the environment
     demand_file(shard, keep)
     if shard is not None:
         refuse_beside_shard(shard, "output", "store")
     plan = plan_search(names, **chosen)
-    if is_spread and keep is not None:
+    if spread is not None and keep is not None:
         spread_searches(spread, plan, keep, chosen["seed"], progress)
     kept = open_kept(keep, plan, chosen["seed"])
     if shard is not None and kept is not None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +18,7 @@ from pymllm.cli import options
 from pymllm.cli.faults_page import cells_of, kept_of, make_page
 from pymllm.cli.output import say
 from pymllm.cli.shard_table import complain_of_others
-from pymllm.cli.spread import SpreadOptions, goes_out, spread_tasks, work_options
+from pymllm.cli.spread import read_spread_to, spread_tasks, work_options
 from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.documents.faults import FaultsDocument
@@ -68,7 +68,6 @@ def faults_command(
     keep: Path | None,
     only_list: bool,
     progress: str,
-    **spread: Any,
 ) -> int:
     """Put known faults in place, one at a time, and search for each until it breaks a law.
 
@@ -80,12 +79,11 @@ def faults_command(
     Ends with 0 if every fault was caught by a law listed for it, with 1 if one was not, and with 2 for bad
     input. docs/verify.md explains the table.
     """
-    engine = SpreadOptions(**spread)
     if only_list:
         without = ("as_json", "store", "page", "keep", "executor")
         options.refuse_typed(without, "--list looks for no fault, so there is no result")
-    is_spread = goes_out(engine, keep)
-    shard = None if is_spread else shard  # which may be of the environment
+    spread = read_spread_to(keep)
+    shard = None if spread is not None else shard  # which may be of the environment
     refuse_own_input("--page", page, *([] if keep is None else [keep]))
     require_torch("pymllm faults")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
@@ -105,8 +103,8 @@ def faults_command(
     plan = HuntPlan((seed,))
     if full:
         plan = HuntPlan(tuple(range(seed, seed + _FULL_SEEDS)), shrinks=_SHRINKS)
-    if is_spread and keep is not None:
-        spread_tasks(engine, keep, source_of(chosen, plan), lambda: len(chosen), jobs, progress)
+    if spread is not None and keep is not None:
+        spread_tasks(spread, keep, source_of(chosen, plan), lambda: len(chosen), jobs, progress)
     with options.refusing():
         kept = None if keep is None else keep_results(keep)
     complain_of_others(kept)

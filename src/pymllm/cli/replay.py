@@ -16,7 +16,7 @@ from pymllm.cli.reading import READING, read_policies, trace_options
 from pymllm.cli.replay_table import make_curves, make_text
 from pymllm.cli.shard_table import complain_of_others, demand_file
 from pymllm.cli.shard_table import make_text as make_shard_text
-from pymllm.cli.spread import SpreadOptions, goes_out, spread_tasks, work_options
+from pymllm.cli.spread import read_spread_to, spread_tasks, work_options
 from pymllm.cli.store import keep_run, refuse_own_input
 from pymllm.cli.tables import progress_bar, tell
 from pymllm.errors import UsageError
@@ -155,9 +155,6 @@ def replay_command(
     as_json: bool,
     store: Path | None,
     progress: str,
-    executor: str | None,
-    shards: int | None,
-    retries: int | None,
     **chosen: Any,
 ) -> int:
     """Replay requests through a cache and its pools; print hit rates, evictions, memory and times.
@@ -187,11 +184,10 @@ def replay_command(
         options.refuse_typed(_ENGINE_ONLY, "--mode serial has no engine")
     if plans[0].is_named:
         options.refuse_typed(READING, "a named workload is no trace")
-    spread = SpreadOptions(executor, shards, retries)
-    is_spread = goes_out(spread, keep)
-    if is_spread and plans[0].workload == "-":
+    spread = read_spread_to(keep)
+    if spread is not None and plans[0].workload == "-":
         raise click.UsageError("--executor: a shard has no standard input; write the trace into a file.")
-    shard = None if is_spread else shard  # which may be of the environment
+    shard = None if spread is not None else shard  # which may be of the environment
     demand_file(shard, keep)
     if shard is not None:
         options.refuse_typed(("store",), "a shard has a part of the results only")
@@ -207,7 +203,7 @@ def replay_command(
             from pymllm.replay.replays import settle
 
         plans = [settle(plan) for plan in plans]  # before a file is made
-        if is_spread and keep is not None:
+        if spread is not None and keep is not None:
             spread_tasks(spread, keep, source_of(plans), lambda: count_cells(plans), jobs, progress)
         kept = None if keep is None else keep_replays(keep)
         complain_of_others(kept)

@@ -19,7 +19,7 @@ from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
 from pymllm.cli.output import complain
 from pymllm.cli.soak_options import LEDGER, SoakOptions
 from pymllm.cli.soak_spread import spread_campaign
-from pymllm.cli.spread import SpreadOptions, work_options
+from pymllm.cli.spread import read_spread, work_options
 from pymllm.cli.store import keep_run, refuse_run_or_program, save_text
 from pymllm.cli.tables import progress_bar, tell
 from pymllm.torch_extra import require_torch
@@ -151,9 +151,6 @@ def soak_command(
     commands: tuple[str, ...],
     cabinets: tuple[str, ...],
     faults: tuple[str, ...],
-    executor: str | None,
-    shards: int | None,
-    retries: int | None,
     **chosen: Any,
 ) -> int | None:
     """Run long random programs for hours, while pools fill, age and drain; judge every operation.
@@ -173,8 +170,8 @@ def soak_command(
     """
     if context.invoked_subcommand is not None:
         return None
-    spread = SpreadOptions(executor, shards, retries)
-    is_spread = spread.check("run", "cabinets", "faults")
+    spread = read_spread("run", "cabinets", "faults")
+    is_spread = spread is not None
     chosen["adapters"] = options.names_of(chosen["adapters"], commands)
     if chosen["resume"] is not None:
         options.refuse_typed(_OF_A_CAMPAIGN, "--resume takes it from the ledger")
@@ -195,7 +192,7 @@ def soak_command(
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     if cabinets or faults:
         return _look_for_faults(plan, cabinets, faults, as_json, store, progress)
-    report = spread_campaign(plan, spread, progress) if is_spread else _play(plan, progress)
+    report = spread_campaign(plan, spread, progress) if spread is not None else _play(plan, progress)
     _tell_of_corpus(plan.corpus, report)
     if report.interruption is not None and not is_spread:
         complain(f"continue with: {_resuming(report)}")

@@ -42,7 +42,6 @@ def spread_campaign(asked: SoakOptions, spread: SpreadOptions, progress: str) ->
     """Play a campaign on an engine, and merge what came back."""
     from pymllm.work.spread.engines import open_engine
 
-    assert spread.executor is not None  # as checked
     begun = monotonic()
     asked = replace(asked, jobs=jobs_of_shard(asked.jobs))
     with options.refusing(), options.refusing_unreadable():

@@ -47,6 +47,14 @@ _OF_RESULTS = {
 """Options of sharing, and of telling the result: a shard is given the others as they were typed."""
 
 
+_SPREAD = "pymllm.spread"
+"""Under this name it has the values of the three options for an executor."""
+
+
+def _note(context: click.Context, param: click.Parameter, value: Any) -> None:
+    context.meta.setdefault(_SPREAD, {})[param.name] = value
+
+
 class _ExecutorOption(click.Option):
     def handle_parse_result(
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
@@ -64,6 +72,8 @@ def work_options(*, keeps: bool) -> Callable[[Any], Any]:
         click.option(
             "--executor",
             cls=_ExecutorOption,
+            callback=_note,
+            expose_value=False,
             metavar="ENGINE",
             help="Do the work in shards on many machines: ray[:ADDRESS], dask:ADDRESS, slurm[:PARTITION], or "
             "module:factory, which makes a concurrent.futures.Executor. --jobs (default: 1) are processors "
@@ -72,12 +82,16 @@ def work_options(*, keeps: bool) -> Callable[[Any], Any]:
         click.option(
             "--shards",
             type=options.whole(1, MOST),
+            callback=_note,
+            expose_value=False,
             show_default="a few for each worker",
             help="With --executor: number of shards.",
         ),
         click.option(
             "--retries",
             type=options.whole(0, 100),
+            callback=_note,
+            expose_value=False,
             show_default="3",
             help="With --executor: how often a shard is tried again that was lost with its worker.",
         ),
@@ -96,33 +110,34 @@ def work_options(*, keeps: bool) -> Callable[[Any], Any]:
 class SpreadOptions:
     """The options of `work_options` for an executor, as given."""
 
-    executor: str | None
+    executor: str
     shards: int | None
     retries: int | None
 
-    def check(self, *alone: str) -> bool:
-        """Refuse what does not fit together; return whether shards go to an executor.
 
-        ``alone`` are parameters of what one process does.
-        """
-        if self.executor is None:
-            options.refuse_typed(("shards", "retries"), "this is for --executor, which is not given")
-            return False
-        options.refuse_typed(alone, "this is for one process, not --executor")
-        why = "a shard plays alone, and --executor makes the shards itself"
-        options.refuse_typed(("shard",), f"{why}; leave one of them out", way="")
-        return True
+def read_spread(*alone: str) -> SpreadOptions | None:
+    """Return what the current command says of an executor, if it names one, or refuse what does not fit.
+
+    ``alone`` are parameters of what one process does.
+    """
+    given = click.get_current_context().meta[_SPREAD]
+    if given["executor"] is None:
+        options.refuse_typed(("shards", "retries"), "this is for --executor, which is not given")
+        return None
+    options.refuse_typed(alone, "this is for one process, not --executor")
+    why = "a shard plays alone, and --executor makes the shards itself"
+    options.refuse_typed(("shard",), f"{why}; leave one of them out", way="")
+    return SpreadOptions(**given)
 
 
-def goes_out(spread: SpreadOptions, keep: Path | None, *alone: str) -> bool:
-    """Tell whether tasks go to an executor, whose results are kept then; ``alone`` as of `check`."""
-    if not spread.check(*alone):
-        return False
-    if keep is None:
+def read_spread_to(keep: Path | None, *alone: str) -> SpreadOptions | None:
+    """Return as `read_spread`; without a file for what comes back, an executor is refused."""
+    spread = read_spread(*alone)
+    if spread is not None and keep is None:
         raise click.UsageError(
             f"--executor {spread.executor}: results are kept as they come back; give --keep FILE."
         )
-    return True
+    return spread
 
 
 def count_shards(engine: Engine, most: int) -> int:
@@ -155,7 +170,6 @@ def spread_tasks(
     from pymllm.work.spread.kept_shards import KeptShards
     from pymllm.work.spread.spread import Progress
 
-    assert asked.executor is not None  # as checked
     context = click.get_current_context()
     path = context.meta.get(options.KNOWN_FILE)
     jobs = jobs_of_shard(jobs)

@@ -28,7 +28,7 @@ from pymllm.cli.shard_table import (
     search_shard,
     spread_searches,
 )
-from pymllm.cli.spread import SpreadOptions, goes_out, work_options
+from pymllm.cli.spread import read_spread_to, work_options
 from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.cli.tables import (
     deviation_lines,
@@ -208,9 +208,6 @@ def verify_command(
     faults: tuple[str, ...],
     adapters: tuple[str, ...],
     begun: Path | None,
-    executor: str | None,
-    shards: int | None,
-    retries: int | None,
     **chosen: Any,
 ) -> int:
     """Search implementations for programs that break a law.
@@ -243,9 +240,8 @@ def verify_command(
             *("output", "junit", "strict", "verbose", "deviations", "begun", "release", "shard", "keep")
         )
         require_torch("pymllm verify --cabinet")
-    spread = SpreadOptions(executor, shards, retries)
-    is_spread = goes_out(spread, keep, "cabinets", "faults")
-    shard = None if is_spread else shard  # which may be of the environment
+    spread = read_spread_to(keep, "cabinets", "faults")
+    shard = None if spread is not None else shard  # which may be of the environment
     if shard is not None:
         if cabinets or faults:  # PYMLLM_SHARD is set
             raise click.UsageError(f"{shard.asked}: pymllm faults --shard looks for a part of the faults.")
@@ -261,7 +257,7 @@ def verify_command(
         planted = choose_faults(faults, cabinets, names)
         hunt, hunter = HuntPlan((plan.seed,), shrinks=plan.profile.shrinks), partial(hunt_by_verify, plan)
         return look_and_tell(planted, hunt, plan.jobs, progress, as_json, store, hunter=hunter)
-    if is_spread and keep is not None:
+    if spread is not None and keep is not None:
         spread_searches(spread, plan, keep, chosen["seed"], progress)
     kept = open_kept(keep, plan, chosen["seed"])
     if shard is not None and kept is not None:
