@@ -1,7 +1,7 @@
 """``python -m benchmarks.engine_overhead``: what Ray, Dask and a pool add to a campaign in shards.
 
 One campaign, cut into shards of equal weight, is played again and again: by bare processes, of which each
-plays one shard after the other (``pymllm soak --shard I/N``, and at the end ``pymllm soak merge``), and by
+plays one shard after the other (``pymllm soak --shard I/N``, and at the end ``pymllm merge``), and by
 ``pymllm soak --executor``, which does the same on an engine. Rounds go through the engines forwards and
 backwards, and the best of them counts: least wall-clock and least processor time. Every merged ledger must
 have the same bytes.
@@ -113,8 +113,8 @@ def measure_round(engine: str, asked: Asked, folder: Path) -> tuple[Round, bytes
             if address is None:
                 _play_bare(asked, folder, meter)
             else:
-                output = ("--output", str(folder / "merged"), "--shards", str(asked.shards))
-                _run(meter, "soak", *asked.words, "--executor", address, *output)
+                output = ("--output", str(folder / "merged"))
+                _run(meter, "soak", *asked.words, "--executor", f"{address},shards={asked.shards}", *output)
             wall, cpu, shard_cpu = clock.lap()
         end_wall, end_cpu, _ = clock.lap()
     taken = wall, cpu, shard_cpu, start_wall, start_cpu, end_wall, end_cpu
@@ -174,7 +174,7 @@ def _play_bare(asked: Asked, folder: Path, meter: ProcessMeter) -> None:
 
     with ThreadPoolExecutor(asked.workers) as lanes:
         list(lanes.map(play, range(1, asked.shards + 1)))
-    _run(meter, "soak", "merge", *map(str, places), "--output", str(folder / "merged"), "--shrink", "1")
+    _run(meter, "merge", *map(str, places), "--output", str(folder / "merged"), "--shrink", "1")
 
 
 def _run(meter: ProcessMeter, *words: str) -> str:

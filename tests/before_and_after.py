@@ -43,16 +43,16 @@ def played(tree: Path) -> Iterator[str]:
     unit = tree / "tests" / "unit"
     found = unit / "report" / "written_by_1" / "found"
     program = found / "faulty-row-zero-P1-5.jsonl"
-    yield from ("adapters", "adapters --json", "goals", "goals --json", "faults --list")
+    yield from ("adapters", "adapters --json", "goals", "goals --json", "faults list")
     for name in SEARCHED:
         yield f"verify --adapter {name} --seed 3 --examples 4 --jobs 1 --json"
     yield "verify --adapter faulty-row-zero --seed 3 --examples 4 --jobs 1"
     yield "compare radix chunk --seed 3 --examples 3 --jobs 1 --json"
     yield "soak --adapter radix --operations 3000 --seed 5 --jobs 1 --longest 800 --json"
     yield "soak --operations 6000 --seed 6 --jobs 1 --longest 500 --json"
-    yield "faults --seed 1 --jobs 1 --json"
+    yield "faults hunt --seed 1 --jobs 1 --json"
     yield "replay chat --cache radix --cache chunk --requests 40 --json"
-    yield "replay chat --mode serial --requests 40 --json"
+    yield "replay-serial chat --requests 40 --json"
     yield "curve chat --requests 60 --json"
     yield "vectors run --adapter radix --json"
     yield "vectors faults --claims pool,extra_key,exact_lru --json"
@@ -62,7 +62,7 @@ def played(tree: Path) -> Iterator[str]:
     for verb in ("judge", "rerun --adapter rows", "shrink"):
         yield f"{verb} {program}"
         yield f"{verb} {program} --json"
-    yield f"soak merge {found / 'campaign'} --json"
+    yield f"merge {found / 'campaign'} --json"
 
 
 def write_down(tree: Path, folder: Path) -> None:

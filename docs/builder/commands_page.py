@@ -11,6 +11,7 @@ import click
 from sources import ROOT
 
 from pymllm.cli import main
+from pymllm.cli.old_spellings import OLD_SPELLINGS
 
 __all__ = ["make_commands_page"]
 
@@ -22,6 +23,11 @@ commands:
 
 {statuses}
 
+What was a mode or a group of options is a verb or a setting now. In this release, an old spelling is answered
+with the new one:
+
+{old}
+
 """
 
 
@@ -29,7 +35,7 @@ def make_commands_page() -> str:
     """Return the page: a section for each command, and one for each command of a command."""
     context = click.Context(main, info_name="pymllm")
     parts = [_section(command, context) for command in _commands_of(main, context)]
-    return _HEAD.format(statuses=_statuses()) + "\n".join(parts)
+    return _HEAD.format(statuses=_statuses(), old=_old_spellings()) + "\n".join(parts)
 
 
 def _commands_of(group: click.Group, context: click.Context) -> Iterator[click.Command]:
@@ -91,6 +97,15 @@ def _inline(text: str) -> str:
 def _escaped(text: str) -> str:
     plain = re.sub(r"([*_\[\]])", r"\\\1", html.escape(text, quote=False))
     return re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", plain)
+
+
+def _old_spellings() -> str:
+    """Return the table of old spellings, those with the same new one together."""
+    rows: dict[str, list[str]] = {}
+    for old, new in OLD_SPELLINGS:
+        rows.setdefault(new, []).append(f"`{old}`")
+    lines = [f"| {', '.join(olds)} | `{new}` |" for new, olds in rows.items()]
+    return "\n".join(["| before | now |", "| --- | --- |", *lines])
 
 
 def _statuses() -> str:

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT / "src") not in sys.path:
     sys.path.insert(0, str(ROOT / "src"))  # also where the package is not installed
 
-from pymllm.cli.faults_page import print_anew  # noqa: E402
+from pymllm.cli.search.faults_page import print_anew  # noqa: E402
 
 if __name__ == "__main__":
     page = ROOT / "docs" / "faults.md"

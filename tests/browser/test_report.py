@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pymllm(folder, "verify", "--adapter", "rows", "--adapter", "faulty-dirty-rows", "--examples", "40", *kept)
     for adapter, release in (("faulty-guests", "router==1.0"), ("index-dict", "router==1.1")):
         pymllm(folder, "verify", "--adapter", adapter, "--examples", "40", "--release", release, *kept)
-    pymllm(folder, "faults", "faulty-slot-zero", "faulty-dirty-rows", *kept)
+    pymllm(folder, "faults", "hunt", "faulty-slot-zero", "faulty-dirty-rows", *kept)
     pymllm(folder, "soak", "--adapter", "rows", "--operations", "2000", "--seed", "1", *kept)
     for capacity in ("2k", "4k"):
         pymllm(folder, "replay", "chat", "--requests", "20", "--capacity", capacity, "--store", "store")

@@ -66,7 +66,7 @@ def single(folder: Path, played: Sequence[str]) -> bytes:
 
 def merged(folder: Path, parts: Sequence[Path]) -> bytes:
     """Merge what was played, and return the ledger."""
-    type_in(folder, "soak", "merge", *parts, "--output", folder / "merged")
+    type_in(folder, "merge", *parts, "--output", folder / "merged")
     return (folder / "merged" / "ledger.jsonl").read_bytes()
 
 

@@ -53,7 +53,7 @@ def lose_and_end(
     def is_worker(process: psutil.Process) -> bool:
         return process.pid in [nanny.pid for nanny in cluster.workers.values()]
 
-    engine = ("--executor", f"dask:{cluster.scheduler_address}", "--shards", shards)
+    engine = ("--executor", f"dask:{cluster.scheduler_address},shards={shards}")
     with Campaign(folder, *played, *engine) as campaign:
         for _ in range(lost):
             campaign.lose(is_worker)

@@ -12,7 +12,7 @@ from tests.engines.campaigns import LOST, PLAYED, SHARDS, Campaign, is_below, ta
 @pytest.mark.slow
 def test_a_pool_that_breaks_three_times_costs_attempts_and_no_verdict(tmp_path: Path, whole: bytes) -> None:
     """The shard beside the one that is killed loses its worker, too, and both go on in another pool."""
-    engine = ("--executor", "tests.engines.local_engines:processes", "--shards", SHARDS)
+    engine = ("--executor", f"tests.engines.local_engines:processes,shards={SHARDS}")
     with Campaign(tmp_path, *PLAYED, *engine) as campaign:
         for _ in range(LOST):
             campaign.lose(lambda worker: is_below(worker, campaign.process.pid))

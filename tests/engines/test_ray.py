@@ -80,7 +80,7 @@ def test_nodes_that_are_killed_cost_retries_and_no_verdict(
     cluster: Any, tmp_path: Path, whole: bytes
 ) -> None:
     """Two whole nodes and a worker, with a shard of nine each; a new node comes for each that is gone."""
-    engine = ("--executor", f"ray:{cluster.address}", "--shards", SHARDS)
+    engine = ("--executor", f"ray:{cluster.address},shards={SHARDS}")
     with Campaign(tmp_path, *PLAYED, *engine) as campaign:
         for is_whole in (True, False, True):
             node = next(it for it in cluster.list_all_nodes() if not it.head)
@@ -109,13 +109,13 @@ def kill_node(raylet: psutil.Process) -> None:
 def test_what_is_cancelled_ends_on_every_node(cluster: Any, tmp_path: Path, whole_short: bytes) -> None:
     """Ctrl-C: shards that are played end, and the campaign goes on later."""
     engine = ("--executor", f"ray:{cluster.address}")
-    with Campaign(tmp_path, *SHORT, *engine, "--shards", 3) as campaign:
+    with Campaign(tmp_path, *SHORT, engine[0], f"{engine[1]},shards=3") as campaign:
         _, shard, _ = campaign.wait_for_play(lambda worker: True)
         campaign.process.send_signal(signal.SIGINT)
         status, output, errors = campaign.end()
         assert status == 130, output + errors
         assert psutil.wait_procs([shard], timeout=20)[1] == []
-    again = f"pymllm soak --resume {campaign.folder} {' '.join(engine)}"
+    again = f"pymllm resume {campaign.folder} {' '.join(engine)}"
     assert f"continue with: {again}" in errors
     with Campaign(tmp_path, words=again.split()[1:]) as resumed:
         resumed.end_well(whole_short)

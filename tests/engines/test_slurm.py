@@ -17,7 +17,7 @@ pytest.importorskip("submitit", reason="needs submitit; tox -e engines has it")
 @pytest.mark.slow
 def test_jobs_that_are_killed_cost_retries_and_no_verdict(tmp_path: Path, whole: bytes) -> None:
     """Three of nine; each goes on in another job."""
-    engine = ("--executor", "tests.engines.local_engines:jobs", "--shards", SHARDS)
+    engine = ("--executor", f"tests.engines.local_engines:jobs,shards={SHARDS}")
     with Campaign(tmp_path, *PLAYED, *engine) as campaign:
         for _ in range(LOST):
             campaign.lose(is_a_job)

@@ -1,6 +1,6 @@
 """How small the first failures of the cabinet's faults become: ``python tests/meta/shrunk.py [ID]...``.
 
-Each fault is put in place and looked for from one seed, without Hypothesis, as `pymllm faults` does. The
+Each fault is put in place and looked for from one seed, without Hypothesis, as `pymllm faults hunt` does. The
 first program that breaks a law is made smaller, for a minute at most.
 """
 

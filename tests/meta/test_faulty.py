@@ -20,8 +20,8 @@ NAMES = [entry.name for entry in FAULTY]
 
 each_faulty = pytest.mark.parametrize("name", NAMES)
 
-# A search takes seconds. `pymllm faults`, which is in the gate, looks for all of them. A third is looked for
-# here, too, for small programs and for what sound classes make of them, and the rest with -m slow.
+# A search takes seconds. `pymllm faults hunt`, which is in the gate, looks for all of them. A third is looked
+# for here, too, for small programs and for what sound classes make of them, and the rest with -m slow.
 each_searched = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if at % 3 else []) for at, name in enumerate(NAMES)]
 )

@@ -144,7 +144,7 @@ def test_a_program_that_ends_its_process_is_one_line(
         ("soak", "--adapter", "evil:Rows", "--jobs", "1", "--operations", "10"),
         ("rerun", "a.jsonl", "--adapter", "evil:Rows"),
         ("shrink", "a.jsonl", "--adapter", "evil:Rows"),
-        ("faults", "--cabinet", "evil:TABLE"),
+        ("faults", "hunt", "--cabinet", "evil:TABLE"),
     ],
     ids=lambda arguments: arguments[0],
 )

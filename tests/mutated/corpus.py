@@ -84,11 +84,11 @@ def make_cases(folder: Path) -> list[Case]:
     ledgers, traces = [_ledger(folder)], [_trace()]
     documents = _documents()
     talk = _write_talk(folder / "talk.jsonl")
-    rerun, checked = _conversation(folder, f"rerun {talk}"), _conversation(folder, "verify --check-protocol")
+    rerun, checked = _conversation(folder, f"rerun {talk}"), _conversation(folder, "check-protocol")
     stores, kept, searched = _stores(folder), [_kept(folder)], [_searched(folder)]
     configs = [b'{"page_size": 1, "window": null, "pool": "token", "slots": 24, "swa_slots": 0}']
     judged, nothing = (0, 1, 3), (0,)
-    merge = ("soak", "merge", str(folder / "soaked"))
+    merge = ("merge", str(folder / "soaked"))
     found, rare = _merged(folder)
     return [
         Case("judge", histories, "it.jsonl", ("judge", "it.jsonl"), judged, 22),
@@ -115,32 +115,32 @@ def make_cases(folder: Path) -> list[Case]:
             8,
         ),
         Case(
-            "verify --check-protocol",
+            "check-protocol",
             [checked],
             "said.jsonl",
-            ("verify", "--command", teller, "--check-protocol", "--timeout", "3"),
+            ("check-protocol", teller, "--timeout", "3"),
             (0, 3),
             3,
         ),
         Case(
-            "soak --resume",
+            "resume",
             ledgers,
             "it/ledger.jsonl",
-            ("soak", "--resume", "it", "--minutes", "0", "--jobs", "1"),
+            ("resume", "it", "--minutes", "0", "--jobs", "1"),
             judged,
             5,
         ),
         Case(
-            "soak --resume --executor",
+            "resume --executor",
             [_plan(folder)],
             "it/shards.json",
-            ("soak", "--resume", "it", "--executor", f"{__name__}:interrupted", "--progress", "off"),
+            ("resume", "it", "--executor", f"{__name__}:interrupted", "--progress", "off"),
             (130,),
             3,
         ),
-        Case("soak merge", ledgers, "it/ledger.jsonl", ("soak", "merge", "it"), judged, 4),
-        Case("soak merge --baseline", found, "it.json", (*merge, "--baseline", "it.json"), judged, 2),
-        Case("soak merge --corpus", rare, "it/corpus.jsonl", (*merge, "--corpus", "it"), judged, 2),
+        Case("merge", ledgers, "it/ledger.jsonl", ("merge", "it"), judged, 4),
+        Case("merge --baseline", found, "it.json", (*merge, "--baseline", "it.json"), judged, 2),
+        Case("merge --corpus", rare, "it/corpus.jsonl", (*merge, "--corpus", "it"), judged, 2),
         Case(
             "report of a ledger",
             ledgers,
@@ -202,7 +202,9 @@ def make_cases(folder: Path) -> list[Case]:
             judged,
             3,
         ),
-        Case("faults --keep", kept, "it.jsonl", ("faults", "B01", "--keep", "it.jsonl"), (130,), 3),
+        Case(
+            "faults hunt --keep", kept, "it.jsonl", ("faults", "hunt", "B01", "--keep", "it.jsonl"), (130,), 3
+        ),
         Case("verify --keep", searched, "it.jsonl", _VERIFY_KEPT, (1, 130), 5),
         Case("replay --keep", [_kept_replay(folder)], "it.jsonl", (*_KEPT, "--keep", "it.jsonl"), (0, 1), 3),
         Case(
@@ -226,13 +228,13 @@ def _cases_of_traces() -> Iterator[Case]:
     sizes = ("--capacity", "8k", "--page-size", "16")
     for verb, files, words, weight in (
         ("replay of other formats", small, ("replay", "it.jsonl", *sizes), 4),
-        ("replay --mode serial", small, ("replay", "it.jsonl", "--mode", "serial", *sizes), 2),
+        ("replay-serial", small, ("replay-serial", "it.jsonl", *sizes), 2),
         ("trace inspect", small, inspect, 6),
         ("trace inspect --json", small, (*inspect, "--json"), 3),
         (
             "trace inspect of text",
             text,
-            (*inspect, "--tokenizer", "tests.unit.traces.trace_words:encode"),
+            (*inspect, "--format", "text,tokenizer=tests.unit.traces.trace_words:encode"),
             2,
         ),
         ("trace convert", small, ("trace", "convert", *write, "--to", "bailian"), 3),
@@ -291,7 +293,7 @@ def _merged(folder: Path) -> tuple[list[bytes], list[bytes]]:
     """Return what a merge writes: what was found, and a corpus."""
     for words in (
         "soak --adapter faulty-dirty-rows --operations 600 --longest 200 --seed 7 --jobs 1 --output wrong",
-        "soak merge soaked wrong --output merged --corpus rare",
+        "merge soaked wrong --output merged --corpus rare",
     ):
         assert run(words.split(), folder).status in (0, 1)
     found, rare = folder / "merged" / "findings.json", folder / "rare" / "corpus.jsonl"
@@ -341,7 +343,7 @@ def _searched(folder: Path) -> bytes:
     return kept.path.read_bytes()
 
 
-_KEPT = ("replay", "adversarial", "--requests", "4", "--mode", "serial")
+_KEPT = ("replay-serial", "adversarial", "--requests", "4")
 
 
 def _kept_replay(folder: Path) -> bytes:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from pytest_benchmark.logger import Logger
 
-from benchmarks import code_hash, engine_overhead, soak_merge, soak_profile, verify_profile
+from benchmarks import code_hash, engine_overhead, file_changes, soak_merge, soak_profile, verify_profile
 from benchmarks.code_hash import code_of, sources_of
 from benchmarks.conftest import pytest_benchmark_compare_machine_info, pytest_benchmark_update_json
 from benchmarks.machine import machine_facts
@@ -122,6 +122,7 @@ def test_a_profile_is_of_an_adapter_and_of_something_played(capsys: pytest.Captu
         (verify_profile, ["--adapter", "rows", "--examples", "0"]),
         (soak_profile, ["--adapter", "nosuch"]),
         (soak_profile, ["--operations", "0"]),
+        (file_changes, ["--tokens", "-1"]),
     ):
         with pytest.raises(SystemExit) as ended:
             profile.main(words)
@@ -139,6 +140,35 @@ def test_the_time_of_a_soak_is_told_by_part(capsys: pytest.CaptureFixture[str]) 
     percents = [int(cell.rstrip("%")) for cell in row[2:]]
     assert 97 <= sum(percents) <= 103, "each is rounded"
     assert percents[soak_profile.PARTS.index("judge")] > 0
+
+
+def test_changes_of_file_are_counted_there_and_back() -> None:
+    """A call into another file is a change, its return another; calls within a file are none."""
+    here = (lambda: None).__code__.co_filename
+    elsewhere = code_hash.__file__
+    places: dict[str, object] = {}
+    exec(compile("def ask(call):\n    call()\n    call()\n", elsewhere, "exec"), places)
+    ask: Any = places["ask"]
+
+    def work() -> None:
+        len("no Python function")
+        ask(lambda: (lambda: None)())
+
+    assert file_changes.count_changes(work) == {(here, elsewhere): 2, (elsewhere, here): 2}
+
+
+def test_changes_of_file_in_an_eviction_are_told_by_pair(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each two files in a row, most changes first, and their sum; a walk from inside is more."""
+    assert file_changes.main(["--tokens", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    counts = [int(count) for _, _, count in rows[2:]]
+    assert rows[0] == ["file", "file", "changes"]
+    assert counts[:-1] == sorted(counts[:-1], reverse=True)
+    assert sum(counts[:-1]) == counts[-1]
+    assert ["machines/examiner.py", "oracle/judge.py", "2"] in rows
+    assert file_changes.main(["--tokens", "2", "--walk"]) == 0
+    assert int(capsys.readouterr().out.splitlines()[-1].strip("| ").split("|")[-1]) > counts[-1]
 
 
 def test_what_a_merge_takes_is_told_by_the_number_of_shards(capsys: pytest.CaptureFixture[str]) -> None:

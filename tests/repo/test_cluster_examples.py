@@ -70,7 +70,7 @@ def test_the_job_behind_the_array_merges(tmp_path: Path) -> None:
     code, (line,) = run(ARRAY.read_text("utf-8"), tmp_path, "merge")
     words = shlex.split(line)
     assert (code, what_is_wrong(words)) == (0, None)
-    assert words[:6] == ["soak", "merge", "soak/shard-1", "soak/shard-2", "--output", "soak/merged"]
+    assert words[:5] == ["merge", "soak/shard-1", "soak/shard-2", "--output", "soak/merged"]
 
 
 def test_an_index_is_a_shard_of_as_many_as_there_are_completions(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_project_of_its_own_examines_its_cache(tmp_path: Path) -> None:
 def test_its_faults_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A1, R6, R8: faults from outside the package are planted and looked for like our own."""
     monkeypatch.syspath_prepend(EXAMPLES)
-    arguments = ["faults", "--jobs", "1", "--cabinet", "stranger_faults:TABLE"]
+    arguments = ["faults", "hunt", "--jobs", "1", "--cabinet", "stranger_faults:TABLE"]
     result = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "5 of 5 faults caught by a listed law" in result.stdout
@@ -85,9 +85,9 @@ def test_the_shorter_adapters_show_what_is_wrong(
 def test_its_policy_is_compared_and_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     """R5: an order that the judge does not know is held to all laws but that of the order."""
     monkeypatch.syspath_prepend(EXAMPLES)
-    options = ["--mode", "serial", "--requests", "30", "--capacity", "4k", "--jobs", "1", "--json"]
+    options = ["--requests", "30", "--capacity", "4k", "--jobs", "1", "--json"]
     policies = ["--eviction-policy", "lru", "--eviction-policy", "stranger_policy:Cheapest"]
-    played = CliRunner().invoke(main, ["replay", "chat", *options, *policies], catch_exceptions=False)
+    played = CliRunner().invoke(main, ["replay-serial", "chat", *options, *policies], catch_exceptions=False)
     assert played.exit_code == 0, played.output
     assert [run["config"]["eviction_policy"] for run in json.loads(played.stdout)["runs"]] == policies[1::2]
     examined = ["verify", "--adapter", "stranger_policy:CheapestRadix", "--examples", "5", "--jobs", "1"]

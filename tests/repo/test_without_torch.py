@@ -152,7 +152,7 @@ def test_a_foreign_program_is_judged_from_search_to_report(python: Path, tmp_pat
         assert "Traceback" not in done.stdout + done.stderr
         return done.stdout
 
-    check(0, "verify", "--check-protocol", "--command", broken)
+    check(0, "check-protocol", broken)
     few = ("--law", "R6", "--examples", "30", "--jobs", "2", "--store", "store")
     assert "R6  VIOLATED" in check(1, "verify", *few, "--command", broken)
     (program,) = (tmp_path / "runs").glob("*-R6-*.jsonl")
@@ -195,7 +195,7 @@ def test_what_only_an_engine_tests_is_unknown_and_says_why(python: Path, tmp_pat
         "compare radix chunk",
         "soak --minutes 0",
         "soak --adapter blocks --minutes 0",
-        "faults B01",
+        "faults hunt B01",
         "replay chat --requests 5",
         "curve chat --requests 5",
         "adapters radix",

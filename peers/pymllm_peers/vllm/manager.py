@@ -112,7 +112,8 @@ class VllmFull(ByRequest):
             cache_salt=spell_namespace(key.extra_key),
             block_hasher=self._hasher,
         )
-        for count, digest in enumerate(request.block_hashes, 1):
+        # Not of a block that ends with the token more, of which another key may have as many.
+        for count, digest in enumerate(request.block_hashes[: len(tokens) // self.page_size], 1):
             self._keys.setdefault(digest, ops.Key(tuple(tokens[: count * self.page_size]), key.extra_key))
         return request
 

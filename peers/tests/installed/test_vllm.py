@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from pymllm.adapters.registry import make_adapter
 from pymllm.errors import InvariantViolation
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
 from pymllm.machines.acting import drive, make_machine
 from pymllm.machines.blocks import BlockMachine
 from pymllm.machines.prefix import PrefixMachine
@@ -192,7 +195,7 @@ def keep_nothing(add: Method) -> Method:
 @pytest.mark.parametrize(
     ("adapter", "kind", "place", "fault", "laws"),
     [
-        (VllmMamba, "MambaManager", "find_longest_cache_hit", go_on_without, "M2 S1"),
+        (VllmMamba, "MambaManager", "find_longest_cache_hit", go_on_without, "M2 M6"),
         (VllmMamba, "MambaManager", "find_longest_cache_hit", stop_at_the_first, "R2 R6"),
         (VllmMamba, "MambaManager", "add_local_computed_blocks", keep_nothing, "M4 M6"),
         (VllmWindow, "SlidingWindowManager", "find_longest_cache_hit", go_on_without, "M2 S1"),
@@ -232,3 +235,13 @@ def test_a_block_that_is_told_to_go_stays_in_line() -> None:
     (taken,) = pool.get_new_blocks(1)
     assert taken is first
     assert first.block_hash is second.block_hash is None
+
+
+def test_a_page_has_its_own_tokens_after_a_shorter_key() -> None:
+    """Also where it ends with the token that every request has behind its key."""
+    adapter = make_adapter("vllm-full", dict(VllmFull.CONFIGURATIONS[0]))
+    adapter.apply(1, ops.Match(ops.Key(())))
+    adapter.apply(2, ops.Insert(ops.Key((3,))))
+    shown = adapter.apply(3, ops.Inspect()).result
+    assert isinstance(shown, out.Inspected)
+    assert [node.tokens for node in shown.nodes] == [(3,)]

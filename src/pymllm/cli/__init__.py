@@ -8,10 +8,27 @@ from pymllm.cli.program import main
 
 __all__ = ["main"]
 
-for verb in (
-    *("verify", "soak", "compare", "diff", "rerun", "judge", "shrink", "bisect"),
-    *("faults", "adapters", "goals", "doctor", "trace", "schema", "replay", "curve", "report", "vectors"),
-):
-    main.add_command(getattr(import_module(f"pymllm.cli.{verb}"), f"{verb}_command"))
-    if verb == "trace":
-        import_module("pymllm.cli.trace_write")  # its other verbs
+VERBS = {
+    "Start": ("adapters", "search.check_protocol", "search.verify", "search.vectors"),
+    "Search": (
+        *("search.compare", "soak.soak", "soak.resume", "soak.repeat", "soak.merge"),
+        *("search.faults", "search.goals"),
+    ),
+    "Replay": ("replay.replay", "replay.replay_serial", "replay.curve", "replay.trace"),
+    "Results": (
+        *("results.rerun", "results.judge", "results.shrink", "results.bisect"),
+        *("results.diff", "results.report"),
+    ),
+    "Machine": ("doctor", "schema"),
+}
+"""The verbs by task: the names of their files."""
+
+for task, files in VERBS.items():
+    main.add_section(
+        task,
+        [
+            getattr(import_module(f"pymllm.cli.{file}"), f"{file.rpartition('.')[2]}_command")
+            for file in files
+        ],
+    )
+import_module("pymllm.cli.replay.trace_write")  # other verbs of trace

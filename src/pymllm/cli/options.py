@@ -135,6 +135,42 @@ def json_object(value: object) -> Config:
     return dict(config)
 
 
+def one_of(names: Iterable[str]) -> Callable[[str], str]:
+    """Return what reads one of some names; another is refused with all of them."""
+
+    def read(text: str) -> str:
+        known = list(names)
+        if text not in known:
+            near = did_you_mean(text, known)
+            raise click.BadParameter(f"{cut(text)!r} is not one of {', '.join(known)}{near}.")
+        return text
+
+    return read
+
+
+_SETTING = re.compile(r"[a-z][a-z-]*=")
+
+
+def read_settings(text: str, readers: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
+    """Read ``NAME,KEY=VALUE,...``: the name, which may have commas, and values by their keys."""
+    parts = text.split(",")
+    first = next((place for place, part in enumerate(parts) if _SETTING.match(part)), len(parts))
+    given: dict[str, Any] = {}
+    for part in parts[first:]:
+        key, _, value = part.partition("=")
+        name = key.replace("-", "_")
+        if key not in readers:
+            known = f", which are {', '.join(readers)}" if readers else "; there are none"
+            raise click.BadParameter(f"{cut(part)!r} is no setting here{known}.")
+        if name in given:
+            raise click.BadParameter(f"{key} is given twice; give it once.")
+        try:
+            given[name] = readers[key](value)
+        except click.BadParameter as error:
+            raise click.BadParameter(f"{key}: {error.message}") from None
+    return ",".join(parts[:first]), given
+
+
 class OutputFile(click.Path):
     """A file to write, in a folder that is there and takes one."""
 
@@ -179,6 +215,12 @@ adapter = click.option(
     show_default="the adapter that FILE names, if `pymllm adapters` lists it",
     help="A name of `pymllm adapters`, or module:Class.",
 )
+adapter_to_run = click.option(
+    "--adapter",
+    metavar="NAME",
+    shell_complete=complete_adapter,
+    help="A name of `pymllm adapters`, or module:Class.",
+)
 json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 progress = click.option(
     "--progress",
@@ -217,21 +259,9 @@ def tell_shard_of_environment(shard: Shard | None) -> None:
         complain(f"this is shard {shard}, as {_SHARD_VARIABLE} says")
 
 
-class _ShardOption(click.Option):
-    def handle_parse_result(
-        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
-    ) -> tuple[Any, list[str]]:
-        """Leave the variable to the command itself: a verb of its own, as merge of soak, has no shards."""
-        if isinstance(ctx.command, click.Group) and args and self.name not in opts:
-            ctx.params[str(self.name)] = None
-            return None, args
-        return super().handle_parse_result(ctx, opts, args)
-
-
 _SHARD_VARIABLE = "PYMLLM_SHARD"
 shard = click.option(
     "--shard",
-    cls=_ShardOption,
     metavar="I/N",
     envvar=_SHARD_VARIABLE,
     show_envvar=True,
@@ -251,16 +281,9 @@ timeout = click.option(
     default=30.0,
     help="Longest time for one call of an adapter; a call that takes longer counts as hung. 0: no limit.",
 )
-planted = click.option(
-    "--fault",
-    "faults",
-    metavar="ID",
-    multiple=True,
-    help="Plant only this fault, of --cabinet or of this package; may be repeated.",
-)
 
 
-def _demand_writable(context: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
+def demand_writable(context: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
     """Refuse a folder that was typed; whoever works in a read-only one may not want the files by default."""
     if folder is not None and context.get_parameter_source(str(param.name)) is not ParameterSource.DEFAULT:
         refuse_unwritable(param.opts[0], folder)
@@ -271,7 +294,7 @@ store = click.option(
     "--store",
     type=OUTPUT_FOLDER,
     metavar="FOLDER",
-    callback=_demand_writable,
+    callback=demand_writable,
     help="Also keep the result in this store of runs, which pymllm report reads.",
 )
 
@@ -302,14 +325,22 @@ programs = click.option(
     type=OUTPUT_FOLDER,
     metavar="FOLDER",
     default="runs",
-    callback=_demand_writable,
+    callback=demand_writable,
     help="Folder for the programs that break a law.",
 )
 
 
-def cabinet(help: str) -> Callable[[Any], Any]:
-    """Return the option that names somebody's faults."""
-    return click.option("--cabinet", "cabinets", metavar="MODULE:TABLE", multiple=True, help=help)
+def of(command: click.Command, *names: str) -> Callable[[Any], Any]:
+    """Return a decorator that gives a command some of the options of another command."""
+    by_name = {str(option.name): option for option in command.params}
+
+    def add(function: Any) -> Any:
+        # As click's own decorators do; the outermost comes first.
+        params = function.__dict__.setdefault("__click_params__", [])
+        params.extend(by_name[name] for name in reversed(names))
+        return function
+
+    return add
 
 
 def command(*, multiple: bool) -> Callable[[Any], Any]:
@@ -328,6 +359,15 @@ def command(*, multiple: bool) -> Callable[[Any], Any]:
 def names_of(adapters: Sequence[str], commands: Sequence[str]) -> tuple[str, ...]:
     """Return the names of adapters and commands together, as the registry takes them."""
     return (*adapters, *(f"{PREFIX}{command}" for command in commands))
+
+
+def name_of_one(adapter: str | None, command: str | None) -> str:
+    """Return the name of the one adapter or command that was given."""
+    if adapter is not None and command is None:
+        return adapter
+    if command is not None and adapter is None:
+        return f"{PREFIX}{command}"
+    raise click.UsageError("name one implementation, with --adapter or --command.")
 
 
 def refuse_typed(names: Iterable[str], why: str, way: str = "; leave it out") -> None:

@@ -23,7 +23,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from typing import Any
 import click
 
 from pymllm import __version__
+from pymllm.cli.old_spellings import new_spelling
 from pymllm.cli.output import UNWRITTEN, WORDS, complain, let_go_of, say, tell_error
 from pymllm.errors import AdapterError, ConversationError, TraceError
 from pymllm.signals import Terminated, terminable
@@ -51,6 +52,10 @@ def status_of(interruption: KeyboardInterrupt | click.Abort) -> int:
 class Program(click.Group):
     """A group of commands that end with the statuses above; a command returns its own, or ``None`` for 0."""
 
+    def __init__(self, *args: Any, **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        self.sections: dict[str, list[str]] = {}
+
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run a command and exit with its status; without ``standalone_mode`` return and raise instead."""
         run: Any = super().main
@@ -62,9 +67,33 @@ class Program(click.Group):
     ) -> click.Context:
         """Make the context of the whole program, and keep what was typed."""
         words = (info_name or "pymllm", *args)
+        self._refuse_old_spelling(args)
         context = super().make_context(info_name, args, parent, **extra)
         context.meta[WORDS] = words
         return context
+
+    def _refuse_old_spelling(self, args: Sequence[str]) -> None:
+        command = self.commands.get(args[0]) if args else None
+        found = new_spelling(args, list(command.commands) if isinstance(command, click.Group) else [])
+        if found is not None:
+            old, new = found
+            raise click.UsageError(f"pymllm {old} is an old spelling; type {new}.")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands under the headings that they were added with."""
+        names = [name for names in self.sections.values() for name in names]
+        width = max(map(len, names), default=0)
+        for title, names in self.sections.items():
+            with formatter.section(title):
+                limit = formatter.width - 6 - width
+                rows = [(f"{name:{width}}", self.commands[name].get_short_help_str(limit)) for name in names]
+                formatter.write_dl(rows)
+
+    def add_section(self, title: str, commands: Iterable[click.Command]) -> None:
+        """Add commands for one task."""
+        for command in commands:
+            self.add_command(command)
+            self.sections.setdefault(title, []).append(str(command.name))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; an interrupt becomes click's own, which click does not answer with an empty line.

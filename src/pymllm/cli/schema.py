@@ -22,7 +22,7 @@ _OF_LINES = {
     "history": ("a line of a program's file", "pymllm.history.files:history_schema"),
     "ledger": ("a line of a soak's ledger", "pymllm.soak.ledger:ledger_schema"),
     "ledger-measured": (
-        "a line that soak merge measured",
+        "a line that merge measured",
         "pymllm.soak.measured:measured_schema",
     ),
     "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),

@@ -11,7 +11,7 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import complain, escaped
-from pymllm.cli.spread import SpreadOptions, spread_tasks
+from pymllm.cli.spread import Executor, spread_tasks
 from pymllm.cli.tables import draw, progress_bar, tell
 from pymllm.documents.shards import ShardDocument
 from pymllm.report.quantities import count_of
@@ -55,14 +55,14 @@ def _demand_seed(keep: Path, plan: VerifyPlan, seed: int | None) -> None:
 
 
 def spread_searches(
-    spread: SpreadOptions, plan: VerifyPlan, keep: Path, seed: int | None, progress: str
+    executor: Executor, plan: VerifyPlan, keep: Path, seed: int | None, progress: str
 ) -> None:
     """Have the first searches of a plan carried out on an engine, and their results put into a file."""
     from pymllm.search.kept_searches import digest_sources
     from pymllm.search.verify_shard import count_searches
 
     _demand_seed(keep, plan, seed)
-    spread_tasks(spread, keep, digest_sources(plan), lambda: count_searches(plan), plan.jobs, progress)
+    spread_tasks(executor, keep, digest_sources(plan), lambda: count_searches(plan), plan.jobs, progress)
 
 
 def open_kept(keep: Path | None, plan: VerifyPlan, seed: int | None) -> KeptResults[Any, Any] | None:

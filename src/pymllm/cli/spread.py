@@ -21,6 +21,7 @@ from pymllm.text_file import read_text_file
 from pymllm.work.spread.shard_task import MOST
 
 if TYPE_CHECKING:
+    from pymllm.work.shards import Shard
     from pymllm.work.spread.engines import Engine
     from pymllm.work.spread.shard_task import ShardTask
     from pymllm.work.spread.spread import Keeper, Progress, Spread
@@ -31,7 +32,7 @@ _NAMED = 10  # shards that are named one by one
 _BETWEEN_DRAWS = 0.5  # seconds
 _TYPED = "pymllm.typed"
 """Under this name a command's context has the words of its options."""
-_OF_SHARDS = {"executor", "shards", "retries", "shard", "keep", "jobs", "deviations", "progress"}
+_OF_SHARDS = {"executor", "shard", "keep", "jobs", "deviations", "progress"}
 _OF_RESULTS = {
     "as_json",
     "store",
@@ -47,12 +48,22 @@ _OF_RESULTS = {
 """Options of sharing, and of telling the result: a shard is given the others as they were typed."""
 
 
-_SPREAD = "pymllm.spread"
-"""Under this name it has the values of the three options for an executor."""
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """The value of ``--executor``: an engine, and how shards go out to it."""
+
+    name: str
+    shards: int | None = None
+    retries: int | None = None
 
 
-def _note(context: click.Context, param: click.Parameter, value: Any) -> None:
-    context.meta.setdefault(_SPREAD, {})[param.name] = value
+_SETTINGS = {
+    "shards": (options.whole(1, MOST), "shards: how many, by default a few for each worker"),
+    "retries": (
+        options.whole(0, 100),
+        "retries: how often a shard is tried again that was lost with its worker, by default 3",
+    ),
+}
 
 
 class _ExecutorOption(click.Option):
@@ -64,80 +75,48 @@ class _ExecutorOption(click.Option):
         return super().handle_parse_result(ctx, opts, args)
 
 
-def work_options(*, keeps: bool) -> Callable[[Any], Any]:
-    """Return the options by which a command shares its list of tasks; ``keeps`` is whether --keep is one."""
-    group = [
-        options.shard,
-        *([options.keep] if keeps else []),
-        click.option(
-            "--executor",
-            cls=_ExecutorOption,
-            callback=_note,
-            expose_value=False,
-            metavar="ENGINE",
-            help="Do the work in shards on many machines: ray[:ADDRESS], dask:ADDRESS, slurm[:PARTITION], or "
-            "module:factory, which makes a concurrent.futures.Executor. --jobs (default: 1) are processors "
-            "of a shard" + ("; results go to --keep." if keeps else ", and --minutes count for each."),
-        ),
-        click.option(
-            "--shards",
-            type=options.whole(1, MOST),
-            callback=_note,
-            expose_value=False,
-            show_default="a few for each worker",
-            help="With --executor: number of shards.",
-        ),
-        click.option(
-            "--retries",
-            type=options.whole(0, 100),
-            callback=_note,
-            expose_value=False,
-            show_default="3",
-            help="With --executor: how often a shard is tried again that was lost with its worker.",
-        ),
-        options.jobs,
-    ]
+def executor_option(*settings: str, of_campaign: bool = False) -> Callable[[Any], Any]:
+    """Return the option for an engine that does the shards of a command's tasks, with some settings."""
+    readers = {key: _SETTINGS[key][0] for key in settings}
 
-    def add(command: Any) -> Any:
-        for option in reversed(group):
-            command = option(command)
-        return command
+    def executor(value: object) -> Executor:
+        name, given = options.read_settings(str(value), readers)
+        return Executor(name, **given)
 
-    return add
+    return click.option(
+        "--executor",
+        cls=_ExecutorOption,
+        type=executor,
+        metavar=f"ENGINE{''.join(f'[,{key}=N]' for key in settings)}",
+        help="Play in shards on many machines: ray[:ADDRESS], dask:ADDRESS, slurm[:PARTITION], or "
+        "module:factory, which makes a concurrent.futures.Executor. --jobs (default: 1) are processors of a "
+        f"shard, and {'--minutes count for each' if of_campaign else 'results go to --keep'}; "
+        f"{'; '.join(_SETTINGS[key][1] for key in settings)}.",
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class SpreadOptions:
-    """The options of `work_options` for an executor, as given."""
-
-    executor: str
-    shards: int | None
-    retries: int | None
+def work_options(command: Any) -> Any:
+    """Add the options by which a command shares its list of tasks, and keeps what comes of them."""
+    for option in (options.jobs, executor_option("shards", "retries"), options.keep, options.shard):
+        command = option(command)
+    return command
 
 
-def read_spread(*alone: str) -> SpreadOptions | None:
-    """Return what the current command says of an executor, if it names one, or refuse what does not fit.
-
-    ``alone`` are parameters of what one process does.
-    """
-    given = click.get_current_context().meta[_SPREAD]
-    if given["executor"] is None:
-        options.refuse_typed(("shards", "retries"), "this is for --executor, which is not given")
-        return None
-    options.refuse_typed(alone, "this is for one process, not --executor")
+def shard_beside(executor: Executor | None, shard: Shard | None) -> Shard | None:
+    """Return the shard to do; an executor has shards of its own, so a typed one is refused beside it."""
+    if executor is None:
+        return shard
     why = "a shard plays alone, and --executor makes the shards itself"
     options.refuse_typed(("shard",), f"{why}; leave one of them out", way="")
-    return SpreadOptions(**given)
+    return None  # one may be of the environment
 
 
-def read_spread_to(keep: Path | None, *alone: str) -> SpreadOptions | None:
-    """Return as `read_spread`; without a file for what comes back, an executor is refused."""
-    spread = read_spread(*alone)
-    if spread is not None and keep is None:
+def demand_keep(executor: Executor | None, keep: Path | None) -> None:
+    """Refuse an executor whose results would go nowhere."""
+    if executor is not None and keep is None:
         raise click.UsageError(
-            f"--executor {spread.executor}: results are kept as they come back; give --keep FILE."
+            f"--executor {executor.name}: results are kept as they come back; give --keep FILE."
         )
-    return spread
 
 
 def count_shards(engine: Engine, most: int) -> int:
@@ -153,7 +132,7 @@ def jobs_of_shard(jobs: int) -> int:
 
 
 def spread_tasks(
-    asked: SpreadOptions,
+    asked: Executor,
     keep: Path,
     source: str,
     most: Callable[[], int],
@@ -176,9 +155,9 @@ def spread_tasks(
     stop = keep.with_name(f"{keep.name}.stop")
     with options.refusing(), options.refusing_unreadable():
         known = None if path is None else read_text_file(Path(path))
-        options.add_folder_of(asked.executor)
+        options.add_folder_of(asked.name)
         kept = KeptShards(keep, _words_of(context), f"{source} {known}")
-        engine = open_engine(asked.executor, jobs, keep.with_name(f"{keep.name}.jobs"))
+        engine = open_engine(asked.name, jobs, keep.with_name(f"{keep.name}.jobs"))
         try:
             with redirect_stdout(sys.stderr):  # an engine prints where results belong
                 shards = kept.cut(asked.shards, lambda: count_shards(engine, most()))
@@ -200,7 +179,11 @@ def spread_tasks(
 
 def _words_of(context: click.Context) -> list[str]:
     """Return a command and its words for a shard."""
-    words, arguments = [str(context.info_name)], []
+    verbs: list[str] = []
+    above: click.Context | None = context
+    while above is not None and above.parent is not None:
+        verbs, above = [str(above.info_name), *verbs], above.parent
+    words, arguments = verbs, list[str]()
     for param in context.command.params:
         value = context.meta[_TYPED].get(param.name)
         values = [*value] if isinstance(value, list | tuple) else [value]
@@ -220,7 +203,7 @@ def play_shards(
     tasks: Sequence[ShardTask],
     progress: Progress,
     keep: Keeper,
-    asked: SpreadOptions,
+    asked: Executor,
     mode: str,
     *,
     stops_on_failure: bool = False,

@@ -127,7 +127,7 @@ class FindingRow(Row, frozen=True, kw_only=True):
 
 
 class FindingsDocument(Document, frozen=True, kw_only=True, tag="pymllm.findings"):
-    """What ``pymllm soak merge`` writes beside its ledger: new findings first, and the smallest of them."""
+    """What ``pymllm merge`` writes beside its ledger: new findings first, and the smallest of them."""
 
     findings: tuple[FindingRow, ...]
 

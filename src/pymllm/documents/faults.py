@@ -16,9 +16,9 @@ SEARCHERS = ("machine", "life-cycle machine", "invariants", "sweep")
 from inside while either plays; and failures of every single call of a program."""
 
 VERIFICATION = "verification"
-"""Who caught a fault where `verify --cabinet` did, beside `SEARCHERS`."""
+"""Who caught a fault where `pymllm faults verify` did, beside `SEARCHERS`."""
 CAMPAIGN = "campaign"
-"""The same of `soak --cabinet`."""
+"""The same of `pymllm faults soak`."""
 
 
 class Detection(Row, frozen=True):
@@ -72,7 +72,7 @@ class FaultRow(Row, frozen=True):
 
 
 class FaultsDocument(Document, frozen=True, kw_only=True, tag="pymllm.faults"):
-    """What ``pymllm faults --json`` prints; ``kept`` results are of an earlier run, and take no seconds."""
+    """What ``pymllm faults hunt --json`` prints; ``kept`` results are of an earlier run, and took no time."""
 
     versions: dict[str, str]
     seeds: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What ``judge``, ``rerun``, ``shrink``, ``bisect`` and ``--check-protocol`` find about single programs."""
+"""What ``judge``, ``rerun``, ``shrink``, ``bisect`` and ``check-protocol`` find about single programs."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class ProgramRow(Row, frozen=True):
 
 
 class ProtocolDocument(Document, frozen=True, kw_only=True, tag="pymllm.protocol-check"):
-    """What ``pymllm verify --check-protocol --json`` prints: unknown where any answer is wrong."""
+    """What ``pymllm check-protocol --json`` prints: unknown where any answer is wrong."""
 
     verdict: Verdict
     exit_status: int

@@ -1,4 +1,4 @@
-"""The whole of ``pymllm faults``: every fault put in place and looked for, several at a time in processes.
+"""The whole of ``pymllm faults hunt``: every fault put in place and looked for, several at a time.
 
 What became of a fault is kept in a file as soon as it is known: a run that dies goes on where it was. Faults
 can also be looked for as ``pymllm verify`` and ``pymllm soak`` look: whether the usual search catches them.

@@ -193,5 +193,5 @@ def find_faults(ids: Sequence[str], cabinet: Sequence[Fault]) -> tuple[Fault, ..
         if id.lower() not in known:
             near = difflib.get_close_matches(id.lower()[:_LONGEST], list(known), n=3)
             question = f" (did you mean {' or '.join(known[it].id for it in near)}?)" if near else ""
-            raise UsageError(f"no fault {id[:_LONGEST]!r}{question}; pymllm faults --list shows them")
+            raise UsageError(f"no fault {id[:_LONGEST]!r}{question}; pymllm faults list shows them")
     return tuple(known[id] for id in dict.fromkeys(id.lower() for id in ids)) or tuple(cabinet)

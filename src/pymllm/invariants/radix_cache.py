@@ -19,7 +19,7 @@ from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 from pymllm.mem_cache.tree.node import BaseTreeNode
 from pymllm.mem_cache.tree.radix_tree import RadixTree, RankedTree
 from pymllm.mem_cache.tree.token_encoding import BYTES_PER_ID
-from pymllm.mem_cache.tree.victim_order import RankedOrder, VictimOrder
+from pymllm.mem_cache.tree.victims import RankedOrder, VictimOrder
 
 NodeT = TypeVar("NodeT", bound=BaseTreeNode)
 

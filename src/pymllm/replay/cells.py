@@ -16,7 +16,7 @@ import torch
 from pymllm import __version__
 from pymllm.documents.replays import CeilingRow, ReplayDocument, column_of
 from pymllm.documents.runs import read_as
-from pymllm.replay.plan import ReplayPlan
+from pymllm.replay.plan import ReplayPlan, SettledPlan
 from pymllm.search.foreign_source import digest_modules
 from pymllm.work.kept import KeptResults, Work
 from pymllm.workloads.request import Request
@@ -39,12 +39,12 @@ class Replayed:
 class Cell:
     """One cache with one policy at one point of a grid; without a cache, what could be hit there at most.
 
-    The plan is settled. A trace was read once, into ``requests``; a named workload is made where it is
+    A trace was read once, into ``requests``; a named workload is made where it is
     played. ``content`` and ``source`` are digests of the requests and of a stranger's policy; nobody needs
     them who keeps no results.
     """
 
-    plan: ReplayPlan
+    plan: SettledPlan
     requests: list[Request] | None = field(default=None, repr=False)
     content: str = ""
     source: str = ""

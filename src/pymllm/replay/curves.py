@@ -368,13 +368,14 @@ def _replay(
     """Find Belady's hit rates and replay other policies, at each capacity."""
     from pymllm.replay.cells import Cell, Replayed
     from pymllm.replay.grid import carry_out
+    from pymllm.replay.replays import settle
 
     policies = [policy for policy in plan.eviction_policies if policy != _LRU]
     cells: list[Cell] = []
     if plan.belady:
-        cells += [Cell(replace(plan.replays(capacity), caches=()), held) for capacity in capacities]
+        cells += [Cell(replace(settle(plan.replays(capacity)), caches=()), held) for capacity in capacities]
     for policy in policies:
-        cells += [Cell(plan.replays(capacity, (policy,)), held) for capacity in capacities]
+        cells += [Cell(settle(plan.replays(capacity, (policy,))), held) for capacity in capacities]
     if not cells:
         return {}, (), None
     found = carry_out(f"{plan.workload} beside it", cells, jobs, "runs", show)

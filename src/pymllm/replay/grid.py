@@ -26,7 +26,7 @@ from pymllm.replay.cells import (
     digest_policies,
     versions_of_run,
 )
-from pymllm.replay.plan import ReplayPlan
+from pymllm.replay.plan import ReplayPlan, SettledPlan
 from pymllm.replay.replays import Show, cells_of, load_requests, run_plan, settle, unseen
 from pymllm.work.carrying import Carrier
 from pymllm.work.shards import Shard
@@ -119,7 +119,7 @@ def run_shard(
         if isinstance(result, Replayed) and result.document.violation is not None
     )
     document = ShardDocument(
-        command="replay",
+        command="replay-serial" if plans[0].mode == "serial" else "replay",
         shard=str(shard),
         file=str(kept.path),
         tasks=len(own),
@@ -212,9 +212,8 @@ def _play(cell: Cell) -> Result:
     return run_plan(cell.plan, requests=cell.requests)
 
 
-def find_ceiling(plan: ReplayPlan, requests: list[Request] | None) -> CeilingRow:
+def find_ceiling(plan: SettledPlan, requests: list[Request] | None) -> CeilingRow:
     """Return what could be hit at most at one point of a grid."""
-    assert plan.capacity is not None
     capacity = plan.capacity // plan.page_size * plan.page_size
     in_order = plan.mode == "serial"
     replayed = [

@@ -94,37 +94,35 @@ MODELS = MappingProxyType(
 
 
 def find_shape(
-    model: str | None,
-    layers: int | None,
-    kv_heads: int | None,
-    head_dim: int | None,
-    latent_dim: int | None,
-    hybrid: int | None,
-) -> KvShape | None:
-    """Return the model that options name or describe, ``None`` where none does; refuse what does not fit."""
+    name: str,
+    layers: int | None = None,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    latent_dim: int | None = None,
+    hybrid: int | None = None,
+) -> KvShape:
+    """Return the model of a name, or one that is described, where that is empty; refuse what does not fit."""
     described = {
-        "--layers": layers,
-        "--kv-heads": kv_heads,
-        "--head-dim": head_dim,
-        "--latent-dim": latent_dim,
-        "--hybrid": hybrid,
+        "layers": layers,
+        "kv-heads": kv_heads,
+        "head-dim": head_dim,
+        "latent-dim": latent_dim,
+        "hybrid": hybrid,
     }
-    given = [option for option, value in described.items() if value is not None]
-    if model is not None:
+    given = [key for key, value in described.items() if value is not None]
+    if name:
         if given:
-            raise UsageError(f"--model {model} says what {given[0]} is; leave one of them out.")
-        return MODELS[pick_name(model, MODELS, "model", ", or describe yours with --layers")]
-    if not given:
-        return None
+            raise UsageError(f"{name} says what {given[0]} is; leave one of them out")
+        return MODELS[pick_name(name, MODELS, "model", ", or describe yours with layers=N")]
     if layers is None:
-        raise UsageError(f"{given[0]} describes a model; give --layers too, or --model alone.")
+        raise UsageError("a model is described by its layers; give layers=N too, or a name instead")
     if latent_dim is not None:
         if kv_heads is not None or head_dim is not None:
-            raise UsageError("--latent-dim is kept instead of heads; leave --kv-heads and --head-dim out.")
+            raise UsageError("latent-dim is kept instead of heads; leave kv-heads and head-dim out")
     elif kv_heads is None or head_dim is None:
-        missing = "--kv-heads" if kv_heads is None else "--head-dim"
-        raise UsageError(f"--layers describes a model; give {missing} too, or --latent-dim instead of heads.")
+        missing = "kv-heads" if kv_heads is None else "head-dim"
+        raise UsageError(f"layers describes a model; give {missing}=N too, or latent-dim=N instead of heads")
     every = hybrid or 1
     if every > layers:
-        raise UsageError(f"--hybrid {every} is more than --layers {layers}; give at most {layers}.")
+        raise UsageError(f"hybrid={every} is more than layers={layers}; give at most {layers}")
     return KvShape("described", layers, kv_heads, head_dim, latent_dim, every)

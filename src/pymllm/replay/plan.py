@@ -57,15 +57,15 @@ class ReplayPlan:
     seed: int
     block_tokens: int | None
     page_size: int
-    window: int | None
     capacity: int | None
-    swa_capacity: int | None
-    track_slots: int | None
-    max_running: int
-    chunk: int
-    iteration_ms: float
-    content_check: bool | None
     check_every: int
+    window: int | None = None
+    swa_capacity: int | None = None
+    track_slots: int | None = None
+    max_running: int = 256
+    chunk: int = 8192
+    iteration_ms: float = 50.0
+    content_check: bool | None = None
     mamba_chunk_size: int | None = None
     eviction_policies: tuple[str, ...] = ()
     format: str = "auto"
@@ -145,12 +145,20 @@ class ReplayPlan:
         if self.mode == "serial" and with_states:
             raise UsageError(
                 f"--cache {with_states[0]} caches the states of an engine, and a serial replay has none; "
-                "give --mode engine, or another --cache."
+                "take pymllm replay, or another --cache."
             )
         if self.window is not None and with_states:
             raise UsageError(
                 f"--cache {with_states[0]} has no window; leave --window out, or give another --cache."
             )
+
+
+@dataclass(frozen=True, slots=True)
+class SettledPlan(ReplayPlan):
+    """A plan that was checked and lacks no size: what `pymllm.replay.replays.settle` makes of another."""
+
+    capacity: int
+    content_check: bool
 
 
 def pick_name(asked: str, names: Iterable[str], what: str, others: str = "") -> str:

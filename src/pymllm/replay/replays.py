@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from traceback import walk_tb
 
 import msgspec
@@ -19,7 +19,7 @@ from pymllm.documents.replays import (
     column_of,
 )
 from pymllm.errors import InvariantViolation, UsageError
-from pymllm.mem_cache.tree.victim_order import RankedOrder
+from pymllm.mem_cache.tree.victims import RankedOrder
 from pymllm.replay.cells import (
     Cell,
     KeptReplays,
@@ -28,7 +28,7 @@ from pymllm.replay.cells import (
     digest_policies,
     versions_of_run,
 )
-from pymllm.replay.plan import ReplayPlan, pick_name
+from pymllm.replay.plan import ReplayPlan, SettledPlan, pick_name
 from pymllm.replay.recorded import open_recorded
 from pymllm.replay.serial import SerialConfig, SerialReport, replay_serially
 from pymllm.text_file import cut
@@ -55,8 +55,13 @@ def unseen(label: str, total: int, unit: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def settle(plan: ReplayPlan) -> ReplayPlan:
-    """Fill in what depends on the workload; an unknown cache, or sizes that do not fit, are refused."""
+def settle(plan: ReplayPlan) -> SettledPlan:
+    """Fill in what depends on the workload; an unknown cache, or sizes that do not fit, are refused.
+
+    A plan is settled once: one that is comes back as it is.
+    """
+    if isinstance(plan, SettledPlan):
+        return plan
     for cache in plan.caches:
         pick_name(cache, (*CACHE_MAKERS, BLOCKS), "cache")
     for policy in plan.eviction_policies:
@@ -70,13 +75,15 @@ def settle(plan: ReplayPlan) -> ReplayPlan:
     content_check = plan.content_check
     if content_check is None:
         content_check = plan.is_named
-    settled = replace(plan, capacity=capacity, requests=requests, content_check=content_check)
+    given = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    filled_in = {"capacity": capacity, "requests": requests, "content_check": content_check}
+    settled = SettledPlan(**given | filled_in)
     settled.check()
     return settled
 
 
 def cells_of(
-    plan: ReplayPlan, requests: list[Request] | None, content: str, sources: Mapping[str, str]
+    plan: SettledPlan, requests: list[Request] | None, content: str, sources: Mapping[str, str]
 ) -> list[Cell]:
     """Return a cell for each cache of a settled plan with each of its policies."""
     return [
@@ -100,15 +107,17 @@ def run_plan(
 
     torch gets one thread: the tensors of a replay are too small to gain from more.
     """
-    plan = settle(plan)
+    settled = settle(plan)
     if requests is None:
-        with show(f"reading {plan.workload}", 1, ""):
-            requests = load_requests(plan)
+        with show(f"reading {settled.workload}", 1, ""):
+            requests = load_requests(settled)
     torch.set_num_threads(1)
     results: list[Replayed] = []
     before = 0
-    content, sources = ("", {}) if kept is None else (digest_content(plan, requests), digest_policies(plan))
-    for cell in cells_of(plan, requests, content, sources):
+    content, sources = (
+        ("", {}) if kept is None else (digest_content(settled, requests), digest_policies(settled))
+    )
+    for cell in cells_of(settled, requests, content, sources):
         found = None if kept is None else kept.find(cell)
         if isinstance(found, Replayed):
             before += 1
@@ -123,7 +132,7 @@ def run_plan(
     runs = tuple(run for one in results for run in one.document.runs)
     ended, violation = last.interruption, last.document.violation
     document = msgspec.structs.replace(first, runs=runs, violation=violation, interrupted=ended is not None)
-    return Replayed(plan, document, ended, before)
+    return Replayed(settled, document, ended, before)
 
 
 def _run_cell(cell: Cell, requests: list[Request], show: Show) -> Replayed:
@@ -156,7 +165,7 @@ def _run_cell(cell: Cell, requests: list[Request], show: Show) -> Replayed:
     return Replayed(plan, document, interruption)
 
 
-def load_requests(plan: ReplayPlan) -> list[Request]:
+def load_requests(plan: SettledPlan) -> list[Request]:
     """Return the requests of a settled plan; those of a named workload depend on its capacity."""
     if plan.is_named:
         assert plan.requests is not None
@@ -165,7 +174,7 @@ def load_requests(plan: ReplayPlan) -> list[Request]:
 
 
 def _run_cache(
-    plan: ReplayPlan, cache: str, policy: str | None, requests: list[Request], show: _Progress
+    plan: SettledPlan, cache: str, policy: str | None, requests: list[Request], show: _Progress
 ) -> EngineReport | SerialReport:
     try:
         if plan.mode == "serial":
@@ -191,9 +200,9 @@ _RANKING = {RankedOrder.first.__code__, RankedOrder.first_of_both.__code__}
 """Where a stranger's policy is asked, and its ranks are compared; our own policies raise nothing there."""
 
 
-def _engine_config(plan: ReplayPlan, cache: str, policy: str | None, requests: list[Request]) -> EngineConfig:
-    assert plan.capacity is not None
-    assert plan.content_check is not None
+def _engine_config(
+    plan: SettledPlan, cache: str, policy: str | None, requests: list[Request]
+) -> EngineConfig:
     return EngineConfig(
         cache=cache,
         page_size=plan.page_size,
@@ -220,8 +229,7 @@ def _longest_that_fits(requests: list[Request], slots: int) -> int:
     return max((length for length in lengths if length - 1 <= slots), default=1)
 
 
-def _serial_config(plan: ReplayPlan, cache: str, policy: str | None) -> SerialConfig:
-    assert plan.capacity is not None
+def _serial_config(plan: SettledPlan, cache: str, policy: str | None) -> SerialConfig:
     # Whoever checks wants to know whose each slot is; whoever measures does not want to pay for it.
     checked = plan.check_every > 0
     return SerialConfig(

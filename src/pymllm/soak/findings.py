@@ -195,7 +195,7 @@ def read_baseline(path: Path) -> tuple[FindingRow, ...]:
         try:
             return read_as(FindingsDocument, read_json(text)).findings
         except ValueError as error:
-            raise TraceError(str(path), None, f"no findings of pymllm soak merge: {error}") from None
+            raise TraceError(str(path), None, f"no findings of pymllm merge: {error}") from None
     findings = Findings()
     for record in merge_ledgers([path]):
         findings.add(record)

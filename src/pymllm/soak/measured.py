@@ -115,7 +115,7 @@ def measured_schema() -> dict[str, Any]:
     first = {"type": "object", "properties": opening, "required": [*opening], "additionalProperties": False}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "One line of what pymllm soak merge writes beside a ledger",
+        "title": "One line of what pymllm merge writes beside a ledger",
         "oneOf": [first, schema_of(Measured)],
     }
 

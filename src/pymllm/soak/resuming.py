@@ -36,9 +36,7 @@ def load_campaign(folder: Path) -> tuple[CampaignHeader, Merged]:
             f"{folder} is of version {headers[0].version}, which alone resumes it; this is {build_version()}"
         )
     if merged.conflicts:
-        raise UsageError(
-            f"{folder} has lines of one run that disagree; pymllm soak merge {folder} shows them"
-        )
+        raise UsageError(f"{folder} has lines of one run that disagree; pymllm merge {folder} shows them")
     _refuse_strange_places(folder, headers[0])
     return next(it for it in read_ledger(folder / FILE) if isinstance(it, CampaignHeader)), merged
 
@@ -80,6 +78,7 @@ def find_begun(folder: Path, header: CampaignHeader) -> tuple[CampaignHeader, Me
     there, runs = load_campaign(folder)
     if structs.replace(there, versions=header.versions) != header:
         raise UsageError(
-            f"{folder}: there is another campaign, or another shard; choose another folder, or --resume that"
+            f"{folder}: there is another campaign, or another shard; choose another folder, or pymllm "
+            "resume that"
         )
     return there, runs

@@ -100,7 +100,9 @@ def write_plan(plan: ShardPlan, folder: Path) -> None:
     """Write the file of a campaign that begins; `UsageError` where there is one."""
     for name in (FILE, LEDGER):
         if (folder / name).exists():
-            raise UsageError(f"{folder}: there is a campaign already; --resume it, or choose another folder")
+            raise UsageError(
+                f"{folder}: there is a campaign already; pymllm resume it, or choose another folder"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     plain = {"format": _FORMAT, "schema": _SCHEMA, **msgspec.to_builtins(plan)}
     write_text_file(folder / FILE, json.dumps(plain, indent=2) + "\n")

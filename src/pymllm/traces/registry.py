@@ -66,7 +66,7 @@ FORMATS: dict[str, Format] = {
             lambda: own.write,
             frozenset({"session", "wait_for", "arrival_ms", "delay_ms", "kind", "namespace"}),
         ),
-        Format("text", "text or messages, with --tokenizer", text.read),
+        Format("text", "text or messages, with a tokenizer", text.read),
     )
 }
 """By name."""

@@ -67,7 +67,7 @@ def find_tokenizer(named: str) -> Callable[[Any], Sequence[int]]:
 def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file."""
     if options.tokenizer is None:
-        raise UsageError("lines of text need a tokenizer; give --tokenizer module:function")
+        raise UsageError("lines of text need a tokenizer; give --format text,tokenizer=MODULE:FUNCTION")
     block_tokens = options.block_tokens or BLOCK_TOKENS
     numbers, sessions, clock, arrival_ms = BlockNumbers(), Names(), Clock("timestamp"), 0.0
     for id, (number, line) in enumerate(decoded(lines, TextLine)):

@@ -324,7 +324,7 @@ def _is_relative(items: Sequence[WekaItem]) -> bool:
     if all(seen.values()):
         raise Rejected(
             f"{seen['relative']} has requests before its own time, and {seen['absolute']} has none; "
-            "give --nested-times relative or absolute"
+            "give --format weka,nested-times=relative, or =absolute"
         )
     return bool(seen["relative"])
 

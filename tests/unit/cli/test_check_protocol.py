@@ -1,4 +1,4 @@
-"""``pymllm verify --check-protocol``."""
+"""``pymllm check-protocol``."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator, ValidationError
 
 from pymllm.cli import main
-from pymllm.cli.check_protocol import check_protocols
-from pymllm.cli.check_protocol import make_protocol_text as make_text
 from pymllm.cli.schema import make_schema
+from pymllm.cli.search.check_protocol import make_protocol_text as make_text
 from pymllm.documents.programs import Exchange
-from pymllm.errors import AdapterError
 from pymllm.search.protocol_check import ProtocolReport
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "protocol" / "page_cache.py"
 
 
 def check(folder: Path, *arguments: str) -> Result:
-    arguments = ("verify", "--check-protocol", "--output", str(folder), *arguments)
+    arguments = ("check-protocol", "--output", str(folder), *arguments)
     return CliRunner().invoke(main, arguments, catch_exceptions=False)
 
 
 def test_a_right_program_is_told_the_next_step(tmp_path: Path) -> None:
     """Status 0, and no file."""
     command = shlex.join([sys.executable, "-S", str(EXAMPLE)])
-    result = check(tmp_path, "--command", command)
+    result = check(tmp_path, command)
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert lines[0] == "page-cache 1.0 in Python: prefix, protocol 1"
@@ -45,7 +43,7 @@ def test_a_right_program_is_told_the_next_step(tmp_path: Path) -> None:
 def test_a_wrong_one_is_told_where_and_what_to_do(tmp_path: Path, tiny_program: Callable[..., str]) -> None:
     """Status 3; the conversation is in a file. The right one beside it has its own table."""
     wrong, right = tiny_program("hello", "no-kind"), shlex.join([sys.executable, "-S", str(EXAMPLE)])
-    result = check(tmp_path, "--command", wrong, "--command", right)
+    result = check(tmp_path, wrong, right)
     assert (result.exit_code, result.stderr) == (3, "")
     assert "answers are right" in result.stdout
     text = result.stdout.split("next:")[0]
@@ -59,10 +57,9 @@ def test_a_wrong_one_is_told_where_and_what_to_do(tmp_path: Path, tiny_program: 
 
 def test_what_cannot_be_started_is_an_error(tmp_path: Path) -> None:
     """It says nothing of the protocol."""
-    with pytest.raises(AdapterError, match="cannot be started"):
-        check_protocols(("command:no-such-program-anywhere",), 1.0, tmp_path)
-    result = check(tmp_path, "--command", "no-such-program-anywhere")
+    result = check(tmp_path, "no-such-program-anywhere")
     assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
+    assert "cannot be started" in result.stderr
 
 
 def test_of_very_many_problems_the_first_are_shown() -> None:
@@ -71,8 +68,7 @@ def test_of_very_many_problems_the_first_are_shown() -> None:
     text = make_text(ProtocolReport("command:x", None, exchanges, "").row(None))
     assert text.count("mend it") == 20
     assert text.endswith(
-        "\n\nand 5 more\n25 mistakes in 25 answers\n"
-        "next: correct the first one, then pymllm verify --command x --check-protocol"
+        "\n\nand 5 more\n25 mistakes in 25 answers\nnext: correct the first one, then pymllm check-protocol x"
     )
 
 
@@ -80,7 +76,7 @@ def test_the_document_keeps_to_its_schema(tmp_path: Path, tiny_program: Callable
     """Name the program, each line with its answer, and a way out of each mistake; null without a hello."""
     right = shlex.join([sys.executable, "-S", str(EXAMPLE)])
     wrong, silent = tiny_program("hello", "no-claim"), tiny_program("hello", "garbage")
-    result = check(tmp_path, "--command", right, "--command", wrong, "--command", silent, "--json")
+    result = check(tmp_path, right, wrong, silent, "--json")
     document = json.loads(result.stdout)
     validator = Draft202012Validator(make_schema("protocol-check"))
     validator.validate(document)
@@ -95,5 +91,5 @@ def test_the_document_keeps_to_its_schema(tmp_path: Path, tiny_program: Callable
     assert [row["conversation"] is None for row in (first, second, third)] == [True, False, False]
     with pytest.raises(ValidationError):
         validator.validate({**document, "programs": [{**first, "surprise": 1}]})
-    alone = check(tmp_path, "--command", right, "--json")
+    alone = check(tmp_path, right, "--json")
     assert (alone.exit_code, json.loads(alone.stdout)["verdict"]) == (0, "holds")

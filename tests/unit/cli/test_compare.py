@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator, ValidationError
 from msgspec.structs import replace
 
 from pymllm.cli import main
-from pymllm.cli.compare import make_text
 from pymllm.cli.schema import make_schema
+from pymllm.cli.search.compare import make_text
 from pymllm.oracle.laws import find_law
 from pymllm.search.results import SavedFiles, VerifyReport
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from pymllm.cli.curve import make_text
+from pymllm.cli.replay.curve import make_text
 from pymllm.cli.schema import make_schema
 from pymllm.replay import curves
 from pymllm.replay.curve import LruCurve
@@ -91,10 +91,10 @@ def test_a_model_and_a_rate_tell_bytes_and_seconds() -> None:
     ("words", "bytes_per_token"),
     [
         ("--model deepseek-v3", 61 * 576 * 2),
-        ("--model qwen3-next-80b-a3b --dtype fp8", 12 * 2 * 2 * 256),
-        ("--model gpt-oss-120b --dtype fp4", 18 * 2 * 8 * 64 / 2),
-        ("--layers 10 --kv-heads 2 --head-dim 64 --hybrid 5", 2 * 2 * 2 * 64 * 2),
-        ("--layers 10 --latent-dim 100 --dtype int8", 1000),
+        ("--model qwen3-next-80b-a3b,dtype=fp8", 12 * 2 * 2 * 256),
+        ("--model gpt-oss-120b,dtype=fp4", 18 * 2 * 8 * 64 / 2),
+        ("--model layers=10,kv-heads=2,head-dim=64,hybrid=5", 2 * 2 * 2 * 64 * 2),
+        ("--model layers=10,latent-dim=100,dtype=int8", 1000),
     ],
 )
 def test_a_model_is_named_or_described(words: str, bytes_per_token: float) -> None:
@@ -172,13 +172,16 @@ REFUSED = {
     "chat --sample 0.0001 --points 3 --requests 2": "fits into less; leave --sample out",
     "chat --eviction-policy lfuu": "did you mean lfu?",
     "chat --model llama": "there is no model 'llama'",
-    "chat --model qwen3-8b --layers 3": "--model qwen3-8b says what --layers is; leave one of them out",
-    "chat --kv-heads 3": "--kv-heads describes a model; give --layers too, or --model alone",
-    "chat --layers 3": "give --kv-heads too, or --latent-dim instead of heads",
-    "chat --layers 3 --kv-heads 3": "give --head-dim too, or --latent-dim instead of heads",
-    "chat --layers 3 --latent-dim 4 --head-dim 3": "leave --kv-heads and --head-dim out",
-    "chat --layers 3 --latent-dim 4 --hybrid 5": "--hybrid 5 is more than --layers 3; give at most 3",
-    "chat --dtype fp8": "--dtype: without --model or --layers nothing tells bytes; leave it out",
+    "chat --model qwen3-8b,layers=3": "--model: qwen3-8b says what layers is; leave one of them out.",
+    "chat --model kv-heads=3": "--model: a model is described by its layers; give layers=N too, or a name",
+    "chat --model layers=3": "give kv-heads=N too, or latent-dim=N instead of heads",
+    "chat --model layers=3,kv-heads=3": "give head-dim=N too, or latent-dim=N instead of heads",
+    "chat --model layers=3,latent-dim=4,head-dim=3": "leave kv-heads and head-dim out",
+    "chat --model layers=3,latent-dim=4,hybrid=5": "hybrid=5 is more than layers=3; give at most 3",
+    "chat --model dtype=fp8": "--model: a model is described by its layers",
+    "chat --model layers=0": "layers: 0 is not in the range 1<=x<=1000000.",
+    "chat --model qwen3-8b,dtype=fp9": "dtype: 'fp9' is not one of bf16, fp16, fp8, int8, fp4, fp32",
+    "chat --model qwen3-8b,heads=3": "'heads=3' is no setting here, which are layers, kv-heads, head-dim,",
     "chat --prefill-rate 0": "--prefill-rate",
     "-": "- can be read only once, and without --capacity a trace is read twice; give --capacity",
 }

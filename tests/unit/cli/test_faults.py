@@ -1,4 +1,4 @@
-"""``pymllm faults``."""
+"""``pymllm faults hunt`` and ``list``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from msgspec import structs
 
-from pymllm.cli.faults import make_text
-from pymllm.cli.faults_page import make_page, print_anew, rows_of
 from pymllm.cli.schema import make_schema
+from pymllm.cli.search.faults import make_text
+from pymllm.cli.search.faults_page import make_page, print_anew, rows_of
 from pymllm.documents.faults import Detection
 from pymllm.faults.detection import FaultResult, HuntPlan
 from pymllm.faults.fault import Fault
@@ -23,7 +23,7 @@ from pymllm.faults.table import BUGS, UNPLANTED, find_faults, own_cabinet
 from tests.kept_results import results_in
 from tests.unit.cli.typed import refused, typed
 
-faults = partial(typed, "faults", "--jobs", "1")
+faults = partial(typed, "faults", "hunt", "--jobs", "1")
 
 
 def test_what_is_caught_ends_with_0() -> None:
@@ -77,8 +77,8 @@ def test_shards_have_each_fault_once_and_their_lines_make_the_whole_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P1, P2: whoever puts the kept lines into one file looks for nothing again."""
-    whole = faults("--list").stdout.splitlines()
-    parts = [faults("--list", "--shard", f"{number}/3").stdout.splitlines() for number in (1, 2, 3)]
+    whole = typed("faults", "list").stdout.splitlines()
+    parts = [typed("faults", "list", "--shard", f"{number}/3").stdout.splitlines() for number in (1, 2, 3)]
     assert sorted(line.split()[0] for part in parts for line in part) == sorted(it.split()[0] for it in whole)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     kept = [str(tmp_path / f"{number}.jsonl") for number in (1, 2)]
@@ -88,17 +88,24 @@ def test_shards_have_each_fault_once_and_their_lines_make_the_whole_table(
     both.write_text("".join(Path(path).read_text("utf-8") for path in reversed(kept)), encoding="utf-8")
     document = json.loads(faults("B116", "B107", "--keep", str(both), "--json").stdout)
     assert (document["kept"], {row["id"] for row in document["faults"]}) == (2, {"B116", "B107"})
-    refused("faults", "B116", "--shard", "1/2", words="--shard 1/2: of 1 fault; take at most so many shards")
+    refused(
+        "faults",
+        "hunt",
+        "B116",
+        "--shard",
+        "1/2",
+        words="--shard 1/2: of 1 fault; take at most so many shards",
+    )
     monkeypatch.setenv("PYMLLM_SHARD", "1/2")
-    refused("faults", "B116", words="PYMLLM_SHARD=1/2: of 1 fault; take at most so many shards")
+    refused("faults", "hunt", "B116", words="PYMLLM_SHARD=1/2: of 1 fault; take at most so many shards")
     told = "pymllm: this is shard 1/2, as PYMLLM_SHARD says\n"
-    assert faults("B116", "B107", "--list").stderr == told
+    assert typed("faults", "list", "B116", "B107").stderr == told
     assert faults("B116", "B107", "--keep", tmp_path / "kept.jsonl").stderr.startswith(told)
 
 
 def test_the_list_names_the_laws_beforehand() -> None:
     """All of the cabinet, nothing planted."""
-    result = faults("--list")
+    result = typed("faults", "list")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines] == [fault.id for fault in own_cabinet()]
@@ -107,7 +114,7 @@ def test_the_list_names_the_laws_beforehand() -> None:
 
 def test_a_fault_may_be_caught_by_any_law(tiny: str) -> None:
     """P3: the list and the document say so; a whole method was replaced."""
-    assert faults("--cabinet", "tiny_cabinet:BY_ANY", "--list").stdout == "whole  any  frees nothing\n"
+    assert typed("faults", "list", "--cabinet", "tiny_cabinet:BY_ANY").stdout == "whole  any  frees nothing\n"
     result = faults("--cabinet", "tiny_cabinet:BY_ANY", "--full", "--json")
     (row,) = json.loads(result.stdout)["faults"]
     assert (result.exit_code, row["laws"], row["caught"], row["unlisted"]) == (0, ["any"], True, [])
@@ -118,7 +125,7 @@ def test_results_can_be_kept_only_in_a_text(tmp_path: Path) -> None:
     """X1: a file of another kind is left as it is."""
     path = tmp_path / "results.jsonl"
     path.write_bytes(b"\xff\xfe")
-    refused("faults", "B116", "--keep", path, words="results cannot be kept in")
+    refused("faults", "hunt", "B116", "--keep", path, words="results cannot be kept in")
     assert path.read_bytes() == b"\xff\xfe"
 
 
@@ -127,7 +134,7 @@ def test_a_page_is_not_written_over_what_is_kept(tmp_path: Path) -> None:
     for make in (lambda: None, (tmp_path / "a").touch):
         make()
         both = ("--keep", tmp_path / "a", "--page", tmp_path / "a")
-        refused("faults", "B116", *both, words="which the command reads; name another file")
+        refused("faults", "hunt", "B116", *both, words="which the command reads; name another file")
 
 
 # -- table and document ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from msgspec import structs
 
-from pymllm.cli.judge import make_judgement, make_text
+from pymllm.cli.results.judge import make_judgement, make_text
 from pymllm.cli.schema import make_schema
 from pymllm.documents.programs import JudgementDocument
 from pymllm.errors import InvariantViolation

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from pymllm.adapters.process.messages import read_answer
-from pymllm.cli import compare, verify
-from pymllm.cli.check_protocol import make_protocol_text
+from pymllm.cli.search import compare, verify_table
+from pymllm.cli.search.check_protocol import make_protocol_text
 from pymllm.cli.tables import limit_line
 from pymllm.documents.programs import Exchange, Introduced, ProgramRow
 from pymllm.documents.searches import LimitRow
@@ -30,7 +30,7 @@ def limited(report: VerifyReport) -> VerifyReport:
 
 def test_a_verdict_names_its_limits(limited: VerifyReport) -> None:
     """A line for each kind of step, and a word beside each law that such steps would have tested."""
-    text = verify.make_text(limited.document())
+    text = verify_table.make_text(limited.document())
     assert f"\nlimits    rows {TOLD}\n" in text
     assert "holds (limits: write_row)" in text
     assert "limits: ..." in text
@@ -42,7 +42,7 @@ def test_what_holds_but_for_limits_says_so(limited: VerifyReport) -> None:
     """Also the line that sums up."""
     (fine,) = limited.adapters
     fine = dataclasses.replace(fine, laws=fine.laws[:1])
-    text = verify.make_text(dataclasses.replace(limited, adapters=(fine,)).document())
+    text = verify_table.make_text(dataclasses.replace(limited, adapters=(fine,)).document())
     assert "holds     all 1 law that apply, but for the limits above\n" in text
 
 

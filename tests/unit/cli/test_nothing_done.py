@@ -19,7 +19,7 @@ VERIFY = f"verify {ROWS} --profile dev --examples 1"
 
 REFUSED = {
     f"{SOAK} --corpus nowhere": "--corpus nowhere: there is no such folder",
-    "soak merge empty": "empty/ledger.jsonl: No such file",
+    "merge empty": "empty/ledger.jsonl: No such file",
     "report empty --format badge": "empty: no run in this folder",
     "judge nothing.jsonl": "nothing.jsonl: empty",
     "rerun nothing.jsonl": "nothing.jsonl: empty",
@@ -34,7 +34,7 @@ REFUSED = {
     "diff empty empty": "empty: no run in this folder",
     f"{VERIFY} --law M1": "none of the adapters can test M1",
     "adapters no-such": "no adapter 'no-such'",
-    "faults no-such": "no-such",
+    "faults hunt no-such": "no-such",
     "goals --kind no-such": "'no-such' is not one of",
     "schema no-such": "no-such",
     "compare rows no-such": "no adapter 'no-such'",
@@ -42,14 +42,14 @@ REFUSED = {
     **{f"{verb} --store nothing.jsonl/x": "--store nothing.jsonl/x: cannot write" for verb in (SOAK, VERIFY)},
     **{
         f"{verb} --store nothing.jsonl/x": "--store nothing.jsonl/x: cannot write"
-        for verb in ("faults B116", "replay chat", "curve chat", "doctor", "compare rows radix")
+        for verb in ("faults hunt B116", "replay chat", "curve chat", "doctor", "compare rows radix")
     },
     f"{VERIFY} --output nothing.jsonl/x": "--output nothing.jsonl/x: cannot write",
     **{
         f"{verb} {option} nothing.jsonl/x": "there is no folder nothing.jsonl"
         for verb, option in (
             *((VERIFY, "--junit"), (VERIFY, "--keep"), (VERIFY, "--write-deviations"), (SOAK, "--page")),
-            *(("faults B116", "--page"), ("goals", "--page"), ("report empty", "--output")),
+            *(("faults hunt B116", "--page"), ("goals", "--page"), ("report empty", "--output")),
         )
     },
 }
@@ -77,7 +77,7 @@ def test_an_empty_corpus_is_told() -> None:
 
 def test_a_corpus_says_how_much_of_it_was_played() -> None:
     """Its runs may be of other adapters."""
-    for words in (f"{SOAK} --output s", "soak merge s --corpus kept"):
+    for words in (f"{SOAK} --output s", "merge s --corpus kept"):
         assert typed(*shlex.split(words)).exit_code == 0
     runs = len(Path("kept/corpus.jsonl").read_text(encoding="utf-8").splitlines()) - 1
     for adapter, played in (("rows", runs), ("token-slots", 0)):
@@ -112,10 +112,10 @@ def test_a_violation_is_told_by_its_status_though_a_file_is_lost() -> None:
     assert typed(*shlex.split(words), "--junit", "/dev/full").exit_code == 1
 
 
-@pytest.mark.parametrize("mode", ["serial", "engine"])
-def test_a_replay_of_nothing_is_told(mode: str) -> None:
+@pytest.mark.parametrize("verb", ["replay-serial", "replay"])
+def test_a_replay_of_nothing_is_told(verb: str) -> None:
     """A hit rate of 0 % is no figure of a cache that was asked for nothing."""
-    result = typed("replay", "chat", "--requests", 2, "--capacity", 2, "--mode", mode)
+    result = typed(verb, "chat", "--requests", 2, "--capacity", 2)
     assert result.stderr == "pymllm: radix: no request was replayed; --capacity may be too small for each\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -246,7 +247,7 @@ def test_help_and_refusals_load_neither_torch_nor_numpy(arguments: list[str]) ->
         (signal.SIGTERM, (143, "pymllm: terminated\n")),
     ],
 )
-@pytest.mark.parametrize("module", ["pymllm.cli", "click", "pymllm.cli.verify", "pymllm.cli.schema"])
+@pytest.mark.parametrize("module", ["pymllm.cli", "click", "pymllm.cli.search.verify", "pymllm.cli.schema"])
 def test_a_signal_while_commands_are_loaded_is_one_line(
     module: str, number: signal.Signals, ended: tuple[int, str]
 ) -> None:
@@ -277,7 +278,7 @@ def test_a_message_has_an_end(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("pymllm re", ["replay", "report", "rerun"]),
+        ("pymllm re", ["repeat", "replay", "report", "rerun", "resume"]),
         ("pymllm verify --profile d", ["dev", "deep"]),
         ("pymllm verify --adapter radix-", ["radix-window", "radix-policy"]),
         ("pymllm compare radix mam", ["mamba"]),
@@ -293,3 +294,27 @@ def test_a_shell_completes_what_is_typed(
     with pytest.raises(SystemExit):
         main.main([], prog_name="pymllm")
     assert capsys.readouterr().out.split() == [f"plain,{name}" for name in found]
+
+
+def test_verbs_are_listed_by_task() -> None:
+    """Each once, under the heading of its task."""
+    shown = CliRunner().invoke(main, ["--help"]).stdout
+    headings = re.findall(r"^(\w+):$", shown, flags=re.MULTILINE)
+    assert headings == ["Options", "Start", "Search", "Replay", "Results", "Machine"]
+    listed = re.findall(r"^  ([a-z-]+)  ", shown.partition("Start:")[2], flags=re.MULTILINE)
+    assert sorted(listed) == sorted(main.commands)
+
+
+_MOST_OPTIONS = 25
+
+
+def test_no_verb_has_more_options_than_somebody_reads() -> None:
+    """With --help; what goes beyond is a verb of its own, or a setting of an option."""
+    verbs: list[tuple[str, click.Command]] = [("pymllm", main)]
+    counts: dict[str, int] = {}
+    while verbs:
+        words, verb = verbs.pop()
+        counts[words] = 1 + sum(isinstance(it, click.Option) for it in verb.params)
+        verbs += [(f"{words} {name}", it) for name, it in getattr(verb, "commands", {}).items()]
+    assert {words: count for words, count in counts.items() if count > _MOST_OPTIONS} == {}
+    assert len(counts) > len(main.commands)

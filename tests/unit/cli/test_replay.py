@@ -19,7 +19,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from msgspec import structs
 
-from pymllm.cli.replay_table import make_curves, make_text
+from pymllm.cli.replay.replay_table import make_curves, make_text
 from pymllm.cli.schema import make_schema
 from pymllm.documents.replays import CacheTime, ReplayViolation
 from pymllm.errors import InvariantViolation
@@ -36,6 +36,7 @@ NO_REQUEST = "the file holds no request; expected one JSON object per line\n"
 
 
 replay = partial(typed, "replay")
+replay_serial = partial(typed, "replay-serial")
 
 
 @pytest.fixture
@@ -173,42 +174,42 @@ def ctrl_c(*arguments: object) -> Iterator[Callable[[int], None]]:
     yield show
 
 
-@pytest.mark.parametrize("mode", ["engine", "serial"])
+@pytest.mark.parametrize("verb", ["replay", "replay-serial"])
 def test_an_interrupt_tells_what_was_played(
-    mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    verb: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As text and as a document; half a trace is no figure for a store."""
-    monkeypatch.setattr("pymllm.cli.replay.progress_bar", ctrl_c)
-    options = ["chat", "--mode", mode, "--requests", "40", "--cache", "radix", "--cache", "chunk"]
-    result = replay(*options)
+    monkeypatch.setattr("pymllm.cli.replay.replay.progress_bar", ctrl_c)
+    options = [verb, "chat", "--requests", "40", "--cache", "radix", "--cache", "chunk"]
+    result = typed(*options)
     assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")
     last = result.stdout.splitlines()[-1]
     assert re.fullmatch(r"interrupted: radix after \d+ of 40 requests; not replayed: chunk", last)
     (tmp_path / "store").mkdir()
-    result = replay(*options, "--json", "--store", str(tmp_path / "store"))
+    result = typed(*options, "--json", "--store", str(tmp_path / "store"))
     document = json.loads(result.stdout)
     assert (result.exit_code, document["interrupted"], len(document["runs"])) == (130, True, 1)
     assert document["runs"][0]["prompt_tokens"] > 0
     assert list((tmp_path / "store").iterdir()) == []
     monkeypatch.undo()
-    assert json.loads(replay("chat", "--requests", "4", "--json").stdout)["interrupted"] is False
+    assert json.loads(typed(verb, "chat", "--requests", "4", "--json").stdout)["interrupted"] is False
 
 
 def test_an_interrupt_of_a_curve_tells_which_points_are_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Dashes stand for what was not done."""
-    monkeypatch.setattr("pymllm.cli.replay.progress_bar", ctrl_c)
+    monkeypatch.setattr("pymllm.cli.replay.replay.progress_bar", ctrl_c)
     sizes = [word for size in ("2k", "3k", "4k", "5k", "6k") for word in ("--capacity", size)]
-    options = ["chat", "--mode", "serial", "--requests", "10", *sizes, "--jobs", "1"]
-    result = replay(*options)
+    options = ["chat", "--requests", "10", *sizes, "--jobs", "1"]
+    result = replay_serial(*options)
     assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")
     lines = result.stdout.splitlines()
     rows = [line.split() for line in lines if line.strip()[:1].isdigit()]
     assert [row[0] for row in rows] == ["2,000", "3,000", "4,000", "5,000", "6,000"]
     assert [row[3:5] for row in rows] == [["-", "-"]] * 5  # neither ceiling
     assert lines[-1] == "interrupted: a dash marks what was not replayed"
-    result = replay(*options, "--json", "--store", str(tmp_path))
+    result = replay_serial(*options, "--json", "--store", str(tmp_path))
     document = json.loads(result.stdout)
     assert (result.exit_code, document["interrupted"], document["ceilings"]) == (130, True, [])
     assert [run["config"]["capacity"] for run in document["runs"]] == [2000, 3000, 4000, 5000, 6000]
@@ -217,14 +218,14 @@ def test_an_interrupt_of_a_curve_tells_which_points_are_known(
 
 def test_several_capacities_make_a_curve() -> None:
     """One line each, and one document with all runs; a bad point is refused before any of them runs."""
-    options = ["chat", "--mode", "serial", "--requests", "20", "--capacity", "2k", "--capacity", "8k"]
-    result = replay(*options, "--jobs", "1")
+    options = ["chat", "--requests", "20", "--capacity", "2k", "--capacity", "8k"]
+    result = replay_serial(*options, "--jobs", "1")
     assert (result.exit_code, result.stderr) == (0, "")
     rows = [line.split()[0] for line in result.stdout.splitlines() if line.strip()[:1].isdigit()]
     assert rows == ["2,000", "8,000"]
-    document = json.loads(replay(*options, "--jobs", "1", "--json").stdout)
+    document = json.loads(replay_serial(*options, "--jobs", "1", "--json").stdout)
     assert [run["config"]["capacity"] for run in document["runs"]] == [2000, 8000]
-    refused = replay(*options, "--page-size", "1", "--page-size", "4000")
+    refused = replay_serial(*options, "--page-size", "1", "--page-size", "4000")
     assert refused.exit_code == 2
     assert "--capacity 2000 holds no page of 4000 tokens" in refused.stderr
 
@@ -249,11 +250,11 @@ def test_policies_are_compared_under_their_names() -> None:
 
 def test_equal_capacities_are_played_once() -> None:
     """In whatever words they were given; and that is said."""
-    options = ["chat", "--mode", "serial", "--requests", "5", "--capacity", "4k", "--capacity", "4000"]
-    result = replay(*options, "--capacity", "8k", "--jobs", "1", "--json")
+    options = ["chat", "--requests", "5", "--capacity", "4k", "--capacity", "4000"]
+    result = replay_serial(*options, "--capacity", "8k", "--jobs", "1", "--json")
     assert [run["config"]["capacity"] for run in json.loads(result.stdout)["runs"]] == [4000, 8000]
     assert result.stderr == "pymllm: --capacity 4000 was given 2 times; it is replayed once\n"
-    alone = replay(*options, "--page-size", "1", "--page-size", "1", "--json")
+    alone = replay_serial(*options, "--page-size", "1", "--page-size", "1", "--json")
     assert json.loads(alone.stdout)["schema"] == "pymllm.replay"
     assert "--page-size 1 was given 2 times" in alone.stderr
 

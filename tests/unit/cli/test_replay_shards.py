@@ -24,7 +24,7 @@ from tests.kept_results import results_in
 from tests.unit.cli.test_replay import ctrl_c
 from tests.unit.cli.typed import refused, typed
 
-SIZES = ["--mode", "serial", "--cache", "radix", "--cache", "chunk", "--capacity", "3k", "--capacity", "5k"]
+SIZES = ["--cache", "radix", "--cache", "chunk", "--capacity", "3k", "--capacity", "5k"]
 POLICIES = ["--eviction-policy", "lru", "--eviction-policy", "lfu", "--jobs", "2"]
 TASKS = 2 * (2 + 1) + 2
 
@@ -37,7 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-GRID = ["replay", "trace.jsonl", "--block-tokens", "16", *SIZES, *POLICIES]
+GRID = ["replay-serial", "trace.jsonl", "--block-tokens", "16", *SIZES, *POLICIES]
 
 
 def without_times(text: str) -> str:
@@ -67,7 +67,11 @@ def test_what_shards_did_is_printed_as_one_run(here: Path, monkeypatch: pytest.M
         assert (result.exit_code, result.stderr) == (0, "")
         shard = json.loads(result.stdout)
         Draft202012Validator(make_schema("shard")).validate(shard)
-        assert (shard["command"], shard["shard"], shard["file"]) == ("replay", f"{number}/3", words[-1])
+        assert (shard["command"], shard["shard"], shard["file"]) == (
+            "replay-serial",
+            f"{number}/3",
+            words[-1],
+        )
         assert (shard["done"], shard["total"], shard["kept"]) == (shard["tasks"], TASKS, 0)
     parts = [(here / f"{number}.jsonl").read_text(encoding="utf-8") for number in (3, 1, 2)]
     (here / "all.jsonl").write_text("".join(parts), encoding="utf-8")
@@ -88,7 +92,9 @@ def test_a_shard_in_words(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = typed(*GRID, "--keep", "2.jsonl")
     assert (result.exit_code, result.stderr) == (0, "pymllm: this is shard 2/2, as PYMLLM_SHARD says\n")
     lines = result.stdout.splitlines()
-    assert re.fullmatch(rf"pymllm replay, shard 2/2: 4 tasks of {TASKS}, all done, \d+\.\d s", lines[0])
+    assert re.fullmatch(
+        rf"pymllm replay-serial, shard 2/2: 4 tasks of {TASKS}, all done, \d+\.\d s", lines[0]
+    )
     assert "no law was broken here" in lines
     assert lines[-1].endswith("cat 2.jsonl ... > all.jsonl")
     again = typed(*GRID, "--keep", "2.jsonl").stdout.splitlines()[0]
@@ -124,7 +130,7 @@ def test_ctrl_c_of_a_shard_tells_what_was_done(here: Path, monkeypatch: pytest.M
     """130 as of every command, and the file goes on from there."""
     words = [*GRID, "--shard", "1/1", "--keep", "it.jsonl"]
     with monkeypatch.context() as patch:
-        patch.setattr("pymllm.cli.replay.progress_bar", ctrl_c)
+        patch.setattr("pymllm.cli.replay.replay.progress_bar", ctrl_c)
         result = typed(*words, "--json")
     document = json.loads(result.stdout)
     assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")
@@ -166,7 +172,7 @@ def test_results_of_another_version_are_told(here: Path) -> None:
 
 def test_a_replay_at_one_point_is_kept_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its table and its document are those of a replay that nobody keeps."""
-    words = ["replay", "trace.jsonl", "--block-tokens", "16", "--mode", "serial", "--cache", "chunk"]
+    words = ["replay-serial", "trace.jsonl", "--block-tokens", "16", "--cache", "chunk"]
     text, (_, document) = typed(*words).stdout, document_of(*words)
     kept = typed(*words, "--keep", "it.jsonl")
     assert kept.stderr == ""
@@ -185,7 +191,7 @@ def test_a_replay_at_one_point_is_kept_too(here: Path, monkeypatch: pytest.Monke
 
 def test_a_pipe_is_known_by_its_requests(here: Path) -> None:
     """It has no name that would tell it from another, and need not have one."""
-    words = ["replay", "-", "--block-tokens", "16", "--mode", "serial", "--keep", "it.jsonl"]
+    words = ["replay-serial", "-", "--block-tokens", "16", "--keep", "it.jsonl"]
     with (here / "trace.jsonl").open("rb") as trace:
         done = subprocess.run([sys.executable, "-m", "pymllm", *words], stdin=trace, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -196,7 +202,7 @@ def test_a_pipe_is_known_by_its_requests(here: Path) -> None:
     assert again.stderr == "pymllm: it.jsonl: 1 result taken from there, not replayed again\n"
 
 
-LONG = ["replay", "chat", "--requests", "900", "--mode", "serial", "--jobs", "1", "--cache", "radix"]
+LONG = ["replay-serial", "chat", "--requests", "900", "--jobs", "1", "--cache", "radix"]
 CAPACITIES = [word for size in (4, 6, 8, 10) for word in ("--capacity", f"{size}k")]
 
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pymllm.cli.report import FORMATS
+from pymllm.cli.results.report import FORMATS
 from pymllm.report.records import Document, Figure
 from pymllm.report.store import write_run
 from tests.unit.cli.typed import refused, typed

@@ -17,8 +17,8 @@ from jsonschema import Draft202012Validator
 
 from pymllm.adapters.registry import make_adapter
 from pymllm.cli import main
+from pymllm.cli.results.shrink import make_document, make_text
 from pymllm.cli.schema import make_schema
-from pymllm.cli.shrink import make_document, make_text
 from pymllm.documents.programs import ShrinkDocument
 from pymllm.errors import InvariantViolation
 from pymllm.faults.plant import planted
@@ -122,7 +122,7 @@ def test_an_interrupt_gives_what_there_is(
     def ask_again(*arguments: object) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pymllm.cli.shrink.progress_bar", interrupted)
+    monkeypatch.setattr("pymllm.cli.results.shrink.progress_bar", interrupted)
     ask = workers.ask
 
     def ask_untimed(do: Callable[..., object], *rest: Any) -> object:

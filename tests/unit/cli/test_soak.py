@@ -1,4 +1,4 @@
-"""``pymllm soak``."""
+"""``pymllm soak``, ``resume``, ``repeat`` and ``merge``."""
 
 from __future__ import annotations
 
@@ -14,17 +14,14 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 from msgspec import structs
 from rich.console import Console
 
 from pymllm.adapters.registry import OWN
-from pymllm.cli import main
 from pymllm.cli.schema import make_schema
-from pymllm.cli.soak import rate
-from pymllm.cli.soak_options import SoakOptions
-from pymllm.cli.soak_table import (
+from pymllm.cli.soak.soak_options import SoakOptions, rate
+from pymllm.cli.soak.soak_table import (
     describe_drifts,
     describe_progress,
     make_text,
@@ -56,6 +53,8 @@ SHORT = ("--adapter", "rows", "--operations", "400", "--longest", "200", "--seed
 
 
 soak = partial(typed, "soak")
+resume = partial(typed, "resume")
+merge = partial(typed, "merge")
 
 
 def test_a_sound_adapter_ends_with_0_a_table_and_a_ledger(tmp_path: Path) -> None:
@@ -87,10 +86,10 @@ def test_a_violation_ends_with_1_and_shows_how_to_see_it_again(tmp_path: Path) -
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
     assert any(line.startswith("P2  VIOLATED by faulty-dirty-rows in ") for line in lines)
-    again = next(line for line in lines if line.startswith("    again"))
-    rerun = CliRunner().invoke(main, again.split()[2:], catch_exceptions=False)
-    assert rerun.exit_code == 1
-    assert "P2" in rerun.stdout
+    for label in ("again", "the run"):
+        line = next(it for it in lines if it.startswith(f"    {label} "))
+        shown = typed(*shlex.split(line.partition("pymllm ")[2]))
+        assert (shown.exit_code, "P2" in shown.stdout) == (1, True), label
     assert "        run_program(" in lines
 
 
@@ -122,12 +121,12 @@ def test_what_is_known_fails_no_campaign(tmp_path: Path) -> None:
     assert all(it["operations"] >= it["limit"] for it in records)
     assert all(".known-" in it["version"] for it in lines[1:])  # of all that have an entry in the list
     assert soak(*run, "--strict", "--json", "--output", two).exit_code == 1
-    merged = soak("merge", one, two, "--json")
+    merged = merge(one, two, "--json")
     document = json.loads(merged.stdout)
     assert (merged.exit_code, document["conflicts"]) == (0, [])
     assert [it["status"] for it in document["deviations"]] == ["shows", "gone"]
-    resumed = soak("--resume", one, "--deviations", listed)
-    assert (resumed.exit_code, "--resume takes it from the ledger" in resumed.stderr) == (2, True)
+    resumed = resume(one, "--deviations", listed)
+    assert (resumed.exit_code, "No such option '--deviations'" in resumed.stderr) == (2, True)
 
 
 def test_strict_fails_where_something_was_never_reached(tmp_path: Path) -> None:
@@ -145,11 +144,11 @@ def test_a_campaign_goes_on_and_campaigns_are_merged(tmp_path: Path) -> None:
     assert soak(*SHORT, "--output", one).exit_code == 0
     lines = (one / FILE).read_text("utf-8").splitlines(keepends=True)
     (one / FILE).write_text("".join(lines[:-1]), encoding="utf-8")
-    resumed = soak("--resume", one, "--jobs", "1")
+    resumed = resume(one, "--jobs", "1")
     assert resumed.exit_code == 0
     assert len((one / FILE).read_text("utf-8").splitlines()) == len(lines)
     assert soak(*SHORT, "--seed", 4, "--output", two).exit_code == 0
-    merged = soak("merge", one, two, "--output", both, "--page", tmp_path / "page.md")
+    merged = merge(one, two, "--output", both, "--page", tmp_path / "page.md")
     assert (merged.exit_code, merged.stderr) == (0, "")
     page = (tmp_path / "page.md").read_text("utf-8")
     assert page.startswith("# Soak\n\n```text\n")
@@ -171,7 +170,7 @@ def test_a_shard_is_a_part_of_a_campaign_and_its_command_may_be_typed_again(
     assert [it["shard"] for it in headers] == [[1, 2], [2, 2]]
     before = (two / FILE).read_bytes()
     assert soak(*amount, "--output", two).exit_code == 0
-    assert soak("--resume", two, "--jobs", 1).exit_code == 0
+    assert resume(two, "--jobs", 1).exit_code == 0
     assert (two / FILE).read_bytes() == before
     assert "another shard" in soak(*amount, "--output", one).stderr
 
@@ -183,12 +182,6 @@ def test_a_shard_is_a_part_of_a_campaign_and_its_command_may_be_typed_again(
         ("env/3", ["--seed", 1], "PYMLLM_SHARD=env/3: none of SLURM_ARRAY_TASK_ID,"),
         ("1/2", [], "PYMLLM_SHARD=1/2: all shards are of one campaign; give each the same --seed"),
         ("1/2", ["--seed", 1, "--strict"], "the whole campaign, PYMLLM_SHARD=1/2 for a part; give it to"),
-        ("1/2", ["--seed", 1, "--fault", "B01"], "PYMLLM_SHARD=1/2: pymllm faults --shard looks for a part"),
-        (
-            "1/2",
-            ["--seed", 1, *("--adapter", "rows", "--config", "{}", "--run", 4)],
-            "which has no shards; leave out PYMLLM_SHARD=1/2",
-        ),
     ],
 )
 def test_a_refusal_names_the_variable_that_made_a_shard(
@@ -203,12 +196,11 @@ def test_a_refusal_names_the_variable_that_made_a_shard(
 def test_a_merge_has_no_shards_whatever_the_variable_says(
     value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked for by the verb above only; what is typed there is read."""
+    """It is asked for by verbs that have shards only."""
     assert soak(*SHORT, "--operations", 300, "--output", tmp_path / "c").exit_code == 0
     monkeypatch.setenv("PYMLLM_SHARD", value)
-    merged = soak("merge", tmp_path / "c")
+    merged = merge(tmp_path / "c")
     assert (merged.exit_code, merged.stderr) == (0, "")
-    refused("soak", "--shard", "half", "merge", tmp_path / "c", words="--shard 'half' is no shard")
 
 
 @pytest.mark.parametrize(
@@ -219,12 +211,6 @@ def test_a_merge_has_no_shards_whatever_the_variable_says(
         (["--shard", "env/3", "--seed", 1], "--shard env/3: none of SLURM_ARRAY_TASK_ID,"),
         (["--shard", "1/2"], "--shard 1/2: all shards are of one campaign; give each the same --seed"),
         (["--shard", "1/2", "--seed", 1, "--strict"], "--strict is for the whole campaign"),
-        (
-            ["--shard", "1/2", "--seed", 1, *("--adapter", "rows", "--config", "{}", "--run", 4)],
-            "--run repeats",
-        ),
-        (["--shard", "1/2", "--resume", "c"], "--shard: --resume takes it from the ledger"),
-        (["--shard", "1/2", "--seed", 1, "--fault", "dirty-rows"], "print the table of faults only"),
     ],
 )
 def test_shards_that_make_no_sense_are_refused(words: list[object], why: str) -> None:
@@ -243,17 +229,17 @@ def test_a_merge_of_some_shards_is_unknown_and_names_the_rest(tmp_path: Path) ->
     amount = (*SHORT, "--operations", 900)
     for number in (1, 2, 3):
         assert soak(*amount, "--shard", f"{number}/3", "--output", tmp_path / f"{number}").exit_code == 0
-    some = soak("merge", tmp_path / "1", tmp_path / "3", "--json")
+    some = merge(tmp_path / "1", tmp_path / "3", "--json")
     document = json.loads(some.stdout)
     Draft202012Validator(make_schema("soak")).validate(document)
     (campaign,) = document["campaigns"]
     assert (some.exit_code, document["verdict"], campaign["shard"]) == (3, "unknown", None)
     assert campaign["missing_runs"] == sum(last - first + 1 for first, last in campaign["missing"]) > 0
-    told = soak("merge", tmp_path / "3", tmp_path / "1").stdout
+    told = merge(tmp_path / "3", tmp_path / "1").stdout
     assert f"seed 3: {campaign['missing_runs']} of {campaign['runs']} runs are missing: 1" in told
     assert "    no ledger of 1 shard: 2/3\n" in told
     assert f"; {campaign['missing_runs']} run" in told.splitlines()[-1]
-    whole = soak("merge", *(tmp_path / f"{number}" for number in (3, 2, 1)))
+    whole = merge(*(tmp_path / f"{number}" for number in (3, 2, 1)))
     assert (whole.exit_code, "missing" in whole.stdout) == (0, False)
 
 
@@ -268,12 +254,12 @@ def test_a_shard_that_died_before_its_first_line_stops_no_merge(tmp_path: Path) 
         if content is not None:
             (tmp_path / name / "ledger.jsonl").write_bytes(content)
         folders = (tmp_path / "1", tmp_path / name, tmp_path / "2")
-        merged = soak("merge", *folders, "--store", tmp_path / f"store-{name}")
+        merged = merge(*folders, "--store", tmp_path / f"store-{name}")
         assert merged.exit_code == 3
         assert f"\n{tmp_path / name}: no ledger; what it was to have counts as missing\n" in merged.stdout
-        document = json.loads(soak("merge", *folders, "--json").stdout)
+        document = json.loads(merge(*folders, "--json").stdout)
         assert document["without_ledger"] == [str(tmp_path / name)]
-        assert soak("merge", tmp_path / name).exit_code == 2
+        assert merge(tmp_path / name).exit_code == 2
 
 
 def test_shards_of_two_versions_are_told_apart(tmp_path: Path) -> None:
@@ -284,7 +270,7 @@ def test_shards_of_two_versions_are_told_apart(tmp_path: Path) -> None:
     ledger = tmp_path / "2" / "ledger.jsonl"
     version = json.loads(ledger.read_text("utf-8").partition("\n")[0])["version"]
     ledger.write_text(ledger.read_text("utf-8").replace(version, "0.9+older"), encoding="utf-8")
-    told = soak("merge", tmp_path / "1", tmp_path / "2").stdout
+    told = merge(tmp_path / "1", tmp_path / "2").stdout
     assert f"seed 3 of {version}: " in told
     assert "seed 3 of 0.9+older: " in told
 
@@ -297,7 +283,7 @@ def test_a_merge_makes_small_what_shards_found_and_knows_a_baseline(tmp_path: Pa
         assert soak(*amount, "--shard", f"{number}/2", "--output", part).exit_code in (0, 1)
     corpus, old = tmp_path / "corpus", tmp_path / "old"
     words = ("--shrink", 1, "--corpus", corpus, "--jobs", 1, "--store", tmp_path / "store")
-    first = soak("merge", *parts, "--output", old, *words)
+    first = merge(*parts, "--output", old, *words)
     assert (first.exit_code, "left out" in first.stderr) == (1, False)
     (kept,) = (it for it in read_run(*(tmp_path / "store").iterdir()).records if isinstance(it, Program))
     assert kept.file.startswith("programs/P2-")
@@ -311,14 +297,14 @@ def test_a_merge_makes_small_what_shards_found_and_knows_a_baseline(tmp_path: Pa
     assert re.search(r"/[12]/programs/faulty-dirty-rows-P2-\d+\.jsonl --adapter", told["as played"])
     assert "        run_program(" in lines
     assert typed(*shlex.split(told["again"])[1:]).exit_code == 1
-    again = soak("merge", *parts, "--shrink", 1, "--baseline", old, "--jobs", 1)
+    again = merge(*parts, "--shrink", 1, "--baseline", old, "--jobs", 1)
     assert "    program\n" in again.stdout
     assert "    again " not in again.stdout  # where nobody wrote it
     assert again.exit_code == 0, again.stdout
     assert "known     P2 of faulty-dirty-rows, program of " in again.stdout
     assert again.stdout.splitlines()[-1].endswith("0 findings not in the baseline")
     (old / "findings.json").write_text('{"schema": "pymllm.findings", "version": 1, "findings": []}', "utf-8")
-    news = soak("merge", *parts, "--baseline", old / "findings.json", "--json")
+    news = merge(*parts, "--baseline", old / "findings.json", "--json")
     document = json.loads(news.stdout)
     Draft202012Validator(make_schema("soak")).validate(document)
     assert (news.exit_code, [it["new"] for it in document["findings"]]) == (1, [True])
@@ -334,7 +320,7 @@ def test_ledgers_that_contradict_each_other_break_x3(tmp_path: Path) -> None:
             ledger.add(HEADER)
             ledger.add(structs.replace(known, digest=digest))
     words = ("merge", tmp_path / "one", tmp_path / "two")
-    told = soak(*words)
+    told = typed(*words)
     lines = told.stdout.splitlines()
     assert told.exit_code == 1
     assert re.fullmatch(r"violated: .* 1 broken; .*; 1 run that differed when repeated", lines[-1])
@@ -342,7 +328,7 @@ def test_ledgers_that_contradict_each_other_break_x3(tmp_path: Path) -> None:
     assert "    expected   digest abc" in lines
     assert "    observed   digest other" in lines
     assert next(line.split() for line in lines if line.startswith("rows "))[-1] == "1"
-    document = json.loads(soak(*words, "--json").stdout)
+    document = json.loads(typed(*words, "--json").stdout)
     Draft202012Validator(make_schema("soak")).validate(document)
     (failure,) = document["adapters"][0]["failures"]
     assert (failure["failure"]["law"], failure["runs"], len(document["conflicts"])) == ("X3", 1, 1)
@@ -350,8 +336,8 @@ def test_ledgers_that_contradict_each_other_break_x3(tmp_path: Path) -> None:
     (tmp_path / "none.json").write_text(
         '{"schema": "pymllm.findings", "version": 1, "findings": []}', "utf-8"
     )
-    assert soak(*words, "--baseline", tmp_path / "none.json").exit_code == 1
-    assert soak("merge", tmp_path / "one", tmp_path / "one").exit_code == 0
+    assert typed(*words, "--baseline", tmp_path / "none.json").exit_code == 1
+    assert merge(tmp_path / "one", tmp_path / "one").exit_code == 0
 
 
 def test_a_merge_runs_no_adapter_that_a_ledger_alone_names(tmp_path: Path) -> None:
@@ -360,8 +346,8 @@ def test_a_merge_runs_no_adapter_that_a_ledger_alone_names(tmp_path: Path) -> No
     with Ledger(tmp_path / FILE) as ledger:
         ledger.add(HEADER)
         ledger.add(strange)
-    assert soak("merge", tmp_path).exit_code == 1
-    refused("soak", "merge", tmp_path, "--shrink", 1, words="names the adapter 'my:Rows', which may run any")
+    assert merge(tmp_path).exit_code == 1
+    refused("merge", tmp_path, "--shrink", 1, words="names the adapter 'my:Rows', which may run any")
 
 
 def test_merged_campaigns_are_kept_in_a_store(tmp_path: Path) -> None:
@@ -370,7 +356,7 @@ def test_merged_campaigns_are_kept_in_a_store(tmp_path: Path) -> None:
     assert soak(*SHORT, "--output", sound).exit_code == 0
     failing = (*SHORT, "--adapter", "faulty-dirty-rows", "--operations", 1500, "--seed", 4)
     assert soak(*failing, "--output", faulty).exit_code == 1
-    merged = soak("merge", sound, faulty / FILE, "--store", store)
+    merged = merge(sound, faulty / FILE, "--store", store)
     assert (merged.exit_code, "kept in " in merged.stderr) == (1, True)
     (file,) = store.iterdir()
     records = read_run(file).records
@@ -389,15 +375,15 @@ def test_files_that_cannot_be_read_or_written_are_bad_input(tmp_path: Path) -> N
     empty = tmp_path / "empty"
     empty.mkdir()
     for arguments in (
-        [*SHORT, "--output", tmp_path / "file" / "c"],
-        ["--resume", tmp_path / "bad", "--jobs", "1"],
+        ["soak", *SHORT, "--output", tmp_path / "file" / "c"],
+        ["resume", tmp_path / "bad", "--jobs", "1"],
         ["merge", tmp_path / "bad"],
         ["merge", empty],
     ):
-        result = soak(*arguments)
+        result = typed(*arguments)
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
     assert soak(*SHORT, "--output", empty).exit_code == 0
-    assert "there is a ledger already" in soak("merge", empty, "--output", empty).stderr
+    assert "there is a ledger already" in merge(empty, "--output", empty).stderr
 
 
 def test_a_page_is_not_written_over_a_campaign(tmp_path: Path) -> None:
@@ -409,8 +395,8 @@ def test_a_page_is_not_written_over_a_campaign(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     before = ledger.read_bytes()
     for page in (ledger, tmp_path / "link", tmp_path / "twin", tmp_path / "new" / FILE):
-        for arguments in (["merge", tmp_path / "c"], ["--resume", tmp_path / "c"], SHORT):
-            result = soak(*arguments, "--page", page)
+        for arguments in (["merge", tmp_path / "c"], ["resume", tmp_path / "c"], ["soak", *SHORT]):
+            result = typed(*arguments, "--page", page)
             assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
             assert "name another file" in result.stderr
     assert ledger.read_bytes() == before
@@ -428,13 +414,13 @@ def test_a_campaign_that_goes_on_writes_nothing_through_links(tmp_path: Path) ->
     for path in programs:
         path.unlink()
         path.symlink_to(mine)
-    assert soak("--resume", folder, "--jobs", 1).exit_code == 1
+    assert resume(folder, "--jobs", 1).exit_code == 1
     assert mine.read_text(encoding="utf-8") == "mine"
     assert all(path.is_symlink() for path in programs)
     (folder / FILE).rename(tmp_path / FILE)
     (folder / FILE).symlink_to(tmp_path / FILE)
     before = (tmp_path / FILE).read_bytes()
-    result = soak("--resume", folder, "--jobs", 1)
+    result = resume(folder, "--jobs", 1)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "ledger.jsonl is a link to a file elsewhere" in result.stderr
     assert (tmp_path / FILE).read_bytes() == before
@@ -458,11 +444,11 @@ def test_a_ledger_with_a_place_that_there_is_not_does_not_go_on(
     plain = json.loads(header)
     plain["places"] = [place | changes for place in plain["places"]]
     (tmp_path / FILE).write_text("\n".join([json.dumps(plain), *runs]) + "\n", encoding="utf-8")
-    refused("soak", "--resume", tmp_path, "--jobs", 1, words=why)
+    refused("resume", tmp_path, "--jobs", 1, words=why)
     plain["longest"] = 0
     plain["places"] = []
     (tmp_path / FILE).write_text(json.dumps(plain) + "\n", encoding="utf-8")
-    assert "longest is 0; a run has 1 operation or more" in soak("--resume", tmp_path).stderr
+    assert "longest is 0; a run has 1 operation or more" in resume(tmp_path).stderr
 
 
 def test_a_class_of_this_folder_is_found_again_when_its_campaign_goes_on(
@@ -479,11 +465,11 @@ def test_a_class_of_this_folder_is_found_again_when_its_campaign_goes_on(
     ledger.write_text("".join(lines[:-1]), encoding="utf-8")
     sys.path.remove(str(tmp_path))
     assert "rows_here" not in sys.modules  # it was loaded in another process
-    refused = soak("--resume", "c", "--jobs", "1")
+    refused = resume("c", "--jobs", "1")
     assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
     assert "c/ledger.jsonl: names the adapter 'rows_here:MyRows', which may run any code" in refused.stderr
     assert "rows_here" not in sys.modules
-    resumed = soak("--resume", "c", "--jobs", "1", "--adapter", "rows_here:MyRows")
+    resumed = resume("c", "--jobs", "1", "--adapter", "rows_here:MyRows")
     assert (result.exit_code, resumed.exit_code) == (0, 0), resumed.output
     assert len(ledger.read_text("utf-8").splitlines()) == len(lines)
 
@@ -498,7 +484,7 @@ def test_a_ledger_that_names_a_command_starts_none(
     header = json.loads(ledger.read_text("utf-8").splitlines()[0])
     header["places"] = [{**place, "adapter": "command:touch ran"} for place in header["places"]]
     ledger.write_text(json.dumps(header) + "\n", encoding="utf-8")
-    refused = soak("--resume", "c", "--jobs", 1)
+    refused = resume("c", "--jobs", 1)
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
     assert "add --command 'touch ran'" in refused.stderr
     assert not Path("ran").exists()
@@ -525,16 +511,16 @@ def test_an_interrupted_campaign_of_a_stranger_names_its_adapter_again(
     result = soak(*SHORT, "--adapter", f"{tiny}:KeepsEntries", "--output", folder)
     assert (result.exit_code, "in 1 runs" in result.stdout) == (130, True)
     said = next(line for line in result.stderr.splitlines() if "continue with" in line)
-    assert said == f"pymllm: continue with: pymllm soak --resume '{folder}' --adapter {tiny}:KeepsEntries"
+    assert said == f"pymllm: continue with: pymllm resume '{folder}' --adapter {tiny}:KeepsEntries"
     monkeypatch.setattr(campaign, "play_run", play)
-    resumed = soak(*shlex.split(said.partition("pymllm soak ")[2]), "--jobs", 1)
+    resumed = typed(*shlex.split(said.partition("with: pymllm ")[2]), "--jobs", 1)
     assert resumed.exit_code == 1, resumed.stderr
 
 
 def test_planted_faults_are_looked_for_by_campaigns(tiny: str) -> None:
     """P2: each gets its own operations; no ledger is left."""
     amount = ("--operations", "3000", "--longest", "300", "--seed", "3", "--jobs", "1")
-    result = soak("--cabinet", "tiny_cabinet:TABLE", "--fault", "dirty", *amount, "--json")
+    result = typed("faults", "soak", "--cabinet", "tiny_cabinet:TABLE", "dirty", *amount, "--json")
     document = json.loads(result.stdout)
     Draft202012Validator(make_schema("faults")).validate(document)
     (row,) = document["faults"]
@@ -652,15 +638,7 @@ def test_everything_that_can_come_out_keeps_to_the_schema() -> None:
     assert (document["refused"], len(document["conflicts"])) == ({"gone": "why"}, 1)
 
 
-NONE = SoakOptions(
-    adapters=(), configs=(), deviations=(), timeout=30.0, stop_on_failure=False, jobs=2,
-    **dict.fromkeys(
-        ("machine", "seed", "run", "operations", "minutes", "longest", "audit", "output", "resume"),
-    ),
-    **dict.fromkeys(
-        ("shard", "corpus"),
-    ),
-)  # fmt: skip
+NONE = SoakOptions((), timeout=30.0, jobs=2)
 
 
 def test_a_rate_is_operations_between_two_walks() -> None:
@@ -693,7 +671,7 @@ def test_one_run_has_no_clock_and_a_folder_of_its_own() -> None:
 def test_a_campaign_is_not_written_over(tmp_path: Path) -> None:
     """It can go on, or another folder be chosen."""
     (tmp_path / FILE).touch()
-    with pytest.raises(click.UsageError, match="--resume it"):
+    with pytest.raises(click.UsageError, match="pymllm resume it"):
         replace(NONE, output=tmp_path).settle()
     resumed = replace(NONE, resume=tmp_path)
     resumed.check()
@@ -772,7 +750,8 @@ def test_the_text_says_everything(report: SoakReport) -> None:
     assert "observed   7" in text
     assert "found      1+a, " in text
     assert "seed 9, step 44" in text
-    assert "--run 9 --operations 100 --machine RowMachine --audit 1/64" in text
+    assert "the run    pymllm repeat 9 --adapter " in text
+    assert " --operations 100 --machine RowMachine --audit 1/64" in text
     assert "again      pymllm rerun folder/programs/x-short.jsonl --adapter rows" in text
     assert "as played  pymllm rerun folder/programs/x.jsonl --adapter rows" in text
     assert "rows  ended with an error in 1 run" in text
@@ -827,7 +806,8 @@ def test_a_run_of_merged_campaigns_is_walked_as_in_its_own(report: SoakReport) -
     totals = Totals([other, own])
     totals.add(record)
     text = make_text(replace(report, headers=(other, own), totals=totals, findings=None))
-    assert f"--run {record.seed} --operations 100 --machine RowMachine --audit every" in text
+    assert f"pymllm repeat {record.seed} --adapter" in text
+    assert " --operations 100 --machine RowMachine --audit every" in text
 
 
 def last_of(report: SoakReport, *, strict: bool = False) -> str:

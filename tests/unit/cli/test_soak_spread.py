@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from pymllm.cli import soak_spread
 from pymllm.cli.schema import make_schema
+from pymllm.cli.soak import soak_spread
 from pymllm.cli.spread import describe_spread, spread_display
 from pymllm.cli.tables import BETWEEN_LINES
 from pymllm.soak import findings
@@ -31,6 +31,7 @@ LONG = ("--operations", "8000", "--longest", "1000", "--seed", "3")
 SHORT = ("--adapter", "rows", "--operations", "900", "--longest", "150", "--seed", "3")
 
 soak = partial(typed, "soak")
+resume = partial(typed, "resume")
 
 
 class Engine(Executor):
@@ -100,7 +101,7 @@ def first(number: int, *outcomes: PlayedShard | BaseException) -> Callable[[Shar
 
 def merged(*folders: Path, to: Path) -> bytes:
     """Return the one ledger of a campaign, whoever played it."""
-    assert soak("merge", *folders, "--output", to).exit_code == 0
+    assert typed("merge", *folders, "--output", to).exit_code == 0
     return (to / "ledger.jsonl").read_bytes()
 
 
@@ -114,7 +115,7 @@ def test_the_shards_of_a_campaign_are_the_campaign(tmp_path: Path) -> None:
     """The same runs, whatever the number of shards, and whoever played them."""
     alone, several = tmp_path / "alone", tmp_path / "several"
     assert soak(*SHORT, "--jobs", "1", "--output", alone).exit_code == 0
-    result = soak(*SHORT, "--executor", ENGINE, "--shards", "3", "--output", several)
+    result = soak(*SHORT, "--executor", f"{ENGINE},shards=3", "--output", several)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1].startswith("holds: 9")
     assert (several / "ledger.jsonl").read_bytes() == merged(alone, to=tmp_path / "merged")
@@ -129,7 +130,7 @@ def test_real_processes_play_shards(tmp_path: Path) -> None:
     """As anybody would type it, with an executor of Python's own, and shards that are counted for it."""
     name = "concurrent.futures:ThreadPoolExecutor"
     words = ("--adapter", "rows", "--operations", "300", "--longest", "150", "--seed", "3", "--json")
-    result = soak(*words, "--executor", name, "--shards", "2", "--output", tmp_path / "c")
+    result = soak(*words, "--executor", f"{name},shards=2", "--output", tmp_path / "c")
     assert (result.exit_code, result.stderr) == (0, "")
     document = json.loads(result.stdout)
     assert (document["verdict"], document["refused"], document["jobs"]) == ("holds", {}, 2)
@@ -143,7 +144,7 @@ def test_an_executor_that_answers_something_else_gives_no_verdict(
     """Its shards are given up, and the command ends with 3."""
     garbage: Any = lambda task: "garbage"  # noqa: E731
     monkeypatch.setattr(Engine, "before", staticmethod(garbage))
-    words = ("--executor", ENGINE, "--shards", "2", "--retries", "1", "--output", tmp_path / "c", "--json")
+    words = ("--executor", f"{ENGINE},shards=2,retries=1", "--output", tmp_path / "c", "--json")
     result = soak(*SHORT, *words)
     assert (result.exit_code, json.loads(result.stdout)["verdict"]) == (3, "unknown")
     assert "the last: shard 2-of-2: the executor gave str instead of a shard's answer" in result.stderr
@@ -160,13 +161,13 @@ def test_a_campaign_has_a_few_shards_for_each_worker(tmp_path: Path, monkeypatch
         raise OSError("not now")
 
     monkeypatch.setattr(Engine, "before", staticmethod(refuse))
-    soak = partial(typed, "soak", "--retries", "0")
-    soak(*SHORT, "--executor", ENGINE, "--output", tmp_path / "runs")  # at least 900 / 150
-    soak(*SHORT, "--longest", "10", "--executor", ENGINE, "--output", tmp_path / "workers")
-    minutes = ("--adapter", "rows", "--minutes", "0", "--seed", "3", "--executor", ENGINE)
+    never = f"{ENGINE},retries=0"
+    soak(*SHORT, "--executor", never, "--output", tmp_path / "runs")  # at least 900 / 150
+    soak(*SHORT, "--longest", "10", "--executor", never, "--output", tmp_path / "workers")
+    minutes = ("--adapter", "rows", "--minutes", "0", "--seed", "3", "--executor", never)
     soak(*minutes, "--output", tmp_path / "minutes")
     monkeypatch.setattr(Engine, "_max_workers", None)
-    soak(*SHORT, "--longest", "10", "--executor", ENGINE, "--output", tmp_path / "silent")
+    soak(*SHORT, "--longest", "10", "--executor", never, "--output", tmp_path / "silent")
     counts = {it.name: read_plan(it).shards for it in tmp_path.iterdir() if (it / FILE).exists()}
     assert counts == {"runs": 6, "workers": 8, "minutes": 2, "silent": 16}
 
@@ -174,7 +175,7 @@ def test_a_campaign_has_a_few_shards_for_each_worker(tmp_path: Path, monkeypatch
 def test_what_is_lost_is_tried_again_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict is that of the campaign."""
     monkeypatch.setattr(Engine, "before", staticmethod(first(2, OSError("node is gone"))))
-    result = soak(*SHORT, "--executor", ENGINE, "--shards", "3", "--output", tmp_path / "c")
+    result = soak(*SHORT, "--executor", f"{ENGINE},shards=3", "--output", tmp_path / "c")
     assert result.exit_code == 0
     assert result.stderr == (
         "pymllm: tried again after a loss: 1 attempt of shard 2; "
@@ -198,7 +199,7 @@ def test_shards_that_were_lost_are_named_where_they_are_few(
             raise OSError("gone")
 
     monkeypatch.setattr(Engine, "before", staticmethod(lose))
-    one = ("--longest", "50", "--executor", ENGINE, "--shards", count)
+    one = ("--longest", "50", "--executor", f"{ENGINE},shards={count}")
     result = soak(*SHORT, *one, "--output", tmp_path / "c")
     assert result.exit_code == 0
     assert (
@@ -213,7 +214,7 @@ def test_a_shard_that_is_given_up_makes_the_verdict_unknown(
     gone = [OSError("node is gone")] * 2
     monkeypatch.setattr(Engine, "before", staticmethod(first(2, *gone)))
     folder = tmp_path / "c"
-    words = ("--executor", ENGINE, "--shards", "3", "--retries", "1")
+    words = ("--executor", f"{ENGINE},shards=3,retries=1")
     result = soak(*SHORT, *words, "--output", folder, "--json")
     document = json.loads(result.stdout)
     assert (result.exit_code, document["verdict"], document["exit_status"]) == (3, "unknown", 3)
@@ -223,10 +224,10 @@ def test_a_shard_that_is_given_up_makes_the_verdict_unknown(
         {"2/3": "given up after 2 attempts; the last one: OSError: node is gone"},
     )
     assert result.stderr.splitlines()[-1] == (
-        f"pymllm: continue with: pymllm soak --resume {folder} --executor {ENGINE}"
+        f"pymllm: continue with: pymllm resume {folder} --executor {ENGINE}"
     )
     Engine.asked.clear()
-    again = soak("--resume", folder, "--executor", ENGINE)
+    again = resume(folder, "--executor", ENGINE)
     assert (again.exit_code, again.stderr) == (0, "")
     assert [it.number for it in Engine.asked] == [2]
     assert len(played_halves(folder)) == len({number for number, _ in played_halves(folder)}) >= 6
@@ -235,7 +236,7 @@ def test_a_shard_that_is_given_up_makes_the_verdict_unknown(
 def test_nothing_that_came_back_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every shard was given up there is no ledger, and no traceback."""
     monkeypatch.setattr(Engine, "before", staticmethod(first(1, OSError("gone"))))
-    words = ("--executor", ENGINE, "--shards", "1", "--retries", "0", "--output", tmp_path / "c")
+    words = ("--executor", f"{ENGINE},shards=1,retries=0", "--output", tmp_path / "c")
     result = soak(*SHORT, *words)
     assert result.exit_code == 3
     why = "    1/1        given up after 1 attempt; the last one: OSError: gone\n"
@@ -249,7 +250,7 @@ def test_a_violation_is_a_violation_although_a_shard_is_lost(
 ) -> None:
     """Its program came along."""
     monkeypatch.setattr(Engine, "before", staticmethod(first(2, OSError("gone"))))
-    words = ("--adapter", "faulty-dirty-rows", "--executor", ENGINE, "--shards", "2", "--retries", "0")
+    words = ("--adapter", "faulty-dirty-rows", "--executor", f"{ENGINE},shards=2,retries=0")
     result = soak(*words, *LONG, "--output", tmp_path / "c")
     assert result.exit_code == 1
     assert "P2  VIOLATED by faulty-dirty-rows" in result.stdout
@@ -262,7 +263,7 @@ def test_a_violation_is_a_violation_although_a_shard_is_lost(
 def test_a_failure_stops_the_campaign_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards that have not begun are not played, and none of them is missed."""
     monkeypatch.setattr(Engine, "_max_workers", 1)
-    words = ("--adapter", "faulty-dirty-rows", "--stop-on-failure", "--executor", ENGINE, "--shards", "4")
+    words = ("--adapter", "faulty-dirty-rows", "--stop-on-failure", "--executor", f"{ENGINE},shards=4")
     result = soak(*words, *LONG, "--output", tmp_path / "c")
     assert result.exit_code == 1
     assert [it.number for it in Engine.asked] == [1]
@@ -282,7 +283,7 @@ def test_shards_that_fail_alike_have_one_program_made_small(
 
     make_small = findings._make_small
     monkeypatch.setattr(findings, "_make_small", count)
-    words = ("--adapter", "faulty-dirty-rows", "--stop-on-failure", "--executor", ENGINE, "--shards", "4")
+    words = ("--adapter", "faulty-dirty-rows", "--stop-on-failure", "--executor", f"{ENGINE},shards=4")
     folder = tmp_path / "c"
     result = soak(*words, *LONG, "--output", folder, "--json")
     document = json.loads(result.stdout)
@@ -314,15 +315,15 @@ def test_an_interrupt_keeps_what_came_and_says_how_to_go_on(
     monkeypatch.setattr(Engine, "_max_workers", 1)
     monkeypatch.setattr(Engine, "before", staticmethod(interrupt))
     folder = tmp_path / "c"
-    words = ("--executor", ENGINE, "--shards", "3", "--output", folder)
+    words = ("--executor", f"{ENGINE},shards=3", "--output", folder)
     result = soak(*SHORT, *words)
     assert result.exit_code == 130
-    assert f"continue with: pymllm soak --resume {folder} --executor {ENGINE}" in result.stderr
+    assert f"continue with: pymllm resume {folder} --executor {ENGINE}" in result.stderr
     assert 0 < len(played_halves(folder)) < 6
     assert (folder / STOP).exists()
     assert Engine.closed[0] is False
     monkeypatch.setattr(Engine, "before", staticmethod(lambda task: None))
-    assert soak("--resume", folder, "--executor", ENGINE).exit_code == 0
+    assert resume(folder, "--executor", ENGINE).exit_code == 0
     assert not (folder / STOP).exists()
     assert [it.number for it in Engine.asked] == [1, 2, 2, 3]
 
@@ -333,11 +334,20 @@ def test_an_adapter_of_somebody_is_named_again_to_go_on(
     """The file of a campaign may be anybody's; what it names is not played."""
     monkeypatch.setattr(Engine, "before", staticmethod(first(1, OSError("gone"))))
     name, folder = f"{tiny}:TinyRows", tmp_path / "c"
-    words = ("--operations", "300", "--longest", "150", "--seed", "3", "--shards", "1", "--retries", "0")
-    result = soak("--adapter", name, *words, "--executor", ENGINE, "--output", folder)
+    words = (
+        "--operations",
+        "300",
+        "--longest",
+        "150",
+        "--seed",
+        "3",
+        "--executor",
+        f"{ENGINE},shards=1,retries=0",
+    )
+    result = soak("--adapter", name, *words, "--output", folder)
     assert result.stderr.endswith(f"--executor {ENGINE} --adapter {name}\n")
-    refused("soak", "--resume", folder, "--executor", ENGINE, words=f"add --adapter {name}")
-    result = soak("--resume", folder, "--executor", ENGINE, "--adapter", name)
+    refused("resume", folder, "--executor", ENGINE, words=f"add --adapter {name}")
+    result = resume(folder, "--executor", ENGINE, "--adapter", name)
     assert (result.exit_code, result.stderr) == (0, "")
 
 
@@ -347,7 +357,7 @@ def test_deviations_travel_as_text(tmp_path: Path) -> None:
     known.write_text(
         '[dirty]\nlaw = "P2"\nadapter = "faulty-dirty-rows"\nkind = "defect"\nreason = "a test"\n'
     )
-    words = ("--adapter", "faulty-dirty-rows", "--deviations", known, "--executor", ENGINE, "--shards", "2")
+    words = ("--adapter", "faulty-dirty-rows", "--deviations", known, "--executor", f"{ENGINE},shards=2")
     result = soak(*words, *SHORT[2:], "--output", tmp_path / "c")
     assert (result.exit_code, result.stderr) == (0, "")
     assert {it.known for it in Engine.asked} == {known.read_text()}
@@ -358,11 +368,11 @@ def test_a_corpus_travels_as_text_and_is_played_as_by_one_process(tmp_path: Path
     """Its runs are dealt out with the others; the folder need not be on the node."""
     corpus, several = tmp_path / "corpus", tmp_path / "several"
     assert soak(*SHORT, "--jobs", "1", "--output", tmp_path / "before").exit_code == 0
-    assert soak("merge", tmp_path / "before", "--corpus", corpus).exit_code == 0
+    assert typed("merge", tmp_path / "before", "--corpus", corpus).exit_code == 0
     text = (corpus / "corpus.jsonl").read_text()
     new = (*SHORT[:-1], "4", "--corpus", corpus)
     assert soak(*new, "--jobs", "1", "--output", tmp_path / "alone").exit_code == 0
-    result = soak(*new, "--executor", ENGINE, "--shards", "3", "--retries", "0", "--output", several)
+    result = soak(*new, "--executor", f"{ENGINE},shards=3,retries=0", "--output", several)
     said = f"pymllm: --corpus {corpus}: runs in it that fit here, and came first: 5 of 5\n"
     assert (result.exit_code, result.stderr) == (0, said)
     assert (several / "ledger.jsonl").read_bytes() == merged(tmp_path / "alone", to=tmp_path / "merged")
@@ -373,12 +383,11 @@ def test_a_corpus_travels_as_text_and_is_played_as_by_one_process(tmp_path: Path
     shards = [(several / "shards" / f"{it}-of-3" / "ledger.jsonl").read_text() for it in (1, 2, 3)]
     assert sum(any(f'"number": {it},' in shard for it in range(len(kept))) for shard in shards) > 1
     assert {it.corpus for it in Engine.asked} == {text} == {read_plan(several).corpus}
-    refused("soak", "--resume", several, "--executor", ENGINE, "--corpus", corpus, words="--corpus: --resume")
 
 
 def test_a_corpus_that_cannot_travel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is opened; one that is not there yet is empty."""
-    words = ("--executor", ENGINE, "--output", tmp_path / "c", "--corpus", tmp_path)
+    words = ("--executor", f"{ENGINE},shards=1", "--output", tmp_path / "c", "--corpus", tmp_path)
     (tmp_path / "corpus.jsonl").write_text("nothing\n")
     refused("soak", *SHORT, *words, words="corpus.jsonl:1: not JSON")
     monkeypatch.setattr(soak_spread, "_CORPUS_LIMIT", 7)
@@ -386,22 +395,23 @@ def test_a_corpus_that_cannot_travel_is_refused(tmp_path: Path, monkeypatch: pyt
     refused("soak", *SHORT, *words, words=why)
     assert (Engine.asked, Engine.closed, (tmp_path / "c").exists()) == ([], [], False)
     (tmp_path / "corpus.jsonl").unlink()
-    assert soak(*SHORT, *words, "--shards", "1").exit_code == 0
+    assert soak(*SHORT, *words).exit_code == 0
     assert [it.corpus for it in Engine.asked] == [None]
 
 
 @pytest.mark.parametrize(
     ("typing", "words"),
     [
-        (("--shards", "3"), "--shards: this is for --executor, which is not given; leave it out."),
-        (("--retries", "3"), "--retries: this is for --executor"),
-        (("--executor", ENGINE, "--run", "3"), "--run: this is for one process, not --executor"),
-        (("--executor", ENGINE, "--fault", "B01"), "--fault: this is for one process"),
+        (
+            ("--executor", f"{ENGINE},shard=3"),
+            "'shard=3' is no setting here, which are shards, retries.",
+        ),
+        (("--executor", f"{ENGINE},shards=2,shards=3"), "shards is given twice; give it once."),
         (
             ("--executor", ENGINE, "--shard", "1/2"),
             "--shard: a shard plays alone, and --executor makes the shards itself; leave one of them out.",
         ),
-        (("--executor", ENGINE, "--shards", "0"), "0 is not in the range 1<=x<=100000."),
+        (("--executor", f"{ENGINE},shards=0"), "shards: 0 is not in the range 1<=x<=100000."),
         (("--executor", f"{__name__}:raises"), f"{__name__}:raises: ValueError: no cluster today"),
         (("--executor", "spark"), "--executor 'spark'; it must be one of ray, ray:ADDRESS,"),
         (("--executor", ENGINE, "--adapter", "rowz"), "rowz"),
@@ -415,12 +425,12 @@ def test_what_does_not_fit_is_refused(typing: tuple[str, ...], words: str, tmp_p
 
 
 def test_a_folder_with_a_campaign_is_refused(tmp_path: Path) -> None:
-    """It goes on with --resume, which takes the number of shards from it."""
-    soak(*SHORT, "--executor", ENGINE, "--shards", "2", "--output", tmp_path)
+    """It goes on with `pymllm resume`, which takes the number of shards from it."""
+    soak(*SHORT, "--executor", f"{ENGINE},shards=2", "--output", tmp_path)
     refused("soak", *SHORT, "--executor", ENGINE, "--output", tmp_path, words="there is a campaign already")
-    typing = ("--resume", tmp_path, "--executor", ENGINE, "--shards", "2")
-    refused("soak", *typing, words="--shards: --resume takes it from the campaign; leave it out.")
-    refused("soak", "--resume", tmp_path / "no", "--executor", ENGINE, words="there is no shards.json in it")
+    typing = (tmp_path, "--executor", f"{ENGINE},shards=2")
+    refused("resume", *typing, words="'shards=2' is no setting here, which are retries.")
+    refused("resume", tmp_path / "no", "--executor", ENGINE, words="there is no shards.json in it")
 
 
 @pytest.mark.parametrize("name", ["engine.log", "jobs", "measured.jsonl", "findings.json", "shards"])

@@ -17,7 +17,8 @@ from tests.kept_results import results_in
 from tests.unit.cli.typed import refused, typed
 
 ENGINE = f"{__name__}:Engine"
-SPREAD = ("--executor", ENGINE, "--keep", "kept.jsonl", "--shards", "2")
+AGAIN = ("--executor", ENGINE, "--keep", "kept.jsonl")
+SPREAD = ("--executor", f"{ENGINE},shards=2", "--keep", "kept.jsonl")
 
 
 class Engine(Executor):
@@ -70,7 +71,7 @@ def facts(plain: Any) -> Any:
 
 
 VERBS = {
-    "faults": ("faults", "B116", "B107"),
+    "faults": ("faults", "hunt", "B116", "B107"),
     "verify": ("verify", "--adapter", "rows", "--adapter", "hashes", "--profile", "dev", "--examples", "8"),
     "compare": ("compare", "rows", "hashes", "--profile", "dev", "--examples", "8"),
     "replay": (
@@ -92,7 +93,7 @@ def test_an_engine_comes_to_what_one_process_does(verb: str) -> None:
     )
     assert [(it.number, it.count, it.words[0]) for it in Engine.asked] == [(1, 2, verb), (2, 2, verb)]
     kept = len(results_in(Path("kept.jsonl")))
-    again = typed(*words, *SPREAD[:4], "--json")
+    again = typed(*words, *AGAIN, "--json")
     assert (again.exit_code, facts(json.loads(again.stdout))) == (
         alone.exit_code,
         facts(json.loads(alone.stdout)),
@@ -108,7 +109,7 @@ def test_what_an_engine_loses_is_done_here(monkeypatch: pytest.MonkeyPatch) -> N
             raise OSError("node is gone")
 
     monkeypatch.setattr(Engine, "before", staticmethod(lose))
-    result = typed(*VERBS["faults"], *SPREAD, "--retries", "1", "--json")
+    result = typed(*VERBS["faults"], "--executor", f"{ENGINE},shards=2,retries=1", *AGAIN[2:], "--json")
     assert (result.exit_code, json.loads(result.stdout)["kept"]) == (0, 1)
     lines = result.stderr.splitlines()
     assert "tried again after a loss: 1 attempt of shard 1; the last: shard 1-of-2: OSError" in lines[0]
@@ -128,7 +129,7 @@ def test_an_interrupt_keeps_what_came(monkeypatch: pytest.MonkeyPatch) -> None:
     assert typed(*VERBS["faults"], *SPREAD).exit_code == 130
     assert Path("kept.jsonl.stop").exists()
     monkeypatch.setattr(Engine, "before", staticmethod(lambda task: None))
-    result = typed(*VERBS["faults"], *SPREAD[:4], "--json")
+    result = typed(*VERBS["faults"], *AGAIN, "--json")
     assert (result.exit_code, json.loads(result.stdout)["kept"]) == (0, 2)
     assert [it.number for it in Engine.asked] == [1, 2, 2]
     assert not Path("kept.jsonl.stop").exists()
@@ -148,7 +149,7 @@ def test_a_shard_gets_what_was_typed_and_no_more() -> None:
 
 def test_shards_are_never_more_than_tasks() -> None:
     """A few for each worker else."""
-    typed(*VERBS["verify"], *SPREAD[:4])
+    typed(*VERBS["verify"], *AGAIN)
     assert {it.count for it in Engine.asked} == {3}
 
 
@@ -156,17 +157,16 @@ def test_shards_are_never_more_than_tasks() -> None:
     ("line", "words"),
     [
         ("verify --executor ray", "--executor ray: results are kept as they come back; give --keep FILE."),
-        ("faults --executor ray", "--executor ray: results are kept as they come back; give --keep FILE."),
+        ("faults hunt --executor ray", "--executor ray: results are kept as they come back; give --keep"),
         ("replay chat --executor ray", "--executor ray: results are kept as they come back"),
         ("compare rows hashes --executor ray", "--executor ray: results are kept as they come back"),
-        ("verify --shards 3", "--shards: this is for --executor, which is not given; leave it out."),
+        ("verify --executor ray,shards=0 --keep k", "0 is not in the range 1<=x<=100000"),
         ("verify --executor ray --keep k --shard 1/2", "--shard: a shard plays alone, and --executor makes"),
-        ("verify --executor ray --keep k --fault B01", "--keep: --cabinet and --fault print the table"),
-        ("verify --executor ray --fault B01", "--fault: this is for one process, not --executor"),
-        ("faults B01 --executor spark --keep k", "--executor 'spark'; it must be one of ray, ray:ADDRESS"),
-        ("faults --list --executor ray", "--executor: --list looks for no fault"),
+        (
+            "faults hunt B01 --executor spark --keep k",
+            "--executor 'spark'; it must be one of ray, ray:ADDRESS",
+        ),
         ("replay - --executor ray --keep k", "--executor: a shard has no standard input"),
-        ("verify --check-protocol --command x --executor ray", "--executor: --check-protocol judges no law"),
         ("verify --profile deep --executor ray --keep k", "--keep k: --profile deep draws a seed"),
     ],
 )

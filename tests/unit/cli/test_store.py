@@ -27,7 +27,7 @@ def only(store: Path) -> Run:
     ("arguments", "kind", "document"),
     [
         (("doctor",), "doctor", DoctorDocument),
-        (("faults", "faulty-slot-zero", "--jobs", "1"), "faults", FaultsDocument),
+        (("faults", "hunt", "faulty-slot-zero", "--jobs", "1"), "faults", FaultsDocument),
         (("replay", "chat", "--requests", "3", "--capacity", "2k"), "replay", ReplayDocument),
         (("soak", "--adapter", "rows", "--operations", "300", "--jobs", "1"), "soak", SoakDocument),
         (("compare", "rows", "token-slots", "--examples", "2", "--jobs", "1"), "compare", CompareDocument),

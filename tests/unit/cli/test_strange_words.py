@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from pymllm.cli import tables
 from pymllm.cli.output import say
-from pymllm.cli.report import FORMATS
+from pymllm.cli.results.report import FORMATS
 from tests.unit.cli.typed import Terminal, typed
 from tests.unit.report import samples
 

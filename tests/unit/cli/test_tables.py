@@ -83,7 +83,7 @@ _VERBS = {
     "compare": f"compare rows faulty-dirty-rows kv-buffers {' '.join(_SMALL)}",
     "diff": "diff judged.json judged.json",
     "doctor": "doctor",
-    "faults": "faults B116",
+    "faults": "faults hunt B116",
     "judge": f"judge {_PROGRAM}",
     "replay": "replay chat --requests 4",
     "replay, a curve": "replay chat --requests 4 --capacity 2k --capacity 4k --jobs 1",
@@ -108,7 +108,7 @@ def widths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, in
 
     def show(command: str, width: int | None) -> list[str]:
         monkeypatch.setattr(tables, "terminal_width", lambda: width)
-        monkeypatch.setattr("pymllm.cli.compare.terminal_width", lambda: width)
+        monkeypatch.setattr("pymllm.cli.search.compare.terminal_width", lambda: width)
         result = typed(*shlex.split(command))
         assert result.exit_code in (0, 1), result.output
         shutil.rmtree("new", ignore_errors=True)

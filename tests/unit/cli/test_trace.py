@@ -31,7 +31,7 @@ def trace(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("path", sorted(SMALL.iterdir()), ids=lambda path: path.name)
 def test_every_format_is_inspected(path: Path) -> None:
     """As text and as a document that keeps to its schema."""
-    words = ("trace", "inspect", path, "--tokenizer", TOKENIZER)
+    words = ("trace", "inspect", path, "--format", f"auto,tokenizer={TOKENIZER}")
     shown = typed(*words)
     assert (shown.exit_code, shown.stderr) == (0, "")
     assert "reuse distance, at most" in shown.stdout or "text" not in path.name
@@ -161,11 +161,14 @@ def test_a_fit_to_a_part_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ("words", "said"),
     [
         ("inspect nowhere.jsonl", "nowhere.jsonl: cannot be read: No such file"),
-        ("inspect MOON --format csv", "'csv' is not one of 'auto'"),
+        ("inspect MOON --format csv", "'csv' is not one of auto"),
         ("inspect MOON --format bailian", "missing required field `chat_id`"),
-        ("inspect TEXT", "lines of text need a tokenizer; give --tokenizer module:function"),
-        ("inspect TEXT --tokenizer words", "no tokenizer 'words': write module:function"),
-        ("inspect TEXT --tokenizer no_such:words", "no tokenizer 'no_such:words': ModuleNotFoundError"),
+        ("inspect TEXT", "lines of text need a tokenizer; give --format text,tokenizer=MODULE:FUNCTION"),
+        ("inspect TEXT --format text,tokenizer=words", "no tokenizer 'words': write module:function"),
+        (
+            "inspect TEXT --format text,tokenizer=no_such:words",
+            "no tokenizer 'no_such:words': ModuleNotFoundError",
+        ),
         ("inspect MOON --requests 0", "0 is not in the range"),
         ("convert MOON", "Missing option '-o'"),
         ("convert MOON --to weka -o x.jsonl", "'weka' is not one of 'mooncake'"),
@@ -198,7 +201,7 @@ def test_bad_input_is_refused_in_one_line(
 
 def test_a_long_read_shows_how_far_it_is(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a file, its bytes; of what does not tell how long it is, requests."""
-    monkeypatch.setattr("pymllm.cli.trace._BETWEEN", 10)
+    monkeypatch.setattr("pymllm.cli.replay.trace._BETWEEN", 10)
     shown = typed("trace", "inspect", trace, "--progress", "on")
     assert f"pymllm: reading {trace}: 0 of 1 MB, 0:00" in shown.stderr
     folder = trace.with_name("weka")
@@ -213,10 +216,10 @@ def test_a_long_read_shows_how_far_it_is(trace: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "name", ["bailian.jsonl", "weka.json", "dynamo.jsonl", "kvsim.jsonl", "pymllm.jsonl"]
 )
-@pytest.mark.parametrize("mode", ["engine", "serial"])
-def test_every_format_is_replayed(name: str, mode: str) -> None:
+@pytest.mark.parametrize("verb", ["replay", "replay-serial"])
+def test_every_format_is_replayed(name: str, verb: str) -> None:
     """Children after those that they wait for, namespaces apart; every request runs."""
-    words = ("replay", SMALL / name, "--mode", mode, "--page-size", 16, "--capacity", "8k", "--json")
+    words = (verb, SMALL / name, "--page-size", 16, "--capacity", "8k", "--json")
     done = typed(*words)
     assert (done.exit_code, done.stderr) == (0, "")
     document = json.loads(done.stdout)
@@ -228,15 +231,7 @@ def test_every_format_is_replayed(name: str, mode: str) -> None:
 
 def test_text_is_replayed_with_a_tokenizer() -> None:
     """What a server was asked, without the server."""
-    words = (
-        "replay",
-        SMALL / "text.jsonl",
-        "--tokenizer",
-        TOKENIZER,
-        "--block-tokens",
-        1,
-        "--mode",
-        "serial",
-    )
+    form = f"text,tokenizer={TOKENIZER}"
+    words = ("replay-serial", SMALL / "text.jsonl", "--format", form, "--block-tokens", 1)
     run = json.loads(typed(*words, "--json").stdout)["runs"][0]
     assert (run["prompt_tokens"], run["hit_tokens"]) == (15, 8)

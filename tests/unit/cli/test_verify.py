@@ -21,9 +21,10 @@ from msgspec.structs import replace
 from pymllm.adapters.registry import OWN
 from pymllm.cli import main, tables
 from pymllm.cli.schema import make_schema
-from pymllm.cli.search_files import save_programs
+from pymllm.cli.search.search_files import save_programs
+from pymllm.cli.search.verify import PROFILE_NAMES, plan_search
+from pymllm.cli.search.verify_table import make_junit, make_text, name_laws
 from pymllm.cli.tables import explain
-from pymllm.cli.verify import PROFILE_NAMES, make_junit, make_text, name_laws, plan_search
 from pymllm.history.files import load_history
 from pymllm.machines.registry import CI, DEEP, DEV, PROFILES
 from pymllm.oracle.judge import judge_steps
@@ -259,7 +260,7 @@ def test_deep_draws_a_seed_and_prints_it(tiny: str) -> None:
 
 def test_a_local_version_is_a_build_of_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """As pip has it: 2.13.0+cpu is 2.13.0, but no other build of it."""
-    monkeypatch.setattr("pymllm.cli.verify.version", {"tree": "2.13.0+cpu"}.__getitem__)
+    monkeypatch.setattr("pymllm.cli.search.verify.version", {"tree": "2.13.0+cpu"}.__getitem__)
 
     def release(named: str) -> Any:
         return json.loads(verify("--adapter", "rows", "--release", named, "--json", *FEW).stdout)["release"]
@@ -308,11 +309,6 @@ def test_a_document_names_the_release_that_was_examined(named: str, package: str
             for named in ("foo>=1", "click >= 1", "click>=1==2")
         ),
         (["--release", "==1"], "'==1' names no package; write PACKAGE==1."),
-        (["--release", "click", "--fault", "B01"], "--release: --cabinet and --fault print the table"),
-        (
-            ["--release", "click", "--check-protocol"],
-            "--release: --check-protocol judges no law; leave it out.",
-        ),
     ],
 )
 def test_a_release_that_nobody_can_know_is_refused(words: list[str], said: str) -> None:
@@ -417,14 +413,14 @@ def test_a_program_that_does_not_go_on_has_a_verdict_and_files(
 
 def test_planted_faults_are_looked_for_as_always(tiny: str) -> None:
     """P1, P2: each with the law, or what caught it instead; the document is that of faults."""
-    result = verify("--cabinet", "tiny_cabinet:TABLE", *FEW)
+    result = typed("faults", "verify", "--cabinet", "tiny_cabinet:TABLE", *FEW)
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["keeping", "dirty"]
     assert "BY ANOTHER LAW" in lines[1]
     assert lines[-1].startswith("1 of 2 faults caught by a listed law (2 by the verification)")
     adapter = ("--adapter", f"{tiny}:TinyRows")
-    result = verify("--cabinet", "tiny_cabinet:TABLE", *adapter, *FEW, "--json")
+    result = typed("faults", "verify", "--cabinet", "tiny_cabinet:TABLE", *adapter, *FEW, "--json")
     document = json.loads(result.stdout)
     Draft202012Validator(make_schema("faults")).validate(document)
     assert (result.exit_code, [row["id"] for row in document["faults"]]) == (0, ["dirty"])
@@ -433,7 +429,7 @@ def test_planted_faults_are_looked_for_as_always(tiny: str) -> None:
 
 def test_a_fault_is_chosen_by_its_id(tiny: str) -> None:
     """One of this package without a cabinet."""
-    result = verify("--fault", "B116", *FEW)
+    result = typed("faults", "verify", "B116", *FEW)
     assert (result.exit_code, result.stdout.splitlines()[1].split()[0]) == (0, "B116")
 
 

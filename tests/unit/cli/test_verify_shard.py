@@ -133,7 +133,6 @@ def test_a_scheduler_says_which_shard(tiny: str, monkeypatch: pytest.MonkeyPatch
     assert len(results_in(Path("kept"))) == 1
     monkeypatch.setenv("PYMLLM_SHARD", "1/2")
     refused(*words[:-2], words="PYMLLM_SHARD=1/2: its results are for a file")
-    refused("verify", "--fault", "B01", words="PYMLLM_SHARD=1/2: pymllm faults --shard looks for a part")
     refused(*words, "--junit", "j", words="the same command without PYMLLM_SHARD gives that of all")
     monkeypatch.setenv("PYMLLM_SHARD", "3/9")
     result = typed(*words)
@@ -174,9 +173,9 @@ def test_results_that_do_not_count_are_told(tiny: str, monkeypatch: pytest.Monke
     assert (result.exit_code, result.stderr.count("\n")) == (0, 1)
     assert result.stderr.startswith("pymllm: kept: 2 of 2 results do not count here, for they were made with")
     assert "kept from an earlier run" not in result.stdout
-    assert typed("faults", "B116", "--keep", "kept").stderr == ""  # searches are other work
+    assert typed("faults", "hunt", "B116", "--keep", "kept").stderr == ""  # searches are other work
     monkeypatch.setattr("pymllm.work.kept.build_version", lambda: "a third one")
-    result = typed("faults", "B116", "--keep", "kept")
+    result = typed("faults", "hunt", "B116", "--keep", "kept")
     assert result.stderr.startswith("pymllm: kept: 1 of 1 results do not count here")
 
 
@@ -200,10 +199,6 @@ def test_results_that_do_not_count_are_told(tiny: str, monkeypatch: pytest.Monke
         ("compare rows hashes --profile deep --keep k", "give --seed N"),
         ("verify --keep no/such/kept", "there is no folder"),
         ("verify --keep notes", "notes: no line of it is a kept result; name another file"),
-        ("verify --fault B01 --keep k", "--keep: --cabinet and --fault print the table of faults only"),
-        ("verify --fault B01 --shard 1/2", "--shard: --cabinet and --fault print the table of faults only"),
-        ("verify --check-protocol --command x --keep k", "--keep: --check-protocol judges no law"),
-        ("verify --check-protocol --command x --shard 1/2", "--shard: --check-protocol judges no law"),
         ("verify --adapter hashes --jobs 1 --shard 2/4 --keep k", "--shard 2/4: the plan has 1 search"),
     ],
 )

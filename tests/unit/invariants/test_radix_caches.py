@@ -29,7 +29,7 @@ from pymllm.mem_cache import (
     TreeNode,
 )
 from pymllm.mem_cache.tree.radix_tree import PagedKey, RadixTree
-from pymllm.mem_cache.tree.victim_order import VictimOrder
+from pymllm.mem_cache.tree.victims import VictimOrder
 from tests.unit.invariants.damage import OF_ANY_TREE, law_of
 
 

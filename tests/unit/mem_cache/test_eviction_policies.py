@@ -16,7 +16,7 @@ from pymllm.errors import InvariantViolation
 from pymllm.invariants import check_mamba_radix_cache, check_radix_cache
 from pymllm.mem_cache import MambaRadixCache, RadixCache, RadixKey
 from pymllm.mem_cache.tree.eviction_policy import FIFO, LRU, POLICIES, SLRU
-from pymllm.mem_cache.tree.victim_order import RankedOrder
+from pymllm.mem_cache.tree.victims import RankedOrder
 
 
 @pytest.mark.parametrize("policy", ["lru", "lfu"])

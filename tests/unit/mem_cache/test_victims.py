@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.mem_cache.tree.victim_order import VictimOrder, older_of
+from pymllm.mem_cache.tree.victims import VictimOrder, older_of
 
 
 @dataclass(eq=False)
@@ -148,7 +148,7 @@ def test_who_cannot_be_filed_is_linked_where_its_age_belongs(
 
     late = Aged(*age)
     with monkeypatch.context() as patch:
-        patch.setattr("pymllm.mem_cache.tree.victim_order.heappush", fail)
+        patch.setattr("pymllm.mem_cache.tree.victims.heappush", fail)
         order.add(late)
     assert late in order
     assert [id(node) for node in order] == [

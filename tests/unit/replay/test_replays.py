@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -151,8 +151,15 @@ def test_open_defaults_depend_on_the_workload(recorded: str) -> None:
 
 def test_what_was_given_stays(recorded: str) -> None:
     """Defaults replace nothing that was asked for."""
-    assert settle(PLAYED) == PLAYED
+    assert asdict(settle(PLAYED)) == asdict(PLAYED)
     assert settle(replace(PLAYED, workload=recorded)).requests == 6
+
+
+def test_a_plan_is_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is settled is what a replay plays, without another check of its options."""
+    settled = settle(PLAYED)
+    monkeypatch.setattr(ReplayPlan, "check", lambda plan: pytest.fail("checked again"))
+    assert run_plan(settled).plan is settled
 
 
 def test_a_default_capacity_must_hold_a_page_too() -> None:
@@ -400,7 +407,7 @@ def test_no_cache_hits_more_than_the_ceilings() -> None:
 def test_an_engine_has_no_bound_by_order() -> None:
     """It admits, retracts and finishes as memory allows."""
     (plan,) = points((1, 5000))
-    ceiling = find_ceiling(replace(plan, mode="engine"), None)
+    ceiling = find_ceiling(settle(replace(plan, mode="engine")), None)
     assert (ceiling.page_size, ceiling.capacity, ceiling.belady_hit_rate) == (1, 5000, None)
     assert ceiling.unlimited_hit_rate > 0
 

@@ -352,7 +352,7 @@ def test_a_page_of_runs_that_show_nothing_says_what_would(text: str) -> None:
     """A store that has only a word of a machine."""
     empty = Page(make_page(LoadedRuns((samples.run(machine=None),))))
     assert "Not in this report" in empty.text
-    assert "pymllm faults --store FOLDER" in empty.text
+    assert "pymllm faults hunt --store FOLDER" in empty.text
 
 
 def test_a_page_can_be_read_without_a_mouse_and_without_eyes(text: str) -> None:

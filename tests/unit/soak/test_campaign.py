@@ -111,7 +111,7 @@ def test_a_campaign_whose_lines_disagree_does_not_go_on(tmp_path: Path) -> None:
     soak(replace(PLAN, operations=100), tmp_path)
     with Ledger(tmp_path / FILE) as ledger:
         ledger.add(structs.replace(next(iter(load_campaign(tmp_path)[1])), digest="else"))
-    with pytest.raises(UsageError, match=r"soak merge"):
+    with pytest.raises(UsageError, match=r"pymllm merge"):
         load_campaign(tmp_path)
 
 
@@ -297,7 +297,7 @@ def test_ctrl_c_leaves_a_folder_that_can_go_on(tmp_path: Path, jobs: int) -> Non
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "pymllm soak --resume c" in err
+    assert "pymllm resume c" in err
     assert "operations in" in out
     before = runs_of(tmp_path / "c")
     plan = replace(PLAN, adapters=ROWS[:1], operations=None, seconds=0.0)

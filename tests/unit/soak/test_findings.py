@@ -136,5 +136,5 @@ def test_memory_of_findings_does_not_grow_with_failing_runs() -> None:
 def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str) -> None:
     """In one line."""
     (tmp_path / FINDINGS_FILE).write_text(text, encoding="utf-8")
-    with pytest.raises(TraceError, match=r"findings\.json: no findings of pymllm soak merge"):
+    with pytest.raises(TraceError, match=r"findings\.json: no findings of pymllm merge"):
         read_baseline(tmp_path)

@@ -89,7 +89,7 @@ def test_merging_keeps_each_run_once(tmp_path: Path) -> None:
 
 
 def test_a_run_of_two_campaigns_counts_once_and_stands_with_each(tmp_path: Path) -> None:
-    """A longer campaign of the same seed begins with the same runs, and `--run` repeats one of them."""
+    """A longer campaign of the same seed begins with the same runs, and `pymllm repeat` plays one of them."""
     longer = structs.replace(HEADER, operations=2000)
     walked = structs.replace(RECORD, audited={"P1": 50}, number=0)
     paths = [

@@ -36,7 +36,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_folder_that_has_a_campaign_is_refused(name: str, tmp_path: Path) -> None:
     """Whether it was begun over many machines or on one; nothing is changed."""
     (tmp_path / name).write_text("it")
-    with pytest.raises(UsageError, match="there is a campaign already; --resume it"):
+    with pytest.raises(UsageError, match="there is a campaign already; pymllm resume it"):
         write_plan(PLAN, tmp_path)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "it")]
 

@@ -248,7 +248,7 @@ def test_a_tokenizer_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.Mo
     ):
         with pytest.raises(UsageError, match=words):
             find_tokenizer(name)
-    with pytest.raises(UsageError, match="need a tokenizer; give --tokenizer"):
+    with pytest.raises(UsageError, match="need a tokenizer; give --format text,tokenizer="):
         read(SMALL / "text.jsonl")
 
 
@@ -365,7 +365,8 @@ def agent(*requests: object, **changes: object) -> dict[str, object]:
         ),
         (
             [agent(*({"t": 5, "type": "subagent", "requests": [{**CALL, "t": t}]} for t in (1, 9)))],
-            ":1: requests[0] has requests before its own time, and requests[1] has none; give --nested-times",
+            ":1: requests[0] has requests before its own time, and requests[1] has none; "
+            "give --format weka,nested-times=relative, or =absolute",
         ),
         (b'{"hash_id_scope": 1, "requests": [], "\xe4": 2}\n', ":1: not a conversation: "),
         (

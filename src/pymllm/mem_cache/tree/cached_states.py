@@ -13,8 +13,7 @@ from pymllm.mem_cache.tree.eviction import LeafPlan
 from pymllm.mem_cache.tree.lru_list import LRUList
 from pymllm.mem_cache.tree.node import MambaTreeNode
 from pymllm.mem_cache.tree.radix_tree import RadixTree, Split
-from pymllm.mem_cache.tree.victim_order import VictimOrder, make_order
-from pymllm.mem_cache.tree.victims import InnerVictims
+from pymllm.mem_cache.tree.victims import InnerVictims, VictimOrder, make_order
 
 
 class StateVictims(InnerVictims[MambaTreeNode]):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.ownership import OneOwner
 from pymllm.mem_cache.tree.token_encoding import BYTES_PER_ID, decode_tokens
-from pymllm.mem_cache.tree.victim_order import VictimOrder
+from pymllm.mem_cache.tree.victims import VictimOrder
 
 PageStarts: TypeAlias = "NDArray[np.int64]"
 """The first slot of each page, in order; the page's other slots follow on."""

@@ -14,8 +14,7 @@ from pymllm.mem_cache.tree.eviction import LeafPlan
 from pymllm.mem_cache.tree.node import TreeNode
 from pymllm.mem_cache.tree.radix_tree import RadixTree, Split, Walk
 from pymllm.mem_cache.tree.slot_exchange import return_halves
-from pymllm.mem_cache.tree.victim_order import VictimOrder
-from pymllm.mem_cache.tree.victims import InnerVictims
+from pymllm.mem_cache.tree.victims import InnerVictims, VictimOrder
 
 
 class WindowVictims(InnerVictims[TreeNode]):

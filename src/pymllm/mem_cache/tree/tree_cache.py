@@ -148,6 +148,10 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
         """Count the tokens of locked nodes, O(1) (R7)."""
         return self._tree.protected_tokens
 
+    def total_size(self) -> int:
+        """Count all cached tokens, tombstoned ones included, O(1) (R7)."""
+        return self._tree.evictable_tokens + self._tree.protected_tokens
+
     def compute_node_hash(self, node: NodeT) -> list[str]:
         """Hash the pages of ``node``, each chained to all tokens before it and to the namespace.
 

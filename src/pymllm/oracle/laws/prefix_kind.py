@@ -32,7 +32,7 @@ from pymllm.oracle.laws.law import Asked, KindLaws
 from pymllm.oracle.laws.windows import first_of_window
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, Seen
 from pymllm.oracle.models.prefix import CacheModel
-from pymllm.oracle.models.prefix_model import Hold, Path
+from pymllm.oracle.models.prefix_model import Hold, Path, PrefixModel
 from pymllm.oracle.models.prefix_seen import SeenEvict, SeenInsert, SeenMatch, SeenNode, SeenReset
 from pymllm.oracle.models.shown_nodes import SeenLook
 from pymllm.oracle.models.slot_ownership import Owner
@@ -46,7 +46,7 @@ def _met_by_match(model: CacheModel, operation: Match, seen: SeenMatch) -> Met:
     met: dict[str, object] = {
         "a match ends inside a node": model.nodes.cut(found.path) is False,
         "equal tokens are cached in another space only": seen.is_elsewhere,
-        "a match goes by a page that has two siblings": _is_among_three(model, cache.page_ends(found.path)),
+        "a match goes by a page that has two siblings": _is_among_three(cache, cache.page_ends(found.path)),
         "a match finds token 0 behind others": _is_zero_behind(found.path),
         "a key of an empty namespace is matched": key.space.extra_key in ("", 0),
     }
@@ -71,10 +71,10 @@ def _met_by_match(model: CacheModel, operation: Match, seen: SeenMatch) -> Met:
     return met
 
 
-def _is_among_three(model: CacheModel, pages: Collection[Path]) -> bool:
+def _is_among_three(cache: PrefixModel, ends: Collection[Path]) -> bool:
     """Tell whether one of some cached pages is a child of a page, or of the root, that has three."""
-    cache = model.cache
-    return any(cache.children.get(cache.parent(end), 0) > 2 for end in pages)
+    children, pages = cache.children, cache.pages
+    return max([children[pages[end].above] for end in ends], default=0) > 2
 
 
 def _is_zero_behind(path: Path) -> bool:
@@ -233,12 +233,13 @@ def _met_by_evict(model: CacheModel, operation: Evict, seen: SeenEvict) -> Met:
     cache, taken, tokens, secondary = model.cache, seen.taken, seen.tokens, seen.secondary
     assert taken is not None
     sizes, removed = cache.sizes(), {*taken.removed}
+    above = [cache.pages[path].above for path in removed]
     is_locked = sizes["protected_size"] > 0
     met: dict[str, object] = {
         "everything is locked and an eviction is asked for": tokens > 0
         and is_locked
         and not sizes["evictable_size"],
-        "an eviction takes a parent after its last child": any(cache.parent(it) in removed for it in removed),
+        "an eviction takes a parent after its last child": not removed.isdisjoint(above),
         "an eviction takes more than was asked for": taken.full > max(tokens, 0) > 0,
         "an eviction spares what is held": removed and is_locked,
         "an eviction asks for nothing": tokens <= 0 and secondary <= 0,
@@ -251,7 +252,7 @@ def _met_by_evict(model: CacheModel, operation: Evict, seen: SeenEvict) -> Met:
         met["a policy spares what is older"] = any(page.access < last for page in spared)
     if removed:
         ends = [path for path in taken.removed if model.nodes.cut(path)]
-        met["an eviction takes one of three siblings"] = _is_among_three(model, removed)
+        met["an eviction takes one of three siblings"] = _is_among_three(cache, removed)
         met["an eviction climbs through three nodes"] = _is_three_high(ends)
         left = [path for path in ends if path in taken.cascaded]
         met["a cascade goes through three levels"] = _is_three_high(left)
@@ -282,9 +283,9 @@ def _is_three_high(ends: Sequence[Path]) -> bool:
 
 def _met_by_holds(model: CacheModel, removed: Collection[Path]) -> dict[str, object]:
     """Tell what holds have kept from an eviction that took something (R6)."""
-    pages, parent = model.cache.pages, model.cache.parent
+    pages = model.cache.pages
     last = max(pages[path].access for path in removed)
-    above = (pages.get(parent(path)) for path in removed)
+    above = (pages.get(pages[path].above) for path in removed)
     return {
         "a held page is older than what is evicted": any(
             page.locks and page.access < last for page in pages.values()
@@ -304,7 +305,7 @@ def _met_by_windows(model: CacheModel, seen: SeenEvict) -> dict[str, object]:
         path
         for path, page in pages.items()
         if page.access in stamps and page.alive and path not in gone
-        if (above := cache.parent(path)) in tombstoned and pages[above].access == page.access
+        if page.above in tombstoned and pages[page.above].access == page.access
     )
     return {
         "a window is tombstoned": tombstoned,

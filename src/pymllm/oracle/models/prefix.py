@@ -16,7 +16,7 @@ from pymllm.oracle.models.prefix_pools import CallersPools
 from pymllm.oracle.models.prefix_seen import (
     FORGOTTEN,
     HIDDEN,
-    Calls,
+    NO_CALLS,
     Handle,
     HoldToken,
     SeenEvict,
@@ -178,7 +178,7 @@ class CacheModel(CallersPools, EvictionModel):
         slots = None if operation.slots is None else self.ownership.resolve(operation.slots)
         if not self.retains:
             plan = InsertPlan(key.upto(0), 0)
-            return SeenInsert(result, FORGOTTEN, key=key, plan=plan, calls=Calls())
+            return SeenInsert(result, FORGOTTEN, key=key, plan=plan, calls=NO_CALLS)
         state = self._state_of(operation)
         wrong = self._wrong_insert(key, slots, state)
         if wrong is not None:
@@ -271,10 +271,11 @@ class CacheModel(CallersPools, EvictionModel):
         firsts = slots[: len(whole.tokens) : self.page_size]
         if len(set(firsts)) != len(firsts):
             raise ProgramError("a slot stands in the key twice")
+        owners = self.ownership.owners(firsts)
         for end, slot in zip(self.cache.page_ends(whole), firsts, strict=True):
-            owner = self.ownership.owner(slot)
-            if owner is not Owner.CALLER and self.ownership.place(slot) != end:
-                raise ProgramError(f"slot {slot} is in the hands of {owner.value}, and not at this place")
+            if owners[slot] is not Owner.CALLER and self.ownership.place(slot) != end:
+                whose = owners[slot].value
+                raise ProgramError(f"slot {slot} is in the hands of {whose}, and not at this place")
 
     def _lacks_halves(self, plan: InsertPlan) -> bool:
         """Tell whether halves are there that were to be returned, or gone where they are needed (S7)."""

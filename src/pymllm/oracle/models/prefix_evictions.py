@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pymllm.errors import ProgramError
 from pymllm.history.operations import Evict
@@ -13,6 +12,7 @@ from pymllm.oracle.models.prefix_model import Path
 from pymllm.oracle.models.prefix_seen import (
     GARBLED,
     HIDDEN,
+    NOTHING,
     OLDER,
     TOO_MANY,
     Odd,
@@ -110,7 +110,7 @@ class EvictionModel(PrefixTracker):
             seen.tombstoned = None if has_window else none
         else:
             seen.freed = self._pages_of(calls.freed)
-            seen.removed = seen.freed.pages
+            seen.removed = seen.gone = seen.freed.pages
             if has_window:
                 has_half = self.ownership.has_half
                 seen.gone_halves = [slot for slot in calls.halves if not has_half(slot)]
@@ -128,23 +128,21 @@ class EvictionModel(PrefixTracker):
     def _pages_of(self, slots: Sequence[int]) -> Returned:
         """Return the cached pages that have these slots."""
         if not slots:
-            return Returned()
-        ownership, counted = self.ownership, Counter(slots)
-        owners = {slot: ownership.owner(slot) for slot in counted}
+            return NOTHING
+        owners, pages = self.ownership.owners(slots), self.ownership.places(slots)
         foreign = {slot: owner for slot, owner in owners.items() if owner is not Owner.CACHE}
-        pages = frozenset(path for slot in counted if (path := ownership.place(slot)) is not None)
-        parts = [slot for path in pages for slot in self.cache.pages[path].slots if slot not in counted]
-        twice = [slot for slot, count in counted.items() if count > 1]
-        return Returned(pages, twice, foreign, sorted(parts))
+        parts = [slot for path in pages for slot in self.cache.pages[path].slots if slot not in owners]
+        return Returned(pages, _twice(slots, owners), foreign, sorted(parts))
 
     @staticmethod
     def _states_of(tracks: TrackOwnership, slots: Sequence[int]) -> Returned:
         """Return the prefixes whose states track slots held that went back to their pool."""
-        counted = Counter(slots)
-        owners = {slot: tracks.owner(slot) for slot in counted}
+        if not slots:
+            return NOTHING
+        owners = {slot: tracks.owner(slot) for slot in slots}
         foreign = {slot: owner for slot, owner in owners.items() if owner is not Owner.CACHE}
-        places = frozenset(path for slot in counted if (path := tracks.place(slot)) is not None)
-        return Returned(places, [slot for slot, count in counted.items() if count > 1], foreign)
+        places = frozenset([path for path, slot in tracks.ends.slots.items() if slot in owners])
+        return Returned(places, _twice(slots, owners), foreign)
 
     def _plan(self, seen: SeenEvict) -> Iterator[Taken]:
         """Yield everything that may be taken in the order that is claimed, if one is."""
@@ -247,3 +245,8 @@ class EvictionModel(PrefixTracker):
         if seen.fate == DONE and "callbacks" in self.claims:
             nodes = (effect.node for effect in seen.calls.callbacks)
             self.nodes.called_back.update(node for node in nodes if node is not None)
+
+
+def _twice(slots: Sequence[int], once: Iterable[int]) -> list[int]:
+    """Return the slots that are named more than once, in the order of ``once``."""
+    return [slot for slot in once if slots.count(slot) > 1]

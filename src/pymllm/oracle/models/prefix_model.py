@@ -49,6 +49,9 @@ class Path(NamedTuple):
         return self.space == other.space and self.tokens == other.tokens[: len(self.tokens)]
 
 
+_ROOT = Path(Space(), ())
+
+
 @functools.lru_cache(maxsize=128)
 def ends_of_pages(path: Path, page_size: int) -> tuple[Path, ...]:
     """Return the prefix at the end of each whole page of a path, shortest first.
@@ -89,6 +92,7 @@ class Page:
     hits: int = 0  # matches whose returned prefix had it (R10)
     locks: int = 0  # holds at or below it (R6)
     swa_locks: int = 0  # those whose window covers it (S6)
+    above: Path = _ROOT  # the path one page shorter, once it is cached
 
 
 Rank = Callable[[Page], int]
@@ -268,7 +272,11 @@ class PrefixModel:
 
     def slots(self, path: Path) -> tuple[int, ...]:
         """Return the slots of a cached path, in order."""
-        return tuple(slot for end in self.page_ends(path) for slot in self.pages[end].slots)
+        return self._slots_of(self.page_ends(path))
+
+    def _slots_of(self, ends: Iterable[Path]) -> tuple[int, ...]:
+        pages = self.pages
+        return tuple([slot for end in ends for slot in pages[end].slots])
 
     def locks(self, page: Path) -> int:
         """Count the holds at or below a page (R6), which may have left a state behind."""
@@ -321,19 +329,19 @@ class PrefixModel:
     def find(self, key: Path) -> Found:
         """Find the longest usable prefix of a key (R2, S1, M2)."""
         stored = self.stored(key)
-        best = next((end for end in reversed(stored) if self.is_resumable(end)), key.upto(0))
-        return Found(best, self.slots(best), len(stored) * self.page_size)
+        count = len(stored)
+        while count and not self.is_resumable(stored[count - 1]):
+            count -= 1
+        best = stored[count - 1] if count else key.upto(0)
+        return Found(best, self._slots_of(stored[:count]), len(stored) * self.page_size)
 
     def commit_match(self, path: Path) -> None:
         """Count a hit on a returned prefix and make it the most recent (R8, R10)."""
-        for end in self.page_ends(path):
-            self.pages[end].hits += 1
-        self._stamp(path)
-
-    def _stamp(self, path: Path) -> None:
         self.clock += 1
         for end in self.page_ends(path):
-            self.pages[end].access = self.clock
+            page = self.pages[end]
+            page.hits += 1
+            page.access = self.clock
 
     # -- insert --------------------------------------------------------------------------------------------
 
@@ -412,13 +420,15 @@ class PrefixModel:
             self._births += 1
             page.birth, page.came, page.priority = self._births, self.clock + 1, priority
             self.pages[end] = page
-            above = self.parent(end)
+            page.above = above = self.parent(end)
             self.children[above] = self.children.get(above, 0) + 1
-        self._stamp(plan.path)
-        self._let_go(plan.path)
+        self.clock += 1
+        self._releases += 1
         for end in self.page_ends(plan.path):
-            self.pages[end].priority = max(self.pages[end].priority, priority)
-            self.pages[end].inserts += 1
+            page = self.pages[end]
+            page.access, page.released = self.clock, self._releases
+            page.priority = max(page.priority, priority)
+            page.inserts += 1
 
     # -- evict and reset -----------------------------------------------------------------------------------
 
@@ -427,12 +437,12 @@ class PrefixModel:
         self._is_counted = False
         for path in tombstoned:
             self.pages[path].alive = False
+        children = self.children
         for path in removed:
-            del self.pages[path]
-            above = self.parent(path)
-            self.children[above] -= 1
-            if not self.children[above]:
-                del self.children[above]
+            above = self.pages.pop(path).above
+            children[above] -= 1
+            if not children[above]:
+                del children[above]
 
     def reset(self) -> list[int]:
         """Forget everything, whatever is held; return the slots that were cached (X7)."""
@@ -465,15 +475,11 @@ class PrefixModel:
         """Count a hold out again."""
         hold = self.holds.pop(number)
         self._count(hold, -1)
-        self._let_go(hold.path)
-
-    def _let_go(self, path: Path) -> None:
-        """Put a path behind all that was let go of before; what is still held is put there again later."""
-        if self.rank is None:
-            return
-        self._releases += 1
-        for end in self.page_ends(path):
-            self.pages[end].released = self._releases
+        if self.rank is not None:
+            # Behind all that was let go of before; what is still held is put there again later.
+            self._releases += 1
+            for end in self.page_ends(hold.path):
+                self.pages[end].released = self._releases
 
     def _count(self, hold: Hold, by: int) -> None:
         self._is_counted = False

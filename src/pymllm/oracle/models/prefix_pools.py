@@ -100,8 +100,7 @@ class CallersPools(PrefixTracker):
             raise ProgramError("there is no pool")
         if len(set(slots)) != len(slots):
             raise ProgramError("a slot is named twice")
-        for slot in slots:
-            owner = ownership.owner(slot)
+        for slot, owner in ownership.owners(slots).items():
             if owner is not Owner.CALLER:
                 raise ProgramError(f"slot {slot} is in the hands of {owner.value}")
         return slots

@@ -33,8 +33,13 @@ class Calls:
     states: list[int] = field(default_factory=list)  # track slots given back
 
 
-def sort_effects(effects: Iterable[Effect]) -> Calls:
+NO_CALLS = Calls()
+
+
+def sort_effects(effects: Sequence[Effect]) -> Calls:
     """Sort the effects of one operation; `ProgramError` where there is no such call, or a move is uneven."""
+    if not effects:
+        return NO_CALLS
     calls = Calls()
     for effect in effects:
         calls.names.append(effect.call)
@@ -110,24 +115,25 @@ class SeenInsert(Seen):
         return not self.is_followed and (self.plan.refused or not self.plan.is_alive)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Returned:
     """What went back to a pool, as cached pages: those that are nobody else's, nor twice, nor in part."""
 
-    pages: frozenset[Path] = frozenset()
-    twice: list[int] = field(default_factory=list)
-    foreign: Mapping[int, Owner] = field(default_factory=dict)  # whose they are instead
-    parts: list[int] = field(default_factory=list)  # what of the same pages did not go
+    pages: frozenset[Path]
+    twice: Sequence[int]
+    foreign: Mapping[int, Owner]  # whose they are instead
+    parts: Sequence[int] = ()  # what of the same pages did not go
+    is_whole: bool = field(init=False)  # whether there is nothing wrong with it
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether there is nothing wrong with it."""
-        return not (self.twice or self.foreign or self.parts)
+    def __post_init__(self) -> None:
+        self.is_whole = not (self.twice or self.foreign or self.parts)
 
     def of(self, *owners: Owner) -> dict[int, str]:
         """Return what belongs to some others than the cache."""
         return {slot: owner.value for slot, owner in self.foreign.items() if owner in owners}
 
+
+NOTHING = Returned(frozenset(), (), {})
 
 Odd = tuple[str, str, object, object]
 """Why an eviction may not have taken this: a reason, and what was expected of what, and seen instead."""
@@ -148,11 +154,12 @@ class SeenEvict(Seen):
     full: int | None = None  # tokens, as of `pymllm.history.outcomes.Evicted`
     swa: int | None = None
     told_states: int | None = None
-    freed: Returned = field(default_factory=Returned)
-    halves: Returned = field(default_factory=Returned)
+    freed: Returned = NOTHING
+    halves: Returned = NOTHING
     gone_halves: list[int] = field(default_factory=list)  # that were not there
-    states: Returned = field(default_factory=Returned)  # pages whose states went
+    states: Returned = NOTHING  # pages whose states went
     removed: frozenset[Path] | None = None  # pages that went
+    gone: frozenset[Path] = frozenset()  # the same, as far as that is known
     tombstoned: frozenset[Path] | None = None  # pages that lost their SWA halves only
     taken: Taken | None = None  # what that was, if it may be
     odd: Odd | None = None  # why it may not
@@ -164,11 +171,6 @@ class SeenEvict(Seen):
     def victims(self) -> Collection[Path]:
         """Pages that went, in order where that is known."""
         return self.gone if self.taken is None else self.taken.removed
-
-    @property
-    def gone(self) -> frozenset[Path]:
-        """Pages that went, where that is known."""
-        return self.removed or frozenset()
 
     def fits(self, taken: Taken) -> bool:
         """Tell whether everything that was seen is as it would be had this been taken."""

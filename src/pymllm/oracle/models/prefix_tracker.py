@@ -170,9 +170,12 @@ class PrefixTracker(KindModel):
     def sizes_after(self, taken: Taken) -> dict[str, int]:
         """Return every size as it is when an eviction has taken something."""
         sizes, size, pages = dict(self.sizes()), self.page_size, self.cache.pages
-        full, places = len(taken.removed) * size, [*taken.removed, *taken.tombstoned]
-        alive = sum(pages[path].alive for path in places) * size if self.cache.window is not None else 0
-        halves = sum(self.ownership.has_half(pages[path].slots[0]) for path in places) * size
+        full, alive, halves = len(taken.removed) * size, 0, 0
+        places = [pages[path] for path in (*taken.removed, *taken.tombstoned)]
+        if self.cache.window is not None:
+            alive = sum(page.alive for page in places) * size
+        if self.has_halves:
+            halves = sum(self.ownership.has_half(page.slots[0]) for page in places) * size
         gone = {"evictable_size": full, "total_size": full, "swa_evictable_size": alive}
         gone["mamba_evictable_size"] = len(taken.states)
         for name, less in gone.items():

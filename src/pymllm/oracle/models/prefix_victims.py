@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -69,9 +68,14 @@ def plan_room(model: PrefixModel, path: Path, cached: int, pages: int) -> tuple[
 _Aged = tuple[int, int, int, int, Path]
 
 
-def _aged(path: Path, page: Page) -> _Aged:
-    """Put a page where it belongs in the order of recency; no two pages have one birth."""
-    return 0, page.access, len(path.tokens), page.birth, path
+def _aged(path: Path, page: Page, rank: int = 0) -> _Aged:
+    """Put a page where it belongs among those of equal rank, by recency; no two pages have one birth."""
+    return rank, page.access, len(path.tokens), page.birth, path
+
+
+def _ranked(model: PrefixModel, path: Path, page: Page) -> _Aged:
+    """Put a page where it belongs among leaves; of equal ranks the least recent goes first."""
+    return _aged(path, page, 0 if model.rank is None else model.rank(page))
 
 
 class _Sketch:
@@ -87,7 +91,7 @@ class _Sketch:
         self.left: dict[Path, Page] = dict(model.pages)
         self.first_children = model.children
         self.children = model.children.copy()
-        self.dead = {path for path, page in model.pages.items() if not page.alive}
+        self.dead = set() if model.window is None else _dead(model)
         self.removed: list[Path] = []
         self.tombstoned: set[Path] = set()
         self.cascaded: set[Path] = set()
@@ -123,7 +127,7 @@ class _Sketch:
         """Remove the first leaves until enough is gone; yield each place where that may end (R5)."""
         victim: Path | None = None
         leaves = (path for path in self.left if not self.children.get(path)) if tokens > 0 else ()
-        self.leaves = [self._ranked(path, self.left[path]) for path in leaves]
+        self.leaves = [_ranked(self.model, path, self.left[path]) for path in leaves]
         heapify(self.leaves)
         while len(self.removed) * self.model.page_size < tokens and (victim := self._first_leaf()):
             self._remove(victim)
@@ -133,12 +137,6 @@ class _Sketch:
             victim = above
             self._remove(victim)
         yield self
-
-    def _ranked(self, path: Path, page: Page) -> _Aged:
-        """Put a page where it belongs among leaves; of equal ranks the least recent goes first."""
-        rank = self.model.rank
-        aged = _aged(path, page)
-        return aged if rank is None else (rank(page), *aged[1:])
 
     def _first_leaf(self) -> Path | None:
         while self.leaves and not self._is_free_leaf(self.leaves[0][-1]):
@@ -150,11 +148,12 @@ class _Sketch:
 
     def _rest_above(self, victim: Path) -> Path | None:
         """Return the page that may belong to the node of a removed page and is now its last."""
-        above = self.model.parent(victim)
+        gone = self.model.pages[victim]
+        above = gone.above
         page = self.left.get(above)
         if page is None or self.children[above] or self.first_children.get(above, 0) > 1 or page.locks:
             return None
-        in_one_node = page.access == self.model.pages[victim].access and self.removed[-1] == victim
+        in_one_node = page.access == gone.access and self.removed[-1] == victim
         return above if in_one_node and not self.cut(above) else None
 
     def _remove(self, leaf: Path) -> None:
@@ -165,12 +164,11 @@ class _Sketch:
             above = self._unlink(above)
 
     def _unlink(self, leaf: Path) -> Path:
-        above = self.model.parent(leaf)
+        above = self.left.pop(leaf).above
         self.removed.append(leaf)
-        del self.left[leaf]
         self.children[above] -= 1
         if above in self.left and not self.children[above]:
-            heappush(self.leaves, self._ranked(above, self.left[above]))
+            heappush(self.leaves, _ranked(self.model, above, self.left[above]))
         return above
 
     # -- phase 2 -------------------------------------------------------------------------------------------
@@ -201,9 +199,11 @@ class _Sketch:
         if victim not in self.left or self.first_children.get(victim, 0) > 1 or self.cut(victim):
             return None
         below = self._oldest_window()
-        if below is None or self.model.parent(below) != victim:
+        if below is None:
             return None
         page, above = self.left[below], self.left[victim]
+        if page.above != victim:
+            return None
         return below if page.access == above.access and page.locks == above.locks else None
 
     def _drop_window(self, path: Path) -> None:
@@ -254,10 +254,11 @@ def last_runs(
     What went ``before`` is no branch.
     """
     below: dict[Path, list[Path]] = {}
-    for path in model.pages.keys() - before:
-        below.setdefault(model.parent(path), []).append(path)
+    for path, page in model.pages.items():
+        if path not in before:
+            below.setdefault(page.above, []).append(path)
     for top in taken:
-        if model.parent(top) not in taken:
+        if model.pages[top].above not in taken:
             yield from _runs_from([top], taken, may_follow, below)
 
 
@@ -313,16 +314,19 @@ class _StateSketch:
         self.removed: list[Path] = []
         self.states: set[Path] = set()
         self.cascaded: set[Path] = set()
+        self.leaves: list[_Aged] = []  # a heap
 
     def take_leaves(self, tokens: int) -> None:
         """Remove the first leaves until enough is gone (R5)."""
-        while len(self.removed) * self.model.page_size < tokens:
-            # Locks are looked at first: they ask for no hash of a path, which is one of all its tokens.
-            unlocked = [path for path, page in self.left.items() if not page.locks]
-            leaves = [path for path in unlocked if not self.children.get(path)]
-            if not leaves:
-                return
-            self._remove(min(leaves, key=self._rank))
+        if tokens <= 0:
+            return
+        # Locks are looked at first: they ask for no hash of a path, which is one of all its tokens.
+        unlocked = [(path, page) for path, page in self.left.items() if not page.locks]
+        leaves = [(path, page) for path, page in unlocked if not self.children.get(path)]
+        self.leaves = [_ranked(self.model, path, page) for path, page in leaves]
+        heapify(self.leaves)
+        while self.leaves and len(self.removed) * self.model.page_size < tokens:
+            self._remove(heappop(self.leaves)[-1])
 
     def take_states(self, states: int) -> None:
         """Free least recent states until enough are gone, a leaf with its KV (M5)."""
@@ -336,25 +340,22 @@ class _StateSketch:
             else:
                 self._remove(victim)
 
-    def _rank(self, path: Path) -> tuple[int, int, int]:
-        rank = self.model.rank
-        return 0 if rank is None else rank(self.left[path]), *self._recency(path)
-
     def _recency(self, path: Path) -> tuple[int, int]:
         return self.left[path].access, len(path.tokens)
 
     def _remove(self, leaf: Path) -> None:
         above = self._unlink(leaf)
-        while above in self.left and not self.children.get(above) and above not in self.ends:
-            if self.left[above].locks or not self.goes_on(above):
+        while (page := self.left.get(above)) is not None and not self.children.get(above):
+            if above in self.ends or page.locks or not self.goes_on(above):
+                if not page.locks:
+                    heappush(self.leaves, _ranked(self.model, above, page))
                 return
             self.cascaded.add(above)
             above = self._unlink(above)
 
     def _unlink(self, leaf: Path) -> Path:
-        above = self.model.parent(leaf)
+        above = self.left.pop(leaf).above
         self.removed.append(leaf)
-        del self.left[leaf]
         self.children[above] -= 1
         if leaf in self.ends:
             self._drop_state(leaf)
@@ -384,24 +385,37 @@ def is_state_eviction_explained(
 
 def find_orphans(model: PrefixModel, removed: Set[Path]) -> list[Path]:
     """Return pages that stay below removed ones (R9)."""
-    gone = Counter(model.parent(path) for path in removed)
-    if all(model.children.get(path, 0) <= gone.get(path, 0) for path in removed):
+    gone, children = _count_below(model, removed), model.children
+    if all(children.get(path, 0) <= gone.get(path, 0) for path in removed):
         return []
-    return [path for path in model.pages if path not in removed and model.parent(path) in removed]
+    return [path for path, page in model.pages.items() if path not in removed and page.above in removed]
+
+
+def _count_below(model: PrefixModel, removed: Iterable[Path]) -> dict[Path, int]:
+    """Count removed pages by the path that they were directly below."""
+    pages, counts = model.pages, dict[Path, int]()
+    for path in removed:
+        above = pages[path].above
+        counts[above] = counts.get(above, 0) + 1
+    return counts
+
+
+def _dead(model: PrefixModel) -> set[Path]:
+    return {path for path, page in model.pages.items() if not page.alive}
 
 
 def find_dead_leaves(model: PrefixModel, removed: Set[Path], tombstoned: Set[Path]) -> list[Path]:
     """Return the leaves that an eviction left without their window (S4)."""
-    gone = Counter(model.parent(path) for path in removed)
-    dead = {path for path, page in model.pages.items() if not page.alive} | tombstoned
-    return [path for path in dead - removed if model.children.get(path, 0) <= gone.get(path, 0)]
+    gone, children = _count_below(model, removed), model.children
+    dead = (_dead(model) | tombstoned) - removed
+    return [path for path in dead if children.get(path, 0) <= gone.get(path, 0)]
 
 
 def find_bare_leaves(
     model: PrefixModel, ends: StateEnds, removed: Set[Path], states: Set[Path]
 ) -> list[Path]:
     """Return the leaves that a removal left without a state and a lock (M5)."""
-    gone = Counter(model.parent(path) for path in removed)
+    gone = _count_below(model, removed)
     left = [path for path in gone if path in model.pages and path not in removed]
     leaves = [path for path in left if model.children[path] == gone[path] and not model.pages[path].locks]
     return [path for path in leaves if path not in ends or path in states]

@@ -167,8 +167,8 @@ class PageModel:
 class WindowModel:
     """A full pool, a window pool, and which window page is the half of which full page (A7)."""
 
-    def __init__(self, pages: int, swa_pages: int) -> None:
-        self.full, self.swa = PageModel(pages), PageModel(swa_pages)
+    def __init__(self, full: PageModel, swa: PageModel) -> None:
+        self.full, self.swa = full, swa
         self.half: dict[int, int] = {}  # window page by full page; a full page without one is not in it
 
     @property

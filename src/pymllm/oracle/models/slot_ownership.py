@@ -98,10 +98,11 @@ class SlotOwnership:
     def __init__(self, pool: str, page_size: int, slots: int = 0, swa_slots: int = 0) -> None:
         self.page_size = page_size
         self.pool: PageModel | WindowModel | None = None
+        self.full = PageModel(slots // page_size)  # pages of the full pool
         if pool == "swa":
-            self.pool = WindowModel(slots // page_size, swa_slots // page_size)
+            self.pool = WindowModel(self.full, PageModel(swa_slots // page_size))
         elif pool == "token":
-            self.pool = PageModel(slots // page_size)
+            self.pool = self.full
         self.content = KVContent()
         self._given = GivenNumbers()
         self._places: dict[int, Path] = {}
@@ -122,33 +123,36 @@ class SlotOwnership:
 
     # -- questions -----------------------------------------------------------------------------------------
 
-    @property
-    def full(self) -> PageModel:
-        """Pages of the full pool; there must be one."""
-        pool = self.pool
-        assert pool is not None
-        return pool.full if isinstance(pool, WindowModel) else pool
-
-    def page_of(self, slot: int) -> int:
-        """Return the page of the pool in which a slot lies."""
-        return slot // self.page_size
-
     def owner(self, slot: int) -> Owner:
         """Tell in whose hands a slot is."""
-        page = self.page_of(slot)
-        if page in self._places:
-            return Owner.CACHE
-        if page in self.full.held:
-            return Owner.CALLER
-        return Owner.POOL if self.full.has(page) else Owner.NOBODY
+        return self.owners((slot,))[slot]
+
+    def owners(self, slots: Iterable[int]) -> dict[int, Owner]:
+        """Tell in whose hands slots are, by slot."""
+        size, places, held, last = self.page_size, self._places, self.full.held, self.full.pages
+        owners = {}
+        for slot in slots:
+            page = slot // size
+            if page in places:
+                owners[slot] = Owner.CACHE
+            elif page in held:
+                owners[slot] = Owner.CALLER
+            else:
+                owners[slot] = Owner.POOL if 1 <= page <= last else Owner.NOBODY
+        return owners
 
     def place(self, slot: int) -> Path | None:
         """Return the cached path whose last page has a slot; ``None`` where the cache does not own it."""
-        return self._places.get(self.page_of(slot))
+        return self._places.get(slot // self.page_size)
+
+    def places(self, slots: Iterable[int]) -> frozenset[Path]:
+        """Return the cached paths whose last pages have some of these slots."""
+        size, places = self.page_size, self._places
+        return frozenset([places[slot // size] for slot in slots if slot // size in places])
 
     def has_half(self, slot: int) -> bool:
         """Tell whether a slot has its SWA half; false where there are no such."""
-        return isinstance(self.pool, WindowModel) and self.page_of(slot) in self.pool.half
+        return isinstance(self.pool, WindowModel) and slot // self.page_size in self.pool.half
 
     def callers_slots(self) -> list[int]:
         """Return the slots in the caller's hands that a program can name, in ascending order.
@@ -176,7 +180,8 @@ class SlotOwnership:
         return {"available_size": least, "full_available_size": full, "swa_available_size": swa}
 
     def _pages_of(self, slots: Iterable[int]) -> list[int]:
-        return sorted({self.page_of(slot) for slot in slots})
+        size = self.page_size
+        return sorted({slot // size for slot in slots})
 
     def _slots_of(self, pages: Iterable[int]) -> list[int]:
         size = self.page_size
@@ -211,14 +216,15 @@ class SlotOwnership:
     def move_halves(self, moves: Mapping[int, int]) -> None:
         """Let the half of each target slot be that of its source."""
         if isinstance(self.pool, WindowModel):
-            pairs = {self.page_of(source): self.page_of(target) for source, target in moves.items()}
+            size = self.page_size
+            pairs = {source // size: target // size for source, target in moves.items()}
             self.pool.move(list(pairs), list(pairs.values()))
             self.content.move_halves(moves)
 
     def adopt(self, path: Path, slots: Sequence[int]) -> None:
         """Let the cache own the page of these slots, as the last page of a path."""
         if self.pool is not None:
-            self._places[self.page_of(slots[0])] = path
+            self._places[slots[0] // self.page_size] = path
 
     def disown(self, slots: Iterable[int]) -> None:
         """Let the caller own what the cache dropped and no pool took."""
@@ -232,11 +238,13 @@ class SlotOwnership:
             for slot, content in zip(slots, contents, strict=True):
                 self.content.write_number(slot, content)
             return
-        own = [place for place, slot in enumerate(slots) if self.owner(slot) is Owner.CALLER]
+        owners, size = self.owners(slots), self.page_size
+        own = [place for place, slot in enumerate(slots) if owners[slot] is Owner.CALLER]
+        half = self.pool.half if isinstance(self.pool, WindowModel) else ()
         self.content.write(
             [slots[place] for place in own],
             [contents[place] for place in own],
-            [self.has_half(slots[place]) for place in own],
+            [slots[place] // size in half for place in own],
         )
 
 

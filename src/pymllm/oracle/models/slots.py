@@ -75,8 +75,9 @@ class SlotModel(KindModel):
         if "pool" not in self.claims:
             raise ProgramError(f"{header.adapter} is a slot allocator, and does not claim a pool")
         self.page_size, pages = self.number("page_size"), self.number("pages")
-        self.window_pool = WindowModel(pages, self.number("swa_pages")) if "swa" in self.claims else None
-        self.full = PageModel(pages) if self.window_pool is None else self.window_pool.full
+        self.full = PageModel(pages)
+        swa = PageModel(self.number("swa_pages")) if "swa" in self.claims else None
+        self.window_pool = None if swa is None else WindowModel(self.full, swa)
         self.pool: PageModel | WindowModel = self.full if self.window_pool is None else self.window_pool
         self.order_suspect = ""  # the law of what may have left its trace in the order, until all is merged
         self.most_taken = 0  # pages that one allocation took

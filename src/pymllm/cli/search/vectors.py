@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli import options
 from pymllm.cli.output import complain, escaped, say
 from pymllm.cli.store import keep_run
@@ -53,12 +52,7 @@ def vectors_command() -> None:
 
 
 @vectors_command.command("run", short_help="Play vectors on an implementation.")
-@click.option(
-    "--adapter",
-    metavar="NAME",
-    shell_complete=options.complete_adapter,
-    help="A name of `pymllm adapters`, or module:Class.",
-)
+@options.adapter_to_run
 @options.command(multiple=False)
 @_folder
 @click.option(
@@ -88,11 +82,7 @@ def run_command(
     Exit status: 0 if no vector failed but known ones, 1 if one did, 2 for bad input, 3 if the adapter cannot
     be examined, or every vector was skipped.
     """
-    if (adapter is None) == (command is None):
-        raise click.UsageError("name one implementation, with --adapter or --command.")
-    name = adapter if adapter is not None else f"{PREFIX}{command}"
-    assert name is not None
-    entry = options.find_adapter_or_refuse(name)
+    entry = options.find_adapter_or_refuse(options.name_of_one(adapter, command))
     from pymllm.vectors.run import Task, load_all, run_vectors
     from pymllm.work.workers import Lost, ask
 

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from pymllm.cli.output import complain, escaped
-from pymllm.cli.soak_failures import audit_rate, failure_lines
+from pymllm.cli.soak.soak_failures import audit_rate, failure_lines
 from pymllm.cli.tables import (
     BETWEEN_LINES,
     deviation_lines,

@@ -10,15 +10,19 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pymllm.cli import options
-from pymllm.cli.faults_page import cells_of, kept_of, make_page
 from pymllm.cli.output import say
+from pymllm.cli.search.faults_page import cells_of, kept_of, make_page
+from pymllm.cli.search.verify import plan_search, verify_command
 from pymllm.cli.shard_table import complain_of_others
-from pymllm.cli.spread import read_spread_to, spread_tasks, work_options
+from pymllm.cli.soak.soak import soak_command
+from pymllm.cli.soak.soak_options import SoakOptions
+from pymllm.cli.spread import Executor, demand_keep, shard_beside, spread_tasks, work_options
 from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.documents.faults import FaultsDocument
@@ -37,15 +41,44 @@ _FULL_SEEDS = 5
 _SHRINKS = 300
 
 
-@click.command("faults", short_help="Plant known faults and see each one caught.")
-@click.argument("ids", metavar="[ID]...", nargs=-1)
-@options.cabinet(
-    "Your own faults, a sequence of Fault; may be repeated. Without an ID, only these are planted. "
-    "The default is this package's faults."
+_ids = click.argument("ids", metavar="[ID]...", nargs=-1)
+_cabinet = click.option(
+    "--cabinet",
+    "cabinets",
+    metavar="MODULE:TABLE",
+    multiple=True,
+    help="Your own faults, a sequence of Fault; may be repeated. Without an ID, only these are planted. "
+    "The default is this package's faults.",
 )
+
+
+@click.group("faults", short_help="Plant known faults, and see each one caught.")
+def faults_command() -> None:
+    """Plant known faults, one at a time, and see whether a search catches each.
+
+    ID names a fault, as `pymllm faults list` shows them; by default all are taken. docs/verify.md explains
+    the table.
+    """
+
+
+@faults_command.command("list", short_help="List faults, with the laws that may catch each.")
+@_ids
+@_cabinet
+@options.shard
+def list_command(ids: tuple[str, ...], cabinets: tuple[str, ...], shard: Shard | None) -> None:
+    """List faults, with the laws that may catch each and where the bug was seen."""
+    require_torch("pymllm faults list")
+    chosen = _part_of(choose_faults(ids, cabinets), shard)
+    options.tell_shard_of_environment(shard)
+    say("\n".join(_lines(chosen)))
+
+
+@faults_command.command("hunt", short_help="Look for each fault with the searchers made for faults.")
+@_ids
+@_cabinet
 @click.option("--full", is_flag=True, help="Five seeds, and the smallest program for each fault.")
 @click.option("--seed", type=options.SEED, default=0, help="The first seed.")
-@work_options(keeps=True)
+@work_options
 @options.json
 @options.store
 @click.option(
@@ -53,9 +86,8 @@ _SHRINKS = 300
     type=options.OUTPUT_FILE,
     help="Also write a page of Markdown; rows of other faults in a page that is there stay.",
 )
-@click.option("--list", "only_list", is_flag=True, help="List the faults with the laws that may catch each.")
 @options.progress
-def faults_command(
+def hunt_command(
     ids: tuple[str, ...],
     cabinets: tuple[str, ...],
     full: bool,
@@ -66,50 +98,118 @@ def faults_command(
     store: Path | None,
     page: Path | None,
     keep: Path | None,
-    only_list: bool,
+    executor: Executor | None,
     progress: str,
 ) -> int:
-    """Put known faults in place, one at a time, and search for each until it breaks a law.
+    """Put faults in place, one at a time, and search for each until it breaks a law.
 
-    ID names a fault, as --list shows them; by default all are planted. One seed is searched, up to the first
-    violation; --full takes the median of five seeds and makes the programs small. With --shard and --keep,
-    several machines search for a part of the faults each; --keep with all their lines in one file prints the
-    whole table. With --executor and --keep, an engine's machines do so.
+    One seed is searched, up to the first violation; --full takes the median of five seeds and makes the
+    programs small. With --shard and --keep, several machines search for a part of the faults each; --keep
+    with all their lines in one file prints the whole table. With --executor and --keep, an engine's
+    machines do so.
 
     Ends with 0 if every fault was caught by a law listed for it, with 1 if one was not, and with 2 for bad
-    input. docs/verify.md explains the table.
+    input.
     """
-    if only_list:
-        without = ("as_json", "store", "page", "keep", "executor")
-        options.refuse_typed(without, "--list looks for no fault, so there is no result")
-    spread = read_spread_to(keep)
-    shard = None if spread is not None else shard  # which may be of the environment
+    demand_keep(executor, keep)
+    shard = shard_beside(executor, shard)
     refuse_own_input("--page", page, *([] if keep is None else [keep]))
-    require_torch("pymllm faults")
+    require_torch("pymllm faults hunt")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
-    chosen = choose_faults(ids, cabinets)
-    if shard is not None:
-        if shard.count > len(chosen):
-            amount = count_of(len(chosen), "fault")
-            raise click.UsageError(f"{shard.asked}: of {amount}; take at most so many shards.")
-        chosen = tuple(shard.keep(chosen))
-    if only_list:
-        options.tell_shard_of_environment(shard)
-        say("\n".join(_lines(chosen)))
-        return 0
+    chosen = _part_of(choose_faults(ids, cabinets), shard)
     from pymllm.faults.detection import HuntPlan
     from pymllm.faults.hunt import keep_results, source_of
 
     plan = HuntPlan((seed,))
     if full:
         plan = HuntPlan(tuple(range(seed, seed + _FULL_SEEDS)), shrinks=_SHRINKS)
-    if spread is not None and keep is not None:
-        spread_tasks(spread, keep, source_of(chosen, plan), lambda: len(chosen), jobs, progress)
+    if executor is not None and keep is not None:
+        spread_tasks(executor, keep, source_of(chosen, plan), lambda: len(chosen), jobs, progress)
     with options.refusing():
         kept = None if keep is None else keep_results(keep)
     complain_of_others(kept)
     options.tell_shard_of_environment(shard)
     return look_and_tell(chosen, plan, jobs, progress, as_json, store, page, kept)
+
+
+def _part_of(faults: Sequence[Fault], shard: Shard | None) -> Sequence[Fault]:
+    """Return those of some faults that a shard is about; refuse more shards than faults."""
+    if shard is None:
+        return faults
+    if shard.count > len(faults):
+        amount = count_of(len(faults), "fault")
+        raise click.UsageError(f"{shard.asked}: of {amount}; take at most so many shards.")
+    return tuple(shard.keep(faults))
+
+
+@faults_command.command("verify", short_help="See whether `pymllm verify` catches each fault.")
+@_ids
+@_cabinet
+@options.of(verify_command, "adapters", "commands", "laws", "profile", "seed", "examples", "jobs", "timeout")
+@options.json
+@options.store
+@options.progress
+def verify_faults_command(
+    ids: tuple[str, ...],
+    cabinets: tuple[str, ...],
+    adapters: tuple[str, ...],
+    commands: tuple[str, ...],
+    as_json: bool,
+    store: Path | None,
+    progress: str,
+    **chosen: Any,
+) -> int:
+    """Put faults in place, one at a time, and search the adapters of each as `pymllm verify` would.
+
+    With --adapter, only faults of these adapters are planted. Exit status: as of `pymllm faults hunt`.
+    """
+    require_torch("pymllm faults verify")
+    names = options.names_of(adapters, commands)
+    plan = plan_search(names, **chosen)
+    from pymllm.faults.detection import HuntPlan
+    from pymllm.faults.hunt import hunt_by_verify
+
+    planted = choose_faults(ids, cabinets, names)
+    hunt, hunter = HuntPlan((plan.seed,), shrinks=plan.profile.shrinks), partial(hunt_by_verify, plan)
+    return look_and_tell(planted, hunt, plan.jobs, progress, as_json, store, hunter=hunter)
+
+
+@faults_command.command("soak", short_help="See whether a campaign of `pymllm soak` catches each fault.")
+@_ids
+@_cabinet
+@options.of(soak_command, "adapters", "commands", "configs", "machine", "minutes", "operations", "longest")
+@options.of(soak_command, "seed", "audit", "jobs", "timeout")
+@options.json
+@options.store
+@options.progress
+def soak_faults_command(
+    ids: tuple[str, ...],
+    cabinets: tuple[str, ...],
+    adapters: tuple[str, ...],
+    commands: tuple[str, ...],
+    as_json: bool,
+    store: Path | None,
+    progress: str,
+    **chosen: Any,
+) -> int:
+    """Put faults in place, one at a time, and play a campaign on the adapters of each until a run fails.
+
+    --minutes and --operations count for each fault; no ledger is kept. With --adapter, only faults of these
+    adapters are planted. Exit status: as of `pymllm faults hunt`.
+    """
+    asked = SoakOptions(options.names_of(adapters, commands), **chosen)
+    asked.check()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
+    require_torch("pymllm faults soak")
+    planted = choose_faults(ids, cabinets, asked.adapters)
+    from pymllm.faults.detection import HuntPlan
+    from pymllm.faults.hunt import hunt_by_soak
+
+    with TemporaryDirectory() as folder:  # nothing is in the way of a campaign whose ledger nobody keeps
+        plan, _ = replace(asked, output=Path(folder)).settle()
+    # A campaign makes small what it finds, by limits of its own; above 0 the table has a column for it.
+    hunt, hunter = HuntPlan((plan.seed,), shrinks=1), partial(hunt_by_soak, plan)
+    return look_and_tell(planted, hunt, asked.jobs, progress, as_json, store, hunter=hunter)
 
 
 def look_and_tell(
@@ -133,11 +233,6 @@ def look_and_tell(
         save_text(make_page(document, datetime.now(tz=UTC).date(), earlier), page, "--page")
     keep_run(store, document)
     return tell(document, make_text, as_json, report.interruption)
-
-
-def refuse_beside_faults(*names: str) -> None:
-    """Refuse options of a command that mean nothing while faults are looked for."""
-    options.refuse_typed(names, "--cabinet and --fault print the table of faults only")
 
 
 def choose_faults(

@@ -21,13 +21,13 @@ _HEAD = """\
 # Faults
 
 Each row is one of our classes with one fault put into it. Most faults are bugs from the history of serving
-engines; [the sections below](#the-bugs) have their sources. `pymllm faults` puts one fault after the other in
-place and searches. A fault counts as caught only if the search breaks a law that was listed for it before.
-Every planted bug must also make one of our tests fail (those marked `notices`).
+engines; [the sections below](#the-bugs) have their sources. `pymllm faults hunt` puts one fault after the
+other in place and searches. A fault counts as caught only if the search breaks a law that was listed for it
+before. Every planted bug must also make one of our tests fail (those marked `notices`).
 
 | column | what it says |
 | --- | --- |
-| *law* | the laws that caught it; the sections, and `pymllm faults --list`, have all that may |
+| *law* | the laws that caught it; the sections, and `pymllm faults list`, have all that may |
 | *by the* | the [searcher](verify.md#test-the-search-with-known-bugs) that caught it |
 | *operations* | how many operations that searcher had carried out by then, the median of all seeds |
 | *seconds* | how long all searchers together took until then, the median of all seeds |
@@ -36,8 +36,9 @@ Every planted bug must also make one of our tests fail (those marked `notices`).
 
 {runs}
 
-`pymllm faults --full --page docs/faults.md` measures every fault again, or only those whose ids it is given;
-other rows stay as they are. `python docs/builder/faults_page.py` updates the texts and keeps all figures.
+`pymllm faults hunt --full --page docs/faults.md` measures every fault again, or only those whose ids it is
+given; other rows stay as they are. `python docs/builder/faults_page.py` updates the texts and keeps all
+figures.
 
 """
 _BUGS = """

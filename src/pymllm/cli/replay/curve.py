@@ -11,17 +11,33 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import escaped
-from pymllm.cli.reading import READING, read_policies, trace_options
+from pymllm.cli.replay.reading import READING, read_policies, trace_options
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.documents.curves import CurveDocument, CurveRow
 from pymllm.errors import UsageError
 from pymllm.oracle.models.policy_ranks import POLICY_RANKS
 from pymllm.replay.curve_plan import GROUPINGS, CurvePlan
-from pymllm.replay.kv_size import DTYPES, MODELS, find_shape
+from pymllm.replay.kv_size import DTYPES, MODELS, KvShape, find_shape
 from pymllm.report.quantities import count_of, show, show_count
 
 _SIZE = options.whole(1, 1_000_000)
+
+
+_MODEL = {
+    **dict.fromkeys(("layers", "kv-heads", "head-dim", "latent-dim", "hybrid"), _SIZE),
+    "dtype": options.one_of(DTYPES),
+}
+
+
+def _read_model(context: click.Context, param: click.Parameter, text: str | None) -> KvShape | None:
+    """Read a model that is named or described; its ``dtype`` becomes a parameter of the command."""
+    if text is None:
+        return None
+    name, given = options.read_settings(text, _MODEL)
+    context.params["dtype"] = given.pop("dtype", "bf16")
+    with options.refusing("--model"):
+        return find_shape(name, **given)
 
 
 @click.command("curve", short_help="Hit rates over many capacities, in one pass over a trace.")
@@ -77,29 +93,22 @@ _SIZE = options.whole(1, 1_000_000)
     metavar="TOKENS_PER_S",
     help="Prompt tokens that the model computes per second: tells the seconds saved.",
 )
-@click.option("--model", metavar="NAME", help=f"Tells bytes: {', '.join(MODELS)}; or describe yours.")
-@click.option("--layers", type=_SIZE, help="Layers of your model.")
-@click.option("--kv-heads", type=_SIZE, help="Heads that keys and values have in a layer.")
-@click.option("--head-dim", type=_SIZE, help="Numbers of a head.")
 @click.option(
-    "--latent-dim", type=_SIZE, help="Numbers of a token that a layer keeps instead of heads (MLA)."
+    "--model",
+    "shape",
+    metavar="NAME|KEY=VALUE,...",
+    callback=_read_model,
+    help=f"Tells bytes: {', '.join(MODELS)}; or describe yours by layers=N, kv-heads=N and head-dim=N, or "
+    "latent-dim=N, the numbers of a token that a layer keeps instead of heads (MLA); hybrid=N: one of N "
+    "layers keeps something of every token, others do not. Behind either "
+    f"dtype={'|'.join(DTYPES)}, the type of the numbers kept, by default bf16.",
 )
-@click.option(
-    "--hybrid", type=_SIZE, metavar="N", help="One of N layers keeps something of every token; others do not."
-)
-@click.option("--dtype", type=click.Choice(tuple(DTYPES)), default="bf16", help="Type of the numbers kept.")
 @options.jobs
 @options.json
 @options.store
 @options.progress
 def curve_command(
     *,
-    model: str | None,
-    layers: int | None,
-    kv_heads: int | None,
-    head_dim: int | None,
-    latent_dim: int | None,
-    hybrid: int | None,
     eviction_policies: tuple[str, ...],
     jobs: int,
     as_json: bool,
@@ -112,18 +121,14 @@ def curve_command(
     TRACE is a file of requests in one of the formats of docs/traces.md, plain or gzip, or - for standard
     input; NAME is one of chat, agent, shared-prompt and adversarial, which need no file.
 
-    The numbers are those of pymllm replay --mode serial at each capacity, found in one pass. With a model
+    The numbers are those of `pymllm replay-serial` at each capacity, found in one pass. With a model
     and a prefill rate, the table tells bytes, seconds saved, and what the next GiB is worth.
 
     Exit status: 0, or 2 for bad input. After Ctrl-C or SIGTERM the results so far are printed, no run is
     stored, and the status is 130 or 143. docs/curves.md explains the JSON document.
     """
     policies = tuple(dict.fromkeys(read_policies(eviction_policies, chosen["tokenizer"])))
-    with options.refusing():
-        shape = find_shape(model, layers, kv_heads, head_dim, latent_dim, hybrid)
-    if shape is None:
-        options.refuse_typed(("dtype",), "without --model or --layers nothing tells bytes")
-    plan = CurvePlan(eviction_policies=policies, shape=shape, **chosen)
+    plan = CurvePlan(eviction_policies=policies, **chosen)
     if plan.is_named:
         options.refuse_typed(READING, "a named workload is no trace")
     if plan.capacities:

@@ -57,7 +57,7 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
         yield from explain(met.message, met.expected, met.observed, record.config, met.step, length)
     config = json.dumps(record.config)
     yield f"    found      {record.version}, {config}, seed {record.seed}, step {record.failure.step}"
-    command = f"pymllm soak --adapter {quote(adapter.name)} --config {quote(config)} --run {record.seed}"
+    command = f"pymllm repeat {record.seed} --adapter {quote(adapter.name)} --config {quote(config)}"
     rate = audit_rate(_header_of(report, record).audit)
     rest = f"--operations {record.limit} --machine {quote(record.machine)} --audit {rate}"
     rest += " --deviations FILE" if _header_of(report, record).deviations else ""

@@ -12,8 +12,8 @@ import click
 from pymllm.adapters.base import Adapter
 from pymllm.adapters.recorder import Recorder
 from pymllm.cli import options
-from pymllm.cli.judge import make_judgement, make_text, tell_limits
 from pymllm.cli.output import complain
+from pymllm.cli.results.judge import make_judgement, make_text, tell_limits
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program, save_text
 from pymllm.cli.tables import tell
 from pymllm.documents.programs import JudgementDocument, OperationRow

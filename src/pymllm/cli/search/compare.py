@@ -13,27 +13,9 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import escaped
-from pymllm.cli.search_files import earlier_lines, save_programs
-from pymllm.cli.shard_table import (
-    demand_file,
-    open_kept,
-    refuse_beside_shard,
-    search_shard,
-    spread_searches,
-)
-from pymllm.cli.spread import read_spread_to
-from pymllm.cli.store import keep_run
-from pymllm.cli.tables import (
-    deviation_table,
-    draw,
-    make_legend,
-    make_table,
-    problem_lines,
-    tell,
-    terminal_width,
-    violation_lines,
-)
-from pymllm.cli.verify import (
+from pymllm.cli.search.search_files import earlier_lines, save_programs
+from pymllm.cli.search.verify import plan_search, search, verify_command
+from pymllm.cli.search.verify_table import (
     BUT,
     BUT_FOR,
     COUNTED,
@@ -46,12 +28,28 @@ from pymllm.cli.verify import (
     cut_short,
     heading,
     judged_laws,
-    plan_search,
     played,
-    search,
     style_of,
     verdict_lines,
-    verify_command,
+)
+from pymllm.cli.shard_table import (
+    demand_file,
+    open_kept,
+    refuse_beside_shard,
+    search_shard,
+    spread_searches,
+)
+from pymllm.cli.spread import Executor, demand_keep, shard_beside
+from pymllm.cli.store import keep_run
+from pymllm.cli.tables import (
+    deviation_table,
+    draw,
+    make_legend,
+    make_table,
+    problem_lines,
+    tell,
+    terminal_width,
+    violation_lines,
 )
 from pymllm.documents.searches import CompareDocument, MatrixCell
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
@@ -64,30 +62,13 @@ if TYPE_CHECKING:
 
 _FEWEST = 2
 _SENTENCE, _CELL = 34, 10  # columns of a terminal for a law with its sentence, and for one implementation
-_SHARED = {
-    "laws",
-    "deviations",
-    "profile",
-    "seed",
-    "examples",
-    "jobs",
-    "timeout",
-    "output",
-    "store",
-    "shard",
-    "keep",
-    "executor",
-    "shards",
-    "retries",
-    "as_json",
-    "progress",
-}
-"""Options that mean here what they mean to ``pymllm verify``."""
 
 
 @click.command("compare", short_help="Search several implementations, and print verdicts side by side.")
 @click.argument("names", metavar="NAME NAME...", nargs=-1, shell_complete=options.complete_adapter)
 @options.command(multiple=True)
+@options.of(verify_command, "laws", "deviations", "profile", "seed", "examples", "shard", "jobs", "timeout")
+@options.of(verify_command, "output", "as_json", "store", "keep", "executor", "progress")
 def compare_command(
     names: tuple[str, ...],
     commands: tuple[str, ...],
@@ -97,6 +78,7 @@ def compare_command(
     keep: Path | None,
     as_json: bool,
     progress: str,
+    executor: Executor | None,
     **chosen: Any,
 ) -> int:
     """Search several implementations from the same seed, and print which law holds for which of them.
@@ -106,21 +88,21 @@ def compare_command(
     law and a column for each implementation.
 
     Exit status: as of `pymllm verify`, 1 if a law is violated, 3 if something is unknown. With --examples N
-    each of them runs N programs per machine and configuration, however fast it is. --shard, --keep
-    and --executor are those of `pymllm verify`.
+    each of them runs N programs per machine and configuration, however fast it is. --shard and --keep are
+    those of `pymllm verify`.
     """
     names = options.names_of(names, commands)
     if len(set(names)) < _FEWEST:
         got = f"{cut(names[0])} was named {len(names)} times" if len(names) > 1 else f"got {len(names)}"
         raise click.UsageError(f"give {_FEWEST} different implementations or more to compare; {got}.")
-    spread = read_spread_to(keep)
-    shard = None if spread is not None else shard  # which may be of the environment
+    demand_keep(executor, keep)
+    shard = shard_beside(executor, shard)
     demand_file(shard, keep)
     if shard is not None:
         refuse_beside_shard(shard, "output", "store")
     plan = plan_search(names, **chosen)
-    if spread is not None and keep is not None:
-        spread_searches(spread, plan, keep, chosen["seed"], progress)
+    if executor is not None and keep is not None:
+        spread_searches(executor, plan, keep, chosen["seed"], progress)
     kept = open_kept(keep, plan, chosen["seed"])
     if shard is not None and kept is not None:
         return search_shard(plan, shard, kept, "compare", progress, as_json)
@@ -129,9 +111,6 @@ def compare_command(
     document = report.comparison(files)
     keep_run(store, document, programs=files.programs.values())
     return tell(document, partial(make_text, earlier=files.earlier), as_json, report.interruption)
-
-
-compare_command.params += [option for option in verify_command.params if option.name in _SHARED]
 
 
 def make_text(document: CompareDocument, earlier: Sequence[str] = ()) -> str:

@@ -1,10 +1,11 @@
-"""The options of one ``pymllm soak``: what does not fit together is refused, and defaults are filled in."""
+"""The options of campaigns: what does not fit together is refused, and defaults are filled in."""
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,27 +25,85 @@ LEDGER = "ledger.jsonl"
 """As `pymllm.soak.ledger.FILE`, which is not loaded for a mistyped option."""
 
 
+def rate(value: object) -> int:
+    """Read after how many operations an implementation is walked from inside, 0 for never."""
+    text = str(value).strip()
+    found = re.fullmatch(r"1/(\d{1,9})", text)
+    if text in ("off", "every"):
+        return int(text == "every")
+    if found is None or not int(found[1]):
+        why = "write every, off, or 1/64 for each 64th operation."
+        raise click.BadParameter(f"{text!r} is not a rate; {why}")
+    return int(found[1])
+
+
+configs = click.option(
+    "--config",
+    "configs",
+    type=options.json_object,
+    metavar="JSON",
+    multiple=True,
+    show_default="the adapter's, and larger ones",
+    help="Run only this configuration of the adapter; may be repeated.",
+)
+machine = click.option(
+    "--machine", metavar="NAME", help="Run only this state machine, such as PrefixMachine."
+)
+minutes = click.option(
+    "--minutes",
+    type=options.Amount(0, 1_000_000),
+    metavar="M",
+    show_default="10",
+    help="Minutes after which no run begins.",
+)
+audit = click.option(
+    "--audit",
+    type=rate,
+    show_default="1/64",
+    help="How often an adapter checks its own data: every, 1/N operations, or off.",
+)
+stop_on_failure = click.option(
+    "--stop-on-failure", is_flag=True, help="Begin no run after the first failure."
+)
+output = click.option(
+    "--output",
+    type=options.OUTPUT_FOLDER,
+    metavar="FOLDER",
+    show_default="runs/soak-SEED",
+    help="Folder for the ledger and for programs that fail.",
+)
+trusted = click.option(
+    "--adapter",
+    "adapters",
+    metavar="NAME",
+    shell_complete=options.complete_adapter,
+    multiple=True,
+    help="A module:Class that a ledger names, and whose code may run; may be repeated.",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class SoakOptions:
-    """The options of one ``pymllm soak``, as given; ``None`` where a default depends on the rest."""
+    """What a campaign was asked for, as given; ``None`` where a default depends on the rest."""
 
     adapters: tuple[str, ...]
-    configs: tuple[Config, ...]
-    deviations: tuple[Deviation, ...]
-    shard: Shard | None
-    corpus: Path | None
-    machine: str | None
-    seed: int | None
-    run: int | None
-    operations: int | None
-    minutes: float | None
-    longest: int | None
-    audit: int | None
-    jobs: int
+    _: KW_ONLY
+    configs: tuple[Config, ...] = ()
+    deviations: tuple[Deviation, ...] = ()
+    shard: Shard | None = None
+    corpus: Path | None = None
+    machine: str | None = None
+    seed: int | None = None
+    run: int | None = None
+    operations: int | None = None
+    minutes: float | None = None
+    longest: int | None = None
+    audit: int | None = None
+    jobs: int = 1
     timeout: float
-    stop_on_failure: bool
-    output: Path | None
-    resume: Path | None
+    stop_on_failure: bool = False
+    output: Path | None = None
+    resume: Path | None = None
 
     def check(self, *, is_spread: bool = False) -> None:
         """Refuse what does not fit together, and names that do not exist."""
@@ -52,22 +111,16 @@ class SoakOptions:
             options.find_adapter_or_refuse(name)
         if self.configs and len(dict.fromkeys(self.adapters)) != 1:
             raise click.UsageError("--config is for one adapter; name it with --adapter.")
-        if self.run is not None and not self.configs:
-            raise click.UsageError("--run repeats one run: give its --adapter and --config, too.")
-        if self.shard is not None and self.resume is None:
-            if self.seed is None:
-                raise click.UsageError(
-                    f"{self.shard.asked}: all shards are of one campaign; give each the same --seed."
-                )
-            if self.run is not None:
-                why = f"which has no shards; leave out {self.shard.asked}"
-                raise click.UsageError(f"--run repeats one run, {why}.")
+        if self.shard is not None and self.seed is None:
+            raise click.UsageError(
+                f"{self.shard.asked}: all shards are of one campaign; give each the same --seed."
+            )
         if self.corpus is not None and not self.corpus.is_dir():
             raise click.UsageError(
-                f"--corpus {self.corpus}: there is no such folder; pymllm soak merge --corpus fills one."
+                f"--corpus {self.corpus}: there is no such folder; pymllm merge --corpus fills one."
             )
         if self.resume is not None and not is_spread and not (self.resume / LEDGER).is_file():
-            raise click.UsageError(f"--resume {self.resume}: there is no {LEDGER} in it.")
+            raise click.UsageError(f"{self.resume}: there is no {LEDGER} in it.")
 
     def check_resumed(self, adapters: Iterable[str]) -> None:
         """Refuse to play what a ledger alone names: it may be anybody's, whatever it says of itself."""
@@ -112,6 +165,6 @@ class SoakOptions:
         folder = self.resume or self.output or Path("runs") / name
         if self.resume is None and self.shard is None and (folder / LEDGER).exists():
             raise click.UsageError(
-                f"--output {folder}: there is a campaign already; --resume it, or choose another folder."
+                f"--output {folder}: there is a campaign already; pymllm resume it, or choose another folder."
             )
         return plan, folder

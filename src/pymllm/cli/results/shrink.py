@@ -13,9 +13,9 @@ import click
 
 from pymllm.adapters.registry import find_adapter
 from pymllm.cli import options
-from pymllm.cli.judge import make_text as make_judgement_text
 from pymllm.cli.output import complain, escaped, say
-from pymllm.cli.rerun import judgement_of
+from pymllm.cli.results.judge import make_text as make_judgement_text
+from pymllm.cli.results.rerun import judgement_of
 from pymllm.cli.store import refuse_own_input, save_program
 from pymllm.cli.tables import explain, mistake_lines, program_lines, progress_bar, show, tell
 from pymllm.documents.programs import ProgramSize, ShrinkDocument

@@ -1,8 +1,7 @@
-"""``pymllm verify --check-protocol``: a short conversation with a program, laid out as text."""
+"""``pymllm check-protocol``: a short conversation with a program, laid out as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -20,21 +19,38 @@ from pymllm.report.quantities import count_of
 _MISTAKES_SHOWN = 20
 
 
-def check_protocols(names: Sequence[str], timeout: float, folder: Path, as_json: bool = False) -> int:
-    """Have a short conversation with each of some programs, tell of it, and keep those with a mistake."""
-    if not names or not all(name.startswith(PREFIX) for name in names):
-        raise click.UsageError("--check-protocol checks programs; name them with --command.")
+@click.command("check-protocol", short_help="Check how a program answers a short conversation.")
+@click.argument("commands", metavar="'PROGRAM ARGS'...", nargs=-1, required=True)
+@options.timeout
+@click.option(
+    "--output",
+    type=options.OUTPUT_FOLDER,
+    metavar="FOLDER",
+    default="runs",
+    callback=options.demand_writable,
+    help="Folder for conversations with a mistake.",
+)
+@options.json
+def check_protocol_command(commands: tuple[str, ...], timeout: float, output: Path, as_json: bool) -> int:
+    """Have a short conversation with each program, and check its answers.
+
+    'PROGRAM ARGS' is one argument: a program that speaks the protocol of docs/protocol.md, as --command of
+    other verbs takes it. No law is judged.
+
+    Exit status: 0 if all answers are right, 2 for bad input, 3 if one is not.
+    """
+    names = tuple(dict.fromkeys(options.names_of((), commands)))
     options.find_adapters_or_own(names)
     from pymllm.search.protocol_check import check_protocol
     from pymllm.work.time_limit import time_limit
 
     rows = []
-    for name in dict.fromkeys(names):
+    for name in names:
         with time_limit(timeout):
             report = check_protocol(name)
         path = None
         if report.problems:
-            path = save_text(report.conversation, folder / f"{options.file_name_of(name)}-protocol.txt")
+            path = save_text(report.conversation, output / f"{options.file_name_of(name)}-protocol.txt")
         rows.append(report.row(path))
         if not as_json:
             show(make_protocol_text(rows[-1]))
@@ -86,5 +102,5 @@ def _next_lines(row: ProgramRow) -> list[str]:
     return [
         *lines,
         f"{count_of(row.problems, 'mistake')} in {count_of(row.answers, 'answer')}",
-        f"next: correct the first one, then pymllm verify --command {command} --check-protocol",
+        f"next: correct the first one, then pymllm check-protocol {command}",
     ]

@@ -15,14 +15,8 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import complain
-from pymllm.cli.soak_options import LONGEST, SoakOptions
-from pymllm.cli.spread import (
-    SpreadOptions,
-    count_shards,
-    jobs_of_shard,
-    play_shards,
-    tell_of_losses,
-)
+from pymllm.cli.soak.soak_options import LONGEST, SoakOptions
+from pymllm.cli.spread import Executor, count_shards, jobs_of_shard, play_shards, tell_of_losses
 from pymllm.errors import UsageError
 from pymllm.soak.spread_plan import STOP, ShardPlan, read_plan, write_plan
 from pymllm.text_file import read_text_file
@@ -38,7 +32,7 @@ ENGINE_LOG = "engine.log"
 _CORPUS_LIMIT = 2**22  # bytes
 
 
-def spread_campaign(asked: SoakOptions, spread: SpreadOptions, progress: str) -> SoakReport:
+def spread_campaign(asked: SoakOptions, executor: Executor, progress: str) -> SoakReport:
     """Play a campaign on an engine, and merge what came back."""
     from pymllm.work.spread.engines import open_engine
 
@@ -47,21 +41,20 @@ def spread_campaign(asked: SoakOptions, spread: SpreadOptions, progress: str) ->
     with options.refusing(), options.refusing_unreadable():
         plan = None if asked.resume is None else read_plan(asked.resume)
         if plan is not None:
-            options.refuse_typed(("shards",), "--resume takes it from the campaign")
             asked.check_resumed(plan.adapters)
-        options.add_folder_of(spread.executor)
+        options.add_folder_of(executor.name)
         seed = secrets.randbelow(2**32) if asked.seed is None else asked.seed
         folder = asked.resume or asked.output or Path("runs") / f"soak-{seed if plan is None else plan.seed}"
         corpus = None if asked.corpus is None else _read_corpus(asked.corpus)
-        engine = open_engine(spread.executor, asked.jobs, folder / "jobs")
+        engine = open_engine(executor.name, asked.jobs, folder / "jobs")
         try:
             if plan is None:
-                shards = spread.shards or _default_shards(asked, engine)
+                shards = executor.shards or _default_shards(asked, engine)
                 plan = _make_plan(asked, seed, shards, corpus)
                 write_plan(plan, folder)
             # An engine prints where results belong, such as what it has to say of a node that is gone.
             with open(folder / ENGINE_LOG, "a", encoding="utf-8") as said, redirect_stdout(said):
-                return _play(plan, asked, spread, folder, engine, progress, begun)
+                return _play(plan, asked, executor, folder, engine, progress, begun)
         finally:
             engine.close(at_once=True)
 
@@ -113,7 +106,7 @@ def _read_corpus(folder: Path) -> str | None:
 def _play(
     plan: ShardPlan,
     asked: SoakOptions,
-    chosen: SpreadOptions,
+    chosen: Executor,
     folder: Path,
     engine: Engine,
     mode: str,
@@ -172,9 +165,9 @@ def _merge(
     return replace(report, refused=failures, given_up=lost, interruption=spread.interruption)
 
 
-def _resuming(plan: ShardPlan, folder: Path, chosen: SpreadOptions) -> str:
+def _resuming(plan: ShardPlan, folder: Path, chosen: Executor) -> str:
     """Return the command with which a campaign goes on: what runs from outside is named again."""
-    words = ["pymllm", "soak", "--resume", str(folder), "--executor", str(chosen.executor)]
+    words = ["pymllm", "resume", str(folder), "--executor", chosen.name]
     for name in plan.adapters:
         words += [] if options.is_of_registry(name) else ["--adapter", name]
     return shlex.join(words)

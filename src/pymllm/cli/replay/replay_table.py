@@ -226,7 +226,7 @@ def make_curves(grid: ReplayGrid) -> str:
         parts.append(f"\neach run, pages of {page_size:,}\n\n{_runs(grid, page_size)}")
     legend = {
         "capacity": "KV slots; the column of a cache has its hit rate there",
-        "Belady": "highest hit rate of any cache of this capacity; known for --mode serial only",
+        "Belady": "highest hit rate of any cache of this capacity; known without an engine only",
         "unlimited": "hit rate of a cache without a limit",
         "left out": "most requests that were too large for a cache",
         "evicted": "tokens that the cache evicted",

@@ -9,7 +9,7 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import escaped
-from pymllm.cli.reading import read_options, trace_options
+from pymllm.cli.replay.reading import read_options, trace_options
 from pymllm.cli.tables import draw, make_legend, make_table, progress_bar, tell
 from pymllm.documents.traces import (
     ReuseRow,

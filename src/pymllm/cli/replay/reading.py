@@ -13,16 +13,38 @@ from pymllm.replay.plan import NESTED_TIMES, TRACE_FORMATS
 if TYPE_CHECKING:
     from pymllm.traces.records import ReadOptions
 
-READING = ("format", "block_tokens", "tokenizer", "nested_times", "conversations")
-"""The parameters of `trace_options`."""
+READING = ("format", "block_tokens")
+"""The parameters of `trace_options`, as they are typed."""
+
+_SETTINGS: dict[str, dict[str, Callable[[str], Any]]] = {
+    "weka": {"nested-times": options.one_of(NESTED_TIMES), "conversations": options.whole(1, 65_536)},
+    "text": {"tokenizer": str},
+}
+"""What a format can be told besides its name."""
+_SETTINGS["auto"] = {key: read for settings in _SETTINGS.values() for key, read in settings.items()}
+
+
+def _read_format(context: click.Context, param: click.Parameter, text: str) -> str:
+    """Read how a trace is written; the settings of a format become parameters of the command."""
+    name = options.one_of(("auto", *TRACE_FORMATS))(text.partition(",")[0])
+    _, given = options.read_settings(text, _SETTINGS.get(name, {}))
+    context.params.update({"tokenizer": None, "nested_times": "auto", "conversations": 16, **given})
+    return name
+
 
 _OPTIONS = (
     click.option(
         "--format",
         "format",
-        type=click.Choice(("auto", *TRACE_FORMATS)),
+        metavar="FORMAT[,KEY=VALUE]...",
         default="auto",
-        help="How the trace is written; auto: told by its first line.",
+        callback=_read_format,
+        shell_complete=lambda context, param, begin: [it for it in TRACE_FORMATS if it.startswith(begin)],
+        help=f"How the trace is written: {', '.join(TRACE_FORMATS)}; auto: told by its first line. "
+        "text,tokenizer=MODULE:FUNCTION says what makes tokens of lines of text; it is imported, and so runs "
+        f"its code. weka,nested-times={'|'.join(NESTED_TIMES)} says whether nested agents count time from "
+        "their own or the conversation's beginning; weka,conversations=N, how many conversations run at the "
+        "same time, by default 16. auto takes the settings of both.",
     ),
     click.option(
         "--block-tokens",
@@ -30,28 +52,11 @@ _OPTIONS = (
         show_default="what the file says, else 16 for bailian and text, 512 for mooncake and dynamo",
         help="Tokens per block of a trace's hash_ids.",
     ),
-    click.option(
-        "--tokenizer",
-        metavar="MODULE:FUNCTION",
-        help="For lines of text: what makes tokens of it. It is imported, and so runs its code.",
-    ),
-    click.option(
-        "--nested-times",
-        type=click.Choice(NESTED_TIMES),
-        default="auto",
-        help="For weka: whether nested agents count time from their own or the conversation's beginning.",
-    ),
-    click.option(
-        "--conversations",
-        type=options.whole(1, 65_536),
-        default=16,
-        help="For weka: how many conversations run at the same time.",
-    ),
 )
 
 
 def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of `READING`."""
+    """Give a command the options of `READING`, and the parameters that settings of a format become."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

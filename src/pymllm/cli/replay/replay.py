@@ -12,11 +12,11 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import complain
-from pymllm.cli.reading import READING, read_policies, trace_options
-from pymllm.cli.replay_table import make_curves, make_text
+from pymllm.cli.replay.reading import READING, read_policies, trace_options
+from pymllm.cli.replay.replay_table import make_curves, make_text
 from pymllm.cli.shard_table import complain_of_others, demand_file
 from pymllm.cli.shard_table import make_text as make_shard_text
-from pymllm.cli.spread import read_spread_to, spread_tasks, work_options
+from pymllm.cli.spread import Executor, demand_keep, shard_beside, spread_tasks, work_options
 from pymllm.cli.store import keep_run, refuse_own_input
 from pymllm.cli.tables import progress_bar, tell
 from pymllm.errors import UsageError
@@ -27,18 +27,6 @@ from pymllm.torch_extra import collector_aside
 
 if TYPE_CHECKING:
     from pymllm.work.shards import Shard
-
-# Options that a serial replay, which has no engine, cannot heed.
-_ENGINE_ONLY = (
-    "window",
-    "swa_capacity",
-    "track_slots",
-    "mamba_chunk_size",
-    "max_running",
-    "chunk",
-    "iteration_ms",
-    "content_check",
-)
 
 # Slots are int32 numbers, so no count of tokens is larger, and a pool has a page of padding besides one at
 # least. Rows and requests are bounded by what a machine holds; a trace's clock, up to 10**13 ms, must move by
@@ -56,12 +44,6 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     multiple=True,
     default=("radix",),
     help="radix, chunk, mamba or blocks; repeat it to compare.",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(["engine", "serial"]),
-    default="engine",
-    help="engine: a simulated engine; serial: one request after another, with only a cache and an allocator.",
 )
 @click.option(
     "--requests",
@@ -140,11 +122,30 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     default=0,
     help="Check all invariants after every N-th cache operation; 0: never.",
 )
-@work_options(keeps=True)
+@work_options
 @options.json
 @options.store
 @options.progress
-def replay_command(
+def replay_command(**chosen: Any) -> int:
+    """Replay requests through a cache and its pools in a simulated engine; print hit rates, memory and times.
+
+    TRACE is a file of requests in one of the formats of docs/traces.md, plain or gzip, or - for standard
+    input; NAME is one of chat, agent, shared-prompt and adversarial, which need no file.
+
+    With several page sizes, capacities or policies, each cache is replayed with each of them, in parallel
+    processes. A table then has the hit rate for each capacity, beside that of an unlimited cache. --keep
+    writes each result into a file, and a replay that died goes on there. With --shard, several machines do a
+    part each; --keep with all their lines in one file, without --shard, prints the table. With --executor and
+    --keep, an engine's machines do so.
+
+    Exit status: 0, 1 if a law is broken, 2 for bad input. After Ctrl-C or SIGTERM the results so far are
+    printed, no run is stored, and the status is 130 or 143. docs/replay.md explains the JSON document.
+    """
+    return play_and_tell("engine", **chosen)
+
+
+def play_and_tell(
+    mode: str,
     *,
     page_sizes: tuple[int, ...],
     capacities: tuple[int, ...],
@@ -155,39 +156,24 @@ def replay_command(
     as_json: bool,
     store: Path | None,
     progress: str,
+    executor: Executor | None,
     **chosen: Any,
 ) -> int:
-    """Replay requests through a cache and its pools; print hit rates, evictions, memory and times.
-
-    TRACE is a file of requests in one of the formats of docs/traces.md, plain or gzip, or - for standard
-    input; NAME is one of chat, agent, shared-prompt and adversarial, which need no file.
-
-    With several page sizes, capacities or policies, each cache is replayed with each of them, in parallel
-    processes. A table then has the hit rate for each capacity, beside that of an unlimited cache and, in a
-    serial replay, of the best possible cache of that capacity. --keep writes each result into a file, and a
-    replay that died goes on there. With --shard, several machines do a part each; --keep with all their
-    lines in one file, without --shard, prints the table. With --executor and --keep, an engine's machines
-    do the parts.
-
-    Exit status: 0, 1 if a law is broken, 2 for bad input. After Ctrl-C or SIGTERM the results so far are
-    printed, no run is stored, and the status is 130 or 143. docs/replay.md explains the JSON document.
-    """
+    """Replay what the options of a verb ask for, and print what came of it; the exit status."""
     policies = _each_once("--eviction-policy", read_policies(eviction_policies, chosen["tokenizer"]))
     plans = [
-        ReplayPlan(page_size=page_size, capacity=capacity, eviction_policies=policies, **chosen)
+        ReplayPlan(mode=mode, page_size=page_size, capacity=capacity, eviction_policies=policies, **chosen)
         for page_size, capacity in itertools.product(
             _each_once("--page-size", page_sizes), _each_once("--capacity", capacities) or (None,)
         )
     ]
     show = partial(progress_bar, progress)
-    if plans[0].mode == "serial":
-        options.refuse_typed(_ENGINE_ONLY, "--mode serial has no engine")
     if plans[0].is_named:
         options.refuse_typed(READING, "a named workload is no trace")
-    spread = read_spread_to(keep)
-    if spread is not None and plans[0].workload == "-":
+    demand_keep(executor, keep)
+    if executor is not None and plans[0].workload == "-":
         raise click.UsageError("--executor: a shard has no standard input; write the trace into a file.")
-    shard = None if spread is not None else shard  # which may be of the environment
+    shard = shard_beside(executor, shard)
     demand_file(shard, keep)
     if shard is not None:
         options.refuse_typed(("store",), "a shard has a part of the results only")
@@ -203,8 +189,8 @@ def replay_command(
             from pymllm.replay.replays import settle
 
         plans = [settle(plan) for plan in plans]  # before a file is made
-        if spread is not None and keep is not None:
-            spread_tasks(spread, keep, source_of(plans), lambda: count_cells(plans), jobs, progress)
+        if executor is not None and keep is not None:
+            spread_tasks(executor, keep, source_of(plans), lambda: count_cells(plans), jobs, progress)
         kept = None if keep is None else keep_replays(keep)
         complain_of_others(kept)
         if shard is not None and kept is not None:

@@ -14,9 +14,9 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import complain, escaped, say
-from pymllm.cli.reading import trace_options
+from pymllm.cli.replay.reading import trace_options
+from pymllm.cli.replay.trace import compared, open_or_refuse, requests_option, trace_command, watched
 from pymllm.cli.tables import progress_bar, tell
-from pymllm.cli.trace import compared, open_or_refuse, requests_option, trace_command, watched
 from pymllm.documents.traces import TraceSynthesizeDocument, facts_of
 from pymllm.replay.plan import WRITTEN_FORMATS
 from pymllm.report.quantities import count_of

@@ -1,0 +1,1 @@
+"""The verbs that read traces, and replay them."""

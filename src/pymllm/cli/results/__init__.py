@@ -1,0 +1,1 @@
+"""The verbs that read what others have found: programs and runs."""

@@ -1,0 +1,1 @@
+"""The verbs that search implementations, and the lists and tables beside them."""

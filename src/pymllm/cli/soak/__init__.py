@@ -1,0 +1,1 @@
+"""The verbs of long campaigns: play, go on, repeat one run, put together."""
