@@ -234,7 +234,12 @@ class NaiveRequests(Model):
     def on_add_request(self, operation: ops.AddRequest, result: Result) -> None:
         """Demand that a prompt is taken up if and only if there is room (C3, E4)."""
         prompt, limit = operation.tokens, operation.limit
-        is_bad = not prompt or up(len(prompt), self.size) > min(self.number("max_blocks"), self.dummy)
+        reserve = operation.reserve
+        is_bad = (
+            not prompt
+            or (reserve is not None and reserve < 0)
+            or up(len(prompt), self.size) > min(self.number("max_blocks"), self.dummy)
+        )
         if is_bad or not all(0 <= token < 2**32 for token in prompt) or (limit is not None and limit < 1):
             expect(result, Failed("ValueError"))
             return
@@ -248,6 +253,9 @@ class NaiveRequests(Model):
         end = len(prompt) if limit is None else min(len(prompt), skipped + limit)
         needed = max(0, up(end, self.size) - len(found))
         room = len({*self.idle()} - {*found})
+        if reserve is not None and up(len(prompt), self.size) - len(found) + reserve > room:
+            expect(result, NoRoom())
+            return
         if skipped and self.layers and self.armed("restore_state") == 1:
             expect(result, Failed(INJECTED), *([NoRoom()] if needed > room else []))
             return

@@ -146,7 +146,7 @@ class Requests(BaseAdapter):
     def claim(self) -> frozenset[str]:
         """Claim everything that is about requests; ``mamba`` where states are cached."""
         has_states = self.number("layers") and self.number("mamba_slots")
-        claimed = {"pool", "forms", "refusals", "capacity_errors", "faults", "inspect"}
+        claimed = {"pool", "forms", "refusals", "capacity_errors", "faults", "inspect", "reserve"}
         return frozenset(claimed | ({"mamba"} if has_states else set()))
 
     def sizes(self) -> dict[str, int]:
@@ -183,7 +183,7 @@ class Requests(BaseAdapter):
 
     def do_add_request(self, step: int, operation: ops.AddRequest) -> out.Result:
         request = Prompted(operation.tokens, step)
-        if not self.context.add_request(request, operation.limit):
+        if not self.context.add_request(request, operation.limit, reserve=operation.reserve):
             return out.NoRoom()
         self._requests[step] = request
         return self._view(request)

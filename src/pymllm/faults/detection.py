@@ -35,6 +35,10 @@ _ACTS = (40, 80, 160, 320)
 """Lengths of programs, in turn: what shows at once is found in a short one, other things need a long life."""
 
 
+_MOST_CRASHES = 50
+"""Programs in a row that end in an error, after which a searcher gives up: seconds, and no minute."""
+
+
 @dataclass(frozen=True, slots=True)
 class Caught:
     """A program that breaks a law, and where."""
@@ -53,6 +57,7 @@ class Searcher(ABC):
         self.name = name  # one of `pymllm.documents.faults.SEARCHERS`
         self.crash: str | None = None  # the first error that was no violation
         self.crashes = 0  # how many there were
+        self.crashes_in_a_row = 0  # how many of the last programs ended in one
         self._seed = seed
         self._machines = machines
 
@@ -65,16 +70,23 @@ class Searcher(ABC):
         """Play on until so many operations were carried out in all, or something is caught.
 
         A program that ends with any other error than a violation says nothing; the next one is played, and
-        one operation is counted at least, so that there is an end to it.
+        one operation is counted at least, so that there is an end to it. After ``_MOST_CRASHES`` such
+        programs in a row the search gives up: the fault has broken the code, not its answers.
         """
         spent = self.operations
-        while spent < operations:
-            before = self.operations
+        while spent < operations and not self.gave_up:
+            before, crashes = self.operations, self.crashes
             caught = self._play()
             if caught is not None:
                 return caught
+            self.crashes_in_a_row = self.crashes_in_a_row + 1 if self.crashes > crashes else 0
             spent += max(1, self.operations - before)
         return None
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether too many programs in a row ended in an error for more of them to tell anything."""
+        return self.crashes_in_a_row >= _MOST_CRASHES
 
     @abstractmethod
     def _play(self) -> Caught | None:
@@ -343,7 +355,9 @@ def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caug
 def _miss(why: str, searchers: Sequence[Searcher]) -> Miss:
     """Say why nothing was caught; an error of what was played is told first, since it may be the reason."""
     errors = [
-        f"; {it.name} met {it.crash}" + (f", and {it.crashes - 1:,} more errors" if it.crashes > 1 else "")
+        f"; {it.name} met {it.crash}"
+        + (f", and {it.crashes - 1:,} more errors" if it.crashes > 1 else "")
+        + (f": gave up after {_MOST_CRASHES} in a row" if it.gave_up else "")
         for it in searchers
         if it.crash is not None
     ]

@@ -370,10 +370,13 @@ class AddRequest(_Operation, frozen=True):
     """Take up a prompt and schedule its first chunk (C3, E4); answered by `RequestView` or `NoRoom`.
 
     - ``limit``: The most tokens to compute in it; ``None`` for all.
+    - ``reserve``: The blocks that must still be free or evictable once the whole prompt has blocks; ``None``
+      if nothing but the chunk has to fit. Only who claims ``reserve`` is asked for it.
     """
 
     tokens: tuple[int, ...]
     limit: int | None = None
+    reserve: int | None = None
 
 
 class ScheduleChunk(_Operation, frozen=True):

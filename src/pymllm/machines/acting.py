@@ -95,6 +95,9 @@ def _noted(method: Callable[..., None]) -> Callable[..., None]:
             # What has come to its end must not call the next act, which would do nothing.
             if machine.passed_over is None or machine.is_ending:
                 raise
+        except BaseException:
+            machine.has_crashed = True
+            raise
         finally:
             machine.is_acting = False
 
@@ -222,6 +225,7 @@ class ActingMachine(RuleBasedStateMachine):
         self._rules_strategy = _Numbers(self)
         self._noted: list[tuple[str, dict[str, int]]] = []
         self.is_acting = self.is_ending = False
+        self.has_crashed = False  # An act ended in an error that is no violation: nothing more is asked.
         # The law or the deviation that has ended the program and is no finding.
         self.passed_over: str | None = None
         audit = self.AUDIT_EVERY if self.AUDIT else 0
@@ -317,7 +321,8 @@ class ActingMachine(RuleBasedStateMachine):
         cls, found = type(self), self.found
         is_broken = found is not None and found.history is self.examiner.history
         try:
-            if not is_broken and not self.examiner.is_cut_short and self.passed_over is None:
+            is_over = is_broken or self.has_crashed or self.examiner.is_cut_short
+            if not is_over and self.passed_over is None:
                 self.is_ending = True
                 with self.passing_over():
                     self.end()

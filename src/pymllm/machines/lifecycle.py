@@ -259,7 +259,6 @@ class LifecycleMachine(ActingMachine):
         self.examiner.audits_steps = False
         self.source = DrawnSource()
         self._requests = 0
-        self._is_intact = True
         self._is_engines_turn = False
         self._scale = 1 if judge.model.page_size == 1 else 2
         self._has_states = judge.model.tracks is not None
@@ -345,9 +344,9 @@ class LifecycleMachine(ActingMachine):
 
     def _checked(self, call: Callable[[], T]) -> T:
         """Let the engine do something, and count what it tested."""
-        self._is_intact, self._is_engines_turn = False, True
+        self._is_engines_turn = True
         result = self._watched(lambda: self._held_responsible(call))
-        self._is_intact, self._is_engines_turn = True, False
+        self._is_engines_turn = False
         exercised, tested = self.judge.evidence.exercised, self.engine.watch.tested
         for law, times in tested.items():  # which takes a tenth of the time of adding two counters
             if times:
@@ -472,8 +471,6 @@ class LifecycleMachine(ActingMachine):
     # -- the end ---------------------------------------------------------------------------------------
     def end(self) -> None:
         """Let everything finish, and empty the cache: the pool is whole again."""
-        if not self._is_intact:
-            return  # something else than a violation came out of the engine: it cannot go on
         self.source.calm()
         self._settle()
         self._empty()

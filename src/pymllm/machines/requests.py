@@ -17,6 +17,7 @@ _PIECES = (0, 6)
 _TAIL = (0, 6)
 _BRANCH = (0, 2)
 _LIMIT = (0, 6)
+_SLACK = (0, 5)
 _TOKEN = (0, 2)
 _BEYOND = (1, 2)
 _PICK = (0, 7)
@@ -67,6 +68,11 @@ class RequestMachine(PoolMachine):
         """Whether another content can have the hash of a block that is there."""
         return self.examiner.history.header.config.get("hash_digits") is not None and self.has_requests
 
+    @property
+    def keeps_reserves(self) -> bool:
+        """Whether a request can be told what to leave to others."""
+        return "reserve" in self.capabilities
+
     def observe(self) -> None:
         """Look at everything, where that can be seen."""
         if "inspect" in self.capabilities:
@@ -94,6 +100,21 @@ class RequestMachine(PoolMachine):
     def add_longest(self, turn: int, branch: int, short: int) -> None:
         """Let a request arrive that fills its row, or lacks little of it."""
         self.ask(ops.AddRequest(self._tokens(max(0, self._longest - short), turn, branch)))
+
+    @act(
+        weight=2, needs="keeps_reserves", pieces=_PIECES, tail=_TAIL, turn=_PIECES, limit=_LIMIT, slack=_SLACK
+    )
+    def add_beside_reserve(self, pieces: int, tail: int, turn: int, limit: int, slack: int) -> None:
+        """Let a request arrive that must leave as many blocks as there will be, or one more or less, or none.
+
+        Or as many as there would be if what the prompt shares could be evicted for it, or fewer than none.
+        """
+        tokens, most = self._prompt(pieces, tail, turn, 0), self._limit(limit)
+        met = self.model.meet(0, tokens, most)
+        left = self.model.room(met.blocks) - self.model.blocks_for(len(tokens)) + len(met.blocks)
+        shared = self.model.room() - self.model.room(met.blocks)
+        reserves = (left, left + 1, left - 1, left + shared, 0)
+        self.ask(ops.AddRequest(tokens, most, -1 if slack == len(reserves) else max(0, reserves[slack])))
 
     @act(weight=3, needs="has_rivals", pick=_PICK, place=_PIECES, tail=_TAIL)
     def add_rival(self, pick: int, place: int, tail: int) -> None:

@@ -42,7 +42,7 @@ _SLOT_MAX = 2**31 - 1
 _ADVERSARIAL_MAX = 10_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
     """The options of one ``pymllm replay``, as given; ``None`` where a default depends on the rest.
 
@@ -153,7 +153,7 @@ class ReplayPlan:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SettledPlan(ReplayPlan):
     """A plan that was checked and lacks no size: what `pymllm.replay.replays.settle` makes of another."""
 

@@ -270,6 +270,7 @@ class Engine(EngineLoop[LiveRequest]):
                 continue
             headroom = self.decoding.headroom(self.config.decode_headroom)
             suffices = self._admission.suffices(live, self.prefilling, headroom)
+            self.watch.check_admission(live, suffices, self.prefilling, self.decoding)
             if not suffices or not self.memory.take_row(live, prefix):
                 self._refuse(live)
                 return None
@@ -278,7 +279,6 @@ class Engine(EngineLoop[LiveRequest]):
 
     def _admit(self, live: LiveRequest) -> LiveRequest:
         self.watch.notice(Event.ADMITTED, live)
-        self.watch.tested["E4"] += not (self.prefilling or self.decoding)  # `_refuse` would have complained
         self.prefilling.append(live)
         self._tally.count_admission(live)
         self.watch.check_work(live)

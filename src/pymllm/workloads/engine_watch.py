@@ -15,7 +15,7 @@ from pymllm.errors import InvariantViolation
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_forward import SimulatedForward, SimulatedRecurrent
 from pymllm.workloads.engine_pools import EnginePools
-from pymllm.workloads.live_request import LiveRequest, LiveSequence
+from pymllm.workloads.live_request import DecodeBatch, LiveRequest, LiveSequence
 
 Watched = TypeVar("Watched", bound=LiveSequence)
 
@@ -311,6 +311,36 @@ class EngineWatch(Watch[LiveRequest]):
                 f"request {live.request_id}: {live.length} tokens are a hit, which leaves none of "
                 f"{live.prompt_length} to compute",
             )
+
+    def check_admission(
+        self, live: LiveRequest, suffices: bool, prefilling: Sequence[LiveRequest], decoding: DecodeBatch
+    ) -> None:
+        """Check that a request whose prefix is held is admitted by the engine's own rule (law E4).
+
+        The rule is that of ``AdmissionRule.suffices``: free and evictable, without what is held, cover what
+        the prompts under way still need and ``decode_headroom`` of those in decode, and nothing else is kept
+        back. It is counted here once more, page by page.
+        """
+        config, size, cache = self._config, self._config.page_size, self._pools.kind.cache
+        needs = [-(-it.prompt_length // size) + -it.length // size for it in (live, *prefilling)]
+        kept_back = 0
+        for length, remaining in zip(decoding.lengths.tolist(), decoding.remaining.tolist(), strict=True):
+            grown = length + min(remaining, config.decode_headroom)
+            kept_back += -(-grown // size) + -length // size
+        room = (self._pools.full_available_size() + cache.evictable_size()) // size
+        is_enough = sum(needs) + kept_back <= room
+        if self._pools.swa_allocator is not None and config.sliding_window_size is not None:
+            most = -(-config.sliding_window_size // size) + 1
+            swa = self._pools.swa_allocator.swa_available_size() + cache.swa_evictable_size()
+            is_enough = is_enough and sum(min(need, most) for need in needs) + kept_back <= swa // size
+        if suffices != is_enough:
+            raise InvariantViolation(
+                "E4",
+                f"request {live.request_id} is {'admitted' if suffices else 'refused'}: prompts need "
+                f"{sum(needs)} more pages and {kept_back} are kept back for decoding, of {room} that are "
+                "free or evictable",
+            )
+        self.tested["E4"] += 1
 
     def check_fresh_row(self, live: LiveRequest) -> None:
         """Check that a request's new row carries nothing over (law E2), where trackers are checked."""

@@ -278,7 +278,7 @@ def test_a_message_has_an_end(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("pymllm re", ["repeat", "replay", "report", "rerun", "resume"]),
+        ("pymllm re", ["repeat", "replay", "replay-serial", "report", "rerun", "resume"]),
         ("pymllm verify --profile d", ["dev", "deep"]),
         ("pymllm verify --adapter radix-", ["radix-window", "radix-policy"]),
         ("pymllm compare radix mam", ["mamba"]),

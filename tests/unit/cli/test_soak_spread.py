@@ -437,13 +437,13 @@ def test_a_folder_with_a_campaign_is_refused(tmp_path: Path) -> None:
 def test_a_campaign_that_goes_on_writes_through_no_link(name: str, tmp_path: Path) -> None:
     """Its folder may be anybody's; what it would write there stays there."""
     folder, mine = tmp_path / "c", tmp_path / "mine"
-    soak(*SHORT, "--executor", ENGINE, "--shards", "1", "--output", folder)
+    soak(*SHORT, "--executor", f"{ENGINE},shards=1", "--output", folder)
     played = len(Engine.asked)
     if (folder / name).exists():
         (folder / name).rename(mine)
     (folder / name).symlink_to(mine)
     words = f"{name} is a link to a place elsewhere; put that in its place"
-    refused("soak", "--resume", folder, "--executor", ENGINE, words=words)
+    refused("resume", folder, "--executor", ENGINE, words=words)
     assert len(Engine.asked) == played
 
 

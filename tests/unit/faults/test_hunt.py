@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.adapters.registry import find_adapter
+from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.documents.faults import SEARCHERS
 from pymllm.faults.detection import (
     Detection,
@@ -26,7 +26,8 @@ from pymllm.faults.fault import Fault
 from pymllm.faults.hunt import hunt_by_soak, hunt_by_verify, keep_results, look_for_faults
 from pymllm.faults.plant import Edit, planted
 from pymllm.faults.table import PLANTED, find_faults, load_cabinet
-from pymllm.machines.acting import ActingMachine
+from pymllm.machines.acting import ActingMachine, drive, make_machine
+from pymllm.machines.driven_cache import DrivenCache
 from pymllm.machines.lifecycle import LifecycleMachine
 from pymllm.machines.registry import DEV
 from pymllm.search.tasks import VerifyPlan
@@ -91,8 +92,11 @@ def test_a_fault_that_never_ends_is_given_up(tiny: str) -> None:
         (HuntPlan(operations=10**9, seconds=0.3), r"still running after 0\.3 s"),
     ],
 )
-def test_an_error_of_the_engine_is_told_however_the_search_ends(plan: HuntPlan, ended: str) -> None:
+def test_an_error_of_the_engine_is_told_however_the_search_ends(
+    plan: HuntPlan, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A clock that ran out says nothing of why; the first error does, and how much was played."""
+    monkeypatch.setattr("pymllm.faults.detection._MOST_CRASHES", 10**9)
     misspelt = Edit("pymllm.workloads.engine:Engine._decode", "batch = self.decoding", "batch = self.decoded")
     fault = Fault("x", "x", ("P2",), ("radix",), (misspelt,), searchers=("life-cycle machine",))
     result = hunt(HuntTask(fault, plan))
@@ -103,6 +107,29 @@ def test_an_error_of_the_engine_is_told_however_the_search_ends(plan: HuntPlan, 
         rf"seed 0: {ended}; life-cycle machine met {error}(, and \d+ more errors)?; {played}", said
     )
     assert result.missed > 0
+
+
+def test_a_searcher_that_meets_nothing_but_errors_gives_up() -> None:
+    """After fifty programs in a row, and not after a minute."""
+    misspelt = Edit("pymllm.workloads.engine_loop:EngineLoop.step", "_arrivals.next", "_arrival.next")
+    fault = Fault("x", "x", ("P2",), ("radix",), (misspelt,), searchers=("life-cycle machine",))
+    (said,) = hunt(HuntTask(fault, HuntPlan(operations=10**9))).problems
+    error = "AttributeError: 'Engine' object has no attribute '_arrival'"
+    assert said.startswith(
+        f"seed 0: not caught; life-cycle machine met {error}, and 49 more errors: gave up after 50 in a row; "
+    )
+
+
+def test_an_act_that_ends_in_an_error_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing more is asked of what broke down, or its end could wait for ever and hide the error."""
+    monkeypatch.setattr(LifecycleMachine, "end", lambda self: pytest.fail("the engine was asked to go on"))
+    configs = load_adapter(find_adapter("radix")).CONFIGURATIONS
+    config = next(it for it in configs if it.get("pool", "none") != "none")
+    machine = make_machine(LifecycleMachine, "radix", config)
+    monkeypatch.setattr(DrivenCache, "reset", lambda self: {}["missing"])
+    with pytest.raises(KeyError, match="missing"):
+        drive(machine, seed=1, steps=200)
+    assert machine.runs == 1
 
 
 def test_programs_are_made_smaller_where_that_is_asked_for() -> None:

@@ -238,7 +238,7 @@ def test_engine_that_broke_down_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
         patch.setattr(Engine, "step", fail)
         with pytest.raises(RuntimeError):
             machine.step(1)
-    machine.end()
+    machine.teardown()
     assert operations_of(machine) == []
 
 

@@ -59,6 +59,13 @@ def as_without(*program: Operation) -> Change:
     return lambda outcome: good
 
 
+def as_without_reserve(limit: int) -> Change:
+    """Answer as if nothing were to be left to others."""
+    taken = play(AddRequest(SEVEN, limit)).steps[-1].outcome
+    assert taken is not None
+    return lambda outcome: taken
+
+
 def first_block(block: int) -> Change:
     return result_with(blocks=lambda blocks: (block, *blocks[1:]))
 
@@ -101,6 +108,8 @@ GOOD: list[tuple[Operation, ...]] = [
         RunStep(),
     ),
     (AddRequest(SEVEN, 2), RunStep(), Fault("no_blocks"), ScheduleChunk(1), ScheduleChunk(1, 0)),
+    (AddRequest(SEVEN, 2, 4), AddRequest(SEVEN, 2, 3), AddRequest((9,), None, -1), AddRequest((9,), 1, 5)),
+    (*two_served()[:3], AddRequest(SEVEN, None, 4), AddRequest(SEVEN, None, 3), Inspect()),
     (Fault("tea"), Inspect(), AddRequest((1, 2)), Fault("forward", 2), RunStep(), RunStep((4, 5))),
 ]
 
@@ -118,6 +127,10 @@ def test_a_good_program_breaks_nothing(program: tuple[Operation, ...], policy: s
 WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     # Requests in.
     ((AddRequest(SEVEN),), answer(NoRoom()), "E4"),
+    ((AddRequest(SEVEN, 2, 3),), answer(NoRoom()), "E4"),
+    ((AddRequest(SEVEN, 2, 4),), as_without_reserve(2), "E4"),
+    ((AddRequest(SEVEN, 2, 4),), tells(1), "E4"),
+    ((AddRequest(SEVEN, 2, -1),), answer(NoRoom()), "X1"),
     ((AddRequest(SEVEN),), answer(Failed("RuntimeError")), "E4"),
     ((AddRequest(SEVEN),), answer(Failed(INJECTED)), "E4"),
     ((AddRequest(SEVEN),), result_with(blocks=(0, 1, 2)), "E2"),
@@ -217,6 +230,12 @@ def test_a_failure_that_cannot_have_come_is_refused() -> None:
 def test_a_wrong_outcome_breaks_its_law(program: tuple[Operation, ...], change: Change, law: str) -> None:
     """C1, C3, C9, E1 to E4, X1, X2, X4: the last outcome of a good program, changed."""
     assert law_of(play(*program), change) == law
+
+
+def test_what_is_kept_back_is_told() -> None:
+    """E4: what the chunk needs, what must be left beside it, and the room for both."""
+    said = words_of(play(AddRequest(SEVEN, 2, 4)), as_without_reserve(2))
+    assert said.startswith("E4: 1 blocks of 7, with 7 to be left: expected no room, observed RequestView(")
 
 
 def test_room_that_is_found_in_a_block_of_other_content_is_a_wrong_hit() -> None:

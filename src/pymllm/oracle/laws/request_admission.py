@@ -104,19 +104,30 @@ _SHORTAGES = ("CapacityError", "MambaSlotCapacityError")
 
 
 @what_a_pool_did_not_take_stays.on(AddRequest, ScheduleChunk, RunStep, fate=TURNED_AWAY, kinds="requests")
-@what_cannot_be_met_changes_nothing.on(AddRequest, ScheduleChunk, RunStep, fate=NO_ROOM, kinds="requests")
 @blocks_partition_the_pool.on(Pause, fate=NO_ROOM, kinds="requests")
 @admission_succeeds_where_there_is_room.on(AddRequest, ScheduleChunk, RunStep, fate=NO_ROOM, kinds="requests")
 def _no_room_is_told(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
     if isinstance(seen, SeenChunk) and (false_hit := _false_hit(before, seen)) is not None:
         return false_hit
-    what = f"{seen.missing} blocks of {seen.room}" if seen.missing else "a request without a row"
+    what = _describe_need(seen)
     if isinstance(operation, RunStep):
         is_told = tells_no_room(before, seen.result, *_SHORTAGES)
         found = demand(is_told, what, " or ".join(_SHORTAGES), seen.result)
     else:
         found = demand(isinstance(seen.result, NoRoom), what, "no room", seen.result)
     return found and _nothing_has_gone(before, operation, seen)
+
+
+@what_cannot_be_met_changes_nothing.on(AddRequest, ScheduleChunk, RunStep, fate=NO_ROOM, kinds="requests")
+def _blocks_that_are_not_there(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
+    """Leave a request to E4 whose reserve alone keeps it out."""
+    return None if seen.is_kept_out else _no_room_is_told(before, operation, seen)
+
+
+def _describe_need(seen: SeenContext) -> str:
+    if seen.kept_back:
+        return f"{seen.missing} blocks of {seen.room}, with {seen.kept_back} to be left"
+    return f"{seen.missing} blocks of {seen.room}" if seen.missing else "a request without a row"
 
 
 def _false_hit(before: RequestsModel, seen: SeenChunk) -> Broken | None:
@@ -194,7 +205,7 @@ def _a_request_is_warm(before: RequestsModel, operation: Operation, seen: SeenCh
 
 @admission_succeeds_where_there_is_room.on(AddRequest, ScheduleChunk, kinds="requests")
 def _there_was_room(before: RequestsModel, operation: Operation, seen: SeenChunk) -> Found:
-    return True if seen.missing else None
+    return True if seen.missing or seen.kept_back else None
 
 
 # -- what is looked at -------------------------------------------------------------------------------------

@@ -112,6 +112,16 @@ GOALS = (
         needs="refuses_double_free",
     ),
     *_goals(
+        ("a reserve keeps a request out that would fit", "E4"),
+        ("a request leaves its reserve to the block", "E4"),
+        needs="reserve",
+    ),
+    *_goals(
+        ("a reserve would be met by what a prompt shares", "E4"),
+        needs="reserve",
+        when=(CACHING, LRU),
+    ),
+    *_goals(
         ("a request that could not be added leaves no trace", "X2 E3", "B121"),
         ("a chunk that could not be scheduled leaves no trace", "X2 E3", "B112"),
         ("a request finds no room where there is some", "X2 E3"),
@@ -143,6 +153,9 @@ def _met_by_arrival(before: RequestsModel, operation: AddRequest, seen: SeenChun
         "a full hit leaves a token to compute": hit == request.prompt,
         "a request resumes from a cached state": context.layers and request.skip,
         "cached KV is computed again for its state": context.layers and request.skip < hit < request.prompt,
+        "a request leaves its reserve to the block": (
+            operation.reserve and seen.missing + seen.kept_back == seen.room
+        ),
         **_met_by_eviction(before, seen),
     }
 
@@ -162,8 +175,12 @@ def _met_by_chunk(before: RequestsModel, operation: ScheduleChunk, seen: SeenChu
 def _met_by_shortage(before: RequestsModel, operation: Operation, seen: SeenContext) -> Met:
     is_request = isinstance(operation, AddRequest)
     return {
-        "no row is left for a request": is_request and not seen.missing,
-        "too few blocks are left for a request": is_request and seen.missing,
+        "no row is left for a request": is_request and not seen.missing and not seen.kept_back,
+        "too few blocks are left for a request": is_request and seen.missing > seen.room,
+        "a reserve keeps a request out that would fit": seen.is_kept_out,
+        "a reserve would be met by what a prompt shares": (
+            seen.is_kept_out and seen.missing + seen.kept_back <= before.context.room()
+        ),
         "too few blocks are left for a chunk": isinstance(operation, ScheduleChunk),
         "a step finds too few blocks for decoding requests": isinstance(operation, RunStep),
         "a pause would keep too many blocks": isinstance(operation, Pause),

@@ -245,6 +245,14 @@ def admission_succeeds_where_there_is_room(before: Any, operation: Any, seen: An
     are never needed: C7. A prompt that could never fit, of more blocks than `max_blocks` or than there
     are, is a `ValueError`.
 
+    **Reserve.** With a `reserve` of *r* blocks (claim `reserve`) a request is taken up if and only if its
+    whole prompt could have blocks and *r* were left: with *w* = ceil(*p* / *B*) - *m* in place of *n*,
+
+    *w* + *r* <= room
+
+    and otherwise the answer is `no_room`, though its chunk would fit. It is given the blocks of its chunk
+    alone. A scheduler that keeps back more than it says, or less, breaks this law.
+
     **Kind `prefix`, in an engine**, in tokens. Here the engine decides whom it admits. It asks for the
     whole pages of all but the last token of the prompt (so it is the engine that leaves one), holds the
     result, and only then reads `evictable_size`: *h* is protected by then. It wants room for the rest of
@@ -256,6 +264,8 @@ def admission_succeeds_where_there_is_room(before: Any, operation: Any, seen: An
       end. With a window it fits if the smaller of its pages and of two windows and a page fit into the
       second half.
     - A match never returns more than it was asked for, and no right `alloc` is refused.
+    - The engine itself admits if and only if *F* + *V* - *h* covers what the prompts under way still need and
+      what it declares to keep back for requests in decode (`decode_headroom` tokens of each, in new pages).
 
     Why
     ---

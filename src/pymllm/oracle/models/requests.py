@@ -62,6 +62,7 @@ FORWARD, COMMIT = ("forward",), ("allocate_slots", "store_states")
 _UNUSABLE = ("UsageError",)
 _NEVER_FITS = Misuse("a prompt that can never fit is refused", errors=("ValueError",))
 _NO_PROMPT = Misuse("", errors=("ValueError",), name="a request that cannot be served")
+_NO_RESERVE = Misuse("", errors=("ValueError",), name="a reserve below 0")
 _NO_LIMIT = Misuse("", errors=("UsageError", "ValueError"), name="a chunk of nothing")
 _NOT_WAITING = Misuse("a chunk is refused to a request that does not wait", errors=_NO_LIMIT.errors)
 _PAUSED_AGAIN = Misuse("a paused request is paused again", errors=_UNUSABLE)
@@ -78,12 +79,19 @@ _TOO_LONG = Misuse("a request is as long as it may be", errors=_UNUSABLE, name="
 class SeenContext(Seen):
     """An operation: the blocks that must be deregistered or free for it.
 
-    ``missing`` is how many blocks it needs, and ``room`` how many it may have.
+    ``missing`` is how many blocks it needs, ``kept_back`` how many more must be left, and ``room`` how many
+    are free or evictable for it.
     """
 
     lost: Sequence[int] = ()
     missing: int = 0
+    kept_back: int = 0
     room: int = 0
+
+    @property
+    def is_kept_out(self) -> bool:
+        """Whether there are enough blocks, but too few would be left."""
+        return self.room - self.kept_back < self.missing <= self.room
 
 
 @dataclass(slots=True, kw_only=True)
@@ -228,7 +236,7 @@ class RequestsModel(KindModel):
         return request
 
     def _fate(self, calls: Collection[str], missing: int, room: int, answer: Result, full: type) -> str:
-        """Tell what became of an operation that needs blocks and makes these calls.
+        """Tell what became of an operation that needs blocks of a room and makes these calls.
 
         Where it finds none it answers with a result of another class.
         """
@@ -249,6 +257,7 @@ class RequestsModel(KindModel):
         checks = (
             (_NEVER_FITS, context.blocks_for(len(tokens)) > min(context.max_blocks, context.blocks.usable)),
             (_NO_PROMPT, not (_are_tokens(tokens) and _is_limit(operation.limit))),
+            (_NO_RESERVE, operation.reserve is not None and operation.reserve < 0),
         )
         if wrong := [misuse for misuse, is_so in checks if is_so]:
             return self.refused(outcome, *wrong)
@@ -259,7 +268,10 @@ class RequestsModel(KindModel):
         calls = ["allocate_blocks"] if missing else []
         if request.skip and context.layers:
             calls.append("restore_state")
-        return self._read_chunk(request, request.chunk, calls, missing, room, outcome)
+        kept_back = 0
+        if operation.reserve is not None:
+            kept_back = context.blocks_for(len(tokens)) - len(request.blocks) - missing + operation.reserve
+        return self._read_chunk(request, request.chunk, calls, missing, room, outcome, kept_back)
 
     def _read_chunk(
         self,
@@ -269,13 +281,15 @@ class RequestsModel(KindModel):
         missing: int,
         room: int,
         outcome: Outcome,
+        kept_back: int = 0,
     ) -> SeenChunk:
         result, blocks = outcome.result, self.context.blocks
-        fate = self._fate(calls, missing, room, result, NoRoom)
+        fate = self._fate(calls, missing, room - kept_back, result, NoRoom)
         seen = SeenChunk(
             result,
             fate,
             missing=missing,
+            kept_back=kept_back,
             room=room,
             request=request,
             chunk=chunk,
