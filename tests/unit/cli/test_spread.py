@@ -74,8 +74,8 @@ VERBS = {
     "faults": ("faults", "hunt", "B116", "B107"),
     "verify": ("verify", "--adapter", "rows", "--adapter", "hashes", "--profile", "dev", "--examples", "8"),
     "compare": ("compare", "rows", "hashes", "--profile", "dev", "--examples", "8"),
-    "replay": (
-        *("replay", "chat", "--requests", "12", "--mode", "serial", "--cache", "radix", "--cache", "chunk"),
+    "replay-serial": (
+        *("replay-serial", "chat", "--requests", "12", "--cache", "radix", "--cache", "chunk"),
         *("--capacity", "2000", "--capacity", "3000"),
     ),
 }
