@@ -9,7 +9,7 @@ from pathlib import Path
 
 def jobs() -> Executor:
     """Return one whose jobs of submitit are processes of this machine, of which two run at a time."""
-    from pymllm.soak.spread.slurm_executor import SlurmExecutor
+    from pymllm.work.spread.slurm_executor import SlurmExecutor
 
     executor = SlurmExecutor(Path(tempfile.gettempdir()) / "jobs", cluster="local")
     executor._max_workers = 2

@@ -34,7 +34,7 @@ def is_a_job(worker: psutil.Process) -> bool:
 
 def test_calls_are_jobs_of_one_array(tmp_path: Path) -> None:
     """Results and errors come back; what was cancelled before it began is not carried out."""
-    from pymllm.soak.spread.slurm_executor import SlurmExecutor
+    from pymllm.work.spread.slurm_executor import SlurmExecutor
 
     executor = SlurmExecutor(tmp_path, cluster="local")
     kept, bad, cancelled = (executor.submit(int, text) for text in ("12", "no", "13"))
@@ -51,7 +51,7 @@ def test_calls_are_jobs_of_one_array(tmp_path: Path) -> None:
 
 def test_no_job_is_read_that_lay_in_the_folder_before(tmp_path: Path) -> None:
     """Results are pickles, and reading one may run anything: each executor begins with a new folder."""
-    from pymllm.soak.spread.slurm_executor import SlurmExecutor
+    from pymllm.work.spread.slurm_executor import SlurmExecutor
 
     folders = set[Path]()
     for _ in range(2):
@@ -65,7 +65,7 @@ def test_no_job_is_read_that_lay_in_the_folder_before(tmp_path: Path) -> None:
 
 def test_a_machine_without_slurm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a job is written."""
-    from pymllm.soak.spread.slurm_executor import SlurmExecutor
+    from pymllm.work.spread.slurm_executor import SlurmExecutor
 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="there is no srun here"):

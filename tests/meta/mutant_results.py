@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection
 from pathlib import Path
 
-from pymllm.work.kept_lines import KeptLines
+from pymllm.work.task_file import append_line, begin_keeping, read_records, refusing_to_keep
 
 
 class Results:
@@ -22,9 +23,11 @@ class Results:
 
     def reload(self) -> None:
         """Read what other processes have kept, too."""
-        self._kept = KeptLines(self._path, "mutant", "result of a mutant")
+        begin_keeping(self._path, (b'{"mutant": ',), "result of a mutant")
         self.known: dict[str, str] = {}
-        for record in self._kept:
+        with refusing_to_keep(self._path):
+            records = [record for _, record in read_records(self._path)]
+        for record in records:
             match record:
                 case {"mutant": str(name), "by": str(by)} if by:
                     self.known[name] = by
@@ -34,7 +37,9 @@ class Results:
     def keep(self, name: str, by: str) -> None:
         """Write down at once what became of one; ``by`` is empty where nobody noticed."""
         self.known[name] = by
-        self._kept.append({"mutant": name, "by": by} | ({} if by else {"sources": self._sources}))
+        record = {"mutant": name, "by": by} | ({} if by else {"sources": self._sources})
+        with refusing_to_keep(self._path, "; those before stay there"):
+            append_line(self._path, json.dumps(record))
 
 
 def digest_sources(root: Path, without: Collection[Path] = ()) -> str:

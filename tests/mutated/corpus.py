@@ -38,7 +38,7 @@ from pymllm.report.store import write_run
 from pymllm.search.kept_searches import keep_searches
 from pymllm.search.runner import verify
 from pymllm.search.tasks import VerifyPlan
-from pymllm.soak.spread.plan import ShardPlan, write_plan
+from pymllm.soak.spread_plan import ShardPlan, write_plan
 from tests.mutated.verbs import run
 from tests.unit.oracle.recorded import read_corpus
 from tests.unit.report import samples

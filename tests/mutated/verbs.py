@@ -67,9 +67,9 @@ def warm_up() -> None:
             "search.shrinker",
         ),
         *(
-            "soak.spread.engines",
-            "soak.spread.returned",
-            "soak.spread.spread",
+            "work.spread.engines",
+            "soak.returned_shards",
+            "work.spread.spread",
             "soak.campaign",
             "soak.merged_campaigns",
             "oracle.judge",

@@ -55,8 +55,12 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"pynvml", "msgspec", "psutil", "prometheus_client", "triton"},
     ),
     "pytest_plugin": ({"history", "instrument"}, {"pytest", "torch"}),
-    # Workers, shards and kept results know nothing of searches, campaigns and replays, which use them.
-    "work": ({"errors", "text_file", "history", "adapters", "instrument"}, {"msgspec"}),
+    # Workers, shards and files of work know nothing of searches and campaigns, which use them. Engines
+    # only where somebody names one.
+    "work": (
+        {"errors", "text_file", "history", "adapters", "instrument"},
+        {"msgspec", "ray", "distributed", "submitit"},
+    ),
     # Records, and nothing that makes them: whoever reads a store loads no more than this.
     "documents": ({"errors", "history", "oracle", "instrument", "traces"}, {"msgspec"}),
     # What callers do, and one adapter beside its judge.
@@ -71,13 +75,12 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "text_file", "history", "oracle", "adapters", "documents", "machines", "work"},
         {"hypothesis", "packaging", "msgspec"},
     ),
-    # Engines only where somebody names one.
     "soak": (
         {
             *("errors", "text_file", "torch_extra", "history", "oracle", "adapters", "instrument"),
             *("documents", "machines", "search", "work"),
         },
-        {"msgspec", "psutil", "ray", "distributed", "submitit"},
+        {"msgspec", "psutil"},
     ),
     # What is made wrong is named by its import path. A campaign looks for it, too.
     "faults": (

@@ -19,7 +19,7 @@ BY_NAME = {"__import__", "importlib.import_module", "import_module"}
 IMPORTERS = (
     *("adapters/malformed.py", "adapters/registry.py", "cli/schema.py", "faults/table.py"),
     *("instrument/gpu_smoke.py", "instrument/machine_facts.py", "machines/registry.py"),
-    *("oracle/judge.py", "soak/spread/engines.py", "traces/text.py", "workloads/engine_pools.py"),
+    *("oracle/judge.py", "work/spread/engines.py", "traces/text.py", "workloads/engine_pools.py"),
 )
 ALLOWED = {
     "work/workers.py": {"pickle"},  # tasks and answers between our own processes

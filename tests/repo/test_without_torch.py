@@ -30,8 +30,8 @@ OF_TORCH = re.compile(
 )
 # What needs a package of its own, which somebody has who names it: pymllm soak --executor. And Triton.
 OF_ENGINES = {
-    "pymllm.soak.spread.ray_executor",
-    "pymllm.soak.spread.slurm_executor",
+    "pymllm.work.spread.ray_executor",
+    "pymllm.work.spread.slurm_executor",
     "pymllm.instrument.smoke_kernel",
 }
 REFUSE = """

@@ -29,7 +29,7 @@ _OF_LINES = {
     "protocol": ("a line sent to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
     "vectors": ("a line of a file of vectors", "pymllm.vectors.format:vectors_schema"),
     "trace": ("a line of a trace that pymllm trace writes", "pymllm.traces.own:trace_schema"),
-    "shards": ("the plan of a campaign of soak --executor", "pymllm.soak.spread.plan:plan_schema"),
+    "shards": ("the plan of a campaign of soak --executor", "pymllm.soak.spread_plan:plan_schema"),
     "run": ("a line of a run in a store", "pymllm.report.store:run_schema"),
 }
 

@@ -11,6 +11,7 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import complain, escaped
+from pymllm.cli.spread import Executor, spread_tasks
 from pymllm.cli.tables import draw, progress_bar, tell
 from pymllm.documents.shards import ShardDocument
 from pymllm.report.quantities import count_of
@@ -44,15 +45,31 @@ def refuse_beside_shard(shard: Shard, *names: str) -> None:
     )
 
 
-def open_kept(keep: Path | None, plan: VerifyPlan, seed: int | None) -> KeptResults[Any, Any] | None:
-    """Open a file of searches' results, and say which of them do not count."""
-    if keep is None:
-        return None
+def _demand_seed(keep: Path, plan: VerifyPlan, seed: int | None) -> None:
+    """Refuse to keep results of a search that nobody could go on with."""
     if seed is None and plan.profile.seed is None:
         raise click.UsageError(
             f"--keep {keep}: --profile {plan.profile.name} draws a seed, so the next run would search "
             "elsewhere; give --seed N."
         )
+
+
+def spread_searches(
+    executor: Executor, plan: VerifyPlan, keep: Path, seed: int | None, progress: str
+) -> None:
+    """Have the first searches of a plan carried out on an engine, and their results put into a file."""
+    from pymllm.search.kept_searches import digest_sources
+    from pymllm.search.verify_shard import count_searches
+
+    _demand_seed(keep, plan, seed)
+    spread_tasks(executor, keep, digest_sources(plan), lambda: count_searches(plan), plan.jobs, progress)
+
+
+def open_kept(keep: Path | None, plan: VerifyPlan, seed: int | None) -> KeptResults[Any, Any] | None:
+    """Open a file of searches' results, and say which of them do not count."""
+    if keep is None:
+        return None
+    _demand_seed(keep, plan, seed)
     from pymllm.search.kept_searches import keep_searches
 
     with options.refusing():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,9 +23,10 @@ from pymllm.faults.detection import FaultResult, HuntPlan, HuntTask, Miss, hunt
 from pymllm.faults.fault import Fault
 from pymllm.faults.plant import StaleEditError, planted
 from pymllm.search.foreign_source import digest_adapter, digest_modules
-from pymllm.search.runner import Progress, verify, versions
+from pymllm.search.runner import verify, versions
 from pymllm.search.tasks import VerifyPlan
 from pymllm.soak.campaign import SoakPlan, soak
+from pymllm.work.carrying import Carrier, Progress, unseen
 from pymllm.work.kept import KeptResults, Work
 from pymllm.work.workers import INTERRUPTED, Lost, Workers
 
@@ -47,6 +47,11 @@ def _key_of(task: HuntTask) -> str:
     edited = digest_modules([module for edit in task.fault.edits for module in edit.modules])
     sources = [edited, *map(digest_adapter, task.fault.adapters)]
     return f"{sources} {task!r}"
+
+
+def source_of(faults: Sequence[Fault], plan: HuntPlan) -> str:
+    """Say all that what becomes of faults follows from."""
+    return "\n".join(_key_of(HuntTask(fault, plan)) for fault in faults)
 
 
 def _unpack(task: HuntTask, plain: Any) -> FaultResult:
@@ -107,7 +112,7 @@ def look_for_faults(
     faults: Sequence[Fault],
     plan: HuntPlan,
     jobs: int,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
     kept: KeptResults[HuntTask, FaultResult] | None = None,
     hunter: Callable[[HuntTask], FaultResult] | None = None,
 ) -> FaultsReport:
@@ -117,28 +122,15 @@ def look_for_faults(
     and what is found is kept there at once. `KeyboardInterrupt`: it came before anything was known.
     """
     start = time.monotonic()
-    show = progress or (lambda label, total: nullcontext())
     tasks = [HuntTask(fault, plan) for fault in faults]
-    known = {task.fault.id: kept.find(task) for task in tasks} if kept is not None else {}
-    found = {id: result for id, result in known.items() if result is not None}
-    before = len(found)
-    left = [task for task in tasks if task.fault.id not in found]
-    with Workers(jobs) as workers, show("faults", len(tasks)) as done:
-        try:
-            tick = None if done is None else lambda: done(len(found))
-            for task, answer in workers.stream(hunter or hunt, left, tick):
-                found[task.fault.id] = _result_of(task.fault, answer)
-                if kept is not None and not isinstance(answer, Lost):
-                    kept.keep(task, answer)
-                if done is not None:
-                    done(len(found))
-        except KeyboardInterrupt as interruption:  # between two answers
-            workers.interruption = interruption
-    if workers.interruption is not None and not found:
+    with Workers(jobs) as workers:
+        carrier = Carrier(workers, progress, kept)
+        answers = carrier.carry_out("faults", hunter or hunt, tasks)
+    if workers.interruption is not None and all(answer is INTERRUPTED for answer in answers):
         raise workers.interruption
-    results = tuple(found.get(fault.id) or _result_of(fault, INTERRUPTED) for fault in faults)
+    results = tuple(_result_of(fault, answer) for fault, answer in zip(faults, answers, strict=True))
     seconds = time.monotonic() - start
-    return FaultsReport(plan, jobs, versions(), results, seconds, workers.interruption, before)
+    return FaultsReport(plan, jobs, versions(), results, seconds, workers.interruption, carrier.taken)
 
 
 def _result_of(fault: Fault, answer: FaultResult | Lost) -> FaultResult:

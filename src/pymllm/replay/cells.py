@@ -141,5 +141,10 @@ def _unpack(cell: Cell, plain: Any) -> Result:
 
 
 _WORK: Work[Cell, Result] = Work(
-    "replay", _key_of, lambda cell: f"{cell.plan.workload} {cell.title}", _pack, _unpack
+    "replay",
+    _key_of,
+    lambda cell: f"{cell.plan.workload} {cell.title}",
+    _pack,
+    _unpack,
+    lambda cell, result: not (isinstance(result, Replayed) and result.interruption),
 )

@@ -378,8 +378,7 @@ def _replay(
         cells += [Cell(settle(plan.replays(capacity, (policy,))), held) for capacity in capacities]
     if not cells:
         return {}, (), None
-    with show(f"{plan.workload} beside it", len(cells), "runs") as tell:
-        found = carry_out(cells, jobs, tell)
+    found = carry_out(f"{plan.workload} beside it", cells, jobs, "runs", show)
     done = [found.results[cell] for cell in cells if cell in found.results]
     ceilings = {it.capacity: it.belady_hit_rate for it in done if isinstance(it, CeilingRow)}
     curves = []

@@ -6,9 +6,10 @@ a part of the tasks each (`pymllm.work.kept`).
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -23,9 +24,11 @@ from pymllm.replay.cells import (
     Result,
     digest_content,
     digest_policies,
+    versions_of_run,
 )
 from pymllm.replay.plan import ReplayPlan, SettledPlan
 from pymllm.replay.replays import Show, cells_of, load_requests, run_plan, settle, unseen
+from pymllm.work.carrying import Carrier
 from pymllm.work.shards import Shard
 from pymllm.work.workers import Lost, Workers
 from pymllm.workloads.ceiling import HitCeiling, belady_hit_tokens
@@ -85,8 +88,7 @@ def run_grid(
     Several processes share the machine's memory bandwidth and caches: times in them are longer than alone.
     """
     cells = _lay_out(plans, show, kept)
-    with show(plans[0].workload, len(cells), "runs and ceilings") as tell:
-        found = carry_out(cells, jobs, tell, kept)
+    found = carry_out(plans[0].workload, cells, jobs, "runs and ceilings", show, kept)
     done = [found.results[cell] for cell in cells if cell in found.results]
     results = tuple(one for one in done if isinstance(one, Replayed))
     if found.interruption is not None and not results:
@@ -109,8 +111,8 @@ def run_shard(
     own = list(shard.keep(heavy_first, lambda cell: cell.weight))
     several = is_grid(plans)
     unit = "runs and ceilings" if several else "runs"
-    with show(f"{plans[0].workload}, shard {shard}", len(own), unit) as tell:
-        found = carry_out(own, jobs if several else 1, tell, kept)
+    label = f"{plans[0].workload}, shard {shard}"
+    found = carry_out(label, own, jobs if several else 1, unit, show, kept)
     broken = tuple(
         BrokenLaw(cell.title, result.document.violation.law, result.document.violation.message)
         for cell, result in found.results.items()
@@ -130,6 +132,21 @@ def run_shard(
         exit_status=1 if broken else 0,
     )
     return document, found.interruption
+
+
+def count_cells(plans: Sequence[ReplayPlan]) -> int:
+    """Count the runs and ceilings of plans that are settled."""
+    return sum(len(plan.columns) for plan in plans) + (len(plans) if is_grid(plans) else 0)
+
+
+def source_of(plans: Sequence[ReplayPlan]) -> str:
+    """Say what runs and ceilings follow from, beside what was typed: of a trace, the bytes of its file."""
+    first = plans[0]
+    digest = ""
+    if not first.is_named:
+        with open(first.workload, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"{digest} {digest_policies(first)} {versions_of_run()}"
 
 
 def _lay_out(plans: Sequence[ReplayPlan], show: Show, kept: KeptReplays | None) -> list[Cell]:
@@ -164,42 +181,29 @@ class Carried:
 
 
 def carry_out(
-    cells: Sequence[Cell], jobs: int, tell: Callable[[int], None] | None, kept: KeptReplays | None = None
+    label: str,
+    cells: Sequence[Cell],
+    jobs: int,
+    unit: str,
+    show: Show,
+    kept: KeptReplays | None = None,
 ) -> Carried:
     """Play cells in so many processes; what ``kept`` has is not played again, and what comes is kept at once.
 
     `UsageError`: a process was lost. The others went on to their end before.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started now
-    known = {} if kept is None else {cell: kept.find(cell) for cell in cells}
-    results = {cell: result for cell, result in known.items() if result is not None}
-    before = len(results)
-    left = [cell for cell in cells if cell not in results]
-    lost: list[Lost] = []
-    interruption: KeyboardInterrupt | None = None
-
-    def tick() -> None:
-        if tell is not None:
-            tell(len(results) + len(lost))
-
-    try:
-        with Workers(max(1, min(jobs, len(left)))) as workers:
-            tick()
-            for cell, answer in workers.stream(_play, left, tick):
-                if isinstance(answer, Lost):
-                    lost.append(answer)
-                else:
-                    results[cell] = answer
-                    if kept is not None and not (isinstance(answer, Replayed) and answer.interruption):
-                        kept.keep(cell, answer)
-                tick()
-        interruption = workers.interruption
-    except KeyboardInterrupt as interrupt:  # between two answers
-        interruption = interrupt
-    if lost and interruption is None:
+    with Workers(jobs) as workers:
+        carrier = Carrier(workers, lambda label, total: show(label, total, unit), kept)
+        answers = carrier.carry_out(label, _play, cells)
+    lost = [answer for answer in answers if isinstance(answer, Lost)]
+    if lost and workers.interruption is None:
         rest = "" if kept is None else f"; what the others came to is in {kept.path}"
         raise UsageError(f"a run has no result: {lost[0].message}{rest}")
-    return Carried(results, before, interruption)
+    results = {
+        cell: answer for cell, answer in zip(cells, answers, strict=True) if not isinstance(answer, Lost)
+    }
+    return Carried(results, carrier.taken, workers.interruption)
 
 
 def _play(cell: Cell) -> Result:

@@ -123,7 +123,7 @@ def run_plan(
             before += 1
         else:
             found = _run_cell(cell, requests, show)
-            if kept is not None and found.interruption is None:
+            if kept is not None:
                 kept.keep(cell, found)
         results.append(found)
         if found.document.violation is not None or found.interruption is not None:

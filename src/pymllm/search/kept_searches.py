@@ -22,7 +22,7 @@ from pymllm.search.foreign_source import digest_adapter
 from pymllm.search.runner import versions
 from pymllm.search.search import SearchResult
 from pymllm.search.shrinker import Finding
-from pymllm.search.tasks import SearchTask, ShrinkTask, VerifyPlan
+from pymllm.search.tasks import SearchTask, ShrinkTask, VerifyPlan, is_cut_short
 from pymllm.work.kept import KeptResults, Work
 
 SearchOrShrink = SearchTask | ShrinkTask
@@ -31,20 +31,35 @@ Found = SearchResult | tuple[Finding, ...]
 
 def keep_searches(path: Path, plan: VerifyPlan) -> KeptResults[SearchOrShrink, Found]:
     """Keep in a file what searches of a plan find; a change of an adapter's source has it searched again."""
-    sources = {entry.name: digest_adapter(entry.name) for entry in plan.adapters}
+    sources = _sources_of(plan)
 
     def key_of(task: SearchOrShrink) -> str:
         plain = msgspec.to_builtins(task, enc_hook=_plain, order="deterministic")  # sets have an order then
         return json.dumps([type(task).__name__, sources[task.adapter], plan.timeout, plain], sort_keys=True)
 
-    work: Work[SearchOrShrink, Found] = Work("searches", key_of, _title_of, pack, unpack)
+    work: Work[SearchOrShrink, Found] = Work("searches", key_of, _title_of, pack, unpack, _is_final)
     return KeptResults(path, work, versions(plan.adapters))
+
+
+def _sources_of(plan: VerifyPlan) -> dict[str, str]:
+    return {entry.name: digest_adapter(entry.name) for entry in plan.adapters}
+
+
+def digest_sources(plan: VerifyPlan) -> str:
+    """Say what the searches of a plan follow from, beside what was typed."""
+    return json.dumps([_sources_of(plan), versions(plan.adapters), plan.seed], sort_keys=True)
 
 
 def _title_of(task: SearchOrShrink) -> str:
     what = "smaller programs" if isinstance(task, ShrinkTask) else "search"
     for_what = ", ".join([*task.laws, *task.goals]) if isinstance(task, SearchTask) else task.finding.law
     return f"{what} {task.adapter} {task.machine.name} {json.dumps(task.config)} {for_what}".rstrip()
+
+
+def _is_final(task: SearchOrShrink, found: Found) -> bool:
+    return not (
+        isinstance(task, SearchTask) and isinstance(found, SearchResult) and is_cut_short(task, found)
+    )
 
 
 def pack(found: Found) -> Any:

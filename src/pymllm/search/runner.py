@@ -5,10 +5,10 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, TypeVar
+from typing import Any
 
 from pymllm import __version__
 from pymllm.adapters.entry import AdapterEntry
@@ -27,7 +27,6 @@ from pymllm.search.shrinker import Finding
 from pymllm.search.tasks import (
     SearchTask,
     VerifyPlan,
-    is_cut_short,
     plan_searches,
     plan_shrinking,
     plan_targeted_runs,
@@ -35,42 +34,13 @@ from pymllm.search.tasks import (
     run_search,
     shrink_findings,
 )
+from pymllm.work.carrying import Carrier, Progress, unseen
 from pymllm.work.kept import KeptResults
 from pymllm.work.workers import Lost, Workers
 
-Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None] | None]]
-"""Takes what is about to be done and how often; gives what to call with the number done."""
 
-Task = TypeVar("Task")
-Answer = TypeVar("Answer")
-
-
-class Carrier:
-    """Carries out what a verification has to do, but for what a file of results has; that is kept at once."""
-
-    def __init__(
-        self, workers: Workers, progress: Progress | None, kept: KeptResults[Any, Any] | None
-    ) -> None:
-        self.workers = workers
-        self.show = progress or (lambda label, total: nullcontext())
-        self.taken = 0  # results that the file had
-        self._kept = kept
-
-    def carry_out(
-        self, label: str, function: Callable[[Task], Answer], tasks: Sequence[Task]
-    ) -> list[Answer | Lost]:
-        """Call a function with each task; answers are in the order of the tasks."""
-        kept = self._kept
-        answers: dict[int, Any] = {} if kept is None else dict(enumerate(map(kept.find, tasks)))
-        left = [place for place in range(len(tasks)) if answers.get(place) is None]
-        before = len(tasks) - len(left)
-        self.taken += before
-        if left:
-            with self.show(label, len(tasks)) as done:
-                count = None if done is None else lambda number: done(before + number)
-                found = self.workers.map(function, [tasks[place] for place in left], count, self._keep)
-            answers.update(zip(left, found, strict=True))
-        return [answers[place] for place in range(len(tasks))]
+class SearchCarrier(Carrier):
+    """Carries out searches, among other tasks."""
 
     def search(self, label: str, tasks: Sequence[SearchTask]) -> list[SearchResult | Lost]:
         """Carry out searches, the longest first, so that no process is left alone with one at the end."""
@@ -79,16 +49,9 @@ class Carrier:
         by_place = dict(zip(order, answers, strict=True))
         return [by_place[place] for place in range(len(tasks))]
 
-    def _keep(self, task: Any, answer: Any) -> None:
-        """Keep what follows from the task alone: nothing that a machine had no time or no memory for."""
-        is_lost = isinstance(answer, Lost)
-        is_cut = isinstance(answer, SearchResult) and is_cut_short(task, answer)
-        if self._kept is not None and not is_lost and not is_cut:
-            self._kept.keep(task, answer)
-
 
 def begin(
-    plan: VerifyPlan, carrier: Carrier
+    plan: VerifyPlan, carrier: SearchCarrier
 ) -> tuple[list[SmokeReport | SmokeFailure | Lost], list[SearchTask]]:
     """Try every adapter, and plan the first searches of those that are sane; what `verify` raises."""
     with carrier.show("smoke tests", len(plan.adapters)) as done:
@@ -111,7 +74,7 @@ def sane_of(smokes: Iterable[SmokeReport | SmokeFailure | Lost]) -> list[SmokeRe
 
 
 def verify(
-    plan: VerifyPlan, progress: Progress | None = None, kept: KeptResults[Any, Any] | None = None
+    plan: VerifyPlan, progress: Progress = unseen, kept: KeptResults[Any, Any] | None = None
 ) -> VerifyReport:
     """Search every configuration of some adapters for programs that break a law.
 
@@ -126,7 +89,7 @@ def verify(
     """
     start = time.monotonic()
     with Workers(plan.jobs, plan.timeout) as workers:
-        carrier = Carrier(workers, progress, kept)
+        carrier = SearchCarrier(workers, progress, kept)
         smokes, tasks = begin(plan, carrier)
         searches = _search_all("searches", tasks, carrier)
         if workers.interruption is not None and not any(found.result.programs for found in searches):
@@ -154,7 +117,9 @@ def verify(
     )
 
 
-def _search_all(label: str, tasks: Sequence[SearchTask], carrier: Carrier) -> list[SearchedConfiguration]:
+def _search_all(
+    label: str, tasks: Sequence[SearchTask], carrier: SearchCarrier
+) -> list[SearchedConfiguration]:
     return [
         SearchedConfiguration(task.adapter, task.config, task.capabilities, task.machine, _as_result(answer))
         for task, answer in zip(tasks, carrier.search(label, tasks), strict=True)
@@ -165,7 +130,7 @@ def _look_again(
     smokes: Sequence[SmokeReport],
     searches: Sequence[SearchedConfiguration],
     plan: VerifyPlan,
-    carrier: Carrier,
+    carrier: SearchCarrier,
 ) -> list[SearchedConfiguration]:
     """Look for what was not met, one machine after the other, until none is left that might meet it."""
     again: list[SearchedConfiguration] = []
@@ -179,7 +144,7 @@ def _look_again(
 
 
 def _shrink_all(
-    searches: Sequence[SearchedConfiguration], plan: VerifyPlan, carrier: Carrier
+    searches: Sequence[SearchedConfiguration], plan: VerifyPlan, carrier: SearchCarrier
 ) -> dict[str, list[Finding]]:
     """Make programs smaller; findings by adapter."""
     shrunk: dict[str, list[Finding]] = defaultdict(list)

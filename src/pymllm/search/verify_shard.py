@@ -14,10 +14,11 @@ from pymllm.documents.shards import BrokenLaw, ShardDocument
 from pymllm.errors import UsageError
 from pymllm.machines.smoke import SmokeReport
 from pymllm.oracle.verdicts import Verdict
-from pymllm.search.runner import Carrier, Progress, begin
+from pymllm.search.runner import SearchCarrier, begin
 from pymllm.search.search import SearchResult
 from pymllm.search.shrinker import Finding, pick_smallest
 from pymllm.search.tasks import SearchTask, VerifyPlan, is_cut_short, price_of
+from pymllm.work.carrying import Progress, unseen
 from pymllm.work.kept import KeptResults
 from pymllm.work.shards import Shard
 from pymllm.work.workers import INTERRUPTED, Lost, Workers
@@ -32,7 +33,7 @@ def play_shard(
     shard: Shard,
     kept: KeptResults[Any, Any],
     command: str,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> tuple[ShardDocument, KeyboardInterrupt | None]:
     """Carry out the first searches of a shard, and keep what they find; what ended it early comes with it.
 
@@ -41,7 +42,7 @@ def play_shard(
     """
     start = time.monotonic()
     with Workers(plan.jobs, plan.timeout) as workers:
-        carrier = Carrier(workers, progress, kept)
+        carrier = SearchCarrier(workers, progress, kept)
         smokes, tasks = begin(plan, carrier)
         refused = [
             f"{entry.name} could not be examined: {smoke.message}"
@@ -75,6 +76,12 @@ def play_shard(
         exit_status=verdict.exit_status,
     )
     return document, workers.interruption
+
+
+def count_searches(plan: VerifyPlan) -> int:
+    """Count the first searches of a plan; raises as `begin`."""
+    with Workers(plan.jobs, plan.timeout) as workers:
+        return len(begin(plan, SearchCarrier(workers))[1])
 
 
 def deal(tasks: Iterable[SearchTask], shard: Shard) -> list[SearchTask]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,13 @@ from pymllm.documents.campaigns import FindingRow, FindingsDocument
 from pymllm.documents.runs import read_as
 from pymllm.errors import PymllmError, TraceError
 from pymllm.history.files import History, load_history, write_history
-from pymllm.search.runner import Progress, versions
+from pymllm.search.runner import versions
 from pymllm.search.shrinker import Finding, ShrinkTask, make_finding, run_shrink
 from pymllm.soak.ledger import FILE, RunRecord
 from pymllm.soak.merging import merge_ledgers
 from pymllm.soak.program_digest import digest_program
 from pymllm.text_file import read_json, read_text_file, write_text_file
+from pymllm.work.carrying import Progress, unseen
 from pymllm.work.workers import Lost, Workers
 
 FINDINGS_FILE = "findings.json"
@@ -37,11 +37,6 @@ PROGRAMS = "programs"
 """Folder beside a ledger with the programs that failed."""
 SECONDS = 60.0
 """What making one program small may take."""
-
-
-def unseen(label: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]:
-    """Show no progress."""
-    return nullcontext()
 
 
 @dataclass(slots=True)

@@ -1,11 +1,9 @@
-"""The file of a campaign: JSON lines that only grow, so that whatever ends a campaign leaves a whole ledger.
+"""The ledger of a campaign: the file of work (`pymllm.work.task_file`) whose tasks are runs.
 
-A header, and one line for each run that ended, which has two halves. What was *played* follows from version,
-adapter, configuration, machine, seed and length, wherever it is played; two lines of one `key` with other
-contents mean that something is not deterministic (X3). What was *measured* (time, memory, walks from inside,
-files) is different each time, and a merge keeps it apart (`pymllm.soak.measured`). Two ledgers
-in one file, one behind the other, are a ledger: headers stand where their runs begin, and a run that stands
-in it twice is counted once.
+Its head says what the campaign is. The line of a run that ended has two halves. What was *played* follows
+from version, adapter, configuration, machine, seed and length, wherever it is played; two lines of one `key`
+with other contents mean that something is not deterministic (X3). What was *measured* (time, memory, walks
+from inside, files) is different each time, and a merge keeps it apart (`pymllm.soak.measured`).
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,8 +24,9 @@ from pymllm.documents.campaigns import Failure
 from pymllm.errors import TraceError, UsageError
 from pymllm.history.files import Config, Deviation
 from pymllm.history.schema import schema_of
-from pymllm.text_file import cut, read_json, read_lines
+from pymllm.text_file import cut, read_json
 from pymllm.work.shards import MOST
+from pymllm.work.task_file import append_line, length_of_lines, read_records
 
 FORMAT = "pymllm-soak"
 SCHEMA = 1
@@ -232,7 +230,12 @@ def write_line(record: CampaignHeader | RunRecord) -> str:
 
 def read_line(line: str) -> CampaignHeader | RunRecord:
     """Read a line of a ledger; `ValueError` says why it is none."""
-    plain = read_json(line)
+    return _record_of(read_json(line))
+
+
+def _record_of(plain: Any) -> CampaignHeader | RunRecord:
+    if isinstance(plain, ValueError):
+        raise plain
     if not isinstance(plain, dict):
         raise ValueError("a line of a ledger is an object")
     is_header = "format" in plain
@@ -285,7 +288,7 @@ class Ledger:
         self._file: BinaryIO = open(path, "ab")  # noqa: SIM115  # closed by __exit__
         try:
             self._lock()
-            end = _whole(path)
+            end = length_of_lines(path)
             if end and is_new:
                 raise UsageError(f"{path.parent}: there is a campaign already; choose another folder")
             self._file.truncate(end)
@@ -311,50 +314,24 @@ class Ledger:
         self._file.close()
 
     def add(self, record: CampaignHeader | RunRecord) -> None:
-        """Append a line, and hand it to the system, which may take it in pieces.
-
-        After an `OSError`, what was written counts as a line that was not finished.
-        """
-        rest = (write_line(record) + "\n").encode()
-        try:
-            while rest:
-                rest = rest[os.write(self._file.fileno(), rest) :]
-        except OSError as error:  # which knows no name
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        """Append a line; raises as `append_line`."""
+        append_line(self.path, write_line(record))
 
 
 def has_lines(path: Path) -> bool:
     """Tell whether there is a ledger with at least one line that was finished."""
-    return path.is_file() and _whole(path) > 0
-
-
-def _whole(path: Path) -> int:
-    """Return the length of the lines that were finished, in bytes."""
-    with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        while size:
-            start = max(0, size - 65_536)
-            file.seek(start)
-            at = file.read(size - start).rfind(b"\n")
-            if at >= 0:
-                return start + at + 1
-            size = start
-    return 0
+    return path.is_file() and length_of_lines(path) > 0
 
 
 def read_ledger(path: Path) -> Iterator[CampaignHeader | RunRecord]:
-    """Read a ledger line by line; a last line that was not finished is left out.
+    """Read a ledger line by line; a line that was not finished is left out.
 
     `TraceError` says which line is none of a ledger, and why, or that there is none at all.
     """
     is_empty = True
-    for number, line in read_lines(path, errors="replace", limit=LIMIT):
-        if not line.endswith("\n"):
-            break
-        if not line.strip():
-            continue
+    for number, plain in read_records(path, errors="replace", limit=LIMIT):
         try:
-            record = read_line(line)
+            record = _record_of(plain)
         except ValueError as error:
             raise TraceError(str(path), number, str(error)) from None
         if is_empty and isinstance(record, RunRecord):

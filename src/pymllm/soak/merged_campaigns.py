@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymllm.documents.campaigns import FindingRow
-from pymllm.search.runner import Progress
 from pymllm.soak.corpus import RareRuns, read_corpus, write_corpus
-from pymllm.soak.findings import Findings, compare_findings, unseen, write_findings
+from pymllm.soak.findings import Findings, compare_findings, write_findings
 from pymllm.soak.ledger import FILE, has_lines
 from pymllm.soak.merging import merge_ledgers
 from pymllm.soak.results import SoakReport
 from pymllm.soak.totals import Totals
+from pymllm.work.carrying import Progress, unseen
 
 
 def find_ledgers(folders: Sequence[Path]) -> list[Path]:

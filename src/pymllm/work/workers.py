@@ -339,7 +339,7 @@ class Workers:
                 if tick is not None:
                     tick()
         except KeyboardInterrupt as interruption:
-            self._give_up(interruption)
+            self.give_up(interruption)
         return answers
 
     def stream(
@@ -364,7 +364,7 @@ class Workers:
             for place, answer in self._answer(function, take(), tick):
                 yield taken.pop(place), answer
         except KeyboardInterrupt as interruption:
-            self._give_up(interruption)
+            self.give_up(interruption)
 
     def _answer(
         self, function: Callable[[Any], Any], items: Iterable[Any], tick: Callable[[], None] | None = None
@@ -376,7 +376,8 @@ class Workers:
                 raise answer.error
             yield place, answer
 
-    def _give_up(self, interruption: KeyboardInterrupt) -> None:
+    def give_up(self, interruption: KeyboardInterrupt) -> None:
+        """End all that is done; there will be no more answers."""
         self.interruption = interruption
         self._end(at_once=True)
 

@@ -21,6 +21,7 @@ from pymllm.faults.detection import FaultResult, HuntPlan
 from pymllm.faults.fault import Fault
 from pymllm.faults.hunt import FaultsReport
 from pymllm.faults.table import BUGS, UNPLANTED, find_faults, own_cabinet
+from tests.kept_results import results_in
 from tests.unit.cli.typed import refused, typed
 
 faults = partial(typed, "faults", "hunt", "--jobs", "1")
@@ -65,7 +66,7 @@ def test_what_was_found_is_kept_for_the_next_call(tmp_path: Path) -> None:
     result = faults("B116", "B107", "--keep", kept, "--json")
     document = json.loads(result.stdout)
     assert (result.exit_code, document["kept"], document["caught"]) == (0, 1, 2)
-    assert len(Path(kept).read_text(encoding="utf-8").splitlines()) == 2
+    assert len(results_in(Path(kept))) == 2
     assert (
         faults("B116", "--keep", kept)
         .stdout.splitlines()[-1]

@@ -17,13 +17,13 @@ from jsonschema import Draft202012Validator
 
 from pymllm.cli.schema import make_schema
 from pymllm.cli.soak import soak_spread
-from pymllm.cli.soak.soak_spread import describe_spread, spread_display
+from pymllm.cli.spread import describe_spread, spread_display
 from pymllm.cli.tables import BETWEEN_LINES
 from pymllm.soak import findings
-from pymllm.soak.spread import shard_task, spread
-from pymllm.soak.spread.plan import FILE, STOP, read_plan
-from pymllm.soak.spread.shard_task import PlayedShard, ShardTask
-from pymllm.soak.spread.spread import Progress
+from pymllm.soak.spread_plan import FILE, STOP, read_plan
+from pymllm.work.spread import shard_task, spread
+from pymllm.work.spread.shard_task import PlayedShard, ShardTask
+from pymllm.work.spread.spread import Progress
 from tests.unit.cli.typed import Terminal, refused, typed
 
 ENGINE = f"{__name__}:engine"
@@ -64,8 +64,8 @@ def play_here(task: ShardTask) -> PlayedShard:
     """Type the shard's command in this process."""
     folder = shard_task._home(task.campaign) / task.name
     folder.mkdir()
-    words = shard_task._command(task, folder)[4:]
-    result = typed("soak", *words)
+    words = shard_task._command(task, folder)[3:]
+    result = typed(*words)
     programs = [(it.name, zlib.compress(it.read_bytes())) for it in (folder / "programs").glob("*")]
     ledger, document = (folder / "ledger.jsonl").read_bytes(), result.stdout.encode()
     return PlayedShard(
@@ -448,7 +448,7 @@ def test_a_campaign_that_goes_on_writes_through_no_link(name: str, tmp_path: Pat
 
 
 PROGRESS = Progress(
-    12, done=3, running=4, retried=2, operations=90_000, failures=1, workers=4, lost={7: "gone"}, trouble="x"
+    12, done=3, running=4, retried=2, amount=90_000, failures=1, workers=4, lost={7: "gone"}, trouble="x"
 )
 
 

@@ -19,6 +19,7 @@ from pymllm.cli.schema import make_schema
 from pymllm.cli.shard_table import make_text
 from pymllm.documents.shards import BrokenLaw, ShardDocument
 from tests.child_processes import left_of
+from tests.kept_results import results_in
 from tests.unit.cli.typed import refused, typed
 
 UNIT = Path(__file__).parents[1]
@@ -54,14 +55,15 @@ def test_shards_one_of_which_was_killed_come_to_one_document(tiny: str) -> None:
     kept = Path("2.jsonl")
     deadline = time.monotonic() + 120
     try:
-        while (not kept.exists() or not kept.read_bytes().count(b"\n")) and time.monotonic() < deadline:
+        while not results_in(kept) and time.monotonic() < deadline:
             time.sleep(0.005)
     finally:
         process.kill()
     process.wait()
     assert left_of([process.pid]) == []
     before = kept.read_bytes()
-    assert before.count(b"\n") >= 1
+    known = len(results_in(kept))
+    assert known >= 1
     documents = []
     for number in (3, 1, 2):
         result = typed("verify", *words, "--shard", f"{number}/3", "--keep", f"{number}.jsonl", "--json")
@@ -69,23 +71,24 @@ def test_shards_one_of_which_was_killed_come_to_one_document(tiny: str) -> None:
         Draft202012Validator(make_schema("shard")).validate(documents[-1])
         assert result.exit_code == documents[-1]["exit_status"]
     assert kept.read_bytes().startswith(before)
-    assert documents[-1]["kept"] == before.count(b"\n")
+    assert documents[-1]["kept"] == known
     assert {it["total"] for it in documents} == {sum(it["tasks"] for it in documents)}
     assert {(row["name"], row["law"]) for it in documents for row in it["broken"]} == {
         (f"{tiny}:KeepsEntries", "P2"),
         (f"{tiny}:WrongInside", "P1"),
     }
     lines = [line for number in (1, 2, 3) for line in Path(f"{number}.jsonl").read_bytes().splitlines(True)]
+    results = sum(len(results_in(Path(f"{number}.jsonl"))) for number in (1, 2, 3))
     shuffled = random.Random(5).sample(lines * 2, 2 * len(lines))
     Path("all.jsonl").write_bytes(b"".join(shuffled) + lines[0][:200])
 
     merged = typed("verify", *words, "--keep", "all.jsonl", "--json", "--output", "alone")
     assert (merged.exit_code, facts_of(merged)) == (alone.exit_code, facts_of(alone)) == (1, facts_of(alone))
-    assert json.loads(merged.stdout)["kept"] == len(lines)
+    assert json.loads(merged.stdout)["kept"] == results
     again = typed("verify", *words, "--keep", "all.jsonl", "--output", "alone")
     summary = again.stdout.splitlines()[-1]
-    more = Path("all.jsonl").read_bytes().count(b"\n") - 2 * len(lines)  # with the end of the torn line
-    assert summary.endswith(f" s, and {len(lines) + more - 1} results kept from an earlier run")
+    more = len(results_in(Path("all.jsonl"))) - 2 * results
+    assert summary.endswith(f" s, and {results + more} results kept from an earlier run")
     assert sorted(path.name for path in Path().iterdir()) == [
         "1.jsonl",
         "2.jsonl",
@@ -127,7 +130,7 @@ def test_a_scheduler_says_which_shard(tiny: str, monkeypatch: pytest.MonkeyPatch
             assert (result.exit_code, result.stderr) == (0, TOLD)
             assert result.stdout.startswith("pymllm verify, shard 2/2: 1 task of 2, all done")
             assert "\nno law was broken here\n" in result.stdout
-    assert Path("kept").read_text("utf-8").count("\n") == 1
+    assert len(results_in(Path("kept"))) == 1
     monkeypatch.setenv("PYMLLM_SHARD", "1/2")
     refused(*words[:-2], words="PYMLLM_SHARD=1/2: its results are for a file")
     refused(*words, "--junit", "j", words="the same command without PYMLLM_SHARD gives that of all")

@@ -17,7 +17,7 @@ from pymllm.replay.plan import NAMED_WORKLOADS, ReplayPlan, pick_name
 from pymllm.replay.replays import run_plan, settle
 from pymllm.replay.serial import SerialReport
 from pymllm.traces.trace_file import write_trace
-from pymllm.work.workers import Lost, Workers
+from pymllm.work.workers import INTERRUPTED, Lost, Workers
 from pymllm.workloads.request import Request
 from pymllm.workloads.synthetic import WORKLOADS, make_requests
 
@@ -451,9 +451,12 @@ def test_an_interrupt_waits_for_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(grid.interruption, KeyboardInterrupt)
     assert [result.document.workload.requests for result in grid.results] == [30]
     long = replace(short, mode="serial", requests=300_000)
-    monkeypatch.setattr(
-        Workers, "stream", lambda self, *rest: setattr(self, "interruption", KeyboardInterrupt()) or []
-    )
+
+    def end_early(self: Workers, play: object, cells: list[object], *rest: object) -> list[Lost]:
+        self.interruption = KeyboardInterrupt()
+        return [INTERRUPTED] * len(cells)
+
+    monkeypatch.setattr(Workers, "map", end_early)
     with pytest.raises(KeyboardInterrupt):
         run_grid([long], 1)
 
@@ -461,6 +464,6 @@ def test_an_interrupt_waits_for_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_that_is_lost_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system ends a process that takes too much memory; nobody's bug, and no result."""
     lost = Lost("killed by SIGKILL")
-    monkeypatch.setattr(Workers, "stream", lambda self, play, cells, tick: [(it, lost) for it in cells])
+    monkeypatch.setattr(Workers, "map", lambda self, play, cells, *rest: [lost] * len(cells))
     with pytest.raises(UsageError, match=r"^a run has no result: killed by SIGKILL$"):
         run_grid(points((1, 3000)), 2)

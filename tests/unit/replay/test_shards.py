@@ -24,8 +24,9 @@ from pymllm.replay.replays import cells_of, load_requests, run_plan, settle
 from pymllm.traces.trace_file import write_trace
 from pymllm.work import workers
 from pymllm.work.shards import Shard
-from pymllm.work.workers import Lost, Workers
+from pymllm.work.workers import INTERRUPTED, Lost, Workers
 from pymllm.workloads.synthetic import make_requests
+from tests.kept_results import results_in
 from tests.unit.replay.test_replays import PLAYED, SERIAL, points
 
 GRID = [replace(one, requests=12, eviction_policies=("lru", "lfu")) for one in points((1, 2000), (16, 3000))]
@@ -59,6 +60,12 @@ def nobody_works(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return forbid
 
 
+def end_early(self: Workers, play: object, cells: list[Cell], *rest: object) -> list[Lost]:
+    """Stands in for `Workers.map`: an interrupt comes before anything is done."""
+    self.interruption = KeyboardInterrupt()
+    return [INTERRUPTED] * len(cells)
+
+
 def shard_files(plans: list[ReplayPlan], count: int, folder: Path) -> list[str]:
     """The files of all shards."""
     texts = []
@@ -79,7 +86,7 @@ def test_shards_put_together_are_one_run(
     """X3: in any order, twice, and with half of a line that somebody died in; nothing is replayed again."""
     whole = run_grid(GRID, 2)
     texts = shard_files(GRID, 3, tmp_path)
-    lines = [line for text in texts for line in text.splitlines(keepends=True)]
+    lines = [line for text in texts for line in text.splitlines(keepends=True) if line.startswith('{"key"')]
     assert len(lines) == len(set(lines)) == 2 * (2 + 1) + 2  # radix twice and chunk once, and the ceilings
     nobody_works()
     merged: list[ReplayGrid] = []
@@ -97,9 +104,9 @@ def test_a_lost_shard_is_done_where_all_come_together(tmp_path: Path, path: Path
     """Whoever merges does what is missing, and no more."""
     first, _, third = shard_files(GRID, 3, tmp_path)
     path.write_text(first + third, encoding="utf-8")
-    there = first.count("\n") + third.count("\n")
+    there = len(results_in(path))
     grid = run_grid(GRID, 2, kept=keep_replays(path))
-    assert (grid.kept, path.read_text(encoding="utf-8").count("\n")) == (there, 8)
+    assert (grid.kept, len(results_in(path))) == (there, 8)
     assert untimed(grid.document) == untimed(run_grid(GRID, 2).document)
     document, _ = run_shard(GRID, Shard(2, 3), 1, keep_replays(path))
     assert (document.tasks, document.done, document.kept) == (8 - there, 8 - there, 8 - there)
@@ -110,11 +117,11 @@ def test_tasks_are_dealt_evenly(count: int, monkeypatch: pytest.MonkeyPatch, pat
     """Each task once, and no shard has more than its part of the runs, of the heavy ones, or of ceilings."""
     hands: list[list[Cell]] = []
 
-    def look(self: object, play: object, cells: list[Cell], tick: object) -> list[Any]:
+    def look(self: Workers, play: object, cells: list[Cell], *rest: object) -> list[Any]:
         hands.append(cells)
-        return []
+        return end_early(self, play, cells)
 
-    monkeypatch.setattr(Workers, "stream", look)
+    monkeypatch.setattr(Workers, "map", look)
     plans = [
         replace(PLAYED, caches=("radix", "blocks", "mamba"), capacity=capacity, page_size=page_size)
         for page_size in (8, 16)
@@ -182,7 +189,7 @@ def recorded(tmp_path: Path) -> str:
 def kept_of(plans: list[ReplayPlan], path: Path) -> int:
     """How many results of a file count for a grid, which is not replayed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Workers, "stream", lambda self, play, cells, tick: [])
+        patch.setattr(Workers, "map", end_early)
         document, _ = run_shard(plans, Shard(1, 1), 1, keep_replays(path))
     assert document.kept == document.done
     return document.kept
@@ -259,7 +266,8 @@ def test_a_result_that_somebody_changed_is_replayed_again(path: Path) -> None:
     for mark, other in (('"runs": [', '"runs": [], "asde": ['), ('"violation": null', '"violation": 3')):
         path.write_text(text.replace(mark, other), encoding="utf-8")
         assert kept_of(GRID, path) == 2  # the ceilings
-    lines = [msgspec.json.decode(line) for line in text.splitlines()]
+    path.write_text(text, encoding="utf-8")
+    lines = results_in(path)
     for line in (it["result"] for it in lines if "runs" in it["result"]):
         line["runs"] *= 2
     path.write_bytes(b"".join(b'{"key": ' + msgspec.json.encode(it)[7:] + b"\n" for it in lines))
@@ -293,13 +301,12 @@ def test_an_interrupt_loses_nothing_that_is_known(path: Path) -> None:
 
 def test_a_process_that_is_lost_loses_no_other(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     """The system ends the process that takes most memory; what else was known is not replayed again."""
-    stream = Workers.stream
+    play_all = Workers.map
 
-    def lose(self: Workers, play: Any, cells: list[Cell], tick: Any) -> Iterator[Any]:
-        yield cells[0], Lost("killed by SIGKILL")
-        yield from stream(self, play, cells[1:], tick)
+    def lose(self: Workers, play: Any, cells: list[Cell], *rest: Any) -> list[Any]:
+        return [Lost("killed by SIGKILL"), *play_all(self, play, cells[1:], *rest)]
 
-    monkeypatch.setattr(Workers, "stream", lose)
+    monkeypatch.setattr(Workers, "map", lose)
     words = f"^a run has no result: killed by SIGKILL; what the others came to is in {path}$"
     with pytest.raises(UsageError, match=words):
         run_grid(GRID, 2, kept=keep_replays(path))
@@ -317,7 +324,7 @@ def test_caches_at_one_point_are_kept_one_by_one(
     """The document is that of any other replay: no ceilings, and shards of it are of a cache each."""
     whole = run_plan(ALONE)
     texts = shard_files([ALONE], 2, tmp_path)
-    assert [text.count("\n") for text in texts] == [1, 1]
+    assert [text.count('\n{"key": ') for text in texts] == [1, 1]
     played = replay([ALONE], 1, kept=keep_replays(path))
     nobody_works()
     again = replay([ALONE], 1, kept=keep_replays(path))

@@ -35,6 +35,7 @@ from pymllm.search.tasks import (
     shrink_findings,
 )
 from pymllm.work.kept import KeptResults
+from tests.kept_results import results_in
 
 CONFIG = {"max_reqs": 3, "max_context_len": 4}
 CLAIMS = frozenset({"pool", "zeroed_rows", "inspect"})
@@ -229,7 +230,7 @@ def test_a_key_is_the_same_in_every_process(tmp_path: Path) -> None:
         command = [sys.executable, "-c", _KEY, str(path)]
         ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
         orders.add(ended.stdout)
-        keys.add(tuple(json.loads(line)["key"] for line in path.read_text("utf-8").splitlines()))
+        keys.add(tuple(line["key"] for line in results_in(path)))
     assert len(orders) > 1
     ((search, shrinking),) = keys
     assert search != shrinking

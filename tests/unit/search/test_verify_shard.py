@@ -26,6 +26,7 @@ from pymllm.search.verify_shard import deal, play_shard
 from pymllm.work.kept import KeptResults
 from pymllm.work.shards import Shard
 from pymllm.work.workers import Lost
+from tests.kept_results import results_in
 
 COUNT = 3
 
@@ -105,9 +106,9 @@ def test_shards_come_to_what_one_run_finds(
     assert [it.total for it in documents] == [total] * COUNT
     assert sum(it.tasks for it in documents) == sum(it.done for it in documents) == total
     lines = [line for part in parts for line in part.read_text("utf-8").splitlines(keepends=True)]
-    assert len(lines) == total
+    assert sum(len(results_in(part)) for part in parts) == total
     everything = tmp_path / "all"
-    shuffled = random.Random(1).sample(lines * 2, 2 * total)
+    shuffled = random.Random(1).sample(lines * 2, 2 * len(lines))
     everything.write_text("".join(shuffled) + lines[0][:99], encoding="utf-8")
 
     with monkeypatch.context() as patch:
@@ -119,7 +120,7 @@ def test_shards_come_to_what_one_run_finds(
             return run_search(task)
 
         patch.setattr("pymllm.search.runner.run_search", search_again)
-        merged = verify(plan, None, kept_in(everything, plan))
+        merged = verify(plan, kept=kept_in(everything, plan))
     assert firsts == []
     assert facts_of(merged) == facts_of(alone)
     assert (alone.kept, merged.kept) == (0, total)
@@ -132,7 +133,7 @@ def test_shards_come_to_what_one_run_finds(
 
     monkeypatch.setattr("pymllm.search.runner.run_search", nobody)
     monkeypatch.setattr("pymllm.search.runner.shrink_findings", nobody)
-    again = verify(plan, None, kept_in(everything, plan))
+    again = verify(plan, kept=kept_in(everything, plan))
     assert facts_of(again) == facts_of(alone)
     assert again.kept == sum(count for label, count in labels if label != "smoke tests")
 
@@ -141,7 +142,7 @@ def test_what_a_lost_shard_left_out_is_played_there(tiny: str, tmp_path: Path) -
     """X3: the same comes of it."""
     plan = plan_of(*names_of(tiny))
     play(plan, 2, tmp_path / "kept")
-    merged = verify(plan, None, kept_in(tmp_path / "kept", plan))
+    merged = verify(plan, kept=kept_in(tmp_path / "kept", plan))
     assert facts_of(merged) == facts_of(verify(plan))
     assert 0 < merged.kept < len(merged.adapters) * 2
 
@@ -168,8 +169,7 @@ def test_the_smallest_program_speaks_for_a_law(tiny: str, tmp_path: Path) -> Non
     """Of two configurations that break it."""
     plan = plan_of(f"{tiny}:KeepsEntries")
     document = play(plan, 1, tmp_path / "kept", count=1)
-    lines = (tmp_path / "kept").read_bytes().splitlines()
-    kept = [msgspec.json.decode(line)["result"]["found"][0] for line in lines]
+    kept = [line["result"]["found"][0] for line in results_in(tmp_path / "kept")]
     shortest = min(kept, key=lambda it: len(it["history"]["steps"]))
     assert document.broken == (BrokenLaw(f"{tiny}:KeepsEntries", "P2", shortest["violation"][1]),)
 
@@ -240,7 +240,7 @@ def test_a_shard_that_was_interrupted_goes_on(tiny: str, tmp_path: Path) -> None
     assert isinstance(interruption, KeyboardInterrupt)
     assert (document.done, document.tasks, document.interrupted) == (2, 8, True)
     assert not any("interrupted" in problem for problem in document.problems)
-    assert path.read_text("utf-8").count("\n") == 2
+    assert len(results_in(path)) == 2
     show = interrupt_at("searches", 4)  # of which two were known
     document, _ = play_shard(plan, shard, kept_in(path, plan), "verify", show)
     assert (document.done, document.kept) == (4, 2)
@@ -266,7 +266,7 @@ def test_an_interrupt_leaves_what_was_known(tiny: str, tmp_path: Path) -> None:
     path = tmp_path / "kept"
     first = verify(plan, interrupt_at("searches", 3), kept_in(path, plan))
     assert first.interruption is not None
-    assert path.read_text("utf-8").count("\n") == 3
-    whole = verify(plan, None, kept_in(path, plan))
+    assert len(results_in(path)) == 3
+    whole = verify(plan, kept=kept_in(path, plan))
     assert whole.kept == 3
     assert facts_of(whole) == facts_of(verify(plan))

@@ -118,6 +118,20 @@ def test_a_line_that_was_not_finished_is_left_out_and_written_over(tmp_path: Pat
     assert list(read_ledger(path)) == [HEADER, RECORD, replace(RECORD, number=4)]
 
 
+def test_a_ledger_that_was_torn_may_stand_before_another(tmp_path: Path) -> None:
+    """As ``cat`` puts them: what had an end is there, whatever byte the first ended at."""
+    whole = write(tmp_path / "whole.jsonl", HEADER, RECORD).read_bytes()
+    ends = [whole.index(b"\n"), len(whole) - 1]
+    path = tmp_path / "ledger.jsonl"
+    for torn in range(len(whole)):
+        path.write_bytes(whole[:torn] + whole)
+        assert list(read_ledger(path)) == [
+            *([HEADER] if torn >= ends[0] else []),
+            *([RECORD] if torn >= ends[1] else []),
+            *(HEADER, RECORD),
+        ]
+
+
 def test_a_ledger_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
     """Two campaigns in one folder would be neither; when the first has ended there is room for another."""
     path = tmp_path / "ledger.jsonl"

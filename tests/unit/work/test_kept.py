@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
 import pytest
 
 from pymllm.errors import UsageError
+from pymllm.instrument.provenance import build_version
 from pymllm.work.kept import KeptResults, Work
 
 
@@ -69,12 +71,67 @@ def test_a_result_that_is_too_long_for_a_line_is_left_out(
 ) -> None:
     """X1: nobody could read the file any more."""
     kept_in(path).keep(2, 4)
-    length = len(path.read_text("utf-8"))
+    length = len(path.read_text("utf-8").splitlines(keepends=True)[-1])
     for limit, found in ((length - 1, None), (length, 9)):
-        monkeypatch.setattr("pymllm.work.kept_lines.LINE_LIMIT", limit)
+        monkeypatch.setattr("pymllm.work.kept.LINE_LIMIT", limit)
         kept_in(path).keep(3, 9)
         assert kept_in(path).find(3) == found
     assert kept_in(path).find(2) == 4
+
+
+def test_a_head_says_which_work_it_is_and_with_what(path: Path) -> None:
+    """Once for all results behind it, and anew behind those of others."""
+    kept_in(path).keep(2, 4)
+    kept_in(path).keep(3, 9)
+    kept_in(path, CUBES).keep(2, 8)
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    said = [line.get("work", line.get("task")) for line in lines]
+    assert said == ["squares", "of 2", "of 3", "cubes", "of 2"]
+    made_with = VERSIONS | {"pymllm": build_version()}
+    assert lines[0] == {"format": "pymllm-kept", "schema": 1, "work": "squares", "made_with": made_with}
+    assert [*lines[1]] == ["key", "task", "result"]
+
+
+def test_a_head_that_is_lost_loses_no_result(tmp_path: Path, path: Path) -> None:
+    """A file that ended within a line may stand before it: a key says all."""
+    kept_in(tmp_path / "other", CUBES).keep(2, 8)
+    kept_in(path).keep(2, 4)
+    head, line = path.read_text("utf-8").splitlines(keepends=True)
+    before = (tmp_path / "other").read_text("utf-8")
+    path.write_text(before + head[:30] + line, encoding="utf-8")
+    assert (kept_in(path).find(2), kept_in(path, CUBES).find(2)) == (4, 8)
+
+
+def test_a_file_of_an_older_version_is_read(path: Path) -> None:
+    """It has no heads, and each line says what its work is and what took part."""
+    kept_in(path).keep(2, 4)
+    head, line = (json.loads(line) for line in path.read_text("utf-8").splitlines())
+    old = {"key": line["key"], "work": "squares", "task": "of 2", "made_with": head["made_with"], "result": 4}
+    other = old | {"key": "x", "made_with": {"hypothesis": "5"}}
+    text = f"{json.dumps(other)}\n{json.dumps(old)[:50]}{json.dumps(old)}\n"
+    path.write_text(text, encoding="utf-8")
+    kept = kept_in(path)
+    assert kept.find(2) == 4
+    assert (kept.describe_others() or "").startswith(f"{path}: 1 of 2 results do not count here")
+    kept.keep(3, 9)
+    assert path.read_text("utf-8").startswith(text)
+    assert [kept_in(path).find(item) for item in (2, 3)] == [4, 9]
+
+
+def test_nothing_that_was_kept_is_lost_at_any_byte(path: Path) -> None:
+    """Whoever is killed, goes on, and is put before another file, loses the result at hand alone."""
+    for item in (2, 3):
+        kept_in(path).keep(item, item**2)
+    whole = path.read_text("utf-8")
+    ends = [place + 1 for place, letter in enumerate(whole) if letter == "\n"]  # of head, 2, 3
+    for killed in range(len(whole) + 1):
+        path.write_text(whole[:killed] + whole, encoding="utf-8")
+        assert [kept_in(path).find(item) for item in (2, 3)] == [4, 9]
+        path.write_text(whole[:killed], encoding="utf-8")
+        kept_in(path).keep(4, 16)
+        found = [kept_in(path).find(item) for item in (2, 3, 4)]
+        assert found[1:] == [9 if killed >= ends[2] - 1 else None, 16]
+        assert found[0] == (4 if killed >= ends[1] - 1 else None)
 
 
 def test_works_share_a_file(path: Path) -> None:

@@ -16,6 +16,7 @@ from pymllm.cli.output import complain
 from pymllm.cli.replay.reading import READING, read_policies, trace_options
 from pymllm.cli.shard_table import complain_of_others, demand_file
 from pymllm.cli.shard_table import make_text as make_shard_text
+from pymllm.cli.spread import Executor, demand_keep, shard_beside, spread_tasks, work_options
 from pymllm.cli.store import keep_run, refuse_own_input
 from pymllm.cli.tables import draw_document, progress_bar, tell
 from pymllm.documents.replays import column_of
@@ -124,9 +125,7 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     default=0,
     help="Check all invariants after every N-th cache operation; 0: never.",
 )
-@options.shard
-@options.keep
-@options.jobs
+@work_options
 @options.json
 @options.store
 @options.progress
@@ -139,7 +138,8 @@ def replay_command(**chosen: Any) -> int:
     With several page sizes, capacities or policies, each cache is replayed with each of them, in parallel
     processes. A table then has the hit rate for each capacity, beside that of an unlimited cache. --keep
     writes each result into a file, and a replay that died goes on there. With --shard, several machines do a
-    part each; --keep with all their lines in one file, without --shard, prints the table.
+    part each; --keep with all their lines in one file, without --shard, prints the table. With --executor and
+    --keep, an engine's machines do so.
 
     Exit status: 0, 1 if a law is broken, 2 for bad input. After Ctrl-C or SIGTERM the results so far are
     printed, no run is stored, and the status is 130 or 143. docs/replay.md explains the JSON document.
@@ -159,6 +159,7 @@ def play_and_tell(
     as_json: bool,
     store: Path | None,
     progress: str,
+    executor: Executor | None,
     **chosen: Any,
 ) -> int:
     """Replay what the options of a verb ask for, and print what came of it; the exit status."""
@@ -172,6 +173,10 @@ def play_and_tell(
     show = partial(progress_bar, progress)
     if plans[0].is_named:
         options.refuse_typed(READING, "a named workload is no trace")
+    demand_keep(executor, keep)
+    if executor is not None and plans[0].workload == "-":
+        raise click.UsageError("--executor: a shard has no standard input; write the trace into a file.")
+    shard = shard_beside(executor, shard)
     demand_file(shard, keep)
     if shard is not None:
         options.refuse_typed(("store",), "a shard has a part of the results only")
@@ -183,10 +188,12 @@ def play_and_tell(
         # Not at the top: this loads torch, which --help and a mistyped option can do without.
         with collector_aside():
             from pymllm.replay.cells import keep_replays
-            from pymllm.replay.grid import replay, run_shard
+            from pymllm.replay.grid import count_cells, replay, run_shard, source_of
             from pymllm.replay.replays import settle
 
         plans = [settle(plan) for plan in plans]  # before a file is made
+        if executor is not None and keep is not None:
+            spread_tasks(executor, keep, source_of(plans), lambda: count_cells(plans), jobs, progress)
         kept = None if keep is None else keep_replays(keep)
         complain_of_others(kept)
         if shard is not None and kept is not None:

@@ -24,7 +24,7 @@ from pymllm.cli.replay.replay import play_and_tell, replay_command
 @options.of(replay_command, "requests", "seed")
 @trace_options
 @options.of(replay_command, "page_sizes", "capacities", "eviction_policies", "check_every")
-@options.of(replay_command, "shard", "keep", "jobs", "as_json", "store", "progress")
+@options.of(replay_command, "shard", "keep", "executor", "jobs", "as_json", "store", "progress")
 def replay_serial_command(**chosen: Any) -> int:
     """Replay one request after another with a cache and an allocator alone; print hit rates and times.
 

@@ -33,7 +33,14 @@ from pymllm.cli.search.verify_table import (
     style_of,
     verdict_lines,
 )
-from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
+from pymllm.cli.shard_table import (
+    demand_file,
+    open_kept,
+    refuse_beside_shard,
+    search_shard,
+    spread_searches,
+)
+from pymllm.cli.spread import Executor, demand_keep, shard_beside
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import (
     card_lines,
@@ -62,7 +69,7 @@ _SENTENCE, _CELL = 34, 10  # columns of a terminal for a law with its sentence, 
 @click.argument("names", metavar="NAME NAME...", nargs=-1, shell_complete=options.complete_adapter)
 @options.command(multiple=True)
 @options.of(verify_command, "laws", "deviations", "profile", "seed", "examples", "shard", "jobs", "timeout")
-@options.of(verify_command, "output", "as_json", "store", "keep", "progress")
+@options.of(verify_command, "output", "as_json", "store", "keep", "executor", "progress")
 def compare_command(
     names: tuple[str, ...],
     commands: tuple[str, ...],
@@ -72,6 +79,7 @@ def compare_command(
     keep: Path | None,
     as_json: bool,
     progress: str,
+    executor: Executor | None,
     **chosen: Any,
 ) -> int:
     """Search several implementations from the same seed, and print which law holds for which of them.
@@ -88,10 +96,14 @@ def compare_command(
     if len(set(names)) < _FEWEST:
         got = f"{cut(names[0])} was named {len(names)} times" if len(names) > 1 else f"got {len(names)}"
         raise click.UsageError(f"give {_FEWEST} different implementations or more to compare; {got}.")
+    demand_keep(executor, keep)
+    shard = shard_beside(executor, shard)
     demand_file(shard, keep)
     if shard is not None:
         refuse_beside_shard(shard, "output", "store")
     plan = plan_search(names, **chosen)
+    if executor is not None and keep is not None:
+        spread_searches(executor, plan, keep, chosen["seed"], progress)
     kept = open_kept(keep, plan, chosen["seed"])
     if shard is not None and kept is not None:
         return search_shard(plan, shard, kept, "compare", progress, as_json)

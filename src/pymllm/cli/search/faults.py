@@ -21,6 +21,7 @@ from pymllm.cli.search.verify import plan_search, verify_command
 from pymllm.cli.shard_table import complain_of_others
 from pymllm.cli.soak.soak import soak_command
 from pymllm.cli.soak.soak_options import SoakOptions
+from pymllm.cli.spread import Executor, demand_keep, shard_beside, spread_tasks, work_options
 from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.cli.tables import draw_document, progress_bar, tell
 from pymllm.errors import UsageError
@@ -75,8 +76,7 @@ def list_command(ids: tuple[str, ...], cabinets: tuple[str, ...], shard: Shard |
 @_cabinet
 @click.option("--full", is_flag=True, help="Five seeds, and the smallest program for each fault.")
 @click.option("--seed", type=options.SEED, default=0, help="The first seed.")
-@options.shard
-@options.jobs
+@work_options
 @options.json
 @options.store
 @click.option(
@@ -84,7 +84,6 @@ def list_command(ids: tuple[str, ...], cabinets: tuple[str, ...], shard: Shard |
     type=options.OUTPUT_FILE,
     help="Also write a page of Markdown; rows of other faults in a page that is there stay.",
 )
-@options.keep
 @options.progress
 def hunt_command(
     ids: tuple[str, ...],
@@ -97,31 +96,37 @@ def hunt_command(
     store: Path | None,
     page: Path | None,
     keep: Path | None,
+    executor: Executor | None,
     progress: str,
 ) -> int:
     """Put faults in place, one at a time, and search for each until it breaks a law.
 
     One seed is searched, up to the first violation; --full takes the median of five seeds and makes the
     programs small. With --shard and --keep, several machines search for a part of the faults each; --keep
-    with all their lines in one file prints the whole table.
+    with all their lines in one file prints the whole table. With --executor and --keep, an engine's
+    machines do so.
 
     Ends with 0 if every fault was caught by a law listed for it, with 1 if one was not, and with 2 for bad
     input.
     """
+    demand_keep(executor, keep)
+    shard = shard_beside(executor, shard)
     refuse_own_input("--page", page, *([] if keep is None else [keep]))
     require_torch("pymllm faults hunt")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     chosen = _part_of(choose_faults(ids, cabinets), shard)
     from pymllm.faults.detection import HuntPlan
-    from pymllm.faults.hunt import keep_results
+    from pymllm.faults.hunt import keep_results, source_of
 
+    plan = HuntPlan((seed,))
+    if full:
+        plan = HuntPlan(tuple(range(seed, seed + _FULL_SEEDS)), shrinks=_SHRINKS)
+    if executor is not None and keep is not None:
+        spread_tasks(executor, keep, source_of(chosen, plan), lambda: len(chosen), jobs, progress)
     with options.refusing():
         kept = None if keep is None else keep_results(keep)
     complain_of_others(kept)
     options.tell_shard_of_environment(shard)
-    plan = HuntPlan((seed,))
-    if full:
-        plan = HuntPlan(tuple(range(seed, seed + _FULL_SEEDS)), shrinks=_SHRINKS)
     return look_and_tell(chosen, plan, jobs, progress, as_json, store, page, kept)
 
 

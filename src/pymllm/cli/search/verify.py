@@ -16,7 +16,14 @@ import msgspec
 from pymllm.cli import options
 from pymllm.cli.search.search_files import save_programs
 from pymllm.cli.search.verify_table import complain_of, make_junit, make_text
-from pymllm.cli.shard_table import demand_file, open_kept, refuse_beside_shard, search_shard
+from pymllm.cli.shard_table import (
+    demand_file,
+    open_kept,
+    refuse_beside_shard,
+    search_shard,
+    spread_searches,
+)
+from pymllm.cli.spread import Executor, demand_keep, shard_beside, work_options
 from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.cli.tables import progress_bar, tell
 from pymllm.documents.searches import SearchedRelease, VerifyDocument
@@ -101,8 +108,7 @@ def read_release(context: click.Context, param: click.Parameter, text: str | Non
     help="Programs per state machine and configuration. A law that no program tests is unknown: with 1 most "
     "laws are; rare bugs take hundreds.",
 )
-@options.shard
-@options.jobs
+@work_options
 @options.timeout
 @click.option(
     "--strict",
@@ -120,7 +126,6 @@ def read_release(context: click.Context, param: click.Parameter, text: str | Non
 )
 @click.option("--junit", type=options.OUTPUT_FILE, help="Also write the verdicts to FILE, as JUnit XML.")
 @options.store
-@options.keep
 @click.option(
     "-v",
     "--verbose",
@@ -141,6 +146,7 @@ def verify_command(
     commands: tuple[str, ...],
     adapters: tuple[str, ...],
     begun: Path | None,
+    executor: Executor | None,
     **chosen: Any,
 ) -> int:
     """Search implementations for programs that break a law.
@@ -157,15 +163,20 @@ def verify_command(
     document and files.
 
     With --shard and --keep, several machines search a part each; the same command without --shard, and --keep
-    with all their lines in one file, does the rest and tells the whole.
+    with all their lines in one file, does the rest and tells the whole. With --executor and --keep, an
+    engine's machines search the parts.
     """
     names = options.names_of(adapters, commands)
+    demand_keep(executor, keep)
+    shard = shard_beside(executor, shard)
     if shard is not None:
         demand_file(shard, keep)
         refuse_beside_shard(shard, "output", "junit", "store", "begun", "release", "verbose")
     for option, path in (("--junit", junit), ("--write-deviations", begun)):
         refuse_own_input(option, path, *([] if keep is None else [keep]))
     plan = plan_search(names, **chosen)
+    if executor is not None and keep is not None:
+        spread_searches(executor, plan, keep, chosen["seed"], progress)
     kept = open_kept(keep, plan, chosen["seed"])
     if shard is not None and kept is not None:
         return search_shard(plan, shard, kept, "verify", progress, as_json)

@@ -11,8 +11,8 @@ from pymllm.cli import options
 from pymllm.cli.soak import soak_options
 from pymllm.cli.soak.soak_options import SoakOptions
 from pymllm.cli.soak.soak_playing import play_and_tell
-from pymllm.cli.soak.soak_spread import Executor, executor_option
 from pymllm.cli.soak.soak_telling import telling_options
+from pymllm.cli.spread import Executor, executor_option
 
 
 @click.command("resume", short_help="Play the runs that an interrupted soak still lacks.")
@@ -20,7 +20,7 @@ from pymllm.cli.soak.soak_telling import telling_options
 @soak_options.trusted
 @options.command(multiple=True)
 @soak_options.minutes
-@executor_option("retries")
+@executor_option("retries", of_campaign=True)
 @options.jobs
 @options.timeout
 @soak_options.stop_on_failure

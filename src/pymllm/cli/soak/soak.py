@@ -11,8 +11,8 @@ from pymllm.cli import options
 from pymllm.cli.soak import soak_options
 from pymllm.cli.soak.soak_options import SoakOptions
 from pymllm.cli.soak.soak_playing import play_and_tell
-from pymllm.cli.soak.soak_spread import Executor, executor_option
 from pymllm.cli.soak.soak_telling import corpus_option, telling_options
+from pymllm.cli.spread import Executor, executor_option, shard_beside
 
 
 @click.command("soak", short_help="Run long random programs for hours.")
@@ -33,7 +33,7 @@ from pymllm.cli.soak.soak_telling import corpus_option, telling_options
 @click.option("--seed", type=options.SEED, show_default="drawn", help="Seed of every choice.")
 @corpus_option("Play the runs first that `pymllm merge --corpus` kept there, beside --operations.")
 @options.shard
-@executor_option("shards", "retries")
+@executor_option("shards", "retries", of_campaign=True)
 @options.jobs
 @soak_options.audit
 @options.timeout
@@ -65,11 +65,7 @@ def soak_command(
     130 or 143. docs/soak.md explains table, ledger and document.
     """
     told = {"strict": strict, "as_json": as_json, "store": store, "page": page, "verbose": verbose}
-    if executor is not None:
-        why = "a shard plays alone, and --executor makes the shards itself"
-        options.refuse_typed(("shard",), f"{why}; leave one of them out", way="")
-        chosen["shard"] = None  # which may be of the environment
-    shard = chosen["shard"]
+    shard = chosen["shard"] = shard_beside(executor, chosen["shard"])
     if strict and shard is not None:
         raise click.UsageError(
             f"--strict is for the whole campaign, {shard.asked} for a part; give it to pymllm merge."

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pymllm.cli import options
 from pymllm.cli.output import complain
 from pymllm.cli.soak.soak_options import SoakOptions
-from pymllm.cli.soak.soak_spread import Executor, spread_campaign
+from pymllm.cli.soak.soak_spread import spread_campaign
 from pymllm.cli.soak.soak_telling import tell_campaigns
+from pymllm.cli.spread import Executor
 
 if TYPE_CHECKING:
     from pymllm.soak.results import SoakReport

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pymllm.soak.spread import spread as module
-from pymllm.soak.spread.engines import Engine
-from pymllm.soak.spread.shard_task import PlayedShard
-from pymllm.soak.spread.spread import Progress, Spread
-from tests.unit.soak.spread.fake_executor import FakeExecutor, engine_of, played, task
+from pymllm.work.spread import spread as module
+from pymllm.work.spread.engines import Engine
+from pymllm.work.spread.shard_task import PlayedShard
+from pymllm.work.spread.spread import Progress, Spread
+from tests.unit.work.spread.fake_executor import FakeExecutor, engine_of, played, task
 
 
 @pytest.fixture(autouse=True)

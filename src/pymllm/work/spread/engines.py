@@ -89,7 +89,7 @@ def open_engine(name: str, jobs: int, folder: Path) -> Engine:
 
 
 def _open_ray(address: str, jobs: int) -> Engine:
-    from pymllm.soak.spread.ray_executor import RayExecutor
+    from pymllm.work.spread.ray_executor import RayExecutor
 
     return Engine(
         lambda: RayExecutor(address or None, jobs),
@@ -124,7 +124,7 @@ def _open_dask(address: str) -> Engine:
 
 
 def _open_slurm(partition: str, jobs: int, folder: Path) -> Engine:
-    from pymllm.soak.spread.slurm_executor import SlurmExecutor
+    from pymllm.work.spread.slurm_executor import SlurmExecutor
 
     return Engine(lambda: SlurmExecutor(folder, jobs, partition or None), queues=True)
 

@@ -1,7 +1,7 @@
-"""One shard on a worker node: a command line in a process of its own, and the ledger that it wrote.
+"""One shard on a worker node: a command line in a process of its own, and the file of work that it wrote.
 
 Whatever spreads shards carries `play_shard` and its argument to a node, and the answer back, as plain data.
-The process of the shard does not outlive the one that asked for it (`pymllm.soak.spread.leash`). What it has
+The process of the shard does not outlive the one that asked for it (`pymllm.work.spread.leash`). What it has
 played lies in a folder of the node that has the same name each time, so a second attempt there goes on.
 """
 
@@ -21,7 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pymllm.text_file import cut
+
+MOST = 100_000
+"""Most shards of a list of tasks over many machines."""
 LEDGER = "ledger.jsonl"
+KEPT = "kept.jsonl"
 PROGRAMS = "programs"
 CORPUS = "corpus.jsonl"
 ENDED = (0, 1, 3)
@@ -40,10 +45,11 @@ _SAID_MAX = 2_000
 class ShardTask:
     """What a node is asked to play."""
 
-    words: tuple[str, ...]  # of ``pymllm soak``: the campaign
-    number: int  # number, count: which part of it, counted from 1
+    words: tuple[str, ...]  # of ``pymllm``: the command whose tasks are shared
+    number: int  # number, count: which part of them, counted from 1
     count: int
-    campaign: str  # a name of its own, under which the node keeps what was played
+    campaign: str  # a name of its own, under which the node keeps what was done
+    file: str = LEDGER  # that has the results: a ledger by --output, another by --keep
     known: str | None = None  # text of the file of deviations
     directory: str = "."  # to work in, where the node has it
     stop: str = ""  # ends early once there is a file of this name, where the node sees it
@@ -63,9 +69,9 @@ class PlayedShard:
     status: int  # of the command, negative for a signal
     said: str  # the end of what it wrote to standard error
     host: str
-    resumed: int = 0  # runs that an earlier attempt had left there
+    resumed: int = 0  # results that an earlier attempt had left there
     seconds: float = 0.0
-    ledger: bytes = b""  # ledger, document, programs: packed by zlib
+    results: bytes = b""  # results, document, programs: packed by zlib
     document: bytes = b""
     programs: tuple[tuple[str, bytes], ...] = ()
     left: int = 0  # programs that were too large to travel
@@ -79,7 +85,7 @@ def play_shard(task: ShardTask) -> PlayedShard:
     """
     folder = _home(task.campaign) / task.name
     played = _play(task, folder)
-    if played.status == _REFUSED and (folder / LEDGER).exists():
+    if played.status == _REFUSED and (folder / task.file).exists():
         with tempfile.TemporaryDirectory(prefix=f"pymllm-{task.name}-") as fresh:
             return _play(task, Path(fresh) / task.name)
     return played
@@ -98,7 +104,7 @@ def _home(campaign: str) -> Path:
 def _play(task: ShardTask, folder: Path) -> PlayedShard:
     folder.mkdir(exist_ok=True)
     begun = time.monotonic()
-    resumed = _count_runs(folder / LEDGER)
+    resumed = _count_results(folder / task.file)
     with open(folder / "document.json", "wb") as document, open(folder / "said.txt", "wb") as said:
         process = subprocess.Popen(
             _command(task, folder),
@@ -122,20 +128,22 @@ def _play(task: ShardTask, folder: Path) -> PlayedShard:
     )
     if status not in ENDED:
         return answer
-    answer = _collect(answer, folder)
+    answer = _collect(answer, folder, task.file)
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # others of this campaign are still played here
         folder.parent.rmdir()
     return answer
 
 
-_LEASH = "pymllm.soak.spread.leash"
+_LEASH = "pymllm.work.spread.leash"
 
 
 def _command(task: ShardTask, folder: Path) -> list[str]:
     """Return the command line of a shard; its process finds the modules that this one finds."""
     start = f"import sys; sys.path[:] = {sys.path!r}; from {_LEASH} import run; run({os.getpid()})"
-    words = [*task.words, "--shard", f"{task.number}/{task.count}", "--output", str(folder.absolute())]
+    words = [*task.words, "--shard", f"{task.number}/{task.count}"]
+    words += ["--output", str(folder.absolute())] if task.file == LEDGER else []
+    words += ["--keep", str((folder / task.file).absolute())] if task.file != LEDGER else []
     if task.known is not None:
         path = folder / "known.toml"
         path.write_text(task.known, encoding="utf-8")
@@ -145,7 +153,7 @@ def _command(task: ShardTask, folder: Path) -> list[str]:
         path.parent.mkdir(exist_ok=True)
         path.write_text(task.corpus, encoding="utf-8")
         words += ["--corpus", str(path.parent.absolute())]
-    return [sys.executable, "-c", start, "soak", *words, "--json", "--progress", "off"]
+    return [sys.executable, "-c", start, *words, "--json", "--progress", "off"]
 
 
 def _wait(process: subprocess.Popen[bytes], stop: str) -> int:
@@ -168,10 +176,10 @@ def _end(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
-def _count_runs(ledger: Path) -> int:
-    """Count the runs in a ledger by its lines, of which the first is its header."""
+def _count_results(path: Path) -> int:
+    """Count the results in a file of work by its lines, of which the first is a head."""
     try:
-        with open(ledger, "rb") as file:
+        with open(path, "rb") as file:
             return max(0, sum(line.endswith(b"\n") for line in file) - 1)
     except OSError:
         return 0
@@ -182,7 +190,7 @@ def _end_of(path: Path) -> str:
     return text.removeprefix("pymllm: ")
 
 
-def _collect(answer: PlayedShard, folder: Path) -> PlayedShard:
+def _collect(answer: PlayedShard, folder: Path, file: str) -> PlayedShard:
     """Pack what a shard has written."""
     found = sorted((folder / PROGRAMS).glob("*.jsonl"), key=lambda path: (path.stat().st_size, path.name))
     programs: list[tuple[str, bytes]] = []
@@ -200,8 +208,31 @@ def _collect(answer: PlayedShard, folder: Path) -> PlayedShard:
         answer.host,
         answer.resumed,
         answer.seconds,
-        zlib.compress((folder / LEDGER).read_bytes()) if (folder / LEDGER).exists() else b"",
+        zlib.compress((folder / file).read_bytes()) if (folder / file).exists() else b"",
         zlib.compress((folder / "document.json").read_bytes()),
         tuple(programs),
         len(found) - len(programs),
     )
+
+
+# -- what came back ------------------------------------------------------------------------------------------
+
+
+def describe_end(played: PlayedShard) -> str:
+    """Say how the process of a shard ended that gave no results."""
+    how = (
+        f"was killed by signal {-played.status}"
+        if played.status < 0
+        else f"ended with status {played.status}"
+    )
+    said = " ".join(played.said.split())
+    return f"its process {how}{said and f': {cut(said, 400)}'}"
+
+
+def unpack(packed: bytes, limit: int) -> bytes:
+    """Unpack what came, up to a bound; `ValueError` where it is longer."""
+    reader = zlib.decompressobj()
+    text = reader.decompress(packed, limit)
+    if reader.unconsumed_tail:
+        raise ValueError(f"longer than {limit:,} bytes")
+    return text

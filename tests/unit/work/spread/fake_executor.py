@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
-from pymllm.soak.spread.engines import Engine
-from pymllm.soak.spread.shard_task import PlayedShard, ShardTask
+from pymllm.work.spread.engines import Engine
+from pymllm.work.spread.shard_task import PlayedShard, ShardTask
 
 Outcome = PlayedShard | BaseException | str | None
 """What becomes of an attempt; ``None``: nothing, until somebody says so."""
 
 
 def task(number: int, count: int = 4) -> ShardTask:
-    return ShardTask(("--seed", "1"), number, count, "c0ffee")
+    return ShardTask(("soak", "--seed", "1"), number, count, "c0ffee")
 
 
 def played(number: int, status: int = 0, said: str = "", host: str = "node") -> PlayedShard:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pymllm.errors import UsageError
-from pymllm.soak.spread.engines import Engine, open_engine
-from tests.unit.soak.spread.fake_executor import FakeExecutor
+from pymllm.work.spread.engines import Engine, open_engine
+from tests.unit.work.spread.fake_executor import FakeExecutor
 
 HERE = __name__
 
@@ -80,7 +80,7 @@ def test_a_package_that_is_missing_is_named(
     """With the extra that has it."""
     monkeypatch.setitem(sys.modules, package, None)
     for module in ("ray_executor", "slurm_executor"):
-        monkeypatch.delitem(sys.modules, f"pymllm.soak.spread.{module}", raising=False)
+        monkeypatch.delitem(sys.modules, f"pymllm.work.spread.{module}", raising=False)
     words = f"--executor {name} needs the package {package}, which cannot be imported"
     with pytest.raises(UsageError, match=re.escape(words)) as refused:
         open_engine(name, 1, tmp_path)
@@ -187,7 +187,7 @@ def test_ray_and_slurm_get_what_follows_the_colon(tmp_path: Path, monkeypatch: p
     for name, cls in (("ray_executor", "RayExecutor"), ("slurm_executor", "SlurmExecutor")):
         module: Any = ModuleType(name)
         setattr(module, cls, make)
-        monkeypatch.setitem(sys.modules, f"pymllm.soak.spread.{name}", module)
+        monkeypatch.setitem(sys.modules, f"pymllm.work.spread.{name}", module)
     assert open_engine("ray:ray://head:10001", 2, tmp_path).room == 6
     open_engine("ray", 1, tmp_path)
     assert open_engine("slurm:short", 2, tmp_path).room is None

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from pymllm.soak import returned_shards as module
 from pymllm.soak.ledger import write_line
-from pymllm.soak.spread import returned as module
-from pymllm.soak.spread.returned import Returned
-from pymllm.soak.spread.shard_task import PlayedShard
-from pymllm.soak.spread.spread import Progress
+from pymllm.soak.returned_shards import Returned
+from pymllm.work.spread.shard_task import PlayedShard
+from pymllm.work.spread.spread import Progress
 from tests.unit.soak.test_ledger import HEADER, RECORD
 
 DOCUMENT: dict[str, Any] = {
@@ -37,8 +37,8 @@ told: list[str] = []
 
 def shard(**changes: Any) -> PlayedShard:
     ledger = f"{write_line(structs.replace(HEADER, shard=(1, 2)))}\n{write_line(RECORD)}\n"
-    plain = {"ledger": ledger, "document": json.dumps(DOCUMENT), **changes}
-    packed = {key: zlib.compress(plain.pop(key).encode()) for key in ("ledger", "document")}
+    plain = {"results": ledger, "document": json.dumps(DOCUMENT), **changes}
+    packed = {key: zlib.compress(plain.pop(key).encode()) for key in ("results", "document")}
     return PlayedShard(**{"number": 1, "status": 1, "said": "", "host": "node", **packed, **plain})
 
 
@@ -51,12 +51,12 @@ def test_a_shard_is_laid_beside_the_others_and_counted(returned: Returned, tmp_p
     sent = shard(programs=(("a-b.jsonl", zlib.compress(b"x")),), resumed=4)
     progress = returned._progress
     assert returned.keep(sent) is None
-    assert (progress.runs, progress.operations, progress.failures, progress.resumed) == (2, 300, 3, 4)
+    assert (progress.amount, progress.failures, progress.resumed) == (300, 3, 4)
     assert returned.refused == {"gone": "no module"}
     assert files_in(tmp_path) == ["shards/1-of-2/ledger.jsonl", "shards/1-of-2/programs/a-b.jsonl"]
-    assert (tmp_path / "shards/1-of-2/ledger.jsonl").read_bytes() == zlib.decompress(sent.ledger)
+    assert (tmp_path / "shards/1-of-2/ledger.jsonl").read_bytes() == zlib.decompress(sent.results)
     assert returned.folders == [tmp_path / "shards" / "1-of-2"]
-    assert returned.keep(shard(ledger=zlib.decompress(sent.ledger).decode() + "\n")) is None
+    assert returned.keep(shard(results=zlib.decompress(sent.results).decode() + "\n")) is None
     assert files_in(tmp_path) == ["shards/1-of-2/ledger.jsonl"]  # that of another attempt
 
 
@@ -79,17 +79,17 @@ def test_what_was_left_behind_is_told(returned: Returned) -> None:
     [
         ({"status": -9}, "its process was killed by signal 9"),
         ({"status": 2, "said": "no\nsuch adapter"}, "its process ended with status 2: no such adapter"),
-        ({"ledger": ""}, "what came back cannot be read: not JSON"),
-        ({"ledger": write_line(RECORD)}, "its ledger begins without a header"),
+        ({"results": ""}, "what came back cannot be read: not JSON"),
+        ({"results": write_line(RECORD)}, "its ledger begins without a header"),
         (
-            {"ledger": write_line(structs.replace(HEADER, version="0.9+b"))},
+            {"results": write_line(structs.replace(HEADER, version="0.9+b"))},
             "it has pymllm 0.9+b, and here is 1+a; install the same there",
         ),
         ({"programs": (("a.jsonl", b"no zlib"),)}, "what came back cannot be read: Error -3"),
         ({"programs": (("a.jsonl", None),)}, "what came back cannot be read: a bytes-like object"),
         ({"document": "[]"}, "what came back cannot be read: list indices must be"),
         ({"document": '{"runs": 1}'}, "what came back cannot be read: 'operations'"),
-        ({"document": json.dumps({**DOCUMENT, "runs": None})}, "what came back cannot be read: int()"),
+        ({"document": json.dumps({**DOCUMENT, "operations": None})}, "what came back cannot be read: int()"),
     ],
 )
 def test_what_is_no_shard_is_not_kept(
@@ -97,7 +97,7 @@ def test_what_is_no_shard_is_not_kept(
 ) -> None:
     """The reason is told; nothing is written or counted."""
     assert (returned.keep(shard(**changes)) or "").startswith(reason)
-    assert (files_in(tmp_path), returned.folders, returned._progress.operations) == ([], [], 0)
+    assert (files_in(tmp_path), returned.folders, returned._progress.amount) == ([], [], 0)
 
 
 def test_what_unpacks_without_end_is_not_unpacked(
@@ -105,9 +105,9 @@ def test_what_unpacks_without_end_is_not_unpacked(
 ) -> None:
     """A node may send a few bytes that are many."""
     monkeypatch.setattr(module, "RECORDS_LIMIT", 1000)
-    assert returned.keep(shard(ledger=" " * 5000)) == (
+    assert returned.keep(shard(results=" " * 5000)) == (
         "what came back cannot be read: longer than 1,000 bytes"
     )
-    it = PlayedShard(1, 0, "", "node", ledger=b"no zlib", document=b"")
+    it = PlayedShard(1, 0, "", "node", results=b"no zlib", document=b"")
     assert (returned.keep(it) or "").startswith("what came back cannot be read: Error -3")
     assert files_in(tmp_path) == []

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from pymllm.soak.spread.engines import Engine
-from pymllm.soak.spread.shard_task import PlayedShard, ShardTask, play_shard
 from pymllm.text_file import cut
+from pymllm.work.spread.engines import Engine
+from pymllm.work.spread.shard_task import PlayedShard, ShardTask, play_shard
 
 RETRIES = 3
 _LOOK = 1.0  # seconds between two looks, where nothing arrives
@@ -28,17 +28,17 @@ _PAUSE = 1.0  # seconds before the first retry; each further one waits twice as 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a campaign is, over all nodes."""
+    """How far a list of tasks is, over all nodes."""
 
     shards: int
     done: int = 0
     running: int = 0  # given to the engine; where it has a queue of its own, they may wait there
     retried: int = 0  # attempts after the first
     again: set[int] = field(default_factory=set)  # shards that had one
-    runs: int = 0  # runs, operations, failures: of the shards that are done
-    operations: int = 0
+    unit: str = "operations"
+    amount: int = 0  # amount of that unit, failures: of the shards that are done
     failures: int = 0
-    resumed: int = 0  # runs that an earlier attempt had left on its node
+    resumed: int = 0  # results that an earlier attempt had left on its node
     workers: int | None = None  # how many shards the engine plays at once, if it tells
     # by number: why a shard was given up; those of the others' last attempt that was lost
     lost: dict[int, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ Keeper = Callable[[PlayedShard], str | None]
 
 
 class Spread:
-    """A campaign's shards on their way.
+    """Shards of a list of tasks on their way.
 
     Parameters
     ----------

@@ -19,8 +19,8 @@ from pymllm.errors import TraceError, UsageError
 from pymllm.history.files import Config
 from pymllm.history.schema import schema_of
 from pymllm.soak.resuming import stays_inside
-from pymllm.soak.spread.shard_task import LEDGER, ShardTask
 from pymllm.text_file import read_json, read_text_file, write_text_file
+from pymllm.work.spread.shard_task import LEDGER, MOST, ShardTask
 
 FILE = "shards.json"
 """Name of the file in the folder of a campaign."""
@@ -28,8 +28,6 @@ SHARDS = "shards"
 """Folder beside it, with a folder for each shard that came back."""
 STOP = "stop"
 """Name of a file beside it: while it is there, shards on nodes that see it end early."""
-MOST = 100_000
-"""Most shards of a campaign over many machines."""
 _FORMAT, _SCHEMA = "pymllm-shards", 1
 
 
@@ -71,14 +69,14 @@ class ShardPlan(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the shards that have not come back; ``words`` say how they are played."""
         tasks = (
             ShardTask(
-                (*self.words(), *words),
+                ("soak", *self.words(), *words),
                 number,
                 self.shards,
                 self.campaign,
-                self.known,
-                str(Path.cwd()),
-                str((folder / STOP).absolute()),
-                self.corpus,
+                known=self.known,
+                directory=str(Path.cwd()),
+                stop=str((folder / STOP).absolute()),
+                corpus=self.corpus,
             )
             for number in range(1, self.shards + 1)
         )

@@ -11,10 +11,10 @@ from typing import Any
 
 from pymllm.instrument.provenance import build_version
 from pymllm.soak.ledger import CampaignHeader, read_line
-from pymllm.soak.spread.plan import SHARDS
-from pymllm.soak.spread.shard_task import ENDED, LEDGER, PROGRAMS, PlayedShard
-from pymllm.soak.spread.spread import Progress
+from pymllm.soak.spread_plan import SHARDS
 from pymllm.text_file import FILE_LIMIT, RECORDS_LIMIT, cut, read_json
+from pymllm.work.spread.shard_task import ENDED, LEDGER, PROGRAMS, PlayedShard, describe_end, unpack
+from pymllm.work.spread.spread import Progress
 
 _FILE_NAME = re.compile(r"[\w.-]{1,255}\.jsonl", re.ASCII)
 
@@ -40,17 +40,17 @@ class Returned:
     def keep(self, played: PlayedShard) -> str | None:
         """Keep a shard; of one that is not what was asked for return the reason, and keep nothing."""
         if played.status not in ENDED:
-            return _describe_end(played)
+            return describe_end(played)
         try:
-            ledger = _unpack(played.ledger, RECORDS_LIMIT)
+            ledger = unpack(played.results, RECORDS_LIMIT)
             header = read_line(ledger.partition(b"\n")[0].decode())
-            document: Any = read_json(_unpack(played.document, FILE_LIMIT).decode())
+            document: Any = read_json(unpack(played.document, FILE_LIMIT).decode())
             if not isinstance(header, CampaignHeader):
                 return "its ledger begins without a header"
             if header.version != self._version:
                 return f"it has pymllm {header.version}, and here is {self._version}; install the same there"
             for _, packed in played.programs:  # one at a time, for they may be long
-                _unpack(packed, RECORDS_LIMIT)
+                unpack(packed, RECORDS_LIMIT)
             self._count_in(played, document)
         except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
             return f"what came back cannot be read: {cut(str(error), 200)}"
@@ -58,11 +58,10 @@ class Returned:
         return None
 
     def _count_in(self, played: PlayedShard, document: Any) -> None:
-        runs, operations = int(document["runs"]), int(document["operations"])
+        operations = int(document["operations"])
         failures = sum(int(it["runs"]) for row in document["adapters"] for it in row["failures"])
         refused = {str(name): str(why) for name, why in document["refused"].items()}
-        self._progress.runs += runs
-        self._progress.operations += operations
+        self._progress.amount += operations
         self._progress.failures += failures
         self._progress.resumed += played.resumed
         self.refused |= refused
@@ -76,29 +75,10 @@ class Returned:
         (partial / LEDGER).write_bytes(ledger)
         for file, packed in played.programs:
             if _FILE_NAME.fullmatch(file):  # what came from elsewhere stays in its folder
-                (partial / PROGRAMS / file).write_bytes(_unpack(packed, RECORDS_LIMIT))
+                (partial / PROGRAMS / file).write_bytes(unpack(packed, RECORDS_LIMIT))
         shutil.rmtree(self._folder / name, ignore_errors=True)
         partial.rename(self._folder / name)
         if played.left:
             self._complain(
                 f"shard {name}: {played.left} of its programs were too large to travel; play their runs again"
             )
-
-
-def _describe_end(played: PlayedShard) -> str:
-    how = (
-        f"was killed by signal {-played.status}"
-        if played.status < 0
-        else f"ended with status {played.status}"
-    )
-    said = " ".join(played.said.split())
-    return f"its process {how}{said and f': {cut(said, 400)}'}"
-
-
-def _unpack(packed: bytes, limit: int) -> bytes:
-    """Unpack what came, up to a bound."""
-    reader = zlib.decompressobj()
-    text = reader.decompress(packed, limit)
-    if reader.unconsumed_tail:
-        raise ValueError(f"longer than {limit:,} bytes")
-    return text

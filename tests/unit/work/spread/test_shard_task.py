@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pymllm.soak.spread import shard_task
-from pymllm.soak.spread.shard_task import ShardTask, play_shard
+from pymllm.work.spread import shard_task
+from pymllm.work.spread.shard_task import ShardTask, play_shard
 
-TASK = ShardTask(("--seed", "1"), 2, 3, "c0ffee", directory="no such folder")
+TASK = ShardTask(("soak", "--seed", "1"), 2, 3, "c0ffee", directory="no such folder")
 HOME = f"pymllm-{os.getuid()}-c0ffee"
 SOURCE = Path(__file__).parents[4] / "src"
 
@@ -60,7 +60,7 @@ def test_what_a_shard_wrote_comes_back_and_nothing_stays(scripted: Scripted, her
     )
     it = play_shard(TASK)
     assert (it.number, it.status, it.said, it.resumed, it.left) == (2, 1, "a word", 0, 0)
-    assert (zlib.decompress(it.ledger), zlib.decompress(it.document)) == (b"header\nrun\n", b"{}")
+    assert (zlib.decompress(it.results), zlib.decompress(it.document)) == (b"header\nrun\n", b"{}")
     assert [(name, zlib.decompress(packed)) for name, packed in it.programs] == [
         ("small.jsonl", b"x"),
         ("long.jsonl", b"x" * 90),
@@ -81,7 +81,7 @@ def test_programs_beyond_the_bound_are_counted(scripted: Scripted, monkeypatch: 
         """
     )
     it = play_shard(TASK)
-    assert (it.ledger, [name for name, _ in it.programs], it.left) == (b"", ["a.jsonl", "b.jsonl"], 1)
+    assert (it.results, [name for name, _ in it.programs], it.left) == (b"", ["a.jsonl", "b.jsonl"], 1)
 
 
 @pytest.mark.parametrize(("end", "status"), [("os.kill(os.getpid(), 9)", -9), ("sys.exit(143)", 143)])
@@ -91,13 +91,13 @@ def test_a_second_attempt_finds_what_the_first_has_played(
     """In a folder of the same name, which goes once the shard was played to its end."""
     scripted(f"open(sys.argv[1] + '/ledger.jsonl', 'w').write('header\\nrun\\nrun\\nha'); {end}")
     it = play_shard(TASK)
-    assert (it.status, it.resumed, it.ledger) == (status, 0, b"")
+    assert (it.status, it.resumed, it.results) == (status, 0, b"")
     assert [path.name for path in (here / HOME).iterdir()] == ["2-of-3"]
     assert (here / HOME).stat().st_mode & 0o777 == 0o700
     scripted("print('{}')")
     again = play_shard(TASK)
     assert (again.status, again.resumed) == (0, 2)
-    assert zlib.decompress(again.ledger) == b"header\nrun\nrun\nha"
+    assert zlib.decompress(again.results) == b"header\nrun\nrun\nha"
     assert [*here.iterdir()] == []
 
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_gone_on_with_is_left_alone(scripted: Scripted, here: Pat
         """
     )
     it = play_shard(TASK)
-    assert (it.status, zlib.decompress(it.ledger)) == (0, b"mine\n")
+    assert (it.status, zlib.decompress(it.results)) == (0, b"mine\n")
     assert (place / "ledger.jsonl").read_text() == "somebody's\n"
     assert [path.name for path in here.iterdir()] == [HOME]
 
@@ -137,7 +137,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(scripted: Scripted, here:
     (here / HOME).chmod(0o777)
     scripted("open(sys.argv[1] + '/ledger.jsonl', 'w').write(sys.argv[1])")
     it = play_shard(TASK)
-    used = Path(zlib.decompress(it.ledger).decode())
+    used = Path(zlib.decompress(it.results).decode())
     assert used.parent.parent == here
     assert used.parent.name.startswith("pymllm-c0ffee-")
     assert [*(here / HOME).iterdir()] == []
@@ -195,7 +195,7 @@ def test_an_interrupt_leaves_no_process(
     assert [it for it in left if it not in others] == []
 
 
-def test_the_command_is_a_shard_of_pymllm_soak(tmp_path: Path) -> None:
+def test_the_command_is_a_shard_of_pymllm(tmp_path: Path) -> None:
     """With what is known to differ and a corpus as files there; its interpreter finds the same modules."""
     words = shard_task._command(replace(TASK, known="[[deviation]]", corpus="{}"), tmp_path)
     assert words[:2] == [sys.executable, "-c"]
@@ -207,6 +207,11 @@ def test_the_command_is_a_shard_of_pymllm_soak(tmp_path: Path) -> None:
     ]
     assert (tmp_path / "known.toml").read_text() == "[[deviation]]"
     assert (tmp_path / "corpus" / "corpus.jsonl").read_text() == "{}"
+    words = shard_task._command(replace(TASK, words=("faults", "B01"), file="kept.jsonl"), tmp_path)
+    assert words[3:] == [
+        *("faults", "B01", "--shard", "2/3", "--keep", str(tmp_path / "kept.jsonl")),
+        *("--json", "--progress", "off"),
+    ]
 
 
 def test_the_command_runs_where_it_is_asked_to(scripted: Scripted, tmp_path: Path) -> None:
@@ -214,14 +219,14 @@ def test_the_command_runs_where_it_is_asked_to(scripted: Scripted, tmp_path: Pat
     place = tmp_path / "work"
     place.mkdir()
     scripted("open(sys.argv[1] + '/ledger.jsonl', 'w').write(os.getcwd())")
-    assert zlib.decompress(play_shard(replace(TASK, directory=str(place))).ledger).decode() == str(place)
-    assert zlib.decompress(play_shard(TASK).ledger).decode() == os.getcwd()
+    assert zlib.decompress(play_shard(replace(TASK, directory=str(place))).results).decode() == str(place)
+    assert zlib.decompress(play_shard(TASK).results).decode() == os.getcwd()
 
 
 def test_a_shard_runs_the_program() -> None:
     """To its end, with its status and words."""
     done = subprocess.run(
-        [sys.executable, "-c", f"from pymllm.soak.spread.leash import run; run({os.getpid()})", "--version"],
+        [sys.executable, "-c", f"from pymllm.work.spread.leash import run; run({os.getpid()})", "--version"],
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,
@@ -233,7 +238,7 @@ def test_a_shard_runs_the_program() -> None:
 
 def test_a_shard_does_not_outlive_who_asked_for_it(tmp_path: Path) -> None:
     """A worker that is killed ends nothing by itself."""
-    shard = "from pymllm.soak.spread.leash import run; import os; run(os.getppid())"
+    shard = "from pymllm.work.spread.leash import run; import os; run(os.getppid())"
     words = ["soak", "--adapter", "rows", "--minutes", "5", "--jobs", "1", "--output", str(tmp_path / "c")]
     worker = (
         "import subprocess, sys, time\n"

@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pymllm.errors import TraceError, UsageError
-from pymllm.soak.spread.plan import FILE, SHARDS, STOP, ShardPlan, plan_schema, read_plan, write_plan
+from pymllm.soak.spread_plan import FILE, SHARDS, STOP, ShardPlan, plan_schema, read_plan, write_plan
 
 PLAN = ShardPlan(
     *(3, 7, ("rows", "mine:Cache"), ({"max_reqs": 3},), "RowMachine"),
@@ -58,7 +58,7 @@ def test_only_shards_that_are_not_there_are_played(tmp_path: Path) -> None:
     (tmp_path / SHARDS / "2-of-3" / "ledger.jsonl").touch()
     first, third = PLAN.tasks(tmp_path, ["--jobs", "2"])
     assert (first.number, third.number, first.count) == (1, 3, 3)
-    assert first.words == (*PLAN.words(), "--jobs", "2")
+    assert first.words == ("soak", *PLAN.words(), "--jobs", "2")
     assert (first.known, first.corpus, first.campaign) == ("[[deviation]]", "{}", PLAN.campaign)
     assert (first.directory, first.stop) == (os.getcwd(), str(tmp_path / STOP))
 

@@ -1,1 +1,0 @@
-"""Campaigns over many machines: shards go out to an executor, their ledgers come back."""
