@@ -1,4 +1,4 @@
-"""``pymllm vectors``: programs with what they must come to, as data; played here on an adapter, or made."""
+"""``pymllm vectors``: programs with their expected results, as data; played here on an adapter, or made."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _folder = click.option(
 )
 
 
-@click.group("vectors", short_help="Play vectors: programs with what they must come to, as data.")
+@click.group("vectors", short_help="Play vectors: programs with their expected results, as data.")
 def vectors_command() -> None:
-    """Play or make vectors: programs with what each step must come to, as data that anybody can vendor.
+    """Play or make vectors: programs with the expected result of each step, as data to vendor.
 
     docs/vectors.md has the format, and runners of one file each.
     """
