@@ -80,7 +80,7 @@ class IndexMachine(PoolMachine):
 
     @act(weight=4, worker=(1, _WORKERS), depth=(0, _LONGEST - 1), count=(1, 2), seed=SEED)
     def store_anywhere(self, worker: int, depth: int, count: int, seed: int) -> None:
-        """Store a part of a sequence, perhaps below a missing block, or of blocks that the worker has already."""
+        """Store a part of a sequence, below a block that may be missing, or a part that is stored already."""
         worker -= self._less
         path = self._path(random.Random(seed))
         depth %= len(path)
