@@ -1,4 +1,4 @@
-"""The question if memory grows with the operations of a campaign, answered in memory that does not grow.
+"""The question whether memory grows with a campaign's operations, answered in memory that does not grow.
 
 That says a robust slope (`pymllm.instrument.slope`), shared by the processes: a run that was large, or a
 collection that came late, moves it little. Its spread is the interval that has the true slope with a
