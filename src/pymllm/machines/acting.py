@@ -1,4 +1,4 @@
-"""Acts whose arguments are small integers, so that Hypothesis and a seeded generator can both play them.
+"""Acts with small integers as arguments, so that Hypothesis and a seeded generator can both play them.
 
 Draw small, derive big: an act takes a few bounded integers and derives keys, slots and operations from
 them, which keeps Hypothesis fast and its shrinking meaningful, and lets `drive` run the same acts many
@@ -398,7 +398,7 @@ class ActPlayer:
         self._ready: dict[tuple[bool, ...], tuple[list[Any], list[int]]] = {}
 
     def play(self) -> None:
-        """Choose one of the acts that make sense now, by weight, draw its arguments, and play it."""
+        """Choose an act that makes sense now, by weight, draw its arguments, and play it."""
         answers = tuple([bool(getattr(self._machine, need)) for need in self._needs])
         if answers not in self._ready:
             self._ready[answers] = self._ready_where(dict(zip(self._needs, answers, strict=True)))

@@ -59,7 +59,7 @@ def find_changed(header: Header, adapter: Adapter) -> str | None:
 
 
 def _as_built(name: str, adapter: Adapter) -> Adapter:
-    """Return an adapter that has just been built; `AdapterError` where what it says of itself is nonsense."""
+    """Return a new adapter; `AdapterError` where its name, kind, config or capabilities are nonsense."""
     if type(adapter.name) is not str:
         raise AdapterError(name, f"its name is {shown(adapter.name)}; it must stay what __init__ was given")
     if type(adapter.kind) is not str or adapter.kind not in KINDS:
@@ -188,7 +188,7 @@ def describe_error(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EndedConversation:
-    """How it ended, and what was said last."""
+    """The end of a conversation: its verdict and its last lines."""
 
     verdict: str  # of `pymllm.adapters.process.VERDICTS`
     text: str  # the last lines, for a file

@@ -1,4 +1,4 @@
-"""What workers tell an index, in and out of order, and what it is asked."""
+"""The acts on a block index: events of workers, in and out of order, and queries."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class IndexMachine(PoolMachine):
 
     @act(weight=4, worker=(1, _WORKERS), depth=(0, _LONGEST - 1), count=(1, 2), seed=SEED)
     def store_anywhere(self, worker: int, depth: int, count: int, seed: int) -> None:
-        """Store a part of some sequence, below what the worker may not have, or what it has already."""
+        """Store a part of a sequence, below a block that may be missing, or a part that is stored already."""
         worker -= self._less
         path = self._path(random.Random(seed))
         depth %= len(path)
@@ -173,12 +173,12 @@ class IndexMachine(PoolMachine):
 
     @property
     def has_blocks(self) -> bool:
-        """Whether somebody has a block."""
+        """Whether a worker has, or may have, a block."""
         return any(known.sure or known.unsure for known in self.model.workers.values())
 
     @property
     def has_gap(self) -> bool:
-        """Whether somebody misses a block above others."""
+        """Whether a worker lacks a block above other blocks."""
         return bool(self._gaps())
 
     def _gaps(self) -> list[tuple[int, int]]:

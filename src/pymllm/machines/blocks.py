@@ -1,4 +1,4 @@
-"""What callers do with blocks and with the states that are cached beside them, well-behaved and not."""
+"""The acts of callers, good and bad, on blocks and on the states that are cached beside them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HASHES = 12
 
 
 class BlockActs(PoolMachine):
-    """Drives a block allocator; what it knows of blocks, slots and states it asks the model."""
+    """The acts on a block allocator, which read blocks, slots and states from the model."""
 
     MALFORMED: ClassVar[Sequence[ops.Malformed]] = tuple(ops.Malformed(*call) for call in MALFORMED_BLOCKS)
 
@@ -78,12 +78,12 @@ class BlockActs(PoolMachine):
 
     @property
     def slots(self) -> BlockSlotModel:
-        """Who has which slot."""
+        """The model of the slots and of the blocks that have them."""
         return self.model.slotted()
 
     @property
     def states(self) -> BlockStates:
-        """What stands in the states."""
+        """The model of the contents of the states."""
         return self.model.cells()
 
     # -- well-behaved acts ---------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class BlockActs(PoolMachine):
 
     @act("held", start=PICK, count=(1, 3), above=(0, 3), seed=SEED, form=FORM, weight=2)
     def register(self, start: int, count: int, above: int, seed: int, form: int) -> None:
-        """Register held blocks, those that are registered again, with parents that may not be known."""
+        """Register held blocks, also blocks that are registered already, with parents that may be unknown."""
         blocks = pick(self.held, start, count)
         known = self.model.blocks.hash_of
         hashes = [known.get(block) or self._hash(seed + at) for at, block in enumerate(blocks)]
@@ -210,7 +210,7 @@ class BlockActs(PoolMachine):
 
     @act("can_refuse", start=PICK, count=(0, 3), which=(0, 2), call=(0, 2))
     def name_nobodys(self, start: int, count: int, which: int, call: int) -> None:
-        """Name one block that nobody has after others that somebody has."""
+        """Name one block that has no owner after blocks that are held."""
         bad = self.bad_block(which)
         if bad is None:
             return
@@ -260,7 +260,7 @@ class BlockActs(PoolMachine):
 
     # -- naming --------------------------------------------------------------------------------------------
     def names(self, blocks: Sequence[int]) -> tuple[Span, ...]:
-        """Name blocks that somebody has by the steps that gave them, others by themselves."""
+        """Name blocks that are not free by the steps that gave them, and other blocks by their numbers."""
         known = self.model.blocks
         return name_numbers(
             blocks, self.model.given, lambda it: it not in known.free and 0 <= it < known.usable

@@ -1,4 +1,4 @@
-"""What a careful caller of a block allocator does in place of what any other does (`careful_callers`).
+"""The operations of a careful caller of a block allocator, in place of any other's (`careful_callers`).
 
 Such a caller holds a block only with all blocks before it, registers no hash twice and nothing below a block
 that it does not hold, stamps what it retains, never sets the clock back, asks for slots of its own registered
@@ -45,7 +45,7 @@ def _chain(blocks: BlockModel, block: int) -> Iterable[int]:
 
 
 def _with_children(blocks: BlockModel, released: Sequence[int]) -> list[int]:
-    """Release with a block that nobody is to hold all that is held below it."""
+    """Extend a release by all holds below each block that loses its last hold."""
     times = Counter(released)
     pending = [block for block in times if times[block] == blocks.refs[block]]
     for block in pending:
@@ -59,7 +59,7 @@ def _with_children(blocks: BlockModel, released: Sequence[int]) -> list[int]:
 def _registered(
     operation: ops.RegisterBlocks, blocks: BlockModel, named: Sequence[int], names: Names
 ) -> tuple[Operation, ...]:
-    """Leave blocks out of a registration that are known, another's, or below one that nobody holds."""
+    """Drop from a registration all known blocks, all taken hashes, and all blocks below an unheld parent."""
     parents = operation.parents
     if parents is None:
         parents = (0, *operation.hashes)[: len(operation.hashes)]

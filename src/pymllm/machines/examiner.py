@@ -51,7 +51,7 @@ _PLAIN = {it: field.default for it in OPERATIONS for field in fields(it) if fiel
 
 
 def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
-    """Say what is wrong with the form of an outcome, not its content; ``None`` where it can be judged."""
+    """Describe the mistake in the form of an outcome, not its content; ``None`` where it can be judged."""
     if type(outcome) is not Outcome:
         return f"answered {shown(outcome)}, which is not an Outcome"
     result, sizes = outcome.result, outcome.sizes
@@ -192,7 +192,7 @@ class Examiner:
         self.audited.update(audited)
 
     def _demand_laws(self, *named: str) -> None:
-        """Refuse an audit that names what is no law of the kind, whose fault is the adapter's."""
+        """Refuse an audit that names anything but laws of the kind; the fault is the adapter's."""
         odd = next((name for name in named if type(name) is not str), None)
         if odd is not None:
             fault: str | None = f"names {shown(odd)}, which is no text; ids of laws are asked for"

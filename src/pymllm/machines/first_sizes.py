@@ -74,7 +74,7 @@ _OF_CACHED = {
 
 
 def _asked(kind: str, capacity: int, page: int) -> tuple[str, str]:
-    """Say what a configuration has, and what comes on top of it."""
+    """Describe the capacity of a configuration, and the reserved block, row or page on top of it."""
     if kind == "blocks":
         return f"{capacity} blocks", "the dummy (null) block"
     if kind == "rows":

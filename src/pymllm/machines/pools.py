@@ -1,4 +1,4 @@
-"""What the machines of pools have in common, and those of KV buffers and of keys and hashes."""
+"""The common base of the machines of pools, and the machines of KV buffers and of keys and hashes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pick(numbers: Sequence[int], start: int, count: int) -> list[int]:
 def name_numbers(
     numbers: Iterable[int], given: GivenNumbers, is_given: Callable[[int], bool]
 ) -> tuple[Span, ...]:
-    """Name numbers that somebody has by the steps that gave them, others by themselves."""
+    """Name given numbers by the steps that gave them, and other numbers by themselves."""
     return tuple(
         span
         for number in numbers

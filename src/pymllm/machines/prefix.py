@@ -1,4 +1,4 @@
-"""What callers do with a prefix cache, well-behaved and not."""
+"""The acts of callers, good and bad, on a prefix cache."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class PrefixMachine(StateActs):
         needs="can_evict_windows", weight=2, pages=PAGES, turn=PAGES, style=STYLE, at=PAGES, hole=(1, 3)
     )
     def punch_hole(self, pages: int, turn: int, style: int, at: int, hole: int) -> None:
-        """Let pages in the middle of a key die, so that what lives is in pieces, and look it up."""
+        """Let pages in the middle of a key die, so that the live pages are in pieces, and look the key up."""
         size = self.page_size
         key = self.draw_key(pages, turn, turn, style)
         parts = [Key(key.tokens[: end * size], key.extra_key, key.form) for end in (at + hole, at)]
@@ -401,7 +401,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="live", pick=PICK)
     def unlock_unheld(self, pick: int) -> None:
-        """Release a node that has no hold of its own, whatever is held below it."""
+        """Release a node that has no hold of its own, though a node below it has a hold."""
         handle = picked(self.live, pick)
         below = [lock for lock, hold in self.model.holds.items() if handle.path.covers(hold.path)]
         is_held = any(hold.path == handle.path for hold in self.model.holds.values())

@@ -133,14 +133,14 @@ class Handle(NamedTuple):
 
 
 class PrefixCaller(ActingMachine):
-    """What a caller of a prefix cache keeps and can do."""
+    """A caller of a prefix cache: the handles and holds that it keeps, and the operations that it can do."""
 
     INSPECT_EVERY: ClassVar[int] = 1  # acts between two looks at the nodes, where the adapter shows them
 
     judge: Judge[CacheModel]
 
     def begin(self) -> None:
-        """Read once what there is, and what can be asked for."""
+        """Read the models, the configuration and the capabilities once."""
         self.model: PrefixModel = self.judge.model.cache
         self.ownership: SlotOwnership = self.judge.model.ownership
         self.spaces = spaces_of(self.capabilities)
@@ -304,7 +304,7 @@ class PrefixCaller(ActingMachine):
         return self.ownership.name(slots)
 
     def allocate(self, tokens: int, *, whole: bool = True) -> list[int] | None:
-        """Take whole pages for so many tokens, evicting what is missing; nothing if that is not enough.
+        """Take whole pages for ``tokens`` tokens, with an eviction if need be; ``None`` if slots are missing.
 
         ``whole``: whether to ask for all slots of these pages, or for so many tokens alone.
         """

@@ -126,7 +126,7 @@ class _Rehearsal:
 
 
 def _node_of(adapter: Adapter, number: int, operation: Operation) -> tuple[object, tuple[object, ...]]:
-    """Return the node that a step gave, and what is in it: a container, or an object of the adapter's."""
+    """Return the node that a step gave, and its contents: a container, or an object of the adapter's."""
     if not isinstance(adapter, PrefixAdapter) or not isinstance(operation, ops.Match | ops.Insert):
         return None, ()
     with suppress(ProgramError):  # a step that failed gave none
@@ -297,7 +297,7 @@ def _callers_slots_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _insert_counts_afterwards(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find a first insert that knew everything, where the match behind it finds what it was given."""
+    """Find a first insert that calls its whole key cached, where the next match finds the inserted slots."""
     inserted = rehearsal.told[1].outcome.result if len(rehearsal.told) == 3 else None
     given = rehearsal.slots_of(1)
     if not isinstance(inserted, out.Inserted) or not given or rehearsal.slots_of(3) != given:

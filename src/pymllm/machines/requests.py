@@ -70,7 +70,7 @@ class RequestMachine(PoolMachine):
 
     @property
     def keeps_reserves(self) -> bool:
-        """Whether a request can be told what to leave to others."""
+        """Whether a request can be told how many blocks to leave to other requests."""
         return "reserve" in self.capabilities
 
     def observe(self) -> None:
@@ -156,7 +156,7 @@ class RequestMachine(PoolMachine):
 
     @act(weight=2, needs="has_requests", pick=_PICK, limit=_LIMIT)
     def schedule_one(self, pick: int, limit: int) -> None:
-        """Schedule a chunk for one of those that wait."""
+        """Schedule a chunk for one waiting request."""
         waiting = self.model.of(WAITING)
         if waiting:
             self.ask(ops.ScheduleChunk(waiting[pick % len(waiting)].step, self._limit(limit)))
@@ -287,7 +287,7 @@ class RequestMachine(PoolMachine):
 
     @act(needs="can_refuse", pick=_PICK, what=(0, 3))
     def misuse(self, pick: int, what: int) -> None:
-        """Ask of a request what it cannot do where it stands, or of one that is gone."""
+        """Ask for an operation that the state of its request forbids, or release a request that is gone."""
         served = self.model.served.values()
         kind, steps = (
             (ops.Release, sorted(self.model.gone)),

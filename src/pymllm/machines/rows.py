@@ -193,7 +193,7 @@ class StateMachine(_LendingMachine):
 
     @act(needs="can_refuse", slot=(-1, 6))
     def free_badly(self, slot: int) -> None:
-        """Give back what is nobody's, or no track slot."""
+        """Give back a track slot that is not held, or a number that is no track slot."""
         slot = min(slot, self.model.rows)
         if slot not in self.model.held:
             self.ask(ops.FreeTrack(Span(0, slot, slot + 1)))

@@ -1,4 +1,4 @@
-"""What callers do with a slot allocator, well-behaved and not."""
+"""The acts of callers, good and bad, on a slot allocator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMS = (
 
 
 class SlotMachine(PoolMachine):
-    """Drives any slot allocator; what it knows of pages and slots it asks the model."""
+    """The machine of any slot allocator, which reads pages and slots from the model."""
 
     MALFORMED = malformed_calls(
         alloc=("negative size", "float size", "bool size"),
@@ -168,7 +168,7 @@ class SlotMachine(PoolMachine):
     # -- misuse, where it is refused -----------------------------------------------------------------------
     @act("can_refuse", start=PICK, count=(0, 3), place=PICK, fault=(0, 5), then=(0, 2))
     def free_wrong(self, start: int, count: int, place: int, fault: int, then: int) -> None:
-        """Free one slot that is nobody's among others that are: refused, all of it (X1, A5)."""
+        """Free one wrong slot among held slots: the whole call is refused (X1, A5)."""
         good = self._slots_of(pick(self.held, start, count))
         self._spoil(ops.Free, good, place, fault)
         self._show_order(then)
@@ -224,7 +224,7 @@ class SlotMachine(PoolMachine):
             self.do(spoiled)
 
     def _bad_slot(self, fault: int, good: list[int]) -> int | None:
-        """Return a slot that must be refused beside ``good`` ones, if there is one of this kind now."""
+        """Return a slot that must be refused beside ``good`` slots, or ``None`` without such a slot now."""
         size, full = self.page_size, self.model.full
         candidates: Sequence[int] = (
             [page * size for page in sorted([*islice(reversed(full.old), 1), *full.young])[-1:]],

@@ -224,7 +224,7 @@ _SAMPLES: dict[str, Callable[[Config, Collection[str]], _Steps]] = {
 
 @dataclass(frozen=True, slots=True)
 class SmokeReport:
-    """What an adapter is, once it has shown that it works."""
+    """The name, kind and configurations of an adapter that passed its smoke test."""
 
     name: str  # as it was asked for
     kind: str  # one of `pymllm.history.operations.KINDS`
@@ -264,7 +264,7 @@ def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
 
 
 def smoke_test(entry: AdapterEntry) -> SmokeReport:
-    """Try an adapter in each of its configurations; `AdapterError` says what was asked and what came back."""
+    """Try an adapter in each of its configurations; `AdapterError` names the question and the answer."""
     adapter_class = load_class(entry)
     configurations = getattr(adapter_class, "CONFIGURATIONS", None)
     if not isinstance(configurations, Sequence) or not configurations:
@@ -328,7 +328,7 @@ def _check_claims(entry: AdapterEntry, config: Config, adapter: Adapter) -> None
 
 
 def _rehearse(entry: AdapterEntry, config: Config) -> None:
-    """Let a new one show by a few steps that what it answers and what it tells agree.
+    """Check by a few steps on a new adapter that its answers, effects and sizes agree.
 
     What hangs or ends its conversation is left to the search, which keeps the program that led to it.
     """
@@ -338,7 +338,7 @@ def _rehearse(entry: AdapterEntry, config: Config) -> None:
 
 
 def _check_header(name: str, adapter: Adapter) -> None:
-    """Whether a judge knows what to judge."""
+    """Refuse an adapter if no judge can be made for its configuration and claims."""
     try:
         make_judge(header_of(adapter))
     except (PymllmError, KeyError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What is known of an implementation, in a file that is written by hand: read, applied, told of and begun.
+"""The known deviations of an implementation, in a file written by hand: read, applied, reported and begun.
 
 A table for each deviation, by its name::
 
@@ -47,7 +47,7 @@ SHOWS, GONE, NOT_SEARCHED, OTHER_VERSION = "shows", "gone", "not searched", "oth
 
 
 def read_deviations(path: Path) -> tuple[Deviation, ...]:
-    """Read a file; `UsageError` says in which table what is wrong, and what it must be."""
+    """Read a file of deviations; `UsageError` names the wrong table, its mistake and the right form."""
     try:
         tables = msgspec.toml.decode(read_text_file(path))
     except msgspec.DecodeError as error:
@@ -115,7 +115,7 @@ def _required(text: str) -> Requirement | tuple[Checkout, str]:
 
 
 def is_of_version(deviation: Deviation) -> bool:
-    """Tell whether what is installed or checked out has it; what is neither has none."""
+    """Tell whether the installed or checked-out version has a deviation; an absent package has none."""
     if not deviation.versions:
         return True
     required = _required(deviation.versions)

@@ -1,4 +1,4 @@
-"""Whether a violation may be the adapter's: said beside it where what was seen fits a mistake of either.
+"""Doubts whether a violation is the adapter's: noted where a mistake of the adapter or of the cache fits.
 
 What only an adapter can have done is its fault, and told before anything is judged
 (`pymllm.machines.rehearsal`). What a bug of the cache explains as well is a violation, and here are the
@@ -108,7 +108,7 @@ class _Seen:
 
     @property
     def tell(self) -> str:
-        """How an adapter of this form tells of what goes back."""
+        """The way in which an adapter of this form tells of slots that go back."""
         if self.history.header.adapter.startswith(PREFIX):
             return "add an effect free with the slots"
         return 'call self.gave_back(slots) there, or let self.calls.watch(pool, "free") see it'
@@ -186,7 +186,7 @@ def _of_raised(seen: _Seen) -> str:
 
 # -- allocations ---------------------------------------------------------------------------------------------
 def _of_first_slots(seen: _Seen) -> str:
-    """Take slots that nobody may get for those of a class that counts otherwise."""
+    """Explain slots that no caller may get with a class that counts its slots otherwise."""
     if seen.law != "A1":
         return ""
     result = seen.outcome.result
@@ -247,7 +247,7 @@ def _of_repeats(seen: _Seen) -> str:
 
 
 def _of_evictions(seen: _Seen) -> str:
-    """Compare what an eviction gave back with what was told of it, and with what was asked for."""
+    """Compare the count of an eviction with the slots of its effects, and with the tokens asked for."""
     operation, result, told, rise = seen.operation, seen.outcome.result, seen.told, seen.rise
     if not isinstance(operation, ops.Evict) or not isinstance(result, out.Evicted):
         return ""
@@ -279,7 +279,7 @@ _IN_PAGES = (
 
 
 def _compare(count: int, told: int, rise: int | None, tell: str) -> str:
-    """Say where the count of an eviction, what was told, and what a size shows do not agree."""
+    """Say how the count of an eviction, the slots that were told, and the rise of a size disagree."""
     if not told and count > 0 and rise == 0:
         return f"counts otherwise than its class in evict: it returned {count}, and no slot went back"
     if not told and (count > 0 or (rise or 0) > 0):
@@ -305,7 +305,7 @@ def _is_prolonged(history: History) -> bool:
 
 
 def _of_resets(seen: _Seen) -> str:
-    """Compare what a reset gave back with what was told of it."""
+    """Compare the slots that a reset gave back with the slots of its effects."""
     told, rise = seen.told, seen.rise
     if seen.law not in _OF_SLOTS or "pool" not in seen.history.header.capabilities:
         return ""
@@ -351,14 +351,14 @@ def _of_known(seen: _Seen) -> str:
 
 # -- keys and holds ------------------------------------------------------------------------------------------
 def _of_keys(seen: _Seen) -> str:
-    """Take keys that meet for keys without their namespaces; behind a reset it may be what that has left."""
+    """Explain keys that meet with lost namespaces, except after a reset, which may have left them."""
     if seen.law != "K1" or not _has_namespaces(seen) or _is_reset(seen.history):
         return ""
     return "claims extra_key, and does not pass key.extra_key on in match and insert"
 
 
 def _of_namespaces(seen: _Seen) -> str:
-    """Take what is not found, or not held, for keys whose namespaces are dropped: K1 is broken as well."""
+    """Explain keys that are not found, or not held, with dropped namespaces: K1 is broken as well."""
     if "K1" not in seen.broken or seen.law not in ("R2", "R3", "R6", "R7") or not _has_namespaces(seen):
         return ""
     return "drops key.extra_key somewhere in match or insert, which breaks K1 as well: mend that first"
@@ -377,7 +377,7 @@ _ORDER = "changes the order of slots in match or insert, or leaves some out: one
 
 
 def _of_matches(seen: _Seen) -> str:
-    """Take what is not found, or found in other slots, for what was passed on otherwise."""
+    """Explain a key that is not found, or found in other slots, with arguments passed on wrongly."""
     if seen.law == "R1" and seen.page > 1 and isinstance(seen.operation, ops.Match | ops.Insert):
         return _no_such_page(seen.page)
     if seen.law == "R9" and isinstance(seen.operation, ops.Evict):
@@ -443,7 +443,7 @@ def _of_first_size(seen: _Seen) -> str:
 
 
 def _of_callbacks(seen: _Seen) -> str:
-    """Take blocks that nobody was told of for an observer that was never set."""
+    """Explain blocks that were never told of with an observer that was never set."""
     if seen.history.header.kind != "blocks" or "callbacks" not in seen.history.header.capabilities:
         return ""
     if any(step.outcome and step.outcome.effects for step in seen.history.steps):
@@ -461,7 +461,7 @@ def _of_count(seen: _Seen) -> str:
 
 
 def _of_containers(seen: _Seen) -> str:
-    """Take numbers that changed for what the adapter itself keeps, or does with what it is passed."""
+    """Explain changed numbers with an adapter that changes a list that it returned or was passed."""
     if seen.law != "X5" or not seen.looked.startswith("numbers that"):
         return ""
     return "changes a list of its own that it returned, or the one that it was passed: let it use a copy"

@@ -22,7 +22,7 @@ _INSTALLED = tuple(
 
 
 def digest_adapter(name: str) -> str:
-    """Return a digest of the source that an adapter is made of, empty for one of this package.
+    """Return a digest of the source of an adapter, empty for an adapter of this package.
 
     Of a program (``command:PROGRAM ARGS``) the files are taken that its command names.
     """
@@ -35,7 +35,7 @@ def digest_adapter(name: str) -> str:
 
 
 def digest_modules(names: list[str]) -> str:
-    """Return a digest of modules and of what they import, empty where this package has all of it.
+    """Return a digest of modules and of their imports, empty where this package has all of them.
 
     Nothing is imported for it. Installed packages are left out, but for those that a name is in: they have
     versions, and too many files.

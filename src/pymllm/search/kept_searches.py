@@ -1,4 +1,4 @@
-"""What a file keeps of ``pymllm verify`` and ``compare``: searches, second searches, what was made smaller.
+"""The results of ``pymllm verify`` and ``compare`` in a file: searches, second searches, smaller programs.
 
 A result is kept for its whole task: adapter with its source, configuration, machine, plan, and what is passed
 over. Where any of that differs, so may the result. It is written and read to the last field, so that whoever
@@ -46,7 +46,7 @@ def _sources_of(plan: VerifyPlan) -> dict[str, str]:
 
 
 def digest_sources(plan: VerifyPlan) -> str:
-    """Say what the searches of a plan follow from, beside what was typed."""
+    """Return the sources, versions and seed that decide the searches of a plan, beside the typed options."""
     return json.dumps([_sources_of(plan), versions(plan.adapters), plan.seed], sort_keys=True)
 
 
@@ -68,7 +68,7 @@ def pack(found: Found) -> Any:
 
 
 def unpack(task: SearchOrShrink, plain: Any) -> Found:
-    """Read what `pack` wrote of a task; `ValueError` where it is not of this task, or cannot be."""
+    """Read the result of a task that `pack` wrote; `ValueError` where the task cannot have the result."""
     kind: Any = tuple[Finding, ...] if isinstance(task, ShrinkTask) else SearchResult
     found: Found = msgspec.convert(plain, kind, dec_hook=_made_of)
     for history in _histories_of(found):

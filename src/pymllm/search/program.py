@@ -135,7 +135,7 @@ def rerun_history(
     config: Config | None = None,
     wrap: Callable[[Adapter], Adapter] | None = None,
 ) -> RerunResult:
-    """Run the operations of a history, whatever outcomes it has, on an adapter of its kind.
+    """Run the operations of a history, regardless of its outcomes, on an adapter of its kind.
 
     ``config`` is the history's if left out; ``wrap`` puts instruments around the adapter, such as a
     `pymllm.adapters.recorder.Recorder`, which are closed with it. `UsageError`: no such adapter, it

@@ -69,7 +69,7 @@ _SMOKE_ADVICE = "docs/protocol.md lists the answers to each operation; claim onl
 
 @dataclass(frozen=True, slots=True)
 class ProtocolReport:
-    """What came of a conversation."""
+    """The result of a conversation with a program."""
 
     name: str  # of the adapter: ``command:PROGRAM ARGS``
     program: Program | None  # as it introduced itself
@@ -83,11 +83,11 @@ class ProtocolReport:
 
     @property
     def problems(self) -> tuple[Exchange, ...]:
-        """What is wrong."""
+        """The exchanges that have a problem."""
         return tuple(exchange for exchange in self.exchanges if exchange.problem is not None)
 
     def row(self, conversation: str | None) -> ProgramRow:
-        """Return what a document says of it, with the file that has the last lines."""
+        """Return the row of the program in a document, with the file that has the last lines."""
         said = self.program
         introduced = None
         if said is not None:
@@ -158,7 +158,7 @@ class _Check:
             self._try_batch(sample)
 
     def _look_at_configuration(self, header: Header) -> None:
-        """Whether a judge knows what to judge."""
+        """Report a problem if no judge can be made for the configuration of a program."""
         try:
             make_judge(header)
         except (PymllmError, KeyError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The smallest program so far, and what refers to what in one.
+"""The smallest program so far, and the references between the operations of a program.
 
 A program is a sequence of operations, numbered from 1: leaving some out takes along what refers to them.
 Operations are looked at by the types of their fields alone: what names a step, keys, spans, numbers.
@@ -100,7 +100,7 @@ def renumbered(operation: Any, number_of: Callable[[int], int]) -> Any:
 
 
 def without(operations: Sequence[Any], dropped: Collection[int]) -> tuple[Any, ...]:
-    """Leave operations out, and whatever refers to them; what is left is numbered from 1 again."""
+    """Leave out operations and all operations that refer to them; number the rest from 1 again."""
     numbers: dict[int, int] = {}
     kept: list[Operation] = []
     for number, operation in enumerate(operations, 1):
@@ -124,7 +124,7 @@ def only(operations: Sequence[Operation], wanted: Collection[int]) -> tuple[Oper
 # -- programs --
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is made smaller: a configuration, and operations that are numbered from 1, or a machine's acts."""
+    """A program to make smaller: a configuration, and operations numbered from 1, or a machine's acts."""
 
     config: Config
     items: tuple[Any, ...]
@@ -141,11 +141,11 @@ class Program:
 
 
 class Player(Protocol):
-    """Who runs programs: `pymllm.search.shrink_trials` has one for operations and one for acts."""
+    """The player of programs: `pymllm.search.shrink_trials` has one for operations and one for acts."""
 
     @property
     def tried(self) -> Collection[object]:
-        """What was asked about, in some form."""
+        """The programs that were asked about, in some form."""
 
     def is_worth(self, program: Program, best: Program) -> bool:
         """Tell whether a program may be smaller than the best and has not been asked about before."""
@@ -182,7 +182,7 @@ class Reduction:
 
 # -- weights --
 def weigh(program: Program) -> tuple[int, ...]:
-    """Return what is to become small, what matters most first.
+    """Return the sizes that are to become small, the most important first.
 
     Operations, how often one refers to another, tokens of keys and prompts, the sum of the configuration's
     numbers, how many fields of operations are not their default, and the sum of all numbers in operations.

@@ -178,7 +178,7 @@ def _refuse_name(package: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A program, and the adapter that is to run it on what was unpacked in a folder."""
+    """A program, and the adapter that is to run the program on the release unpacked in a folder."""
 
     history: History
     adapter: str
@@ -348,7 +348,7 @@ class Bisection:
         yield from [place for place in places if place not in self.rows]
 
     def _place_outside(self) -> int | None:
-        """Return the middle between what could be judged, and what could not further out."""
+        """Return the middle between an outermost judged release and the nearest unknown release beyond."""
         if self._newest_pair is not None:
             return None
         oldest, newest = self._judged[0], self._judged[-1]

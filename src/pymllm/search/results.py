@@ -96,7 +96,7 @@ class SavedFiles:
 
 @dataclass(frozen=True, slots=True)
 class MachineResult:
-    """What one machine did, over all configurations of an adapter, what it had to reach, and what is missing.
+    """The work of one machine on all configurations of an adapter, with its goals and its missing programs.
 
     Missing are programs that were promised and not played, because a search took much too long.
     """
@@ -142,7 +142,7 @@ class MachineResult:
 
 @dataclass(frozen=True, slots=True)
 class AdapterResult:
-    """What is known of an adapter."""
+    """The results of the verification of one adapter."""
 
     name: str  # as it was asked for
     kind: str | None  # ``None`` where it could not be loaded
@@ -232,18 +232,18 @@ class VerifyReport:
 
     @property
     def deviations(self) -> tuple[DeviationRow, ...]:
-        """What became of what is known."""
+        """A row for each known deviation, with its status and the programs that met it."""
         searched = [it for it in self.adapters if it.machines]
         return tell_deviations(self.known, {it.name: (it.tested, it.known) for it in searched})
 
     @property
     def laws(self) -> tuple[LawRow, ...]:
-        """What is known of each law over all adapters."""
+        """A row for each law, over all adapters."""
         return merge_laws(self.adapters)
 
     @property
     def invariants(self) -> tuple[InvariantRow, ...]:
-        """What is known of each invariant, as far as the laws that it is made of have rows."""
+        """The verdict on each invariant, as far as its laws have rows."""
         rows = {row.id: row.verdict for row in self.laws}
         return tuple(
             InvariantRow(name, known, merge_verdicts(rows[law] for law in known))
@@ -253,7 +253,7 @@ class VerifyReport:
 
     @property
     def goals(self) -> tuple[CoverageRow, ...]:
-        """What is known of each coverage goal over all adapters."""
+        """A row for each coverage goal, over all adapters."""
         return merge_goals(self.adapters)
 
     @property

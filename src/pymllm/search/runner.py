@@ -53,7 +53,7 @@ class SearchCarrier(Carrier):
 def begin(
     plan: VerifyPlan, carrier: SearchCarrier
 ) -> tuple[list[SmokeReport | SmokeFailure | Lost], list[SearchTask]]:
-    """Try every adapter, and plan the first searches of those that are sane; what `verify` raises."""
+    """Try every adapter, and plan the first searches of the sane adapters; raises the errors of `verify`."""
     with carrier.show("smoke tests", len(plan.adapters)) as done:
         smokes = carrier.workers.map(try_adapter, plan.adapters, done)
     for smoke in smokes:
@@ -132,7 +132,7 @@ def _look_again(
     plan: VerifyPlan,
     carrier: SearchCarrier,
 ) -> list[SearchedConfiguration]:
-    """Look for what was not met, one machine after the other, until none is left that might meet it."""
+    """Search for laws and goals not met, one machine after the other, until no machine might meet them."""
     again: list[SearchedConfiguration] = []
     turn = 0
     while not carrier.workers.interruption and (

@@ -71,7 +71,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found and counted."""
+    """The findings and counts of a search."""
 
     programs: int  # programs, steps: played, those included that shrinking took
     steps: int
@@ -181,7 +181,7 @@ class _Watch:
         return self._machine()
 
     def watch(self, play: Callable[[], object]) -> None:
-        """Play, and keep what comes of it instead of raising it."""
+        """Play, and keep an error instead of raising the error."""
         try:
             play()
         except _TimeIsUp:
@@ -357,7 +357,7 @@ def _settings(steps: int, programs: int) -> settings:
 
 
 def _crash_of(error: BaseException, history: History | None) -> Crash:
-    """Name the error that came first; of those that made up an adapter's, the adapter's says where it was."""
+    """Name the first error of a chain, or its first `AdapterError`, which says where the error was."""
     errors = [error]
     while errors[-1].__context__ is not None and not _is_hypothesis(errors[-1].__context__):
         errors.append(errors[-1].__context__)

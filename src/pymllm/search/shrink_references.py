@@ -46,7 +46,7 @@ def join_operations(reduction: Reduction) -> None:
 
 
 def _neighbours(operations: Operations) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of each operation that can be joined with the next one of its kind, and of that."""
+    """Yield the numbers of an operation and the next operation of its kind, where the two can be joined."""
     for kind in dict.fromkeys(map(type, operations)):
         for pair in pairwise(at for at, operation in enumerate(operations, 1) if type(operation) is kind):
             if _together(*(operations[number - 1] for number in pair)) is not None:
@@ -202,7 +202,7 @@ def _named_pages(operations: Operations, number: int, unit: int) -> Sequence[int
 def _with_pages(
     operations: Operations, number: int, unit: int, pages: Sequence[int], count: int
 ) -> Operations:
-    """Let an allocation be of so many pages, of which the first are those that are named."""
+    """Let an allocation be of ``count`` pages, of which the first are the named ``pages``."""
     moved = {page: place for place, page in enumerate(pages)}
 
     def change(part: Any) -> Any:

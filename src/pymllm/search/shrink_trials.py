@@ -81,7 +81,7 @@ class ShrinkBudget:
 
     @contextmanager
     def part(self, share: float) -> Iterator[None]:
-        """Leave the block once so much of what is left was spent; what comes after it has the rest."""
+        """Leave the block once a ``share`` of the remaining budget is spent; later code has the rest."""
         before = self._plays_max, self._seconds
         if self._plays_max is not None:
             self._plays_max = self.plays + int((self._plays_max - self.plays) * share)
@@ -197,7 +197,7 @@ class Look(Enum):
 
 
 class _Player:
-    """Remembers which programs were asked about; wanted are those that break one of ``laws``."""
+    """The memory of the programs that were asked about; wanted are programs that break a law of ``laws``."""
 
     def __init__(self, header: Header, laws: Collection[str], budget: ShrinkBudget) -> None:
         self._header = header
@@ -306,7 +306,7 @@ class Trials(_Player):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What came of one run: how many steps were begun, which made no sense, and what they broke."""
+    """The result of one run: the number of begun steps, the steps without sense, and the violation found."""
 
     steps: int
     skipped: Collection[int] = ()

@@ -55,7 +55,7 @@ from pymllm.work.workers import tell
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one search found of one law."""
+    """The violation of one law that a search found, with its smallest program."""
 
     violation: InvariantViolation  # the law, what was expected and what was observed
     history: History  # the smallest program that was seen to break it, ending with the step that does
@@ -276,7 +276,7 @@ class Shrinker:
                 join_operations(reduction)
 
     def _confirm(self, reduction: Reduction) -> None:
-        """See to it that whoever looks as closely as possible, as a rerun does, sees the law broken, too.
+        """Make sure that the closest look, such as the look of a rerun, sees the law broken, too.
 
         Where another law is seen first, the program is made smaller once more under the closest look, if that
         shows the law in the program as it was found.
@@ -315,7 +315,7 @@ _BETWEEN_WORDS = 0.5  # Seconds: a long program takes some time to be told.
 
 @dataclass(frozen=True, slots=True)
 class ShrinkTask:
-    """What to make smaller."""
+    """The task to make a program smaller."""
 
     history: History  # the program
     adapter: str  # registry name, ``module:Class`` or ``command:PROGRAM ARGS``
@@ -325,7 +325,7 @@ class ShrinkTask:
 
 @dataclass(frozen=True, slots=True)
 class ShrinkRun:
-    """What is known of it by now."""
+    """The results of a task to make a program smaller, so far."""
 
     # of the operations as they were; ``None`` where they make no sense, and acts may show why
     result: RerunResult | None

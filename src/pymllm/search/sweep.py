@@ -40,7 +40,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What a sweep did."""
+    """The counts of a sweep."""
 
     # programs, failures, operations: of the corpus; calls that were let fail; operations in all
     programs: int
@@ -118,7 +118,7 @@ def _hoard_blocks(played: ActingMachine, free: dict[str, int]) -> None:
 
 
 def _hoard_block_slots(played: ActingMachine, free: dict[str, int]) -> None:
-    """Give every slot that can be had to a block that somebody holds."""
+    """Give every slot that can be had to a held block."""
     _hoard_blocks(played, free)
     taken = played.examiner.history.steps[-1]
     held = taken.outcome.result if taken.outcome is not None else None

@@ -1,4 +1,4 @@
-"""What a verification has to do, task by task: searches, second searches, and findings to be made smaller.
+"""The tasks of a verification: searches, second searches, and findings to be made smaller.
 
 Each follows from what is to be searched and from what was found before, not from the number of processes, nor
 from time; each is carried out alone, wherever that is.
@@ -39,7 +39,7 @@ _TARGETED_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class VerifyPlan:
-    """What to verify, and how thoroughly."""
+    """The plan of a verification: its adapters and laws, and how thoroughly they are searched."""
 
     adapters: tuple[AdapterEntry, ...]  # in the order of the report
     laws: tuple[Law, ...]  # only what can test one of them, and only their rows; empty for all
@@ -54,7 +54,7 @@ class VerifyPlan:
 
     @property
     def unwanted(self) -> Unwanted:
-        """What is passed over: deviations of what is installed, and laws that were not asked for."""
+        """The violations to pass over: deviations of installed versions, and laws that were not asked for."""
         known = tuple(filter(is_of_version, self.deviations))
         return Unwanted(known, tuple(law.id for law in self.laws))
 

@@ -35,7 +35,7 @@ def play_shard(
     command: str,
     progress: Progress = unseen,
 ) -> tuple[ShardDocument, KeyboardInterrupt | None]:
-    """Carry out the first searches of a shard, and keep what they find; what ended it early comes with it.
+    """Carry out and keep the first searches of a shard; return its document and any interruption.
 
     Each adapter is tried as by `pymllm.search.runner.verify`, which says what is raised; besides
     `UsageError` where there are more shards than searches.

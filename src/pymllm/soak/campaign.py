@@ -56,7 +56,7 @@ Onlooker = Callable[[Totals], None]
 
 @dataclass(frozen=True, slots=True)
 class SoakPlan:
-    """What to play, and for how long."""
+    """The plan of a campaign: the runs to play, and for how long."""
 
     adapters: tuple[AdapterEntry, ...]
     # only these configurations; empty for the adapters' own and those grown from them
@@ -83,7 +83,7 @@ def soak(
     resumed: tuple[CampaignHeader, Iterable[RunRecord]] | None = None,
     show: Onlooker | None = None,
 ) -> SoakReport:
-    """Play a campaign; of a plan that goes on, only time, processes and what ends it are looked at.
+    """Play a campaign; if it is resumed, only the time, the processes and the end of the plan count.
 
     A shard that has begun in the folder goes on there, so that what starts it again need not know.
     `UsageError`: there is no such class as ``module:Class`` names, nothing to play, the source of an adapter

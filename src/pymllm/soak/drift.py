@@ -1,4 +1,4 @@
-"""Whether memory grows with the operations of a campaign, in memory that does not grow itself.
+"""The question whether memory grows with a campaign's operations, answered in memory that does not grow.
 
 That says a robust slope (`pymllm.instrument.slope`), shared by the processes: a run that was large, or a
 collection that came late, moves it little. Its spread is the interval that has the true slope with a
@@ -27,7 +27,7 @@ _FEWEST = 8  # samples after that, over all processes
 
 
 class DriftVerdict(enum.Enum):
-    """What the samples say."""
+    """The verdict of the samples of memory."""
 
     FLAT = "flat"
     """Even the upper end of the spread is below the bound."""

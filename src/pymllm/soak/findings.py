@@ -1,4 +1,4 @@
-"""What campaigns found, as fleets of fuzzers keep it: one entry for each law and small program.
+"""The findings of campaigns, as fleets of fuzzers keep findings: one entry for each law and small program.
 
 Many runs meet the same bug. Their programs are made small, as many of an adapter and law as somebody asks
 for, and two that differ in names only are one (`pymllm.soak.program_digest`). Runs whose programs
@@ -168,7 +168,7 @@ def _row_of(record: RunRecord, history: History | None, output: Path | None) -> 
 
 
 def _read(name: str | None, folders: Sequence[Path]) -> History | None:
-    """Read a program of a run where it is; a ledger may be anybody's, and so may what lies beside it."""
+    """Read the program of a run from the first folder with its file; trust no ledger or file beside it."""
     for folder in folders:
         path = folder / (name or "")
         if name is None or not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
@@ -203,7 +203,7 @@ def read_baseline(path: Path) -> tuple[FindingRow, ...]:
 
 
 def compare_findings(found: Iterable[FindingRow], known: Sequence[FindingRow]) -> tuple[FindingRow, ...]:
-    """Mark what is news, and say since when the rest is known; what did not show again is kept behind it.
+    """Mark new findings, date known ones, and keep known findings that did not show again at the end.
 
     A program is news where no known one of its law is equal. Where nobody made programs small, of what is
     found or of what is known, it is news that an adapter breaks a law.

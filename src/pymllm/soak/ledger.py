@@ -209,7 +209,7 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was played to its end, or to a failure; else its process died or hung."""
+        """Whether the run was played to its end or to a failure; otherwise its process died or hung."""
         return bool(self.digest)
 
     @property
@@ -276,7 +276,7 @@ LIMIT = 2**36
 
 
 class Ledger:
-    """The ledger that a campaign writes, and nobody else meanwhile; a last line that was not finished goes.
+    """The ledger of a campaign, locked against other writers; an unfinished last line is cut off.
 
     `UsageError`: another campaign writes it, or, where it ``is_new``, there is one in it that would be mixed
     up with it. `OSError`: it cannot be written.

@@ -1,4 +1,4 @@
-"""A ledger without what was measured, which is different each time, and a file beside it that has only that.
+"""A ledger without measurements, which differ each time, and a file of the measurements beside the ledger.
 
 So what was played is the same file wherever it was played, and nothing is lost.
 """
@@ -57,7 +57,7 @@ class Measured(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         return cls(record.number, record.seed, **{name: getattr(record, name) for name in _MEASURED})
 
     def is_of(self, record: RunRecord) -> bool:
-        """Tell whether this was measured of a run, whose line says nothing of it."""
+        """Tell whether the measurements are of a run whose line has no measurements."""
         return (self.number, self.seed) == (record.number, record.seed) and not record.memory.process
 
     def put_into(self, record: RunRecord) -> RunRecord:

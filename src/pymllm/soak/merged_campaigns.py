@@ -17,7 +17,7 @@ from pymllm.work.carrying import Progress, unseen
 
 
 def find_ledgers(folders: Sequence[Path]) -> list[Path]:
-    """Return the ledger of each campaign that began; one that is named itself stays what it is.
+    """Return the ledger of each campaign that began; a ledger that is named itself stays as it is.
 
     Where none began, the ledgers that there would be.
     """
@@ -28,7 +28,7 @@ def find_ledgers(folders: Sequence[Path]) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What is done with campaigns that are put together."""
+    """The plan of a merge of campaigns."""
 
     output: Path | None = None  # folder for one ledger of all runs, findings, and their small programs
     shrinks: int = 0  # so many failing runs of each adapter and law are made small

@@ -102,7 +102,7 @@ _Fields = tuple[bytes, bytes, bytes]
 
 
 def _encode(place: bytes, record: RunRecord) -> bytes:
-    """Make a line of a run; in their order the one that counts comes first of those that are the same run.
+    """Make a line of a run; in sorted order, the line that counts comes first of all lines of the run.
 
     That is one that ended, and was looked at more often, with its programs. JSON has no tab.
     """
@@ -179,7 +179,7 @@ class Missing:
 
 
 class Merged:
-    """What ledgers have in all: headers, runs, which of them are missing, and which did not do the same."""
+    """The contents of all ledgers: headers, runs, missing runs, and runs that did not do the same."""
 
     def __init__(self, budget: int = BUDGET) -> None:
         self.conflicts: list[Conflict] = []  # the first thousand, and the first of each adapter
@@ -236,7 +236,7 @@ class Merged:
         return place
 
     def finish(self) -> None:
-        """Look for what is missing and what contradicts itself, once all is read."""
+        """Find missing runs and contradictions between runs, once all ledgers are read."""
         numbers: dict[bytes, _Gaps] = {
             place: _Gaps(next(iter(it.values())).runs) for place, it in self._headers.items()
         }
@@ -288,7 +288,7 @@ class Merged:
             yield from _contradicting(first, lines)  # noqa: B031  # read once
 
     def write(self, folder: Path) -> None:
-        """Write a ledger of all campaigns, and what was measured beside it; `OSError` where that fails."""
+        """Write a ledger of all campaigns, and the measurements beside it; `OSError` where writing fails."""
         folder.mkdir(parents=True, exist_ok=True)
         write_text_pieces(folder / MEASURED_FILE, self._measured_lines())
         write_text_pieces(folder / FILE, self._played_lines())

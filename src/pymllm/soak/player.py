@@ -141,7 +141,7 @@ _COUNTS = (
 
 
 class _MallInfo(ctypes.Structure):
-    """What glibc (2.33 and later) says of its arenas, as its header has it."""
+    """The counts of the arenas of glibc (2.33 and later), in the layout of its header."""
 
     _fields_ = tuple((name, ctypes.c_size_t) for name in _COUNTS)
 
@@ -157,7 +157,7 @@ def _set_modules_aside() -> None:
 
 
 def look_at_memory(operations: int, *, is_first: bool = False) -> Memory:
-    """Let go of what nobody needs after so many operations of this process, then look at what is left.
+    """Release unused memory after so many operations of this process, then measure the memory that is left.
 
     The C library keeps what was freed for later, so that a process looks as large as the largest run it ever
     played; what can go is given back first (`malloc_trim`), where the library can do so. Python gives back an
@@ -196,7 +196,7 @@ _REPLAYS = 8  # one run in so many is played a second time (X3, X1, X4, X7)
 
 @dataclass(frozen=True, slots=True)
 class PlayedRun:
-    """What came of a run."""
+    """The result of a run."""
 
     record: RunRecord  # its line for the ledger
     history: History | None = None  # the program, where it failed
@@ -296,7 +296,7 @@ class _Run:
 
 
 def play_run(task: RunTask) -> PlayedRun:
-    """Play a run, and say what came of it, whatever that is.
+    """Play a run and return its result, however the run ends.
 
     Between two calls nothing of a run is kept. The collector of cyclic garbage only runs between runs: what a
     run writes down stays until its end, and looking through all of it again and again finds nothing. It is on

@@ -23,7 +23,7 @@ from pymllm.search.reduction import renumbered
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What is named; numbers below ``first`` name nothing: they are padding, none at all, or wrong."""
+    """A kind of object; numbers below ``first`` name nothing: they are padding, none at all, or wrong."""
 
     name: str
     first: int | None = 0

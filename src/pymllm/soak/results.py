@@ -63,7 +63,7 @@ class SoakReport:
 
     @property
     def deviations(self) -> tuple[DeviationRow, ...]:
-        """What became of what is known, over all campaigns."""
+        """A row for each known deviation, with its status over all campaigns."""
         known = {repr(it): it for header in self.headers for it in header.deviations}
         met = {it.name: (it.laws, it.known) for it in self.totals.adapters.values()}
         return tell_deviations(tuple(known.values()), met)

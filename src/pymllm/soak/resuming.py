@@ -72,7 +72,7 @@ def refuse_other_sources(folder: Path, header: CampaignHeader) -> None:
 
 
 def find_begun(folder: Path, header: CampaignHeader) -> tuple[CampaignHeader, Merged] | None:
-    """Read what there is already of a shard that is to be played; `UsageError` where it is something else."""
+    """Read the header and runs that a folder has of a shard; `UsageError` where it has another campaign."""
     if not has_lines(folder / FILE):
         return None
     there, runs = load_campaign(folder)

@@ -69,7 +69,7 @@ def grow(kind: str, config: Config, size: str) -> Config | None:
 
 
 def _is_allowed(kind: str, config: Config) -> bool:
-    """Tell whether what somebody declares may still be grown."""
+    """Tell whether a configuration is still legal once it is grown."""
     try:
         check_config(config, kind)
     except ProgramError:
@@ -111,7 +111,7 @@ class RunTask:
 
     @property
     def head(self) -> tuple[int, str, str, str, Config, str, str, int, int]:
-        """What the record of the run begins with."""
+        """The first fields of the record of the run."""
         it = self.place
         where = it.adapter, it.kind, it.config, it.machine, it.size
         return self.number, self.version, *where, self.seed, self.limit

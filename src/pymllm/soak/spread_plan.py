@@ -1,4 +1,4 @@
-"""What a campaign over many machines is, as a file beside what came of it: who goes on with it needs no more.
+"""The plan of a campaign over many machines, as a file beside its results: enough to resume the campaign.
 
 The file may be anybody's. It has the options of a campaign and no command line; adapters that only it names
 are not played (`pymllm.cli.options.adapter_of_file`).

@@ -196,7 +196,7 @@ def _makes_sense(machine: ActingMachine, needs: str | None) -> bool:
 
 
 def _choose(names: list[str], able: Set[str], roles: Roles, source: random.Random) -> list[str]:
-    """Switch some acts off; what is vital, and one that fills and can do so at once, stay on."""
+    """Switch some acts off; the vital acts, and one filling act that can be played at once, stay on."""
     chance = source.random() * _OFF_MOST
     kept = [name for name in names if source.random() >= chance * (_OFF_FILLING if name in roles.fill else 1)]
     filling = sorted(roles.fill & able) or sorted(able)

@@ -1,4 +1,4 @@
-"""The results of a campaign so far, whatever its length, in memory that does not grow with it."""
+"""The results of a campaign so far, in memory that does not grow with the length of the campaign."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FailureTotals:
 
 @dataclass(slots=True)
 class AdapterTotals:
-    """What is known of one adapter."""
+    """The totals of one adapter."""
 
     name: str  # name, kind: of the adapter
     kind: str
@@ -78,7 +78,7 @@ class AdapterTotals:
 
     @property
     def places(self) -> int:
-        """How many places there are; those that campaigns have in common count once."""
+        """The number of places; a place that several campaigns have counts once."""
         return len(self.planned)
 
     @property
@@ -98,7 +98,7 @@ class AdapterTotals:
 
     @property
     def shares(self) -> dict[str, float]:
-        """What took the processor's time, as parts of 1."""
+        """The shares of the processor's time by activity, as parts of 1."""
         return {name: self.cpu_by[name] / self.cpu if self.cpu else 0.0 for name in _SHARES}
 
     def add(self, record: RunRecord) -> None:
@@ -163,7 +163,7 @@ class AdapterTotals:
 
 
 def describe_end(record: RunRecord) -> str:
-    """Say in a few words what a run did, so that two that did something else differ."""
+    """Describe the end of a run in a few words that differ where two runs did different things."""
     failure = record.failure
     if failure is None:
         return f"digest {record.digest}"
@@ -184,7 +184,7 @@ class Totals:
             self.expect(header)
 
     def expect(self, header: CampaignHeader) -> None:
-        """Take note of where a campaign plays, and what it must reach there."""
+        """Note the places of a campaign, and the goals and laws of each place."""
         for place in header.places:
             known = self._of(place.adapter, place.kind)
             known.planned.add(_place(place.config, place.machine))

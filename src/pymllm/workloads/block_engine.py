@@ -174,7 +174,7 @@ class BlockMemory:
         return batch
 
     def commit(self, batch: ForwardBatch, next_tokens: list[int], left: Sequence[Snapshot]) -> None:
-        """Register what a step has computed, and cache what it has ``left`` where there is a slot."""
+        """Register a step's computed blocks, and cache the states it has ``left`` where slots can be had."""
         blocks = dict.fromkeys(snapshot.block for snapshot in left)
         before = self.context.cached_states()
         fresh = [block for block in blocks if not self._has_state(block)]
@@ -469,7 +469,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
             live.is_unread = True
 
     def _retract(self, live: BlockRequest) -> None:
-        """Throw a request back into the queue; what it has produced becomes a part of its prompt."""
+        """Put a request back into the queue; its output so far becomes a part of its prompt."""
         self.watch.notice(Event.RETRACTED, live)
         live.keep_produced()
         self._leave(live)

@@ -1,4 +1,4 @@
-"""What watches a block engine: contents and states as a cold run has them, trackers, and rest at the end."""
+"""The watch of a block engine: contents and states as a cold run has them, trackers, and rest at the end."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class BlockRecurrent:
     # -- what the context does to states -----------------------------------------------------------------
 
     def note_commit(self, left: Sequence[Snapshot]) -> int:
-        """Compare what a commit has cached with what the step has left (law C7); return how many it has."""
+        """Compare the states cached by a commit with the states that the step left (law C7); count them."""
         blocks = list(dict.fromkeys(snapshot.block for snapshot in left))
         for kind in self._kinds:
             kind.kept.update((block, kind.left[block]) for block in blocks)
@@ -197,7 +197,7 @@ class BlockWatch(Watch[BlockRequest]):
     # -- the forward pass --------------------------------------------------------------------------------
 
     def compute(self, batch: ForwardBatch, left: Sequence[Snapshot]) -> None:
-        """Compare what the requests of a step read, and write what they compute (laws E1, E2, E4)."""
+        """Compare the contents that a step's requests read, and write new contents (laws E1, E2, E4)."""
         if self.forward is None or self.recurrent is None or not batch.requests:
             return
         for step in batch.requests:
@@ -265,7 +265,7 @@ class BlockWatch(Watch[BlockRequest]):
         self._count_exits()
 
     def check_quiescent(self) -> None:
-        """Check that the pool owns everything but what is cached, now that no request lives (laws E3, E5)."""
+        """Check that every block is free or only cached, now that no request lives (laws E3, E5)."""
         kv = self._context.kv_block_allocator
         held = kv.block_ref_counts.nonzero().flatten().tolist()
         if held or self._context.requests:

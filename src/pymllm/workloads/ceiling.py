@@ -1,4 +1,4 @@
-"""How much could be hit: by a cache that never forgets, and by the best one of a given size.
+"""The ceiling of hits: by a cache that never forgets, and by the best cache of a given size.
 
 The first answer is exact and needs no cache: a trie over block ids, with the number of tokens seen at each.
 Outputs are unique in every workload here, so they never help a later prompt and are left out.
@@ -55,7 +55,7 @@ class HitCeiling:
         return hit
 
     def _remember(self, request: Request) -> int:
-        """Walk the prompt's blocks, adding what is new; return the tokens that were there before."""
+        """Walk the prompt's blocks and add new blocks; return the count of the first tokens seen before."""
         node = self._child(_ROOT, ("namespace", request.namespace))
         shared, sharing, left = 0, True, request.prompt_length
         for block in request.block_ids:

@@ -26,7 +26,7 @@ __all__ = ["AdmissionRule", "Engine", "EngineConfig", "EngineReport"]
 
 
 class AdmissionRule:
-    """Compares what a request needs with what there is."""
+    """The rule of admission: compares the slots that a request needs with the slots of the engine."""
 
     def __init__(self, config: EngineConfig, memory: EngineMemory) -> None:
         self._config = config
@@ -300,7 +300,7 @@ class Engine(EngineLoop[LiveRequest]):
     # -- retraction ------------------------------------------------------------------------------------
 
     def _retract(self) -> None:
-        """Throw one live request back into the queue; what it has produced becomes a part of its prompt."""
+        """Put one live request back into the queue; its output so far becomes a part of its prompt."""
         lives = self.lives()
         if len(lives) == 1:
             raise InvariantViolation(

@@ -1,4 +1,4 @@
-"""What an engine is made of: sizes, limits, and how closely it is watched."""
+"""The configuration of an engine: sizes, limits, and how closely it is watched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every simulated engine does: time goes on, requests arrive and end, and a run is reported."""
+"""The loop of every simulated engine: time goes on, requests arrive and end, and a run is reported."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Live = TypeVar("Live", bound=LiveSequence)
 
 
 class LoopMemory(Protocol):
-    """What a loop asks of an engine's memory."""
+    """The memory of an engine, with the calls that a loop makes."""
 
     @property
     def changes(self) -> int:
-        """Counts up whenever somebody who was refused might be admitted."""
+        """A counter that rises whenever a refused request might be admitted."""
 
     def use(self) -> MemoryUse:
         """Tell how much is in use now."""
@@ -37,7 +37,7 @@ class LoopMemory(Protocol):
 
 
 class EngineLoop(ABC, Generic[Live]):
-    """One engine and one run of it, but for what it is made of. Not thread-safe.
+    """One engine and one run of the engine, except for the engine's parts. Not thread-safe.
 
     ``queue`` has the waiting requests in order of arrival, retracted ones first.
     """
@@ -166,7 +166,7 @@ class EngineLoop(ABC, Generic[Live]):
     # -- the queue's head --------------------------------------------------------------------------------
 
     def _may_ask_again(self) -> bool:
-        """Tell whether somebody waits whom memory has not refused as it is now, or who is alone.
+        """Tell whether a request waits that memory as it is now has not refused, or that is alone.
 
         Where others left and gave nothing back, nothing will ever change: without asking then, an engine
         never ends.
@@ -227,4 +227,4 @@ class EngineLoop(ABC, Generic[Live]):
 
     @abstractmethod
     def _check_invariants(self) -> None:
-        """Check who owns what between two iterations."""
+        """Check the ownership of all memory between two iterations."""

@@ -1,4 +1,4 @@
-"""What a request does with memory: match and hold, grow, share what is computed, give everything back.
+"""The memory operations of a request: match and hold, grow, share computed pages, give everything back.
 
 Every range of a row belongs either to the cache, under the request's hold, or to the request (`LiveRequest`
 draws it). All transfers between the two are in this file; who may run is the scheduler's business.
@@ -110,7 +110,7 @@ Lengths = TypeVar("Lengths", int, np.ndarray)
 
 
 class EngineMemory:
-    """The requests' side of one engine's cache, slots and rows, from whose pools nobody else allocates."""
+    """The requests' side of one engine's cache, slots and rows; nothing else allocates from their pools."""
 
     def __init__(self, config: EngineConfig, pools: EnginePools, watch: EngineWatch) -> None:
         self.pools = pools
@@ -279,7 +279,7 @@ class EngineMemory:
         return result
 
     def _follow(self, live: LiveRequest, aligned: int, result: InsertResult) -> None:
-        """Let the row name what the cache now has, and give back what it did not take."""
+        """Let the row name the slots that the cache now has, and give back the slots that it did not take."""
         held = live.held_length
         if result.adopted == ((held, aligned),):
             self._move_hold(live, result.last_node, aligned)

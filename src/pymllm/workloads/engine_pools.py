@@ -30,7 +30,7 @@ from pymllm.workloads.engine_config import EngineConfig
 
 
 class SlotAllocator(Protocol):
-    """What an engine asks of a pool of slots, as documented of `TokenToKVPoolAllocator`."""
+    """A pool of slots with the calls that an engine makes, as documented of `TokenToKVPoolAllocator`."""
 
     @property
     def size(self) -> int:
@@ -66,7 +66,7 @@ class WindowAllocator(SlotAllocator, Protocol):
 
 
 class StatePool(Protocol):
-    """What an engine asks of a pool of states, as documented of `GDNPool`."""
+    """A pool of states with the calls that an engine makes, as documented of `GDNPool`."""
 
     @property
     def max_track_slots(self) -> int:

@@ -1,4 +1,4 @@
-"""What an engine counts during a run, and what the run came to, as plain data."""
+"""The counts of an engine during a run, and the report of the run, as plain data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCounts:
-    """What was done so far; `EngineReport` says what each field means."""
+    """The counts of an engine's memory so far; `EngineReport` explains each field."""
 
     evict_calls: int
     evicted_tokens: int

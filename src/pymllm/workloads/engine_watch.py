@@ -1,4 +1,4 @@
-"""What watches an engine: content check, audits, an onlooker, and a count of the tests of each law."""
+"""The watch of an engine: content check, audits, an onlooker, and a count of the tests of each law."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Watched = TypeVar("Watched", bound=LiveSequence)
 def check_ownership(
     config: EngineConfig, pools: EnginePools, lives: Sequence[LiveRequest], *, with_cache: bool
 ) -> None:
-    """Check that every slot has one owner, and that rows name what they may (laws E2, E3).
+    """Check that every slot has one owner, and that rows name only allowed slots (laws E2, E3).
 
     Without ``with_cache`` the cache's counters are believed and not its nodes: enough as long as it is as it
     was.
@@ -68,7 +68,7 @@ def _check_halves(config: EngineConfig, pools: EnginePools, slots: torch.Tensor,
 
 
 def check_windows(config: EngineConfig, pools: EnginePools, lives: Sequence[LiveRequest]) -> None:
-    """Check that the window before each request's last whole page is there (S1), so that it can be cached."""
+    """Check that the window before each request's last whole page is alive (S1), so that it can be cached."""
     window = config.sliding_window_size
     if pools.swa_allocator is None or window is None:
         return
@@ -224,7 +224,7 @@ Onlooker = Callable[[Event, LiveRequest], None]
 
 
 class Watch(ABC, Generic[Watched]):
-    """What watches any engine: it tells the onlooker of events, and counts the tests of each law.
+    """The watch of any engine: it tells the onlooker of events, and counts the tests of each law.
 
     ``tested`` counts how often each law was tested and held, by its id; a test that could not have failed is
     not counted.
@@ -349,7 +349,7 @@ class EngineWatch(Watch[LiveRequest]):
             self.tested["E2"] += 1
 
     def check_invariants(self, lives: Sequence[LiveRequest], operations: int) -> None:
-        """Check who owns what between two iterations (laws E2, E3, S1).
+        """Check the ownership of all memory between two iterations (laws E2, E3, S1).
 
         Nodes are looked at only if there were cache ``operations`` since the last check.
         """

@@ -1,4 +1,4 @@
-"""What exact models would write: KV as fingerprints of all tokens so far, states as whole numbers (law E1).
+"""The values of exact models: KV as fingerprints of all tokens so far, states as whole numbers (law E1).
 
 A fingerprint depends on the namespace, every token up to and including its own, the layer, and the part of
 the KV it stands for: a row that aliases, lags or belongs to somebody else reads wrong. A state element takes
@@ -196,7 +196,7 @@ EXACT_PRIMES: Mapping[torch.dtype, int] = MappingProxyType(
 
 
 class RecurrentStates:
-    """What a small exact model writes into one buffer of states; ``shape`` begins with layers (law E1)."""
+    """The states that a small exact model writes into one buffer; ``shape`` begins with layers (law E1)."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, salt: int) -> None:
         if dtype not in EXACT_PRIMES:

@@ -1,4 +1,4 @@
-"""What an engine knows about a request between its arrival and its end, and of those that decode together."""
+"""The state of a request between its arrival and its end, and of requests that decode together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pymllm.workloads.request import Request
 
 @dataclass(slots=True, eq=False)
 class LiveSequence(ABC):
-    """What every engine knows about a request. Lengths are in tokens, counted from the start of its sequence.
+    """The state of a request in any engine. Lengths are in tokens, counted from the start of its sequence.
 
     The last output token is produced, but its KV is never computed: nothing follows that would read it.
     So ``final_length`` is the prompt and all but one output token. ``length`` tokens have KV. The smaller its
@@ -43,7 +43,7 @@ class LiveSequence(ABC):
 
     @property
     def namespace(self) -> str | int | None:
-        """What its content depends on besides its tokens."""
+        """The namespace on which the contents of the request depend, besides its tokens."""
         return self.request.namespace
 
     @property

@@ -22,7 +22,7 @@ _Entry = TypeVar("_Entry")
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a prompt says: its blocks as in `Request`, the last may be partial, and its length in tokens."""
+    """The text of a prompt: its blocks as in `Request`, the last may be partial, and its length in tokens."""
 
     block_ids: tuple[int, ...]
     length: int
@@ -71,7 +71,7 @@ class PromptWriter:
 
 
 class Agenda(Generic[_Entry]):
-    """What happens when: taken out in order of time, then of entry; ``first`` happens at 0."""
+    """The events to come: taken out in order of time, then of entry; ``first`` happens at 0."""
 
     def __init__(self, first: _Entry) -> None:
         self._count = itertools.count()
