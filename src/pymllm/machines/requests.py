@@ -110,9 +110,9 @@ class RequestMachine(PoolMachine):
         Or as many as there would be if what the prompt shares could be evicted for it, or fewer than none.
         """
         tokens, most = self._prompt(pieces, tail, turn, 0), self._limit(limit)
-        met = self.model.meet(0, tokens, most)
-        left = self.model.room(met.blocks) - self.model.blocks_for(len(tokens)) + len(met.blocks)
-        shared = self.model.room() - self.model.room(met.blocks)
+        arrival = self.model.meet(0, tokens, most)
+        left = self.model.room(arrival.blocks) - self.model.blocks_for(len(tokens)) + len(arrival.blocks)
+        shared = self.model.room() - self.model.room(arrival.blocks)
         reserves = (left, left + 1, left - 1, left + shared, 0)
         self.ask(ops.AddRequest(tokens, most, -1 if slack == len(reserves) else max(0, reserves[slack])))
 
