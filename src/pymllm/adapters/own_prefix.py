@@ -1,4 +1,4 @@
-"""What the adapters of our prefix caches share: pools, keys, nodes by step, and faults."""
+"""The common part of the adapters of our prefix caches: pools, keys, nodes by step, and faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POOL_SIZES = ("available_size", "full_available_size", "swa_available_size")
 
 
 class LaterFault(Exception):
-    """What callbacks raise after the first that failed; nobody may see it (X2)."""
+    """The error of callbacks that fail after the first failed one; a caller must never see it (X2)."""
 
 
 def pool_configurations(
@@ -43,7 +43,7 @@ def pool_configurations(
 
 
 class CallersPool(BaseAdapter):
-    """What a caller does with the `pool` under a prefix cache, which writes down what the cache gives back.
+    """A caller's calls of the `pool` below a prefix cache; the pool records slots that the cache gives back.
 
     It reads ``pool``, ``slots``, ``swa_slots`` and ``check_ownership``, as `OwnPrefixCache` says.
     """
@@ -70,7 +70,7 @@ class CallersPool(BaseAdapter):
 
     @property
     def is_checked(self) -> bool:
-        """Whether the pool checks who owns what comes back, as it does unless the configuration says no."""
+        """Whether the pool checks the ownership of returned slots: yes unless the configuration says no."""
         return self.config.get("check_ownership") is not False
 
     @property
@@ -212,7 +212,7 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
     # -- keys in and out -------------------------------------------------------------------------------
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
-        """Match a key; what was passed in and what came out is overwritten at once (X5)."""
+        """Match a key, and overwrite the key passed in and the indices returned at once (X5)."""
         key = make_radix_key(operation.key)
         result = self.cache.match_prefix(key)
         clobber(key.token_ids)

@@ -217,7 +217,7 @@ class Requests(BaseAdapter):
     # -- steps ---------------------------------------------------------------------------------------------
 
     def do_run_step(self, step: int, operation: ops.RunStep) -> out.Result:
-        """Compute a step; what it fails with once it has begun is part of the answer."""
+        """Compute a step; an error after the step has begun becomes part of the answer."""
         self._runs, error = (), ""
         known, slots = self._hashes(), self._slots()
         try:

@@ -164,7 +164,7 @@ class TokenSlots(OwnPool):
             raise UnsupportedError(f"slots as {form}: {error}") from error
 
     def _plain(self, law: str, slots: torch.Tensor) -> tuple[int, ...]:
-        """Return slots that the allocator made as numbers, if they are what it promises to make."""
+        """Return the numbers of slots that the allocator made, or raise if their form breaks its promise."""
         if slots.dtype is not _INT32 or slots.dim() != 1 or slots.device != self.pool.device:
             raise InvariantViolation(
                 law,

@@ -157,9 +157,9 @@ def as_row_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 
 
 def as_pool(pool: Any, name: str = "token_to_kv_pool_allocator", method: str = "free") -> Any:
-    """Refuse a pool that cannot take back what it gave.
+    """Refuse a pool without the method that takes back its memory.
 
-    Returns the same. Laws: X1.
+    Returns the pool. Laws: X1.
     """
     if pool is not None and not callable(getattr(pool, method, None)):
         raise TypeError(f"{name} is {short_repr(pool)}, which has no method {method}: give a pool, or None")

@@ -256,7 +256,7 @@ class GDNPool(OneOwner):
         return slot
 
     def free_track_slot(self, slot: int) -> None:
-        """Give one track slot back; its content stays until somebody writes there.
+        """Give one track slot back; its content stays until the next write to the slot.
 
         Parameters
         ----------

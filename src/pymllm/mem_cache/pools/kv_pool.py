@@ -318,7 +318,7 @@ class KVPool(OneOwner):
         return layer
 
     def _as_rows(self, name: str, rows: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
-        """Check one of ``k`` and ``v`` and give it the shape of the rows that it is written to."""
+        """Check ``k`` or ``v``, and return its rows in the shape of the pool rows to be written."""
         if not isinstance(rows, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(rows).__name__}")
         if rows.dtype is not self.dtype:

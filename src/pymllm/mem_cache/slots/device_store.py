@@ -186,7 +186,7 @@ class DeviceSlotStore(SlotStore):
         self._free_sure += count
 
     def merge(self) -> None:
-        """Put what was freed since the last merge on a par with what was free before."""
+        """Put pages freed since the last merge on a par with pages that were free before."""
         if not self._released:
             return
         self._note_counts(wait=False)
@@ -502,7 +502,7 @@ class DeviceSlotStore(SlotStore):
         return (inside & held[pages * inside]).reshape(indices.shape)
 
     def _label(self, pages: torch.Tensor, label: int, before: int) -> None:
-        """Write down what became of pages, where somebody will ask, or leave it as it was before."""
+        """Label pages if ownership is checked; if that fails, restore the label ``before``."""
         if self.check_ownership:
             try:
                 self._state.index_fill_(0, pages, label)
@@ -559,7 +559,7 @@ class DeviceSlotStore(SlotStore):
             raise self.repeated_error(int(values[counts > 1][0]))
 
     def _refuse(self, slots: torch.Tensor, state: torch.Tensor, indices: torch.Tensor) -> NoReturn:
-        """Raise for the first slot that is outside the pool, or else the first that nobody holds."""
+        """Raise for the first slot outside the pool, or else for the first slot that is not held."""
         outside = (state == _RESERVED).nonzero()
         if outside.numel():
             raise self.outside_error(int(slots[outside[0]]), indices)

@@ -150,7 +150,7 @@ _LONG_RUN = 64
 
 
 class HostSlotStore(HostPages):
-    """A free list that costs what it hands out and takes back, whatever the size of the pool.
+    """A free list at the cost of the pages handed out and taken back, independent of the size of the pool.
 
     ``size``, ``page_size``, ``device``, ``need_sort``, ``check_ownership``: as in `SlotStore`; ``device`` is
     the CPU. ``_state`` holds, per page, either a label (held, pending, reserved) or the epoch in which the

@@ -1,4 +1,4 @@
-"""What a slot allocator needs from its free list, whoever keeps it.
+"""The interface that a slot allocator needs from its free list, in every implementation.
 
 A `SlotStore` knows which pages of a pool are free, pending in a free group, or handed out. It counts
 in pages (a page of size 1 is a slot); `TokenToKVPoolAllocator` and `SWATokenToKVPoolAllocator` put
@@ -179,7 +179,7 @@ class SlotStore(ABC):
         """Undo the `give` of ``pages``, the last one, since what belongs to it has failed (X2)."""
 
     def give_loosely(self, pages: Pages) -> None:
-        """Take back what `claim_loosely` returned, or what a table has for it."""
+        """Take back pages that `claim_loosely` returned, or the pages that a table has for them."""
         self.give(pages)
 
     def take_again_loosely(self, pages: Pages) -> None:
@@ -188,7 +188,7 @@ class SlotStore(ABC):
 
     @abstractmethod
     def merge(self) -> None:
-        """Put what was freed since the last merge on a par with what was free before (law A4)."""
+        """Put pages freed since the last merge on a par with pages that were free before (law A4)."""
 
     def begin_group(self) -> None:
         """Let what is given back from now on stay pending until `end_group`."""
