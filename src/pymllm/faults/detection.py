@@ -159,7 +159,7 @@ class SweepSearcher(Searcher):
 
 
 def make_searchers(fault: Fault, seed: int) -> list[Searcher]:
-    """Make those that are to look for a fault, and that can: without an engine to drive, no life cycles."""
+    """Make the searchers that can look for a fault: without an engine to drive, none of life cycles."""
     places = [
         (name, dict(config), entry)
         for name in fault.adapters
@@ -220,7 +220,7 @@ class HuntTask:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """What was done from a seed from which nothing was caught."""
+    """The record of a seed from which nothing was caught."""
 
     message: str  # why, how much was played, and the first error that was no violation
     operations: int  # played by all searchers
@@ -228,7 +228,7 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class FaultResult:
-    """What became of one fault."""
+    """The result of the search for one fault."""
 
     fault: Fault  # as given
     detections: tuple[Detection, ...]  # one for each seed from which it was caught
@@ -254,7 +254,7 @@ class FaultResult:
 
     @property
     def searchers(self) -> tuple[str, ...]:
-        """Who caught it."""
+        """The searchers that caught the fault."""
         return tuple(dict.fromkeys(it.searcher for it in self.detections))
 
     @property

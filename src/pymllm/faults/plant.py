@@ -41,7 +41,7 @@ class Edit:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Whose source says what it comes to."""
+        """The modules with the source code that determines the effect of the change."""
         return (self.target.partition(":")[0],)
 
 
@@ -97,7 +97,7 @@ class Replace:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Whose source says what it comes to."""
+        """The modules with the source code that determines the effect of the change."""
         own = self.target.partition(":")[0]
         return (own, self.by.module) if isinstance(self.by, _Named) else (own,)
 

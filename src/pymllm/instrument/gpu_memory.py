@@ -1,4 +1,4 @@
-"""How much GPU memory a test used, by NVML and torch's allocator; whether that was too much; as a text."""
+"""The GPU memory of a test, by NVML and torch's allocator; the verdict on a limit; the text of both."""
 
 from __future__ import annotations
 

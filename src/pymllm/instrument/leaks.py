@@ -49,7 +49,7 @@ class Layer(enum.Enum):
 
 
 class Outcome(enum.Enum):
-    """What the checkpoints say of a layer."""
+    """The verdict of the checkpoints on a layer: no leak, a leak, or unknown."""
 
     NO_LEAK = "no leak"
     LEAK = "leak"
@@ -70,7 +70,7 @@ BOUNDS: Mapping[Layer, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was read while nothing ran, after ``at`` epochs."""
+    """The readings taken while nothing ran, after ``at`` epochs."""
 
     at: float
     slots: Reading
@@ -86,7 +86,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class LayerVerdict:
-    """What the checkpoints say of one layer: growth per epoch, no leak up to ``bound``, or why unknown."""
+    """The verdict of checkpoints on one layer: growth per epoch, no leak up to ``bound``, or why unknown."""
 
     layer: Layer
     outcome: Outcome
@@ -114,7 +114,7 @@ class LayerVerdict:
 
 @dataclass(frozen=True, slots=True)
 class LeakVerdict:
-    """What the checkpoints say of all layers, from the inside out."""
+    """The verdict of the checkpoints on all layers, from the inside out."""
 
     layers: tuple[LayerVerdict, ...]
     checkpoints: int

@@ -34,7 +34,7 @@ _NOT_ENDED = "read when the run ends"
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What a run has where there is a device to watch."""
+    """The library, the device and the gauges of a run that has a device to watch."""
 
     library: NvmlLibrary
     device: NvmlDevice
@@ -76,7 +76,7 @@ class NvmlRun:
     # -- start and end ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Find the device, read what is read at the start, and start sampling; what is missing is unknown."""
+        """Find the device, take the first readings, and start sampling; missing readings are unknown."""
         began = time.perf_counter_ns()
         library = NvmlLibrary()
         try:
@@ -135,7 +135,7 @@ class NvmlRun:
         self._ends_ns += time.perf_counter_ns() - self._ended_ns
 
     def _end(self, watched: Watched, is_quiet: bool) -> None:
-        """Read what is read at the end, but nothing slow while somebody is being timed."""
+        """Take the last readings, but no slow reading while other work is being timed."""
         if is_quiet:
             self._process_end = process_memory(watched.library, watched.device).mine
         else:

@@ -20,7 +20,7 @@ class AllocatorSource(Protocol):
 
     @property
     def identity(self) -> Hashable:
-        """What two sources have in common that speak of the same allocator."""
+        """The identity that all sources of the same allocator share."""
 
     def is_in_use(self) -> bool:
         """Whether this process uses CUDA; initialises nothing."""
@@ -38,7 +38,7 @@ class AllocatorSource(Protocol):
         """Let the peaks begin anew from what is in use."""
 
     def settle(self) -> None:
-        """Wait for the device, so that what was freed counts as free, and let cuBLAS give its memory back."""
+        """Wait for the device, so that freed memory counts as free, and let cuBLAS give its memory back."""
 
     def release_cache(self) -> None:
         """Give the driver back what the allocator keeps for later."""
@@ -50,7 +50,7 @@ class AllocatorSource(Protocol):
         """Return the bytes of pinned host memory that tensors of this process hold."""
 
     def is_recording(self) -> bool:
-        """Whether somebody records allocations already."""
+        """Tell whether allocations are recorded already."""
 
     def record_stacks(self, on: bool) -> None:
         """Keep the stacks of what is allocated from now on, or stop."""
@@ -244,7 +244,7 @@ def read_private_pools(source: AllocatorSource) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Counters:
-    """What the allocator counts at one time, or why it cannot be asked."""
+    """The allocator's counts at one time, or why the allocator cannot be asked."""
 
     stats: Mapping[str, int]
     backend: str | None

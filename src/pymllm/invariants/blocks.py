@@ -262,7 +262,7 @@ def _check_stamps(context: DynamicInferenceContext) -> None:
 
 
 def _check_request(context: DynamicInferenceContext, live: LiveRequest) -> None:
-    """Check that a request has room for what it computes, and that what it shares is a registered path."""
+    """Check that a request has room for its tokens, and that its shared blocks are a registered path."""
     room = len(live.blocks) * context.block_size_tokens
     needed = live.computed + live.chunk
     _check(needed <= room, "C1", f"row {live.row} has room for {room} tokens and needs {needed}")

@@ -1,4 +1,4 @@
-"""Which block has a slot for its recurrent state, and whose slot goes when there are too few."""
+"""The slots for the recurrent states of blocks, and the choice of the slots to go if there are too few."""
 
 from __future__ import annotations
 

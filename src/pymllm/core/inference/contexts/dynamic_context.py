@@ -83,7 +83,7 @@ class DynamicInferenceContext(RequestContext):
     """
 
     def __repr__(self) -> str:
-        """Name what is there and what is left."""
+        """Show the number of requests, the maximum, and both allocators."""
         return (
             f"DynamicInferenceContext(requests={len(self._rows)} of {self.max_requests}, "
             f"{self.kv_block_allocator!r}, {self.mamba_slot_allocator!r})"
@@ -266,7 +266,7 @@ class DynamicInferenceContext(RequestContext):
         undo.callback(self._shorten, full)
 
     def _shorten(self, full: list[LiveRequest]) -> None:
-        """Take back what `_extend_decoding` gave, before anybody else has a block."""
+        """Take back the blocks that `_extend_decoding` gave, before any later allocation."""
         for live in full:
             self._rows.shorten(live)
         self.kv_block_allocator._untake(len(full))

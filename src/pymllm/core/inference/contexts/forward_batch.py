@@ -1,4 +1,4 @@
-"""What a step computes, for the forward pass to read."""
+"""The work of a step, for the forward pass to read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pymllm.core.inference.contexts.live_request import LiveRequest
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestStep:
-    """What one request computes in a step."""
+    """The work of one request in a step."""
 
     req: Any  # The request
     row: int  # Its row of the context

@@ -58,7 +58,7 @@ class BlockObserver:
 
 
 class _Release(NamedTuple):
-    """What a release does, found out before anything is changed."""
+    """The effects of a release, computed before anything is changed."""
 
     given: NDArray[np.int64]
     """Distinct blocks."""
@@ -232,7 +232,7 @@ class KVBlockAllocator(OneOwner):
         return taken
 
     def _take(self, count: int, clock: int, blocks: NDArray[np.int32]) -> None:
-        """Write blocks that there are into ``blocks``, each with one reference, evicting what is missing."""
+        """Write free blocks into ``blocks``, each with one reference; evict blocks where too few are free."""
         if count > self.pool_avail:
             self._evict_lru_blocks(count - self.pool_avail)
         index = self._free[self.pool_avail - count : self.pool_avail]
@@ -424,7 +424,7 @@ class KVBlockAllocator(OneOwner):
         return _Release(given, left, idle[is_registered].tolist(), idle[~is_registered].tolist())
 
     def _give_back(self, release: _Release) -> None:
-        """Do what was planned; nothing here wants memory that grows, so that nothing is done by half."""
+        """Carry out a planned release, which asks for no growing memory and thus never stops halfway."""
         given, left, registered, gone = release
         self._ref_counts[given] = left
         for block in registered:
@@ -450,7 +450,7 @@ class KVBlockAllocator(OneOwner):
         return [self._free.item(place) for place in range(end + count - 1, end - 1, -1)]
 
     def _untake(self, count: int) -> None:
-        """Free again what the last allocation handed out, of which nobody has heard.
+        """Free again the blocks of the last allocation, which no caller has seen.
 
         Their stamps are those of no time, as the clock may be set back, too.
         """

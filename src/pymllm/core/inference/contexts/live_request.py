@@ -1,4 +1,4 @@
-"""What a context knows of a request that it has taken up, and the rows in which requests stand."""
+"""A context's knowledge of each request that it has admitted, and the rows in which requests stand."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def read_prompt(req: Any) -> NDArray[np.uint32]:
 
 
 def refuse_batch(prompt_tokens: Any) -> None:
-    """Refuse several prompts, or one in brackets of its own, before it is taken for one of other tokens.
+    """Refuse a batch of prompts, even of a single prompt, before it is taken for a prompt of other tokens.
 
     Cost: O(1). Laws: K1, X1.
     """
@@ -114,7 +114,7 @@ def check_next_tokens(tokens: Sequence[int | None], is_used: Sequence[bool]) -> 
 
 @dataclass(slots=True)
 class MambaMetadata:
-    """What recurrent layers need to know of a step."""
+    """The numbers of a step that recurrent layers need."""
 
     # ``[max_requests]`` int32 on the host: the row of each request in the live states, -1 for none
     request_to_mamba_state_idx: torch.Tensor

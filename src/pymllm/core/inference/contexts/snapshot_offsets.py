@@ -66,7 +66,7 @@ def snapshot_positions(
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """What one request's chunk leaves for the cache."""
+    """The states that one request's chunk leaves for the cache."""
 
     offsets: tuple[int, ...]  # Where states are extracted, relative to the first token computed; ascending
     depths: tuple[int, ...]  # The same from the start of the prompt
