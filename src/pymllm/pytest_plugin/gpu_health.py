@@ -1,4 +1,4 @@
-"""Whether the GPUs of this process stay healthy, from test to test: errors, lost devices, lowered clocks."""
+"""The health of the GPUs of this process, from test to test: errors, lost devices, lowered clocks."""
 
 from __future__ import annotations
 

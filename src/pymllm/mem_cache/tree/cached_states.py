@@ -1,4 +1,4 @@
-"""What states add to a radix tree: which nodes have one, which of them may go, and in which order.
+"""The states of a radix tree: which nodes have a state, which states may go, and in which order.
 
 A state belongs to the last token of its node and to no other. It has a lock of its own, the holds at exactly
 its node, while the KV below it is locked by every hold at or beneath (M4).
@@ -59,7 +59,7 @@ class CachedStates:
         self.clear(())
 
     def clear(self, nodes: Sequence[MambaTreeNode]) -> None:
-        """Take every state from its node, whatever is held; ``nodes`` are all that the tree had."""
+        """Take every state from its node, held or not; ``nodes`` are all the nodes that the tree had."""
         for node in nodes:
             node._track_slot = node._track_index = None
             node.mamba_lock_ref = 0

@@ -52,7 +52,7 @@ class LeafPlan(Generic[NodeT]):
             self.take(leaf)
 
     def take_parts(self, wanted: int) -> None:
-        """Choose what is wanted of that which nodes can lose and stay; here, nothing."""
+        """Choose up to ``wanted`` parts that nodes can lose and stay in the tree; here, none."""
 
     def take(self, leaf: NodeT) -> None:
         """Choose a leaf that waits, and then every ancestor that has to follow it."""

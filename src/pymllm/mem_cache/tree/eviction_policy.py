@@ -29,7 +29,7 @@ __all__ = [
 
 
 class RankedNode(Protocol):
-    """What a policy may look at.
+    """The attributes of a node that a policy may read.
 
     Attributes
     ----------

@@ -435,7 +435,7 @@ class RadixTree(Generic[NodeT]):
 
 
 class RankedTree(RadixTree[Any]):
-    """A tree whose nodes know when they came and how much they matter, for policies that ask for that.
+    """A tree of nodes with a creation time and a priority, for policies that rank nodes by them.
 
     Its nodes are `RankedTreeNode` or `RankedMambaTreeNode`: where recency alone decides, nodes neither have
     nor fill these fields.

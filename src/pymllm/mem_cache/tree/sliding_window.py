@@ -1,4 +1,4 @@
-"""What a sliding window adds to a radix tree: alive and dead nodes, window locks, and their sizes.
+"""The sliding window of a radix tree: alive and dead nodes, window locks, and their sizes.
 
 A node is alive while its tokens have KV of the sliding-window layers, and a tombstone once that half was
 freed. Only a prefix that ends in a whole window of alive tokens can be continued from (S1).
