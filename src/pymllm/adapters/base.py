@@ -158,7 +158,7 @@ class BaseAdapter:
 
 
 def _words_of(error: Exception) -> str:
-    """Return what an implementation's error says, cut; nothing where that cannot be said."""
+    """Return the text of an implementation's error, cut; nothing if the error has no readable text."""
     try:
         return cut(str(error), _LONGEST)
     except Exception:  # a stranger's class may do anything there
@@ -173,7 +173,7 @@ def place_of(adapter: object, method: str) -> str:
 
 
 def _read_sizes(adapter: BaseAdapter, sizes: object) -> dict[str, int]:
-    """Return what `sizes` returned with plain integers, not those of NumPy; `AdapterError` if it is no dict.
+    """Return the dict of `sizes` with plain integers, not those of NumPy; `AdapterError` if it is no dict.
 
     A size that is no integer stays for the smoke test.
     """

@@ -139,7 +139,7 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
 
     @abstractmethod
     def make_cache(self, on_node_evict: Callable[[int], None]) -> Any:
-        """Build what is examined over `pool`."""
+        """Build the cache to be examined, over `pool`."""
 
     def node_length(self, node: Any, key: ops.Key) -> int | None:
         """Return the length of the path that ends with a node, where nodes have paths."""
@@ -150,7 +150,7 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
         return None
 
     def states_of(self, operation: ops.Insert) -> dict[str, torch.Tensor]:
-        """Return what an insert is given beside KV, by name."""
+        """Return the arguments of an insert beside KV, by name."""
         return {}
 
     # -- watching --------------------------------------------------------------------------------------
@@ -187,11 +187,11 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
         return ""
 
     def sizes(self) -> dict[str, int]:
-        """Return the cache's sizes, and what the pool has left."""
+        """Return the sizes of the cache, and the room left in the pool."""
         return {name: ask() for name, ask in self._asked}
 
     def size_calls(self) -> list[tuple[str, Callable[[], int]]]:
-        """Return the name of each size and what tells it."""
+        """Return the name of each size and the call that reads it."""
         inner = None if self.pool is None else self.pool.inner
         of_pool = [name for name in _POOL_SIZES if hasattr(inner, name)]
         return [
@@ -224,7 +224,7 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
         return out.Matched(slots, result.prefix_len, length, dtype, self.state_of(node), branching)
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        """Insert a key; what was passed in is overwritten at once (X5)."""
+        """Insert a key, and overwrite the arguments at once (X5)."""
         key, value = make_radix_key(operation.key), self._value_of(operation)
         states = self.states_of(operation)
         more = {"priority": operation.priority} if operation.priority else {}

@@ -107,7 +107,7 @@ class Requests(BaseAdapter):
         self._observe()
 
     def make_context(self) -> DynamicInferenceContext:
-        """Build what is adapted."""
+        """Build the adapted context."""
         digits = self.config.get("hash_digits")
         states: dict[str, Any] = {
             "mamba_slots": self.number("mamba_slots"),

@@ -91,7 +91,7 @@ class TokenSlots(OwnPool):
         return self.number(key) * self.number("page_size")
 
     def settings(self) -> dict[str, Any]:
-        """Return what both constructors take besides sizes."""
+        """Return the arguments that both constructors take besides sizes."""
         return {
             "device": self.device,
             "page_size": self.number("page_size"),
@@ -197,7 +197,7 @@ class SWASlots(TokenSlots):
         return super().claim() | {"swa"}
 
     def sizes(self) -> dict[str, int]:
-        """Return what is available of each pool, and of both."""
+        """Return the available sizes of each pool, and of both."""
         return {
             "available_size": self.pool.available_size(),
             "full_available_size": self.pool.full_available_size(),

@@ -220,7 +220,7 @@ class SlotAdapter(SlotCalls):
     KIND: ClassVar[str] = "slots"
 
     def clear(self) -> None:
-        """Take everything back, whoever has it."""
+        """Take everything back, held or not."""
         raise UnsupportedError("clear")
 
     def do_clear(self, step: int, operation: ops.Clear) -> out.Result:
@@ -282,7 +282,7 @@ class PrefixAdapter(SlotCalls):
         raise UnsupportedError("insert")
 
     def evict(self, tokens: int) -> int:
-        """Evict this many tokens without a hold, and return how many went; 0 or less asks for none."""
+        """Evict ``tokens`` tokens without a hold, and return how many went; 0 or less asks for none."""
         raise UnsupportedError("evict")
 
     def lock(self, node: Any) -> Any:

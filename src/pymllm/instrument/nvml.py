@@ -90,7 +90,7 @@ class NvmlRun:
             self._thread.start()
 
     def _watch(self, library: NvmlLibrary) -> Watched:
-        """Open NVML, and read what is read at the start; NVML stays closed where there is no device."""
+        """Open NVML, and take the first readings; NVML stays closed where there is no device."""
         library.open(None)
         try:
             device = find_device(library, self._name)
@@ -116,7 +116,7 @@ class NvmlRun:
         return True
 
     def stop(self) -> None:
-        """Stop sampling, take a last sample, and read what is read at the end, but not for ever."""
+        """Stop sampling, take a last sample and the last readings, but do not wait for ever."""
         with self._condition:
             self._is_stopping = True
             self._condition.notify_all()
@@ -229,7 +229,7 @@ class NvmlRun:
     # -- what was seen ---------------------------------------------------------------------------------
 
     def record(self) -> NvmlRecord:
-        """Return what was seen so far."""
+        """Return the record of the run so far."""
         if self.is_forked():
             return self._nothing(_FORKED)
         with self._condition:
@@ -381,7 +381,7 @@ class NvmlTracker:
         return self.summary().curve
 
     def summary(self) -> NvmlRecord:
-        """Return what was seen, so far or in the last run."""
+        """Return the record of this run so far, or of the last run."""
         return self._started().record()
 
     def _started(self) -> NvmlRun:

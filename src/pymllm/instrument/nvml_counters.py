@@ -273,7 +273,7 @@ class HealthWatch:
             self._events = None
 
     def take(self) -> Health:
-        """Look at everything, return what was seen since the last time, and begin anew; lost is told once."""
+        """Look at everything, return the health since the last call, and begin anew; a loss is told once."""
         was_lost = self._lost is not None
         self._look_at_clocks()
         self._look_at_events()
@@ -285,7 +285,7 @@ class HealthWatch:
         return replace(found, lost=None) if was_lost else found
 
     def seen(self) -> Health:
-        """Return what was seen so far; errors of memory are known only after `close`."""
+        """Return the health so far; errors of memory are known only after `close`."""
         corrected, uncorrected, rows = self._since_start
         return Health(
             slowdowns=tuple(name for bit, name, _ in _SLOWDOWNS if self._bits & bit),
@@ -297,7 +297,7 @@ class HealthWatch:
         )
 
     def unwatched(self) -> tuple[str, ...]:
-        """Return what could not be watched, each with its reason."""
+        """Return the counters that could not be watched, each with its reason."""
         reasons = [("clocks", self._clocks_reason), ("XID errors", self._xid_reason)]
         names = ("corrected memory errors", "uncorrected memory errors", "remapped rows")
         reasons += [(name, it.reason) for name, it in zip(names, self._since_start, strict=True)]

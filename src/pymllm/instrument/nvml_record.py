@@ -159,7 +159,7 @@ class CurveRecorder:
         self._taken += 1
 
     def curve(self) -> MemoryCurve:
-        """Return what is kept."""
+        """Return the samples that are kept."""
         return MemoryCurve(tuple(self._times), tuple(self._used))
 
 

@@ -94,7 +94,7 @@ def check_locks(nodes: Sequence[NodeT]) -> None:
 
 
 def check_sizes(cache: object, recounts: dict[str, tuple[str, int]]) -> None:
-    """Compare what a cache's size methods say with recounts, given as name: (law, recount)."""
+    """Compare the size methods of a cache with recounts, given as name: (law, recount)."""
     for name, (law, expected) in recounts.items():
         found = getattr(cache, name)()
         if found != expected:

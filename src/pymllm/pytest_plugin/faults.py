@@ -108,7 +108,7 @@ def pytest_enter_pdb() -> None:
 
 
 def say(config: pytest.Config, line: str) -> None:
-    """Write a line to the terminal captured or not, also from a worker, where the reporter is mute."""
+    """Write a line past any capture to the terminal, also from a worker, where the reporter is mute."""
     if is_worker(config):
         worker = os.environ.get("PYTEST_XDIST_WORKER", "")
         os.write(_terminal(config), f"\n{worker}: {line}\n".encode())

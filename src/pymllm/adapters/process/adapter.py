@@ -133,7 +133,7 @@ class ProcessAdapter(BaseAdapter):
         return Asked(step, plain, self._clock)
 
     def _keep(self, step: int, outcome: Outcome) -> Outcome:
-        """Remember what later steps may name."""
+        """Remember the results that later steps may name."""
         result = outcome.result
         if isinstance(result, Unsupported):
             self._unsupported.add(step)

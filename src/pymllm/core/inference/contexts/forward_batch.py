@@ -56,7 +56,7 @@ def plan_step(
     offsets: tuple[int, ...] = (),
     first_output: int = 0,
 ) -> RequestStep:
-    """Say what a request computes in the next step, and where its KV goes.
+    """Plan the tokens that a request computes in the next step, and the slots of their KV.
 
     Cost: O(what is computed). Laws: E2, E5.
     """

@@ -175,7 +175,7 @@ class KVBlockAllocator(OneOwner):
         self.reset()
 
     def __repr__(self) -> str:
-        """Name the pool's size and what is free and cached of it."""
+        """Show the pool's size, and the counts of free and of cached blocks."""
         return (
             f"KVBlockAllocator(pool_size={self.pool_size}, "
             f"policy={self.prefix_caching_eviction_policy.value!r}, pool_avail={self.pool_avail}, "
@@ -378,7 +378,7 @@ class KVBlockAllocator(OneOwner):
         self._stamp(blocks, clock, self._lowered(blocks, clock))
 
     def reset(self) -> None:
-        """Make every block free, as in a new allocator, whoever holds it; the observer is not called.
+        """Make every block free, held or not, as in a new allocator; the observer is not called.
 
         Raises
         ------
@@ -409,7 +409,7 @@ class KVBlockAllocator(OneOwner):
         return free
 
     def _plan_release(self, blocks: BlockIds) -> _Release:
-        """Find out what a release does, or refuse it; nothing has changed either way."""
+        """Compute the effects of a release, or refuse it; nothing has changed either way."""
         given, times = np.unique(self._as_occupied("release", blocks), return_counts=True)
         short = self._ref_counts[given] < times
         if short.any():
@@ -436,13 +436,13 @@ class KVBlockAllocator(OneOwner):
         self._drop(gone)
 
     def _let_go(self, blocks: list[int]) -> None:
-        """Take back what `retain_memory_blocks` gave to registered blocks; undoing must not want memory."""
+        """Undo `retain_memory_blocks` for registered blocks; undoing must not want memory."""
         for block in blocks:
             self._ref_counts[block] -= 1
             self._forest.deactivate(block)
 
     def _last_taken(self, count: int) -> list[int]:
-        """Return what the last allocation handed out: it still lies above the end of the stack.
+        """Return the blocks of the last allocation: they still lie above the end of the stack.
 
         Read one by one, since a copy of a tensor might not be had, and who then would free the blocks?
         """

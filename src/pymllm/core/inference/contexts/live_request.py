@@ -56,7 +56,7 @@ class LiveRequest:
         return self.computed >= self.prompt.size
 
     def tokens(self, start: int, stop: int) -> NDArray[np.uint32]:
-        """Return some tokens of the prompt and of what was generated."""
+        """Return a range of the prompt and the generated tokens."""
         prompt = self.prompt.size
         if stop <= prompt:
             return self.prompt[start:stop]
@@ -64,7 +64,7 @@ class LiveRequest:
         return np.concatenate((self.prompt[start:prompt], generated))
 
     def plan_chunk(self, max_tokens: int | None) -> int:
-        """Return the length of a chunk that computes at most ``max_tokens``, what is skipped added."""
+        """Return the length of a chunk that computes at most ``max_tokens``, plus the skipped tokens."""
         left = self.prompt.size - self.computed - self.skip
         return self.skip + (left if max_tokens is None else min(max_tokens, left))
 
@@ -102,7 +102,7 @@ def refuse_batch(prompt_tokens: Any) -> None:
 
 
 def check_next_tokens(tokens: Sequence[int | None], is_used: Sequence[bool]) -> list[int]:
-    """Check what the forward pass chose, one token for each request of a step."""
+    """Check the tokens that the forward pass chose, one for each request of a step."""
     if len(tokens) != len(is_used):
         raise ValueError(f"{len(tokens)} next tokens for {len(is_used)} requests; give one for each")
     chosen = [as_int("next token", t) if used else 0 for t, used in zip(tokens, is_used, strict=True)]  # type: ignore[arg-type]
