@@ -149,7 +149,7 @@ def check_order(law: str, what: str, order: VictimOrder[NodeT], members: Sequenc
 
 
 def _check_ranks(what: str, order: RankedOrder[NodeT], members: Sequence[NodeT]) -> None:
-    """Rank every member again; who is not to be ranked anew has its rank in the heap (R11)."""
+    """Rank every member again; a member that has not changed has its rank in the heap (R11)."""
     heap = {id(ranked) for ranked in order._heap}
     for node in members:
         ranked = order._ranked.get(node)

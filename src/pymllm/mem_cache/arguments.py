@@ -176,7 +176,7 @@ def as_page_size(page_size: SupportsIndex, pool: Any) -> int:
 
 
 def as_callback(callback: Any, name: str = "on_node_evict") -> Any:
-    """Refuse what cannot be called; ``None`` is no callback (law X1)."""
+    """Refuse an object that cannot be called; ``None`` is no callback (law X1)."""
     if callback is not None and not callable(callback):
         raise TypeError(f"{name} is {short_repr(callback)}: give a function of a node id, or None")
     return callback

@@ -26,7 +26,7 @@ _stderr: pytest.StashKey[int] = pytest.StashKey()
 
 @contextmanager
 def own_faults(item: pytest.Item) -> Iterator[None]:
-    """Wait for the GPUs after a part of a test, and fail the test with what failed on them."""
+    """Wait for the GPUs after a part of a test, and fail the test with the faults found on them."""
     __tracebackhide__ = True
     try:
         yield

@@ -124,7 +124,7 @@ def _read_shard(text: str) -> tuple[int, int]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, object, object]:
-    """Add the switches whose names a project may have for itself already; then they stay the project's.
+    """Add the switches unless the project has a switch of that name; then it stays the project's.
 
     An option with a value is added before: pytest must know it in time to tell its value from a path.
     """

@@ -338,7 +338,7 @@ class KVPool(OneOwner):
         return rows.resolve_conj().resolve_neg() if rows.is_conj() or rows.is_neg() else rows
 
     def _is_own(self, rows: torch.Tensor, layer: int) -> bool:
-        """Tell whether rows lie in the layer's own buffers, whatever tensor they are seen through."""
+        """Tell whether rows lie in the layer's own buffers, seen through any tensor."""
         first, end = _span_of(rows)
         k_first, k_end, v_first, v_end = self._spans[layer]
         return (first < k_end and k_first < end) or (first < v_end and v_first < end)

@@ -24,7 +24,7 @@ class StateVictims(InnerVictims[MambaTreeNode]):
     """
 
     def clear(self) -> None:
-        """Start empty; who waited is the caller's to cut loose."""
+        """Start empty; the caller must cut loose the nodes that waited."""
         bare_leaves: VictimOrder[MambaTreeNode] = make_order(self.policy)
         super().clear()
         self.bare_leaves = bare_leaves
@@ -129,7 +129,7 @@ class CachedStates:
         node.mamba_lock_ref += 1
 
     def release(self, node: MambaTreeNode) -> None:
-        """Take back what one hold at ``node`` protects; the tree is to forget the hold next."""
+        """Take back the protection of one hold at ``node``; the tree is to forget the hold next."""
         if node._track_slot is None:
             return
         node.mamba_lock_ref -= 1
@@ -176,7 +176,7 @@ class StatePlan(LeafPlan[MambaTreeNode]):
                 self.take(node)
 
     def call_off(self) -> None:
-        """Put what was not committed back where it waited."""
+        """Put nodes that were not committed back where they waited."""
         super().call_off()
         for node in self._going.values():
             self._cached.victims.place(node)

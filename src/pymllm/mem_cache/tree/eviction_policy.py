@@ -75,7 +75,7 @@ class EvictionPolicy(Protocol):
     """
 
     def rank(self, node: RankedNode) -> Any:
-        """Return what evictions go by: the leaf with the smallest rank goes first.
+        """Return the rank that evictions go by: the leaf with the smallest rank goes first.
 
         Parameters
         ----------

@@ -303,7 +303,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
             collect_error(errors, self.pool.free, slots)
 
     def _return_what_is_left(self, owned: Sequence[NodeT]) -> None:
-        """Give back what an interrupted call has left in the tree, as far as the pools take it."""
+        """Give back slots that an interrupted call has left in the tree, as far as the pools take them."""
         if self.pool is not None:
             return_what_is_left(self.pool, self._tree, owned)
 
@@ -318,7 +318,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
 
 
 def collect_error(errors: list[Exception], call: Callable[[Any], Any], argument: Any) -> None:
-    """Make a call and keep what it raises, but for a shortage of memory."""
+    """Make a call and keep its error, but for a shortage of memory."""
     try:
         call(argument)
     except SHORTAGES:

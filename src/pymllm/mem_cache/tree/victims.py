@@ -336,7 +336,7 @@ class RankedOrder(VictimOrder[NodeT]):
         return heap[0] if heap else None
 
     def _rank(self) -> None:
-        """Rank what has changed."""
+        """Rank the members that have changed."""
         if self._is_lost:
             self._changed = dict.fromkeys(self)
             self._ranked, self._heap, self._is_lost = {}, [], False
@@ -390,7 +390,7 @@ class Victims(Generic[VictimT]):
         self.clear()
 
     def clear(self) -> None:
-        """Start empty; who waited is the caller's to cut loose."""
+        """Start empty; the caller must cut loose the nodes that waited."""
         self.leaves: VictimOrder[VictimT] = make_order(self.policy)
 
     def become(self, fresh: Victims[VictimT]) -> None:
@@ -440,7 +440,7 @@ class InnerVictims(Victims[VictimT]):
     """
 
     def clear(self) -> None:
-        """Start empty; who waited is the caller's to cut loose."""
+        """Start empty; the caller must cut loose the nodes that waited."""
         inner: VictimOrder[VictimT] = VictimOrder()
         super().clear()
         self.inner = inner

@@ -224,7 +224,7 @@ class MambaSlotAllocator(SlotStates):
         return [() if each is None else each.offsets for each in left]
 
     def commit_intermediate_states(self) -> None:
-        """Put what the step's prefill requests leave into the cache: collect, allocate, copy, name.
+        """Put the states of the step's prefill requests into the cache: collect, allocate, copy, name.
 
         Raises
         ------
