@@ -1,1 +1,1 @@
-"""Who is examined: implementations behind one small protocol, ours like anybody else's."""
+"""The implementations under examination, behind one small protocol: ours and other people's alike."""

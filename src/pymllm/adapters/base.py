@@ -1,4 +1,4 @@
-"""What an adapter is: it carries out operations on an implementation, and tells what happened.
+"""The base of adapters: an adapter carries out operations on an implementation and reports the outcome.
 
 A class of its own per implementation derives from `BaseAdapter` and has one method per operation it
 understands, named like the operation (``do_match``, ``do_free_swa``), which takes the operation and
@@ -35,7 +35,7 @@ _LONGEST = 1000  # characters of an error's words
 
 
 class Adapter(Protocol):
-    """One implementation, built and ready, what it claims, and what it cannot do in some form (X9)."""
+    """One built implementation, its claims, and the operations that it lacks in some form (X9)."""
 
     name: str
     kind: str
@@ -158,7 +158,7 @@ class BaseAdapter:
 
 
 def _words_of(error: Exception) -> str:
-    """Return what an implementation's error says, cut; nothing where that cannot be said."""
+    """Return the text of an implementation's error, cut; nothing if the error has no readable text."""
     try:
         return cut(str(error), _LONGEST)
     except Exception:  # a stranger's class may do anything there
@@ -173,7 +173,7 @@ def place_of(adapter: object, method: str) -> str:
 
 
 def _read_sizes(adapter: BaseAdapter, sizes: object) -> dict[str, int]:
-    """Return what `sizes` returned with plain integers, not those of NumPy; `AdapterError` if it is no dict.
+    """Return the dict of `sizes` with plain integers, not those of NumPy; `AdapterError` if it is no dict.
 
     A size that is no integer stays for the smoke test.
     """
@@ -195,7 +195,7 @@ def _plain_size(size: Any) -> Any:
 
 
 def _read_claims(name: str, claimed: object) -> frozenset[str]:
-    """Return what `claim` returned as a set; `AdapterError` names what is no capability."""
+    """Return the answer of `claim` as a set; raise `AdapterError` for a word that is no capability."""
     if isinstance(claimed, str) or not isinstance(claimed, Collection):
         raise AdapterError(
             name, f"claim() returned {shown(claimed)}; it must return a set, such as {{'pool'}}"

@@ -49,7 +49,7 @@ class AdapterEntry:
     needs_torch: bool = False  # whether it needs pymllm[torch]
 
     def find_missing(self) -> str | None:
-        """Say which package, checkout or program is missing, and what brings it; ``None`` where none is."""
+        """Name the missing package, checkout or program, and how to get it; ``None`` if none is missing."""
         if self.checkout is not None and not os.environ.get(self.checkout.variable):
             return f"{self.name} needs a checkout: {self.checkout.how_to_get()}"
         if self.tool and shutil.which(self.tool) is None:

@@ -49,7 +49,7 @@ class ExactState:
 
 
 class ExactForward:
-    """What a model writes and reads, with KV of its own beside the context's states.
+    """The reads and writes of a model, with KV of its own beside the context's states.
 
     The context's conv states are exact below `CONV_PRIME`, its SSM states below `SSM_PRIME`, if it has any.
     `kv` has shape ``(num_blocks, block_size)``, int64, the dummy block last; `fails_at` says at which request

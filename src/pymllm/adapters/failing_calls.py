@@ -13,7 +13,7 @@ from pymllm.history.outcomes import Effect
 
 
 class InjectedFault(Exception):
-    """Raised where a `Fault` says so; who raises it has done nothing."""
+    """The error that a `Fault` orders; the call that raises this error has done nothing."""
 
 
 class Recorder:

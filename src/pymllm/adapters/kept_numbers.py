@@ -30,7 +30,7 @@ class KeptNumbers:
         self._is_lending = self._has_lent = False
 
     def answered(self, what: str, container: Any, numbers: tuple[int, ...]) -> None:
-        """Keep what was answered, and the numbers that were read of it."""
+        """Keep a container that was returned, and the numbers read from it."""
         if _can_change(container, numbers):
             self._answers.append((f"numbers that {what} returned", container, numbers))
 
@@ -52,7 +52,7 @@ class KeptNumbers:
             self._lent.append((f"numbers that were passed to {what}", container, numbers))
 
     def look(self) -> tuple[str, ...]:
-        """Compare answers with what they were, and return the laws that this tested.
+        """Compare kept containers with their earlier numbers, and return the laws that were tested.
 
         `InvariantViolation`: an answer has changed, or something that was lent (X5).
         """
@@ -77,7 +77,7 @@ def _can_change(container: Any, numbers: tuple[int, ...]) -> bool:
 
 
 def _read(container: Any) -> object:
-    """Return the numbers of a container as a tuple, or what it has become where there are none."""
+    """Return the numbers of a container as a tuple, or the error if they cannot be read."""
     try:
         return tuple(container.tolist() if hasattr(container, "tolist") else container)
     except Exception as error:  # such as a tensor whose memory is gone

@@ -169,7 +169,7 @@ class Blocks(OwnPool):
         return out.Done()
 
     def _observe(self, blocks: list[int], hashes: set[int]) -> None:
-        """Tell of it, pass it on to the slots, and then do what the fault says."""
+        """Record the call of the observer, pass the call on to the slots, and then carry out the fault."""
         sizes = {"pool_avail": self.pool.pool_avail, "evictable_blocks": self.pool.evictable_blocks}
         self._calls += 1
         struck = self._fault.call if self._fault is not None and self._fault.nth == self._calls else ""
@@ -304,7 +304,7 @@ class Blocks(OwnPool):
         return out.Done()
 
     def do_drop_states(self, step: int, operation: ops.DropStates) -> out.Done:
-        """Drop states in one of the ways that there are."""
+        """Drop the states of blocks in the way that the operation names."""
         slots, blocks = self._slotted(), self.numbers(operation.blocks)
         if operation.how == "one by one":
             for block in blocks:

@@ -131,7 +131,7 @@ class OwnTree(OwnPrefixCache):
 
     @property
     def options(self) -> dict[str, str]:
-        """What a cache is built with beside sizes and pools; a variation may know no policies."""
+        """The options of a cache beside its sizes and pools; a variation may know no policies."""
         return {} if self.policy == "lru" else {"eviction_policy": self.policy}
 
     @property
@@ -222,7 +222,7 @@ class OwnTree(OwnPrefixCache):
     # -- looking inside --------------------------------------------------------------------------------
 
     def view(self, node: Any, parent: int | None) -> NodeView:
-        """Tell what a node looks like, whose parent has this id."""
+        """Return the view of a node, given the id of its parent."""
         return view_node(node, parent)
 
     def do_inspect(self, step: int, operation: ops.Inspect) -> Result:
@@ -338,7 +338,7 @@ class Mamba(OwnTree):
         return self.CACHE(self.number("page_size"), self.pool, self.states, on_node_evict, **self.options)
 
     def size_calls(self) -> list[tuple[str, Callable[[], int]]]:
-        """Return what tells the sizes of both kinds of memory, and what both pools have left."""
+        """Return the calls that read the sizes of both kinds of memory and the room left in both pools."""
         return [
             *super().size_calls(),
             *((name, getattr(self.cache, name)) for name in _STATE_SIZES),

@@ -17,7 +17,7 @@ Place = tuple[int | None, int]
 
 
 class DictIndex:
-    """Who has which blocks: for each worker the place of each hash, and the hash at each place.
+    """An index of the blocks of workers: for each worker the place of each hash, and the hash at each place.
 
     Nothing is derived from anything else, so what stands below a removed block stays, and is found again when
     the block is back.

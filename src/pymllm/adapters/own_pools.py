@@ -25,7 +25,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def as_elements(numbers: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Return elements of a dtype whose bits are these numbers.
+    """Return elements of a dtype with these numbers as bits.
 
     So -1 is a NaN in any floating point type, and 1 and 0 are different numbers of which a careless kernel
     makes the same: what is compared is what was stored, bit for bit (P5).
@@ -55,7 +55,7 @@ class OwnPool(BaseAdapter, ABC):
 
     @abstractmethod
     def make_pool(self) -> object:
-        """Build what is adapted."""
+        """Build the adapted object."""
 
     def dtype(self) -> torch.dtype:
         """Return the configuration's ``dtype``; `ValueError` if torch has none of this name."""
@@ -290,7 +290,7 @@ def write_state(pool: GDNPool, row: int, operation: ops.WriteState) -> None:
 
 
 def make_ramp(like: torch.Tensor, first: int, ramp: int) -> torch.Tensor:
-    """Return a state of the same form whose bits are numbers that grow by ``ramp``."""
+    """Return a state of the same form with numbers that grow by ``ramp`` as bits."""
     numbers = [first + at * ramp for at in range(like.numel())]
     return as_elements(numbers, like.dtype).view_as(like).to(like.device)
 

@@ -1,4 +1,4 @@
-"""What the adapters of our prefix caches share: pools, keys, nodes by step, and faults."""
+"""The common part of the adapters of our prefix caches: pools, keys, nodes by step, and faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POOL_SIZES = ("available_size", "full_available_size", "swa_available_size")
 
 
 class LaterFault(Exception):
-    """What callbacks raise after the first that failed; nobody may see it (X2)."""
+    """The error of callbacks that fail after the first failed one; a caller must never see it (X2)."""
 
 
 def pool_configurations(
@@ -43,7 +43,7 @@ def pool_configurations(
 
 
 class CallersPool(BaseAdapter):
-    """What a caller does with the `pool` under a prefix cache, which writes down what the cache gives back.
+    """A caller's calls of the `pool` below a prefix cache; the pool records slots that the cache gives back.
 
     It reads ``pool``, ``slots``, ``swa_slots`` and ``check_ownership``, as `OwnPrefixCache` says.
     """
@@ -70,7 +70,7 @@ class CallersPool(BaseAdapter):
 
     @property
     def is_checked(self) -> bool:
-        """Whether the pool checks who owns what comes back, as it does unless the configuration says no."""
+        """Whether the pool checks the ownership of returned slots: yes unless the configuration says no."""
         return self.config.get("check_ownership") is not False
 
     @property
@@ -139,7 +139,7 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
 
     @abstractmethod
     def make_cache(self, on_node_evict: Callable[[int], None]) -> Any:
-        """Build what is examined over `pool`."""
+        """Build the cache to be examined, over `pool`."""
 
     def node_length(self, node: Any, key: ops.Key) -> int | None:
         """Return the length of the path that ends with a node, where nodes have paths."""
@@ -150,7 +150,7 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
         return None
 
     def states_of(self, operation: ops.Insert) -> dict[str, torch.Tensor]:
-        """Return what an insert is given beside KV, by name."""
+        """Return the arguments of an insert beside KV, by name."""
         return {}
 
     # -- watching --------------------------------------------------------------------------------------
@@ -187,11 +187,11 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
         return ""
 
     def sizes(self) -> dict[str, int]:
-        """Return the cache's sizes, and what the pool has left."""
+        """Return the sizes of the cache, and the room left in the pool."""
         return {name: ask() for name, ask in self._asked}
 
     def size_calls(self) -> list[tuple[str, Callable[[], int]]]:
-        """Return the name of each size and what tells it."""
+        """Return the name of each size and the call that reads it."""
         inner = None if self.pool is None else self.pool.inner
         of_pool = [name for name in _POOL_SIZES if hasattr(inner, name)]
         return [
@@ -212,7 +212,7 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
     # -- keys in and out -------------------------------------------------------------------------------
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
-        """Match a key; what was passed in and what came out is overwritten at once (X5)."""
+        """Match a key, and overwrite the key passed in and the indices returned at once (X5)."""
         key = make_radix_key(operation.key)
         result = self.cache.match_prefix(key)
         clobber(key.token_ids)
@@ -224,7 +224,7 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
         return out.Matched(slots, result.prefix_len, length, dtype, self.state_of(node), branching)
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        """Insert a key; what was passed in is overwritten at once (X5)."""
+        """Insert a key, and overwrite the arguments at once (X5)."""
         key, value = make_radix_key(operation.key), self._value_of(operation)
         states = self.states_of(operation)
         more = {"priority": operation.priority} if operation.priority else {}

@@ -107,7 +107,7 @@ class Requests(BaseAdapter):
         self._observe()
 
     def make_context(self) -> DynamicInferenceContext:
-        """Build what is adapted."""
+        """Build the adapted context."""
         digits = self.config.get("hash_digits")
         states: dict[str, Any] = {
             "mamba_slots": self.number("mamba_slots"),
@@ -217,7 +217,7 @@ class Requests(BaseAdapter):
     # -- steps ---------------------------------------------------------------------------------------------
 
     def do_run_step(self, step: int, operation: ops.RunStep) -> out.Result:
-        """Compute a step; what it fails with once it has begun is part of the answer."""
+        """Compute a step; an error after the step has begun becomes part of the answer."""
         self._runs, error = (), ""
         known, slots = self._hashes(), self._slots()
         try:

@@ -91,7 +91,7 @@ class TokenSlots(OwnPool):
         return self.number(key) * self.number("page_size")
 
     def settings(self) -> dict[str, Any]:
-        """Return what both constructors take besides sizes."""
+        """Return the arguments that both constructors take besides sizes."""
         return {
             "device": self.device,
             "page_size": self.number("page_size"),
@@ -164,7 +164,7 @@ class TokenSlots(OwnPool):
             raise UnsupportedError(f"slots as {form}: {error}") from error
 
     def _plain(self, law: str, slots: torch.Tensor) -> tuple[int, ...]:
-        """Return slots that the allocator made as numbers, if they are what it promises to make."""
+        """Return the numbers of slots that the allocator made, or raise if their form breaks its promise."""
         if slots.dtype is not _INT32 or slots.dim() != 1 or slots.device != self.pool.device:
             raise InvariantViolation(
                 law,
@@ -197,7 +197,7 @@ class SWASlots(TokenSlots):
         return super().claim() | {"swa"}
 
     def sizes(self) -> dict[str, int]:
-        """Return what is available of each pool, and of both."""
+        """Return the available sizes of each pool, and of both."""
         return {
             "available_size": self.pool.available_size(),
             "full_available_size": self.pool.full_available_size(),

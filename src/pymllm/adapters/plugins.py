@@ -21,7 +21,7 @@ _OURS = "pymllm."
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """What plug-ins bring: their adapters, other people's first, and a line for each that cannot be had."""
+    """The adapters of plug-ins, other people's first, and a line for each plug-in or adapter left out."""
 
     entries: tuple[AdapterEntry, ...]
     problems: tuple[str, ...]

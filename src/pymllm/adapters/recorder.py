@@ -1,4 +1,4 @@
-"""Wrappers around an adapter have its interface and stack; the recorder writes down what it does."""
+"""Wrappers around an adapter have its interface and stack; the recorder writes down its operations."""
 
 from __future__ import annotations
 

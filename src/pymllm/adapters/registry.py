@@ -182,7 +182,7 @@ def _shown(config: object) -> str:
 def _find_misfit(
     error: Exception, config: Mapping[str, object], entry: AdapterEntry, adapter_class: AdapterClass
 ) -> str | None:
-    """Say what a configuration lacks, and has too much, where a class looked for what is not in it."""
+    """Describe a missing key that a class looked for in a configuration, and the surplus keys there."""
     own = [dict(one) for one in adapter_class.CONFIGURATIONS]
     lacking = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(lacking, str) or lacking in config:

@@ -144,7 +144,7 @@ class CallRecorder:
 
 
 class SlotCalls(BaseAdapter):
-    """What a cache over slots and an allocator of slots have in common: the pool in its caller's hands."""
+    """The common part of a cache over slots and an allocator of slots: the pool in its caller's hands."""
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
@@ -155,7 +155,7 @@ class SlotCalls(BaseAdapter):
 
     @property
     def can_tell(self) -> bool:
-        """Whether anything tells of what a cache gives back: `CallRecorder.watch`, or the adapter itself."""
+        """Whether slots that a cache gives back are told, by `CallRecorder.watch` or by the adapter."""
         return self.calls.is_watching or self.times_told > 0
 
     @property
@@ -210,7 +210,7 @@ class SlotCalls(BaseAdapter):
         return out.Done()
 
     def audit(self) -> Sequence[str]:
-        """Look again at what the class returned lately, and at what it was passed (X5)."""
+        """Look again at the numbers that the class returned lately, and at those passed to it (X5)."""
         return self._kept_numbers.look()
 
 
@@ -220,7 +220,7 @@ class SlotAdapter(SlotCalls):
     KIND: ClassVar[str] = "slots"
 
     def clear(self) -> None:
-        """Take everything back, whoever has it."""
+        """Take everything back, held or not."""
         raise UnsupportedError("clear")
 
     def do_clear(self, step: int, operation: ops.Clear) -> out.Result:
@@ -282,7 +282,7 @@ class PrefixAdapter(SlotCalls):
         raise UnsupportedError("insert")
 
     def evict(self, tokens: int) -> int:
-        """Give up so many tokens that nobody holds, and return how many went; 0 or less asks for none."""
+        """Evict ``tokens`` tokens without a hold, and return how many went; 0 or less asks for none."""
         raise UnsupportedError("evict")
 
     def lock(self, node: Any) -> Any:
@@ -300,7 +300,7 @@ class PrefixAdapter(SlotCalls):
         raise UnsupportedError("unlock")
 
     def reset(self) -> None:
-        """Empty the cache, whatever is held, and give back what it had; callers keep what they have."""
+        """Empty the cache, held or not, and give its slots back; callers keep their own slots."""
         raise UnsupportedError("reset")
 
     def gave_back(self, slots: Any) -> int:
@@ -458,7 +458,7 @@ class BlockAdapter(BaseAdapter):
         raise UnsupportedError("set_clock")
 
     def reset(self) -> None:
-        """Make everything new, whatever is referenced, the clock included; nobody is told."""
+        """Reset all blocks, referenced or not, and the clock; no callback is called."""
         raise UnsupportedError("reset")
 
     def books(self) -> BlockBooks:

@@ -85,7 +85,7 @@ def _make(name: str) -> type[Faulty]:
 
 
 def __getattr__(name: str) -> type[Faulty]:
-    """Make the class of a faulty adapter when somebody asks for it, since that loads what it adapts."""
+    """Make the class of a faulty adapter on demand, since making it loads the adapted class."""
     if name not in _FAULTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _make(name)

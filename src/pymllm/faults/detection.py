@@ -90,7 +90,7 @@ class Searcher(ABC):
 
     @abstractmethod
     def _play(self) -> Caught | None:
-        """Play the next program; what it has caught."""
+        """Play the next program, and return its catch."""
 
     def _places(self) -> Iterator[tuple[int, type[ActingMachine], int]]:
         """Yield the number of each turn, and the machines in turn, with a seed that no other program has.
@@ -159,7 +159,7 @@ class SweepSearcher(Searcher):
 
 
 def make_searchers(fault: Fault, seed: int) -> list[Searcher]:
-    """Make those that are to look for a fault, and that can: without an engine to drive, no life cycles."""
+    """Make the searchers that can look for a fault; those of life cycles need an engine to drive."""
     places = [
         (name, dict(config), entry)
         for name in fault.adapters
@@ -220,7 +220,7 @@ class HuntTask:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """What was done from a seed from which nothing was caught."""
+    """The record of a seed from which nothing was caught."""
 
     message: str  # why, how much was played, and the first error that was no violation
     operations: int  # played by all searchers
@@ -228,7 +228,7 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class FaultResult:
-    """What became of one fault."""
+    """The result of the search for one fault."""
 
     fault: Fault  # as given
     detections: tuple[Detection, ...]  # one for each seed from which it was caught
@@ -254,7 +254,7 @@ class FaultResult:
 
     @property
     def searchers(self) -> tuple[str, ...]:
-        """Who caught it."""
+        """The searchers that caught the fault."""
         return tuple(dict.fromkeys(it.searcher for it in self.detections))
 
     @property
@@ -273,7 +273,7 @@ class FaultResult:
         return min((it.program for it in self.detections if it.program is not None), default=None)
 
     def row(self) -> FaultRow:
-        """Return what a document says of it."""
+        """Return the row of a document on the fault."""
         fault, bug, is_seen = self.fault, bug_of(self.fault), bool(self.detections)
         return FaultRow(
             fault.id,
@@ -325,7 +325,7 @@ def hunt(task: HuntTask) -> FaultResult:
 
 
 def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caught] | Miss:
-    """Look for a fault from one seed; what was seen, or why nothing was."""
+    """Look for a fault from one seed, and return the detection, or why there was none."""
     start = time.monotonic()
     searchers = make_searchers(fault, seed)
     try:
@@ -353,7 +353,7 @@ def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caug
 
 
 def _miss(why: str, searchers: Sequence[Searcher]) -> Miss:
-    """Say why nothing was caught; an error of what was played is told first, since it may be the reason."""
+    """Say why nothing was caught; errors of the played programs are told first, as they may be the reason."""
     errors = [
         f"; {it.name} met {it.crash}"
         + (f", and {it.crashes - 1:,} more errors" if it.crashes > 1 else "")

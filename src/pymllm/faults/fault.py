@@ -1,4 +1,4 @@
-"""What a fault is: one way to be wrong, how to make it, and the laws that may catch it; and known bugs."""
+"""A fault: one way to be wrong, the change that makes it, and the laws that may catch it; and known bugs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Fault:
         return self.id.partition("-")[0]
 
     def may_be_caught_by(self, law: str) -> bool:
-        """Tell whether a law is one of those that may catch it."""
+        """Tell whether a law may catch the fault."""
         return self.laws == ANY or law in self.laws
 
     def shows_in(self, configurations: Sequence[Config]) -> tuple[Config, ...]:

@@ -72,7 +72,7 @@ _WORK: Work[HuntTask, FaultResult] = Work(
 
 @dataclass(frozen=True, slots=True)
 class FaultsReport:
-    """What became of all of them."""
+    """The results of the search for all faults."""
 
     plan: HuntPlan  # how they were looked for
     jobs: int  # in how many processes

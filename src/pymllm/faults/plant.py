@@ -41,7 +41,7 @@ class Edit:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Whose source says what it comes to."""
+        """The modules with the source code that determines the effect of the change."""
         return (self.target.partition(":")[0],)
 
 
@@ -97,7 +97,7 @@ class Replace:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Whose source says what it comes to."""
+        """The modules with the source code that determines the effect of the change."""
         own = self.target.partition(":")[0]
         return (own, self.by.module) if isinstance(self.by, _Named) else (own,)
 
@@ -127,7 +127,7 @@ def planted(edits: Sequence[Change]) -> Iterator[None]:
 
 
 def prepare(edits: Sequence[Change]) -> tuple[Put, ...]:
-    """Find out what has to be set where, and set nothing yet; raises as `planted`."""
+    """Return the values to set, each with its place, and set nothing yet; raises as `planted`."""
     targets = dict.fromkeys(edit.target for edit in edits)
     return tuple(
         put for target in targets for put in _prepare(target, [it for it in edits if it.target == target])
@@ -136,7 +136,7 @@ def prepare(edits: Sequence[Change]) -> tuple[Put, ...]:
 
 @contextlib.contextmanager
 def in_place(puts: Sequence[Put]) -> Iterator[None]:
-    """Run the code of the block with what `prepare` has found set."""
+    """Run the code of the block with the values of `prepare` set."""
     before = [
         (owner, name, vars(owner)[name] if name in vars(owner) else getattr(owner, name, _NOTHING))
         for owner, name, _ in puts
@@ -275,7 +275,7 @@ def _find(target: str) -> FunctionType:
 
 
 def _own(target: str) -> tuple[Any, str]:
-    """Return whose attribute a target is, and the attribute's name."""
+    """Return the object that has a target as its attribute, and the attribute's name."""
     module, _, path = target.partition(":")
     try:
         found: Any = importlib.import_module(module)

@@ -137,7 +137,7 @@ def bug_of(fault: Fault) -> Bug | None:
 
 
 def load_cabinet(place: str) -> tuple[Fault, ...]:
-    """Return somebody's faults by ``"module:TABLE"``; `UsageError` says what of the table cannot be used."""
+    """Return the faults of a table ``"module:TABLE"``; raise `UsageError` for a table that cannot be used."""
     module_name, _, name = place.partition(":")
     if not module_name or not name:
         raise UsageError(f"{place!r} names no table of faults; give module:TABLE")

@@ -1,4 +1,4 @@
-"""What a document is: a record that ``--json`` prints and a store keeps; and the one of ``doctor``."""
+"""Documents: the records that ``--json`` prints and a store keeps, and the document of ``doctor``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Row(Struct, frozen=True, kw_only=False):
 
 
 class Document(Struct, frozen=True, kw_only=True, tag_field="schema"):
-    """What a command prints with ``--json``."""
+    """A record that a command prints with ``--json``."""
 
     version: Literal[1] = 1
 

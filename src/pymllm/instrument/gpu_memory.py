@@ -1,4 +1,4 @@
-"""How much GPU memory a test used, by NVML and torch's allocator; whether that was too much; as a text."""
+"""The GPU memory of a test, by NVML and torch's allocator; the verdict on a limit; the text of both."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class _Watch:
         self._nvml.__enter__()
 
     def leave(self) -> None:
-        """Stop watching, and read what is read at the end."""
+        """Stop watching, and take the last readings."""
         self._nvml.__exit__()
         self._torch.__exit__()
         self._after = self._use()
@@ -211,7 +211,7 @@ class _Watch:
         return self._nvml.curve
 
     def summary(self) -> GpuMemoryRecord:
-        """Return what was seen so far."""
+        """Return the record of the run so far."""
         others = [it.others for it in (self._before, self._after)]
         unknown = next((it for it in others if not it.is_known), None)
         return GpuMemoryRecord(
@@ -265,11 +265,11 @@ class GpuMemory:
         return self._watches[0].curve if len(self._watches) == 1 else self.summary().nvml.curve
 
     def summary(self) -> GpuMemoryRecord:
-        """Return what was seen so far of the device of which the test took most, else of the current one."""
+        """Return the record so far of the device of which the test took most, else of the current device."""
         return max(self.touched(), key=lambda it: it.added)
 
     def touched(self) -> list[GpuMemoryRecord]:
-        """Return what was seen of each device that the test touched; if of none, of the current one."""
+        """Return the record of each device that the test touched; if none, of the current device."""
         records = [watch.summary() for watch in self._watches]
         return [it for it in records if it.is_touched] or records[:1]
 

@@ -1,4 +1,4 @@
-"""Whether each GPU does what a first program asks of it: the look of ``pymllm doctor --smoke``.
+"""The look of ``pymllm doctor --smoke``: whether each GPU carries out a first program.
 
 It is done by a process of its own, since a driver that hangs would take whoever waits for it along.
 """
@@ -94,7 +94,7 @@ def said(error: Exception) -> str:
 
 
 def smoke_trouble(facts: SmokeFacts) -> Iterator[str]:
-    """Yield what went wrong; that there is nothing to try is wrong, too, where somebody asks for it."""
+    """Yield the failures of a smoke test; a requested test with nothing to try has failed, too."""
     if facts.reason is not None and not facts.reason.startswith(("it hung", "it died")):
         yield f"smoke: {facts.reason}"
     for step in facts.steps:

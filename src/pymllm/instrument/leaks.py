@@ -49,7 +49,7 @@ class Layer(enum.Enum):
 
 
 class Outcome(enum.Enum):
-    """What the checkpoints say of a layer."""
+    """The verdict of the checkpoints on a layer: no leak, a leak, or unknown."""
 
     NO_LEAK = "no leak"
     LEAK = "leak"
@@ -70,7 +70,7 @@ BOUNDS: Mapping[Layer, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was read while nothing ran, after ``at`` epochs."""
+    """The readings taken while nothing ran, after ``at`` epochs."""
 
     at: float
     slots: Reading
@@ -86,7 +86,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class LayerVerdict:
-    """What the checkpoints say of one layer: growth per epoch, no leak up to ``bound``, or why unknown."""
+    """The verdict of checkpoints on one layer: growth per epoch, no leak up to ``bound``, or why unknown."""
 
     layer: Layer
     outcome: Outcome
@@ -114,7 +114,7 @@ class LayerVerdict:
 
 @dataclass(frozen=True, slots=True)
 class LeakVerdict:
-    """What the checkpoints say of all layers, from the inside out."""
+    """The verdict of the checkpoints on all layers, from the inside out."""
 
     layers: tuple[LayerVerdict, ...]
     checkpoints: int
@@ -135,7 +135,7 @@ class LeakVerdict:
 def judge_leaks(
     checkpoints: Sequence[Checkpoint], bounds: Mapping[Layer, float] = BOUNDS, confidence: float = CONFIDENCE
 ) -> LeakVerdict:
-    """Judge each layer by what the checkpoints have read, in order; the first quarter is the warming up.
+    """Judge each layer by the checkpoints in order; the first quarter of them is the warming up.
 
     A layer leaks when even the lower end of its slope's interval is above the bound, it grew at least half as
     fast in the later half, and its steps go up more than those of a level that wanders: what fills up and
@@ -278,7 +278,7 @@ class LeakCheck:
         return tuple(self._checkpoints)
 
     def checkpoint(self, at: float | None = None) -> Checkpoint:
-        """Collect garbage, and read what memory is left after ``at`` epochs, by default one more."""
+        """Collect garbage, and read the memory in use after ``at`` epochs, by default one more."""
         last = self._checkpoints[-1].at if self._checkpoints else None
         if at is None:
             at = 1.0 if last is None else last + 1
@@ -288,7 +288,7 @@ class LeakCheck:
         return self._take(at)
 
     def _take(self, at: float) -> Checkpoint:
-        """Read what memory is left, after garbage was collected."""
+        """Read the memory in use, after garbage was collected."""
         if self._source.is_in_use():
             self._source.settle()
         before = read_torch_memory(self._source)

@@ -1,4 +1,4 @@
-"""What there is on this machine, for bug reports; whatever is missing or broken becomes a reason.
+"""The facts of this machine for bug reports; each missing or broken part becomes a reason.
 
 Torch and NVML are asked in processes of their own: a driver that hangs or crashes takes no more than those.
 """
@@ -54,7 +54,7 @@ _MISSING = {3, 4, 6, 9, 12, 13}
 
 
 class NvmlFacts(Row, frozen=True, kw_only=True):
-    """What NVML is and tells: why it cannot be asked, and what is wrong with its GPUs."""
+    """NVML and its answers: why NVML cannot be asked, and the faults of its GPUs."""
 
     version: str | None = None
     reason: str | None = None
@@ -195,7 +195,7 @@ class _Look(Generic[Facts]):
 
 
 def _place(errors: str) -> str:
-    """Return in which function a process is, by what it wrote shortly before its deadline or death."""
+    """Return the function that a process is in, by its last output before its deadline or death."""
     frames = _FRAME.findall(errors)
     where = next((name for name in frames if name.startswith("nvml")), *frames[:1] or [None])
     return "" if where is None else f", in {where}"
@@ -222,7 +222,7 @@ def answer(name: str, says_where: float) -> None:
 
 
 def _trouble(facts: DoctorDocument) -> Iterator[str]:
-    """Yield which looks failed, and what CUDA complains of; that there is no device is no complaint."""
+    """Yield the looks that failed and the complaints of CUDA; a missing device is no complaint."""
     failed = {it.name: f"{it.name} {it.outcome}: {it.reason}" for it in facts.probes if it.reason}
     yield from failed.values()
     torch = facts.torch
@@ -290,7 +290,7 @@ def _version_of(package: str) -> str | None:
 
 
 def look_at_torch() -> Iterator[TorchFacts]:
-    """Load torch, and yield what it is, and then with what it sees."""
+    """Load torch and yield facts of torch itself, then the same with the devices that torch sees."""
     began = time.perf_counter()
     try:
         with collector_aside():
@@ -319,7 +319,7 @@ def look_at_torch() -> Iterator[TorchFacts]:
 
 
 def _cuda_devices(torch: Any) -> tuple[str | None, tuple[Device, ...]]:
-    """Return why torch sees no CUDA device, or those that it sees."""
+    """Return the CUDA devices that torch sees, or why torch sees none."""
     with warnings.catch_warnings(record=True) as said:  # torch warns of a driver that does not fit
         warnings.simplefilter("always")
         try:

@@ -34,7 +34,7 @@ _NOT_ENDED = "read when the run ends"
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What a run has where there is a device to watch."""
+    """The library, the device and the gauges of a run that has a device to watch."""
 
     library: NvmlLibrary
     device: NvmlDevice
@@ -76,7 +76,7 @@ class NvmlRun:
     # -- start and end ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Find the device, read what is read at the start, and start sampling; what is missing is unknown."""
+        """Find the device, take the first readings, and start sampling; missing readings are unknown."""
         began = time.perf_counter_ns()
         library = NvmlLibrary()
         try:
@@ -90,7 +90,7 @@ class NvmlRun:
             self._thread.start()
 
     def _watch(self, library: NvmlLibrary) -> Watched:
-        """Open NVML, and read what is read at the start; NVML stays closed where there is no device."""
+        """Open NVML, and take the first readings; NVML stays closed where there is no device."""
         library.open(None)
         try:
             device = find_device(library, self._name)
@@ -116,7 +116,7 @@ class NvmlRun:
         return True
 
     def stop(self) -> None:
-        """Stop sampling, take a last sample, and read what is read at the end, but not for ever."""
+        """Stop sampling, take a last sample and the last readings, but do not wait for ever."""
         with self._condition:
             self._is_stopping = True
             self._condition.notify_all()
@@ -135,7 +135,7 @@ class NvmlRun:
         self._ends_ns += time.perf_counter_ns() - self._ended_ns
 
     def _end(self, watched: Watched, is_quiet: bool) -> None:
-        """Read what is read at the end, but nothing slow while somebody is being timed."""
+        """Take the last readings, but no slow reading while other work is being timed."""
         if is_quiet:
             self._process_end = process_memory(watched.library, watched.device).mine
         else:
@@ -229,7 +229,7 @@ class NvmlRun:
     # -- what was seen ---------------------------------------------------------------------------------
 
     def record(self) -> NvmlRecord:
-        """Return what was seen so far."""
+        """Return the record of the run so far."""
         if self.is_forked():
             return self._nothing(_FORKED)
         with self._condition:
@@ -381,7 +381,7 @@ class NvmlTracker:
         return self.summary().curve
 
     def summary(self) -> NvmlRecord:
-        """Return what was seen, so far or in the last run."""
+        """Return the record of this run so far, or of the last run."""
         return self._started().record()
 
     def _started(self) -> NvmlRun:

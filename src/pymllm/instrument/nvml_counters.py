@@ -1,4 +1,4 @@
-"""What is read of a device: bytes in use, what that means on this machine, and what spoils figures."""
+"""The readings of a device: bytes in use, their meaning on this machine, and events that spoil figures."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class MemoryGauge:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """What the driver's list of processes says: bytes of this one, and how many others are in it.
+    """The driver's list of processes: the bytes of this process, and the number of other processes.
 
     The others are unknown unless this process is in the list: only then are its numbers those known here.
     With 0 bytes of this one they are unknown, too: so says a driver that translates numbers of processes for
@@ -166,7 +166,7 @@ class NvmlMemory:
         return [(it.pid, _size_of(it)) for it in found]
 
     def lists_this_process(self) -> bool:
-        """Whether the driver lists this process, whatever it says of its bytes."""
+        """Tell whether the driver lists this process, with or without known bytes."""
         found = self.holders()
         return not isinstance(found, str) and any(pid == os.getpid() for pid, _ in found)
 
@@ -273,7 +273,7 @@ class HealthWatch:
             self._events = None
 
     def take(self) -> Health:
-        """Look at everything, return what was seen since the last time, and begin anew; lost is told once."""
+        """Look at everything, return the health since the last call, and begin anew; a loss is told once."""
         was_lost = self._lost is not None
         self._look_at_clocks()
         self._look_at_events()
@@ -285,7 +285,7 @@ class HealthWatch:
         return replace(found, lost=None) if was_lost else found
 
     def seen(self) -> Health:
-        """Return what was seen so far; errors of memory are known only after `close`."""
+        """Return the health so far; errors of memory are known only after `close`."""
         corrected, uncorrected, rows = self._since_start
         return Health(
             slowdowns=tuple(name for bit, name, _ in _SLOWDOWNS if self._bits & bit),
@@ -297,7 +297,7 @@ class HealthWatch:
         )
 
     def unwatched(self) -> tuple[str, ...]:
-        """Return what could not be watched, each with its reason."""
+        """Return the counters that could not be watched, each with its reason."""
         reasons = [("clocks", self._clocks_reason), ("XID errors", self._xid_reason)]
         names = ("corrected memory errors", "uncorrected memory errors", "remapped rows")
         reasons += [(name, it.reason) for name, it in zip(names, self._since_start, strict=True)]
@@ -333,7 +333,7 @@ class HealthWatch:
         library.call("nvmlDeviceRegisterEvents", gpu, wanted, self._events)
 
     def _take_events(self) -> None:
-        """Take what was reported, but not what another MIG instance of the GPU did."""
+        """Take the reported errors, except those of another MIG instance of the GPU."""
         for _ in range(_EVENTS_MOST):
             try:
                 event = self._library.call("nvmlEventSetWait", self._events, _WAIT_MS)

@@ -323,7 +323,7 @@ def _instances(library: NvmlLibrary, gpu: Any) -> Iterator[Any]:
 
 
 def _described(library: NvmlLibrary, handle: Any, gpu: Any) -> NvmlDevice:
-    """Ask a device what it is."""
+    """Return a device with its identity, as NVML tells."""
     is_mig = handle is not gpu
     identity = DeviceIdentity(
         uuid=library.call("nvmlDeviceGetUUID", handle),

@@ -77,7 +77,7 @@ class NvmlLibrary:
             self.within(lambda: self.call("nvmlInit"), patience)
 
     def within(self, ask: Callable[[], Answer], patience: float | None = None) -> Answer:
-        """Return what a function that calls the driver returns; `Unreadable` where that takes too long.
+        """Return the result of a function that calls the driver; `Unreadable` if the call takes too long.
 
         The function has a thread of its own, which can be left alone in a driver that never answers. Nobody
         of this process asks the driver again then. Cost: some hundred microseconds.
@@ -161,7 +161,7 @@ class NvmlLibrary:
 
 
 def ask_nvml(ask: Callable[[NvmlLibrary], Answer]) -> Answer:
-    """Open NVML, return what a function learns from it, and close it; `Unreadable` without an answer."""
+    """Open NVML, return the answer of a function, and close NVML; raise `Unreadable` without an answer."""
     library = NvmlLibrary()
 
     def answer() -> Answer:

@@ -1,4 +1,4 @@
-"""What an NVML tracker says after a run: plain frozen data, ready for JSON, in bounded memory."""
+"""The record of an NVML tracker after a run: plain frozen data, ready for JSON, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pymllm.instrument.reading import Reading, Unreadable
 
 
 class UsedMeans(enum.Enum):
-    """What the driver's ``used`` was found to be; drivers and their manuals disagree."""
+    """The meaning found for the driver's ``used``; drivers and their manuals disagree."""
 
     WITH_RESERVED = "with reserved"
     """free + used = total: the driver's own reserve is inside, and was taken away."""
@@ -159,7 +159,7 @@ class CurveRecorder:
         self._taken += 1
 
     def curve(self) -> MemoryCurve:
-        """Return what is kept."""
+        """Return the samples that are kept."""
         return MemoryCurve(tuple(self._times), tuple(self._used))
 
 

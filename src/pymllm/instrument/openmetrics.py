@@ -118,7 +118,7 @@ def timing_families(timing: Timing, labels: Mapping[str, str] | None = None) -> 
 
 
 def device_families(record: NvmlRecord, labels: Mapping[str, str] | None = None) -> tuple[Family, ...]:
-    """Return what NVML measured in a run; a figure that it could not read becomes a line with the reason."""
+    """Return the figures of NVML for a run; an unreadable figure becomes a line with the reason."""
     of = {**(labels or {}), "device": "unknown" if record.device is None else record.device.uuid}
     return (
         *_readings(

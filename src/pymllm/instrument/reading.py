@@ -1,4 +1,4 @@
-"""What a counter said, or why it said nothing."""
+"""The reading of a counter: a value, or the reason for none."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ PRECISION = 1 / (1 << _BITS)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a histogram comes to: mean and maximum exact, others at most 0.8 % above a sample, never below."""
+    """A summary of a histogram: mean and maximum exact, others at most 0.8 % above a sample, never below."""
 
     count: int
     mean_us: float

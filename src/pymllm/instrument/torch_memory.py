@@ -20,7 +20,7 @@ class AllocatorSource(Protocol):
 
     @property
     def identity(self) -> Hashable:
-        """What two sources have in common that speak of the same allocator."""
+        """The identity that all sources of the same allocator share."""
 
     def is_in_use(self) -> bool:
         """Whether this process uses CUDA; initialises nothing."""
@@ -35,31 +35,31 @@ class AllocatorSource(Protocol):
         """Return its counters, by the names of ``torch.cuda.memory_stats``."""
 
     def reset_peak(self) -> None:
-        """Let the peaks begin anew from what is in use."""
+        """Let the peaks begin anew from the memory in use."""
 
     def settle(self) -> None:
-        """Wait for the device, so that what was freed counts as free, and let cuBLAS give its memory back."""
+        """Wait for the device, so that freed memory counts as free, and let cuBLAS give its memory back."""
 
     def release_cache(self) -> None:
-        """Give the driver back what the allocator keeps for later."""
+        """Give the driver back the memory that the allocator keeps for later."""
 
     def segments(self) -> Sequence[Mapping[str, Any]]:
-        """Return what ``torch.cuda.memory_snapshot`` tells of the device."""
+        """Return the device's segments of ``torch.cuda.memory_snapshot``."""
 
     def pinned_host(self) -> Reading:
         """Return the bytes of pinned host memory that tensors of this process hold."""
 
     def is_recording(self) -> bool:
-        """Whether somebody records allocations already."""
+        """Tell whether allocations are recorded already."""
 
     def record_stacks(self, on: bool) -> None:
-        """Keep the stacks of what is allocated from now on, or stop."""
+        """Keep the stacks of allocations from now on, or stop."""
 
     def record_history(self, entries: int | None) -> None:
         """Keep that many of the last events, or stop with ``None``."""
 
     def dump(self, path: Path) -> None:
-        """Write the history and what is allocated, for torch's viewer."""
+        """Write the history and the allocations in use, for torch's viewer."""
 
 
 UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
@@ -133,7 +133,7 @@ class TorchAllocator:
         return [it for it in self._cuda().memory_snapshot() if it["device"] == self._at()]
 
     def pinned_host(self) -> Reading:
-        """Return what ``torch.cuda.host_memory_stats`` says; its allocator rounds up to powers of two."""
+        """Return the bytes of ``torch.cuda.host_memory_stats``; its allocator rounds up to powers of two."""
         if not self.is_in_use():
             return Reading.unknown(BYTES, self.why_not() or "CUDA is not in use")
         ask: Any = getattr(self._cuda(), "host_memory_stats", dict)
@@ -151,7 +151,7 @@ class TorchAllocator:
         return told is not None and bool(told())
 
     def record_stacks(self, on: bool) -> None:
-        """Switch torch's record of what is in use on, with Python's stacks, or off."""
+        """Switch torch's record of allocations in use on, with Python's stacks, or off."""
         record = self._cuda().memory._record_memory_history
         record("state", context="state", stacks="python") if on else record(None)
 
@@ -163,7 +163,7 @@ class TorchAllocator:
             self._cuda().memory._record_memory_history(max_entries=entries)
 
     def dump(self, path: Path) -> None:  # pragma: needs cuda
-        """Write what ``pytorch.org/memory_viz`` reads."""
+        """Write the snapshot that ``pytorch.org/memory_viz`` reads."""
         self._cuda().memory._dump_snapshot(str(path))
 
     def _cuda(self) -> Any:
@@ -244,7 +244,7 @@ def read_private_pools(source: AllocatorSource) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Counters:
-    """What the allocator counts at one time, or why it cannot be asked."""
+    """The allocator's counts at one time, or why the allocator cannot be asked."""
 
     stats: Mapping[str, int]
     backend: str | None
@@ -332,7 +332,7 @@ class TorchMemoryTracker:
             self._is_recording = False
 
     def summary(self) -> TorchMemoryRecord:
-        """Return what was seen, so far or in the last run."""
+        """Return the record of this run so far, or of the last run."""
         if self._start is None:
             raise UsageError("the tracker has not run yet; enter it with a with statement")
         if self._end is not None:

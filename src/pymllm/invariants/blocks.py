@@ -184,7 +184,7 @@ def _check_offsets(slots: MambaSlotAllocator) -> None:
 
 
 def check_dynamic_context(context: DynamicInferenceContext) -> None:
-    """Raise if a row, a reference or a registered block of a context is not what the requests say.
+    """Raise if a row, a reference or a registered block of a context disagrees with the requests.
 
     It may be between any two calls, during a step or not. Laws: E2 (rows), E3 (references that nobody has),
     C1 (paused requests, too few blocks), C3 (registered content), X3 (stamps), and those of its allocators,
@@ -262,7 +262,7 @@ def _check_stamps(context: DynamicInferenceContext) -> None:
 
 
 def _check_request(context: DynamicInferenceContext, live: LiveRequest) -> None:
-    """Check that a request has room for what it computes, and that what it shares is a registered path."""
+    """Check that a request has room for its chunk, and that its shared blocks are a registered path."""
     room = len(live.blocks) * context.block_size_tokens
     needed = live.computed + live.chunk
     _check(needed <= room, "C1", f"row {live.row} has room for {room} tokens and needs {needed}")

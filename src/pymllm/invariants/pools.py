@@ -17,7 +17,7 @@ from pymllm.mem_cache.pools.req_to_token_pool import ReqToTokenPool
 
 
 def check_subject(given: object, expected: type) -> None:
-    """Refuse what a check cannot walk, before it trips over a missing field (law X1)."""
+    """Refuse an object that a check cannot walk, before the check trips over a missing field (law X1)."""
     if not isinstance(given, expected):
         raise TypeError(f"{short_repr(given)} is a {type(given).__name__}: give a {expected.__name__}")
 

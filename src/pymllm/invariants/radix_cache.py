@@ -94,7 +94,7 @@ def check_locks(nodes: Sequence[NodeT]) -> None:
 
 
 def check_sizes(cache: object, recounts: dict[str, tuple[str, int]]) -> None:
-    """Compare what a cache's size methods say with recounts, given as name: (law, recount)."""
+    """Compare the size methods of a cache with recounts, given as name: (law, recount)."""
     for name, (law, expected) in recounts.items():
         found = getattr(cache, name)()
         if found != expected:
@@ -149,7 +149,7 @@ def check_order(law: str, what: str, order: VictimOrder[NodeT], members: Sequenc
 
 
 def _check_ranks(what: str, order: RankedOrder[NodeT], members: Sequence[NodeT]) -> None:
-    """Rank every member again; who is not to be ranked anew has its rank in the heap (R11)."""
+    """Rank every member again; a member that has not changed has its rank in the heap (R11)."""
     heap = {id(ranked) for ranked in order._heap}
     for node in members:
         ranked = order._ranked.get(node)

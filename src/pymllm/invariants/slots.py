@@ -42,7 +42,7 @@ def some_repeated(pages: NDArray[np.int32]) -> list[int]:
 
 
 def _check_host_store(store: HostSlotStore) -> NDArray[np.bool_]:
-    """Walk the labels of all pages, and what is kept to find the free ones."""
+    """Walk the labels of all pages, and the trackers that find the free pages."""
     state, padding = store._state[: store.pages + 1], store._state[store.pages + 1 :]
     if state[0] != host_store._RESERVED or (padding != host_store._RESERVED).any():
         fail("A1", "padding is not marked as reserved")
@@ -64,7 +64,7 @@ def _check_host_store(store: HostSlotStore) -> NDArray[np.bool_]:
 
 
 def _check_search(store: HostSlotStore, old: NDArray[np.bool_], young: NDArray[np.bool_]) -> None:
-    """Compare what is ready to be taken, and the flags of the search, with the labels."""
+    """Compare the pages ready to be taken, and the flags of the search, with the labels."""
     ready = store._ready[store._ready_from :]
     searched = store._next_chunk << host_store._CHUNK_BITS
     if not np.array_equal(ready, np.flatnonzero(old[:searched])):
@@ -83,7 +83,7 @@ def _check_flags(name: str, free: NDArray[np.bool_], flags: NDArray[np.bool_]) -
 
 
 def _check_queue_store(store: HostQueueStore) -> NDArray[np.bool_]:
-    """Walk the ring of free pages and those that are pending."""
+    """Walk the ring of free pages and the pending pages."""
     if not 0 <= store._first < store.pages or not 0 <= store.free_pages <= store.pages:
         fail("A2", f"{store.free_pages} free pages from place {store._first} on, in a ring of {store.pages}")
     pending = np.concatenate([np.empty(0, np.int32), *(one.astype(np.int32) for one in store._pending)])
@@ -134,7 +134,7 @@ def _check_device_store(store: DeviceSlotStore) -> NDArray[np.bool_]:
 
 
 def _check_labels(store: DeviceSlotStore, held: NDArray[np.bool_], pending: NDArray[np.int32]) -> None:
-    """Compare what ownership checks look at with the lists."""
+    """Compare the labels that ownership checks read with the lists."""
     labels = np.full(store.pages + 2, device_store._FREE, np.uint8)
     labels[:-1][held] = device_store._HELD
     labels[pending] = device_store._PENDING

@@ -157,9 +157,9 @@ def as_row_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 
 
 def as_pool(pool: Any, name: str = "token_to_kv_pool_allocator", method: str = "free") -> Any:
-    """Refuse a pool that cannot take back what it gave.
+    """Refuse a pool without the method that takes back its memory.
 
-    Returns the same. Laws: X1.
+    Returns the pool. Laws: X1.
     """
     if pool is not None and not callable(getattr(pool, method, None)):
         raise TypeError(f"{name} is {short_repr(pool)}, which has no method {method}: give a pool, or None")
@@ -176,7 +176,7 @@ def as_page_size(page_size: SupportsIndex, pool: Any) -> int:
 
 
 def as_callback(callback: Any, name: str = "on_node_evict") -> Any:
-    """Refuse what cannot be called; ``None`` is no callback (law X1)."""
+    """Refuse an object that cannot be called; ``None`` is no callback (law X1)."""
     if callback is not None and not callable(callback):
         raise TypeError(f"{name} is {short_repr(callback)}: give a function of a node id, or None")
     return callback

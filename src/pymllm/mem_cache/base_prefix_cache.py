@@ -217,7 +217,7 @@ def _check_utf8(text: str) -> None:
 
 @dataclass(slots=True, eq=False)
 class MatchResult:
-    """What `BasePrefixCache.match_prefix` found; a shallow copy has the same node, a deep one is refused.
+    """The result of `BasePrefixCache.match_prefix`; a shallow copy has the same node, a deep copy is refused.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ class MatchResult:
 
 @dataclass(slots=True, eq=False)
 class InsertResult:
-    """What `BasePrefixCache.insert` did; copied as a `MatchResult`.
+    """The result of `BasePrefixCache.insert`; copied as a `MatchResult`.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ class InsertResult:
 
 @dataclass(slots=True)
 class EvictResult:
-    """What `BasePrefixCache.evict` gave back.
+    """The result of `BasePrefixCache.evict`: counts of the tokens and states given back.
 
     Parameters
     ----------

@@ -146,7 +146,7 @@ class MambaRadixCache(TreeCache[MambaTreeNode]):
     # -- the calls -----------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Return every KV slot and every track slot, whatever is held, and start empty.
+        """Return every KV slot and every track slot, held or not, and start empty.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Who owns what: an object that keeps trackers has one owner, and one thread at a time."""
+"""The ownership of trackers: an object that keeps trackers has one owner, and one thread at a time."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class RadixCache(TreeCache[TreeNode]):
     # -- the calls -----------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Return every slot to the pool, whatever is held, and start empty.
+        """Return every slot to the pool, held or not, and start empty.
 
         Raises
         ------

@@ -12,7 +12,7 @@ _NOWHERE_FAR: Final = ("cpu", "meta")
 
 
 def is_capturing(device: torch.device) -> bool:
-    """Tell whether what is launched on a device now becomes part of a CUDA graph."""
+    """Tell whether a launch on a device now becomes part of a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 

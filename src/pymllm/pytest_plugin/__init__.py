@@ -91,7 +91,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Add the project's own marker to tests that have this plugin's, so that -m finds all GPU tests by it."""
+    """Add the project's own marker to tests with this plugin's, so that -m with it finds all GPU tests."""
     theirs = marker_of(item.config)
     if theirs and item.get_closest_marker(GPU) is not None and item.get_closest_marker(theirs) is None:
         item.add_marker(theirs)
@@ -248,7 +248,7 @@ def _make_memory() -> GpuMemory:
 def _report(
     item: pytest.Item, memory: GpuMemory, limit: tuple[int, bool] | None, untouched: str | None
 ) -> None:
-    """Put what a test used of each device that it touched into its report and the log."""
+    """Put a test's use of each device that it touched into the test's report and the log."""
     from pymllm.instrument.gpu_memory import record_text
 
     for record in memory.touched():

@@ -1,4 +1,4 @@
-"""What ends with the test that caused it: a fault of the GPU, a dead context of CUDA, a test that hangs."""
+"""Faults that end with their test: a fault of the GPU, a dead context of CUDA, a test that hangs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _stderr: pytest.StashKey[int] = pytest.StashKey()
 
 @contextmanager
 def own_faults(item: pytest.Item) -> Iterator[None]:
-    """Wait for the GPUs after a part of a test, and fail the test with what failed on them."""
+    """Wait for the GPUs after a part of a test, and fail the test with the faults found on them."""
     __tracebackhide__ = True
     try:
         yield
@@ -108,7 +108,7 @@ def pytest_enter_pdb() -> None:
 
 
 def say(config: pytest.Config, line: str) -> None:
-    """Write a line to the terminal, whatever is captured, also from a worker, whose reporter is mute."""
+    """Write a line past any capture to the terminal, also from a worker, where the reporter is mute."""
     if is_worker(config):
         worker = os.environ.get("PYTEST_XDIST_WORKER", "")
         os.write(_terminal(config), f"\n{worker}: {line}\n".encode())

@@ -1,4 +1,4 @@
-"""What failed on a GPU after its launch: asked for at the end of a test, and told in that test's name."""
+"""Faults of a GPU after a launch: asked for at the end of a test, and told in that test's name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pymllm.instrument.torch_memory import TorchAllocator, has_context
 
 @dataclass(frozen=True, slots=True)
 class GpuFault:
-    """What a wait for a device told; where the context is dead, every further call of this process fails."""
+    """A fault found in a wait for a device; with a dead context, all further calls of this process fail."""
 
     index: int
     said: str

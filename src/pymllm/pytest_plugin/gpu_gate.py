@@ -1,4 +1,4 @@
-"""Who may run on a GPU: only where there is one, and one test at a time among all processes of a machine."""
+"""The gate to a GPU: tests run only where there is a GPU, one at a time among all processes of a machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOOK = 0.01  # seconds between two tries: no test waits long for its turn
 
 
 class GpuBusyError(Exception):
-    """Somebody else holds the lock of a GPU; the message says who, as far as that is known."""
+    """The lock of a GPU has another holder; the message names the holder as far as known."""
 
 
 class GpuLock:
@@ -149,7 +149,7 @@ def why_no_cuda() -> str | None:
 
 
 def _driver_says() -> str:
-    """Return whether there is a driver and what it lists, with what to do next."""
+    """Return a text on the driver and the number of devices that it lists, with the next step to take."""
     try:
         count = ask_nvml(lambda library: library.call("nvmlDeviceGetCount"))
     except Unreadable as reason:

@@ -1,4 +1,4 @@
-"""Whether the GPUs of this process stay healthy, from test to test: errors, lost devices, lowered clocks."""
+"""The health of the GPUs of this process, from test to test: errors, lost devices, lowered clocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GpuHealth:
         self.take()
 
     def take(self) -> tuple[str, ...]:
-        """Return what spoils tests and was seen since the last time, with the GPU's UUID."""
+        """Return the events since the last call that spoil tests, with the GPU's UUID."""
         try:
             return self._library.within(self._take)
         except Unreadable as reason:  # of a driver that hangs, which is no health; told once

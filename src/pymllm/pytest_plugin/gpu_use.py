@@ -1,4 +1,4 @@
-"""Whether a test touched a GPU at all, and whether what it took of the GPU's memory has come back."""
+"""The use of a GPU by a test: whether it touched a GPU at all, and whether the memory has come back."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _all_devices() -> list[TorchAllocator]:
 
 
 def _children() -> tuple[object, ...]:
-    """Return what is different after a child process has ended, and those that run, as the system tells."""
+    """Return figures that change when a child process ends, and the running children, as the system tells."""
     running = []
     for path in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):
@@ -128,7 +128,7 @@ class MemoryReturn:
     def wait(
         self, seconds: float = SECONDS, slack: int | str = SLACK, *, without_own: bool = False
     ) -> str | None:
-        """Return ``None`` once the memory is back, or after so many seconds how much is not, and who has it.
+        """Return ``None`` once the memory is back, or after ``seconds`` a text on the rest and its holders.
 
         ``without_own`` leaves out all of this process, whose tensors the traceback of a failed test holds.
         """
@@ -163,7 +163,7 @@ class MemoryReturn:
 
 
 def _held(use: DeviceUse, torch: TorchMemory, without_own: bool) -> int:
-    """Return the bytes in use without those that this process has beside torch's allocator, or has at all."""
+    """Return bytes in use, less this process's bytes beside torch's allocator, or less all of its bytes."""
     used, own, reserved = use.used.value or 0, use.own.value, torch.reserved.value or 0
     beside = 0 if own is None else max(0, own - reserved)
     return used - beside - (reserved if without_own else 0)

@@ -1,4 +1,4 @@
-"""Whether memory grows with each run of the same work, and which allocations stay."""
+"""The growth of memory with each run of the same work, and the allocations that stay."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def expect_memory(item: pytest.Item) -> None:
 def wait_for_memory(
     item: pytest.Item, seconds: float | None, *, has_failed: bool, is_over: bool, **options: Any
 ) -> None:
-    """Wait until a test's memory has come back; if it does not, fail the test and say who has it."""
+    """Wait until a test's memory has come back; if it does not, fail the test and name the holders."""
     from pymllm.pytest_plugin.gpu_use import SECONDS
 
     __tracebackhide__ = True
@@ -132,7 +132,7 @@ def note_unjudged(item: pytest.Item, why: str, *, is_partly_judged: bool = False
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """List tests that touched no GPU, what could not be judged and why, and options that had no effect."""
+    """List tests that touched no GPU, reasons why tests were not judged, and options without effect."""
     reports = [
         report
         for reports in terminalreporter.stats.values()

@@ -95,7 +95,7 @@ def _read_lock(text: str) -> str:
 
 
 def lock_of(config: pytest.Config) -> tuple[str, float]:
-    """Return what a test does whose GPU is in use, and for how many seconds it waits at most."""
+    """Return the action of a test on a GPU in use, and the longest wait in seconds."""
     mode, _, seconds = str(config.getoption("--gpu-lock")).partition(":")
     return mode, float(seconds or 3600)
 
@@ -124,7 +124,7 @@ def _read_shard(text: str) -> tuple[int, int]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, object, object]:
-    """Add the switches whose names a project may have for itself already; then they stay the project's.
+    """Add the switches unless the project has a switch of that name; then it stays the project's.
 
     An option with a value is added before: pytest must know it in time to tell its value from a path.
     """
@@ -144,7 +144,7 @@ def _is_taken(parser: pytest.Parser, name: str) -> bool:
 
 
 def is_on(config: pytest.Config, name: str) -> bool:
-    """Whether one of `SWITCHES` was given."""
+    """Tell whether a switch of `SWITCHES` was given."""
     return bool(config.getoption(_dest(name), False))
 
 
@@ -196,7 +196,7 @@ def is_worker(config: pytest.Config) -> bool:
 
 
 def marker_of(config: pytest.Config) -> str:
-    """Return what the project calls its tests that need a GPU; empty where it has not said so."""
+    """Return the project's own marker for tests that need a GPU; empty where the project names none."""
     return str(config.getini(INI_MARKER)).strip()
 
 
@@ -207,7 +207,7 @@ def needs_gpu(item: pytest.Item) -> bool:
 
 
 def seconds_of(config: pytest.Config) -> float | None:
-    """Return how long each test that needs a GPU waits for memory; ``None`` where nobody has said so."""
+    """Return how long each test that needs a GPU waits for memory; ``None`` where no time is set."""
     text = str(config.getini(_INI_WAIT)).strip()
     try:
         seconds = float(text) if text else None

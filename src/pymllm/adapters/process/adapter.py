@@ -54,7 +54,7 @@ def lend(name: str, command: Sequence[str]) -> Conversation:
 
 
 def take_back(conversation: Conversation, command: Sequence[str]) -> None:
-    """Keep a program that nobody needs now, unless it cannot be asked any more or there are enough.
+    """Keep an idle program, unless it cannot be asked any more or enough programs are kept.
 
     In the folder in which it was lent, or it is taken for another one's.
     """
@@ -85,7 +85,7 @@ _BATCH = 64
 
 
 class ProcessAdapter(BaseAdapter):
-    """What is behind a program, seen from here; `load_command` makes the classes that can be built.
+    """The adapter of an implementation behind a program; `load_command` makes the classes that can be built.
 
     Closing one keeps the program for the next: a `Start` is all that lies between two of them. After that the
     `conversation` may be somebody else's.
@@ -122,7 +122,7 @@ class ProcessAdapter(BaseAdapter):
         return type(operation) not in OPERATIONS_OF[self.kind]
 
     def _is_about_nothing(self, operation: Operation) -> bool:
-        """Whether it names what another would have given that is unsupported."""
+        """Tell whether an operation names a step that was unsupported."""
         return bool(self._unsupported) and any(step in self._unsupported for step in steps_of(operation))
 
     def _asked(self, step: int, operation: Operation) -> Asked:
@@ -133,7 +133,7 @@ class ProcessAdapter(BaseAdapter):
         return Asked(step, plain, self._clock)
 
     def _keep(self, step: int, outcome: Outcome) -> Outcome:
-        """Remember what later steps may name."""
+        """Remember the results that later steps may name."""
         result = outcome.result
         if isinstance(result, Unsupported):
             self._unsupported.add(step)
@@ -225,7 +225,7 @@ class ProcessAdapter(BaseAdapter):
 
 
 def load_command(name: str) -> type[ProcessAdapter]:
-    """Start the program of ``command:PROGRAM ARGS``, hear what it is, and make its class, one for each.
+    """Start the program of ``command:PROGRAM ARGS``, read its introduction, and make its class, one for each.
 
     `UsageError` where it names none, `AdapterError` where it cannot be started or does not introduce itself.
     """

@@ -42,7 +42,7 @@ _ERROR_BYTES = 2**16
 
 
 class Transcript:
-    """What was said last: ``>`` to the program, ``<`` by it, and the end of its standard error.
+    """The last lines: ``>`` to the program, ``<`` by the program, and the end of its standard error.
 
     Cost: a reference for each line; text is made of them only where somebody asks.
     """
@@ -57,7 +57,7 @@ class Transcript:
         self._note(">", line)
 
     def received(self, line: bytes) -> None:
-        """Note a line, or what there is of one, that the program said."""
+        """Note a line, or the beginning of a line, that the program said."""
         self._note("<", line)
 
     def heard(self, data: bytes) -> None:
@@ -243,7 +243,7 @@ class Channel:
         return ChannelError(verdict, f"ended with status {status}{where} before it answered")
 
     def _drain_errors(self) -> None:
-        """Take in what is left of its last words; what it started may keep the pipe open."""
+        """Read the rest of the program's standard error; its child processes may keep the pipe open."""
         with suppress(BlockingIOError):
             while data := os.read(self._stderr, _CHUNK):
                 self.transcript.heard(data)

@@ -1,4 +1,4 @@
-"""How a program is named where an adapter is: ``command:PROGRAM ARGS``."""
+"""The name of a program in place of an adapter: ``command:PROGRAM ARGS``."""
 
 from __future__ import annotations
 

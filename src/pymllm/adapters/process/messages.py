@@ -176,7 +176,7 @@ _read = json_reader(Answer, parse=read_line)
 
 
 def read_answer(line: bytes) -> Answer:
-    """Return the line that a program said as a record; `ValueError` says what is wrong with it."""
+    """Return the line that a program said as a record; `ValueError` names the error in a wrong line."""
     answer: Answer = _read(line)
     if isinstance(answer, Program):
         _check(answer)

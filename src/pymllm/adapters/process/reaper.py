@@ -1,4 +1,4 @@
-"""Whoever ends the programs of this process if it dies before it can: a shell that waits for its end.
+"""The reaper of this process's programs: a shell that ends them if the process dies before it can.
 
 A program has a process group of its own, so that it can be ended with all that it has started. What ends this
 process from outside does not reach that group. The shell reads which groups there are from a pipe; the
@@ -108,7 +108,7 @@ def the_reaper() -> Reaper:
 
 @atexit.register
 def end_reaper() -> None:
-    """Let this process's reaper do its work, once nobody starts programs any more."""
+    """Let this process's reaper do its work, once no more programs are started."""
     while _reapers:
         reaper = _reapers.pop()
         if reaper.is_alive:

@@ -186,7 +186,7 @@ def place_of(rows: torch.Tensor, form: RowForm, leading: int) -> Place | None:
 
 
 def make_fused(fused: bool | None, device: torch.device, build: Callable[[], T]) -> T | None:
-    """Build what launches kernels, where that was asked for or can be.
+    """Build the launcher of kernels, where it was asked for or can be built.
 
     ``fused``: always, never, or (None) on CUDA devices where Triton is installed and works. Returns what
     ``build`` returned; None where torch is to move rows. Laws: X1.

@@ -126,7 +126,7 @@ class GDNPool(OneOwner):
         self._forget_track_slots()
 
     def __repr__(self) -> str:
-        """Show the shape of the pool and what is free."""
+        """Show the shape of the pool and the number of free track slots."""
         return (
             f"GDNPool(max_reqs={self.max_reqs}, num_gdn_layers={self.num_gdn_layers}, "
             f"max_track_slots={self.max_track_slots}, dtype={self.dtype}, device='{self.device}', "
@@ -256,7 +256,7 @@ class GDNPool(OneOwner):
         return slot
 
     def free_track_slot(self, slot: int) -> None:
-        """Give one track slot back; its content stays until somebody writes there.
+        """Give one track slot back; its content stays until the next write to the slot.
 
         Parameters
         ----------

@@ -318,7 +318,7 @@ class KVPool(OneOwner):
         return layer
 
     def _as_rows(self, name: str, rows: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
-        """Check one of ``k`` and ``v`` and give it the shape of the rows that it is written to."""
+        """Check ``k`` or ``v``, and return its rows in the shape of the pool rows to be written."""
         if not isinstance(rows, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(rows).__name__}")
         if rows.dtype is not self.dtype:
@@ -338,7 +338,7 @@ class KVPool(OneOwner):
         return rows.resolve_conj().resolve_neg() if rows.is_conj() or rows.is_neg() else rows
 
     def _is_own(self, rows: torch.Tensor, layer: int) -> bool:
-        """Tell whether rows lie in the layer's own buffers, whatever tensor they are seen through."""
+        """Tell whether rows lie in the layer's own buffers, seen through any tensor."""
         first, end = _span_of(rows)
         k_first, k_end, v_first, v_end = self._spans[layer]
         return (first < k_end and k_first < end) or (first < v_end and v_first < end)

@@ -96,7 +96,7 @@ class ReqToTokenPool(OneOwner):
         self._free_rows, self._is_open = self._new_trackers()
 
     def __repr__(self) -> str:
-        """Show the shape of the pool and what is free."""
+        """Show the shape of the pool and the number of free rows."""
         return (
             f"ReqToTokenPool(max_reqs={self.size}, max_context_len={self.max_context_len}, "
             f"device='{self.device}', available={self.available_size()})"

@@ -59,7 +59,7 @@ class LateCount:
         self._done.record(torch.cuda.current_stream(device))
 
     def is_here(self) -> bool:
-        """Tell whether reading waits for nobody."""
+        """Tell whether the count can be read without a wait."""
         return self._done is not None and bool(self._done.query())  # type: ignore[no-untyped-call]
 
     def read(self) -> int:
@@ -147,7 +147,7 @@ class DeviceSlotStore(SlotStore):
         return count <= self._free_sure or count <= self.free_pages
 
     def _note_counts(self, wait: bool) -> None:
-        """Add the late counts that are here, or all of them, to what is certain."""
+        """Add the late counts that are here, or all of them, to the certain counts."""
         if not self._late:
             return
         coming: list[LateCount] = []
@@ -186,7 +186,7 @@ class DeviceSlotStore(SlotStore):
         self._free_sure += count
 
     def merge(self) -> None:
-        """Put what was freed since the last merge on a par with what was free before."""
+        """Put pages freed since the last merge on a par with pages that were free before."""
         if not self._released:
             return
         self._note_counts(wait=False)
@@ -245,7 +245,7 @@ class DeviceSlotStore(SlotStore):
             self.take_again(pages)
 
     def free_with(self, indices: torch.Tensor, table: torch.Tensor, others: SlotStore) -> None:
-        """Give back pages, and what a table has for them to another store.
+        """Give back pages, and the pages that a table has for them to another store.
 
         Without checks there is no wait for single slots, nor for pages inside a group, and one for pages and
         what the table has for them together.
@@ -263,7 +263,7 @@ class DeviceSlotStore(SlotStore):
     def free_starts_with(
         self, starts: torch.Tensor | NDArray[np.int64], table: torch.Tensor, others: SlotStore
     ) -> None:
-        """Give back the pages that begin at ``starts``, and what a table has for them to another store.
+        """Give back the pages that begin at ``starts``, and a table's pages for them to another store.
 
         Without checks there is no wait: how many of the others that are follows.
         """
@@ -273,7 +273,7 @@ class DeviceSlotStore(SlotStore):
             self._free_distinct(self.claim_starts(starts), table, others)
 
     def _free_distinct(self, pages: torch.Tensor, table: torch.Tensor, others: SlotStore) -> None:
-        """Give back pages, each named once, and what a table has for them."""
+        """Give back pages, each named once, and the pages that a table has for them."""
         assert isinstance(others, DeviceSlotStore)
         # A count that is late, and what is only noted down, are of pages that were not all there.
         is_known = not (others._late or others._unread or self._unread)
@@ -283,7 +283,7 @@ class DeviceSlotStore(SlotStore):
         self._free_both(pages, table, (self.give, self.take_again), theirs)
 
     def _free_both(self, pages: torch.Tensor, table: torch.Tensor, mine: _Way, theirs: _Way) -> None:
-        """Give back pages in one way, and what a table has for them in another, or neither."""
+        """Give back pages in one way, and the pages that a table has for them in another, or neither."""
         found = table[pages]
         mine[0](pages)
         try:
@@ -334,7 +334,7 @@ class DeviceSlotStore(SlotStore):
     def claim_with(
         self, indices: torch.Tensor, table: torch.Tensor, whole: bool
     ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """Return the distinct pages that ``indices`` names, and what ``table`` has for them.
+        """Return the distinct pages that ``indices`` names, and the pages that ``table`` has for them.
 
         Without checks, one wait tells how many of both there are.
         """
@@ -416,7 +416,7 @@ class DeviceSlotStore(SlotStore):
         return ordered, is_first.logical_and_(ordered)
 
     def _release_pending(self) -> None:
-        """Give what is pending, told apart now where it was only noted down."""
+        """Give the pending pages, told apart now where they were only noted down."""
         pending, sure = self._pending, self._pending_sure
         if self._unread:
             ordered, is_first = self._read_unread()
@@ -438,7 +438,7 @@ class DeviceSlotStore(SlotStore):
         self.group_open = False
 
     def _group(self) -> tuple[Any, ...]:
-        """Return what the end of the group replaces."""
+        """Return the state that the end of the group replaces."""
         return len(self._released), self._free_sure, self._pending, self._pending_sure, self._unread
 
     def _reopen_group(self, group: tuple[Any, ...]) -> None:
@@ -502,7 +502,7 @@ class DeviceSlotStore(SlotStore):
         return (inside & held[pages * inside]).reshape(indices.shape)
 
     def _label(self, pages: torch.Tensor, label: int, before: int) -> None:
-        """Write down what became of pages, where somebody will ask, or leave it as it was before."""
+        """Label pages if ownership is checked; if that fails, restore the label ``before``."""
         if self.check_ownership:
             try:
                 self._state.index_fill_(0, pages, label)
@@ -559,7 +559,7 @@ class DeviceSlotStore(SlotStore):
             raise self.repeated_error(int(values[counts > 1][0]))
 
     def _refuse(self, slots: torch.Tensor, state: torch.Tensor, indices: torch.Tensor) -> NoReturn:
-        """Raise for the first slot that is outside the pool, or else the first that nobody holds."""
+        """Raise for the first slot outside the pool, or else for the first slot that is not held."""
         outside = (state == _RESERVED).nonzero()
         if outside.numel():
             raise self.outside_error(int(slots[outside[0]]), indices)

@@ -164,7 +164,7 @@ class HostQueueStore(HostPages):
             self.free_pages -= pages.size
 
     def _release_pending(self) -> None:
-        """Give what is pending, in the order in which it came."""
+        """Give the pending pages, in the order in which they came."""
         before = self.free_pages
         self.group_open = False
         try:
@@ -177,7 +177,7 @@ class HostQueueStore(HostPages):
         self._pending, self.pending_pages = [], 0
 
     def _reopen_group(self, pending: list[NDArray[np.integer]]) -> None:
-        """Forget what the end of the group has put behind all others, and have it pending again."""
+        """Take back the pages that the end of the group put behind all others, and make them pending."""
         count = sum(pages.size for pages in pending)
         self.free_pages -= count
         self._pending, self.pending_pages = pending, count

@@ -91,7 +91,7 @@ class HostPages(SlotStore):
         return slots if slots.ndim == 1 else slots.reshape(-1)
 
     def _read_other(self, indices: torch.Tensor) -> NDArray[np.generic]:
-        """Read what `torch.Tensor.numpy` refuses, which is fine on another device only."""
+        """Read a tensor that `torch.Tensor.numpy` refuses, which is fine on another device only."""
         if not isinstance(indices, torch.Tensor):
             raise TypeError(f"indices must be a tensor of integers, got {type(indices).__name__}")
         if indices.dtype.is_floating_point or indices.dtype.is_complex:
@@ -150,7 +150,7 @@ _LONG_RUN = 64
 
 
 class HostSlotStore(HostPages):
-    """A free list that costs what it hands out and takes back, whatever the size of the pool.
+    """A free list at the cost of the pages handed out and taken back, independent of the size of the pool.
 
     ``size``, ``page_size``, ``device``, ``need_sort``, ``check_ownership``: as in `SlotStore`; ``device`` is
     the CPU. ``_state`` holds, per page, either a label (held, pending, reserved) or the epoch in which the
@@ -316,7 +316,7 @@ class HostSlotStore(HostPages):
             self.free_pages -= pages.size
 
     def _release_pending(self) -> None:
-        """Give what is pending, in one go."""
+        """Give the pending pages, in one go."""
         pages = np.concatenate(self._pending) if self._pending else NOTHING
         self.group_open = False
         try:

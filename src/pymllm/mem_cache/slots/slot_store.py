@@ -1,4 +1,4 @@
-"""What a slot allocator needs from its free list, whoever keeps it.
+"""The interface that a slot allocator needs from its free list, in every implementation.
 
 A `SlotStore` knows which pages of a pool are free, pending in a free group, or handed out. It counts
 in pages (a page of size 1 is a slot); `TokenToKVPoolAllocator` and `SWATokenToKVPoolAllocator` put
@@ -77,7 +77,7 @@ class SlotStore(ABC):
         self.give_loosely(self.claim_loosely(indices))
 
     def free_with(self, indices: torch.Tensor, table: Pages, others: SlotStore) -> None:
-        """Give back pages, and what a table has for them to another store, or refuse all of them."""
+        """Give back pages, and a table's pages for them to another store, or refuse all of them."""
         whole = self.held_pages == others.held_pages
         pages, found, (where, before) = self.claim_with(indices, table, whole)
         self.give(pages)
@@ -100,7 +100,7 @@ class SlotStore(ABC):
     def free_starts_with(
         self, starts: torch.Tensor | NDArray[np.int64], table: Pages, others: SlotStore
     ) -> None:
-        """Give back such pages, and what a table has for them to another store, or refuse all of them."""
+        """Give back such pages, and a table's pages for them to another store, or refuse all of them."""
         self.free_with(as_tensor(starts), table, others)
 
     def claim_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> Pages:
@@ -117,11 +117,11 @@ class SlotStore(ABC):
 
     @abstractmethod
     def new_trackers(self) -> Any:
-        """Return what a new store keeps, for `open_trackers`; all that can fail in a `clear` fails here."""
+        """Return trackers of a new store, for `open_trackers`; all that can fail in a `clear` fails here."""
 
     @abstractmethod
     def open_trackers(self, tracker: Any) -> None:
-        """Begin anew with what `new_trackers` returned."""
+        """Begin anew with the trackers that `new_trackers` returned."""
 
     @abstractmethod
     def take(self, count: int) -> Pages | None:
@@ -160,7 +160,7 @@ class SlotStore(ABC):
     def claim_with(
         self, indices: torch.Tensor, table: Pages, whole: bool
     ) -> tuple[Pages, Pages, tuple[Pages, Pages]]:
-        """Return the distinct pages that a caller names, as `claim`, and what a table has for them.
+        """Return the distinct pages that a caller names, as `claim`, and the pages that a table has for them.
 
         Last, what to write where so that the table is as it was.
         """
@@ -176,10 +176,10 @@ class SlotStore(ABC):
 
     @abstractmethod
     def take_again(self, pages: Pages) -> None:
-        """Undo the `give` of ``pages``, the last one, since what belongs to it has failed (X2)."""
+        """Undo the last `give`, that of ``pages``, since a change that belongs to it has failed (X2)."""
 
     def give_loosely(self, pages: Pages) -> None:
-        """Take back what `claim_loosely` returned, or what a table has for it."""
+        """Take back pages that `claim_loosely` returned, or the pages that a table has for them."""
         self.give(pages)
 
     def take_again_loosely(self, pages: Pages) -> None:
@@ -188,17 +188,17 @@ class SlotStore(ABC):
 
     @abstractmethod
     def merge(self) -> None:
-        """Put what was freed since the last merge on a par with what was free before (law A4)."""
+        """Put pages freed since the last merge on a par with pages that were free before (law A4)."""
 
     def begin_group(self) -> None:
-        """Let what is given back from now on stay pending until `end_group`."""
+        """Let pages that are given back from now on stay pending until `end_group`."""
         if self.group_open:
             refuse_other_thread("free_group_begin", "allocator", self._group_thread, "has a free group open")
             raise RuntimeError("a free group is open already: call free_group_end first, groups do not nest")
         self.group_open, self._group_thread = True, get_ident()
 
     def end_group(self) -> None:
-        """Make free what was given back since `begin_group`."""
+        """Free the pages that were given back since `begin_group`."""
         if not self.group_open:
             raise RuntimeError("no free group is open: call free_group_begin first")
         self._release_pending()
@@ -215,10 +215,10 @@ class SlotStore(ABC):
 
     @abstractmethod
     def _release_pending(self) -> None:
-        """Close the group and give what is pending, or leave both as they are."""
+        """Close the group and give the pending pages, or leave both as they are."""
 
     def _group(self) -> Any:
-        """Return what `_reopen_group` needs of the open group."""
+        """Return the state of the open group that `_reopen_group` needs."""
         return self._pending
 
     @abstractmethod

@@ -97,7 +97,7 @@ class SWATokenToKVPoolAllocator(OneOwner):
         self.check_ownership = self._full.check_ownership
 
     def __repr__(self) -> str:
-        """Name the pools' dimensions and what is free of them."""
+        """Show the pools' dimensions and the numbers of their free slots."""
         return (
             f"{type(self).__name__}(size={self.size}, swa_size={self.swa_size}, "
             f"page_size={self.page_size}, device={str(self.device)!r}, "
@@ -163,7 +163,7 @@ class SWATokenToKVPoolAllocator(OneOwner):
         return slots
 
     def free(self, indices: torch.Tensor) -> None:
-        """Give full slots back with what is left of their SWA halves, all of them or none.
+        """Give full slots back with their remaining SWA halves, all of them or none.
 
         Parameters
         ----------
@@ -188,7 +188,7 @@ class SWATokenToKVPoolAllocator(OneOwner):
             self._full.free_with(indices, self._half_of, self._swa)
 
     def free_pages(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
-        """Give whole pages back with what is left of their SWA halves, each named once, by its first slot.
+        """Give whole pages back with their remaining SWA halves, each page named once, by its first slot.
 
         As `TokenToKVPoolAllocator.free_pages`: on a device no synchronisation where ownership is not checked.
         Where halves are gone, the count of those that are left follows, as in `free`. Laws: A2, A5, A6, A7,
@@ -358,7 +358,7 @@ class SWATokenToKVPoolAllocator(OneOwner):
         self._swa.begin_group()
 
     def free_group_end(self) -> None:
-        """Close the group and make free what it collected, in both pools.
+        """Close the group and free the slots that it collected, in both pools.
 
         Cost: what the group frees; on a device with ``page_size > 1`` one synchronisation, for both pools.
         """

@@ -88,7 +88,7 @@ class TokenToKVPoolAllocator(OneOwner):
         self.check_ownership = self._store.check_ownership
 
     def __repr__(self) -> str:
-        """Name the pool's dimensions and what is free of it."""
+        """Show the pool's dimensions and the number of its free slots."""
         return (
             f"{type(self).__name__}(size={self.size}, page_size={self.page_size}, "
             f"device={str(self.device)!r}, available={self.available_size()})"
@@ -186,7 +186,7 @@ class TokenToKVPoolAllocator(OneOwner):
         return self._store.is_handed_out(indices)
 
     def merge_and_sort_free(self) -> None:
-        """Let what was freed since the last merge be handed out again, lowest first if ``need_sort``.
+        """Let slots freed since the last merge be handed out again, lowest first if ``need_sort``.
 
         Notes
         -----
@@ -210,7 +210,7 @@ class TokenToKVPoolAllocator(OneOwner):
         self._store.begin_group()
 
     def free_group_end(self) -> None:
-        """Close the group and make free what it collected.
+        """Close the group and free the slots that it collected.
 
         Raises
         ------
@@ -224,7 +224,7 @@ class TokenToKVPoolAllocator(OneOwner):
         self._store.end_group()
 
     def clear(self) -> None:
-        """Make all slots free again, as in a new allocator, whoever holds them, and close the group.
+        """Make all slots free again, held or not, as in a new allocator, and close the group.
 
         Notes
         -----

@@ -1,4 +1,4 @@
-"""What states add to a radix tree: which nodes have one, which of them may go, and in which order.
+"""The states of a radix tree: which nodes have a state, which states may go, and in which order.
 
 A state belongs to the last token of its node and to no other. It has a lock of its own, the holds at exactly
 its node, while the KV below it is locked by every hold at or beneath (M4).
@@ -24,7 +24,7 @@ class StateVictims(InnerVictims[MambaTreeNode]):
     """
 
     def clear(self) -> None:
-        """Start empty; who waited is the caller's to cut loose."""
+        """Start empty; the caller must cut loose the nodes that waited."""
         bare_leaves: VictimOrder[MambaTreeNode] = make_order(self.policy)
         super().clear()
         self.bare_leaves = bare_leaves
@@ -59,7 +59,7 @@ class CachedStates:
         self.clear(())
 
     def clear(self, nodes: Sequence[MambaTreeNode]) -> None:
-        """Take every state from its node, whatever is held; ``nodes`` are all that the tree had."""
+        """Take every state from its node, held or not; ``nodes`` are all the nodes that the tree had."""
         for node in nodes:
             node._track_slot = node._track_index = None
             node.mamba_lock_ref = 0
@@ -129,7 +129,7 @@ class CachedStates:
         node.mamba_lock_ref += 1
 
     def release(self, node: MambaTreeNode) -> None:
-        """Take back what one hold at ``node`` protects; the tree is to forget the hold next."""
+        """Take back the protection of one hold at ``node``; the tree is to forget the hold next."""
         if node._track_slot is None:
             return
         node.mamba_lock_ref -= 1
@@ -176,7 +176,7 @@ class StatePlan(LeafPlan[MambaTreeNode]):
                 self.take(node)
 
     def call_off(self) -> None:
-        """Put what was not committed back where it waited."""
+        """Put nodes that were not committed back where they waited."""
         super().call_off()
         for node in self._going.values():
             self._cached.victims.place(node)

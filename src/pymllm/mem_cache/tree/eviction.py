@@ -1,4 +1,4 @@
-"""Choose what an eviction takes, before anything is given back, and carry that out.
+"""Plans of evictions: choose all that goes before anything is given back, and then carry the plan out.
 
 Law X2 wants the whole plan first: only then are the pools asked, and what a pool refuses is still in the
 tree. A plan looks at the tree as it will be, with what it has chosen already gone, and can be called off.
@@ -38,7 +38,7 @@ class LeafPlan(Generic[NodeT]):
         self._children_left: dict[int, tuple[NodeT, int]] = {}
 
     def fill(self, tokens: int, parts: int) -> None:
-        """Choose what is to go, whole nodes first (R5)."""
+        """Choose the nodes and parts to go, whole nodes first (R5)."""
         self.take_leaves(tokens)
         if parts > 0:
             self.take_parts(parts)
@@ -52,7 +52,7 @@ class LeafPlan(Generic[NodeT]):
             self.take(leaf)
 
     def take_parts(self, wanted: int) -> None:
-        """Choose what is wanted of that which nodes can lose and stay; here, nothing."""
+        """Choose up to ``wanted`` parts that nodes can lose and stay in the tree; here, none."""
 
     def take(self, leaf: NodeT) -> None:
         """Choose a leaf that waits, and then every ancestor that has to follow it."""
@@ -80,7 +80,7 @@ class LeafPlan(Generic[NodeT]):
         return False
 
     def _note(self, node: NodeT) -> None:
-        """Take down what else goes with a node that was chosen."""
+        """Note the other memory that goes with a chosen node."""
 
     def _loses_last_child(self, parent: NodeT) -> bool:
         known = self._children_left.get(parent.id)
@@ -97,7 +97,7 @@ class LeafPlan(Generic[NodeT]):
             self._tree.remove(removed)
 
     def call_off(self) -> None:
-        """Put what was not committed back where it waited."""
+        """Put nodes that were not committed back where they waited."""
         for parent, _ in self._children_left.values():
             self._tree.victims.place(parent)
         for node in self.removed:

@@ -29,7 +29,7 @@ __all__ = [
 
 
 class RankedNode(Protocol):
-    """What a policy may look at.
+    """The attributes of a node that a policy may read.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class EvictionPolicy(Protocol):
     """
 
     def rank(self, node: RankedNode) -> Any:
-        """Return what evictions go by: the leaf with the smallest rank goes first.
+        """Return the rank that evictions go by: the leaf with the smallest rank goes first.
 
         Parameters
         ----------

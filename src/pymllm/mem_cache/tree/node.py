@@ -127,7 +127,7 @@ class BaseTreeNode(OneOwner):
         return (self.last_access_time, self._depth) < (other.last_access_time, other._depth)
 
     def describe(self) -> str:
-        """Return what ``pretty_print`` shows of the node, on one line."""
+        """Return the line that ``pretty_print`` shows of the node."""
         return f"#{self.id} {self.key!r} last_access_time={self.last_access_time:g}{self._marks()}"
 
     def _marks(self) -> str:

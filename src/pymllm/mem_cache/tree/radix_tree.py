@@ -113,7 +113,7 @@ class RadixTree(Generic[NodeT]):
         self.start_with(self.prepare_start())
 
     def prepare_start(self) -> tuple[NodeT, Victims[NodeT], object]:
-        """Make what an empty tree has, for `start_with`: a root, orders of victims, and an epoch."""
+        """Make the parts of an empty tree, for `start_with`: a root, orders of victims, and an epoch."""
         root = self._make_node()
         root.id = next(self._ids)
         root._key = RadixKey([])
@@ -218,7 +218,7 @@ class RadixTree(Generic[NodeT]):
             self.victims.place(parent)
 
     def prepare_split(self, node: NodeT, tokens: int) -> Split[NodeT]:
-        """Make what `split` needs to cut ``node`` after its first ``tokens`` tokens; nothing has changed.
+        """Make the parts for `split` to cut ``node`` after its first ``tokens`` tokens; nothing has changed.
 
         The lower half will keep object, id and holds; both halves own copies, so neither keeps the whole
         alive (R10, X5). The upper half may be cut in turn before anything is done.
@@ -314,7 +314,7 @@ class RadixTree(Generic[NodeT]):
         return path
 
     def hand_over(self, nodes: list[NodeT]) -> torch.Tensor:
-        """Return the slots of nodes that are about to leave; a single node's own, since nobody else has them.
+        """Return the slots of nodes that are about to leave; a single node's own tensor, which no caller has.
 
         A pool reads them and no more. A copy would cost 1.2 us of an eviction's 8.
         """
@@ -435,7 +435,7 @@ class RadixTree(Generic[NodeT]):
 
 
 class RankedTree(RadixTree[Any]):
-    """A tree whose nodes know when they came and how much they matter, for policies that ask for that.
+    """A tree of nodes with a creation time and a priority, for policies that rank nodes by them.
 
     Its nodes are `RankedTreeNode` or `RankedMambaTreeNode`: where recency alone decides, nodes neither have
     nor fill these fields.
@@ -447,7 +447,7 @@ class RankedTree(RadixTree[Any]):
         node.creation_time = self.clock
 
     def prepare_split(self, node: Any, tokens: int) -> Split[Any]:
-        """Make what `split` needs; the upper half came when the whole did, and matters as much (R10)."""
+        """Make the parts for `split`; the upper half came when the whole did, and matters as much (R10)."""
         split = super().prepare_split(node, tokens)
         split.upper.creation_time, split.upper.priority = node.creation_time, node.priority
         return split

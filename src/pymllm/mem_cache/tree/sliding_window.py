@@ -1,4 +1,4 @@
-"""What a sliding window adds to a radix tree: alive and dead nodes, window locks, and their sizes.
+"""The sliding window of a radix tree: alive and dead nodes, window locks, and their sizes.
 
 A node is alive while its tokens have KV of the sliding-window layers, and a tombstone once that half was
 freed. Only a prefix that ends in a whole window of alive tokens can be continued from (S1).
@@ -134,7 +134,7 @@ class SlidingWindow:
             )
 
     def release(self, node: TreeNode) -> None:
-        """Take back what one hold at ``node`` protects."""
+        """Take back the protection of one hold at ``node``."""
         self.tree.release(node)
         for covered in self._window_of(node):
             covered.swa_lock_ref -= 1
@@ -195,7 +195,7 @@ class WindowPlan(LeafPlan[TreeNode]):
             victims.inner.discard(node)
 
     def call_off(self) -> None:
-        """Put what was not committed back where it waited."""
+        """Put nodes that were not committed back where they waited."""
         super().call_off()
         for node in self._dying.values():
             self._window.victims.place(node)

@@ -221,7 +221,7 @@ def try_to_return(give: Callable[[Any], Any], what: Any) -> None:
 
 
 def takes_pages(pool: Any, call: str = "free", of_pages: str = "free_pages") -> bool:
-    """Tell whether a pool's ``free_pages`` does what its ``free`` does, or one of another such pair."""
+    """Tell whether a pool's ``free_pages`` does the same as its ``free``; likewise for other such pairs."""
     free: Any = getattr(pool, call, None)
     if getattr(free, "__self__", None) is not pool:
         return False  # somebody has given this one object another
@@ -231,7 +231,7 @@ def takes_pages(pool: Any, call: str = "free", of_pages: str = "free_pages") -> 
 
 @lru_cache(maxsize=64)  # an eviction of one leaf takes 0.2 us less
 def _says_both(kind: Any, free: Any, call: str, of_pages: str) -> bool:
-    """Tell whether ``free`` is what a class has, and no class says it later than that of pages."""
+    """Tell whether ``free`` is the class's own, and no subclass redefines it without the method of pages."""
     for base in kind.__mro__:
         if of_pages in base.__dict__:
             return getattr(kind, call, None) is free

@@ -1,4 +1,4 @@
-"""What both radix caches are: a tree over a pool, and the one order in which a call touches the two.
+"""The base of both radix caches: a tree over a pool, and the one order in which a call touches the two.
 
 Whatever can fail is made first, then the pools are asked, and what they have done is written down. While code
 of others runs, a pool's or a callback's, a guard keeps it out of the cache.
@@ -65,7 +65,7 @@ class CallGuard:
         self.inside = None
 
     def runs(self, whose: str) -> None:
-        """Say that it is not a pool's code which runs in here, so that no slots are with anybody."""
+        """Note that code other than a pool's runs in this context, so that no slots are with a pool."""
         self.inside, self.unsettled = whose, self._was_unsettled
 
     def settle(self) -> None:
@@ -197,7 +197,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
     def _insert(
         self, layer: Any, paged: PagedKey, slots: torch.Tensor, priority: int, track_slot: int | None = None
     ) -> InsertResult:
-        """Add what is not cached of a key, and perhaps a state at its end, where it has none.
+        """Add the uncached part of a key, and a state, if given, at its end if that node has none.
 
         ``layer``: the tree, or what keeps something of its nodes beside it, and appends, splits and stamps
         them.
@@ -272,7 +272,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
     # -- starting again ------------------------------------------------------------------------------
 
     def _start_over(self) -> None:
-        """Return everything to the pools, whatever is held, and be empty; what a pool raised comes last."""
+        """Return everything to the pools, held or not, and empty the tree; raise the first error last."""
         tree = self._tree
         owned = list(tree.nodes())
         start = tree.prepare_start()
@@ -303,7 +303,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
             collect_error(errors, self.pool.free, slots)
 
     def _return_what_is_left(self, owned: Sequence[NodeT]) -> None:
-        """Give back what an interrupted call has left in the tree, as far as the pools take it."""
+        """Give back slots that an interrupted call has left in the tree, as far as the pools take them."""
         if self.pool is not None:
             return_what_is_left(self.pool, self._tree, owned)
 
@@ -318,7 +318,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
 
 
 def collect_error(errors: list[Exception], call: Callable[[Any], Any], argument: Any) -> None:
-    """Make a call and keep what it raises, but for a shortage of memory."""
+    """Make a call and keep its error, but for a shortage of memory."""
     try:
         call(argument)
     except SHORTAGES:

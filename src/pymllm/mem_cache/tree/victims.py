@@ -129,7 +129,7 @@ class _Latecomers(Generic[NodeT]):
 
 
 class _End:
-    """What closes the ring of an order's members: older than all, and the neighbour of both ends."""
+    """The end of the ring of an order's members: older than all, and the neighbour of both ends."""
 
     __slots__ = ("_depth", "_older", "_younger", "last_access_time")
 
@@ -244,7 +244,7 @@ class VictimOrder(Generic[NodeT]):
     """The member that an eviction of leaves takes next, or ``None``."""
 
     def first_of_both(self, other: VictimOrder[NodeT]) -> NodeT | None:
-        """Return the one of two orders of a kind that such an eviction takes next, or ``None``."""
+        """Return the node of two orders of the same kind that their eviction takes next, or ``None``."""
         return older_of(self.oldest(), other.oldest())
 
     def changed(self, node: NodeT) -> None:
@@ -319,7 +319,7 @@ class RankedOrder(VictimOrder[NodeT]):
         return None if found is None else found[-1]
 
     def first_of_both(self, other: VictimOrder[NodeT]) -> NodeT | None:
-        """Return the one of two orders of a kind that such an eviction takes next, or ``None``."""
+        """Return the node of two orders of the same kind that their eviction takes next, or ``None``."""
         assert isinstance(other, RankedOrder)
         found = [ranked for ranked in (self._first(), other._first()) if ranked is not None]
         return min(found)[-1] if found else None
@@ -336,7 +336,7 @@ class RankedOrder(VictimOrder[NodeT]):
         return heap[0] if heap else None
 
     def _rank(self) -> None:
-        """Rank what has changed."""
+        """Rank the members that have changed."""
         if self._is_lost:
             self._changed = dict.fromkeys(self)
             self._ranked, self._heap, self._is_lost = {}, [], False
@@ -390,7 +390,7 @@ class Victims(Generic[VictimT]):
         self.clear()
 
     def clear(self) -> None:
-        """Start empty; who waited is the caller's to cut loose."""
+        """Start empty; the caller must cut loose the nodes that waited."""
         self.leaves: VictimOrder[VictimT] = make_order(self.policy)
 
     def become(self, fresh: Victims[VictimT]) -> None:
@@ -440,7 +440,7 @@ class InnerVictims(Victims[VictimT]):
     """
 
     def clear(self) -> None:
-        """Start empty; who waited is the caller's to cut loose."""
+        """Start empty; the caller must cut loose the nodes that waited."""
         inner: VictimOrder[VictimT] = VictimOrder()
         super().clear()
         self.inner = inner

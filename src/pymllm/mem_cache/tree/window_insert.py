@@ -114,7 +114,7 @@ class WindowInsert:
             self._window.split(cut)
 
     def _check_window_halves(self) -> None:
-        """Refuse slots whose window halves were not freed before e, or are gone from there on."""
+        """Refuse slots that still have window halves before e, or have lost them from there on."""
         halves = self._pool.translate_to_swa(self._slots[: self._key.length]).cpu().numpy()
         start = self._walk.length
         if halves[start : self._dead_until].any():
@@ -130,7 +130,7 @@ class WindowInsert:
                 raise self._half_gone(int(gone[0]), int(gone[-1]))
 
     def _half_gone(self, first: int, last: int) -> OwnershipError:
-        """Word the refusal of tokens that are to have window KV whose halves are gone."""
+        """Word the refusal of tokens that are to have window KV but have lost their window halves."""
         size = self._tree.page_size
         bound = (last // size + 1) * size
         return OwnershipError(
@@ -227,7 +227,7 @@ class WindowInsert:
                 self._window.enter(node)
 
     def _make_leaves(self, parent: TreeNode) -> list[TreeNode]:
-        """Make nodes for what is not cached yet: dead pages, then alive ones."""
+        """Make nodes for the tokens that are not cached yet: dead pages, then alive ones."""
         leaves = []
         start = self._walk.length
         for end in (self._dead_until, self._key.length):
@@ -239,7 +239,7 @@ class WindowInsert:
         return leaves
 
     def _grow(self, end: TreeNode, leaves: list[TreeNode]) -> None:
-        """Make the cached path, which ends with ``end``, the most recent, and add what is not cached yet."""
+        """Make the cached path, which ends with ``end``, the most recent, and add the new leaves."""
         tree = self._tree
         tree.stamp(tree.path_to(end))
         for leaf in leaves:

@@ -1,4 +1,4 @@
-"""Which block has a slot for its recurrent state, and whose slot goes when there are too few."""
+"""The slots for the recurrent states of blocks, and the choice of the slots to go if there are too few."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class BlockSlots(OneOwner):
         return slots
 
     def _evict_lru_slots_batch(self, num_needed: int) -> list[int]:
-        """Take the slots of the least recently used blocks that nobody references.
+        """Take the slots of the least recently used blocks without references.
 
         Parameters
         ----------
@@ -337,7 +337,7 @@ class BlockSlots(OneOwner):
             self.invalidate_block(block)
 
     def on_kv_blocks_deregistered(self, block_ids_list: Sequence[int], hashes_to_delete: set[int]) -> None:
-        """Drop the states of blocks whose content is gone; the block allocator calls this.
+        """Drop the states of blocks that have lost their content; the block allocator calls this.
 
         Parameters
         ----------
@@ -399,7 +399,7 @@ class BlockSlots(OneOwner):
             self._tracker.name(block, value)
 
     def _claim_slots(self, count: int, keep: NDArray[np.int64]) -> SlotClaim:
-        """Claim free slots, and for what is missing those of the least recently used blocks but ``keep``."""
+        """Claim free slots, and if too few are free, slots of the least recently used blocks but ``keep``."""
         missing = count - self.free_count
         if missing <= 0:
             return self._tracker.claim(count, keep[:0])

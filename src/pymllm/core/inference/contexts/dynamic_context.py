@@ -83,7 +83,7 @@ class DynamicInferenceContext(RequestContext):
     """
 
     def __repr__(self) -> str:
-        """Name what is there and what is left."""
+        """Show the number of requests, the maximum, and both allocators."""
         return (
             f"DynamicInferenceContext(requests={len(self._rows)} of {self.max_requests}, "
             f"{self.kv_block_allocator!r}, {self.mamba_slot_allocator!r})"
@@ -127,7 +127,7 @@ class DynamicInferenceContext(RequestContext):
         return batch
 
     def begin_step(self) -> ForwardBatch:
-        """Fix what the next step computes: a token of each decoding request, and the scheduled chunks.
+        """Fix the work of the next step: a token of each decoding request, and the scheduled chunks.
 
         Returns
         -------
@@ -163,7 +163,7 @@ class DynamicInferenceContext(RequestContext):
         return ForwardBatch(steps)
 
     def commit_step(self, next_tokens: Sequence[int | None]) -> None:
-        """Take over what the forward pass has done: register blocks, cache states, go on.
+        """Take over the results of the forward pass: register blocks, cache states, go on.
 
         Parameters
         ----------
@@ -204,7 +204,7 @@ class DynamicInferenceContext(RequestContext):
             self._rows.move(live, Region.DECODE if live.is_prefilled else Region.WAITING)
 
     def abort_step(self) -> None:
-        """Leave a step whose forward pass failed; nothing is registered, cached or counted as computed.
+        """Leave a step after its forward pass failed; nothing is registered, cached or counted as computed.
 
         Raises
         ------
@@ -266,7 +266,7 @@ class DynamicInferenceContext(RequestContext):
         undo.callback(self._shorten, full)
 
     def _shorten(self, full: list[LiveRequest]) -> None:
-        """Take back what `_extend_decoding` gave, before anybody else has a block."""
+        """Take back the blocks that `_extend_decoding` gave, before any later allocation."""
         for live in full:
             self._rows.shorten(live)
         self.kv_block_allocator._untake(len(full))

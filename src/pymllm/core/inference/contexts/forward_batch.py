@@ -1,4 +1,4 @@
-"""What a step computes, for the forward pass to read."""
+"""The work of a step, for the forward pass to read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pymllm.core.inference.contexts.live_request import LiveRequest
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestStep:
-    """What one request computes in a step."""
+    """The work of one request in a step."""
 
     req: Any  # The request
     row: int  # Its row of the context
@@ -56,7 +56,7 @@ def plan_step(
     offsets: tuple[int, ...] = (),
     first_output: int = 0,
 ) -> RequestStep:
-    """Say what a request computes in the next step, and where its KV goes.
+    """Plan the tokens that a request computes in the next step, and the slots of their KV.
 
     Cost: O(what is computed). Laws: E2, E5.
     """

@@ -18,7 +18,7 @@ _UNSIGNED_MAX: Final = np.maximum.reduce  # `ndarray.max` adds 0.7 us
 
 
 def host_array(values: Any) -> NDArray[Any]:
-    """Read a table that a context offers, whatever keeps it.
+    """Return a table that a context offers as an array, from a tensor, an array or a sequence.
 
     Cost: O(1) for CPU tensors and arrays, O(n) for sequences; one copy, which synchronises, for a tensor on
     another device.

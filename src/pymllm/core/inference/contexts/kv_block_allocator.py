@@ -58,7 +58,7 @@ class BlockObserver:
 
 
 class _Release(NamedTuple):
-    """What a release does, found out before anything is changed."""
+    """The effects of a release, computed before anything is changed."""
 
     given: NDArray[np.int64]
     """Distinct blocks."""
@@ -175,7 +175,7 @@ class KVBlockAllocator(OneOwner):
         self.reset()
 
     def __repr__(self) -> str:
-        """Name the pool's size and what is free and cached of it."""
+        """Show the pool's size, and the counts of free and of cached blocks."""
         return (
             f"KVBlockAllocator(pool_size={self.pool_size}, "
             f"policy={self.prefix_caching_eviction_policy.value!r}, pool_avail={self.pool_avail}, "
@@ -232,7 +232,7 @@ class KVBlockAllocator(OneOwner):
         return taken
 
     def _take(self, count: int, clock: int, blocks: NDArray[np.int32]) -> None:
-        """Write blocks that there are into ``blocks``, each with one reference, evicting what is missing."""
+        """Write free blocks into ``blocks``, each with one reference; evict blocks where too few are free."""
         if count > self.pool_avail:
             self._evict_lru_blocks(count - self.pool_avail)
         index = self._free[self.pool_avail - count : self.pool_avail]
@@ -378,7 +378,7 @@ class KVBlockAllocator(OneOwner):
         self._stamp(blocks, clock, self._lowered(blocks, clock))
 
     def reset(self) -> None:
-        """Make every block free, as in a new allocator, whoever holds it; the observer is not called.
+        """Make every block free, held or not, as in a new allocator; the observer is not called.
 
         Raises
         ------
@@ -409,7 +409,7 @@ class KVBlockAllocator(OneOwner):
         return free
 
     def _plan_release(self, blocks: BlockIds) -> _Release:
-        """Find out what a release does, or refuse it; nothing has changed either way."""
+        """Compute the effects of a release, or refuse it; nothing has changed either way."""
         given, times = np.unique(self._as_occupied("release", blocks), return_counts=True)
         short = self._ref_counts[given] < times
         if short.any():
@@ -424,7 +424,7 @@ class KVBlockAllocator(OneOwner):
         return _Release(given, left, idle[is_registered].tolist(), idle[~is_registered].tolist())
 
     def _give_back(self, release: _Release) -> None:
-        """Do what was planned; nothing here wants memory that grows, so that nothing is done by half."""
+        """Carry out a planned release, which asks for no growing memory and thus never stops halfway."""
         given, left, registered, gone = release
         self._ref_counts[given] = left
         for block in registered:
@@ -436,13 +436,13 @@ class KVBlockAllocator(OneOwner):
         self._drop(gone)
 
     def _let_go(self, blocks: list[int]) -> None:
-        """Take back what `retain_memory_blocks` gave to registered blocks; undoing must not want memory."""
+        """Undo `retain_memory_blocks` for registered blocks; undoing must not want memory."""
         for block in blocks:
             self._ref_counts[block] -= 1
             self._forest.deactivate(block)
 
     def _last_taken(self, count: int) -> list[int]:
-        """Return what the last allocation handed out: it still lies above the end of the stack.
+        """Return the blocks of the last allocation: they still lie above the end of the stack.
 
         Read one by one, since a copy of a tensor might not be had, and who then would free the blocks?
         """
@@ -450,7 +450,7 @@ class KVBlockAllocator(OneOwner):
         return [self._free.item(place) for place in range(end + count - 1, end - 1, -1)]
 
     def _untake(self, count: int) -> None:
-        """Free again what the last allocation handed out, of which nobody has heard.
+        """Free again the blocks of the last allocation, which no caller has seen.
 
         Their stamps are those of no time, as the clock may be set back, too.
         """

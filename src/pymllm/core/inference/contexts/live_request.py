@@ -1,4 +1,4 @@
-"""What a context knows of a request that it has taken up, and the rows in which requests stand."""
+"""A context's knowledge of each request that it has admitted, and the rows in which requests stand."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LiveRequest:
         return self.computed >= self.prompt.size
 
     def tokens(self, start: int, stop: int) -> NDArray[np.uint32]:
-        """Return some tokens of the prompt and of what was generated."""
+        """Return a range of the prompt and the generated tokens."""
         prompt = self.prompt.size
         if stop <= prompt:
             return self.prompt[start:stop]
@@ -64,7 +64,7 @@ class LiveRequest:
         return np.concatenate((self.prompt[start:prompt], generated))
 
     def plan_chunk(self, max_tokens: int | None) -> int:
-        """Return the length of a chunk that computes at most ``max_tokens``, what is skipped added."""
+        """Return the length of a chunk that computes at most ``max_tokens``, plus the skipped tokens."""
         left = self.prompt.size - self.computed - self.skip
         return self.skip + (left if max_tokens is None else min(max_tokens, left))
 
@@ -87,7 +87,7 @@ def read_prompt(req: Any) -> NDArray[np.uint32]:
 
 
 def refuse_batch(prompt_tokens: Any) -> None:
-    """Refuse several prompts, or one in brackets of its own, before it is taken for one of other tokens.
+    """Refuse a batch of prompts, even of a single prompt, before it is taken for a prompt of other tokens.
 
     Cost: O(1). Laws: K1, X1.
     """
@@ -102,7 +102,7 @@ def refuse_batch(prompt_tokens: Any) -> None:
 
 
 def check_next_tokens(tokens: Sequence[int | None], is_used: Sequence[bool]) -> list[int]:
-    """Check what the forward pass chose, one token for each request of a step."""
+    """Check the tokens that the forward pass chose, one for each request of a step."""
     if len(tokens) != len(is_used):
         raise ValueError(f"{len(tokens)} next tokens for {len(is_used)} requests; give one for each")
     chosen = [as_int("next token", t) if used else 0 for t, used in zip(tokens, is_used, strict=True)]  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def check_next_tokens(tokens: Sequence[int | None], is_used: Sequence[bool]) -> 
 
 @dataclass(slots=True)
 class MambaMetadata:
-    """What recurrent layers need to know of a step."""
+    """The numbers of a step that recurrent layers need."""
 
     # ``[max_requests]`` int32 on the host: the row of each request in the live states, -1 for none
     request_to_mamba_state_idx: torch.Tensor

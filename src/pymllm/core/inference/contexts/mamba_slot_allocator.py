@@ -112,7 +112,7 @@ class MambaSlotAllocator(SlotStates):
         )
 
     def __repr__(self) -> str:
-        """Name the layers and what is free of the slots."""
+        """Show the numbers of slots, layers and free slots."""
         return (
             f"MambaSlotAllocator(max_slots={self.max_slots}, num_mamba_layers={self.num_mamba_layers}, "
             f"device='{self.device}', free_count={self.free_count})"
@@ -224,7 +224,7 @@ class MambaSlotAllocator(SlotStates):
         return [() if each is None else each.offsets for each in left]
 
     def commit_intermediate_states(self) -> None:
-        """Put what the step's prefill requests leave into the cache: collect, allocate, copy, name.
+        """Put the states of the step's prefill requests into the cache: collect, allocate, copy, name.
 
         Raises
         ------
@@ -268,7 +268,7 @@ class MambaSlotAllocator(SlotStates):
             raise
 
     def _collect_commit_data(self) -> CommitData | None:
-        """Collect what the current prefill batch leaves, the most valuable first.
+        """Collect the states that the current prefill batch leaves, the most valuable first.
 
         Returns
         -------
@@ -299,7 +299,7 @@ class MambaSlotAllocator(SlotStates):
         )
 
     def _clear_intermediate_state(self) -> None:
-        """Forget what every request leaves, on the host and on the device.
+        """Forget the states that requests leave, on the host and on the device.
 
         Notes
         -----

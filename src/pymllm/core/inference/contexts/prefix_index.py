@@ -23,7 +23,7 @@ def block_hash(digest: str) -> int:
 
 
 class PrefixIndex:
-    """Match prompts against registered blocks, and register what was computed.
+    """Match prompts against registered blocks, and register computed blocks.
 
     ``blocks``: keeps hashes and parents. ``block_size``: tokens per block. ``hash_page``: makes a hex digest
     of the tokens of a page and the digest of the page before, as `hash_token_ids`, which is the default. The

@@ -19,7 +19,7 @@ NO_HASH: Final = -1
 
 
 class PrefixCachingEvictionPolicy(enum.StrEnum):
-    """What becomes of a registered block that nobody references."""
+    """The fate of a registered block without references."""
 
     REF_ZERO = "ref_zero"
     """It is deregistered at once and free."""

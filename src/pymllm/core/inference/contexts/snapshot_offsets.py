@@ -1,4 +1,4 @@
-"""Where in a prefill chunk the recurrent state is worth keeping, and what a request's chunk will leave."""
+"""The offsets in a prefill chunk at which recurrent states are kept, and the states that a chunk leaves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CommitCandidate(NamedTuple):
 def commit_candidates(
     left_by: Mapping[int, Snapshots], first_row: int, extracted: Sequence[int]
 ) -> list[CommitCandidate]:
-    """List what a prefill batch leaves, each block once.
+    """List the states that a prefill batch leaves, each block once.
 
     Requests that share a block have the same state there, so one of them is enough. Laws: C7.
     """
@@ -66,7 +66,7 @@ def snapshot_positions(
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """What one request's chunk leaves for the cache."""
+    """The states that one request's chunk leaves for the cache."""
 
     offsets: tuple[int, ...]  # Where states are extracted, relative to the first token computed; ascending
     depths: tuple[int, ...]  # The same from the start of the prompt
@@ -76,7 +76,7 @@ class Snapshots:
 
 
 class OffsetTable:
-    """Remember what each request's chunk leaves, and show the offsets to the device.
+    """Remember the states that each request's chunk leaves, and show the offsets to the device.
 
     ``max_requests``: rows of a context. ``device``: where the forward pass reads them. The device sees one
     buffer that is never replaced, its rows in the order of the prefill batch and zero behind it, so a
