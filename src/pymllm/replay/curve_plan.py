@@ -1,4 +1,4 @@
-"""What a curve is asked for, checked before anything heavy is loaded; messages name options."""
+"""The plan of a curve, checked before heavy modules are loaded; its messages name options."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CurvePlan:
 
     @property
     def is_named(self) -> bool:
-        """Whether the workload is one of ours; ``./chat`` names a file of that name."""
+        """Tell whether the workload is a named workload of this package; ``./chat`` names a file."""
         return self.workload in NAMED_WORKLOADS
 
     @property

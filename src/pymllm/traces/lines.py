@@ -38,7 +38,7 @@ NumberedLine = tuple[int, bytes]
 
 
 class Rejected(Exception):
-    """What is wrong with one line; whoever reads the file adds where it stands."""
+    """The error of one line; the reader of the file adds the place of the line."""
 
 
 class TraceLines:
@@ -97,7 +97,7 @@ class TraceLines:
         return 0 if self._raw is None or self._raw.closed or not self._raw.seekable() else self._raw.tell()
 
     def error(self, message: str, number: int | None = None) -> TraceError:
-        """Make the error that names this file and one of its lines."""
+        """Make an error that names this file and a line of the file."""
         return TraceError(self.source, number, message)
 
     def _read(self) -> Generator[NumberedLine]:

@@ -1,4 +1,4 @@
-"""What of one step is determined: what the judge lets pass in a variation of its outcome is free."""
+"""The determined parts of one step: a part is free if the judge lets a variation of it pass."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Expecter:
         return made
 
     def _nodes(self, name: str) -> Any:
-        """Return what is determined of each node, in any order; its number is its own business."""
+        """Return the determined fields of each node, in any order; the number of a node is left out."""
         result = self._outcome.result
         assert isinstance(result, Inspected)
         if name != "nodes" or (result.nodes and self._passes(result=Inspected(result.nodes[:-1]))):
@@ -188,7 +188,7 @@ class Expecter:
         return not self._passes(result=fewer)
 
     def _read(self, name: str, value: Any, passes: _Passes) -> Any:
-        """Return what is determined of states whose number is not: first their shape, then the content."""
+        """Return the determined parts of states whose number is free: first their shape, then the content."""
         if name.endswith("_shape"):
             return value if self._is_shaped else {"$may": value}
         if not self._is_shaped or not isinstance(value, list):

@@ -84,7 +84,7 @@ def make_vectors(
 def _search(
     vectors: Mapping[str, Sequence[Vector]], kills: Kills, seconds: float, show: Progress
 ) -> tuple[list[Source], tuple[str, ...]]:
-    """Look for programs of faults that no vector kills, or too few of those that a plain cache can play."""
+    """Look for programs of faults that no vector kills, or that too few vectors for a plain cache kill."""
     killed = Counter(fault for them in kills.values() for fault in them)
     plainly = Counter(
         fault

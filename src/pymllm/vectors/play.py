@@ -27,7 +27,7 @@ SKIPPED: Final = "skipped"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What became of a vector, at which step, and why; ``where`` names the part that is not as expected."""
+    """The verdict on a vector, its step and its reason; ``where`` names the part that is not as expected."""
 
     verdict: Verdict
     step: int = 0

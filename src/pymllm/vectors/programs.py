@@ -58,7 +58,7 @@ CALLER = "pymllm.workloads."
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a vector is made of."""
+    """The source of a vector: its kind, law, needs, configuration and operations."""
 
     kind: str
     law: str
@@ -71,7 +71,7 @@ class Source:
 
 
 def derive_source(source: Source) -> Vector:
-    """Derive a vector from what the first of our own adapters answers that claims what it needs."""
+    """Derive a vector from the answers of the first own adapter that claims all needs of the source."""
     steps = _play_soundly(source)
     return derive(
         source.kind,
@@ -157,7 +157,7 @@ def search_plainly(fault: Fault) -> list[Source]:
 
 
 def is_of_plain(fault: Fault) -> bool:
-    """Tell whether a fault is one of the class that is a plain cache where nothing else is asked of it."""
+    """Tell whether a fault is in the class that serves as the plain cache, and not in a caller."""
     return "radix" in fault.adapters and not is_of_caller(fault)
 
 

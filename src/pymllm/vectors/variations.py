@@ -1,4 +1,4 @@
-"""How a step may be shown otherwise, and the judge that is asked whether that would be right, too."""
+"""Variations of a step, and the judge that is asked whether a variation would be right, too."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Replayed:
 
     @property
     def workload(self) -> str:
-        """What was replayed, the same for each cache over it."""
+        """The title of the replayed workload, the same for each cache over the workload."""
         it = self.document.workload
         drawn = f", seed {it.seed}" if it.kind == "named" else ""
         return f"{it.name}, {it.requests:,} requests{drawn}, {self.document.mode}"
@@ -71,12 +71,12 @@ class Replayed:
 
     @property
     def best(self) -> float | None:
-        """What the best choice would hit, which knows the future; ``None`` where nobody computed it."""
+        """The hit rate of the best choice, which knows the future; ``None`` if not computed."""
         return None if self._ceilings is None else self._ceilings.belady_hit_rate
 
     @property
     def unlimited(self) -> float | None:
-        """What a cache without a limit would hit, likewise."""
+        """The hit rate of a cache without a limit; ``None`` if not computed."""
         return None if self._ceilings is None else self._ceilings.unlimited_hit_rate
 
     @property
