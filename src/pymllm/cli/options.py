@@ -1,4 +1,4 @@
-"""What several commands take, checked before anything runs: values, options, adapters, laws and files.
+"""Inputs of several commands, checked before the work begins: values, options, adapters, laws and files.
 
 A file may be anybody's. The adapter that it names is taken from it where that is a name of the registry,
 which nobody but this package fills; a module or a command in it is code that its author chose.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def refusing(file: str = "") -> Iterator[None]:
-    """Refuse in one line what a room below calls bad input, with the file that it is in."""
+    """Refuse in one line an input that a lower room calls bad, with the file of the input."""
     try:
         yield
     except (UsageError, ProgramError) as error:
@@ -136,7 +136,7 @@ def json_object(value: object) -> Config:
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], str]:
-    """Return what reads one of some names; another is refused with all of them."""
+    """Return a reader of names that refuses an unknown name with all known names."""
 
     def read(text: str) -> str:
         known = list(names)
@@ -178,7 +178,7 @@ class OutputFile(click.Path):
         super().__init__(dir_okay=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse a file whose folder is missing or read-only, before the work that fills it."""
+        """Refuse a file in a folder that is missing or read-only, before the work that fills the file."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not path.absolute().parent.is_dir():
             self.fail(f"{path}: there is no folder {path.parent}; make it first.", param, ctx)
@@ -195,7 +195,7 @@ OUTPUT_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 def complete_adapter(context: click.Context, param: click.Parameter, begin: str) -> list[str]:
-    """Return the names of adapters that begin like what was typed so far, for a shell."""
+    """Return the names of adapters that begin with the text typed so far, for a shell."""
     return [entry.name for entry in all_adapters() if entry.name.startswith(begin)]
 
 

@@ -1,4 +1,4 @@
-"""What ``judge``, ``rerun``, ``shrink``, ``bisect`` and ``check-protocol`` find about single programs."""
+"""The results of ``judge``, ``rerun``, ``shrink``, ``bisect`` and ``check-protocol`` on single programs."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class ShrinkDocument(Document, frozen=True, kw_only=True, tag="pymllm.shrink"):
 
 
 class ReleaseRow(Row, frozen=True):
-    """What is known of one release: the law that its verdict is about, and what was looked at.
+    """The result of one release: its verdict, the law that the verdict is about, and the reason.
 
     Where the verdict is unknown, ``because`` says why, and the search passed the release over.
     """
@@ -162,7 +162,7 @@ class Exchange(Row, frozen=True, omit_defaults=True):
 
 
 class Introduced(Row, frozen=True):
-    """What a program said of itself."""
+    """The introduction of a program: its name, kind and capabilities, as the program gave them."""
 
     protocol: int
     name: str

@@ -1,4 +1,4 @@
-"""What ``pymllm replay`` measures."""
+"""The results of ``pymllm replay``, as records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def column_of(cache: str, policy: str | None) -> str:
 
 
 class WorkloadRow(Row, frozen=True, kw_only=True):
-    """What was replayed: one of our own workloads by its name, or a trace."""
+    """The replayed workload: one of our own workloads by its name, or a trace."""
 
     name: str
     kind: Literal["named", "trace"]
@@ -43,7 +43,7 @@ class CacheTime(Row, frozen=True):
 
 
 class ReplayConfig(Row, frozen=True, kw_only=True):
-    """What a cache was replayed with, as used: capacities are rounded to whole pages.
+    """The settings of a replayed cache, as used: capacities are rounded to whole pages.
 
     As of `pymllm.workloads.engine_config.EngineConfig`, and of `pymllm.replay.serial.SerialConfig` where
     there was no engine: what only one of them has is not there with the other.
@@ -148,7 +148,7 @@ class ReplayViolation(Row, frozen=True):
 
 
 class CeilingRow(Row, frozen=True, kw_only=True):
-    """What caches of one size could hit at most; the best choice that knows the future is null for an engine.
+    """The highest hit rates at one size; the best choice that knows the future is null for an engine.
 
     ``prompt_tokens`` are those of the requests that are replayed with this size.
     """

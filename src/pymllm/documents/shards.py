@@ -1,4 +1,4 @@
-"""What a shard of ``pymllm verify``, ``compare`` or ``replay`` says of itself."""
+"""The record of a shard of ``pymllm verify``, ``compare`` or ``replay``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two runs of one kind, and since when a law is broken in a store."""
+"""Changes between two runs of one kind, and the run since which a law is broken in a store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RANKS = (Verdict.HOLDS, Verdict.NOT_CLAIMED, Verdict.UNKNOWN, Verdict.VIOLATED)
 
 @dataclass(slots=True)
 class Facts:
-    """What of a run can be set beside another: by subject (an adapter, a cache) and law, by name, by id."""
+    """The comparable facts of a run: by subject (an adapter, a cache) and law, by name, by id."""
 
     source: str
     kind: str  # `compare` searches as `verify` does, and is of its kind
@@ -95,7 +95,7 @@ class Facts:
 
     @property
     def parts(self) -> set[tuple[str, str]]:
-        """What of this run can be set beside another: implementations, figures and faults."""
+        """The comparable parts of this run: implementations, figures and faults."""
         laws = {("laws", subject) for subject in self.subjects}
         return laws | {("figure", name) for name in self.figures} | {("fault", id) for id in self.faults}
 

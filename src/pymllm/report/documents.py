@@ -1,4 +1,4 @@
-"""What the report reads of documents, ledgers and benchmark files.
+"""Readers of documents, ledgers and benchmark files for the report.
 
 Logs of GPU memory and results of GPU benchmarks are written on machines that have no msgspec, so their
 records are here: as few of the fields as are shown.
@@ -38,7 +38,7 @@ from pymllm.text_file import cut
 
 
 class LimitOfTest(Struct, frozen=True):
-    """What is known of a test's limit."""
+    """The limit of a test, its outcome, and the reading found."""
 
     limit: int
     outcome: str
@@ -105,7 +105,7 @@ class SampledRow(Struct, frozen=True):
 
 
 class GoalRow(Struct, frozen=True):
-    """What a ratio of two times is to be."""
+    """The goal of a ratio of two times: its value, its bound, and whether the bound is met."""
 
     what: str
     value: float
@@ -192,7 +192,7 @@ _PROCESSES = 16
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a ledger says in all."""
+    """The contents of a ledger as a whole: its document, memory curves and versions."""
 
     document: SoakDocument
     curves: tuple[Curve, ...]  # memory of each process
@@ -296,7 +296,7 @@ def utc(at: datetime) -> str:
 
 
 def machine_of(info: Mapping[str, Any]) -> Machine:
-    """Read a machine off what pytest-benchmark knows of it, and what benchmarks/conftest.py adds."""
+    """Read a machine from the facts that pytest-benchmark records and benchmarks/conftest.py adds."""
     cpu = info.get("cpu") or {}
     is_told = "usable_cores" in info
     processor = info.get("processor") if is_told else cpu.get("brand_raw")

@@ -1,4 +1,4 @@
-"""What runs say as Markdown: for the summary of a CI job, or a comment on a pull request."""
+"""Results of runs as Markdown: for the summary of a CI job, or a comment on a pull request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search found, laid out: as text, as lines beside a JSON document, as JUnit XML."""
+"""The results of a search, laid out: as text, as lines beside a JSON document, as JUnit XML."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def _invariant_table(document: VerifyDocument) -> Table:
 
 
 def _goal_table(rows: Sequence[CoverageRow]) -> Table:
-    """Count for each machine the coverage goals that it had to reach, and those that it did reach."""
+    """Count for each machine the coverage goals to reach, and the coverage goals reached."""
     table = make_table("machine", "coverage goals reached", right=("coverage goals reached",), gap=2)
     for machine in dict.fromkeys(row.machine for row in rows):
         own = [row for row in rows if row.machine == machine]
