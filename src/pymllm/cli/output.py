@@ -59,7 +59,7 @@ def _printable(text: str, encoding: str | None) -> str:
 
 
 def let_go_of(stream: TextIO) -> None:
-    """Send what is still buffered nowhere, so that the interpreter does not fail on it at exit."""
+    """Discard the text still buffered in a stream, so that the interpreter does not fail on it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""What an implementation owes an answer to: the claims that each operation needs, in one table.
+"""The operations that an implementation must answer: the claims that each operation needs, in one table.
 
 The smoke test takes its needs from here, and so does law X9, by which what is claimed is done.
 """

@@ -1,4 +1,4 @@
-"""What steps gave, and how spans name it: slots, rows, blocks and states by the step that gave them."""
+"""The numbers that steps gave, named by spans: slots, rows, blocks and states by the step that gave them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def spans_of(operation: Operation) -> list[Span]:
 
 
 def nodes_and_holds_of(operation: Operation) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the steps that an operation names for their node, and those that it names for their hold."""
+    """Return the steps that an operation names for their node, and the steps named for their hold."""
     if isinstance(operation, Lock | Hash):
         return (operation.of,), ()
     if isinstance(operation, Unlock):

@@ -56,7 +56,7 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """What it is, among others of its workload."""
+        """The title of the cell, among the cells of its workload."""
         name = "ceiling" if self.is_ceiling else column_of(*self.plan.columns[0])
         return f"{name} (page size {self.plan.page_size}, capacity {self.plan.capacity})"
 
@@ -95,7 +95,7 @@ def keep_replays(path: Path) -> KeptReplays:
 
 
 def digest_content(plan: ReplayPlan, requests: Sequence[Request]) -> str:
-    """Return what tells the requests of a settled plan from others, whatever their file is called.
+    """Return a text that tells the requests of a settled plan from others, regardless of their file's name.
 
     Those that were read count, so that the options of reading need not. A named workload's are made by this
     package, and follow from its name, number, seed and capacity.

@@ -94,7 +94,7 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """What a serial replay counts at one capacity; the fields are those of `SerialReport`.
+    """The counts of a serial replay at one capacity; the fields are those of `SerialReport`.
 
     ``ceiling_tokens`` is ``None`` where nobody asked for it; evictions are ``None`` of requests with a label:
     an eviction is for one request, and of another's tokens.
@@ -117,7 +117,7 @@ class CurvePoint:
 
 @dataclass(slots=True)
 class _Counts:
-    """What is counted of one label: tokens of prompts, else pages.
+    """The counts of one label: tokens of prompts, else pages.
 
     ``requests``, ``tokens``: by how many caches left the request out. ``shared``: hit by every cache;
     ``hits``: what each one hit beside that. ``ceiling``, ``ceilings``: the same of caches without a limit.
@@ -132,7 +132,7 @@ class _Counts:
 
 
 class _Cache:
-    """How far the evictions of one cache have come, and what they took, in pages.
+    """The progress of the evictions of one cache, and the amount that they took, in pages.
 
     ``room``: pages that are free, if what all caches filled alike (`LruCurve._filled`) is left aside.
     ``oldest``: age of the youngest page that was evicted; what is younger is there. ``at``, ``segment``: the
@@ -396,7 +396,7 @@ class LruCurve:
         return _Counts([0] * (caches + 1), [0] * (caches + 1), [0] * caches, [0] * caches)
 
     def _count_ceiling(self, path: list[_Segment], left_out: int, counts: _Counts) -> None:
-        """Count what a cache that never forgets hits of the prompts that each capacity lets it read."""
+        """Count the hits of a cache that never forgets, on the prompts that each capacity admits."""
         if not left_out and not any(it.fewest for it in path):
             counts.ceiling += path[-1].end if path else 0
             return
@@ -417,7 +417,7 @@ class LruCurve:
     def _fill_each(
         self, path: list[_Segment], whole: int, taken: int, left_out: int, counted: list[int]
     ) -> list[tuple[_Cache, int]]:
-        """Let the caches that read a prompt take it; return those that are short of pages, and of how many.
+        """Fill the caches that read a prompt; return the caches short of pages, with the missing number.
 
         Also note where they have ends of nodes now.
         """

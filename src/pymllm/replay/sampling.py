@@ -40,7 +40,7 @@ _Hashes = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class SampledPoint:
-    """What a serial replay would count at one capacity, as a sample tells it.
+    """The counts of a serial replay at one capacity, as estimated from a sample.
 
     Requests and prompt tokens are exact; the hit rate lies between ``low`` and ``high``, most likely.
     """

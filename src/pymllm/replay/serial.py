@@ -135,7 +135,7 @@ class _Times(CacheTimes):
 
 @dataclass(slots=True)
 class _Counts:
-    """What is counted on the way."""
+    """The counts that a replay collects on its way."""
 
     skipped: int = 0
     prompt_tokens: int = 0

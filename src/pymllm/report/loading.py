@@ -42,7 +42,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run, wherever it was read; what nobody wrote down is ``None``."""
+    """A run, read from any source; a fact that was not recorded is ``None``."""
 
     source: str  # its file
     identity: str  # digest of its contents
@@ -83,7 +83,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRuns:
-    """What was found: runs in order of time, each once, and how many files were copies of others."""
+    """The loaded runs: in order of time, each once, and how many files were copies of others."""
 
     runs: tuple[Run, ...]
     skipped: tuple[Skipped, ...] = ()
@@ -172,7 +172,7 @@ def _files_of(path: Path) -> Iterator[Path | Skipped]:
 
 
 def _judge_entry(entry: Path, root: str) -> Path | Skipped | None:
-    """Return a file that looks like a run, or what is to be told of it; ``None`` for everything else."""
+    """Return a file that looks like a run, or the reason to skip the file; ``None`` for every other entry."""
     is_called_run = entry.name.endswith(SUFFIX)
     may_be_run = entry.suffix in _SUFFIXES
     if not may_be_run and not entry.is_symlink():

@@ -80,7 +80,7 @@ class Groups:
 
 
 def chosen_by_share(share: float, seed: int) -> Callable[[int], bool]:
-    """Return what chooses so large a part of all groups, whatever they are."""
+    """Return a function that chooses a given share of all groups, by a hash of the seed and the group."""
     bound = int(share * 2**64)
 
     def choose(group: int) -> bool:
@@ -108,7 +108,7 @@ def chosen_by_count(sizes: Counter[int], most: int, seed: int) -> Callable[[int]
 
 
 def sampled(requests: Iterable[Request], choose: Callable[[int], bool]) -> Iterator[Request]:
-    """Yield the requests of the groups that were chosen, with nothing that names what they were.
+    """Yield the requests of the chosen groups, without their original numbers and names.
 
     Requests, blocks, sessions and namespaces are numbered anew, in the order of the sample, and time begins
     with its first request. What a request waited for stays where that is in the sample.

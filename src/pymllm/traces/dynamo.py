@@ -60,7 +60,7 @@ class DynamoLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
-    """Yield the requests of a file, each after those that it waits for."""
+    """Yield the requests of a file, each after the requests that it waits for."""
     block_tokens = options.block_tokens or BLOCK_TOKENS
     numbers, sessions, clock = BlockNumbers(), Names(), Clock("timestamp")
     ids: dict[str, int] = {}
@@ -85,7 +85,7 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
 
 @dataclass(slots=True)
 class _Turn:
-    """A line, and how long after the end of those that it waits for it arrives."""
+    """A line, and its delay after the end of the lines that it waits for."""
 
     line: DynamoLine
     delay_ms: float
@@ -165,7 +165,7 @@ class DynamoWriter:
         self._arrivals: list[float] = []
 
     def __call__(self, request: Request) -> DynamoLine:
-        """Return the line of a request, which comes after those that it waits for."""
+        """Return the line of a request, which comes after the requests that it waits for."""
         delay = request.delay_ms
         if request.wait_for and delay is None:
             delay = max(0.0, request.arrival_ms - max(self._arrivals[other] for other in request.wait_for))

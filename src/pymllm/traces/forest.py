@@ -42,7 +42,7 @@ class PrefixForest:
         return len(self._parents)
 
     def add(self, request: Request) -> Path:
-        """Add a prompt, and say what of it was there."""
+        """Add a prompt, and return its path: the part that was there, and the part that was added."""
         ids = request.block_ids
         parent = self._roots.setdefault(request.namespace, -2 - len(self._roots))
         shared = self._follow(ids, parent)

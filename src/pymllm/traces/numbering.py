@@ -28,7 +28,7 @@ class BlockNumbers:
         self._sparse: dict[Hashable, int] = {}
 
     def fresh(self) -> int:
-        """Return the number of a block that nobody has named, and nobody else has."""
+        """Return the number of a new block, which has no name and which no other block has."""
         self._learn()
         return self._next()
 

@@ -33,7 +33,7 @@ _LOOKED_AT = 256
 
 @dataclass(slots=True)
 class Fit:
-    """What was learned of a trace; `learn` is called for each request."""
+    """The statistics learned from a trace; `learn` is called for each request."""
 
     statistics: TraceStatistics = field(default_factory=TraceStatistics)
     kinds: list[str | None] = field(default_factory=list)

@@ -229,7 +229,7 @@ def _of_conversation(ids: Sequence[int], local: dict[int, int], numbers: BlockNu
 
 
 def _calls(document: WekaDocument, nested_times: str) -> list[_Call]:
-    """Return the requests of a conversation in order of time, each with those that it waits for."""
+    """Return the requests of a conversation in order of time, each with the requests that it waits for."""
     if document.hash_id_scope not in ("local", "global"):
         raise Rejected(f"hash_id_scope is {document.hash_id_scope[:60]!r}, must be local or global")
     is_relative = nested_times == "relative"

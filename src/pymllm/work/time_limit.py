@@ -1,4 +1,4 @@
-"""How long one call of an adapter, or a block of work, may take: an alarm gets the caller out."""
+"""Time limits on a call of an adapter, or on a block of work: an alarm gets the caller out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 class HungError(AdapterError):
-    """An adapter did not answer in time; what it was about to do is half done, so nothing more is asked."""
+    """An adapter did not answer in time; its operation is half done, so no more operations are asked."""
 
 
 class _Alarm(BaseException):

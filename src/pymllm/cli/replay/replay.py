@@ -162,7 +162,7 @@ def play_and_tell(
     executor: Executor | None,
     **chosen: Any,
 ) -> int:
-    """Replay what the options of a verb ask for, and print what came of it; the exit status."""
+    """Replay the plans that the options of a verb ask for, print the results, and return the exit status."""
     policies = _each_once("--eviction-policy", read_policies(eviction_policies, chosen["tokenizer"]))
     plans = [
         ReplayPlan(mode=mode, page_size=page_size, capacity=capacity, eviction_policies=policies, **chosen)

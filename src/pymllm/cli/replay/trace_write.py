@@ -226,7 +226,7 @@ def _say_written(output: Path, count: int, written_as: str) -> None:
 
 
 def write_trace(requests: Iterable[Request], written_as: str, output: Path) -> int:
-    """Write a trace; return how many requests it has, and say what its format could not keep."""
+    """Write a trace; return its number of requests, and report the fields that its format cannot keep."""
     from pymllm.traces.conversion import Fitted
     from pymllm.traces.registry import written_lines
 
@@ -258,7 +258,7 @@ def write_trace(requests: Iterable[Request], written_as: str, output: Path) -> i
 
 @contextmanager
 def _opened(output: Path) -> Iterator[IO[bytes]]:
-    """Give what a trace is written to; whoever closes standard output early is answered as by any command."""
+    """Yield the stream for a trace; standard output that is closed early is handled as by any command."""
     if output == _STDOUT:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Task:
-    """What a process beside this one is to run again, with a recorder and a timer around it on request."""
+    """A program for a process beside this one to run again, with a recorder and a timer on request."""
 
     history: History
     adapter: str

@@ -118,7 +118,7 @@ def _beside(file: Path) -> Path:
 def _run(
     file: str, task: ShrinkTask, timeout: float, progress: str
 ) -> tuple[ShrinkRun, KeyboardInterrupt | None]:
-    """Have a program made smaller beside this process; an interrupt, or its end, leaves what it has told."""
+    """Shrink a program in a process beside this one; after an interrupt or loss, return the last run told."""
     from pymllm.work.workers import Lost, ask
 
     told: ShrinkRun | None = None

@@ -208,7 +208,7 @@ def plan_search(
     strict: bool = False,
     deviations: tuple[Deviation, ...] = (),
 ) -> VerifyPlan:
-    """Return the search that options ask for; names that do not exist are refused with those that do."""
+    """Return the search that options ask for; refuse unknown names with the names that exist."""
     adapters = options.find_adapters_or_own(names)
     found = tuple(dict.fromkeys(options.find_law_or_refuse(id) for id in laws))
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.

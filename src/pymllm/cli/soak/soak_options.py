@@ -84,7 +84,7 @@ trusted = click.option(
 
 @dataclass(frozen=True, slots=True)
 class SoakOptions:
-    """What a campaign was asked for, as given; ``None`` where a default depends on the rest."""
+    """The options of a campaign, as given; ``None`` where a default depends on the other options."""
 
     adapters: tuple[str, ...]
     _: KW_ONLY

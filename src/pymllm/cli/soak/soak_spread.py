@@ -145,7 +145,7 @@ def _merge(
     refused: dict[str, str],
     spread: Spread,
 ) -> SoakReport:
-    """Merge the shards that are there into the campaign's folder, in place of what was merged before."""
+    """Merge the given shards into the campaign's folder, in place of an earlier merge."""
     from pymllm.machines.smoke import SmokeFailure
     from pymllm.soak.ledger import FILE
     from pymllm.soak.merged_campaigns import MergePlan, merge_campaigns

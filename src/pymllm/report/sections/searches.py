@@ -238,7 +238,7 @@ _Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Counted:
-    """How often each coverage goal was met, and who should have met it and did not."""
+    """The times that each coverage goal was met, and the names that should have met the goal and did not."""
 
     searched: Counter[_Key] = field(default_factory=Counter)
     soaked: Counter[_Key] = field(default_factory=Counter)

@@ -65,7 +65,7 @@ class KeptShards:
         ]
 
     def keep(self, played: PlayedShard, shards: int, progress: Progress) -> str | None:
-        """Keep what a shard came to; of a shard that is not what was asked for return the reason."""
+        """Keep the results of a shard, or return the reason why they cannot be kept."""
         if played.status not in ENDED:
             return describe_end(played)
         try:

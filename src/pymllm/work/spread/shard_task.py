@@ -43,7 +43,7 @@ _SAID_MAX = 2_000
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """What a node is asked to play."""
+    """A shard that a node is asked to play."""
 
     words: tuple[str, ...]  # of ``pymllm``: the command whose tasks are shared
     number: int  # number, count: which part of them, counted from 1
@@ -63,7 +63,7 @@ class ShardTask:
 
 @dataclass(frozen=True, slots=True)
 class PlayedShard:
-    """What came of it."""
+    """The result of a played shard."""
 
     number: int
     status: int  # of the command, negative for a signal
@@ -78,7 +78,7 @@ class PlayedShard:
 
 
 def play_shard(task: ShardTask) -> PlayedShard:
-    """Play a shard to its end, going on with what an earlier attempt left on this node.
+    """Play a shard to its end, going on from the results that an earlier attempt left on this node.
 
     What lies there may be in use by an attempt that was given up too early, or be of another version. Where
     the command refuses it, the shard is played from its beginning in a folder of its own.
