@@ -69,7 +69,7 @@ _DIGITS_MAX = 100
 
 
 def whole(low: int, high: int) -> Callable[[object], int]:
-    """Return what reads a whole number; one below or above the bounds, however long, is refused with both."""
+    """Return a reader of whole numbers that refuses numbers out of bounds, however long, with both bounds."""
 
     def n(value: object) -> int:
         text = str(value).strip()

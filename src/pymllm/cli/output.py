@@ -53,7 +53,7 @@ def tell_error(text: str) -> None:
 
 
 def _printable(text: str, encoding: str | None) -> str:
-    """Escape what cannot be printed: names of files may hold anything."""
+    """Escape the characters that cannot be printed: names of files may hold anything."""
     encoding = encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 

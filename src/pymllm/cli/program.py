@@ -65,7 +65,7 @@ class Program(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Make the context of the whole program, and keep what was typed."""
+        """Make the context of the whole program, and keep the typed words."""
         words = (info_name or "pymllm", *args)
         self._refuse_old_spelling(args)
         context = super().make_context(info_name, args, parent, **extra)

@@ -107,7 +107,7 @@ def tell_shard(document: ShardDocument, as_json: bool, interruption: KeyboardInt
 
 
 def make_text(document: ShardDocument) -> str:
-    """Lay out what a shard did, and say how all come together."""
+    """Lay out the work of a shard, and say how all shards come together."""
     it = document
     done = "all done" if it.done == it.tasks else f"{it.done:,} done"
     kept = f", {it.kept:,} of them before" if it.kept else ""

@@ -213,7 +213,7 @@ _LABEL = re.compile(r" *\S.{0,30}?  +(?=\S)")
 
 
 def is_copied(line: str) -> bool:
-    """Whether a line is of a program, or has a command: people copy it, so only the terminal breaks it."""
+    """Tell if a line is of a program, or has a command: people copy it, so only the terminal breaks it."""
     return _COPIED.match(line) is not None
 
 

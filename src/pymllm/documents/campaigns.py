@@ -94,7 +94,7 @@ class SoakedAdapter(Row, frozen=True, kw_only=True):
 
 
 class DriftRow(Row, frozen=True, kw_only=True):
-    """How memory changes: units per million operations, null where there are too few samples."""
+    """The change of memory: units per million operations, null where there are too few samples."""
 
     measure: str
     unit: str

@@ -60,7 +60,7 @@ class CurveRow(Row, frozen=True, kw_only=True):
 
 
 class CurveGroup(Row, frozen=True):
-    """The requests that have something in common, and what is counted of them."""
+    """The requests of one group, and the counts of these requests."""
 
     name: str
     rows: tuple[CurveRow, ...]

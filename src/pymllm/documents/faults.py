@@ -40,7 +40,7 @@ class Detection(Row, frozen=True):
 
 
 class BugRow(Row, frozen=True):
-    """Whose bug a fault was, and where it is written down; links are absolute."""
+    """The engine that had a fault as a bug, and where the bug is written down; links are absolute."""
 
     id: str
     engine: str

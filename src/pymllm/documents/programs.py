@@ -13,7 +13,7 @@ from pymllm.oracle.verdicts import Verdict
 
 
 class OperationRow(Row, frozen=True):
-    """How long an operation took, in microseconds; refusals are kept apart."""
+    """The times of an operation, in microseconds; refusals are kept apart."""
 
     operation: str
     is_refused: bool
@@ -60,12 +60,12 @@ class JudgementDocument(Document, frozen=True, kw_only=True, tag="pymllm.judgeme
     limits: tuple[LimitRow, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """Leave out times where nobody asked for them."""
+        """Leave out times if they were not asked for."""
         return {key: value for key, value in super().plain().items() if (key, value) != ("times", None)}
 
 
 class ProgramSize(Row, frozen=True):
-    """How large a program is: operations, tokens of keys and prompts, and what is configured."""
+    """The size of a program: operations, tokens of keys and prompts, and what is configured."""
 
     operations: int
     tokens: int

@@ -10,7 +10,7 @@ _BLOCKS = "blocks"
 
 
 def column_of(cache: str, policy: str | None) -> str:
-    """Return what a cache is called beside others: with its policy, where somebody chose it."""
+    """Return the name of a cache beside others: with its policy, if a policy was chosen."""
     if policy is None:
         return cache
     return f"{cache} {policy.replace('_', '-') if cache == _BLOCKS else policy}"
@@ -72,7 +72,7 @@ class ReplayConfig(Row, frozen=True, kw_only=True):
 
     @property
     def column(self) -> str:
-        """Return what the cache is called beside others: with its policy, where somebody chose it."""
+        """Return the name of the cache beside others: with its policy, if a policy was chosen."""
         is_own = (self.cache, self.eviction_policy) == (
             "blocks",
             "lru",
@@ -173,7 +173,7 @@ class ReplayDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay"):
     ceilings: tuple[CeilingRow, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """Leave out of the runs what an engine, or a serial replay, does not have at all."""
+        """Leave out of the runs the fields that an engine, or a serial replay, does not have at all."""
         plain = super().plain()
         absent = _OF_ENGINE if self.mode == "serial" else _OF_SERIAL
         for run in (run for kept in plain["runs"] for run in (kept, kept["config"])):

@@ -133,7 +133,7 @@ def read_as(record: type[_D], plain: Mapping[str, Any]) -> _D:
 
 
 def schema_of_document(record: type[Document], title: str) -> dict[str, Any]:
-    """Describe what is written of a document as a JSON schema (draft 2020-12)."""
+    """Describe the written form of a document as a JSON schema (draft 2020-12)."""
     (found,), parts = msgspec.json.schema_components([record], ref_template="#/$defs/{name}")
     for part in parts.values():
         if part.get("type") == "object" and "properties" in part:

@@ -6,7 +6,7 @@ from pymllm.instrument.documents import Document, Row
 
 
 class BrokenLaw(Row, frozen=True):
-    """A law that a task saw broken, and by whom."""
+    """A law that a task saw broken, and the name of the implementation that broke the law."""
 
     name: str
     law: str

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SpreadRow(Row, frozen=True):
-    """How some whole numbers are spread."""
+    """The spread of some whole numbers."""
 
     mean: float
     median: int

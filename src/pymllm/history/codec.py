@@ -62,7 +62,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 # -- writing --
 def encode(record: Any) -> Any:
-    """Return a record, or what a field of one holds, as numbers, strings, lists and dicts of its own."""
+    """Return a record, or the value of a field, as numbers, strings, lists and dicts of its own."""
     return _with_lists(msgspec.to_builtins(lean(record)))
 
 
@@ -105,7 +105,7 @@ Lean = Callable[[Any], Any]
 
 @functools.cache
 def _leaner_of(hint: Any) -> Lean | None:
-    """Return what makes values of a type lean; ``None`` where they cannot be otherwise."""
+    """Return a function that makes values of a type lean; ``None`` if they cannot be otherwise."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return lean if any(map(_leaner_of, arguments)) else None
@@ -144,7 +144,7 @@ def _record_leaner(kind: type[msgspec.Struct]) -> Lean | None:
 
 
 def _field_leaner(hint: Any) -> Lean | None:
-    """Return what makes a field lean, which has no tag where it can be of one kind only."""
+    """Return a function that makes a field lean: the value has no tag where it can be of one kind only."""
     make_lean = _leaner_of(hint)
     if _is_record(hint) and hint.__struct_config__.tag is not None:
         untagged: Any = types.new_class(hint.__name__, (hint,), {"tag": False})

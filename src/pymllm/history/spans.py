@@ -39,7 +39,7 @@ class GivenNumbers:
         self._last: dict[int, tuple[int, int]] = {}
 
     def record(self, step: int, numbers: tuple[int, ...]) -> None:
-        """Remember what a step gave, in order."""
+        """Remember the numbers that a step gave, in order."""
         self._by_step[step] = numbers
         last = self._last
         for place, number in enumerate(numbers):

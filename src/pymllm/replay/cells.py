@@ -37,7 +37,7 @@ class Replayed:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One cache with one policy at one point of a grid; without a cache, what could be hit there at most.
+    """One cache with one policy at one point of a grid; without a cache, the ceiling of the hits there.
 
     A trace was read once, into ``requests``; a named workload is made where it is
     played. ``content`` and ``source`` are digests of the requests and of a stranger's policy; nobody needs
@@ -51,7 +51,7 @@ class Cell:
 
     @property
     def is_ceiling(self) -> bool:
-        """Whether there is no cache."""
+        """Tell whether the cell has no cache."""
         return not self.plan.caches
 
     @property

@@ -153,7 +153,7 @@ class _Cache:
 
 
 class LruCurve:
-    """Counts what caches of several capacities hit, one request after another.
+    """Counts the hits of caches of several capacities, one request after another.
 
     ``capacities`` are in tokens, and rounded down to whole pages; equal ones count once. All prompts are in
     blocks of ``block_tokens``. Without ``unlimited`` there is no ceiling, and what no cache has any more is
@@ -349,7 +349,7 @@ class LruCurve:
         return upper
 
     def _use(self, path: list[_Segment], root: _Segment, raw: bytes, whole: int, left_out: int) -> None:
-        """Make a prompt's pages the most recent, and add those that are new."""
+        """Make a prompt's pages the most recent, and add the new pages."""
         number = self._number
         self._number = number + 1
         for segment in path:

@@ -213,7 +213,7 @@ def _play(cell: Cell) -> Result:
 
 
 def find_ceiling(plan: SettledPlan, requests: list[Request] | None) -> CeilingRow:
-    """Return what could be hit at most at one point of a grid."""
+    """Return the highest possible hit rates at one point of a grid."""
     capacity = plan.capacity // plan.page_size * plan.page_size
     in_order = plan.mode == "serial"
     replayed = [

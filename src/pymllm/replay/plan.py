@@ -98,7 +98,7 @@ class ReplayPlan:
         return _BLOCKS in self.caches
 
     def check(self) -> None:
-        """Refuse what does not fit together, naming the options."""
+        """Refuse settings that do not fit together, naming the options."""
         if not (self.is_named or self.workload == "-" or os.path.exists(self.workload)):
             raise UsageError(_no_such_workload(self.workload))
         if self.swa_capacity is not None and self.window is None:

@@ -56,7 +56,7 @@ class SampledPoint:
 
 
 class SampledCurve:
-    """Estimates what caches of several capacities hit, from a share of the blocks.
+    """Estimates the hits of caches of several capacities, from a share of the blocks.
 
     ``rate``: that share, above 0 and at most 1. A capacity must leave a block of room to each of the `PARTS`.
     """
@@ -159,7 +159,7 @@ _MOST_PLACES: Final = 1 << 20
 
 
 class TraceExtent:
-    """How large a trace is: what its capacities should be chosen for.
+    """The size of a trace: what its capacities should be chosen for.
 
     ``requests``, ``longest_prompt``: what their names say; ``block_tokens``: those of the first request.
     """

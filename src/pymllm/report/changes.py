@@ -39,7 +39,7 @@ class Facts:
     faults: dict[str, bool] = field(default_factory=dict)
 
     def take(self, document: object) -> None:
-        """Read what a document says."""
+        """Read the facts of a document."""
         match document:
             case VerifyDocument():
                 for adapter in document.adapters:
@@ -74,7 +74,7 @@ class Facts:
                 self.faults |= {row.id: row.caught for row in document.faults}
 
     def judge(self, subject: str, law: str, verdict: Verdict) -> None:
-        """Note a verdict; what one document of the run saw broken is broken."""
+        """Note a verdict; a law that one document of the run saw broken is broken."""
         if self.laws.get((subject, law)) is not Verdict.VIOLATED:
             self.laws[subject, law] = verdict
 
@@ -101,7 +101,7 @@ class Facts:
 
 
 def facts_of(run: Run) -> Facts:
-    """Read what a run says."""
+    """Read the facts of a run."""
     facts = Facts(run.source, {"compare": "verify"}.get(run.kind, run.kind), run.machine)
     figures = [*run.figures]
     for document in run.documents:

@@ -230,7 +230,7 @@ def read_ledger_file(*paths: Path) -> Ledger:
 
 
 def memory_curves(memory: MemoryCourse, drifts: Sequence[Drift]) -> tuple[Curve, ...]:
-    """Draw the memory that the first 16 processes of a campaign share with nobody, over their operations."""
+    """Draw the private memory of the first 16 processes of a campaign, over their operations."""
     verdict = next((it.verdict for it in drifts if it.measure == "uss"), DriftVerdict.TOO_SHORT)
     good = {DriftVerdict.FLAT: True, DriftVerdict.GROWS: False}.get(verdict)
     plot = "memory of a soak's processes, shared with nobody"

@@ -91,7 +91,7 @@ def undone_steps(not_done: int, done: int | None) -> str:
 
 
 def deviation_table(rows: Iterable[DeviationRow]) -> Table:
-    """Lay out what became of each known deviation that was looked for."""
+    """Lay out the status of each known deviation that was looked for."""
     columns = [
         Column("deviation", lambda it: it.name),
         Column("law", lambda it: it.law),

@@ -104,7 +104,7 @@ def newest_document(runs: Sequence[Run], kind: type[_Made]) -> _Made | None:
 
 
 def grouped(items: Iterable[_Made], key: Callable[[_Made], _Key]) -> dict[_Key, list[_Made]]:
-    """Return things by what they have in common, in the order in which they come."""
+    """Return items grouped by their common key, in the order in which they come."""
     groups: dict[_Key, list[_Made]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

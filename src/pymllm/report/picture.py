@@ -294,7 +294,7 @@ def _tokens(tokens: tuple[Any, ...]) -> str:
 
 
 def _runs(numbers: Any) -> str:
-    """Write numbers down, those that follow on as a range."""
+    """Write numbers down, consecutive numbers as a range."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -356,7 +356,7 @@ class _Drawing:
         ]
 
     def line(self, text: str, tone: str = "", x: int = 8) -> None:
-        """Write a line below what there is."""
+        """Write a line below the lines so far."""
         self.y += _LINE
         self.text(text, x, self.y, tone)
 

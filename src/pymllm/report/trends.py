@@ -53,7 +53,7 @@ class Trend:
 
     @property
     def is_better(self) -> bool | None:
-        """Whether the newest value is better than the one before, noise or not; ``None`` if equal."""
+        """Tell whether the newest value beats the value before, noise or not; ``None`` if equal."""
         if not self.change or self.better is None:
             return None
         return (self.change < 0) == (self.better == "smaller")

@@ -29,7 +29,7 @@ class Fitted:
     _latest_ms: float = 0.0
 
     def __call__(self, requests: Iterable[Request]) -> Iterator[Request]:
-        """Yield the requests without what the format has no field for."""
+        """Yield the requests without the values that the format has no field for."""
         keeps = FORMATS[self.format].keeps
         is_apart = "namespace" not in keeps
         for request in requests:

@@ -56,7 +56,7 @@ class BlockNumbers:
         return number
 
     def _is_in_order(self, ids: Sequence[int]) -> bool:
-        """Tell whether these ids are their own numbers, and count those that are new."""
+        """Tell whether these ids are their own numbers, and count the new ids."""
         if max(ids) < self.count:
             return True
         following = self.count

@@ -62,7 +62,7 @@ def derive(
     link: str = "",
     specification: str,
 ) -> Vector:
-    """Make a vector of a program and of what a sound implementation answered.
+    """Make a vector of a program and of the answers of a sound implementation.
 
     `ProgramError`: the judge does not let the program pass, so that nothing can be asked of it.
     """
@@ -97,7 +97,7 @@ def _expect_all(
     by_place: frozenset[str],
     first: int = 0,
 ) -> list[VectorStep]:
-    """Return what each step from the first on must come to."""
+    """Return the expectation of each step from the first on."""
     names = Names()
     made: list[VectorStep] = []
     has_order = law == "X2" and "call_order" in needs

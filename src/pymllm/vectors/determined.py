@@ -86,7 +86,7 @@ class Expecter:
         self._has_window = config.get("window") is not None
 
     def expect(self) -> dict[str, Any]:
-        """Return what the step must come to."""
+        """Return the expectation of the step."""
         result, effects = self._result(), self._effects()
         sizes = {
             name: size
@@ -201,7 +201,7 @@ class Expecter:
         return rows
 
     def _part(self, value: Any, passes: _Passes) -> Any:
-        """Return what is determined of a value; ``passes`` tells whether another one would be right."""
+        """Return the determined part of a value; ``passes`` tells whether another value would be right."""
         if isinstance(value, dict):
             parts = {
                 name: self._part(item, partial(_with_item, passes, value, name))

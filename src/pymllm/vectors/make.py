@@ -109,7 +109,7 @@ def _search(
 
 
 def read_sources(folder: Path) -> list[Source]:
-    """Return what the vectors of a folder are made of."""
+    """Return the sources of the vectors of a folder."""
     return [
         Source(
             header.kind,
@@ -169,7 +169,7 @@ def try_faults(
 
 
 def choose(vectors: Mapping[str, Sequence[Vector]], kills: Kills) -> Made:
-    """Keep of each fault's killers the plainest, with a pool and without; what kills nothing goes.
+    """Keep the plainest of each fault's killers, with a pool and without; drop vectors that kill nothing.
 
     Of those that a plain cache can play, several stay: most have no more than that, and each sees a little
     beside the fault that it was made for.

@@ -135,7 +135,7 @@ _OF_POOLS = ("slots", "swa_slots", "sliding_window")
 
 
 def find_config(config: Config, configurations: Sequence[Mapping[str, Any]]) -> Config | None:
-    """Return what an adapter is to be built with: a vector's configuration, where it has one of that form.
+    """Return the configuration for an adapter: a vector's configuration, where it has one of that form.
 
     Numbers are the vector's; but who has only pages of one token, or none of them, gets no other. Whatever is
     no number is a decision: of a window, of a kind of pool, of what is kept. There the two must be alike, and

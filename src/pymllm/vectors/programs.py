@@ -199,7 +199,7 @@ def _with_claims(fault: Fault, claims: Collection[str]) -> Fault:
 
 
 def _showing(fault: Fault, sources: Sequence[Source]) -> list[Source]:
-    """Return those sources whose vectors show a fault."""
+    """Return the sources whose vectors show a fault."""
     return [it for it in sources if _shows(derive_source(it), it.kind, fault)]
 
 

@@ -26,7 +26,7 @@ class Share:
 
     @property
     def faults(self) -> int:
-        """How many faults it is shown."""
+        """The number of faults that the vectors show."""
         return sum(bool(them) for them in self.shown.values())
 
 

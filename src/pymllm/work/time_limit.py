@@ -57,7 +57,7 @@ class AdapterCall(Generic[Answer]):
         return f"hung in {self.what()}: no answer within {self.seconds:g} s (--timeout waits longer)"
 
     def within_limit(self) -> Answer:
-        """Make the call, and return what it answers; `HungError` where no answer came in time."""
+        """Make the call, and return its answer; raise `HungError` if no answer came in time."""
         if not _CLOCK.seconds:
             return self.make()
         self._since = time.monotonic()

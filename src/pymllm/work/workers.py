@@ -92,7 +92,7 @@ class WorkerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still answer."""
+        """Tell whether the process can still answer."""
         return self._process.poll() is None
 
     def send(self, task: Task) -> None:
@@ -167,7 +167,7 @@ def _describe_death(status: int) -> str:
 
 
 class _Starter:
-    """The way back to whoever started this process."""
+    """The way back to the process that started this one."""
 
     def __init__(self, link: Connection) -> None:
         self.lock = threading.Lock()
@@ -206,7 +206,7 @@ def tell(word: Any) -> None:
 
 
 def serve(descriptor: int) -> None:
-    """Carry out what comes in from the starter's connection, one after the other; never returns."""
+    """Carry out the calls that come in from the starter's connection, one after the other; never return."""
     global _STARTER
     os.set_inheritable(descriptor, False)
     gc.set_threshold(_GARBAGE, 20, 100)

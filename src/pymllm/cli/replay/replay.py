@@ -244,7 +244,7 @@ _Value = TypeVar("_Value", int, str)
 
 
 def _each_once(option: str, values: tuple[_Value, ...]) -> tuple[_Value, ...]:
-    """Leave out what was given before, perhaps in other words, and say so."""
+    """Leave out values that were given before, perhaps in other words, and say so."""
     for value, times in Counter(values).items():
         if times > 1:
             complain(f"{option} {value} was given {times} times; it is replayed once")

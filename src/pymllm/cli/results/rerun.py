@@ -135,7 +135,7 @@ def rerun_command(
 def judgement_of(
     file: str, adapter: str, result: RerunResult, times: tuple[OperationRow, ...] | None = None
 ) -> JudgementDocument:
-    """Return what is known of a program that was run again."""
+    """Return the judgement of a program that was run again."""
     return make_judgement(
         "rerun",
         file,

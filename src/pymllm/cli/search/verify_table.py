@@ -89,7 +89,7 @@ def make_text(document: VerifyDocument, *, verbose: bool = False, earlier: Seque
 
 
 def judged_laws(document: VerifyDocument) -> tuple[LawRow, ...]:
-    """Return what is known of each law over the adapters that could be examined at all."""
+    """Return the results of each law over the adapters that could be examined at all."""
     from pymllm.search.results import merge_laws  # which loads Hypothesis; --help does without
 
     return merge_laws(adapter for adapter in document.adapters if adapter.machines)
@@ -219,7 +219,7 @@ def _unclaimed_lines(laws: Iterable[LawRow], *, verbose: bool) -> Iterator[str]:
 
 
 def name_laws(ids: Sequence[str]) -> str:
-    """Name laws by their ids, those that follow each other as one: ``A7, S1-S7``."""
+    """Name laws by their ids, consecutive laws as one: ``A7, S1-S7``."""
     runs: list[list[str]] = []
     for id in ids:
         is_next = runs and id == f"{runs[-1][-1][0]}{int(runs[-1][-1][1:]) + 1}"

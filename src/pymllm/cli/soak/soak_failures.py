@@ -68,7 +68,7 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
 
 
 def _cut(lines: list[str]) -> Iterator[str]:
-    """Leave out what is too long to be read."""
+    """Yield the first lines of a program, and the number of lines left out."""
     yield from lines[:_PROGRAM_LINES_MAX]
     if (rest := len(lines) - _PROGRAM_LINES_MAX) > 0:
         yield f"... and {count_of(rest, 'line')} more"

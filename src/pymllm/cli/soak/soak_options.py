@@ -106,7 +106,7 @@ class SoakOptions:
     resume: Path | None = None
 
     def check(self, *, is_spread: bool = False) -> None:
-        """Refuse what does not fit together, and names that do not exist."""
+        """Refuse options that do not fit together, and names that do not exist."""
         for name in self.adapters:
             options.find_adapter_or_refuse(name)
         if self.configs and len(dict.fromkeys(self.adapters)) != 1:

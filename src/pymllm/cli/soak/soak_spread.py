@@ -33,7 +33,7 @@ _CORPUS_LIMIT = 2**22  # bytes
 
 
 def spread_campaign(asked: SoakOptions, executor: Executor, progress: str) -> SoakReport:
-    """Play a campaign on an engine, and merge what came back."""
+    """Play a campaign on an engine, and merge the results that came back."""
     from pymllm.work.spread.engines import open_engine
 
     begun = monotonic()

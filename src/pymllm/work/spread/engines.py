@@ -48,7 +48,7 @@ class Engine:
 
     @property
     def room(self) -> int | None:
-        """How many shards to give it at once; ``None`` for all."""
+        """The number of shards to give to the engine at once; ``None`` for all."""
         workers = None if self.queues else self.workers
         return None if workers is None else max(1, workers)
 

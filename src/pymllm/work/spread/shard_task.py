@@ -191,7 +191,7 @@ def _end_of(path: Path) -> str:
 
 
 def _collect(answer: PlayedShard, folder: Path, file: str) -> PlayedShard:
-    """Pack what a shard has written."""
+    """Pack the files that a shard has written."""
     found = sorted((folder / PROGRAMS).glob("*.jsonl"), key=lambda path: (path.stat().st_size, path.name))
     programs: list[tuple[str, bytes]] = []
     size = 0
@@ -230,7 +230,7 @@ def describe_end(played: PlayedShard) -> str:
 
 
 def unpack(packed: bytes, limit: int) -> bytes:
-    """Unpack what came, up to a bound; `ValueError` where it is longer."""
+    """Unpack received data, up to a bound; raise `ValueError` if the data are longer."""
     reader = zlib.decompressobj()
     text = reader.decompress(packed, limit)
     if reader.unconsumed_tail:

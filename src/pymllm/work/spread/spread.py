@@ -28,7 +28,7 @@ _PAUSE = 1.0  # seconds before the first retry; each further one waits twice as 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a list of tasks is, over all nodes."""
+    """The progress of a list of tasks, over all nodes."""
 
     shards: int
     done: int = 0
@@ -200,7 +200,7 @@ class Spread:
         self._waiting.append(_Attempt(attempt.task, attempt.count + 1, due, is_alone and is_last))
 
     def _keep_arrived(self) -> None:
-        """Keep what has arrived and was not looked at."""
+        """Keep the results that have arrived and were not looked at."""
         with suppress(Empty):
             while True:
                 future = self._arrived.get_nowait()
