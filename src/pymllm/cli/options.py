@@ -118,7 +118,7 @@ class Amount(click.FloatRange):
 
 
 def json_object(value: object) -> Config:
-    """Read what an adapter is built with: a JSON object of integers, strings, true, false and null."""
+    """Read the configuration of an adapter: a JSON object of integers, strings, true, false and null."""
     if isinstance(value, dict):
         return value
     try:
@@ -254,7 +254,7 @@ def _read_shard(context: click.Context, param: click.Parameter, text: str | None
 
 
 def tell_shard_of_environment(shard: Shard | None) -> None:
-    """Say that a command does a part only because a variable is set, which somebody may have forgotten."""
+    """Say that a command does only a part because a variable is set, which the caller may have forgotten."""
     if shard is not None and shard.origin == _SHARD_VARIABLE:
         complain(f"this is shard {shard}, as {_SHARD_VARIABLE} says")
 
@@ -284,7 +284,7 @@ timeout = click.option(
 
 
 def demand_writable(context: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
-    """Refuse a folder that was typed; whoever works in a read-only one may not want the files by default."""
+    """Refuse a typed folder that is not writable; a default passes, for its files may be unwanted."""
     if folder is not None and context.get_parameter_source(str(param.name)) is not ParameterSource.DEFAULT:
         refuse_unwritable(param.opts[0], folder)
     return folder
@@ -383,7 +383,7 @@ def refuse_typed(names: Iterable[str], why: str, way: str = "; leave it out") ->
 
 
 def find_adapter_or_refuse(name: str, *, is_run: bool = True) -> AdapterEntry:
-    """Return the entry of an adapter, or refuse with the nearest names, or with what it needs to run."""
+    """Return the entry of an adapter, or refuse with the nearest names, or with its missing needs."""
     with refusing():
         entry = find_adapter(name)
     _refuse_without_torch(entry)

@@ -22,7 +22,7 @@ _TAB, _STYLE_OR_TAB = re.compile("(\t)"), re.compile("(\t|\x1b\\[[0-9;]*m)")
 
 
 def say(text: str, *, styled: bool = False) -> None:
-    """Print lines on standard output, with escapes for what its encoding lacks and for control characters.
+    """Print lines on standard output; escape control characters, and characters that its encoding lacks.
 
     With ``styled``, what `pymllm.cli.tables.draw` makes of bold and coloured words is kept.
     """

@@ -148,7 +148,7 @@ class BisectDocument(Document, frozen=True, kw_only=True, tag="pymllm.bisect"):
 
 
 class Exchange(Row, frozen=True, omit_defaults=True):
-    """One message and its answer; ``line`` counts from 1 what the program wrote.
+    """One message and its answer; ``line`` is the line that the program wrote, counted from 1.
 
     ``said`` and ``answered`` say what kind of message each was, and of an answer that is none how it begins;
     ``problem`` and ``advice`` what is wrong with it, and what to do.

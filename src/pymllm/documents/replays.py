@@ -81,7 +81,7 @@ class ReplayConfig(Row, frozen=True, kw_only=True):
 
 
 class ReplayRun(Row, frozen=True, kw_only=True):
-    """One cache over a workload; what only an engine or a serial replay has is not there with the other.
+    """One cache over a workload; fields that only an engine or a serial replay has are absent otherwise.
 
     As of `pymllm.workloads.engine_report.EngineReport` and `pymllm.replay.serial.SerialReport`. Null is
     what the cache has not.

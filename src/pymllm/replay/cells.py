@@ -80,7 +80,7 @@ KeptReplays = KeptResults[Cell, Result]
 
 
 def versions_of_run() -> dict[str, str]:
-    """Return what a replay's numbers may depend on."""
+    """Return the versions that a replay's numbers may depend on."""
     return {
         "pymllm": __version__,
         "python": platform.python_version(),

@@ -249,7 +249,7 @@ class LruCurve:
         namespace: str | int | None = None,
         label: str | None = None,
     ) -> None:
-        """Let every cache read a prompt of so many tokens, whose blocks are given as bytes.
+        """Let every cache read a prompt of ``tokens`` tokens, with its blocks given as bytes.
 
         ``full_length`` decides who leaves it out; of a sample's prompt it is longer than what is read of it.
         """
@@ -330,7 +330,7 @@ class LruCurve:
         return first // width + same
 
     def _split(self, lower: _Segment, depth: int) -> _Segment:
-        """Cut a segment in two, and return the upper half, at whose end no cache has a node's end yet."""
+        """Cut a segment in two, and return the upper half; no cache has a node's end at its end yet."""
         page_size, block_tokens, width = self._page_size, self._block_tokens, self._id_bytes
         parent, start = lower.parent, lower.start
         assert parent.children is not None
@@ -375,7 +375,7 @@ class LruCurve:
         self._further.append(1)
 
     def _sweep(self) -> None:
-        """Forget what no cache has any more."""
+        """Forget the segments that no cache has any more."""
         passed = min(cache.at for cache in self._caches) - self._first
         if passed <= 0:
             return

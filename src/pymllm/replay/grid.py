@@ -100,7 +100,7 @@ def run_grid(
 def run_shard(
     plans: Sequence[ReplayPlan], shard: Shard, jobs: int, kept: KeptReplays, show: Show = unseen
 ) -> tuple[ShardDocument, KeyboardInterrupt | None]:
-    """Do the part of a shard, all of whose results are in ``kept`` then, or those until an interrupt.
+    """Do the part of a shard, and keep its results in ``kept``; after an interrupt, the results until then.
 
     Heavy tasks are dealt first, and each kind of them evenly. Caches at a single point are replayed one after
     another as by `run_plan`, so that their times compare.

@@ -88,7 +88,7 @@ class SampledCurve:
         self._tokens = [0] * (len(self._halves) + 1)
 
     def add(self, request: Request) -> None:
-        """Let every cache read what the sample has of a request."""
+        """Let every cache read the sampled blocks of a request."""
         length, block_tokens = request.prompt_length, self._block_tokens
         left_out = bisect_left(self._halves, length)
         self._requests[left_out] += 1

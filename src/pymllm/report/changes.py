@@ -79,7 +79,7 @@ class Facts:
             self.laws[subject, law] = verdict
 
     def find(self, subject: str, law: str | None, message: str) -> None:
-        """Note a broken law, which is one finding whatever its words, or a problem."""
+        """Note a broken law, which is a single finding under any message, or a problem."""
         self.findings.setdefault((subject, law, "" if law else message), message)
         if law:
             self.laws[subject, law] = Verdict.VIOLATED
@@ -90,7 +90,7 @@ class Facts:
 
     @property
     def subjects(self) -> set[str]:
-        """Whose laws were looked at."""
+        """The subjects with laws that were looked at."""
         return {subject for subject, _ in self.laws}
 
     @property

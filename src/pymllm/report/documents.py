@@ -173,7 +173,7 @@ VERSION = 1
 
 
 def read_document(plain: Mapping[str, Any]) -> AnyDocument:
-    """Read what the report shows of a document; `ValueError` says why where that is nothing."""
+    """Read a document as the report shows it; a `ValueError` says why the report shows none of it."""
     named = plain.get("schema")
     kind = DOCUMENTS.get(named) if isinstance(named, str) else None
     if kind is None:
@@ -313,7 +313,7 @@ def machine_of(info: Mapping[str, Any]) -> Machine:
 
 
 def machine_of_gpu(told: GpuMachine) -> Machine:
-    """Return what the results of a GPU's benchmarks tell of their machine: the GPU."""
+    """Return the machine of a GPU's benchmarks, as far as their results describe it: the GPU."""
     gpu = Gpu(told.device, told.memory_bytes, told.driver)
     return make_machine("not recorded", 0, None, "not recorded", (gpu,))
 
@@ -388,7 +388,7 @@ def _histogram(name: str, samples: list[float], code: str | None) -> Histogram:
 
 
 def bucket_of(value: float) -> int:
-    """Return the place of the bucket whose end is the first one not below; no time at all has the lowest."""
+    """Return the place of the first bucket with an end not below a value; no time at all has the lowest."""
     if value <= 0:
         return _LOWEST
     return max(_LOWEST, math.ceil(math.log2(value) * BUCKETS_PER_DOUBLING - 1e-9))

@@ -148,7 +148,7 @@ def load_runs(paths: Iterable[Path]) -> LoadedRuns:
 
 
 def _files_of(path: Path) -> Iterator[Path | Skipped]:
-    """Yield the files that are runs, and what is to be told of: a link out of the folder is never opened."""
+    """Yield the files that are runs, and the files to skip: a link out of the folder is never opened."""
     if not path.is_dir():
         if path.exists() and not path.is_file():  # who opens a pipe waits for its writer
             raise TraceError(str(path), None, "is no regular file, and only those are read; copy it into one")

@@ -148,7 +148,7 @@ def picture_of(lines: Sequence[str]) -> str:
 
 
 def _cells_of(model: KindModel) -> Iterator[_Cell]:
-    """Yield who has each slot of the pool, each page of an allocator, or each block or row."""
+    """Yield a cell with the owner for each slot of the pool, page of an allocator, block or row."""
     if isinstance(model, CacheModel):
         yield from _slots_under_cache(model)
     if isinstance(model, SlotModel):

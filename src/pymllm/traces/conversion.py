@@ -17,7 +17,7 @@ from pymllm.workloads.request import Request
 
 @dataclass(slots=True)
 class Fitted:
-    """Requests as a format can have them, and how many of them lost what.
+    """Requests as a format can have them, and the number of requests that lost each field.
 
     Where it has no namespaces, blocks of different ones get different numbers, so that they share nothing.
     Where it has no delays, times never go back.
@@ -91,7 +91,7 @@ def chosen_by_share(share: float, seed: int) -> Callable[[int], bool]:
 
 
 def chosen_by_count(sizes: Counter[int], most: int, seed: int) -> Callable[[int], bool]:
-    """Return what chooses groups with as many requests together as fit into so many, at random."""
+    """Return a function that chooses groups at random, with at most ``most`` requests together."""
     order = sorted(sizes)
     random.Random(seed).shuffle(order)
     kept, left = set(), most

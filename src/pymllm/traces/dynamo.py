@@ -129,7 +129,7 @@ def _rows(lines: TraceLines) -> Iterator[Named[_Turn]]:
 
 
 def _delay(line: DynamoLine, before: tuple[str, float | None] | None) -> float:
-    """Return the delay that a line has, or how far its timestamp is from that of the line before it."""
+    """Return the delay of a line, or the distance of its timestamp from the line before."""
     given = line.delay if line.delay is not None else line.delay_ms
     if given is not None or line.tool_wait_ms is not None:
         return check_delay("delay", given or 0.0) + check_delay("tool_wait_ms", line.tool_wait_ms or 0.0)
@@ -146,7 +146,7 @@ def _time(line: DynamoLine) -> float | None:
 
 
 def _one_of(line: DynamoLine, name: str, other: str) -> int:
-    """Return a length by one of its names."""
+    """Return a length by either of its two names."""
     value = getattr(line, name)
     found: int | None = getattr(line, other) if value is None else value
     if found is None:

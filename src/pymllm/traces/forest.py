@@ -72,7 +72,7 @@ class PrefixForest:
         return shared
 
     def _hit_tokens(self, shared: list[int], request: Request) -> int:
-        """Count the shared tokens, and note what more of a node was seen now."""
+        """Count the shared tokens, and note the new tokens that were seen of a node."""
         size, length = request.block_tokens, request.prompt_length
         hit = min(len(shared) * size, length)
         short = self._short

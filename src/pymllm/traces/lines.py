@@ -142,7 +142,7 @@ def _open(place: str) -> BufferedReader:
 
 
 def reason(error: Exception) -> str:
-    """Say why a line cannot be read, of one of `UNREADABLE`."""
+    """Say why a line cannot be read, from an error of `UNREADABLE`."""
     if isinstance(error, RecursionError):
         return "too many lists and objects stand inside each other"
     return str(error)

@@ -80,7 +80,7 @@ def check_delay(field: str, delay: float) -> float:
 
 
 def check_name(field: str, name: str) -> str:
-    """Return a name of somebody's, or refuse it."""
+    """Return a name from a trace, or refuse a name that is empty or too long."""
     if not 1 <= len(name) <= NAME_MAX:
         raise Rejected(f"{field} has {len(name)} characters, must have 1..{NAME_MAX}")
     return name

@@ -209,7 +209,7 @@ def _request(
 
 
 def _of_conversation(ids: Sequence[int], local: dict[int, int], numbers: BlockNumbers) -> list[int]:
-    """Return numbers of blocks whose ids mean something in one conversation only."""
+    """Return the numbers of blocks with ids that are valid in a single conversation only."""
     try:
         return [local[id] for id in ids]
     except KeyError:
@@ -308,7 +308,7 @@ def _end_of(call: _Call) -> float:
 
 
 def _is_relative(items: Sequence[WekaItem]) -> bool:
-    """Tell what times of nested agents count from, as far as they tell."""
+    """Tell whether times of nested agents are relative, as far as the times show it."""
     seen = {"relative": "", "absolute": ""}
     left = [("requests", items)]
     while left:

@@ -348,7 +348,7 @@ class Expecter:
 
     # -- choices --
     def _other_choices(self) -> list[dict[str, Any]] | None:
-        """Return what an eviction could have come to as well; ``None`` where that is too much to ask."""
+        """Return the other right results of an eviction; ``None`` if there are too many to ask the judge."""
         outcome, operation = self._outcome, self._operation
         result: Any = outcome.result
         if not isinstance(operation, Evict) or isinstance(result, Failed):
@@ -416,7 +416,7 @@ def _tupled(value: Any) -> Any:
 
 
 def _only(kind: Any, name: str) -> Any:
-    """Make a record of one field of another, which reads lists as what that holds."""
+    """Make a record with a single field of another record, which reads lists as the types of that field."""
     field = next(it for it in msgspec.structs.fields(kind) if it.name == name)
     return msgspec.defstruct("Only", [(name, field.type)])
 

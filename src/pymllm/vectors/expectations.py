@@ -57,7 +57,7 @@ class Given:
         self._numbers: dict[tuple[str, int], Sequence[int]] = {}
 
     def record(self, step: int, result: Mapping[str, Any]) -> None:
-        """Remember what a step answered with."""
+        """Remember the numbers in the answer of a step."""
         self._numbers["$of", step] = result.get("slots") or ()
         self._numbers["$halves", step] = result.get("swa_slots") or ()
 

@@ -203,7 +203,7 @@ _COMMON = {"pool", "extra_key", "inspect", "node_ids"}
 
 
 def _plainness(vector: Vector) -> tuple[int | str, ...]:
-    """Rank a vector by what it asks of an implementation: few have windows, states or other orders."""
+    """Rank a vector by its demands on an implementation: few have windows, states or other orders."""
     config = vector.config
     settings = [
         config.get("window") is not None,

@@ -36,7 +36,7 @@ class Played:
 
 
 def plain_outcome(outcome: Outcome) -> dict[str, Any]:
-    """Return an outcome as plain data with every field, but those that the adapter cannot tell."""
+    """Return an outcome as plain data with every field, except fields that the adapter cannot tell."""
     plain: dict[str, Any] = _plain(outcome)
     result = plain["result"]
     for name in ("node_len", "dtype", "recurrent_dtype", "conv_dtype"):
@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
 
 
 def play(vector: Vector, apply: Callable[[int, Operation], Outcome]) -> Played:
-    """Play a vector on what carries operations out."""
+    """Play a vector with a function that carries operations out."""
     given = Given()
     for number, step in enumerate(vector.steps, 1):
         outcome = apply(number, step.operation)
@@ -74,7 +74,7 @@ def play(vector: Vector, apply: Callable[[int, Operation], Outcome]) -> Played:
 
 
 def play_on(vector: Vector, name: str, made: AdapterClass) -> Played:
-    """Play a vector on a new adapter, where one can be built so and claims what the vector needs."""
+    """Play a vector on a new adapter; skip the vector if the adapter lacks its configuration or claims."""
     config = find_config(vector.config, made.CONFIGURATIONS)
     if config is None:
         return Played(SKIPPED, 0, "no configuration is like that of the vector")

@@ -32,7 +32,7 @@ class _Alarm(BaseException):
 
 @dataclass(slots=True)
 class AdapterCall(Generic[Answer]):
-    """One call, with what is to be said where no answer comes."""
+    """A call of an adapter, with the facts to report if no answer comes."""
 
     adapter: str  # name of the adapter
     make: Callable[[], Answer]  # makes the call
@@ -138,7 +138,7 @@ _WAITS = 10
 
 
 class TookTooLong(BaseException):
-    """Leaves whatever runs; an `Exception` would be taken for an answer of the implementation."""
+    """Leaves any running code; an `Exception` would be taken for an answer of the implementation."""
 
 
 @contextmanager

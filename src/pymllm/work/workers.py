@@ -101,7 +101,7 @@ class WorkerProcess:
             self.link.send(task)
 
     def receive(self) -> Any:
-        """Take what it has sent: an answer, `Told`, `Raised`, or `Lost`, which a dead one gives, too."""
+        """Take a message of the process: an answer, `Told`, `Raised`, or `Lost`, as of a dead one, too."""
         try:
             if not self.is_alive and not self.link.poll():
                 raise EOFError  # what it had started may still hold the other end
@@ -182,7 +182,7 @@ class _Starter:
             self.send_last(answer)
 
     def send_last(self, answer: Any) -> None:
-        """Send something by whoever has the lock, and may keep it."""
+        """Send an answer while holding the lock, which the sender may keep."""
         try:
             packed = pickle.dumps(answer)
         except Exception as error:

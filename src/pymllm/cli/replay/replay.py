@@ -220,7 +220,7 @@ def play_and_tell(
 
 
 def _notes(result: Replayed | ReplayGrid) -> Iterator[str]:
-    """Say at which point of several a law was broken, and what an interrupt cut short or left unbegun."""
+    """Say at which of several points a law broke, and the runs that an interrupt cut short or left out."""
     from pymllm.replay.grid import ReplayGrid
 
     if isinstance(result, ReplayGrid):

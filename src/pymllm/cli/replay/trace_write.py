@@ -219,7 +219,7 @@ def make_text(document: TraceSynthesizeDocument) -> str:
 
 
 def _say_written(output: Path, count: int, written_as: str) -> None:
-    """Tell what was written, on standard error where the trace itself went to a pipe or standard output."""
+    """Report the written trace, on standard error if the trace itself went to a pipe or standard output."""
     is_file = output != _STDOUT and output.is_file()
     name = "standard output" if output == _STDOUT else output
     (say if is_file else complain)(f"{name}: {count_of(count, 'request')}, {written_as}")

@@ -125,7 +125,7 @@ def bisect_command(
 
 
 def _refuse_unreleased(entry: AdapterEntry, package: str) -> None:
-    """Refuse an adapter whose implementation no release of a package has."""
+    """Refuse an adapter if no release of a package has its implementation."""
     if entry.checkout is not None:
         what = f"reads the checkout that {entry.checkout.variable} names"
     elif entry.place.startswith("pymllm."):

@@ -51,7 +51,7 @@ class _Task:
         )
 
     def _wrap(self, adapter: Adapter) -> Adapter:
-        """Time the adapter alone, and record what comes of it."""
+        """Time the adapter alone, and record its outcomes."""
         if self.is_timed:
             adapter = self.timing = Timing(adapter)
         return adapter if self.record is None else Recorder(adapter, self.record)

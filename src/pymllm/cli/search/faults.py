@@ -262,7 +262,7 @@ def choose_faults(
 
 
 def _load(place: str) -> tuple[Fault, ...]:
-    """Read somebody's table in a process beside this one: its module may do anything when it is imported."""
+    """Read a table of faults in a process beside this one: its module may do anything when it is imported."""
     from pymllm.faults.table import load_cabinet
     from pymllm.work.workers import Lost, ask
 

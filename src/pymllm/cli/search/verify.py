@@ -231,7 +231,7 @@ def search(plan: VerifyPlan, progress: str, kept: KeptResults[Any, Any] | None =
 
 
 def _write_deviations(document: VerifyDocument, path: Path) -> None:
-    """Write a table for each violation behind those that are in the file."""
+    """Write a table for each violation behind the tables that are in the file."""
     from pymllm.search.deviations import begin_deviations, read_deviations
 
     before, names = "", []

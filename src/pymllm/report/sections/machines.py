@@ -164,7 +164,7 @@ def _reading(it: Reading) -> Cell:
 
 
 def make_machines_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out the machines of all runs, and what `pymllm doctor` saw of them."""
+    """Lay out the machines of all runs, and the results of `pymllm doctor` on them."""
     machines: dict[str, Machine] = {}
     known = [run.machine for run in runs if run.machine is not None]
     for machine in known:

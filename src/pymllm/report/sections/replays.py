@@ -59,7 +59,7 @@ class Replayed:
 
     @property
     def cache(self) -> str:
-        """Through what, but for its capacity."""
+        """The name of the cache, without its capacity."""
         it = self.engine.config
         window = "" if it.sliding_window_size is None else f", window {show_count(it.sliding_window_size)}"
         return f"{it.column}, page {it.page_size}{window}"
@@ -282,7 +282,7 @@ def _named(*names: str) -> list[Column]:
 
 
 def _tables(document: ReplayDocument, run: Run) -> Iterator[Table]:
-    """Yield what a terminal shows: every number, or of several sizes the most important ones of each."""
+    """Yield the tables for a terminal: every number, or of several sizes the most important ones of each."""
     found = [Replayed(document, engine, run) for engine in document.runs]
     if not document.asked.page_sizes:
         columns = [Column("", lambda it: it.engine.config.column), *_COLUMNS]
@@ -387,7 +387,7 @@ def _duration_choice(name: str, measured: Sequence[_Measured]) -> Choice:
 
 
 def _steps(histogram: Histogram, run: Run) -> dict[str, Any]:
-    """Draw a histogram as an outline over buckets of one width, whatever its own buckets are."""
+    """Draw a histogram as an outline over buckets of one width, regardless of its own buckets."""
     counts: Counter[int] = Counter()
     for end, count in zip(histogram.ends, histogram.counts, strict=True):
         if count:

@@ -94,7 +94,7 @@ def newest_searches(runs: Sequence[Run]) -> list[Searched]:
 
 
 def make_laws_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out violations, then what is not known, then the laws, a table for each kind of implementation."""
+    """Lay out violations, then unknown results, then the laws, a table for each kind of implementation."""
     searches = newest_searches(runs)
     since = find_since(runs)
     for it in searches:

@@ -23,7 +23,7 @@ _DASK_SECONDS = 20.0  # in which a scheduler must answer
 
 @dataclass
 class Engine:
-    """An executor, and what else is known of it."""
+    """An executor, and the facts known about it."""
 
     open: Callable[[], Executor]
     # how many shards are played at once, as far as the executor tells

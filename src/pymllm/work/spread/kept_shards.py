@@ -24,7 +24,7 @@ _CUT = (0, 0)
 
 
 class KeptShards:
-    """The shards of one command, whose results go into a file.
+    """The shards of a command, with their results kept in a file.
 
     ``words`` are the command's, and ``source`` is what its tasks follow from beside them. A command with any
     other has shards of its own.

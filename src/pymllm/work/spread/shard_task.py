@@ -92,7 +92,7 @@ def play_shard(task: ShardTask) -> PlayedShard:
 
 
 def _home(campaign: str) -> Path:
-    """Return the folder of a campaign on this node, which nobody else can write to."""
+    """Return the folder of a campaign on this node, which no other user can write to."""
     home = Path(tempfile.gettempdir()) / f"pymllm-{os.getuid()}-{campaign}"
     home.mkdir(mode=0o700, exist_ok=True)
     found = home.lstat()

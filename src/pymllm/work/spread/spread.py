@@ -46,7 +46,7 @@ class Progress:
 
     @property
     def waiting(self) -> int:
-        """Shards that nobody plays yet."""
+        """The number of shards that are not played yet."""
         return self.shards - self.done - self.running - len(self.lost)
 
 
@@ -104,7 +104,7 @@ class Spread:
         self._is_over = False
 
     def play(self, tasks: Iterable[ShardTask]) -> None:
-        """Play all shards; an interrupt, kept in `interruption`, ends it with what came by then."""
+        """Play all shards; an interrupt, kept in `interruption`, ends it with the results until then."""
         self._waiting.extend(map(_Attempt, tasks))
         try:
             while self._waiting or self._given:
@@ -212,7 +212,7 @@ class Spread:
 
 
 def _why_no_answer(task: ShardTask, found: Any) -> str | None:
-    """Return why what an executor gave is not the answer to a task: it may be anybody's."""
+    """Return the reason why an executor's answer does not belong to a task: it may be anybody's."""
     if not isinstance(found, PlayedShard):
         return f"the executor gave {type(found).__name__} instead of a shard's answer"
     if found.number != task.number:
